@@ -1,0 +1,66 @@
+# Works from a bare clone: needs python3 (3.11 or later, with venv and pip), make and git.
+PYTHON ?= python3
+SWEEP  ?= tile_size
+KERNEL ?= matmul
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+PIP   := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TORCH := torch==2.13.0
+comma := ,
+
+# Triton has wheels for Linux only. torch's CUDA build pins one minor version of it; beside the CPU
+# build pip takes the newest in this range. The tests run on both ends of the range.
+ifeq ($(shell uname -s),Linux)
+TRITON := 'triton>=3.6$(comma)<3.10'
+OLDEST := 3.6.0
+NEWEST := 3.9.0
+endif
+
+.PHONY: help install sweep test lint clean
+
+help:
+	@echo "make sweep   find the best tile size of matmul; KERNEL=rms_norm, SWEEP=... for others"
+	@echo "make test    lint, and every test that this machine can run"
+	@echo "make lint    ruff and mypy alone"
+	@echo "make clean   remove $(VENV) and all caches"
+
+install: $(VENV)/.installed
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is older than 3.11; name another: make PYTHON=python3.12"; exit 1; }
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "$(PYTHON) cannot make a venv; on Debian: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
+	@echo "installing the workbench, torch and Triton into $(VENV) (minutes, the first time)"
+	@$(PIP) -c constraints.txt $(TORCH) $(TRITON) -e .
+	@touch $@
+
+$(VENV)/.installed-tests: $(VENV)/.installed
+	@echo "installing what the tests need"
+	@$(PIP) -c constraints.txt $(TORCH) $(TRITON) -e '.[test]'
+	@for end in $(OLDEST) $(NEWEST); do \
+		own=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("triton"))'); \
+		if [ "$${own%.*}" = "$${end%.*}" ] || [ -d $(VENV)/triton-$$end/triton ]; then continue; fi; \
+		echo "installing Triton $$end beside Triton $$own"; \
+		$(PIP) --no-deps --target $(VENV)/triton-$$end triton==$$end || exit 1; \
+	done
+	@touch $@
+
+sweep: $(VENV)/.installed
+	@$(BIN)/python -m workbench.sweep $(SWEEP) --kernel $(KERNEL)
+
+lint: $(VENV)/.installed-tests
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+test: lint
+	@$(BIN)/python tests/run.py
+
+clean:
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

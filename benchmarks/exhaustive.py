@@ -1,0 +1,130 @@
+"""Measure every legal config of a kernel at several sizes, for as long as one asks: the table
+that a sweep's winner and the analytic model are judged against.
+
+    python benchmarks/exhaustive.py matmul bf16 OUT.json --seconds 0.01 --sizes M=4096,N=4096,K=4096
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from concurrent.futures import as_completed
+
+from workbench import catalog
+from workbench.compile import CompileError, compile_config
+from workbench.measure import worker
+from workbench.measure.protocol import Protocol
+from workbench.spec import ITEMSIZE, stages, threads, tile, values
+from workbench.workers import Workers, cpu_count
+
+
+def compiled(kernel, impl, config, sizes, dtype, device):
+    made = catalog.impl_of(catalog.spec_of(kernel), impl)
+    try:
+        return compile_config(made, made.config(**config), sizes, dtype, device).resources
+    except CompileError as error:
+        return str(error)
+
+
+def legal(kernel, sizes, dtype, device):
+    for impl in catalog.spec_of(kernel).impls:
+        if impl.backend == "triton":
+            for config in impl.space(impl.default(device.limits), (tile, threads, stages)):
+                at = {"itemsize": ITEMSIZE[dtype], **sizes}
+                if impl.refuse(config, device.limits, **at) is None:
+                    yield impl.name, values(config)
+
+
+def table(kernel, sizes, dtype, device, pool, gpu, seconds):
+    protocol = Protocol(screen_s=seconds, give_up=1e9)
+    job = worker.Job(kernel, sizes, dtype, protocol)
+    futures = {
+        pool.submit(compiled, kernel, i, c, sizes, dtype, device, timeout_s=60): (i, c)
+        for i, c in legal(kernel, sizes, dtype, device)
+    }
+    ceilings = gpu.submit(worker.begin, job, timeout_s=120).result()
+    rows, seen = [], {}
+    for done in as_completed(futures):
+        impl, config = futures[done]
+        row = {"impl": impl, "config": config}
+        try:
+            row["resources"] = done.result()
+        except Exception as error:
+            row["resources"] = str(error)
+        if isinstance(row["resources"], str):
+            rows.append(row)
+            continue
+        resources = row["resources"]
+        row["resources"] = dataclasses.asdict(resources)
+        if resources.binary not in seen:
+            choice = worker.Choice(impl, config)
+            try:
+                seen[resources.binary] = gpu.submit(worker.screen, choice, None, timeout_s=60).result()
+            except Exception as error:
+                seen[resources.binary] = worker.Screened(stage="measure", reason=repr(error))
+                gpu.submit(worker.begin, job, timeout_s=120).result()
+        got = seen[resources.binary]
+        if got.poisoned:
+            gpu.restart()
+            gpu.submit(worker.begin, job, timeout_s=120).result()
+        row |= {"reason": got.reason, "error": got.error}
+        row["median_s"] = got.timing.median_s if got.timing else None
+        rows.append(row)
+    names = [i.name for i in catalog.spec_of(kernel).impls if i.backend == "torch"]
+    final = [worker.Choice(n, {}) for n in names]
+    timed = sorted((r for r in rows if r.get("median_s")), key=lambda r: r["median_s"])[:12]
+    final += [worker.Choice(r["impl"], r["config"]) for r in timed]
+    results = gpu.submit(
+        worker.final, final, [0.0] * len(names) + [r["median_s"] for r in timed], timeout_s=120
+    ).result()
+    best = [
+        {"impl": c.impl, "config": c.config, "reason": r.reason, "median_s": r.timing.median_s,
+         "low_s": r.timing.low_s, "high_s": r.timing.high_s, "n": len(r.timing.samples_s),
+         "sm_mhz": r.timing.sm_mhz, "power_w": r.timing.power_w, "rounds": r.timing.rounds}
+        if r.timing else {"impl": c.impl, "config": c.config, "reason": r.reason}
+        for c, r in zip(final, results, strict=True)
+    ]  # fmt: skip
+    return {"sizes": sizes, "dtype": dtype, "ceilings": ceilings, "rows": rows, "final": best}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kernel")
+    parser.add_argument("dtype")
+    parser.add_argument("out")
+    parser.add_argument("--seconds", type=float, default=0.01)
+    parser.add_argument("--sizes", action="append", default=[])
+    args = parser.parse_args()
+    spec = catalog.spec_of(args.kernel)
+    shapes = [dict((k, int(v)) for k, v in (p.split("=") for p in s.split(","))) for s in args.sizes]
+    tables = []
+    with Workers(max(1, cpu_count() - 2)) as pool, Workers(1) as gpu:
+        device = gpu.submit(worker.describe, timeout_s=60).result()
+        for sizes in shapes or spec.bench:
+            started = time.time()
+            tables.append(table(args.kernel, sizes, args.dtype, device, pool, gpu, args.seconds))
+            rows, final = tables[-1]["rows"], tables[-1]["final"]
+            timed = sorted((r for r in rows if r.get("median_s")), key=lambda r: r["median_s"])
+            print(args.kernel, sizes, f"{len(rows)} configs, {len(timed)} timed,",
+                  f"{time.time() - started:.1f} s", tables[-1]["ceilings"], flush=True)  # fmt: skip
+            for r in timed[:5]:
+                print("  ", f"{r['median_s'] * 1e6:9.2f} us", r["impl"], r["config"], flush=True)
+            for r in final:
+                print("   final", f"{(r.get('median_s') or 0) * 1e6:9.2f} us", r["impl"], r["config"],
+                      r["reason"], r.get("sm_mhz"), r.get("power_w"), r.get("n"), flush=True)  # fmt: skip
+            bad = {}
+            for r in rows:
+                if r.get("reason") or isinstance(r["resources"], str):
+                    why = r.get("reason") or r["resources"]
+                    bad.setdefault(why[:100], []).append((r["impl"], r["config"]))
+            for why, which in list(bad.items())[:6]:
+                print("   bad", len(which), why, which[0], flush=True)
+            gpu.restart()
+            with open(args.out, "w") as file:
+                json.dump({"device": device.name, "tables": tables}, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""Each test carries the marker of its folder, and Hypothesis draws the same way everywhere."""
+
+import os
+from pathlib import Path
+
+from hypothesis import settings
+
+TESTS = Path(__file__).parent
+MARKED = {"unit", "interpret", "compile", "gpu", "metal", "web"}
+
+# No deadline: the first example of a test pays for imports, and shared machines stall.
+settings.register_profile("here", deadline=None, max_examples=50)
+settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "here")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        if folder in MARKED:
+            item.add_marker(folder)

@@ -1,0 +1,153 @@
+"""Run every group of tests that this machine can run, and say which ones it could not, and why.
+
+    python tests/run.py                the whole of it
+    python tests/run.py unit compile   these groups alone
+
+Interpreted and compiled tests run on both ends of the supported range of Triton: on the venv's own
+and on those that `make test` puts beside it (`.venv/triton-3.6.0`).
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parent
+GROUPS = ("unit", "web", "interpret", "compile", "gpu", "metal")
+TRITON_ENDS = ("3.6", "3.9")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+NOTHING_COLLECTED = 5  # pytest's exit code
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of pytest: a group, and what its surroundings must be."""
+
+    group: str
+    title: str
+    environment: dict[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+
+
+def obstacle(group: str) -> str | None:
+    """Why a group cannot run on this machine, in a few words; None when it can."""
+    if not any((TESTS / group).rglob("test_*.py")):
+        return "no tests"
+    if group == "web" and not any(map(shutil.which, BROWSERS)):
+        return "no Chromium on the path"
+    if group == "gpu" and not gpu_visible():
+        return "no GPU visible to torch"
+    if group == "metal" and importlib.util.find_spec("mlx") is None:
+        return "no MLX"
+    if group in ("interpret", "compile") and own_triton() is None:
+        return "no Triton for this system"
+    return None
+
+
+def gpu_visible() -> bool:
+    """Whether torch finds a GPU; asked in another process, so that this one stays small."""
+    ask = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", ask], check=False).returncode == 0
+
+
+def own_triton() -> str | None:
+    """Version of the Triton in this venv."""
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def triton_path(minor: str) -> str | None:
+    """What PYTHONPATH needs for a Triton of this minor version; None when there is none here."""
+    if (own_triton() or "").startswith(minor + "."):
+        return ""
+    beside = sorted(Path(sys.prefix).glob(f"triton-{minor}.*"))
+    return str(beside[-1]) if beside else None
+
+
+def jobs(group: str) -> Iterator[Job | str]:
+    """The calls of pytest that a group needs; a sentence for each that cannot be made."""
+    reason = obstacle(group)
+    if reason:
+        yield f"{group} ({reason})"
+    elif group in ("interpret", "compile"):
+        for minor in TRITON_ENDS:
+            path, title = triton_path(minor), f"{group} on Triton {minor}"
+            if path is None:
+                yield f"{title} (not installed; `make test` installs it)"
+                continue
+            environment = {"TRITON_INTERPRET": "1"} if group == "interpret" else {}
+            if path:
+                environment["PYTHONPATH"] = path
+            yield Job(group, title, environment, ("-n", "2"))
+    else:
+        yield Job(group, group)
+
+
+def run(job: Job) -> dict[str, int]:
+    """Passed, failed and skipped of one call of pytest. A call that broke down is one failure."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    before = environment.get("PYTHONPATH", "")
+    environment |= job.environment
+    if before and "PYTHONPATH" in job.environment:
+        environment["PYTHONPATH"] += os.pathsep + before
+    print(f"\n== {job.title}", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        command = [sys.executable, "-m", "pytest", "-q", *job.options, f"--junitxml={report}"]
+        done = subprocess.run(
+            [*command, str(TESTS / job.group)], cwd=TESTS.parent, env=environment, check=False
+        )
+        counts = counted(report)
+    if done.returncode == NOTHING_COLLECTED:
+        print(f"{job.title}: the folder has test files, and pytest found no test in them")
+    if done.returncode and not counts["failed"]:
+        counts["failed"] = 1
+    return counts
+
+
+def counted(report: Path) -> dict[str, int]:
+    """pytest's own counts, from the report that it wrote; zeros when it wrote none."""
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    if not report.exists():
+        return counts
+    for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+        number = {k: int(suite.get(k, 0)) for k in ("tests", "failures", "errors", "skipped")}
+        bad = number["failures"] + number["errors"]
+        counts["failed"] += bad
+        counts["skipped"] += number["skipped"]
+        counts["passed"] += max(number["tests"] - bad - number["skipped"], 0)
+    return counts
+
+
+def main(asked: list[str]) -> int:
+    unknown = sorted(set(asked) - set(GROUPS))
+    if unknown:
+        print(f"no such group: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+        return 2
+    total = {"passed": 0, "failed": 0, "skipped": 0}
+    left_out = []
+    for group in asked or GROUPS:
+        for job in jobs(group):
+            if isinstance(job, str):
+                left_out.append(job)
+                continue
+            for outcome, number in run(job).items():
+                total[outcome] += number
+    print(f"\nnot run here: {', '.join(left_out) or 'nothing'}")
+    print(", ".join(f"{number} {outcome}" for outcome, number in total.items()))
+    return 1 if total["failed"] or not total["passed"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

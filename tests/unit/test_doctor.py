@@ -1,0 +1,320 @@
+"""The doctor says what is there, what is missing and what to do, whatever the machine is like."""
+
+import io
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from workbench import doctor
+from workbench.doctor import Finding, examine, show
+from workbench.hardware import DEVICES
+
+
+def gpu_of(name="NVIDIA H200", gib=140):
+    return SimpleNamespace(name=name, total_memory=gib * 2**30)
+
+
+def torch_with(*gpus, cuda="13.0", hip=None):
+    return SimpleNamespace(
+        cuda=SimpleNamespace(
+            is_available=lambda: bool(gpus),
+            device_count=lambda: len(gpus),
+            get_device_properties=lambda index: gpus[index],
+        ),
+        version=SimpleNamespace(cuda=cuda, hip=hip),
+    )
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(monkeypatch, tmp_path):
+    """No GPU, driver, program or browser; each test adds what it is about."""
+    monkeypatch.setitem(sys.modules, "torch", torch_with())
+    monkeypatch.setattr(doctor, "NVIDIA_PROC", tmp_path / "nvidia")
+    monkeypatch.setattr(doctor, "AMD_DRIVER", tmp_path / "amdgpu")
+    monkeypatch.setattr(doctor, "OWN_STATUS", tmp_path / "status")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: None)
+    monkeypatch.setattr(doctor, "_version", lambda package: None)
+    monkeypatch.setattr(doctor, "_package_folder", lambda package: None)
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path / "browsers"))
+    monkeypatch.delenv("CC", raising=False)
+
+
+@pytest.fixture
+def look(monkeypatch):
+    """One finding by its name."""
+
+    def of(name, **asked):
+        found = [f for f in examine(**asked) if f.name == name]
+        assert len(found) == 1, f"{name}: {found}"
+        return found[0]
+
+    return of
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+# In general
+
+
+def test_on_a_bare_machine_each_missing_thing_has_a_remedy():
+    findings = examine()
+    assert all(isinstance(f, Finding) and f.name and f.found for f in findings)
+    assert len({f.name for f in findings}) == len(findings)
+    assert all(f.remedy for f in findings if f.ok is False)
+    assert not any(f.ok for f in findings)
+
+
+def test_states_are_words():
+    assert [Finding("x", ok, "y").state for ok in (True, False, None)] == [
+        "ok",
+        "missing",
+        "unknown",
+    ]
+
+
+def test_the_table_says_everything_without_colour():
+    findings = [
+        Finding("ncu", True, "/opt/[bold]/ncu"),
+        Finding("nsys", False, "not on the path", "install it"),
+        Finding("MLX", None, "for macOS only"),
+    ]
+    out = io.StringIO()
+    show(findings, Console(file=out, width=120, color_system=None))
+    text = out.getvalue()
+    for finding in findings:
+        assert finding.name in text and finding.state in text and finding.found in text
+    assert "install it" in text and "\x1b" not in text
+
+
+# GPUs and drivers
+
+
+def test_every_gpu_is_named_with_its_memory(monkeypatch, look):
+    monkeypatch.setitem(sys.modules, "torch", torch_with(gpu_of(), gpu_of("NVIDIA A100", 80)))
+    assert look("GPU 0").found == "NVIDIA H200, 140 GiB"
+    assert look("GPU 1").found == "NVIDIA A100, 80 GiB"
+
+
+def test_a_broken_torch_is_a_finding(monkeypatch, look):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert look("GPU").ok is None and "cannot be imported" in look("GPU").found
+
+
+def test_a_failing_driver_is_a_finding(monkeypatch, look):
+    def fail():
+        raise RuntimeError("CUDA error: no kernel image\nand much more")
+
+    broken = torch_with(gpu_of())
+    broken.cuda.device_count = fail
+    monkeypatch.setitem(sys.modules, "torch", broken)
+    assert look("GPU").found == "torch failed to ask: CUDA error: no kernel image"
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue Oct 1", "580.159.04"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release", "570.86"),
+    ],
+)
+def test_the_nvidia_driver_has_its_version(look, said, found):
+    write(doctor.NVIDIA_PROC / "version", said)
+    assert look("GPU driver") == Finding("GPU driver", True, f"NVIDIA {found}")
+
+
+def test_the_amd_driver_has_its_version(look):
+    write(doctor.AMD_DRIVER, "6.14.14\n")
+    assert look("GPU driver").found == "amdgpu 6.14.14"
+
+
+# Counters
+
+COUNTERS = "GPU counters for ncu"
+
+
+def status(*bits):
+    return f"Name:\tpython\nCapEff:\t{sum(1 << b for b in bits):016x}\nSeccomp:\t0\n"
+
+
+def test_without_a_driver_nothing_is_said_of_counters(look):
+    assert look(COUNTERS).ok is None
+
+
+@pytest.mark.parametrize(
+    ("only_admin", "capabilities", "ok"),
+    [(0, (), True), (1, (), False), (1, (21,), True), (1, (0, 1, 20, 22), False)],
+)
+def test_counters_need_the_setting_or_the_capability(look, only_admin, capabilities, ok):
+    text = f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {only_admin}\n"
+    write(doctor.NVIDIA_PROC / "params", text)
+    write(doctor.OWN_STATUS, status(*capabilities))
+    finding = look(COUNTERS)
+    assert finding.ok is ok
+    assert ok or "NVreg_RestrictProfilingToAdminUsers=0" in finding.remedy
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_where_capabilities_cannot_be_read_root_decides(monkeypatch, look, user):
+    write(doctor.NVIDIA_PROC / "params", "RmProfilingAdminOnly: 1\n")
+    monkeypatch.setattr(doctor.os, "geteuid", lambda: user, raising=False)
+    assert look(COUNTERS).ok is (user == 0)
+
+
+# Compilers
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        ({"cuda": "13.0"}, "for CUDA 13.0"),
+        ({"cuda": None, "hip": "7.0"}, "for ROCm 7.0"),
+        ({"cuda": None}, "for the CPU only"),
+    ],
+)
+def test_torch_says_what_it_was_built_for(monkeypatch, look, build, words):
+    monkeypatch.setitem(sys.modules, "torch", torch_with(**build))
+    monkeypatch.setattr(doctor, "_version", lambda package: "2.13.0")
+    assert look("torch").found == f"2.13.0, built {words}"
+
+
+@pytest.fixture
+def triton(monkeypatch, tmp_path):
+    folder = tmp_path / "site" / "triton"
+    monkeypatch.setattr(doctor, "_package_folder", lambda package: folder)
+    return folder
+
+
+def test_targets_are_those_with_a_compiler(triton, look):
+    write(triton / "backends" / "amd" / "compiler.py", "")
+    amd = [name for name, device in DEVICES.items() if device.backend == "hip"]
+    assert look("offline compile targets").found == ", ".join(amd)
+    write(triton / "backends" / "nvidia" / "compiler.py", "")
+    assert look("offline compile targets").found == ", ".join(DEVICES)
+
+
+def test_tools_in_tritons_wheel_count(triton, look):
+    assert look("nvdisasm").ok is False
+    write(triton / "backends" / "nvidia" / "bin" / "nvdisasm", "")
+    write(triton / "profiler" / "__init__.py", "")
+    assert look("nvdisasm").ok and "wheel" in look("nvdisasm").found
+    assert look("proton").ok
+
+
+def test_the_path_comes_before_the_wheel(monkeypatch, triton, look):
+    write(triton / "backends" / "nvidia" / "bin" / "nvdisasm", "")
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/cuda/bin/{name}")
+    assert look("nvdisasm").found == "/cuda/bin/nvdisasm"
+
+
+@pytest.mark.parametrize(
+    ("cc", "there", "found"),
+    [
+        (None, ["gcc", "clang"], "/usr/bin/gcc"),
+        (None, ["clang"], "/usr/bin/clang"),
+        ("cc-13", ["cc-13", "gcc"], "/usr/bin/cc-13"),
+        (None, [], None),
+        ("cc-13", ["gcc"], None),  # Triton takes CC at its word
+    ],
+)
+def test_the_compiler_is_the_one_that_triton_would_take(monkeypatch, look, cc, there, found):
+    monkeypatch.setattr(
+        doctor.shutil, "which", lambda name: f"/usr/bin/{name}" if name in there else None
+    )
+    if cc:
+        monkeypatch.setenv("CC", cc)
+    finding = look("C compiler")
+    assert (finding.found == found) if found else (finding.ok is False)
+
+
+@pytest.mark.parametrize("name", [*doctor.PROFILERS, *doctor.BINARY_TOOLS])
+def test_programs_on_the_path_are_found(monkeypatch, look, name):
+    monkeypatch.setattr(
+        doctor.shutil, "which", lambda asked: f"/bin/{asked}" if asked == name else None
+    )
+    assert look(name) == Finding(name, True, f"/bin/{name}")
+
+
+# Browser, Metal and packages
+
+
+def test_a_browser_of_playwright_is_found(monkeypatch, look, tmp_path):
+    name = "Chromium for the web tests"
+    assert "pip install playwright" in look(name).remedy
+    monkeypatch.setattr(doctor, "_version", lambda package: "1.0")
+    assert "playwright install chromium" in look(name).remedy
+    (tmp_path / "browsers" / "chromium-1200").mkdir(parents=True)
+    assert look(name).found == "chromium-1200"
+
+
+def test_mlx_is_for_macos(monkeypatch, look):
+    assert look("MLX").ok is None
+    monkeypatch.setattr(doctor.sys, "platform", "darwin")
+    assert look("MLX").ok is False
+    monkeypatch.setattr(doctor, "_version", lambda package: "0.30")
+    assert look("MLX") == Finding("MLX", True, "0.30")
+
+
+@pytest.mark.parametrize("package", doctor.PACKAGES)
+def test_a_missing_package_comes_with_its_use(look, package):
+    finding = look(f"package {package}")
+    assert finding.remedy == f"pip install {package}, for {doctor.PACKAGES[package]}"
+
+
+def test_versions_and_folders_are_asked_of_python_itself(monkeypatch):
+    monkeypatch.undo()
+    assert doctor._version("hypothesis") and doctor._version("no-such-package") is None
+    assert (doctor._package_folder("hypothesis") / "__init__.py").exists()
+    assert doctor._package_folder("no_such_package") is None
+
+
+# The history
+
+
+@pytest.fixture
+def history(monkeypatch):
+    def of(open_history):
+        module = ModuleType("workbench.history")
+        module.open_history = open_history
+        monkeypatch.setitem(sys.modules, "workbench.history", module)
+
+    return of
+
+
+def test_no_database_named_is_no_verdict(look):
+    assert look("history database").ok is None
+
+
+def test_a_history_that_opens_is_closed_again(history, look):
+    closed = []
+    history(lambda url: SimpleNamespace(close=lambda: closed.append(url)))
+    assert look("history database", database="sqlite:///h.db").ok
+    assert closed == ["sqlite:///h.db"]
+
+
+@pytest.mark.parametrize("error", [OSError, ValueError, RuntimeError, ImportError])
+def test_any_failure_to_open_is_a_finding(history, look, error):
+    def fail(url):
+        raise error("it is\nlocked")
+
+    history(fail)
+    finding = look("history database", database="sqlite:///h.db")
+    assert finding.ok is False and finding.found == "sqlite:///h.db: it is" and finding.remedy
+
+
+@pytest.mark.parametrize("password", ["hunter2", "p%40ss"])
+def test_a_password_is_never_shown(history, look, password):
+    url = f"postgresql://me:{password}@host/db"
+
+    def fail(asked):
+        raise ValueError(f"cannot log in at {asked} with {password.replace('%40', '@')}")
+
+    history(fail)
+    finding = look("history database", database=url)
+    assert password not in finding.found and "p@ss" not in finding.found
+    assert "***" in finding.found and "host/db" in finding.found

@@ -1,0 +1,230 @@
+"""The shape of the project: imports point down, importing is free of work, and all is documented.
+
+Nothing here imports the workbench into this process, except to ask the command line its commands.
+"""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "workbench"
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+KERNELS = sorted(path for path in (PACKAGE / "kernels").glob("*.py") if path.stem != "__init__")
+
+# A file imports only from floors below its own; the files of one folder may import one another.
+FLOORS = {
+    0: "spec record dsl",
+    1: "hardware kernels",
+    2: "catalog backend stats occupancy environment inputs",
+    3: "check compile measure predict",
+    4: "events history answer compare",
+    5: "sweep report doctor experiment profile ceilings",
+    6: "sweeps reports experiments profilers",
+    7: "cli",
+}
+# Steps within a floor, each for a reason. They must not close a circle.
+STEPS = {
+    ("record", "spec"),  # an outcome names its config in the words of the Spec
+    ("history", "events"),  # the database takes in what the event files of runs hold
+}
+FLOOR = {name: number for number, names in FLOORS.items() for name in names.split()}
+
+# Folders in which one file is one thing that a person can ask for by its name.
+CONTRIBUTED = ("kernels", "sweeps", "experiments", "profilers", "reports")
+
+HEAVY = ("torch", "triton", "matplotlib", "pandas", "sqlalchemy", "jinja2", "rich")
+
+
+def relative(path):
+    return str(path.relative_to(ROOT))
+
+
+def home(path):
+    """The name under which a file of the workbench stands in FLOORS."""
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+class Running(ast.NodeTransformer):
+    """Drops what an import of the file never runs: `__main__` and TYPE_CHECKING blocks."""
+
+    def visit_If(self, node):
+        self.generic_visit(node)
+        test = ast.unparse(node.test)
+        never = test == "__name__ == '__main__'" or test.split(".")[-1] == "TYPE_CHECKING"
+        return (node.orelse or None) if never else node
+
+
+def imported(path):
+    """Dotted names that a file imports, also inside functions: `workbench.spec.Spec`."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(Running().visit(ast.parse(path.read_text(encoding="utf-8")))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            up = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*up, *([node.module] if node.module else [])])
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def of_ours(path):
+    """Names in FLOORS that a file imports; `from workbench import __version__` is none."""
+    for name in imported(path):
+        top, below, *_ = [*name.split("."), ""]
+        if top == "workbench" and ((PACKAGE / below).is_dir() or module(below).exists()):
+            yield below
+
+
+def module(name):
+    return PACKAGE / f"{name}.py"
+
+
+def python(code):
+    """Run code in a fresh interpreter, and give back what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+# Floors
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_every_file_stands_on_a_floor(path):
+    assert home(path) in FLOOR, (
+        f"{relative(path)} is on no floor: add '{home(path)}' to FLOORS, in"
+        " tests/unit/test_layers.py, on the lowest floor above all that it imports"
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_imports_point_down(path):
+    here = home(path)
+    for below in of_ours(path):
+        if (here, below) in STEPS or (below == here and (PACKAGE / here).is_dir()):
+            continue
+        if below in FLOOR and here in FLOOR:
+            assert FLOOR[below] < FLOOR[here], (
+                f"{relative(path)} (floor {FLOOR[here]}) imports {below} (floor {FLOOR[below]})"
+            )
+
+
+def test_the_package_itself_imports_nothing():
+    assert not list(imported(PACKAGE / "__init__.py"))
+
+
+@pytest.mark.parametrize("name", FLOORS[0].split())
+def test_the_lowest_floor_needs_the_standard_library_only(name):
+    """`dsl` stands in for Triton where there is none, and asks torch about a tensor it is given."""
+    more = {"triton", "torch"} if name == "dsl" else set()
+    outside = {n.split(".")[0] for n in imported(module(name))} - set(sys.stdlib_module_names)
+    assert outside <= {"workbench"} | more
+
+
+@pytest.mark.parametrize("path", KERNELS, ids=relative)
+def test_a_kernel_can_be_mailed_to_someone(path):
+    assert set(of_ours(path)) <= {"spec", "dsl"}, "a kernel needs workbench.spec and dsl alone"
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_the_metal_path_is_found_by_name(path):
+    assert not [name for name in imported(path) if name.split(".")[0] == "metal_shim"]
+
+
+# Importing is free of work
+
+
+def test_the_command_line_starts_without_heavy_libraries():
+    code = f"import sys, workbench.cli; print([m for m in {HEAVY} if m in sys.modules])"
+    assert python(code).strip() == "[]", "import it inside the command that needs it"
+
+
+def test_results_are_read_without_torch():
+    names = ["workbench.events", "workbench.history", "workbench.answer", "workbench.compare"]
+    names += [f"workbench.reports.{path.stem}" for path in (PACKAGE / "reports").glob("[!_]*.py")]
+    names = [n for n in names if PACKAGE.joinpath(*n.split(".")[1:]).with_suffix(".py").exists()]
+    assert "workbench.events" in names and "workbench.reports.sweep" in names
+    python(
+        f"""
+import importlib, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "triton"):
+            raise ModuleNotFoundError(f"{{name}} is blocked in this test", name=name)
+
+sys.meta_path.insert(0, Absent())
+for name in {names!r}:
+    importlib.import_module(name)
+"""
+    )
+
+
+def test_importing_everything_does_no_work():
+    """No GPU is asked, no figure is prepared, and nothing is printed."""
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES]
+    names = [name.removesuffix(".__init__") for name in names]
+    printed = python(
+        f"""
+import importlib, sys
+
+for name in {names!r}:
+    importlib.import_module(name)
+assert "matplotlib" not in sys.modules, "import matplotlib inside the function that draws"
+torch = sys.modules.get("torch")
+assert torch is None or not torch.cuda.is_initialized(), "an import started CUDA"
+"""
+    )
+    assert printed == ""
+
+
+# Documentation
+
+
+THINGS = [p for f in CONTRIBUTED for p in sorted((PACKAGE / f).glob("*.py")) if p.stem[0] != "_"]
+
+
+@pytest.mark.parametrize("path", THINGS, ids=relative)
+def test_every_contributed_file_says_what_it_is(path):
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+
+
+def commands():
+    import typer
+
+    from workbench import cli
+
+    return sorted(typer.main.get_command(cli.app).commands)
+
+
+def test_every_command_is_documented():
+    pages = (ROOT / "README.md", ROOT / "docs" / "commands.md")
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages if page.exists())
+    missing = [
+        name
+        for name in commands()
+        if f"workbench {name}" not in text and f"workbench.{name}" not in text
+    ]
+    assert not missing, f"neither README.md nor docs/commands.md shows `workbench {missing[0]}`"
+
+
+def knobs():
+    """Functions of spec.py that declare a config field: they return field(...) or among(...)."""
+    for node in ast.parse(module("spec").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            last = node.body[-1]
+            value = last.value if isinstance(last, ast.Return) else None
+            if isinstance(value, ast.Call) and ast.unparse(value.func) in ("field", "among"):
+                yield node
+
+
+@pytest.mark.parametrize("node", list(knobs()), ids=lambda node: node.name)
+def test_every_knob_is_documented(node):
+    assert ast.get_docstring(node)
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    assert f"`{node.name}(" in text, f"CONTRIBUTING.md does not explain the knob `{node.name}`"

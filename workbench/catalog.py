@@ -1,0 +1,143 @@
+"""Find what contributors wrote: the catalogue is a directory listing, never a hand-kept table."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from workbench.spec import Impl, Spec
+
+KERNELS = "workbench.kernels"
+METAL = "metal_shim.kernels"  # found by name where it is installed, never imported by name
+
+
+class CatalogError(ValueError):
+    """One sentence: what was asked for, what is missing or nearest, what to do."""
+
+
+def kernel_names() -> list[str]:
+    """The names of the built-in kernels, without importing them."""
+    return names_in(KERNELS)
+
+
+def names_in(package: str) -> list[str]:
+    """Module names in a package's folder, without importing them."""
+    found = importlib.util.find_spec(package)
+    folders = list(found.submodule_search_locations or []) if found else []
+    return sorted(info.name for info in pkgutil.iter_modules(folders))
+
+
+def spec_of(kernel: str) -> Spec:
+    """The Spec that a kernel's name, dotted module or file path stands for.
+
+    Raises CatalogError when there is none, or when the file does not fit the format.
+    """
+    return _spec_in(module_of(kernel), kernel)
+
+
+def module_of(kernel: str) -> ModuleType:
+    """The module of a kernel: `matmul`, `package.module` or `path/to/mine.py`."""
+    if kernel.endswith(".py") or "/" in kernel:
+        return _from_file(Path(kernel))
+    if "." in kernel:
+        return _imported(kernel, kernel)
+    if kernel not in kernel_names():
+        raise CatalogError(unknown("kernel", kernel, kernel_names()))
+    return _imported(f"{KERNELS}.{kernel}", kernel)
+
+
+def impl_of(spec: Spec, name: str) -> Impl:
+    """The Impl of that name. Raises CatalogError with the nearest names."""
+    for impl in spec.impls:
+        if impl.name == name:
+            return impl
+    raise CatalogError(unknown(f"impl of {spec.name}", name, [i.name for i in spec.impls]))
+
+
+def source_hash(module: ModuleType) -> str:
+    """Hash of the kernel's own file: a changed kernel is another kernel."""
+    file = module.__file__
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else ""
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """`There is no kernel 'matmull'; did you mean matmul? Known: copy, matmul, softmax.`"""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(near)}?" if near else "."
+    return f"There is no {what} {name!r}{hint} Known: {', '.join(known)}."
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise CatalogError(
+            f"There is no kernel file {path}; `workbench new-kernel NAME` writes one to start from."
+        )
+    name = f"_kernel_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    found = importlib.util.spec_from_file_location(name, path.resolve())
+    if found is None or found.loader is None:
+        raise CatalogError(f"{path} is not a Python file; a kernel is one .py file.")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # dataclasses and Triton look their module up
+    try:
+        found.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise CatalogError(_why(str(path), error)) from error
+    return module
+
+
+def _imported(dotted: str, kernel: str) -> ModuleType:
+    try:
+        return import_module(dotted)
+    except Exception as error:
+        raise CatalogError(_why(kernel, error)) from error
+
+
+def _why(kernel: str, error: Exception) -> str:
+    trace, line = error.__traceback__, ""
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename.endswith(Path(kernel).name):
+            line = f", line {trace.tb_lineno}"
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and error.lineno:
+        line = f", line {error.lineno}"
+    return f"{kernel} cannot be imported ({type(error).__name__}{line}: {error}); mend that first."
+
+
+def _spec_in(module: ModuleType, kernel: str) -> Spec:
+    """The one Spec of a module, or a sentence that says what the file lacks."""
+    specs = [v for v in vars(module).values() if isinstance(v, Spec)]
+    mine = [s for s in {id(s): s for s in specs}.values() if _declared_in(s, module)]
+    see = "see CONTRIBUTING.md, or `workbench new-kernel NAME` for a working file"
+    if not mine:
+        lack = "a Spec" if not specs else "an impl: decorate a launcher with @<spec>.impl(Config)"
+        raise CatalogError(f"{kernel} lacks {lack}; {see}.")
+    if len(mine) > 1:
+        names = ", ".join(s.name for s in mine)
+        raise CatalogError(f"{kernel} holds {len(mine)} Specs ({names}); one file is one kernel.")
+    spec = mine[0]
+    if not any(i.backend == "triton" for i in spec.impls):
+        raise CatalogError(f"{kernel} has no Triton impl, so there is nothing to sweep; {see}.")
+    for part in ("check", "bench"):
+        if not getattr(spec, part):
+            raise CatalogError(f"{kernel} names no sizes to {part}: fill `{part}=[...]`; {see}.")
+        for sizes in getattr(spec, part):
+            if missing := [a for a in spec.axes if a not in sizes]:
+                raise CatalogError(
+                    f"{kernel}: the {part} sizes {dict(sizes)} lack {', '.join(missing)}; {see}."
+                )
+    return spec
+
+
+def _declared_in(spec: Spec, module: ModuleType) -> bool:
+    return any(impl.launch.__module__ == module.__name__ for impl in spec.impls)

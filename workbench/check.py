@@ -1,0 +1,173 @@
+"""Is the answer right? Every output of an Impl against the float64 reference of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from workbench import inputs as inputs_
+from workbench.spec import Impl, Sizes, Spec, Tolerance
+
+GUARD = 1024  # elements on each side of a fresh output that nobody may touch
+EMPTY = {
+    torch.empty,
+    torch.empty_like,
+    torch.empty_strided,
+    torch.Tensor.new_empty,
+    torch.Tensor.new_empty_strided,
+}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """How far off an answer is, in units of its tolerance: right when `error` is at most 1."""
+
+    error: float
+    wrong: str | None = None  # one sentence, where the answer is wrong
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Inputs and what must come out of them, kept for the many configs that share them."""
+
+    spec: Spec
+    dtype: str
+    inputs: tuple[Any, ...]
+    expected: tuple[Any, ...]  # float64
+
+    @staticmethod
+    def of(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> Problem:
+        """Make inputs on `device` and compute the reference there in float64."""
+        made = inputs_.make(spec, sizes, dtype, device, seed)
+        return Problem.given(spec, dtype, made)
+
+    @staticmethod
+    def given(spec: Spec, dtype: str, made: tuple[Any, ...]) -> Problem:
+        """The problem that these inputs pose."""
+        wide = (x.double() if x.is_floating_point() else x for x in made)
+        return Problem(spec, dtype, made, as_tuple(spec.reference(*wide)))
+
+
+def check(impl: Impl, config: Any, problem: Problem) -> Checked:
+    """Run `impl` once on poisoned memory and compare all its outputs, guard bands and inputs.
+
+    Raises whatever the launch raises: a compiler's or a driver's error is the caller's to name.
+    """
+    before = [x.clone() for x in problem.inputs]
+    with Poisoned() as memory:
+        outputs = as_tuple(impl(*problem.inputs, config=config))
+    if trespass := memory.trespass():
+        return Checked(float("inf"), trespass)
+    for name, kept, now in zip(problem.spec.inputs, before, problem.inputs, strict=True):
+        if not torch.equal(_bits(kept), _bits(now)):
+            return Checked(float("inf"), f"the launch changed its input {name}")
+    return judge(outputs, problem)
+
+
+def judge(outputs: Sequence[Any], problem: Problem) -> Checked:
+    """Compare outputs with the expected ones: NaN and infinities must stand in the same places."""
+    spec = problem.spec
+    if len(outputs) != len(spec.outputs):
+        wanted = len(spec.outputs)
+        return Checked(float("inf"), f"{len(outputs)} outputs where {wanted} were expected")
+    verdicts = [
+        _judge_one(name, actual, expected, spec.tolerance, spec.outputs[name].dtype or problem.dtype)
+        for name, actual, expected in zip(spec.outputs, outputs, problem.expected, strict=True)
+    ]
+    return max(verdicts, key=lambda v: v.error)
+
+
+def _judge_one(
+    name: str, actual: Any, expected: Any, tolerance: Mapping[str, Tolerance], dtype: str
+) -> Checked:
+    if actual.shape != expected.shape:
+        shapes = f"{tuple(actual.shape)} where {tuple(expected.shape)} was expected"
+        return Checked(float("inf"), f"{name} has shape {shapes}")
+    wanted = inputs_.torch_dtype(dtype)
+    if actual.dtype != wanted:
+        return Checked(float("inf"), f"{name} has dtype {actual.dtype} where {wanted} was expected")
+    allowed = tolerance[dtype]
+    rounded = expected.to(actual.dtype)  # so that what overflows the dtype is expected to
+    a, e = actual.double(), torch.where(rounded.isfinite(), expected, rounded.double())
+    alien = (a.isnan() != e.isnan()) | ((a.isinf() | e.isinf()) & ~e.isnan() & (a != e))
+    if bool(alien.any()):
+        return Checked(float("inf"), _first(name, alien, a, e, "NaN or infinity out of place"))
+    finite = e.isfinite()
+    e, a = torch.where(finite, e, 0.0), torch.where(finite, a, 0.0)
+    scale = e.square().mean().sqrt() if e.numel() else e.sum()
+    bound = allowed.relative * e.abs() + allowed.of_rms * scale + _least(actual.dtype)
+    ratio = (a - e).abs() / bound
+    worst = float(ratio.max()) if ratio.numel() else 0.0
+    if worst <= 1:
+        return Checked(worst)
+    return Checked(worst, _first(name, ratio > 1, a, e, f"off by up to {worst:.3g} tolerances"))
+
+
+def _least(dtype: torch.dtype) -> float:
+    """What may be lost beside zero: one step of fp16, whose denormals every GPU keeps; a normal
+    number's least magnitude elsewhere, because fast exponentials flush fp32 denormals to zero."""
+    info = torch.finfo(dtype)
+    return info.smallest_normal * (info.eps if dtype == torch.float16 else 1.0)
+
+
+def _first(name: str, where: Any, actual: Any, expected: Any, what: str) -> str:
+    at = tuple(int(i) for i in where.nonzero()[0])
+    share = 100 * float(where.double().mean())
+    got, want = float(actual[at]), float(expected[at])
+    return (
+        f"{name} is wrong in {share:.3g} % of its elements, {what}; "
+        f"the first is {list(at)}: {got:.6g} where {want:.6g} was expected"
+    )
+
+
+class Poisoned(TorchFunctionMode):
+    """Inside, fresh uninitialised tensors are full of NaN (integers: 0xA5 bytes) and lie between
+    guard bands: what a kernel forgets to write, or writes beside, shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given: list[tuple[Any, int]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func not in EMPTY or made.device.type == "meta" or not made.is_contiguous():
+            return made
+        count = made.numel()
+        flat = torch.empty(count + 2 * GUARD, dtype=made.dtype, device=made.device)
+        _poison(flat)
+        self._given.append((flat, count))
+        return flat[GUARD : GUARD + count].view(made.shape)
+
+    def trespass(self) -> str | None:
+        """What was written outside the outputs, in one sentence, or None."""
+        for flat, count in self._given:
+            fresh = torch.empty(GUARD, dtype=flat.dtype, device=flat.device)
+            _poison(fresh)
+            for side, band in (("before", flat[:GUARD]), ("behind", flat[GUARD + count :])):
+                if not torch.equal(_bits(band), _bits(fresh)):
+                    return f"the launch wrote {side} the memory of its output"
+        return None
+
+
+def _poison(flat: Any) -> None:
+    if flat.is_floating_point():
+        flat.fill_(float("nan"))
+    else:
+        flat.view(torch.uint8).fill_(0xA5)
+
+
+def _bits(x: Any) -> Any:
+    """The same memory as integers, in which NaN equals NaN."""
+    by_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return x.contiguous().view(by_size[x.element_size()])
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    """A launcher's outputs: one tensor or several."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)

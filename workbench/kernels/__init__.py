@@ -1,0 +1,1 @@
+"""One operation a file: reference, Spec, device code, configs, launchers."""

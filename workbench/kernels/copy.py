@@ -1,0 +1,69 @@
+"""Copy: y = x, element by element.
+
+The simplest memory-bound kernel: nothing to compute, every byte read once and written once. What
+it reaches is the bandwidth that any streaming kernel on the device can hope for.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from workbench.dsl import tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
+
+
+def reference(x):
+    return x.clone()
+
+
+copy = Spec(
+    name="copy",
+    inputs={"x": Tensor("N")},
+    outputs={"y": Tensor("N")},
+    reference=reference,
+    flops=lambda N: 0,
+    check=[{"N": 1}, {"N": 127}, {"N": 4096}, {"N": 33_331}],
+    bench=[{"N": 1 << 28}, {"N": 1 << 24}],
+    tolerance={dtype: Tolerance(relative=0.0) for dtype in ("fp32", "fp16", "bf16")},
+)
+
+
+@triton.jit
+def _blocks(x_ptr, y_ptr, N, stride_x, BLOCK_N: tl.constexpr):
+    # int64: an element may lie more than 2^31 elements from the first
+    n = tl.program_id(0).to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
+    tl.store(y_ptr + n, tl.load(x_ptr + n * stride_x, n < N), n < N)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    block_n: int = tile(256, 32_768, default=4096)
+    num_warps: int = threads(1, 16, default=4)
+
+
+def refuse(config, limits, *, itemsize, N):
+    held = config.block_n // (config.num_warps * limits.warp_size)
+    if held > 128:
+        return f"each thread would hold {held} elements in registers; 128 is the most"
+    return None
+
+
+def work(config, limits, *, itemsize, N):
+    moved = config.block_n * itemsize
+    return Work(tiles=-(-N // config.block_n), steps=1, load_bytes=moved, store_bytes=moved)
+
+
+@copy.impl(Blocks, refuse=refuse, work=work)
+def blocks(x, *, config):
+    """One program copies `block_n` neighbours."""
+    (N,) = x.shape
+    y = x.new_empty(N)
+    _blocks[(triton.cdiv(N, config.block_n),)](
+        x, y, N, x.stride(0), BLOCK_N=config.block_n, num_warps=config.num_warps
+    )
+    return y
+
+
+@copy.impl(backend="torch", name="torch")
+def library(x):
+    return torch.clone(x, memory_format=torch.contiguous_format)

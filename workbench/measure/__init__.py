@@ -1,0 +1,1 @@
+"""The measurement protocol: the only place that reads a GPU's clock."""

@@ -1,0 +1,167 @@
+"""One problem on one live GPU: inputs in rotation, and samples of how long a call takes.
+
+cold: input and output sets rotate, and together span three last-level caches, so that a call
+finds none of its data there. hot: one set, back to back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from workbench import inputs, stats
+from workbench.check import as_tuple
+from workbench.measure.protocol import Protocol
+from workbench.record import Measured
+from workbench.spec import Impl, Sizes, Spec
+
+Regime = Literal["cold", "hot"]
+HOLD_CYCLES = 400_000  # about 0.2 ms at 2 GHz: the host enqueues the first calls meanwhile
+AHEAD = 256  # calls between two waits: the queue of a CUDA stream holds about 1000 launches
+
+
+class Impossible(Exception):
+    """A time below what the device can physically reach: the measurement is wrong."""
+
+
+@dataclass
+class Bench:
+    """Inputs of one problem in rotation, and the clock."""
+
+    spec: Spec
+    sizes: Sizes
+    dtype: str
+    cache_bytes: int
+    floor_s: float
+    protocol: Protocol
+    _sets: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        span = self.protocol.cache_multiple * self.cache_bytes
+        count = max(2, math.ceil(span / max(1, self.spec.bytes(self.sizes, self.dtype))))
+        # one random set, and copies of it: values do not matter to the cache, addresses do
+        first = inputs.make(self.spec, self.sizes, self.dtype, "cuda")
+        self._sets = [first] + [tuple(x.clone() for x in first) for _ in range(count - 1)]
+
+    @property
+    def first_inputs(self) -> tuple[Any, ...]:
+        """The set that answers are checked on."""
+        return self._sets[0]
+
+    def calls(self, impl: Impl, config: Any, regime: Regime = "cold") -> Rotation:
+        """One Impl at one config, ready to be called on the next set of inputs."""
+        return Rotation(impl, config, self._sets if regime == "cold" else self._sets[:1])
+
+    def first_time(self, rotation: Rotation) -> float:
+        """Seconds of one call, roughly: launch costs may be inside. Compiles and loads first."""
+        rotation.call()
+        torch.cuda.synchronize()
+        return _event_samples(rotation.call, 3)[-1]
+
+    def window(self, timed: Timed, seconds: float, least: int = 1) -> list[float]:
+        """Samples that together last about `seconds`, at least `least` of them."""
+        count = max(least, math.ceil(seconds / (timed.estimate_s * timed.calls)))
+        return timed.samples(count)
+
+    def timed(self, rotation: Rotation, estimate_s: float) -> Timed:
+        """The way to take a sample that suits a call of about this length."""
+        if estimate_s >= self.protocol.graph_below_s:
+            return Timed("events", rotation, 1, None, estimate_s)
+        calls = max(len(rotation.sets), math.ceil(self.protocol.graph_s / max(estimate_s, 1e-6)))
+        calls = len(rotation.sets) * math.ceil(min(calls, 2000) / len(rotation.sets))
+        graph = _captured(rotation, calls)
+        timed = Timed("graph", rotation, calls, graph, estimate_s)
+        timed.samples(1)  # the first replay uploads the graph
+        return timed
+
+    def measured(
+        self, timed: Timed, samples: Sequence[float], regime: Regime, **also: Any
+    ) -> Measured:
+        """Samples as a result. Raises Impossible below the physical floor when cold."""
+        median = stats.median(samples)
+        if regime == "cold" and median < self.protocol.floor * self.floor_s:
+            raise Impossible(
+                f"{median * 1e6:.2f} us is below what the device can reach "
+                f"({self.floor_s * 1e6:.2f} us): not a time"
+            )
+        low, high = stats.median_interval(samples)
+        return Measured(
+            median_s=median, low_s=low, high_s=high, samples_s=tuple(samples), regime=regime,
+            method=timed.method, protocol=self.protocol.id, **also,
+        )  # fmt: skip
+
+
+@dataclass
+class Rotation:
+    """Calls that walk over input sets and keep as many outputs alive, so that no output is
+    rewritten while the cache still holds it."""
+
+    impl: Impl
+    config: Any
+    sets: list[tuple[Any, ...]]
+    _turn: int = 0
+    _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+
+    def call(self) -> None:
+        """One call on the next set."""
+        at = self._turn % len(self.sets)
+        self._kept[at] = as_tuple(self.impl(*self.sets[at], config=self.config))
+        self._turn += 1
+
+    def outputs(self) -> tuple[Any, ...]:
+        """What the last call on the first set gave."""
+        return self._kept[0]
+
+    def drop(self) -> None:
+        """Give the outputs' memory back."""
+        self._kept.clear()
+
+
+@dataclass
+class Timed:
+    """A rotation with the method that samples it; `calls` calls make one sample."""
+
+    method: Literal["events", "graph"]
+    rotation: Rotation
+    calls: int
+    graph: Any
+    estimate_s: float
+
+    def samples(self, count: int) -> list[float]:
+        """Seconds a call, `count` times."""
+        if self.graph is None:
+            return _event_samples(self.rotation.call, count)
+        return [s / self.calls for s in _event_samples(self.graph.replay, count)]
+
+
+def _event_samples(call: Callable[[], None], count: int) -> list[float]:
+    """Seconds of each of `count` calls, between two events on the stream. The stream is held back
+    while the host enqueues, so that no launch latency falls between the events."""
+    samples: list[float] = []
+    while len(samples) < count:
+        batch = min(AHEAD, count - len(samples))
+        marks = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            for _ in range(batch)
+        ]
+        torch.cuda._sleep(HOLD_CYCLES)
+        for start, end in marks:
+            start.record()
+            call()
+            end.record()
+        torch.cuda.current_stream().synchronize()
+        samples += [start.elapsed_time(end) * 1e-3 for start, end in marks]
+    return samples
+
+
+def _captured(rotation: Rotation, calls: int) -> Any:
+    """A graph of `calls` calls in rotation."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            rotation.call()
+    return graph

@@ -1,0 +1,256 @@
+"""What runs in the measuring process: check, screen, race, final. Plain values in and out.
+
+The process keeps one bench, for the problem it was given first. Correctness comes before time,
+in the same process, on the very inputs and memory that are timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workbench import catalog, hardware, stats
+from workbench.measure.protocol import Protocol
+from workbench.record import Measured
+from workbench.spec import Impl, Sizes
+
+
+@dataclass(frozen=True)
+class Job:
+    """The problem that a measuring process works on."""
+
+    kernel: str  # name, module or path
+    sizes: Sizes
+    dtype: str
+    protocol: Protocol
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One Impl at one config, by name."""
+
+    impl: str
+    config: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Screened:
+    """A right answer and its time, or the sentence that says what went wrong."""
+
+    error: float = 0.0  # of the answer, in tolerances
+    timing: Measured | None = None
+    stage: str | None = None  # "check", "launch" or "measure" where it failed
+    reason: str | None = None
+    poisoned: bool = False  # the process can measure nothing any more
+
+
+class _State:
+    """What the process keeps between tasks."""
+
+    job: Job
+    bench: Any
+    problems: dict[int, Any]  # by seed
+    spec: Any
+    nvml: Any
+
+
+_state = _State()
+
+
+def describe() -> hardware.Device | None:
+    """The live GPU, or None where torch sees none."""
+    return hardware.live()
+
+
+def begin(job: Job) -> dict[str, float]:
+    """Make inputs, reference and self-test. Returns the measured memory ceiling in bytes/s and
+    the launch floor in seconds. Raises torch.OutOfMemoryError when the problem is too large."""
+    import torch
+
+    from workbench.check import Problem
+    from workbench.measure.bench import Bench
+    from workbench.measure.clocks import Clocks
+
+    device = hardware.live()
+    if device is None:
+        raise RuntimeError("torch sees no GPU in the measuring process")
+    spec = catalog.spec_of(job.kernel)
+    _state.job, _state.spec = job, spec
+    cache = int(device.cache.value) if device.cache else 64 << 20
+    floor = floor_s(device, spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype)
+    _state.bench = Bench(spec, job.sizes, job.dtype, cache, floor, job.protocol)
+    _state.problems = {0: Problem.given(spec, job.dtype, _state.bench.first_inputs)}
+    _state.nvml = Clocks(torch.cuda.current_device())
+    return self_test(cache)
+
+
+def floor_s(device: hardware.Device, bytes_: int, flops: int, dtype: str) -> float:
+    """Seconds that no call can beat: least bytes over the peak bandwidth, FLOPs over the peak."""
+    dram = bytes_ / device.dram.value if device.dram else 0.0
+    peak = device.peaks.get(dtype)
+    # fp32 may run on the matrix unit where a library chooses tf32: no floor from fp32's own peak
+    compute = flops / peak.value if peak and dtype != "fp32" else 0.0
+    return max(dram, compute)
+
+
+def self_test(cache_bytes: int) -> dict[str, float]:
+    """Memory ceiling (bytes/s) from the workbench's own copy, and launch floor (s) from an empty
+    launch in a graph."""
+    from workbench.measure.bench import Bench
+
+    spec = catalog.spec_of("copy")
+    impl = catalog.impl_of(spec, "blocks")
+    found = {}
+    for name, count in (("dram", 1 << 28), ("launch", 1)):
+        bench = Bench(spec, {"N": count}, "bf16", cache_bytes, 0.0, _state.job.protocol)
+        rotation = bench.calls(impl, impl.config(), "cold" if count > 1 else "hot")
+        timed = bench.timed(rotation, bench.first_time(rotation))
+        seconds = stats.median(bench.window(timed, 0.02, least=10))
+        found[name] = spec.bytes({"N": count}, "bf16") / seconds if count > 1 else seconds
+    return found
+
+
+def screen(choice: Choice, best_s: float | None) -> Screened:
+    """Check, then time briefly. A first sample over `give_up` times the best is the last one."""
+    try:
+        return _screen(choice, best_s)
+    except Exception as error:
+        return _failed(error, "launch")
+
+
+def _screen(choice: Choice, best_s: float | None) -> Screened:
+    from workbench.check import check
+    from workbench.measure.bench import Impossible
+
+    impl, config = resolve(_state.spec, choice)
+    checked = check(impl, config, _state.problems[0])
+    if checked.wrong:
+        return Screened(checked.error, stage="check", reason=checked.wrong)
+    bench, protocol = _state.bench, _state.job.protocol
+    rotation = bench.calls(impl, config)
+    first = bench.first_time(rotation)
+    slow = best_s is not None and first > protocol.give_up * best_s and first > 20e-6
+    for attempt in (1, 2):
+        try:
+            timed = bench.timed(rotation, first)
+            least = 1 if slow else protocol.screen_samples
+            samples = bench.window(timed, 0.0 if slow else protocol.screen_s, least)
+            return Screened(checked.error, bench.measured(timed, samples, "cold"))
+        except Impossible as error:
+            if attempt == 2:
+                return Screened(checked.error, stage="measure", reason=str(error))
+    raise AssertionError("unreachable")
+
+
+def race(choices: Sequence[Choice], best_s: float) -> list[Screened]:
+    """The best of the screen once more, in the order given, without pauses between."""
+    return [screen(choice, best_s) for choice in choices]
+
+
+def final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screened]:
+    """All choices against each other: the clock settled, then windows in rounds whose order is
+    reversed each time, until every interval is narrow or the rounds are used up."""
+    try:
+        return _final(choices, estimates)
+    except Exception as error:
+        return [_failed(error, "measure") for _ in choices]
+
+
+def _final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screened]:
+    bench, protocol = _state.bench, _state.job.protocol
+    timed, samples, clocks = {}, {}, {}
+    checks = [_checked(choice) for choice in choices]
+    for i, (choice, estimate) in enumerate(zip(choices, estimates, strict=True)):
+        if checks[i].reason is None:
+            rotation = bench.calls(*resolve(_state.spec, choice))
+            first = bench.first_time(rotation) if estimate <= 0 else estimate
+            timed[i], samples[i], clocks[i] = bench.timed(rotation, first), [], []
+    _settle(bench, protocol, timed)
+    done = 0
+    while done < protocol.rounds or (done < protocol.most_rounds and not _precise(samples)):
+        for i in list(timed) if done % 2 == 0 else list(timed)[::-1]:
+            samples[i] += bench.window(timed[i], protocol.window_s)
+            clocks[i].append(_state.nvml.read())
+        done += 1
+    results = list(checks)
+    for i in timed:
+        also = {"rounds": done, **_state.nvml.median(clocks[i])}
+        again = _checked(choices[i], seed=1)  # other values, after the last timed call
+        results[i] = again
+        if again.reason is None:
+            results[i] = replace(again, timing=bench.measured(timed[i], samples[i], "cold", **also))
+    return results
+
+
+def _checked(choice: Choice, seed: int = 0) -> Screened:
+    """The answer alone. A library baseline is judged like the rest."""
+    from workbench.check import Problem, check
+
+    job, problems = _state.job, _state.problems
+    try:
+        if seed not in problems:
+            problems[seed] = Problem.of(_state.spec, job.sizes, job.dtype, "cuda", seed)
+        checked = check(*resolve(_state.spec, choice), problems[seed])
+    except Exception as error:
+        return _failed(error, "launch")
+    if checked.wrong:
+        return Screened(checked.error, stage="check", reason=checked.wrong)
+    return Screened(checked.error)
+
+
+def _settle(bench: Any, protocol: Protocol, timed: Mapping[int, Any]) -> None:
+    """Run until two windows in a row agree: the boost clock has given way to the sustained one."""
+    if not timed:
+        return
+    busiest = min(timed.values(), key=lambda t: t.estimate_s)
+    end, last = time.perf_counter() + protocol.settle_s, None
+    while time.perf_counter() < end:
+        now = stats.median(bench.window(busiest, 2 * protocol.window_s))
+        if last is not None and abs(now - last) <= protocol.settled * last:
+            return
+        last = now
+
+
+def _precise(samples: Mapping[int, Sequence[float]]) -> bool:
+    protocol = _state.job.protocol
+    for taken in samples.values():
+        low, high = stats.median_interval(taken)
+        narrow = (high - low) / 2 <= protocol.precise * stats.median(taken)
+        if len(taken) < protocol.least_samples or not narrow:
+            return False
+    return True
+
+
+def hot(choice: Choice) -> Screened:
+    """The same call back to back on the same buffers, which the cache may hold."""
+    try:
+        bench = _state.bench
+        rotation = bench.calls(*resolve(_state.spec, choice), "hot")
+        timed = bench.timed(rotation, bench.first_time(rotation))
+        samples = bench.window(timed, 2 * _state.job.protocol.window_s, least=10)
+        return Screened(timing=bench.measured(timed, samples, "hot"))
+    except Exception as error:
+        return _failed(error, "measure")
+
+
+def resolve(spec: Any, choice: Choice) -> tuple[Impl, Any]:
+    """The Impl and the config that a choice names."""
+    impl = catalog.impl_of(spec, choice.impl)
+    return impl, impl.config(**choice.config)
+
+
+def _failed(error: Exception, stage: str) -> Screened:
+    from workbench.compile import first_sentence
+
+    text = first_sentence(error)
+    kind = type(error).__name__
+    if kind == "OutOfMemoryError":
+        import torch
+
+        torch.cuda.empty_cache()
+        return Screened(stage="measure", reason="out of GPU memory: the inputs in rotation and "
+                        "the outputs do not fit; name smaller sizes")  # fmt: skip
+    sticky = kind == "AcceleratorError" or "CUDA error" in text or "HIP error" in text
+    return Screened(stage=stage, reason=text, poisoned=sticky)

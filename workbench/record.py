@@ -1,0 +1,246 @@
+"""One outcome, as plain data: `Record` or `Failure`. Standard library only.
+
+The sweep yields it, the events file and the database store it, the reports draw it. `Measured`
+and `Predicted` are different types with different fields, and nothing turns one into the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from workbench.spec import label
+
+Phase = Literal["screen", "final", "hot", "predict"]
+Stage = Literal["refused", "compile", "check", "launch", "measure"]
+Checked = Literal["gpu", "interpreter", "library"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A time that a clock gave. Seconds; `low_s` to `high_s` is the 95 % order-statistic
+    interval of the median; `samples_s` are all samples kept, in the order they were taken."""
+
+    median_s: float
+    low_s: float
+    high_s: float
+    samples_s: tuple[float, ...]
+    regime: Literal["cold", "hot"]
+    method: Literal["events", "graph", "host"]
+    protocol: str
+    rounds: int = 1
+    sm_mhz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A time that the analytic model gave, and the terms it came from, all in seconds."""
+
+    predicted_s: float
+    model: str
+    compute_s: float
+    dram_s: float
+    cache_s: float
+    latency_s: float
+    launch_s: float
+    bound: str  # the name of the largest term
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the compiler made of a config for one target, and how it fills the device."""
+
+    binary: str  # hash of the machine code
+    registers: int  # per thread
+    spill_bytes: int  # per thread
+    shared_bytes: int  # per block
+    threads: int  # per block
+    blocks_per_core: int  # resident at once on one SM or CU
+    occupancy: float  # resident warps over the most that fit, 0 to 1
+    limiter: str  # "registers", "shared memory", "threads" or "blocks"
+    programs: int  # blocks launched
+    waves: float  # programs over those resident at once on the whole device
+    tail: float  # share of the last wave's places that stay empty, 0 to 1
+    load_bits: int  # widest global load of one thread; 0 when none was found
+    matrix_unit: str | None  # "wgmma", "mma", "tcgen05", "mfma", "wmma", or None
+    compile_s: float
+    copy_engine: bool = False  # loads by tensor descriptor (TMA), whatever `load_bits` says
+
+
+@dataclass(frozen=True)
+class Case:
+    """What was asked of one config: the part of an outcome's key that a person would name."""
+
+    kernel: str
+    impl: str
+    backend: str
+    config: Mapping[str, int]
+    sizes: Mapping[str, int]
+    dtype: str
+    device: str
+
+    @property
+    def label(self) -> str:
+        """`tiles 128x256x64, 8 warps, 3 stages`; a library baseline is its name alone."""
+        return f"{self.impl} {label(self.config)}" if self.config else self.impl
+
+    @property
+    def is_baseline(self) -> bool:
+        """True for a library's own implementation, which has nothing to choose."""
+        return self.backend == "torch"
+
+
+@dataclass(frozen=True)
+class Record:
+    """A config that gave the right answer, and its time."""
+
+    case: Case
+    key: str  # hash of all that decides the outcome: see `key_of`
+    run: str  # id of the run that obtained it
+    at: str  # when, ISO 8601 with offset
+    phase: Phase
+    timing: Measured | Predicted
+    flops: int
+    bytes: int  # least bytes, as the Spec declares them
+    checked: Checked
+    error: float  # largest error over its tolerance: right when at most 1
+    resources: Resources | None = None
+    default: bool = False  # the config that runs when nobody chose one
+    same_as: Mapping[str, int] | None = None  # config with the same machine code, timed instead
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of one call, whichever kind of time this is; ask `measured` which."""
+        t = self.timing
+        return t.median_s if isinstance(t, Measured) else t.predicted_s
+
+    @property
+    def measured(self) -> bool:
+        """Whether a clock gave the time."""
+        return isinstance(self.timing, Measured)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A config that has no time, and the reason. A failure is a result."""
+
+    case: Case
+    key: str
+    run: str
+    at: str
+    stage: Stage
+    reason: str  # one sentence
+    resources: Resources | None = None
+    default: bool = False
+
+
+Outcome = Record | Failure
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The machine and the software behind a run. An allow-list: no host, user or serial numbers."""
+
+    gpu: str | None  # name as the driver gives it; None when no GPU was used
+    driver: str | None
+    gpu_memory_bytes: int | None
+    power_limit_w: float | None
+    clock_policy: str  # "locked", "default" or "unknown"
+    others_on_gpu: int | None  # foreign processes at the start; None when unknown
+    os: str
+    cpu: str
+    python: str
+    versions: Mapping[str, str]  # workbench, torch, triton, ptxas, cuda, hip, numpy
+    settings: Mapping[str, str]  # TRITON_* variables that change code
+    commit: str | None  # of the repository that holds the kernel
+    dirty: bool | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One invocation of an engine: what was asked and on what."""
+
+    id: str  # 20261121-093000-tile_size-matmul-3f2a
+    engine: str  # "sweep"
+    name: str  # "tile_size"
+    command: str  # what repeats it
+    started: str  # ISO 8601
+    kernel: str
+    sizes: Mapping[str, int]
+    dtype: str
+    device: str  # "h200": the name in `hardware.py`, or a live GPU's own name
+    predicted: bool  # times are predicted: no GPU took part
+    vary: tuple[str, ...]  # knob words
+    tune: tuple[str, ...]
+    impls: Mapping[str, Mapping[str, Any]]  # name -> {"choices": .., "knobs": ..}
+    ceilings: Mapping[str, Mapping[str, Any]]  # see `hardware.ceilings`
+    environment: Environment
+    source: str = ""  # file of the kernel, as the user named it
+
+
+def key_of(case: Case, **also: str) -> str:
+    """Hash of a case with what else decides its outcome (source hash, versions, protocol)."""
+    text = json.dumps([asdict(case), also], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+# To and from JSON. Each object carries its type's name; floats survive exactly.
+
+_TYPES: dict[str, type] = {}
+
+
+def _register(*types: type) -> None:
+    _TYPES.update({t.__name__: t for t in types})
+
+
+_register(Measured, Predicted, Resources, Case, Record, Failure, Environment, Run)
+
+
+def to_plain(value: Any) -> Any:
+    """A dataclass of this file as dicts, lists, strings and numbers, with `type` fields."""
+    if type(value).__name__ in _TYPES and hasattr(value, "__dataclass_fields__"):
+        plain = {k: to_plain(getattr(value, k)) for k in value.__dataclass_fields__}
+        return {"type": type(value).__name__, **plain}
+    if isinstance(value, Mapping):
+        return {k: to_plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(v) for v in value]
+    return value
+
+
+def from_plain(plain: Any) -> Any:
+    """The inverse of `to_plain`. Unknown fields are dropped, so an older reader reads newer files.
+
+    Raises ValueError when a type is unknown or a field without a default is missing.
+    """
+    if isinstance(plain, list):
+        return tuple(from_plain(v) for v in plain)
+    if not isinstance(plain, dict):
+        return plain
+    if "type" not in plain:
+        return {k: from_plain(v) for k, v in plain.items()}
+    made = _TYPES.get(plain["type"])
+    if made is None:
+        raise ValueError(f"unknown record type {plain['type']!r}")
+    known = made.__dataclass_fields__  # type: ignore[attr-defined]
+    try:
+        return made(**{k: from_plain(v) for k, v in plain.items() if k in known})
+    except TypeError as error:
+        raise ValueError(f"a {plain['type']} lacks a field: {error}") from None
+
+
+def dumps(value: Any) -> str:
+    """One line of JSON."""
+    return json.dumps(to_plain(value), separators=(",", ":"), allow_nan=True)
+
+
+def loads(line: str) -> Any:
+    """The object that `dumps` wrote. Raises ValueError on anything else."""
+    return from_plain(json.loads(line))
+
+

@@ -1,0 +1,499 @@
+"""The figures of the page of a sweep: pure functions of records that give inline SVG.
+
+matplotlib draws the axes; the points are laid over them as one `<use>` each, which keeps three
+hundred configs in four figures small and gives each point the row that it belongs to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from workbench.answer import best_per_group
+from workbench.record import Failure, Measured, Outcome, Record
+from workbench.report import colour, figure, figure_svg, place
+from workbench.spec import label
+
+MARKS = ("circle", "square", "triangle", "diamond")  # of the Impls, in this order; then repeated
+HEAT_STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # a cell's time over the best; beyond: the last step
+SMALL, SMALLER = 12, 11  # px, of text in figures
+
+
+@dataclass(frozen=True)
+class Board:
+    """What every figure of one page shares: which row an outcome is, and how an Impl looks."""
+
+    rows: Mapping[int, int]  # id(outcome) -> row of the table
+    impls: Sequence[str]  # swept ones in order, then baselines
+    unit: tuple[float, str]  # of times: seconds in one, and its symbol
+    best: Record | None
+
+    def row(self, outcome: Outcome) -> int:
+        """Number of the table row that shows this outcome."""
+        return self.rows[id(outcome)]
+
+    def time(self, seconds: float) -> float:
+        """Seconds in the unit that this page shows."""
+        return seconds / self.unit[0]
+
+    def look(self, record: Record) -> str:
+        """CSS classes of a record's points: hollow when predicted."""
+        number = self.impls.index(record.case.impl)
+        kind = "m" if record.measured else "p"
+        return f"i{number % 4} {kind}"
+
+    def mark(self, record: Record) -> str:
+        """Name of the marker of a record's Impl."""
+        number = self.impls.index(record.case.impl)
+        return "cross" if record.case.is_baseline else MARKS[number % len(MARKS)]
+
+
+def heat_map(
+    board: Board, outcomes: Sequence[Outcome], fields: tuple[str, str], impl: str, prefix: str
+) -> Markup:
+    """Best time for each pair of values, the best over all other fields; one Impl."""
+    down, across = fields
+    mine = [o for o in outcomes if o.case.impl == impl and {*fields} <= o.case.config.keys()]
+    ys = sorted({o.case.config[down] for o in mine})
+    xs = sorted({o.case.config[across] for o in mine})
+    cell_w, cell_h, left, top = max(66, min(92, 380 // len(xs))), 46, 62, 8
+    width, height = left + cell_w * len(xs) + 10, top + cell_h * len(ys) + 44
+    fig = figure(width, height)
+    ax = _axes(fig, left, top, cell_w * len(xs), cell_h * len(ys))
+    ax.set(xlim=(0, len(xs)), ylim=(0, len(ys)), xlabel=across, ylabel=down)
+    ax.set_xticks([i + 0.5 for i in range(len(xs))], [str(x) for x in xs])
+    ax.set_yticks([i + 0.5 for i in range(len(ys))], [str(y) for y in ys])
+    ax.tick_params(length=0)
+    _frame(ax, ())
+    best = best_per_group(mine, (down, across))
+    top_time = board.best.time_s if board.best else 1.0
+    own = min(best.values(), key=lambda r: (r.phase != "final", r.time_s), default=None)
+    targets = []
+    for j, y in enumerate(ys):
+        for i, x in enumerate(xs):
+            here = [o for o in mine if (o.case.config[down], o.case.config[across]) == (y, x)]
+            record = best.get((y, x))
+            _cell(ax, i, j, board, record, here, top_time, fields)
+            if record is own and record is not None:
+                _outline(ax, i, j)
+            targets.append(_target(ax, i, j, board, record, here))
+    title = f"Best time for each {down} and {across}, {impl}"
+    return figure_svg(fig, prefix, title, "".join(("<g class='cells'>", *targets, "</g>")))
+
+
+def heat_step(ratio: float) -> int:
+    """Which step of the ramp a time over the best time takes: 0 is best."""
+    return sum(ratio > limit for limit in HEAT_STEPS)
+
+
+def one_field(
+    board: Board,
+    records: Sequence[Record],
+    field: str,
+    prefix: str,
+    name: Callable[[int], str] = str,
+) -> Markup:
+    """Time of every config against its value of the only field that varies, the best joined."""
+    values = sorted({r.case.config[field] for r in records})
+    fig = figure(560, 300)
+    ax = _axes(fig, 62, 14, 484, 230)
+    ax.set(xlim=(-0.5, len(values) - 0.5), xlabel=field, ylabel=f"time, {board.unit[1]}")
+    ax.set_xticks(range(len(values)), [name(v) for v in values])
+    _time_scale(ax, board, records)
+    for impl in board.impls:
+        best = best_per_group([r for r in records if r.case.impl == impl], (field,))
+        steps = [(i, best[(v,)]) for i, v in enumerate(values) if (v,) in best]
+        ax.plot(
+            [i for i, _ in steps],
+            [board.time(r.time_s) for _, r in steps],
+            color=colour("muted"),
+            linewidth=1,
+            zorder=1,
+        )
+    points = [(r, float(values.index(r.case.config[field])), board.time(r.time_s)) for r in records]
+    return figure_svg(fig, prefix, f"Time for each {field}", _points(ax, board, points))
+
+
+def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
+    """Rate against arithmetic intensity under the device's ceilings, log-log."""
+    at = records[0].flops / records[0].bytes
+    rates = [r.flops / r.time_s for r in records]
+    roofs, slopes = _known(ceilings, "FLOP/s"), _known(ceilings, "B/s")
+    ridges = [flat["value"] / slope["value"] for _, flat in roofs for _, slope in slopes]
+    lo, hi = min([at, *ridges]) / 8, max([at, *ridges]) * 8
+    peak = max([rates and max(rates) or 1, *(c["value"] for _, c in roofs)])
+    bottom = min([*rates, *(c["value"] * lo for _, c in slopes)])
+    fig = figure(620, 380)
+    ax = _axes(fig, 74, 14, 532, 316)
+    ax.set(xscale="log", yscale="log", xlim=(lo, hi), ylim=(bottom / 1.3, peak * 2.2))
+    ax.set(xlabel="arithmetic intensity, FLOP per byte of least traffic", ylabel="rate, FLOP/s")
+    _decades(ax)
+    top = max((c["value"] for _, c in roofs), default=peak)
+    for n, (name, flat) in enumerate(roofs):
+        start = min((flat["value"] / c["value"] for _, c in slopes), default=lo)
+        ax.plot([start, hi], [flat["value"]] * 2, **_roof_style("compute", flat))
+        ax.annotate(
+            _roof_name(name, flat),
+            (hi, flat["value"]),
+            (-4, 5 if n == 0 else -14),
+            textcoords="offset points",
+            ha="right",
+            size=SMALLER,
+            color=colour("roof-compute"),
+        )
+    # Names stand on lines of their own height, since two slopes lie close together.
+    for n, (name, slope) in enumerate(slopes):
+        kind = "cache" if name.startswith("cache") else "memory"
+        ax.plot([lo, top / slope["value"]], [lo * slope["value"], top], **_roof_style(kind, slope))
+    _slope_names(ax, slopes, lo, top)
+    if roofs and slopes:
+        _ridge(ax, roofs[0][1]["value"], slopes[0][1]["value"])
+    points = [(r, at * 10 ** (0.16 * _jitter(board.row(r))), r.flops / r.time_s) for r in records]
+    return figure_svg(fig, prefix, "Roofline", _points(ax, board, points))
+
+
+def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
+    """A kernel without arithmetic: its rate of least bytes under the memory ceilings."""
+    slopes = _known(ceilings, "B/s")
+    rates = [r.bytes / r.time_s / 1e9 for r in records]
+    right = max([*rates, *(c["value"] / 1e9 for _, c in slopes)]) * 1.08
+    fig = figure(620, 200)
+    ax = _axes(fig, 16, 56, 588, 94)
+    ax.set(xlim=(0, right), ylim=(-1, 1), xlabel="least bytes over time, GB/s")
+    ax.set_yticks([])
+    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    _frame(ax, ("bottom",))
+    for n, (name, slope) in enumerate(sorted(slopes, key=lambda c: c[1]["value"])):
+        kind = "cache" if name.startswith("cache") else "memory"
+        ax.axvline(slope["value"] / 1e9, **_roof_style(kind, slope))
+        ax.annotate(
+            _roof_name(name, slope),
+            (slope["value"] / 1e9, 1),
+            (0, 5 + 14 * (n % 3)),
+            textcoords="offset points",
+            ha="right",
+            size=SMALLER,
+            color=colour(f"roof-{kind}"),
+        )
+    points = [
+        (r, g, 0.75 * _jitter(board.row(r))) for r, g in zip(records, rates, strict=True)
+    ]
+    return figure_svg(fig, prefix, "Bandwidth", _points(ax, board, points))
+
+
+def against(
+    board: Board,
+    records: Sequence[Record],
+    value: Callable[[Any], float],
+    axis: str,
+    prefix: str,
+) -> Markup:
+    """Time against one number of the compiled code; `value` takes the Resources."""
+    known = [r for r in records if r.resources is not None]
+    numbers = [value(r.resources) for r in known]
+    fig = figure(372, 290)
+    ax = _axes(fig, 62, 14, 298, 226)
+    low, high = min(numbers, default=0.0), max(numbers, default=1.0)
+    room = (high - low) * 0.06 or 1.0
+    ax.set(xlim=(low - room, high + room), xlabel=axis, ylabel=f"time, {board.unit[1]}")
+    ax.xaxis.get_major_locator().set_params(nbins=6, integer=True)
+    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    _time_scale(ax, board, known)
+    if known and high == low:
+        note = f"all alike: {low:g}"
+        ax.text(0.5, 0.95, note, transform=ax.transAxes, ha="center", va="top", size=SMALL,
+                color=colour("muted"))  # fmt: skip
+    step = room / 4
+    points = [
+        (r, n + step * _jitter(board.row(r)), board.time(r.time_s))
+        for r, n in zip(known, numbers, strict=True)
+    ]
+    return figure_svg(fig, prefix, f"Time against {axis}", _points(ax, board, points))
+
+
+def finals(board: Board, records: Sequence[Record], prefix: str) -> Markup:
+    """Median, 95 % interval and samples of each finalist and baseline, fastest on top."""
+    best = min(r.time_s for r in records)
+    # A config far behind would squeeze the rest into one line: it gets an arrow and its number.
+    near = [r for r in records if r.time_s <= best * 1.12]
+    spans = [t for r in near for t in _spread(r)]
+    lo, hi = min(spans), max(spans)
+    margin = (hi - lo) * 0.04 or best * 0.01
+    left, right, line = 286, 130, 26
+    fig = figure(900, 62 + line * len(records))
+    ax = _axes(fig, left, 10, 900 - left - right, line * len(records))
+    ax.set(xlim=(board.time(lo - margin), board.time(hi + margin)), ylim=(len(records) - 0.5, -0.5))
+    ax.set(xlabel=f"time of one call, {board.unit[1]}")
+    ax.set_yticks(range(len(records)), [_short(r) for r in records])
+    ax.tick_params(axis="y", length=0, labelsize=SMALL, labelcolor=colour("ink"))
+    ax.grid(axis="x", color=colour("rule"), linewidth=0.8)
+    _frame(ax, ("bottom",))
+    points = []
+    for y, record in enumerate(records):
+        text = f"{_number(board.time(record.time_s))} {board.unit[1]}   {record.time_s / best:.3f}x"
+        ax.annotate(text, (1, y), (8, 0), xycoords=("axes fraction", "data"), va="center",
+                    textcoords="offset points", size=SMALL, color=colour("ink"))  # fmt: skip
+        if record in near:
+            _interval(ax, board, record, y)
+            points.append((record, board.time(record.time_s), float(y)))
+        else:
+            ax.annotate("beyond this axis →", (1, y), (-4, 0), xycoords=("axes fraction", "data"),
+                        textcoords="offset points", va="center", ha="right", size=SMALLER,
+                        color=colour("muted"))  # fmt: skip
+    return figure_svg(fig, prefix, "Finalists", _points(ax, board, points))
+
+
+Ceilings = Mapping[str, Mapping[str, Any]]
+
+
+def _axes(fig: Any, left: float, top: float, width: float, height: float) -> Any:
+    """Axes at a place given in CSS pixels from the upper left, in the page's colours."""
+    across, down = (inches * 72 for inches in fig.get_size_inches())
+    at = (left / across, 1 - (top + height) / down, width / across, height / down)
+    ax = fig.add_axes(at)
+    ax.set_facecolor("none")
+    ax.tick_params(
+        which="both", color=colour("muted"), labelcolor=colour("muted"), labelsize=SMALL, width=0.8
+    )
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.label.set(color=colour("muted"), size=SMALL)
+    _frame(ax, ("left", "bottom"))
+    return ax
+
+
+def _frame(ax: Any, sides: Iterable[str]) -> None:
+    for side, spine in ax.spines.items():
+        spine.set(visible=side in set(sides), color=colour("muted"), linewidth=0.8)
+
+
+def _time_scale(ax: Any, board: Board, records: Sequence[Record]) -> None:
+    """Logarithmic where the slowest takes over three times as long as the fastest."""
+    times = [board.time(r.time_s) for r in records] or [1.0]
+    low, high = min(times), max(times)
+    ax.grid(axis="y", color=colour("rule"), linewidth=0.8)
+    ax.set_axisbelow(True)
+    if high <= 3 * low:
+        room = (high - low) * 0.08 or 0.1 * high
+        ax.set_ylim(max(0.0, low - room), high + room)
+        ax.yaxis.get_major_locator().set_params(nbins=6)
+        ax.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+        return
+    ax.set_yscale("log")
+    ax.set_ylim(low / 1.15, high * 1.15)
+    ax.set_yticks(_one_two_five(low / 1.15, high * 1.15), minor=False)
+    ax.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    ax.yaxis.minorticks_off()
+    ax.set_ylabel(ax.get_ylabel() + " (log)")
+
+
+def _one_two_five(low: float, high: float) -> list[float]:
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high / low < 200 else (1,)
+    return [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
+
+
+def _decades(ax: Any) -> None:
+    """Ticks at powers of ten, written as engineers read them."""
+    for axis, limits, write in (
+        (ax.xaxis, ax.get_xlim(), lambda v, _: f"{v:g}"),
+        (ax.yaxis, ax.get_ylim(), _flops),
+    ):
+        first, last = (math.log10(v) for v in limits)
+        axis.set_ticks([10.0**e for e in range(math.ceil(first), math.floor(last) + 1)])
+        axis.set_major_formatter(write)
+    ax.grid(which="major", color=colour("rule"), linewidth=0.8)
+    ax.tick_params(which="minor", length=2)
+    ax.xaxis.set_minor_formatter(lambda v, _: "")
+    ax.yaxis.set_minor_formatter(lambda v, _: "")
+
+
+def _flops(value: float, _: Any = None) -> str:
+    for size, symbol in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= size:
+            return f"{value / size:.3g} {symbol}"
+    return f"{value:.3g}"
+
+
+def _known(ceilings: Ceilings, unit: str) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(k, c) for k, c in ceilings.items() if c.get("unit") == unit and c.get("value", 0) > 0]
+
+
+def _roof_style(kind: str, ceiling: Mapping[str, Any]) -> dict[str, Any]:
+    dashed = ceiling.get("kind") != "measured"
+    return {
+        "color": colour(f"roof-{kind}"),
+        "linewidth": 1.4,
+        "linestyle": (0, (5, 3)) if dashed else "-",
+        "zorder": 2,
+    }
+
+
+def _roof_name(name: str, ceiling: Mapping[str, Any]) -> str:
+    what = name.removesuffix("_measured")
+    what = {"dram": "DRAM", "cache": "last-level cache"}.get(what, what)
+    if "dtype" in ceiling:
+        what = f"{ceiling['dtype']} {what}"
+    value, unit = ceiling["value"], ceiling["unit"]
+    return f"{what} {_flops(value)}{unit}, {ceiling.get('kind', 'datasheet')}"
+
+
+def _slope_names(
+    ax: Any, slopes: Sequence[tuple[str, Mapping[str, Any]]], lo: float, top: float
+) -> None:
+    """Names of the memory ceilings in the empty corner, joined to nothing: ordered as the lines
+    are, highest first, each in its line's colour and with its dash."""
+    ordered = sorted(slopes, key=lambda c: -c[1]["value"])
+    for n, (name, slope) in enumerate(ordered):
+        kind = "cache" if name.startswith("cache") else "memory"
+        y = 0.3 - 0.065 * n
+        ax.plot([0.5, 0.55], [y, y], transform=ax.transAxes, **_roof_style(kind, slope))
+        ax.text(0.565, y, _roof_name(name, slope), transform=ax.transAxes, va="center",
+                size=SMALLER, color=colour(f"roof-{kind}"))  # fmt: skip
+
+
+def _ridge(ax: Any, flat: float, slope: float) -> None:
+    x = flat / slope
+    ax.plot([x], [flat], marker="o", markersize=4, color=colour("ink"), zorder=3)
+    ax.annotate(
+        f"ridge {x:.0f} FLOP/B",
+        (x, flat),
+        (-6, 6),
+        textcoords="offset points",
+        ha="right",
+        size=SMALLER,
+        color=colour("ink"),
+    )
+
+
+def _points(ax: Any, board: Board, points: Sequence[tuple[Record, float, float]]) -> str:
+    """One `<use>` a record over the drawn axes, grouped by looks; the best last and ringed."""
+    groups: dict[str, list[str]] = {}
+    ring = ""
+    for record, x, y in sorted(points, key=lambda p: -p[0].time_s):
+        px, py = place(ax, x, y)
+        use = f'<use href="#k-{board.mark(record)}" x="{px:g}" y="{py:g}" data-r="{board.row(record)}"/>'
+        groups.setdefault(board.look(record), []).append(use)
+        if record is board.best:
+            ring = f'<circle class="best" cx="{px:g}" cy="{py:g}" r="8"/>'
+            ring += f'<text class="best" x="{px + 12:g}" y="{py + 4:g}">best</text>'
+    drawn = "".join(f'<g class="{look}">{"".join(uses)}</g>' for look, uses in groups.items())
+    return f'<g class="points" tabindex="0" role="group" aria-label="points">{drawn}{ring}</g>'
+
+
+def _jitter(row: int) -> float:
+    """-1 to 1, the same each time, and far apart for neighbours: multiples of the golden ratio."""
+    return 2 * ((row * 0.6180339887498949) % 1) - 1
+
+
+def _cell(
+    ax: Any,
+    i: int,
+    j: int,
+    board: Board,
+    record: Record | None,
+    here: Sequence[Outcome],
+    best_s: float,
+    fields: tuple[str, ...],
+) -> None:
+    from matplotlib.patches import Rectangle
+
+    box = {"xy": (i + 0.02, j + 0.03), "width": 0.96, "height": 0.94}
+    if record is None:
+        hatch = "////" if here else None
+        ax.add_patch(Rectangle(**box, facecolor="none", edgecolor=colour("rule"), hatch=hatch))
+        if here:
+            _in_cell(ax, i, j, "failed" if len(here) == 1 else f"{len(here)} failed", "muted")
+        return
+    step = heat_step(record.time_s / best_s)
+    ax.add_patch(Rectangle(**box, facecolor=colour(f"heat-{step}"), edgecolor="none"))
+    rest = {k: v for k, v in record.case.config.items() if k not in fields}
+    ink = f"heat-ink-{step}"
+    _in_cell(ax, i, j + (0.16 if rest else 0), _number(board.time(record.time_s)), ink, 13.5, True)
+    if rest:
+        _in_cell(ax, i, j - 0.22, _terse(rest), ink, 10)
+
+
+def _in_cell(
+    ax: Any, i: float, j: float, text: str, ink: str, size: float = 11, bold: bool = False
+) -> None:
+    weight = "bold" if bold else "normal"
+    # The baseline is placed by hand: `va="center"` is measured in a font that the page lacks.
+    ax.annotate(text, (i + 0.5, j + 0.5), (0, -size * 0.35), textcoords="offset points",
+                ha="center", va="baseline", size=size, weight=weight, color=colour(ink))  # fmt: skip
+
+
+def _terse(config: Mapping[str, int]) -> str:
+    """`k64 8w 3s`: the other fields in the width of a cell."""
+    short = {"num_warps": "{}w", "num_stages": "{}s"}
+    words = [
+        short[k].format(v) if k in short else f"{k.removeprefix('block_')[:3]}{v}"
+        for k, v in config.items()
+    ]
+    return " ".join(words[:3])
+
+
+def _outline(ax: Any, i: int, j: int) -> None:
+    from matplotlib.patches import Rectangle
+
+    box = {"xy": (i + 0.02, j + 0.03), "width": 0.96, "height": 0.94}
+    ax.add_patch(Rectangle(**box, fill=False, edgecolor=colour("accent"), linewidth=3, zorder=4))
+
+
+def _target(
+    ax: Any, i: int, j: int, board: Board, record: Record | None, here: Sequence[Outcome]
+) -> str:
+    """What the pointer meets: the row of the cell's best, or the reasons why it has none."""
+    (x, y), (x2, y2) = place(ax, i, j + 1), place(ax, i + 1, j)
+    box = f'x="{x:g}" y="{y:g}" width="{x2 - x:g}" height="{y2 - y:g}"'
+    if record is not None:
+        return f'<rect {box} data-r="{board.row(record)}" data-n="{len(here)}"/>'
+    if not here:
+        return ""
+    reasons = dict.fromkeys(f"{o.stage}: {o.reason}" for o in here if isinstance(o, Failure))
+    listed = " | ".join([*reasons][:3]) + (" | …" if len(reasons) > 3 else "")
+    return f'<rect {box} data-r="{board.row(here[0])}" data-why="{escape(listed)}"/>'
+
+
+def _interval(ax: Any, board: Board, record: Record, y: int) -> None:
+    """The 95 % interval as a bar, and the samples as one light path of ticks."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    timing = record.timing
+    if not isinstance(timing, Measured):
+        return
+    low, high = ax.get_xlim()
+    shown = [board.time(s) for s in timing.samples_s[:60] if low <= board.time(s) <= high]
+    ends = [(x, y + d) for x in shown for d in (-0.3, 0.3)]
+    if ends:
+        path = Path(ends, [Path.MOVETO, Path.LINETO] * len(shown))
+        ax.add_patch(PathPatch(path, fill=False, edgecolor=colour("muted"), lw=0.8, alpha=0.4))
+    ax.plot([board.time(timing.low_s), board.time(timing.high_s)], [y, y], color=colour("ink"),
+            linewidth=2.5, solid_capstyle="butt")  # fmt: skip
+
+
+def _spread(record: Record) -> tuple[float, ...]:
+    """What of a record must be on the axis: the interval, and the samples but for the tails."""
+    timing = record.timing
+    if not isinstance(timing, Measured):
+        return (record.time_s,)
+    ordered = sorted(timing.samples_s)
+    tail = len(ordered) // 20
+    inner = ordered[tail : len(ordered) - tail] or [timing.median_s]
+    return timing.low_s, timing.high_s, inner[0], inner[-1]
+
+
+def _short(record: Record) -> str:
+    name = f"{record.case.impl} {label(record.case.config)}" if record.case.config else record.case.impl
+    name = name.replace(" warps", "w").replace(" stages", "s")
+    name += " (default)" if record.default else ""
+    return name if len(name) <= 44 else name[:43] + "…"
+
+
+def _number(value: float) -> str:
+    """Four significant digits: what separates two finalists."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"

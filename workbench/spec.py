@@ -1,0 +1,252 @@
+"""What a kernel is, said as plain values. Standard library only; everything else builds on this.
+
+A `Spec` says what is computed. An `Impl` says how: one launcher, one backend, one config type.
+A config is an ordinary frozen dataclass whose fields carry their own choices, and the word that
+declares a field (`tile`, `threads`, `stages`, `among`) is the word that a sweep varies.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal
+
+Backend = Literal["triton", "metal", "torch"]
+Sizes = Mapping[str, int]
+Knob = Callable[..., Any]
+
+ITEMSIZE: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}  # bytes per element
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far an output may lie from the float64 reference of the rounded inputs.
+
+    An element passes when |actual - expected| <= relative * |expected| + of_rms * rms(expected),
+    where rms is the root mean square of the expected output that it belongs to.
+    """
+
+    relative: float
+    of_rms: float = 0.0
+
+
+# Each output is rounded once, so an element may be off by half a unit in the last place
+# (2**-24, 2**-11, 2**-8) plus what the fp32 arithmetic before it added.
+TOLERANCE: Mapping[str, Tolerance] = {
+    "fp32": Tolerance(relative=1e-5, of_rms=1e-6),
+    "fp16": Tolerance(relative=1e-3, of_rms=1e-6),
+    "bf16": Tolerance(relative=8e-3, of_rms=1e-6),
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An input or output: its axis names (`"M K"`), its dtype where that is not the one under
+    test, and who makes it where standard normal values will not do.
+
+    `make(shape, dtype, device, generator)` gets torch objects and returns a torch tensor.
+    """
+
+    axes: str
+    dtype: str | None = None
+    make: Callable[..., Any] | None = None
+
+    def shape(self, sizes: Sizes) -> tuple[int, ...]:
+        """Extents at these sizes; an axis written as a number is that number."""
+        return tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in self.axes.split())
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device allows one program: what a config must fit into, whatever the kernel.
+
+    `arch` is Triton's name of the target (`sm_90`, `gfx942`); bytes and counts are per block
+    unless a name says otherwise.
+    """
+
+    arch: str
+    warp_size: int
+    shared_bytes: int
+    registers_per_thread: int
+    threads_per_block: int
+    cores: int  # streaming multiprocessors (NVIDIA) or compute units (AMD)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one launch does, piece by piece: what the analytic model needs beyond the costs that
+    the Spec declares. A tile is an independent piece of output, whichever program computes it.
+    """
+
+    tiles: int
+    steps: int  # trips of one tile's main loop
+    load_bytes: int  # what one trip asks of the last-level cache
+    store_bytes: int  # what one tile writes at its end
+    dot: tuple[int, int, int] | None = None  # m, n, k of the matrix product in one trip
+    band: int = 1  # tile rows that are visited together, so that their loads meet in the cache
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One operation: its inputs, its meaning, its cost, and the sizes that matter.
+
+    `flops`, `bytes` take the sizes as keywords (`lambda M, N: 2 * M * N`); `reference` takes the
+    inputs as torch tensors of any float dtype and returns the output (a tuple where there are
+    several) in that dtype, computed plainly.
+    """
+
+    name: str
+    inputs: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+    reference: Callable[..., Any]
+    flops: Callable[..., int]
+    check: Sequence[Sizes]  # small and ragged: correctness, also interpreted on a CPU
+    bench: Sequence[Sizes]  # real: timing
+    tolerance: Mapping[str, Tolerance] = field(default_factory=lambda: TOLERANCE)
+    impls: list[Impl] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Axis names in the order of their first appearance, inputs before outputs."""
+        tensors = (*self.inputs.values(), *self.outputs.values())
+        names = (axis for t in tensors for axis in t.axes.split() if not axis.isdigit())
+        return tuple(dict.fromkeys(names))
+
+    def bytes(self, sizes: Sizes, dtype: str) -> int:
+        """Least bytes that must move: every input read once, every output written once."""
+        return sum(
+            _product(tensor.shape(sizes)) * ITEMSIZE[tensor.dtype or dtype]
+            for tensor in (*self.inputs.values(), *self.outputs.values())
+        )
+
+    def impl(
+        self,
+        config: type | None = None,
+        *,
+        backend: Backend = "triton",
+        name: str | None = None,
+        refuse: Callable[..., str | None] = lambda config, limits, **at: None,
+        work: Callable[..., Work] | None = None,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> Callable[[Callable[..., Any]], Impl]:
+        """Decorate a launcher, `launch(*inputs, config=...) -> output`.
+
+        refuse(config, limits, *, itemsize, **sizes) says in one sentence why this config cannot
+        run there, or None. work(config, limits, *, itemsize, **sizes) describes the launch for
+        the analytic model. defaults maps an architecture (`gfx942`) to its default config where
+        the dataclass' own does not suit it.
+        """
+
+        def add(launch: Callable[..., Any]) -> Impl:
+            named = name or launch.__name__
+            made = Impl(self, named, launch, backend, config or NoKnobs, refuse, work, defaults or {})
+            self.impls.append(made)
+            return made
+
+        return add
+
+
+@dataclass(frozen=True)
+class NoKnobs:
+    """The config of an Impl that has nothing to choose: a library baseline."""
+
+
+@dataclass(frozen=True)
+class Impl:
+    """One way to compute a Spec."""
+
+    spec: Spec
+    name: str
+    launch: Callable[..., Any]
+    backend: Backend
+    config: type
+    refuse: Callable[..., str | None]
+    work: Callable[..., Work] | None
+    defaults: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """`matmul.tiles`: how this Impl is named everywhere."""
+        return f"{self.spec.name}.{self.name}"
+
+    def __call__(self, *inputs: Any, config: Any = None) -> Any:
+        if self.config is NoKnobs:
+            return self.launch(*inputs)
+        return self.launch(*inputs, config=config or self.config())
+
+    def default(self, limits: Limits) -> Any:
+        """The config that runs when nobody chose one, on a device with these limits."""
+        return self.defaults.get(limits.arch) or self.config()
+
+    def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
+        """Every config; knobs outside `vary` keep the value they have in `default`.
+
+        An empty `vary` varies all. Legality is another question: see `refuse`.
+        """
+        axes = [
+            f.metadata["choices"]
+            if not vary or f.metadata["knob"] in vary
+            else (getattr(default, f.name),)
+            for f in fields(self.config)
+        ]
+        return (self.config(*point) for point in itertools.product(*axes))
+
+    def knobs(self) -> dict[str, str]:
+        """Field name to knob word: `{"block_m": "tile", "num_warps": "threads", ...}`."""
+        return {f.name: f.metadata["knob"].__name__ for f in fields(self.config)}
+
+    def choices(self) -> dict[str, tuple[int, ...]]:
+        """Field name to its declared choices, in order."""
+        return {f.name: f.metadata["choices"] for f in fields(self.config)}
+
+
+def values(config: Any) -> dict[str, int]:
+    """A config as plain data."""
+    return asdict(config)
+
+
+def label(config: Mapping[str, int]) -> str:
+    """A config in a few words: `128x256x64, 8 warps, 3 stages, group_m 8`."""
+    block = [str(v) for k, v in config.items() if k.startswith("block_")]
+    rest = {k: v for k, v in config.items() if not k.startswith("block_")}
+    words = {"num_warps": "{} warps", "num_stages": "{} stages"}
+    parts = ["x".join(block)] if block else []
+    parts += [words.get(k, k + " {}").format(v) for k, v in rest.items()]
+    return ", ".join(parts) or "as the library chooses"
+
+
+# Knobs: the word that declares a config field is the word that a sweep varies.
+
+
+def among(*choices: int, default: int, knob: Knob | None = None) -> Any:
+    """A knob with its choices written out."""
+    if default not in choices:
+        raise ValueError(f"default {default} is not among the choices {choices}")
+    return field(default=default, metadata={"choices": choices, "knob": knob or among})
+
+
+def tile(lo: int, hi: int, default: int) -> Any:
+    """An edge of the block that one program owns: a power of two."""
+    return among(*_powers(lo, hi), default=default, knob=tile)
+
+
+def threads(lo: int, hi: int, default: int) -> Any:
+    """Warps per program (Triton) or threads per threadgroup (Metal): a power of two."""
+    return among(*_powers(lo, hi), default=default, knob=threads)
+
+
+def stages(lo: int, hi: int, default: int) -> Any:
+    """Depth of the software pipeline."""
+    return among(*range(lo, hi + 1), default=default, knob=stages)
+
+
+def _powers(lo: int, hi: int) -> tuple[int, ...]:
+    return tuple(1 << e for e in range(lo.bit_length() - 1, hi.bit_length()))
+
+
+def _product(extents: Sequence[int]) -> int:
+    total = 1
+    for extent in extents:
+        total *= extent
+    return total

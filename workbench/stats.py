@@ -1,0 +1,76 @@
+"""Medians and their intervals: pure functions of numbers, standard library only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+
+def quantile(samples: Sequence[float], q: float) -> float:
+    """Linear-interpolation quantile (Hyndman and Fan, type 7). q in 0..1; ValueError if empty."""
+    if not samples:
+        raise ValueError("no samples, no quantile")
+    ordered = sorted(samples)
+    at = q * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def median(samples: Sequence[float]) -> float:
+    """The middle sample, or halfway between the two in the middle."""
+    return quantile(samples, 0.5)
+
+
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Distribution-free interval of the median from order statistics (David and Nagaraja,
+    Order Statistics, 7.1): the narrowest symmetric pair of ranks whose binomial coverage reaches
+    `confidence`. With fewer than six samples no pair of ranks reaches 95 %: the whole range.
+    """
+    ordered = sorted(samples)
+    rank = _rank(len(ordered), confidence)
+    return ordered[rank], ordered[-1 - rank]
+
+
+@lru_cache(maxsize=4096)
+def _rank(n: int, confidence: float) -> int:
+    """Largest r with P(r < B <= n - r - 1 ...) >= confidence for B ~ Binomial(n, 1/2)."""
+    if n == 0:
+        raise ValueError("no samples, no interval")
+    log_half = n * math.log(2)
+    below, rank = 0.0, 0
+    for r in range((n - 1) // 2 + 1):  # P(B <= r) must stay under (1 - confidence) / 2
+        log_choose = math.lgamma(n + 1) - math.lgamma(r + 1) - math.lgamma(n - r + 1)
+        below += math.exp(log_choose - log_half)
+        if below > (1 - confidence) / 2:
+            break
+        rank = r + 1
+    return min(rank, (n - 1) // 2)
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float:
+    """Rank correlation with ties at their mean rank; NaN when either side is constant."""
+    if len(x) != len(y) or len(x) < 2:
+        raise ValueError("Spearman needs two equally long sequences of at least two values")
+    rx, ry = _ranks(x), _ranks(y)
+    mx, my = sum(rx) / len(rx), sum(ry) / len(ry)
+    covariance = sum((a - mx) * (b - my) for a, b in zip(rx, ry, strict=True))
+    spread = math.sqrt(sum((a - mx) ** 2 for a in rx) * sum((b - my) ** 2 for b in ry))
+    return covariance / spread if spread else math.nan
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    start = 0
+    while start < len(order):
+        end = start
+        while end + 1 < len(order) and values[order[end + 1]] == values[order[start]]:
+            end += 1
+        for i in order[start : end + 1]:
+            ranks[i] = (start + end) / 2
+        start = end + 1
+    return ranks
+
+

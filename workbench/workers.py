@@ -1,0 +1,99 @@
+"""Processes that do the work which may hang or die: compiling, interpreting, measuring.
+
+The parent never compiles and never touches a GPU, so whatever a config does to its process costs
+that config only. A task that outlasts its time ends its process; the others go on.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+PRELOADED = ["numpy", "torch"]  # imported once (1.5 s), then inherited by every worker
+
+LOST = (TimeoutError, ChildProcessError)
+
+
+class Workers:
+    """A pool of processes. `close` or the end of a `with` block ends them all."""
+
+    def __init__(self, count: int, *, interpreted: bool = False) -> None:
+        """`interpreted` workers run Triton kernels in its interpreter, on the CPU."""
+        import pebble
+
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        self._make = lambda: pebble.ProcessPool(
+            max_workers=count, context=context, initializer=_begin, initargs=(interpreted,)
+        )
+        self._pool = self._make()
+
+    def submit(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
+        """The task's result to come. It raises what the task raised, TimeoutError after
+        `timeout_s` seconds of work, or ChildProcessError when the process died."""
+        given: Future[Any] = Future()
+        inner = self._pool.schedule(_run, args=(task, args), timeout=timeout_s)
+        inner.add_done_callback(lambda done: _pass_on(done, given, timeout_s))
+        return given
+
+    def restart(self) -> None:
+        """End every process and begin with fresh ones: after an error that poisons its process."""
+        self.close()
+        self._pool = self._make()
+
+    def close(self) -> None:
+        """End every process now."""
+        self._pool.stop()
+        self._pool.join()
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def cpu_count() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _begin(interpreted: bool) -> None:
+    """First thing in a worker, before Triton is imported."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # 3.10 flips the default
+    if interpreted:
+        os.environ["TRITON_INTERPRET"] = "1"
+    else:
+        os.environ.pop("TRITON_INTERPRET", None)
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _run(task: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    return task(*args)
+
+
+def _pass_on(done: Any, given: Future[Any], timeout_s: float) -> None:
+    """pebble's own exceptions as standard ones."""
+    from pebble import ProcessExpired
+
+    if done.cancelled():
+        given.cancel()
+        return
+    error = done.exception()
+    if isinstance(error, ProcessExpired):
+        given.set_exception(ChildProcessError(f"its process died (exit code {error.exitcode})"))
+    elif isinstance(error, TimeoutError):
+        given.set_exception(TimeoutError(f"took longer than {timeout_s:.0f} s"))
+    elif error is not None:
+        given.set_exception(error)
+    else:
+        given.set_result(done.result())
