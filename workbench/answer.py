@@ -57,6 +57,7 @@ class Answer:
 
     predicted: bool
     winner: Record | None = None
+    times: Mapping[Phase, float] = field(default_factory=dict)  # the winner's, seconds, by phase
     fastest: Record | None = None  # of the ranked phase; the winner unless the tie rule chose
     default: Rival | None = None  # the default config of the winner's Impl
     default_failure: Failure | None = None  # set instead when that config failed
@@ -153,6 +154,7 @@ def answer(run: Run, outcomes: Sequence[Outcome]) -> Answer:
     return replace(
         found,
         winner=winner,
+        times={phase: r.time_s for phase, r in _phases(winner, outcomes).items()},
         fastest=fastest,
         default=_rival(default, winner, outcomes) if isinstance(default, Record) else None,
         default_failure=default if isinstance(default, Failure) else None,
@@ -169,6 +171,7 @@ def sentence(found: Answer) -> str:
     if winner is None:
         return _nothing(found)
     name = winner.case.label if found.impls > 1 else label(winner.case.config)
+    name += " (the default)" if winner.default else ""
     parts = [
         ", ".join((rate(winner) + (" predicted" if found.predicted else ""), *_against(found)))
     ]
@@ -216,9 +219,7 @@ def _against(found: Answer) -> list[str]:
             words.append(f"{rival.ratio * 100:.0f} % of {rival.record.case.impl}")
         else:
             words.append(f"{rival.ratio:.2f}x {rival.record.case.impl}")
-    if found.winner is not None and found.winner.default:
-        words.append("which is the default")
-    elif found.default is not None:
+    if found.default is not None and found.default.record is not found.winner:
         words.append(f"{found.default.ratio:.2f}x the default")
     elif found.default_failure is not None:
         words.append(f"where the default {_STAGE_VERBS[found.default_failure.stage]}")
@@ -272,14 +273,17 @@ def _rivals(
 
 def _rival(other: Record, winner: Record, outcomes: Sequence[Outcome]) -> Rival | None:
     """None when no phase timed both: a screen over a final would be no ratio at all."""
-    theirs, ours = (
-        {o.phase: o for o in outcomes if isinstance(o, Record) and config_key(o.case) == key}
-        for key in (config_key(other.case), config_key(winner.case))
-    )
+    theirs, ours = _phases(other, outcomes), _phases(winner, outcomes)
     for phase in _PHASES:
         if phase in theirs and phase in ours:
             return Rival(theirs[phase], theirs[phase].time_s / ours[phase].time_s, phase)
     return None
+
+
+def _phases(record: Record, outcomes: Iterable[Outcome]) -> dict[Phase, Record]:
+    """Every time that this config has, the last of each phase."""
+    key = config_key(record.case)
+    return {o.phase: o for o in outcomes if isinstance(o, Record) and config_key(o.case) == key}
 
 
 def _edges(run: Run, winner: Record) -> tuple[Edge, ...]:

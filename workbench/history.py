@@ -1,4 +1,4 @@
-"""The database of all runs: SQLite in the user's data folder, or any server by its URL.
+"""The database of all runs: SQLite in the user's data folder, or PostgreSQL by its URL.
 
 One row per outcome. Its columns are what people search by; the whole outcome is kept beside them
 as one line of JSON, so nothing is lost, and the columns can be made again from it.
@@ -18,8 +18,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from workbench.environment import environment_id
 from workbench.events import BadLine, Event, RunFinished, RunState, read
@@ -79,7 +80,7 @@ _OUTCOMES = sa.Table(
     sa.Column("impl", sa.Text, nullable=False),
     sa.Column("backend", sa.Text, nullable=False),
     sa.Column("dtype", sa.Text, nullable=False),
-    sa.Column("device", sa.Text, nullable=False, index=True),
+    sa.Column("device", sa.Text, nullable=False),
     sa.Column("sizes", sa.JSON, nullable=False),
     sa.Column("config", sa.JSON, nullable=False),
     sa.Column("phase", sa.Text),  # of a record
@@ -418,15 +419,8 @@ def _equal(query: sa.Select[Any], table: sa.Table, **wanted: str | None) -> sa.S
 
 def _insert_once(db: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
     """Whether the row is new; one with the same identity stays as it is."""
-    try:
-        with db.begin_nested():
-            db.execute(table.insert(), row)
-    except IntegrityError:
-        identity = table.c["digest" if "digest" in row else "id"]
-        if db.scalar(sa.select(identity).where(identity == row[identity.name])) is None:
-            raise  # something else than a twin: a field that must be there is not
-        return False
-    return True
+    insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
+    return db.execute(insert(table).values(row).on_conflict_do_nothing()).rowcount > 0
 
 
 def _set_state(db: sa.Connection, run_id: str, state: str) -> bool:
@@ -531,13 +525,14 @@ def _name(place: URL) -> str:
 
 
 def _engine(place: URL) -> sa.Engine:
-    name = _name(place)
+    kind, name = place.get_backend_name(), _name(place)
+    if kind not in ("sqlite", "postgresql"):
+        raise HistoryError(
+            f"cannot open {name}: the history is kept in SQLite or PostgreSQL; "
+            "begin the URL with sqlite:/// or postgresql+psycopg://"
+        )
     try:
-        if place.get_backend_name() != "sqlite":
-            return sa.create_engine(place, pool_pre_ping=True)
-        if place.database and not place.database.startswith((":memory:", "file:")):
-            Path(place.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = sa.create_engine(place, connect_args={"timeout": _BUSY_S})
+        return sa.create_engine(place, pool_pre_ping=True) if kind != "sqlite" else _sqlite(place)
     except OSError as error:
         what = (error.strerror or "refused").lower()
         raise HistoryError(
@@ -546,13 +541,16 @@ def _engine(place: URL) -> sa.Engine:
     except ModuleNotFoundError as error:
         raise HistoryError(
             f"cannot open {name}: the Python package {error.name} is missing; install it "
-            "(for PostgreSQL: pip install 'psycopg[binary]')"
+            "(pip install 'psycopg[binary]')"
         ) from None
-    except (SQLAlchemyError, TypeError, ValueError):
-        raise HistoryError(
-            f"cannot open {name}: no such kind of database, or options that it does not take; "
-            "the URL begins with sqlite:/// or postgresql+psycopg://"
-        ) from None
+    except (SQLAlchemyError, TypeError, ValueError) as error:
+        raise HistoryError(f"cannot open {name}: {_first_line(error)}; correct the URL") from None
+
+
+def _sqlite(place: URL) -> sa.Engine:
+    if place.database and not place.database.startswith((":memory:", "file:")):
+        Path(place.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(place, connect_args={"timeout": _BUSY_S})
     sa.event.listen(engine, "connect", _set_up_sqlite)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine

@@ -22,7 +22,7 @@ TEMPLATES = Path(__file__).parent / "reports"
 # What a figure may be coloured with, each the name of a CSS variable of the page. matplotlib
 # only takes real colours, so each name travels through it as a colour that nobody would choose.
 PALETTE = (
-    *("ink", "muted", "rule", "surface", "accent", "roof-memory", "roof-cache", "roof-compute"),
+    *("ink", "muted", "rule", "hatch", "accent", "roof-memory", "roof-cache", "roof-compute"),
     *(f"impl-{i}" for i in range(4)),
     *(f"heat-{i}" for i in range(7)),
     *(f"heat-ink-{i}" for i in range(7)),
@@ -134,9 +134,7 @@ def _own_ids(svg: str, prefix: str) -> str:
     svg = svg.replace("xlink:href", "href")
     used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', svg))
     keep = {one or other for one, other in used}
-    svg = re.sub(
-        r' id="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in keep else "", svg
-    )
+    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in keep else "", svg)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", svg)
 
 

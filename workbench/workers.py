@@ -65,6 +65,10 @@ def _begin(interpreted: bool) -> None:
     """First thing in a worker, before Triton is imported."""
     import signal
 
+    # ptxas' complaints, whole listings of PTX among them, reach the parent as exceptions
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # 3.10 flips the default

@@ -300,7 +300,7 @@ with EventLog({path!r}) as log:
 def test_the_system_itself_cuts_a_line(tmp_path):
     """A limit on the file's size makes a real write end in the middle, as a full disk does."""
     path = tmp_path / "e.jsonl"
-    size = "__import__('os').path.getsize({!r}) + 50".format(str(path))
+    size = f"__import__('os').path.getsize({str(path)!r}) + 50"
     code = LIMITED.format(tests=str(Path(__file__).parent), path=str(path), path_size=size)
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert told.stdout.startswith(f"cannot write the events file {path}: file too large; ")

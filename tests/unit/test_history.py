@@ -132,7 +132,7 @@ def test_the_state_of_a_run(history):
     history.add_run(RUN)  # a resumed run announces itself again
     assert history.state("r1") == "interrupted"
     for call in (lambda: history.state("r9"), lambda: history.finish_run("r9", "failed")):
-        with pytest.raises(HistoryError, match="no run '?r9"):
+        with pytest.raises(HistoryError, match=r"no run '?r9"):
             call()
 
 
@@ -199,7 +199,7 @@ def test_find_is_fast_for_a_thousand_keys_with_a_past(url, tmp_path):
         found = history.find((f"k{n}" for n in range(1000)), "screen")
         took = time.perf_counter() - start
     assert len(found) == 1000 and all(r.at == at(2) for r in found.values())
-    assert took < 1.0  # 0.05 s on an idle machine
+    assert took < 1.0  # 0.07 s on two cores of an EPYC
 
 
 # runs, run, search
@@ -329,7 +329,7 @@ def test_processes_that_open_a_new_history_and_write_at_once_all_succeed(url):
     with open_history(url) as history:
         for n in range(3):
             assert [r.key for r in history.outcomes(f"w{n}")] == [f"w{n}-{i}" for i in range(60)]
-        assert len({run.environment for run in history.runs()} if False else history.runs()) == 3
+        assert len(history.runs()) == 3
 
 
 def test_whatever_was_added_before_a_kill_9_is_there(url):
@@ -422,7 +422,7 @@ def test_a_truncated_history_is_refused_in_a_sentence(tmp_path, part):
     path = tmp_path / "h.db"
     whole = filled(path)
     path.write_bytes(whole[: int(len(whole) * part)])
-    with pytest.raises(HistoryError, match="move that file away, and import") as error:
+    with pytest.raises(HistoryError, match="into a new history") as error:
         use(path)
     assert_sentence(error, path)
 
@@ -486,7 +486,7 @@ def test_a_write_that_the_system_refuses_loses_only_itself(tmp_path):
     assert sentence.startswith(f"cannot write the history {tmp_path}/h.db: "), told.stderr
     with open_history(url) as history:
         assert [f.key for f in history.outcomes("r1")] == [str(n) for n in range(int(count))]
-        assert int(count) > 20
+        assert int(count) > 2
 
 
 def test_a_place_that_is_no_place_for_a_file(tmp_path):
@@ -502,10 +502,11 @@ def test_a_history_that_may_only_be_read(tmp_path):
     """Permission bits do not bind root, so SQLite is asked for a connection that cannot write."""
     path = tmp_path / "h.db"
     filled(path)
-    for mode in ("mode=ro", "mode=ro&immutable=1"):
+    with open_history(f"sqlite:///file:{path}?mode=ro&uri=true") as history:
+        assert len(history.outcomes("r1")) == 40
         with pytest.raises(HistoryError, match="readonly database; choose a file") as error:
-            open_history(f"sqlite:///file:{path}?{mode}&uri=true")
-        assert_sentence(error, path)
+            history.add(replace(RECORD, key="new"))
+    assert_sentence(error, path)
 
 
 def test_a_newer_schema_is_refused_and_left_alone(url):
@@ -531,10 +532,11 @@ def test_a_database_of_someone_else_is_left_alone(tmp_path):
     [
         ("not a url", "URL cannot be understood"),
         ("postgresql://me:hunter2@host:port/x", "URL cannot be understood"),
-        ("nosuch://me:hunter2@host/x", "no such kind of database"),
-        ("oracle://me:hunter2@host/x", "package .* is missing; install it"),
+        ("nosuch://me:hunter2@host/x", "kept in SQLite or PostgreSQL"),
+        ("mysql://me:hunter2@host/x", "kept in SQLite or PostgreSQL"),
+        ("sqlite+nosuch:///x", "; correct the URL"),
+        ("postgresql+nosuch://me:hunter2@host/x", "; correct the URL"),
         ("postgresql+psycopg2://me:hunter2@127.0.0.1:1/x", "missing; install it|check that"),
-        ("sqlite:///x.db?nonsense=1", "cannot open|cannot write"),
     ],
 )
 def test_a_bad_url_is_refused_without_repeating_its_password(tmp_path, monkeypatch, url, why):

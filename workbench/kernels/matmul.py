@@ -37,12 +37,13 @@ matmul = Spec(
         {"M": 8192, "N": 1024, "K": 4096},
         {"M": 1000, "N": 3000, "K": 1500},
     ],
-    # K products of standard normal values sum to an rms of sqrt(K); rounding inside the fp32 sum
-    # adds an error of about 1e-7 of that rms, whatever the element itself is
+    # K products of standard normal values sum to an rms of sqrt(K). Rounding inside the sum adds
+    # an error in proportion to that rms, whatever the element itself is: at K = 8192 an H200's
+    # matrix unit is off by 1.5e-5 of it at most, cuBLAS alike. tf32 would be off by over 1e-3.
     tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=2e-6),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-6),
-        "bf16": Tolerance(relative=8e-3, of_rms=2e-6),
+        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
+        "fp16": Tolerance(relative=1e-3, of_rms=1e-4),
+        "bf16": Tolerance(relative=8e-3, of_rms=1e-4),
     },
 )
 
@@ -135,6 +136,8 @@ def unfit(config, limits, itemsize):
         return f"{threads_} threads are more than one block may have here"
     if held > 128:
         return f"each thread would hold {held} sums in registers; 128 is the most without spills"
+    if held > 64 and threads_ >= 512:
+        return f"{threads_} threads leave each 128 registers, too few for {held} sums"
     if held < 8 and config.num_warps > 1:
         return f"{config.num_warps} warps are too many for {config.block_m}x{config.block_n} sums"
     if shared > limits.shared_bytes:

@@ -1,7 +1,8 @@
 """One problem on one live GPU: inputs in rotation, and samples of how long a call takes.
 
 cold: input and output sets rotate, and together span three last-level caches, so that a call
-finds none of its data there. hot: one set, back to back.
+finds none of its data there; where that would take too many sets, the cache is flushed before each
+call instead. hot: one set, back to back.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from workbench.spec import Impl, Sizes, Spec
 
 Regime = Literal["cold", "hot"]
 HOLD_CYCLES = 400_000  # about 0.2 ms at 2 GHz: the host enqueues the first calls meanwhile
+MOST_SETS = 128
+MOST_CALLS = 2000  # in one graph
 AHEAD = 256  # calls between two waits: the queue of a CUDA stream holds about 1000 launches
 
 
@@ -39,10 +42,14 @@ class Bench:
     floor_s: float
     protocol: Protocol
     _sets: list[tuple[Any, ...]] = field(default_factory=list)
+    _flush: Flush | None = None
 
     def __post_init__(self) -> None:
         span = self.protocol.cache_multiple * self.cache_bytes
         count = max(2, math.ceil(span / max(1, self.spec.bytes(self.sizes, self.dtype))))
+        if count > MOST_SETS:
+            count = 1
+            self._flush = Flush(self.cache_bytes)
         # one random set, and copies of it: values do not matter to the cache, addresses do
         first = inputs.make(self.spec, self.sizes, self.dtype, "cuda")
         self._sets = [first] + [tuple(x.clone() for x in first) for _ in range(count - 1)]
@@ -54,13 +61,15 @@ class Bench:
 
     def calls(self, impl: Impl, config: Any, regime: Regime = "cold") -> Rotation:
         """One Impl at one config, ready to be called on the next set of inputs."""
-        return Rotation(impl, config, self._sets if regime == "cold" else self._sets[:1])
+        cold = regime == "cold"
+        flush = self._flush if cold else None
+        return Rotation(impl, config, self._sets if cold else self._sets[:1], flush)
 
     def first_time(self, rotation: Rotation) -> float:
         """Seconds of one call, roughly: launch costs may be inside. Compiles and loads first."""
         rotation.call()
         torch.cuda.synchronize()
-        return _event_samples(rotation.call, 3)[-1]
+        return _event_samples(rotation.call, 3, rotation.flush)[-1]
 
     def window(self, timed: Timed, seconds: float, least: int = 1) -> list[float]:
         """Samples that together last about `seconds`, at least `least` of them."""
@@ -70,11 +79,16 @@ class Bench:
     def timed(self, rotation: Rotation, estimate_s: float) -> Timed:
         """The way to take a sample that suits a call of about this length."""
         if estimate_s >= self.protocol.graph_below_s:
-            return Timed("events", rotation, 1, None, estimate_s)
-        calls = max(len(rotation.sets), math.ceil(self.protocol.graph_s / max(estimate_s, 1e-6)))
-        calls = len(rotation.sets) * math.ceil(min(calls, 2000) / len(rotation.sets))
-        graph = _captured(rotation, calls)
-        timed = Timed("graph", rotation, calls, graph, estimate_s)
+            return Timed("events", rotation, 1, estimate_s)
+        calls = math.ceil(self.protocol.graph_s / max(estimate_s, 1e-6))
+        calls = len(rotation.sets) * math.ceil(min(calls, MOST_CALLS) / len(rotation.sets))
+        if rotation.flush is None:
+            timed = Timed("graph", rotation, calls, estimate_s, _captured(calls, rotation.call))
+        else:  # a flush lasts some 60 us: a hundred of them are enough
+            calls = min(calls, 100)
+            both = _captured(calls, rotation.flush, rotation.call)
+            alone = _captured(calls, rotation.flush)
+            timed = Timed("graph", rotation, calls, estimate_s, both, alone)
         timed.samples(1)  # the first replay uploads the graph
         return timed
 
@@ -103,6 +117,7 @@ class Rotation:
     impl: Impl
     config: Any
     sets: list[tuple[Any, ...]]
+    flush: Flush | None = None
     _turn: int = 0
     _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
 
@@ -121,6 +136,16 @@ class Rotation:
         self._kept.clear()
 
 
+class Flush:
+    """Turns the last-level cache over: writes and reads twice its size."""
+
+    def __init__(self, cache_bytes: int) -> None:
+        self._junk = torch.rand(cache_bytes // 2, device="cuda")  # 2 x cache of fp32
+
+    def __call__(self) -> None:
+        self._junk.add_(1.0)
+
+
 @dataclass
 class Timed:
     """A rotation with the method that samples it; `calls` calls make one sample."""
@@ -128,17 +153,26 @@ class Timed:
     method: Literal["events", "graph"]
     rotation: Rotation
     calls: int
-    graph: Any
     estimate_s: float
+    graph: Any = None
+    flushes: Any = None  # the same graph without the calls, to be subtracted
 
     def samples(self, count: int) -> list[float]:
         """Seconds a call, `count` times."""
         if self.graph is None:
-            return _event_samples(self.rotation.call, count)
-        return [s / self.calls for s in _event_samples(self.graph.replay, count)]
+            return _event_samples(self.rotation.call, count, self.rotation.flush)
+        if self.flushes is None:
+            return [s / self.calls for s in _event_samples(self.graph.replay, count)]
+        taken = []
+        for _ in range(count):
+            both, alone = _event_samples(self.graph.replay, 1), _event_samples(self.flushes.replay, 1)
+            taken.append((both[0] - alone[0]) / self.calls)
+        return taken
 
 
-def _event_samples(call: Callable[[], None], count: int) -> list[float]:
+def _event_samples(
+    call: Callable[[], None], count: int, flush: Flush | None = None
+) -> list[float]:
     """Seconds of each of `count` calls, between two events on the stream. The stream is held back
     while the host enqueues, so that no launch latency falls between the events."""
     samples: list[float] = []
@@ -150,6 +184,8 @@ def _event_samples(call: Callable[[], None], count: int) -> list[float]:
         ]
         torch.cuda._sleep(HOLD_CYCLES)
         for start, end in marks:
+            if flush is not None:
+                flush()
             start.record()
             call()
             end.record()
@@ -158,10 +194,11 @@ def _event_samples(call: Callable[[], None], count: int) -> list[float]:
     return samples
 
 
-def _captured(rotation: Rotation, calls: int) -> Any:
-    """A graph of `calls` calls in rotation."""
+def _captured(calls: int, *steps: Callable[[], None]) -> Any:
+    """A graph of `calls` times these steps."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(calls):
-            rotation.call()
+            for step in steps:
+                step()
     return graph

@@ -103,12 +103,19 @@
     for (const row of body.querySelectorAll(".lit")) row.classList.remove("lit");
     rings = [];
   }
+  function ringAt(point) {
+    const ring = document.createElementNS(svgNs, "circle");
+    ring.setAttribute("cx", point.getAttribute("x"));
+    ring.setAttribute("cy", point.getAttribute("y"));
+    ring.setAttribute("r", 8);
+    return ring;
+  }
   function light(row) {
     dim();
     if (!row) return;
     row.classList.add("lit");
     for (const mark of marks.get(row) || []) {
-      const ring = mark.cloneNode(false);
+      const ring = mark.localName === "use" ? ringAt(mark) : mark.cloneNode(false);
       ring.removeAttribute("data-r");
       ring.setAttribute("class", "on");
       mark.ownerSVGElement.append(ring);
@@ -156,10 +163,11 @@
     const row = document.getElementById("r" + mark.dataset.r);
     const cell = values.get(row);
     const short = names.slice(4, 11).map((name, n) => [name, cell[n + 4]]).filter(([, v]) => v);
-    tip.replaceChildren(line(`${cell[1]} ${cell[2]}`, "b"));
-    if (mark.dataset.n) tip.append(line(`best of ${mark.dataset.n} in this cell; ${cell[3]}`, "div"));
-    else if (!mark.dataset.why) tip.append(line(cell[3], "div"));
-    if (mark.dataset.why) tip.append(line(mark.dataset.why, "div"));
+    const { n, why } = mark.dataset;
+    tip.replaceChildren(line(why ? `${n} tried here, ${n} failed` : `${cell[1]} ${cell[2]}`, "b"));
+    if (n && !why) tip.append(line(`best of ${n} in this cell; ${cell[3]}`, "div"));
+    else if (!why) tip.append(line(cell[3], "div"));
+    if (why) tip.append(line(why, "div"));
     else for (const [name, value] of short) tip.append(line(`${name}: ${value}`, "div"));
     tip.hidden = false;
     const box = tip.getBoundingClientRect();

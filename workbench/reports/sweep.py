@@ -18,6 +18,7 @@ from workbench.reports import sweep_figures as draw
 from workbench.reports.sweep_figures import Board
 from workbench.spec import label
 
+_NEAR_ROOF = 0.6  # share of a roof from which on the roof is called the limit
 _HEAT_LEGEND = ("≤ 1.02x", "1.05x", "1.1x", "1.2x", "1.5x", "2x", "> 2x")
 
 
@@ -44,9 +45,12 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
     return render(
         "sweep.html.j2",
         run=run,
+        unit=board.unit[1],
         env=run.environment,
         problem=", ".join(f"{k} {v}" for k, v in run.sizes.items()),
-        model=next((r.timing.model for r in records if isinstance(r.timing, Predicted)), "analytic"),
+        model=next(
+            (r.timing.model for r in records if isinstance(r.timing, Predicted)), "analytic"
+        ),
         sentence=sentence(found),
         found=found,
         facts=_facts(run, board, found, hot),
@@ -61,6 +65,7 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
         columns=columns,
         rows=[_row(n, o, columns, board, found) for n, o in enumerate(stand)],
         impls=board.impls,
+        baselines=[i for i in board.impls if _mark(board, i, stand) == "cross"],
         ceilings=[_ceiling(k, c) for k, c in run.ceilings.items()],
         how=_how(found, records),
     )
@@ -73,7 +78,8 @@ def _board(run: Run, stand: Sequence[Outcome], found: Answer) -> Board:
     order += sorted({*swept} - {*order})
     scale = found.winner.time_s if found.winner else 1e-6
     unit = (1e-3, "ms") if scale >= 10e-3 else (1e-6, "µs")
-    return Board({id(o): n for n, o in enumerate(stand)}, [*order, *extra], unit, found.winner)
+    numbers = {id(o): n for n, o in enumerate(stand)}
+    return Board(numbers, [*order, *extra], unit, found.winner, found.times)
 
 
 def _mark(board: Board, impl: str, stand: Sequence[Outcome]) -> str:
@@ -93,20 +99,28 @@ def _facts(
     if winner is None:
         return []
     unit = board.unit[1]
-    facts = [(f"{_time(board, winner.time_s)} {unit}", "one call", _interval_words(board, winner))]
-    facts.append((rate(winner), "rate", "from least bytes" if memory_bound(winner) else "from FLOPs"))
+    facts = [(f"{board.text(winner.time_s)} {unit}", "one call", _interval_words(board, winner))]
+    facts.append(
+        (rate(winner), "rate", "from least bytes" if memory_bound(winner) else "from FLOPs")
+    )
     for rival in found.baselines[:2]:
-        theirs = f"{_time(board, rival.record.time_s)} {unit}"
-        facts.append((f"{rival.ratio:.2f}x", f"against {rival.record.case.impl}", theirs))
+        theirs = f"{board.text(rival.record.time_s)} {unit}"
+        name = rival.record.case.impl
+        if rival.ratio < 1:
+            facts.append((_percent(rival.ratio), f"of {name}", theirs))
+        else:
+            facts.append((f"{rival.ratio:.2f}x", f"vs {name}", theirs))
     if found.default is not None and not winner.default:
-        theirs = f"{_time(board, found.default.record.time_s)} {unit}, {found.default.phase}"
-        facts.append((f"{found.default.ratio:.2f}x", "against the default", theirs))
+        theirs = (
+            f"{board.text(found.default.record.time_s)} {unit}, {_PHASE_WORDS[found.default.phase]}"
+        )
+        facts.append((f"{found.default.ratio:.2f}x", "vs the default", theirs))
     nearest = _nearest_roof(run, winner)
     if nearest:
         share, name, _ = nearest
         facts.append((_percent(share), "of the roof", name))
     for record in hot[:1]:
-        facts.append((f"{_time(board, record.time_s)} {unit}", "hot", "inputs left in the cache"))
+        facts.append((f"{board.text(record.time_s)} {unit}", "hot", "inputs left in the cache"))
     return facts
 
 
@@ -114,7 +128,7 @@ def _interval_words(board: Board, record: Record) -> str:
     timing = record.timing
     if isinstance(timing, Predicted):
         return f"predicted, bound by {timing.bound}"
-    low, high = _time(board, timing.low_s), _time(board, timing.high_s)
+    low, high = board.text(timing.low_s), board.text(timing.high_s)
     return f"{record.phase}; 95 %: {low} to {high}"
 
 
@@ -154,6 +168,7 @@ def _how(found: Answer, records: Sequence[Record]) -> list[tuple[str, str]]:
     return [*shown, ("Ranked", words + ", finals first" if phases["final"] else words)]
 
 
+_PHASE_WORDS = {"final": "final", "screen": "screen", "hot": "hot", "predict": "predicted"}
 _REGIMES = {
     "cold": "the last-level cache holds none of the inputs when a call begins",
     "hot": "the same buffers back to back",
@@ -176,7 +191,7 @@ def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
     """The picture of what was varied: a heat map an Impl, or dots where one field varies."""
     swept = [o for o in stand if not o.case.is_baseline]
     fields = _varied(run, swept)
-    title = "Best time for each " + " and ".join(fields[:2])
+    title = ("Best time" if len(fields) > 1 else "Time") + f" for each {' and '.join(fields[:2])}"
     if not fields or not any(isinstance(o, Record) for o in swept):
         return {}
     if len(fields) == 1:
@@ -211,7 +226,9 @@ def _varied(run: Run, swept: Sequence[Outcome]) -> list[str]:
 def _namer(field: str, swept: Sequence[Outcome]) -> Callable[[int], str]:
     """Ticks of warps say threads too, as the compiler counted them."""
     threads = {
-        o.case.config[field]: o.resources.threads for o in swept if o.resources and field in o.case.config
+        o.case.config[field]: o.resources.threads
+        for o in swept
+        if o.resources and field in o.case.config
     }
     if field != "num_warps" or not threads:
         return str
@@ -239,7 +256,7 @@ def _roofs(run: Run, record: Record) -> list[tuple[float, str, bool]]:
             share = record.bytes / record.time_s / c["value"]
         else:
             continue
-        found.append((share, _ceiling(name, c)[1], c["unit"] == "B/s"))
+        found.append((share, _ceiling(name, c)[2], c["unit"] == "B/s"))
     return found
 
 
@@ -257,19 +274,24 @@ def _roof_words(run: Run, winner: Record | None) -> str:
     words = f"The winner {verb} {_percent(share)} of its nearest roof, {name}"
     others = [(s, n) for s, n, m in _roofs(run, winner) if m == memory and n != name]
     words += "".join(f", and {_percent(s)} of {n}" for s, n in others)
-    what = "memory" if memory else "arithmetic"
-    return f"{words}: {what} is what limits it in the end."
+    if share > 1:
+        return f"{words}: more than the ceiling allows, so a cache served it or the ceiling is low."
+    if share < _NEAR_ROOF:
+        return f"{words}: that roof is not what limits it yet."
+    return f"{words}: {'memory' if memory else 'arithmetic'} is what limits it."
 
 
-def _ceiling(name: str, ceiling: Any) -> tuple[str, str, str]:
-    """Name, words with value, and source of a ceiling."""
+def _ceiling(name: str, ceiling: Any) -> tuple[str, bool, str, str]:
+    """How a ceiling is drawn (what limits, whether dashed), its words and its source."""
     what = {"dram": "DRAM", "cache": "last-level cache"}.get(name.removesuffix("_measured"), name)
     if "dtype" in ceiling:
         what = f"{ceiling['dtype']} {what}"
     kind = ceiling.get("kind", "datasheet")
     value, unit = ceiling.get("value", 0), ceiling.get("unit", "")
     shown = f"{value / 1e12:.4g} T{unit}" if value >= 1e11 else f"{value / 1e9:.4g} G{unit}"
-    return name, f"{what} at {shown} ({kind})", ceiling.get("source", "source not stated")
+    drawn = "compute" if unit == "FLOP/s" else "cache" if name.startswith("cache") else "memory"
+    words = f"{what} at {shown} ({kind})"
+    return drawn, kind != "measured", words, ceiling.get("source", "source not stated")
 
 
 def _scatter(board: Board, records: Sequence[Record]) -> list[Markup]:
@@ -292,18 +314,22 @@ def _finals(board: Board, records: Sequence[Record]) -> Markup | None:
 
 
 def _columns(board: Board, records: Sequence[Record]) -> list[Column]:
-    best = board.best.time_s if board.best else 1.0
     unit = board.unit[1]
-    columns = [Column(f"time, {unit}", lambda r: _time(board, r.time_s))]
+    columns = [Column(f"time, {unit}", lambda r: board.text(r.time_s))]
     if any(isinstance(r.timing, Measured) for r in records):
         columns.append(Column(f"95 % interval, {unit}", lambda r: _interval(board, r)))
     if any(r.flops for r in records):
         columns.append(_falling("TFLOP/s", lambda r: _rate(r.flops / r.time_s / 1e12)))
     columns.append(_falling("GB/s", lambda r: _rate(r.bytes / r.time_s / 1e9)))
-    columns.append(_falling("% of best", lambda r: f"{100 * best / r.time_s:.1f}"))
+    columns.append(_falling("% of best", lambda r: _of_best(board, r)))
     if any(isinstance(r.timing, Predicted) for r in records):
         columns += _terms(board)
     return [*columns, *_made(), *_provenance()]
+
+
+def _of_best(board: Board, record: Record) -> str:
+    over = board.over_best(record)
+    return f"{100 / over:.1f}" if over else ""
 
 
 def _falling(head: str, cell: Callable[[Record], Any]) -> Column:
@@ -315,7 +341,7 @@ def _terms(board: Board) -> list[Column]:
 
     def term(name: str) -> Column:
         return Column(
-            f"{name}, {board.unit[1]}", lambda r: _time(board, getattr(r.timing, f"{name}_s", None))
+            f"{name}, {board.unit[1]}", lambda r: board.text(getattr(r.timing, f"{name}_s", None))
         )
 
     bound = Column("bound by", lambda r: getattr(r.timing, "bound", ""), text=True)
@@ -369,12 +395,11 @@ def _row(n: int, o: Outcome, columns: Sequence[Column], board: Board, found: Ans
         "rank": n + 1 if record else "",
         "impl": o.case.impl,
         "config": _brief(o.case.config),
-        "title": label(o.case.config),
         "tags": tags,
-        "state": record.phase if record else o.stage,  # type: ignore[union-attr]
+        "state": _PHASE_WORDS[record.phase] if record else o.stage,  # type: ignore[union-attr]
         "reason": o.reason if isinstance(o, Failure) else "",
         "span": columns.index(next(c for c in columns if c.made)),
-        "cells": [_cell(c, o) for c in (columns if record else [c for c in columns if c.made])],
+        "cells": [(_cell(c, o), c.minor) for c in columns if record or c.made],
         "rest": 0 if record else len(own) - columns.index(next(c for c in columns if c.made)),
         "bare": o.resources is None,
         "look": f"i{board.impls.index(o.case.impl) % 4}",
@@ -395,17 +420,7 @@ def _interval(board: Board, record: Record) -> str:
     timing = record.timing
     if not isinstance(timing, Measured):
         return ""
-    return f"{_time(board, timing.low_s)}–{_time(board, timing.high_s)}"
-
-
-def _time(board: Board, seconds: float | None) -> str:
-    """Four to five significant digits, and one width within a page."""
-    if seconds is None:
-        return ""
-    value = board.time(seconds)
-    if value >= 10000:
-        return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+    return f"{board.text(timing.low_s)}–{board.text(timing.high_s)}"
 
 
 def _rate(value: float) -> str:

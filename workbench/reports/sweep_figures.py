@@ -14,7 +14,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from workbench.answer import best_per_group
-from workbench.record import Failure, Measured, Outcome, Record
+from workbench.record import Failure, Measured, Outcome, Phase, Record
 from workbench.report import colour, figure, figure_svg, place
 from workbench.spec import label
 
@@ -31,6 +31,7 @@ class Board:
     impls: Sequence[str]  # swept ones in order, then baselines
     unit: tuple[float, str]  # of times: seconds in one, and its symbol
     best: Record | None
+    yardsticks: Mapping[Phase, float]  # the best's time in each phase that timed it, seconds
 
     def row(self, outcome: Outcome) -> int:
         """Number of the table row that shows this outcome."""
@@ -39,6 +40,19 @@ class Board:
     def time(self, seconds: float) -> float:
         """Seconds in the unit that this page shows."""
         return seconds / self.unit[0]
+
+    def text(self, seconds: float | None) -> str:
+        """A time without its unit, to four or five digits; nothing for None."""
+        if seconds is None:
+            return ""
+        value = self.time(seconds)
+        digits = 0 if value >= 10000 else 1 if value >= 100 else 2 if value >= 1 else 3
+        return f"{value:.{digits}f}"
+
+    def over_best(self, record: Record) -> float | None:
+        """A time over the best's in the same phase; None where that phase did not time the best."""
+        yardstick = self.yardsticks.get(record.phase)
+        return record.time_s / yardstick if yardstick else None
 
     def look(self, record: Record) -> str:
         """CSS classes of a record's points: hollow when predicted."""
@@ -60,7 +74,7 @@ def heat_map(
     mine = [o for o in outcomes if o.case.impl == impl and {*fields} <= o.case.config.keys()]
     ys = sorted({o.case.config[down] for o in mine})
     xs = sorted({o.case.config[across] for o in mine})
-    cell_w, cell_h, left, top = max(66, min(92, 380 // len(xs))), 46, 62, 8
+    cell_w, cell_h, left, top = max(66, min(124, 480 // len(xs))), 50, 62, 8
     width, height = left + cell_w * len(xs) + 10, top + cell_h * len(ys) + 44
     fig = figure(width, height)
     ax = _axes(fig, left, top, cell_w * len(xs), cell_h * len(ys))
@@ -70,14 +84,13 @@ def heat_map(
     ax.tick_params(length=0)
     _frame(ax, ())
     best = best_per_group(mine, (down, across))
-    top_time = board.best.time_s if board.best else 1.0
     own = min(best.values(), key=lambda r: (r.phase != "final", r.time_s), default=None)
     targets = []
     for j, y in enumerate(ys):
         for i, x in enumerate(xs):
             here = [o for o in mine if (o.case.config[down], o.case.config[across]) == (y, x)]
             record = best.get((y, x))
-            _cell(ax, i, j, board, record, here, top_time, fields)
+            _cell(ax, i, j, board, record, here, fields)
             if record is own and record is not None:
                 _outline(ax, i, j)
             targets.append(_target(ax, i, j, board, record, here))
@@ -125,7 +138,7 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
     roofs, slopes = _known(ceilings, "FLOP/s"), _known(ceilings, "B/s")
     ridges = [flat["value"] / slope["value"] for _, flat in roofs for _, slope in slopes]
     lo, hi = min([at, *ridges]) / 8, max([at, *ridges]) * 8
-    peak = max([rates and max(rates) or 1, *(c["value"] for _, c in roofs)])
+    peak = max([*rates, *(c["value"] for _, c in roofs)])
     bottom = min([*rates, *(c["value"] * lo for _, c in slopes)])
     fig = figure(620, 380)
     ax = _axes(fig, 74, 14, 532, 316)
@@ -145,25 +158,30 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
             size=SMALLER,
             color=colour("roof-compute"),
         )
-    # Names stand on lines of their own height, since two slopes lie close together.
-    for n, (name, slope) in enumerate(slopes):
+    for name, slope in slopes:
         kind = "cache" if name.startswith("cache") else "memory"
         ax.plot([lo, top / slope["value"]], [lo * slope["value"], top], **_roof_style(kind, slope))
-    _slope_names(ax, slopes, lo, top)
     if roofs and slopes:
         _ridge(ax, roofs[0][1]["value"], slopes[0][1]["value"])
-    points = [(r, at * 10 ** (0.16 * _jitter(board.row(r))), r.flops / r.time_s) for r in records]
-    return figure_svg(fig, prefix, "Roofline", _points(ax, board, points))
+    points = [
+        (r, at * 10 ** _aside(board, r, at < 3 * max(ridges, default=0)), r.flops / r.time_s)
+        for r in records
+    ]
+    return figure_svg(fig, prefix, "Roofline", _points(ax, board, points, "s"))
 
 
 def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
     """A kernel without arithmetic: its rate of least bytes under the memory ceilings."""
     slopes = _known(ceilings, "B/s")
     rates = [r.bytes / r.time_s / 1e9 for r in records]
-    right = max([*rates, *(c["value"] / 1e9 for _, c in slopes)]) * 1.08
+    # The cache's ceiling only where it is close: it would push the points into a corner.
+    reach = max([*rates, *(c["value"] / 1e9 for k, c in slopes if not k.startswith("cache"))])
+    slopes = [(k, c) for k, c in slopes if c["value"] / 1e9 <= reach * 1.1]
     fig = figure(620, 200)
     ax = _axes(fig, 16, 56, 588, 94)
-    ax.set(xlim=(0, right), ylim=(-1, 1), xlabel="least bytes over time, GB/s")
+    ax.set(
+        xlim=(min(rates) * 0.92, reach * 1.04), ylim=(-1, 1), xlabel="least bytes over time, GB/s"
+    )
     ax.set_yticks([])
     ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
     _frame(ax, ("bottom",))
@@ -179,9 +197,7 @@ def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefi
             size=SMALLER,
             color=colour(f"roof-{kind}"),
         )
-    points = [
-        (r, g, 0.75 * _jitter(board.row(r))) for r, g in zip(records, rates, strict=True)
-    ]
+    points = [(r, g, 0.75 * _jitter(board.row(r))) for r, g in zip(records, rates, strict=True)]
     return figure_svg(fig, prefix, "Bandwidth", _points(ax, board, points))
 
 
@@ -199,14 +215,13 @@ def against(
     ax = _axes(fig, 62, 14, 298, 226)
     low, high = min(numbers, default=0.0), max(numbers, default=1.0)
     room = (high - low) * 0.06 or 1.0
-    ax.set(xlim=(low - room, high + room), xlabel=axis, ylabel=f"time, {board.unit[1]}")
+    alike = f": all {low:g}" if low == high else ""
+    ax.set(xlim=(low - room, high + room), xlabel=axis + alike, ylabel=f"time, {board.unit[1]}")
     ax.xaxis.get_major_locator().set_params(nbins=6, integer=True)
     ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    ticks = [t for t in ax.get_xticks() if low - room / 2 <= t <= high + room / 2]
+    ax.set_xticks([low] if alike else ticks)
     _time_scale(ax, board, known)
-    if known and high == low:
-        note = f"all alike: {low:g}"
-        ax.text(0.5, 0.95, note, transform=ax.transAxes, ha="center", va="top", size=SMALL,
-                color=colour("muted"))  # fmt: skip
     step = room / 4
     points = [
         (r, n + step * _jitter(board.row(r)), board.time(r.time_s))
@@ -234,7 +249,8 @@ def finals(board: Board, records: Sequence[Record], prefix: str) -> Markup:
     _frame(ax, ("bottom",))
     points = []
     for y, record in enumerate(records):
-        text = f"{_number(board.time(record.time_s))} {board.unit[1]}   {record.time_s / best:.3f}x"
+        over = board.over_best(record)
+        text = f"{board.text(record.time_s)} {board.unit[1]}" + (f" · {over:.3f}x" if over else "")
         ax.annotate(text, (1, y), (8, 0), xycoords=("axes fraction", "data"), va="center",
                     textcoords="offset points", size=SMALL, color=colour("ink"))  # fmt: skip
         if record in near:
@@ -292,7 +308,7 @@ def _time_scale(ax: Any, board: Board, records: Sequence[Record]) -> None:
 
 def _one_two_five(low: float, high: float) -> list[float]:
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if high / low < 200 else (1,)
+    steps = (1, 1.5, 2, 3, 4, 5, 7) if high / low < 20 else (1, 2, 5) if high / low < 200 else (1,)
     return [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
 
 
@@ -341,47 +357,47 @@ def _roof_name(name: str, ceiling: Mapping[str, Any]) -> str:
     return f"{what} {_flops(value)}{unit}, {ceiling.get('kind', 'datasheet')}"
 
 
-def _slope_names(
-    ax: Any, slopes: Sequence[tuple[str, Mapping[str, Any]]], lo: float, top: float
-) -> None:
-    """Names of the memory ceilings in the empty corner, joined to nothing: ordered as the lines
-    are, highest first, each in its line's colour and with its dash."""
-    ordered = sorted(slopes, key=lambda c: -c[1]["value"])
-    for n, (name, slope) in enumerate(ordered):
-        kind = "cache" if name.startswith("cache") else "memory"
-        y = 0.3 - 0.065 * n
-        ax.plot([0.5, 0.55], [y, y], transform=ax.transAxes, **_roof_style(kind, slope))
-        ax.text(0.565, y, _roof_name(name, slope), transform=ax.transAxes, va="center",
-                size=SMALLER, color=colour(f"roof-{kind}"))  # fmt: skip
-
-
 def _ridge(ax: Any, flat: float, slope: float) -> None:
     x = flat / slope
     ax.plot([x], [flat], marker="o", markersize=4, color=colour("ink"), zorder=3)
     ax.annotate(
         f"ridge {x:.0f} FLOP/B",
         (x, flat),
-        (-6, 6),
+        (7, -14),
         textcoords="offset points",
-        ha="right",
         size=SMALLER,
         color=colour("ink"),
     )
 
 
-def _points(ax: Any, board: Board, points: Sequence[tuple[Record, float, float]]) -> str:
+def _points(
+    ax: Any, board: Board, points: Sequence[tuple[Record, float, float]], size: str = "k"
+) -> str:
     """One `<use>` a record over the drawn axes, grouped by looks; the best last and ringed."""
     groups: dict[str, list[str]] = {}
-    ring = ""
+    top = ring = ""
     for record, x, y in sorted(points, key=lambda p: -p[0].time_s):
         px, py = place(ax, x, y)
-        use = f'<use href="#k-{board.mark(record)}" x="{px:g}" y="{py:g}" data-r="{board.row(record)}"/>'
-        groups.setdefault(board.look(record), []).append(use)
-        if record is board.best:
+        mark, row = board.mark(record), board.row(record)
+        use = f'<use href="#{size}-{mark}" x="{px:g}" y="{py:g}" data-r="{row}"/>'
+        if record is not board.best:
+            groups.setdefault(board.look(record), []).append(use)
+        else:  # over all others, so that the pointer meets it
+            top = f'<g class="{board.look(record)}">{use}</g>'
             ring = f'<circle class="best" cx="{px:g}" cy="{py:g}" r="8"/>'
             ring += f'<text class="best" x="{px + 12:g}" y="{py + 4:g}">best</text>'
-    drawn = "".join(f'<g class="{look}">{"".join(uses)}</g>' for look, uses in groups.items())
-    return f'<g class="points" tabindex="0" role="group" aria-label="points">{drawn}{ring}</g>'
+    ordered = sorted(groups.items(), key=lambda g: -len(g[1]))  # the few lie over the many
+    drawn = "".join(f'<g class="{look}">{"".join(uses)}</g>' for look, uses in ordered)
+    return f'<g class="points" tabindex="0" role="group" aria-label="points">{drawn}{top}{ring}</g>'
+
+
+def _aside(board: Board, record: Record, sloping: bool) -> float:
+    """Decades by which a point of the roofline stands beside its intensity: none for the best,
+    and never leftwards under a sloping roof, which it would seem to have passed."""
+    if record is board.best:
+        return 0.0
+    spread = _jitter(board.row(record))
+    return 0.15 * (1 + spread) if sloping else 0.2 * spread
 
 
 def _jitter(row: int) -> float:
@@ -396,34 +412,39 @@ def _cell(
     board: Board,
     record: Record | None,
     here: Sequence[Outcome],
-    best_s: float,
     fields: tuple[str, ...],
 ) -> None:
-    from matplotlib.patches import Rectangle
-
-    box = {"xy": (i + 0.02, j + 0.03), "width": 0.96, "height": 0.94}
+    box = _box(i, j)
+    ax.add_patch(box)
     if record is None:
-        hatch = "////" if here else None
-        ax.add_patch(Rectangle(**box, facecolor="none", edgecolor=colour("rule"), hatch=hatch))
+        box.set(facecolor="none", edgecolor=colour("hatch"), hatch="////" if here else None)
         if here:
             _in_cell(ax, i, j, "failed" if len(here) == 1 else f"{len(here)} failed", "muted")
         return
-    step = heat_step(record.time_s / best_s)
-    ax.add_patch(Rectangle(**box, facecolor=colour(f"heat-{step}"), edgecolor="none"))
+    step = heat_step(board.over_best(record) or 1.0)
+    box.set(facecolor=colour(f"heat-{step}"), edgecolor="none")
     rest = {k: v for k, v in record.case.config.items() if k not in fields}
     ink = f"heat-ink-{step}"
-    _in_cell(ax, i, j + (0.16 if rest else 0), _number(board.time(record.time_s)), ink, 13.5, True)
+    _in_cell(ax, i, j + (0.16 if rest else 0), board.text(record.time_s), ink, 14, True)
     if rest:
-        _in_cell(ax, i, j - 0.22, _terse(rest), ink, 10)
+        _in_cell(ax, i, j - 0.22, _terse(rest), ink, 11)
 
 
 def _in_cell(
     ax: Any, i: float, j: float, text: str, ink: str, size: float = 11, bold: bool = False
 ) -> None:
-    weight = "bold" if bold else "normal"
     # The baseline is placed by hand: `va="center"` is measured in a font that the page lacks.
-    ax.annotate(text, (i + 0.5, j + 0.5), (0, -size * 0.35), textcoords="offset points",
-                ha="center", va="baseline", size=size, weight=weight, color=colour(ink))  # fmt: skip
+    ax.annotate(
+        text,
+        (i + 0.5, j + 0.5),
+        (0, -size * 0.35),
+        textcoords="offset points",
+        ha="center",
+        va="baseline",
+        size=size,
+        weight="bold" if bold else "normal",
+        color=colour(ink),
+    )
 
 
 def _terse(config: Mapping[str, int]) -> str:
@@ -437,10 +458,15 @@ def _terse(config: Mapping[str, int]) -> str:
 
 
 def _outline(ax: Any, i: int, j: int) -> None:
+    box = _box(i, j)
+    box.set(facecolor="none", edgecolor=colour("accent"), linewidth=3, zorder=4)
+    ax.add_patch(box)
+
+
+def _box(i: int, j: int) -> Any:
     from matplotlib.patches import Rectangle
 
-    box = {"xy": (i + 0.02, j + 0.03), "width": 0.96, "height": 0.94}
-    ax.add_patch(Rectangle(**box, fill=False, edgecolor=colour("accent"), linewidth=3, zorder=4))
+    return Rectangle((i + 0.02, j + 0.03), 0.96, 0.94)
 
 
 def _target(
@@ -455,7 +481,8 @@ def _target(
         return ""
     reasons = dict.fromkeys(f"{o.stage}: {o.reason}" for o in here if isinstance(o, Failure))
     listed = " | ".join([*reasons][:3]) + (" | …" if len(reasons) > 3 else "")
-    return f'<rect {box} data-r="{board.row(here[0])}" data-why="{escape(listed)}"/>'
+    about = f'data-r="{board.row(here[0])}" data-n="{len(here)}" data-why="{escape(listed)}"'
+    return f"<rect {box} {about}/>"
 
 
 def _interval(ax: Any, board: Board, record: Record, y: int) -> None:
@@ -488,12 +515,11 @@ def _spread(record: Record) -> tuple[float, ...]:
 
 
 def _short(record: Record) -> str:
-    name = f"{record.case.impl} {label(record.case.config)}" if record.case.config else record.case.impl
+    name = (
+        f"{record.case.impl} {label(record.case.config)}"
+        if record.case.config
+        else record.case.impl
+    )
     name = name.replace(" warps", "w").replace(" stages", "s")
     name += " (default)" if record.default else ""
     return name if len(name) <= 44 else name[:43] + "…"
-
-
-def _number(value: float) -> str:
-    """Four significant digits: what separates two finalists."""
-    return f"{value:.0f}" if value >= 1000 else f"{value:.4g}"

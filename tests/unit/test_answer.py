@@ -1,0 +1,193 @@
+"""The answer of a sweep: who wins, who ties, and what is said when nothing worked."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.answer import answer, best_per_group, rate, relevant, sentence, standing
+from workbench.record import Measured, Outcome, Record, Run
+
+RUN, OUTCOMES = synthetic.matmul()
+SCREENS = [o for o in OUTCOMES if isinstance(o, Record) and o.phase == "screen"]
+
+
+def timed(of: Record, median: float, half: float = 0.0, **changes: object) -> Record:
+    """The same record with another median and an interval of twice `half` seconds."""
+    assert isinstance(of.timing, Measured)
+    timing = replace(
+        of.timing, median_s=median, low_s=median - half, high_s=median + half, samples_s=(median,)
+    )
+    return replace(of, timing=timing, **changes)  # type: ignore[arg-type]
+
+
+def finals(*medians: float, half: float = 0.0) -> list[Record]:
+    """Finals of distinct configs with these medians, in seconds."""
+    return [timed(r, m, half, phase="final") for r, m in zip(SCREENS, medians, strict=False)]
+
+
+def test_the_sentence_says_rate_library_default_ties_and_edge() -> None:
+    assert sentence(answer(RUN, OUTCOMES)) == (
+        "tiles 128x256x64, 8 warps, 3 stages: 717 TFLOP/s, 93 % of cublas, 1.04x torch.compile, "
+        "1.18x the default; 2 configs tie within noise; block_n is at the edge of its range."
+    )
+
+
+def test_a_prediction_says_so_and_claims_no_noise() -> None:
+    said = sentence(answer(*synthetic.matmul(predicted=True)))
+    assert "TFLOP/s predicted" in said and "predicted within 2 %" in said and "noise" not in said
+
+
+def test_a_memory_bound_kernel_is_judged_in_bytes() -> None:
+    for make in (synthetic.copy, synthetic.softmax):
+        found = answer(*make())
+        assert found.winner is not None
+        assert rate(found.winner).endswith(" GB/s") and "GB/s" in sentence(found)
+
+
+def test_nothing_recorded_and_everything_failed_are_answers_too() -> None:
+    assert sentence(answer(*synthetic.empty())).startswith("No outcome was recorded")
+    said = sentence(answer(*synthetic.all_failed()))
+    assert said == "All 12 configs failed, so there is no time: 12 did not compile."
+
+
+def test_only_a_library_gave_a_time() -> None:
+    library = [o for o in OUTCOMES if o.case.is_baseline]
+    assert answer(RUN, library).winner is None
+
+
+def test_screens_alone_are_marked_as_such() -> None:
+    assert "screening times only" in sentence(answer(RUN, SCREENS))
+
+
+def test_a_faster_screen_never_beats_a_final() -> None:
+    fast_screen = timed(SCREENS[5], 1e-6)
+    found = answer(RUN, [fast_screen, *finals(200e-6, 210e-6)])
+    assert found.winner is not None and found.winner.phase == "final"
+    assert found.winner.time_s == 200e-6
+
+
+def test_a_ratio_needs_one_phase_that_timed_both() -> None:
+    final = timed(SCREENS[0], 100e-6, phase="final")
+    default = timed(SCREENS[9], 300e-6, default=True)
+    assert answer(RUN, [final, default]).default is None
+    both = answer(RUN, [final, timed(SCREENS[0], 150e-6), default]).default
+    assert both is not None and both.phase == "screen" and both.ratio == pytest.approx(2.0)
+
+
+def test_a_config_that_failed_later_cannot_win() -> None:
+    best = min(SCREENS, key=lambda r: r.time_s)
+    wrong = synthetic.failure(RUN, best, "check", "wrong after the last repetition")
+    found = answer(RUN, [*SCREENS, wrong])
+    assert found.winner is not None and found.winner.case != best.case
+    assert found.failed == {"check": 1}
+
+
+def test_inside_a_tie_the_leaner_config_wins_and_the_fastest_is_named() -> None:
+    fast, lean = finals(200e-6, 200.4e-6)
+    assert fast.resources is not None
+    lean = replace(lean, resources=replace(fast.resources, registers=32, binary="lean"))
+    fast = replace(fast, resources=replace(fast.resources, registers=200))
+    found = answer(RUN, [fast, lean])
+    assert found.winner is lean and found.fastest is fast and found.ties == (fast,)
+
+
+def test_overlapping_intervals_tie_and_distant_medians_do_not() -> None:
+    assert len(answer(RUN, finals(200e-6, 204e-6, half=2.5e-6)).ties) == 1
+    assert not answer(RUN, finals(200e-6, 204e-6, half=1e-6)).ties
+
+
+def test_configs_of_one_binary_are_twins_and_not_ties() -> None:
+    one, other = finals(200e-6, 200e-6)
+    other = replace(other, same_as=dict(one.case.config))
+    found = answer(RUN, [one, other])
+    assert not found.ties and len(found.twins) == 1
+
+
+def edge_fields(config: dict[str, int], run: Run = RUN) -> list[str]:
+    base = SCREENS[0]
+    record = replace(base, case=replace(base.case, config=config), same_as=None)
+    return [edge.field for edge in answer(run, [record]).edges]
+
+
+def test_an_edge_is_named_only_where_it_could_be_extended() -> None:
+    middle = {"block_m": 128, "block_n": 128, "block_k": 64, "num_warps": 8, "num_stages": 3}
+    assert edge_fields(middle) == []  # num_warps has two choices only
+    assert edge_fields({**middle, "block_n": 256, "num_stages": 4}) == ["block_n", "num_stages"]
+    small = replace(RUN, sizes={"M": 4096, "N": 256, "K": 4096})
+    base = SCREENS[0]
+    covers = replace(
+        base, case=replace(base.case, config={**middle, "block_n": 256}, sizes=small.sizes)
+    )
+    assert answer(small, [covers]).edges == ()  # one block already spans N
+    assert edge_fields({**middle, "num_stages": 4}, replace(RUN, tune=())) == []
+
+
+def test_other_sizes_and_other_kinds_of_time_are_never_ranked() -> None:
+    elsewhere = replace(SCREENS[0], case=replace(SCREENS[0].case, sizes={"M": 8, "N": 8, "K": 8}))
+    predicted = synthetic.matmul(predicted=True)[1][0]
+    assert relevant(RUN, [elsewhere, predicted]) == []
+
+
+def test_counts_are_of_configs_and_of_distinct_binaries() -> None:
+    found = answer(RUN, OUTCOMES)
+    assert found.configs == 324 and found.impls == 2
+    assert 0 < found.binaries < found.configs
+    assert found.failed == {"refused": 54, "compile": 22, "check": 1, "launch": 1, "measure": 2}
+
+
+def test_a_group_prefers_a_final_to_a_screen_of_the_same_config() -> None:
+    final = timed(SCREENS[0], 300e-6, phase="final")
+    best = best_per_group([timed(SCREENS[0], 250e-6), final], ["block_m", "block_n"])
+    assert [*best.values()] == [final]
+    assert best_per_group(OUTCOMES, ["absent"]) == {}
+
+
+some_outcomes = st.lists(st.sampled_from(OUTCOMES), max_size=40)
+
+
+@given(some_outcomes)
+def test_no_selection_of_outcomes_breaks_the_answer(outcomes: list[Outcome]) -> None:
+    found = answer(RUN, outcomes)
+    assert sentence(found).endswith(".")
+    assert (found.winner is None) == all(
+        not isinstance(o, Record) or o.case.is_baseline or o.phase == "hot" for o in outcomes
+    )
+    if found.winner is not None and found.fastest is not None:
+        assert not found.winner.case.is_baseline
+        assert found.winner.phase == found.fastest.phase
+        assert all(t.phase == found.winner.phase for t in found.ties)
+
+
+@given(st.permutations(OUTCOMES[::9] + OUTCOMES[-12:]))
+def test_the_winner_does_not_depend_on_the_order(outcomes: list[Outcome]) -> None:
+    one, other = answer(RUN, outcomes), answer(RUN, sorted(outcomes, key=lambda o: o.key))
+    assert sentence(one) == sentence(other)
+
+
+@given(some_outcomes)
+def test_every_config_stands_once_and_failures_stand_last(outcomes: list[Outcome]) -> None:
+    stand = standing(outcomes)
+    records = [isinstance(o, Record) for o in stand]
+    assert records == sorted(records, reverse=True)
+    named = [(o.case.impl, tuple(o.case.config.items())) for o in stand]
+    assert len(named) == len(set(named))
+    for a, b in itertools.pairwise(o for o in stand if isinstance(o, Record)):
+        assert a.phase == "final" or b.phase != "final"
+        assert a.phase != b.phase or a.time_s <= b.time_s
+
+
+@given(st.lists(st.floats(1e-6, 1e-2), min_size=2, max_size=20), st.floats(0.01, 100))
+def test_ratios_do_not_depend_on_the_unit(medians: list[float], scale: float) -> None:
+    """Multiplying every time by one number changes no winner and no tie."""
+    one = answer(RUN, finals(*medians))
+    other = answer(RUN, finals(*(m * scale for m in medians)))
+    assert one.winner and other.winner
+    close = [m / min(medians) for m in medians]
+    if not any(abs(c - 1.005) < 1e-9 for c in close):
+        assert one.winner.case == other.winner.case and len(one.ties) == len(other.ties)

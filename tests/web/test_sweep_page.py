@@ -1,0 +1,336 @@
+"""The page of a sweep in a real browser: opened from a file, with the network off."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic
+from playwright.sync_api import sync_playwright
+
+from workbench.report import write_page
+from workbench.reports.sweep import page as sweep_page
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+if BROWSER is None:
+    pytest.skip("no Chromium on PATH: the page was not opened", allow_module_level=True)
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+MAKERS = {
+    "matmul": synthetic.matmul,
+    "predicted": lambda: synthetic.matmul(predicted=True),
+    "softmax": synthetic.softmax,
+    "copy": synthetic.copy,
+    "failed": synthetic.all_failed,
+    "empty": synthetic.empty,
+}
+Open = Callable[..., Any]
+
+# Text against what lies under it: colours composed up the tree; in figures, the cell below.
+CONTRAST = """() => {
+  const parse = (text) => {
+    const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+    return [r, g, b, a];
+  };
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map((v) => {
+      v /= 255;
+      return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    });
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const ground = (element) => {
+    for (let e = element; e; e = e.parentElement) {
+      const colour = parse(getComputedStyle(e).backgroundColor);
+      if (colour[3] > 0.5) return colour;
+    }
+    return [255, 255, 255, 1];
+  };
+  const cell = (text) => {
+    const box = text.getBoundingClientRect();
+    const x = box.left + box.width / 2, y = box.top + box.height / 2;
+    const under = [...text.ownerSVGElement.querySelectorAll("path")].filter((path) => {
+      const style = getComputedStyle(path), at = path.getBoundingClientRect();
+      return style.fill.startsWith("rgb") && at.width > 40 && at.height > 20 &&
+        at.left <= x && x <= at.right && at.top <= y && y <= at.bottom;
+    });
+    return under.length ? parse(getComputedStyle(under.at(-1)).fill) : ground(text);
+  };
+  const poor = [];
+  let seen = 0;
+  for (const e of document.querySelectorAll("body *")) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || ["SCRIPT", "STYLE", "OPTION"].includes(e.tagName)) continue;
+    if (!e.getClientRects().length) continue;
+    const drawn = e.localName === "text";
+    const style = getComputedStyle(e);
+    const ink = light(parse(drawn ? style.fill : style.color));
+    const under = light(drawn ? cell(e) : ground(e));
+    const ratio = (Math.max(ink, under) + 0.05) / (Math.min(ink, under) + 0.05);
+    seen++;
+    const text = e.textContent.trim().slice(0, 40);
+    if (ratio < 4.5) poor.push(`${ratio.toFixed(2)} ${e.localName} ${text}`);
+  }
+  return [seen, [...new Set(poor)].slice(0, 10)];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for all tests of this file."""
+    with sync_playwright() as run:
+        chromium = run.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One page on disk for each kind of run."""
+    folder = tmp_path_factory.mktemp("pages")
+    return {
+        name: write_page(folder / f"{name}.html", sweep_page(*make()))
+        for name, make in MAKERS.items()
+    }
+
+
+@pytest.fixture
+def show(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
+    """Opens a page offline, and afterwards asserts that it was silent and asked for nothing."""
+    contexts, complaints = [], []
+
+    def opened(name: str, width: int = 1280, scheme: str = "light") -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+        )
+        context.set_offline(True)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on(
+            "request",
+            lambda asked: (
+                None if asked.url.startswith(("file:", "data:")) else complaints.append(asked.url)
+            ),
+        )
+        tab.goto(files[name].as_uri())
+        return tab
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def column(tab: Any, number: int) -> list[str]:
+    """Texts of the visible cells of one column, among rows that have a time."""
+    return tab.eval_on_selector_all(
+        "#configs tbody tr:not(.f):not([hidden])",
+        "(rows, n) => rows.map((row) => row.cells[n].textContent.trim())",
+        number,
+    )
+
+
+def header(tab: Any, starts: str) -> int:
+    """Number of the column whose header starts so."""
+    heads = tab.eval_on_selector_all(
+        "#configs thead th", "all => all.map(h => h.textContent.trim())"
+    )
+    return next(n for n, head in enumerate(heads) if head.startswith(starts))
+
+
+def point(tab: Any, figure: str, row: str) -> Any:
+    """The point of a row in the figure whose label starts so."""
+    return tab.locator(f'svg[aria-label^="{figure}"] use[data-r="{row}"]')
+
+
+def hover(tab: Any, mark: Any) -> None:
+    """Put the pointer on a mark that may lie under another."""
+    mark.scroll_into_view_if_needed()
+    box = mark.bounding_box()
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_legible(show: Open, name: str, scheme: str) -> None:
+    tab = show(name, scheme=scheme)
+    seen, poor = tab.evaluate(CONTRAST)
+    assert seen > 20 and poor == []
+    dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    assert dark == (scheme == "dark")
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("width", [1280, 400])
+def test_nothing_overflows_sideways(show: Open, name: str, width: int) -> None:
+    tab = show(name, width=width)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_header_sorts_and_says_so(show: Open) -> None:
+    tab = show("matmul")
+    at = header(tab, "time")
+    button = tab.locator("#configs thead th button").nth(at)
+    for said, turned in (("ascending", False), ("descending", True)):
+        button.click()
+        assert button.locator("..").get_attribute("aria-sort") == said
+        times = [float(text) for text in column(tab, at)]
+        assert times == sorted(times, reverse=turned)
+        assert tab.locator("#configs th[aria-sort]").count() == 1
+        last = tab.locator("#configs tbody tr").last
+        assert "f" in (last.get_attribute("class") or ""), "rows without a value come last"
+
+
+def test_a_rate_sorts_highest_first_and_registers_skip_reasons(show: Open) -> None:
+    tab = show("matmul")
+    tab.get_by_role("button", name="TFLOP/s").click()
+    rates = [float(text) for text in column(tab, header(tab, "TFLOP/s"))]
+    assert rates == sorted(rates, reverse=True)
+    tab.get_by_role("button", name="registers").click()
+    made = [float(t) for t in column(tab, header(tab, "registers")) if t]
+    assert made == sorted(made)
+
+
+def test_filters_narrow_rows_and_fade_points(show: Open) -> None:
+    tab = show("matmul")
+    total = tab.locator("#configs tbody tr").count()
+    tab.fill("#filter", "128x256 3s")
+    shown = tab.locator("#configs tbody tr:not([hidden])")
+    assert 0 < shown.count() < total
+    assert all("128x256" in text and "3s" in text for text in shown.all_inner_texts())
+    assert tab.inner_text("#shown") == f"{shown.count()} of {total} shown"
+    assert tab.locator(".points use[style*=opacity]").count() > 0
+    tab.fill("#filter", "")
+    tab.select_option("#state", "failed")
+    assert shown.count() == tab.locator("tr.f").count() == 80
+    tab.select_option("#state", "ok")
+    tab.select_option("#impl", "persistent")
+    assert set(column(tab, 1)) == {"persistent"}
+    tab.fill("#filter", "no such config")
+    assert shown.count() == 0
+
+
+@pytest.mark.parametrize("name", ["matmul", "predicted"])
+def test_a_point_shows_its_config_and_finds_its_row(show: Open, name: str) -> None:
+    tab = show(name)
+    row = tab.locator("#configs tr.w").get_attribute("id").removeprefix("r")
+    mark = point(tab, "Time against registers", row)
+    hover(tab, mark)
+    tip = tab.locator("#tip")
+    assert tip.is_visible()
+    assert "tiles 128x256x64, 8w, 3s" in tip.inner_text() and "time, µs" in tip.inner_text()
+    assert ("predicted" in tip.inner_text()) == (name == "predicted")
+    tab.mouse.down()
+    tab.mouse.up()
+    found = tab.locator(f"#r{row}")
+    assert found.get_attribute("aria-current") == "true"
+    box = found.bounding_box()
+    assert 0 <= box["y"] <= 900, "the row was brought into view"
+    assert tab.evaluate("document.activeElement.id") == f"r{row}"
+
+
+def test_a_filtered_row_comes_back_when_its_point_is_clicked(show: Open) -> None:
+    tab = show("matmul")
+    row = tab.locator("#configs tr.w").get_attribute("id")
+    tab.fill("#filter", "spelt wrong")
+    hover(tab, point(tab, "Time against registers", row[1:]))
+    tab.mouse.down()
+    tab.mouse.up()
+    assert tab.locator(f"#{row}").is_visible() and tab.input_value("#filter") == ""
+
+
+def test_a_row_lights_its_points_in_every_figure(show: Open) -> None:
+    tab = show("matmul")
+    tab.locator("#configs tr.w").hover()
+    lit = tab.eval_on_selector_all(".on", "all => all.map(e => e.ownerSVGElement.ariaLabel)")
+    assert {label.split(" ")[0] for label in lit} == {"Best", "Finalists", "Roofline", "Time"}
+    assert len(lit) == 6  # a cell, the finals, the roofline, three panels
+    row = tab.locator("#configs tr.w").get_attribute("id").removeprefix("r")
+    ring = tab.locator('svg[aria-label="Roofline"] .on').bounding_box()
+    mark = point(tab, "Roofline", row).bounding_box()
+    for start, size in (("x", "width"), ("y", "height")):
+        assert ring[start] + ring[size] / 2 == pytest.approx(mark[start] + mark[size] / 2, abs=1)
+    tab.mouse.move(2, 2)
+    assert tab.locator(".on").count() == 0
+
+
+def test_a_cell_that_only_failed_says_why(show: Open) -> None:
+    tab = show("matmul")
+    cell = tab.locator("rect[data-why]").first
+    hover(tab, cell)
+    said = tab.locator("#tip").inner_text()
+    assert said.startswith("18 tried here, 18 failed") and "the compile time-out" in said
+
+
+def test_the_table_works_without_a_mouse(show: Open) -> None:
+    tab = show("matmul")
+    tab.locator("#configs thead button").last.focus()
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.id") == "r0"
+    assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    tab.keyboard.press("ArrowDown")
+    assert tab.evaluate("document.activeElement.id") == "r1"
+    assert tab.locator(".on").count() > 0, "a focused row lights its points"
+    tab.keyboard.press("End")
+    assert "f" in tab.evaluate("document.activeElement.className")
+    tab.keyboard.press("Home")
+    tab.keyboard.press("Enter")
+    assert tab.locator("#r0").get_attribute("aria-current") == "true"
+    assert tab.locator("#configs tbody tr[tabindex]").count() == 1
+
+
+def test_sort_buttons_and_points_work_without_a_mouse(show: Open) -> None:
+    tab = show("matmul")
+    tab.get_by_role("button", name="GB/s").focus()
+    tab.keyboard.press("Enter")
+    assert tab.locator("th[aria-sort=descending]").inner_text().startswith("GB/s")
+    tab.locator('svg[aria-label^="Roofline"] .points').focus()
+    tab.keyboard.press("ArrowRight")
+    assert tab.locator("#tip").is_visible()
+    tab.keyboard.press("Enter")
+    assert tab.evaluate("document.activeElement.localName") == "tr"
+
+
+@pytest.mark.parametrize("name", ["matmul", "predicted", "failed"])
+def test_paper_has_no_controls_and_light_colours(show: Open, name: str) -> None:
+    tab = show(name, scheme="dark")
+    tab.emulate_media(media="print", color_scheme="dark")
+    assert tab.evaluate(
+        "getComputedStyle(document.documentElement).getPropertyValue('--ground')"
+    ) in (
+        "#ffffff",
+        " #ffffff",
+    )
+    assert not tab.locator("form").is_visible()
+    assert tab.locator("#configs tbody tr").last.is_visible()
+    wrap = tab.locator(".table")
+    assert wrap.evaluate("e => getComputedStyle(e).overflow") == "visible"
+    seen, poor = tab.evaluate(CONTRAST)
+    assert seen > 20 and poor == []
+    paper = tab.pdf(prefer_css_page_size=True)
+    assert paper.startswith(b"%PDF")
+
+
+def test_the_predicted_page_opens_with_the_word(show: Open) -> None:
+    tab = show("predicted")
+    first = tab.inner_text("body").strip().splitlines()[0]
+    assert first.startswith("All times on this page are predicted") and "No GPU took part" in first
+    hollow = point(tab, "Roofline", "0").evaluate("e => getComputedStyle(e).fill")
+    assert hollow == "none"
+    solid = point(show("matmul"), "Roofline", "0").evaluate("e => getComputedStyle(e).fill")
+    assert solid != "none"
