@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench import inputs
-from workbench.dsl import pretend_cores
 from workbench.hardware import Device
 from workbench.occupancy import occupancy, waves
 from workbench.record import Resources
@@ -86,6 +85,8 @@ def captured(device: Device) -> Iterator[list[_Launch]]:
     os.environ.setdefault(FP_FUSION, "1")
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
+
+    from workbench.dsl import pretend_cores
 
     launches: list[_Launch] = []
     real_run = JITFunction.run

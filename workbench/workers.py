@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -73,6 +74,10 @@ def _begin(interpreted: bool) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # 3.10 flips the default
     if interpreted:
+        # Triton decides at its import. A worker imports its parent's main module first, so that
+        # module must not import Triton outside `if __name__ == "__main__"`: ours do not.
+        if "triton" in sys.modules:
+            raise RuntimeError("Triton was imported before its interpreter could be chosen")
         os.environ["TRITON_INTERPRET"] = "1"
     else:
         os.environ.pop("TRITON_INTERPRET", None)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from workbench import catalog, hardware, stats
 from workbench.measure.protocol import Protocol
-from workbench.record import Measured
+from workbench.environment import fingerprint
+from workbench.record import Environment, Measured
 from workbench.spec import Impl, Sizes
 
 
@@ -59,9 +61,14 @@ class _State:
 _state = _State()
 
 
-def describe() -> hardware.Device | None:
-    """The live GPU, or None where torch sees none."""
-    return hardware.live()
+def describe(repository: Path | None) -> tuple[hardware.Device, Environment] | None:
+    """The live GPU and the fingerprint of machine and software; None where torch sees no GPU."""
+    device = hardware.live()
+    if device is None:
+        return None
+    import torch
+
+    return device, fingerprint(torch.cuda.current_device(), repository)
 
 
 def begin(job: Job) -> dict[str, float]:

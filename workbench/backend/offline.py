@@ -1,0 +1,149 @@
+"""A named target with no GPU present: compiled for real, checked in Triton's interpreter, and
+timed by the analytic model alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench import catalog, predict
+from workbench.backend.processes import compile_all, outcome_of
+from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
+from workbench.compile import Compiled, first_sentence
+from workbench.environment import fingerprint
+from workbench.hardware import Device
+from workbench.record import Predicted
+from workbench.spec import ITEMSIZE, Limits, Work, values
+from workbench.workers import Workers, cpu_count
+
+INTERPRET_TIMEOUT_S = 120.0
+
+
+class Offline:
+    """Compiles for `device`, interprets on the CPU, predicts."""
+
+    predicts = True
+    protocol = predict.MODEL
+
+    def __init__(self, device: Device, repository: Path | None) -> None:
+        """`repository` holds the kernel: its commit is part of the fingerprint."""
+        self.device = device
+        self.environment = fingerprint(None, repository)
+        self._compilers = Workers(cpu_count())
+        self._interpreters = Workers(cpu_count(), interpreted=True)
+        self._answers: dict[tuple[Any, ...], Future[Any]] = {}
+        self._problem: Problem
+
+    def begin(self, problem: Problem) -> dict[str, dict[str, Any]]:
+        self._problem = problem
+        return {}
+
+    def compiled(
+        self, candidates: Sequence[Candidate]
+    ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
+        return compile_all(self._compilers, self._problem, candidates, self.device)
+
+    def timed(self, candidate: Candidate, compiled: Compiled, best_s: float | None) -> Future[Any]:
+        """Warps and stages do not exist in the interpreter, so configs that differ in them alone
+        share one answer."""
+        knobs = candidate.impl.knobs()
+        seen = {k: v for k, v in values(candidate.config).items() if knobs[k] not in ALIKE}
+        same = (candidate.impl.name, *seen.items())
+        if same not in self._answers:
+            self._answers[same] = self._interpreters.submit(
+                interpret,
+                self._problem.kernel,
+                candidate.impl.name,
+                values(candidate.config),
+                self._problem.dtype,
+                self.device.limits,
+                timeout_s=INTERPRET_TIMEOUT_S,
+            )
+        given: Future[Any] = Future()
+        self._answers[same].add_done_callback(
+            lambda done: given.set_result(self._judged(done, candidate, compiled))
+        )
+        return given
+
+    def _judged(self, done: Future[Any], candidate: Candidate, compiled: Compiled) -> Any:
+        if done.cancelled():
+            return Refusal("check", "the sweep ended before it was checked")
+        error = outcome_of(done, "check")
+        if isinstance(error, Refusal):
+            return error
+        if isinstance(error, str):
+            return Refusal("check", error)
+        try:
+            return Timed(prediction(self._problem, candidate, compiled, self.device), error,
+                         "interpreter")  # fmt: skip
+        except ValueError as unknown:
+            return Refusal("measure", str(unknown))
+
+    def final(self, candidates: Sequence[Candidate], estimates: Sequence[float]) -> None:
+        """A model gives the same answer every time: there is nothing to settle."""
+        return None
+
+    def hot(self, candidate: Candidate) -> None:
+        return None
+
+    def close(self) -> None:
+        self._compilers.close()
+        self._interpreters.close()
+
+
+ALIKE = ("threads", "stages")
+
+
+def interpret(
+    kernel: str, impl: str, config: Mapping[str, int], dtype: str, limits: Limits
+) -> float | str:
+    """Runs in an interpreting worker: the largest error over all check sizes that this config
+    takes, in tolerances; or the sentence that says what is wrong."""
+    from workbench.check import Problem as Posed
+    from workbench.check import check
+
+    spec = catalog.spec_of(kernel)
+    made = catalog.impl_of(spec, impl)
+    chosen = made.config(**config)
+    worst, taken = 0.0, 0
+    for sizes in spec.check:
+        if made.refuse(chosen, limits, itemsize=ITEMSIZE[dtype], **sizes) is not None:
+            continue
+        taken += 1
+        try:
+            found = check(made, chosen, Posed.of(spec, sizes, dtype, "cpu"))
+        except Exception as error:
+            return f"the interpreter stopped at {dict(sizes)}: {first_sentence(error)}"
+        if found.wrong:
+            return f"at {dict(sizes)} {found.wrong}"
+        worst = max(worst, found.error)
+    return worst if taken else "it takes none of the sizes to check, so no answer is known"
+
+
+def prediction(
+    problem: Problem, candidate: Candidate, compiled: Compiled, device: Device
+) -> Predicted:
+    """The analytic model's time. Raises ValueError where the device lacks a figure."""
+    itemsize = ITEMSIZE[problem.dtype]
+    bytes_ = problem.spec.bytes(problem.sizes, problem.dtype)
+    if candidate.impl.work is not None:
+        work = candidate.impl.work(
+            candidate.config, device.limits, itemsize=itemsize, **problem.sizes
+        )
+    else:  # all that is known of a launch that does not say: it moves its least bytes
+        programs = max(1, compiled.resources.programs)
+        work = Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2)
+    made = predict.predict(
+        device,
+        work,
+        compiled.resources,
+        dtype=problem.dtype,
+        flops=problem.spec.flops(**problem.sizes),
+        bytes_=bytes_,
+        stages=values(candidate.config).get("num_stages", 1),
+    )
+    launches = compiled.launches - 1
+    return replace(made, predicted_s=made.predicted_s + launches * made.launch_s)

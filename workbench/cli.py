@@ -1,0 +1,177 @@
+"""The command line: `workbench COMMAND`, or `python -m workbench.COMMAND`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="workbench",
+    help="Which configuration, how far from the limit, why, and did my change help?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Database = Annotated[
+    str | None, typer.Option(help="Database URL; SQLite in the user's data folder by default.")
+]
+
+
+@app.command()
+def sweep(
+    name: Annotated[str, typer.Argument(help="tile_size, block_size, pipeline or full.")],
+    kernel: Annotated[
+        str, typer.Option(help="A kernel's name, package.module, or path/to/mine.py.")
+    ] = "matmul",
+    impl: Annotated[
+        list[str] | None, typer.Option(help="This Impl only; may be repeated. Default: all Triton.")
+    ] = None,
+    sizes: Annotated[str | None, typer.Option(help="M=4096,N=4096,K=4096")] = None,
+    dtype: Annotated[str, typer.Option(help="fp32, fp16 or bf16.")] = "bf16",
+    device: Annotated[
+        str | None,
+        typer.Option(help="Compile and predict for this target (h200, mi300x, ...) with no GPU."),
+    ] = None,
+    only: Annotated[
+        bool, typer.Option("--only", help="Hold the knobs that would be tuned for each value.")
+    ] = False,
+    most: Annotated[
+        int | None,
+        typer.Option(min=0, help="Try at most this many configs, the model's best; 0 tries all."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for pages and events.")] = Path("results"),
+    metrics: Annotated[
+        Path | None, typer.Option(help="Events file (JSONL) to write instead of the run's own.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say the answer alone.")] = False,
+    profile: Annotated[
+        bool, typer.Option(help="Write an event for each dispatch and each completed launch.")
+    ] = True,
+    database: Database = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Obtain again what the database already holds.")
+    ] = False,
+) -> None:
+    """Try the configs of a kernel, refuse wrong answers, time what is right, write a page."""
+    from workbench.session import Question, Session
+    from workbench.terminal import Terminal
+
+    asked = Question(
+        sweep=name, kernel=kernel, impls=tuple(impl or ()), sizes=sizes, dtype=dtype,
+        device=device, only=only, most=most, out=out, metrics=metrics, profile=profile,
+        database=database, fresh=fresh,
+    )  # fmt: skip
+    raise typer.Exit(Session(asked, Terminal(quiet)).go())
+
+
+@app.command()
+def report(
+    name: Annotated[str, typer.Argument(help="The report: sweep.")],
+    run: Annotated[str, typer.Argument(help="A run's id or its start, or an events file.")] = "last",
+    out: Annotated[Path | None, typer.Option(help="File to write.")] = None,
+    database: Database = None,
+) -> None:
+    """Draw the page of a stored run again."""
+    from workbench.stored import draw
+
+    typer.echo(f"report  {draw(name, run, out, database)}")
+
+
+@app.command()
+def history(
+    kernel: Annotated[str | None, typer.Argument(help="This kernel only.")] = None,
+    impl: Annotated[str | None, typer.Option(help="This Impl only.")] = None,
+    device: Annotated[str | None, typer.Option(help="This device only.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="This dtype only.")] = None,
+    failures: Annotated[bool, typer.Option("--failures", help="Failures alone.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Rows at most, newest first.")] = 50,
+    load: Annotated[
+        Path | None, typer.Option(help="Take the good lines of this events file in first.")
+    ] = None,
+    database: Database = None,
+) -> None:
+    """List what earlier runs found."""
+    from rich.console import Console
+
+    from workbench.history import open_history, show_history
+
+    with open_history(database) as opened:
+        if load is not None:
+            taken = opened.import_events(load)
+            typer.echo(f"{taken.kept} events taken in, {len(taken.bad)} lines unreadable")
+            for line in taken.bad[:5]:
+                typer.echo(f"  line {line.number}: {line.why}")
+        show_history(
+            opened, Console(), kernel=kernel, device=device, impl=impl, dtype=dtype,
+            failures=failures, limit=limit,
+        )  # fmt: skip
+
+
+@app.command()
+def doctor(database: Database = None) -> None:
+    """Say what this machine can do, and what to install for the rest."""
+    from rich.console import Console
+
+    from workbench.doctor import examine, show
+
+    show(examine(database), Console())
+
+
+@app.command("new-kernel")
+def new_kernel(
+    name: Annotated[str, typer.Argument(help="What the kernel is called: a Python name.")],
+    folder: Annotated[Path, typer.Option(help="Where to write NAME.py.")] = Path("."),
+) -> None:
+    """Write a working kernel file to start from."""
+    from workbench.template import write_kernel
+
+    path = write_kernel(name, folder)
+    typer.echo(f"wrote   {path}\ntry it  python -m workbench.sweep tile_size --kernel {path}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. Returns its exit code: 2 after an error, which is told in one sentence."""
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(
+            args=list(sys.argv[1:] if arguments is None else arguments),
+            prog_name="workbench",
+            standalone_mode=False,
+        )
+        return int(code or 0)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except Exception as error:
+        return _told(error)
+
+
+def _told(error: Exception) -> int:
+    """Errors that are sentences are said; a mistake of ours is shown with its traceback."""
+    import click
+
+    if isinstance(error, click.exceptions.Abort):
+        return 130
+    if isinstance(error, click.ClickException):
+        error.show()
+        return 2
+    if type(error).__name__ in SENTENCES:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    raise error
+
+
+# Named, not imported: importing them would load torch and SQLAlchemy for --help.
+SENTENCES = {
+    "CatalogError", "EventsError", "HistoryError", "NoGpu", "NothingToSweep", "ReportError",
+    "SessionError", "TemplateError", "UnknownDevice",
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,43 @@
+"""Pages of runs that are over: from the database, or from an events file."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from workbench.catalog import names_in, unknown
+from workbench.events import read
+from workbench.history import open_history
+from workbench.record import Failure, Outcome, Record, Run
+from workbench.report import ReportError, write_page
+
+
+def draw(report: str, which: str, out: Path | None, database: str | None) -> Path:
+    """Write the page `report` of the run `which` (an id, its start, `last`, or an events file).
+
+    Returns its path. Raises ReportError, EventsError or HistoryError, each one sentence.
+    """
+    known = [n for n in names_in("workbench.reports") if not n.endswith("_figures")]
+    if report not in known:
+        raise ReportError(unknown("report", report, known))
+    run, outcomes = _from_file(Path(which)) if which.endswith(".jsonl") else _from(which, database)
+    html = import_module(f"workbench.reports.{report}").page(run, outcomes)
+    return write_page(out or Path("results") / run.id / "report.html", html).resolve()
+
+
+def _from(which: str, database: str | None) -> tuple[Run, list[Outcome]]:
+    with open_history(database) as history:
+        run = history.run(which)
+        return run, history.outcomes(run.id)
+
+
+def _from_file(path: Path) -> tuple[Run, list[Outcome]]:
+    """The last run of an events file, from its good lines."""
+    found = read(path)
+    runs = [e for e in found.events if isinstance(e, Run)]
+    if not runs:
+        bad = f" ({len(found.bad)} lines are unreadable)" if found.bad else ""
+        raise ReportError(f"{path} holds no run{bad}; name an events file that a sweep wrote.")
+    run = runs[-1]
+    kept = [e for e in found.events if isinstance(e, (Record, Failure)) and e.run == run.id]
+    return run, kept
