@@ -27,7 +27,7 @@ from workbench.sweep import Compilation, Earlier, Plan, Sweep, plan, run
 from workbench.terminal import Terminal
 
 DEFAULT_TARGET = "h200"  # compiled for where no GPU is present and no device was named
-MOST = {True: 256, False: 1000}  # configs tried at most, by default: predicted, measured
+MOST = {True: 208, False: 1000}  # configs tried at most, by default: predicted, measured
 
 
 class SessionError(Exception):
@@ -201,7 +201,8 @@ class Session:
 
 def _kind(found: Outcome) -> str:
     if isinstance(found, Record):
-        return found.phase if found.phase in ("final", "hot") else "measured"
+        kinds = {"screen": "measured", "predict": "predicted"}
+        return kinds.get(found.phase, found.phase)
     return {"refused": "refused", "check": "wrong"}.get(found.stage, "failed")
 
 

@@ -59,7 +59,7 @@ class Terminal:
     def counted(self, counts: Mapping[str, int]) -> None:
         """The counts have changed."""
         if self._bar is not None:
-            words = ("compiled", "duplicate", "wrong", "failed", "measured")
+            words = ("compiled", "duplicate", "wrong", "failed", "measured", "predicted")
             text = ", ".join(f"{counts[w]} {w}" for w in words if counts.get(w))
             self._bar.update(self._task, counts=text)
 
@@ -78,7 +78,7 @@ class Terminal:
             sign = "" if self._best.measured else "~"
             words = label(self._best.case.config)
             best = f"best {sign}{self._best.time_s * 1e6:.1f} us ({words})"
-        done = sum(counts.get(k, 0) for k in ("measured", "wrong", "failed"))
+        done = sum(counts.get(k, 0) for k in ("measured", "predicted", "wrong", "failed"))
         self._bar.update(self._task, completed=done, best=best)
 
     def end(self) -> None:
@@ -92,8 +92,8 @@ class Terminal:
     ) -> None:
         """The answer, and where it lies."""
         if not self.quiet:
-            words = ("measured", "duplicate", "wrong", "failed", "refused")
-            self.console.print(", ".join(f"{counts.get(w, 0)} {w}" for w in words))
+            words = ("measured", "predicted", "duplicate", "wrong", "failed", "refused")
+            self.console.print(", ".join(f"{counts[w]} {w}" for w in words if counts.get(w)))
         self.console.print(said, style="bold")
         if not self.quiet and events is not None:
             self.console.print(f"events  {events}")

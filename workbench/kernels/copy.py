@@ -37,7 +37,7 @@ def _blocks(x_ptr, y_ptr, N, stride_x, BLOCK_N: tl.constexpr):
 
 @dataclass(frozen=True)
 class Blocks:
-    block_n: int = tile(256, 32_768, default=4096)
+    block_n: int = tile(256, 32_768, default=1024)
     num_warps: int = threads(1, 16, default=4)
 
 

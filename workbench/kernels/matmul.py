@@ -121,7 +121,7 @@ class Persistent:
     block_n: int = tile(64, 256, default=256)
     block_k: int = tile(32, 128, default=64)
     num_warps: int = threads(4, 8, default=8)
-    num_stages: int = stages(2, 4, default=3)
+    num_stages: int = stages(2, 4, default=4)
     group_m: int = among(1, 4, 8, 16, default=8)
     split_store: int = among(0, 1, default=1)
 
