@@ -101,7 +101,7 @@ def main():
     shapes = [dict((k, int(v)) for k, v in (p.split("=") for p in s.split(","))) for s in args.sizes]
     tables = []
     with Workers(max(1, cpu_count() - 2)) as pool, Workers(1) as gpu:
-        device = gpu.submit(worker.describe, timeout_s=60).result()
+        device, _ = gpu.submit(worker.describe, None, timeout_s=180).result()
         for sizes in shapes or spec.bench:
             started = time.time()
             tables.append(table(args.kernel, sizes, args.dtype, device, pool, gpu, args.seconds))

@@ -111,6 +111,16 @@ def standing(outcomes: Iterable[Outcome]) -> list[Outcome]:
     return [*sorted(records, key=_rank), *sorted(failures, key=_claim)]
 
 
+def on_one_footing(outcomes: Iterable[Outcome]) -> dict[ConfigKey, Record]:
+    """The first time of each swept config, screen or prediction: times that can be compared with
+    each other, since all were obtained alike. A final is longer, and at a lower clock."""
+    found: dict[ConfigKey, Record] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Record) and outcome.phase in ("screen", "predict"):
+            found[config_key(outcome.case)] = outcome
+    return found
+
+
 def best_per_group(
     outcomes: Iterable[Outcome], fields: Sequence[str]
 ) -> dict[tuple[int, ...], Record]:

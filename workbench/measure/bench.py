@@ -8,8 +8,10 @@ call instead. hot: one set, back to back.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -21,7 +23,8 @@ from workbench.record import Measured
 from workbench.spec import Impl, Sizes, Spec
 
 Regime = Literal["cold", "hot"]
-HOLD_CYCLES = 400_000  # about 0.2 ms at 2 GHz: the host enqueues the first calls meanwhile
+HOLD_CYCLES_S = 2.0e9  # cycles that one second of holding the stream takes, about
+LONGEST_HOLD_S = 0.02
 MOST_SETS = 128
 MOST_CALLS = 2000  # in one graph
 AHEAD = 256  # calls between two waits: the queue of a CUDA stream holds about 1000 launches
@@ -66,10 +69,14 @@ class Bench:
         return Rotation(impl, config, self._sets if cold else self._sets[:1], flush)
 
     def first_time(self, rotation: Rotation) -> float:
-        """Seconds of one call, roughly: launch costs may be inside. Compiles and loads first."""
+        """Seconds of one call, roughly. Compiles and loads first; learns what the host takes."""
         rotation.call()
         torch.cuda.synchronize()
-        return _event_samples(rotation.call, 3, rotation.flush)[-1]
+        started = time.perf_counter()
+        rotation.call()
+        rotation.host_s = time.perf_counter() - started
+        torch.cuda.synchronize()
+        return min(rotation.samples(3))
 
     def window(self, timed: Timed, seconds: float, least: int = 1) -> list[float]:
         """Samples that together last about `seconds`, at least `least` of them."""
@@ -93,19 +100,20 @@ class Bench:
         return timed
 
     def measured(
-        self, timed: Timed, samples: Sequence[float], regime: Regime, **also: Any
+        self, timed: Timed, windows: Sequence[Sequence[float]], regime: Regime, **also: Any
     ) -> Measured:
-        """Samples as a result. Raises Impossible below the physical floor when cold."""
+        """Windows of samples as a result. Raises Impossible below the physical floor when cold."""
+        samples = [s for window in windows for s in window]
         median = stats.median(samples)
         if regime == "cold" and median < self.protocol.floor * self.floor_s:
             raise Impossible(
                 f"{median * 1e6:.2f} us is below what the device can reach "
                 f"({self.floor_s * 1e6:.2f} us): not a time"
             )
-        low, high = stats.median_interval(samples)
+        low, high = stats.windowed_interval(windows)
         return Measured(
             median_s=median, low_s=low, high_s=high, samples_s=tuple(samples), regime=regime,
-            method=timed.method, protocol=self.protocol.id, **also,
+            method=timed.method, protocol=self.protocol.id, rounds=len(windows), **also,
         )  # fmt: skip
 
 
@@ -118,6 +126,7 @@ class Rotation:
     config: Any
     sets: list[tuple[Any, ...]]
     flush: Flush | None = None
+    host_s: float = 50e-6  # what enqueueing one call takes
     _turn: int = 0
     _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
 
@@ -127,13 +136,9 @@ class Rotation:
         self._kept[at] = as_tuple(self.impl(*self.sets[at], config=self.config))
         self._turn += 1
 
-    def outputs(self) -> tuple[Any, ...]:
-        """What the last call on the first set gave."""
-        return self._kept[0]
-
-    def drop(self) -> None:
-        """Give the outputs' memory back."""
-        self._kept.clear()
+    def samples(self, count: int) -> list[float]:
+        """Seconds of each of `count` calls."""
+        return _event_samples(self.call, count, self.host_s, self.flush)
 
 
 class Flush:
@@ -160,29 +165,27 @@ class Timed:
     def samples(self, count: int) -> list[float]:
         """Seconds a call, `count` times."""
         if self.graph is None:
-            return _event_samples(self.rotation.call, count, self.rotation.flush)
+            return self.rotation.samples(count)
+        both = _event_samples(self.graph.replay, count)
         if self.flushes is None:
-            return [s / self.calls for s in _event_samples(self.graph.replay, count)]
-        taken = []
-        for _ in range(count):
-            both, alone = _event_samples(self.graph.replay, 1), _event_samples(self.flushes.replay, 1)
-            taken.append((both[0] - alone[0]) / self.calls)
-        return taken
+            return [s / self.calls for s in both]
+        alone = _event_samples(self.flushes.replay, count)
+        return [(b - a) / self.calls for b, a in zip(both, alone, strict=True)]
 
 
 def _event_samples(
-    call: Callable[[], None], count: int, flush: Flush | None = None
+    call: Callable[[], None], count: int, host_s: float = 50e-6, flush: Flush | None = None
 ) -> list[float]:
     """Seconds of each of `count` calls, between two events on the stream. The stream is held back
-    while the host enqueues, so that no launch latency falls between the events."""
+    while the host enqueues the batch, so that no launch latency falls between the events: with
+    torch.compile a call of 33 us took the host 80 us, and without the hold it seemed to take 82.
+    """
+    most = max(1, min(AHEAD, int(LONGEST_HOLD_S / (2 * host_s))))
     samples: list[float] = []
     while len(samples) < count:
-        batch = min(AHEAD, count - len(samples))
-        marks = [
-            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            for _ in range(batch)
-        ]
-        torch.cuda._sleep(HOLD_CYCLES)
+        batch = min(most, count - len(samples))
+        marks = [_marks(i) for i in range(batch)]
+        torch.cuda._sleep(int(HOLD_CYCLES_S * (100e-6 + 1.5 * batch * host_s)))
         for start, end in marks:
             if flush is not None:
                 flush()
@@ -192,6 +195,12 @@ def _event_samples(
         torch.cuda.current_stream().synchronize()
         samples += [start.elapsed_time(end) * 1e-3 for start, end in marks]
     return samples
+
+
+@cache
+def _marks(index: int) -> tuple[Any, Any]:
+    """A pair of timing events, made once: making them takes longer than using them."""
+    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
 
 def _captured(calls: int, *steps: Callable[[], None]) -> Any:

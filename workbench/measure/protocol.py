@@ -22,10 +22,14 @@ class Protocol:
     race: int = 32  # how many of the best are screened once more, in reversed order
     finalists: int = 8  # beside the default config and the library baselines
     settle_s: float = 1.0  # longest wait for the clock to settle before the final
-    settled: float = 0.005  # two windows in a row within this: settled
-    rounds: int = 6  # order reversed each round
-    most_rounds: int = 20  # more, in pairs, until `precise` holds or this is reached
-    window_s: float = 0.05
+    settled: float = 0.005  # two tenths of a second in a row within this: settled
+    # An H200 under its power cap changes its clock by 5 % within a tenth of a second: with windows
+    # of 50 ms two configs' medians differed by up to 4 % between rounds. Short windows and many
+    # rounds let every config see the same mixture.
+    rounds: int = 24  # order reversed each round
+    most_rounds: int = 96  # more, in pairs, until `precise` holds
+    window_s: float = 0.01
+    final_s: float = 12.0  # ... or this much time is spent
     precise: float = 0.0025  # half-width of the median's 95 % interval, relative
     least_samples: int = 30
     floor: float = 0.97  # a time below this share of the physical floor is impossible

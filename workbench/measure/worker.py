@@ -147,7 +147,7 @@ def _screen(choice: Choice, best_s: float | None) -> Screened:
             timed = bench.timed(rotation, first)
             least = 1 if slow else protocol.screen_samples
             samples = bench.window(timed, 0.0 if slow else protocol.screen_s, least)
-            return Screened(checked.error, bench.measured(timed, samples, "cold"))
+            return Screened(checked.error, bench.measured(timed, [samples], "cold"))
         except Impossible as error:
             if attempt == 2:
                 return Screened(checked.error, stage="measure", reason=str(error))
@@ -169,29 +169,38 @@ def final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screene
 
 
 def _final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screened]:
-    bench, protocol = _state.bench, _state.job.protocol
-    timed, samples, clocks = {}, {}, {}
-    checks = [_checked(choice) for choice in choices]
+    bench = _state.bench
+    results = [_checked(choice) for choice in choices]
+    timed = {}
     for i, (choice, estimate) in enumerate(zip(choices, estimates, strict=True)):
-        if checks[i].reason is None:
+        if results[i].reason is None:
             rotation = bench.calls(*resolve(_state.spec, choice))
-            first = bench.first_time(rotation) if estimate <= 0 else estimate
-            timed[i], samples[i], clocks[i] = bench.timed(rotation, first), [], []
-    _settle(bench, protocol, timed)
-    done = 0
-    while done < protocol.rounds or (done < protocol.most_rounds and not _precise(samples)):
-        for i in list(timed) if done % 2 == 0 else list(timed)[::-1]:
-            samples[i] += bench.window(timed[i], protocol.window_s)
-            clocks[i].append(_state.nvml.read())
-        done += 1
-    results = list(checks)
+            first = bench.first_time(rotation)
+            timed[i] = bench.timed(rotation, estimate or first)
+    _settle(bench, _state.job.protocol, timed)
+    windows, clocks = _rounds(timed)
     for i in timed:
-        also = {"rounds": done, **_state.nvml.median(clocks[i])}
-        again = _checked(choices[i], seed=1)  # other values, after the last timed call
-        results[i] = again
-        if again.reason is None:
-            results[i] = replace(again, timing=bench.measured(timed[i], samples[i], "cold", **also))
+        results[i] = _checked(choices[i], seed=1)  # other values, after the last timed call
+        if results[i].reason is None:
+            timing = bench.measured(timed[i], windows[i], "cold", **_state.nvml.median(clocks))
+            results[i] = replace(results[i], timing=timing)
     return results
+
+
+def _rounds(timed: Mapping[int, Any]) -> tuple[dict[int, list[list[float]]], list[Any]]:
+    """Windows of each in turn, the order reversed each round, until all are precise."""
+    bench, protocol = _state.bench, _state.job.protocol
+    windows: dict[int, list[list[float]]] = {i: [] for i in timed}
+    clocks, done, end = [], 0, time.perf_counter() + protocol.final_s
+    while done < protocol.rounds or (
+        done < protocol.most_rounds and time.perf_counter() < end and not _precise(windows)
+    ):
+        for order in (list(timed), list(timed)[::-1]):
+            for i in order:
+                windows[i].append(bench.window(timed[i], protocol.window_s))
+            clocks.append(_state.nvml.read())
+            done += 1
+    return windows, clocks
 
 
 def _checked(choice: Choice, seed: int = 0) -> Screened:
@@ -217,18 +226,19 @@ def _settle(bench: Any, protocol: Protocol, timed: Mapping[int, Any]) -> None:
     busiest = min(timed.values(), key=lambda t: t.estimate_s)
     end, last = time.perf_counter() + protocol.settle_s, None
     while time.perf_counter() < end:
-        now = stats.median(bench.window(busiest, 2 * protocol.window_s))
+        now = stats.median(bench.window(busiest, 0.1))
         if last is not None and abs(now - last) <= protocol.settled * last:
             return
         last = now
 
 
-def _precise(samples: Mapping[int, Sequence[float]]) -> bool:
+def _precise(windows: Mapping[int, Sequence[Sequence[float]]]) -> bool:
     protocol = _state.job.protocol
-    for taken in samples.values():
-        low, high = stats.median_interval(taken)
-        narrow = (high - low) / 2 <= protocol.precise * stats.median(taken)
-        if len(taken) < protocol.least_samples or not narrow:
+    for taken in windows.values():
+        low, high = stats.windowed_interval(taken)
+        middle = stats.median([s for window in taken for s in window])
+        count = sum(len(window) for window in taken)
+        if count < protocol.least_samples or (high - low) / 2 > protocol.precise * middle:
             return False
     return True
 
@@ -239,8 +249,8 @@ def hot(choice: Choice) -> Screened:
         bench = _state.bench
         rotation = bench.calls(*resolve(_state.spec, choice), "hot")
         timed = bench.timed(rotation, bench.first_time(rotation))
-        samples = bench.window(timed, 2 * _state.job.protocol.window_s, least=10)
-        return Screened(timing=bench.measured(timed, samples, "hot"))
+        samples = bench.window(timed, 0.05, least=10)
+        return Screened(timing=bench.measured(timed, [samples], "hot"))
     except Exception as error:
         return _failed(error, "measure")
 

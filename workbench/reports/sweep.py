@@ -5,13 +5,24 @@ Everything here is a pure function of records, and runs where neither torch nor 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from markupsafe import Markup
 
-from workbench.answer import Answer, answer, memory_bound, rate, relevant, sentence, standing
+from workbench.answer import (
+    Answer,
+    ConfigKey,
+    answer,
+    config_key,
+    memory_bound,
+    on_one_footing,
+    rate,
+    relevant,
+    sentence,
+    standing,
+)
 from workbench.record import Failure, Measured, Outcome, Predicted, Record, Run
 from workbench.report import render
 from workbench.reports import sweep_figures as draw
@@ -40,6 +51,8 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
     found = answer(run, outcomes)
     board = _board(run, stand, found)
     records = [o for o in stand if isinstance(o, Record)]
+    even, pictured = _evened(board, stand, on_one_footing(relevant(run, outcomes)))
+    compared = [o for o in pictured if isinstance(o, Record)]
     hot = [o for o in relevant(run, outcomes) if isinstance(o, Record) and o.phase == "hot"]
     columns = _columns(board, records)
     return render(
@@ -55,19 +68,19 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
         found=found,
         facts=_facts(run, board, found, hot),
         counts=_counts(found),
-        maps=_maps(run, board, stand),
+        maps=_maps(run, even, pictured),
         legend=_HEAT_LEGEND,
-        roof=_roof(run, board, records),
+        roof=_roof(run, even, compared),
         roof_words=_roof_words(run, found.winner),
-        scatter=_scatter(board, records),
+        scatter=_scatter(even, compared),
         finals=_finals(board, records),
         marks=[(name, i % 4, _mark(board, name, stand)) for i, name in enumerate(board.impls)],
         columns=columns,
         rows=[_row(n, o, columns, board, found) for n, o in enumerate(stand)],
         impls=board.impls,
         baselines=[i for i in board.impls if _mark(board, i, stand) == "cross"],
-        ceilings=[_ceiling(k, c) for k, c in run.ceilings.items()],
-        how=_how(found, records),
+        ceilings=[_ceiling(k, c) for k, c in _rates(run).items()],
+        how=_how(run, found, records),
     )
 
 
@@ -80,6 +93,17 @@ def _board(run: Run, stand: Sequence[Outcome], found: Answer) -> Board:
     unit = (1e-3, "ms") if scale >= 10e-3 else (1e-6, "µs")
     numbers = {id(o): n for n, o in enumerate(stand)}
     return Board(numbers, [*order, *extra], unit, found.winner, found.times)
+
+
+def _evened(
+    board: Board, stand: Sequence[Outcome], first: Mapping[ConfigKey, Record]
+) -> tuple[Board, list[Outcome]]:
+    """What the pictures compare: each config's screen time, also where it has a final one. The
+    points keep the rows that they belong to."""
+    pictured = [first.get(config_key(o.case), o) if isinstance(o, Record) else o for o in stand]
+    rows = {id(shown): board.rows[id(o)] for o, shown in zip(stand, pictured, strict=True)}
+    best = first.get(config_key(board.best.case), board.best) if board.best else None
+    return replace(board, rows=rows, best=best), pictured
 
 
 def _mark(board: Board, impl: str, stand: Sequence[Outcome]) -> str:
@@ -135,10 +159,13 @@ def _interval_words(board: Board, record: Record) -> str:
 def _counts(found: Answer) -> str:
     words = f"{_many(found.configs, 'config')}, {found.binaries} distinct "
     words += "binary" if found.binaries == 1 else "binaries"
-    failed = sum(found.failed.values())
-    if failed:
-        stages = ", ".join(f"{n} {stage}" for stage, n in found.failed.items())
-        words += f"; {failed} failed ({stages})"
+    stages = {**found.failed}
+    refused = stages.pop("refused", 0)
+    if refused:
+        words += f"; {refused} refused beforehand"
+    if stages:
+        words += f"; {sum(stages.values())} failed "
+        words += "(" + ", ".join(f"{n} {stage}" for stage, n in stages.items()) + ")"
     return words
 
 
@@ -146,7 +173,7 @@ def _many(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _how(found: Answer, records: Sequence[Record]) -> list[tuple[str, str]]:
+def _how(run: Run, found: Answer, records: Sequence[Record]) -> list[tuple[str, str]]:
     """How the winner's time was obtained, term by term."""
     winner = found.winner
     if winner is None:
@@ -158,11 +185,13 @@ def _how(found: Answer, records: Sequence[Record]) -> list[tuple[str, str]]:
         ("Regime", f"{timing.regime}: {_REGIMES[timing.regime]}"),
         ("Method", f"{timing.method}: {_METHODS[timing.method]}"),
         ("Protocol", timing.protocol),
-        ("Winner's samples", f"{len(timing.samples_s)} in {_many(timing.rounds, 'round')}"),
+        ("Winner's samples", f"{len(timing.samples_s)} in {_many(timing.rounds, 'window')}"),
         ("SM clock", _with_unit(timing.sm_mhz, "MHz")),
         ("Temperature", _with_unit(timing.temperature_c, "°C")),
         ("Power", _with_unit(timing.power_w, "W")),
     ]
+    if launch := run.ceilings.get("launch_measured"):
+        shown.append(("Launch floor", f"{launch['value'] * 1e6:.2f} µs, {launch['source']}"))
     phases = {p: sum(r.phase == p for r in records) for p in ("final", "screen")}
     words = ", ".join(f"{n} by {phase} time" for phase, n in phases.items() if n)
     return [*shown, ("Ranked", words + ", finals first" if phases["final"] else words)]
@@ -240,8 +269,8 @@ def _roof(run: Run, board: Board, records: Sequence[Record]) -> dict[str, Any]:
         return {}
     if any(r.flops for r in records):
         some = [r for r in records if r.flops and r.bytes]
-        return {"kind": "roofline", "svg": draw.roofline(board, some, run.ceilings, "roof")}
-    return {"kind": "bandwidth", "svg": draw.bandwidth(board, records, run.ceilings, "roof")}
+        return {"kind": "roofline", "svg": draw.roofline(board, some, _rates(run), "roof")}
+    return {"kind": "bandwidth", "svg": draw.bandwidth(board, records, _rates(run), "roof")}
 
 
 def _roofs(run: Run, record: Record) -> list[tuple[float, str, bool]]:
@@ -278,7 +307,14 @@ def _roof_words(run: Run, winner: Record | None) -> str:
         return f"{words}: more than the ceiling allows, so a cache served it or the ceiling is low."
     if share < _NEAR_ROOF:
         return f"{words}: that roof is not what limits it yet."
+    if isinstance(winner.timing, Predicted):
+        return f"{words}. The model's longest term is {winner.timing.bound}."
     return f"{words}: {'memory' if memory else 'arithmetic'} is what limits it."
+
+
+def _rates(run: Run) -> dict[str, Any]:
+    """The ceilings that are rates: a launch floor is a time, and stands elsewhere."""
+    return {k: dict(c) for k, c in run.ceilings.items() if c.get("unit") != "s"}
 
 
 def _ceiling(name: str, ceiling: Any) -> tuple[str, bool, str, str]:

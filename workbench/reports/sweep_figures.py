@@ -494,7 +494,8 @@ def _interval(ax: Any, board: Board, record: Record, y: int) -> None:
     if not isinstance(timing, Measured):
         return
     low, high = ax.get_xlim()
-    shown = [board.time(s) for s in timing.samples_s[:60] if low <= board.time(s) <= high]
+    every = max(1, len(timing.samples_s) // 60)  # all of them would be 100 kB
+    shown = [board.time(s) for s in timing.samples_s[::every] if low <= board.time(s) <= high]
     ends = [(x, y + d) for x in shown for d in (-0.3, 0.3)]
     if ends:
         path = Path(ends, [Path.MOVETO, Path.LINETO] * len(shown))
