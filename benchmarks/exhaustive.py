@@ -31,7 +31,7 @@ def compiled(kernel, impl, config, sizes, dtype, device):
 def legal(kernel, sizes, dtype, device):
     for impl in catalog.spec_of(kernel).impls:
         if impl.backend == "triton":
-            for config in impl.space(impl.default(device.limits), (tile, threads, stages)):
+            for config in impl.space(impl.default(device.limits, dtype), (tile, threads, stages)):
                 at = {"itemsize": ITEMSIZE[dtype], **sizes}
                 if impl.refuse(config, device.limits, **at) is None:
                     yield impl.name, values(config)
@@ -61,7 +61,8 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
         if resources.binary not in seen:
             choice = worker.Choice(impl, config)
             try:
-                seen[resources.binary] = gpu.submit(worker.screen, choice, None, timeout_s=60).result()
+                asked = gpu.submit(worker.screen, choice, None, timeout_s=60)
+                seen[resources.binary] = asked.result()
             except Exception as error:
                 seen[resources.binary] = worker.Screened(stage="measure", reason=repr(error))
                 gpu.submit(worker.begin, job, timeout_s=120).result()
@@ -89,6 +90,25 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
     return {"sizes": sizes, "dtype": dtype, "ceilings": ceilings, "rows": rows, "final": best}
 
 
+def show(kernel, found, seconds):
+    rows = found["rows"]
+    timed = sorted((r for r in rows if r.get("median_s")), key=lambda r: r["median_s"])
+    print(kernel, found["sizes"], f"{len(rows)} configs, {len(timed)} timed, {seconds:.1f} s")
+    print("  ", found["ceilings"])
+    for r in timed[:5]:
+        print("  ", f"{r['median_s'] * 1e6:9.2f} us", r["impl"], r["config"])
+    for r in found["final"]:
+        time_us = (r.get("median_s") or 0) * 1e6
+        print("   final", f"{time_us:9.2f} us", r["impl"], r["config"], r["reason"])
+    bad = {}
+    for r in rows:
+        if r.get("reason") or isinstance(r["resources"], str):
+            why = r.get("reason") or r["resources"]
+            bad.setdefault(why[:100], []).append((r["impl"], r["config"]))
+    for why, which in list(bad.items())[:6]:
+        print("   bad", len(which), why, which[0], flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("kernel")
@@ -98,29 +118,14 @@ def main():
     parser.add_argument("--sizes", action="append", default=[])
     args = parser.parse_args()
     spec = catalog.spec_of(args.kernel)
-    shapes = [dict((k, int(v)) for k, v in (p.split("=") for p in s.split(","))) for s in args.sizes]
+    shapes = [{p.split("=")[0]: int(p.split("=")[1]) for p in s.split(",")} for s in args.sizes]
     tables = []
     with Workers(max(1, cpu_count() - 2)) as pool, Workers(1) as gpu:
         device, _ = gpu.submit(worker.describe, None, timeout_s=180).result()
         for sizes in shapes or spec.bench:
             started = time.time()
             tables.append(table(args.kernel, sizes, args.dtype, device, pool, gpu, args.seconds))
-            rows, final = tables[-1]["rows"], tables[-1]["final"]
-            timed = sorted((r for r in rows if r.get("median_s")), key=lambda r: r["median_s"])
-            print(args.kernel, sizes, f"{len(rows)} configs, {len(timed)} timed,",
-                  f"{time.time() - started:.1f} s", tables[-1]["ceilings"], flush=True)  # fmt: skip
-            for r in timed[:5]:
-                print("  ", f"{r['median_s'] * 1e6:9.2f} us", r["impl"], r["config"], flush=True)
-            for r in final:
-                print("   final", f"{(r.get('median_s') or 0) * 1e6:9.2f} us", r["impl"], r["config"],
-                      r["reason"], r.get("sm_mhz"), r.get("power_w"), r.get("n"), flush=True)  # fmt: skip
-            bad = {}
-            for r in rows:
-                if r.get("reason") or isinstance(r["resources"], str):
-                    why = r.get("reason") or r["resources"]
-                    bad.setdefault(why[:100], []).append((r["impl"], r["config"]))
-            for why, which in list(bad.items())[:6]:
-                print("   bad", len(which), why, which[0], flush=True)
+            show(args.kernel, tables[-1], time.time() - started)
             gpu.restart()
             with open(args.out, "w") as file:
                 json.dump({"device": device.name, "tables": tables}, file)

@@ -83,8 +83,10 @@ def main():
             runs.append(sweep(args.kernel, args.dtype, folder))
         print(f"run {n}: {runs[-1]['seconds']:.1f} s  {runs[-1]['said']}", flush=True)
         for f in sorted(runs[-1]["finals"], key=lambda f: f["median_s"]):
-            print(f"    {f['median_s'] * 1e6:8.2f} us [{f['low_s'] * 1e6:.2f}, {f['high_s'] * 1e6:.2f}]",
-                  f["impl"], f["config"], f["sm_mhz"], f["windows"], flush=True)  # fmt: skip
+            middle, low, high = (f[k] * 1e6 for k in ("median_s", "low_s", "high_s"))
+            print(
+                f"    {middle:8.2f} us [{low:.2f}, {high:.2f}]", f["impl"], f["config"], flush=True
+            )
     started = time.time()
     table = sorted(exhaustive(args.kernel, args.dtype), key=lambda r: r["median_s"])
     print(f"exhaustive: {len(table)} distinct configs in {time.time() - started:.0f} s")
@@ -96,8 +98,8 @@ def main():
         won = min((f for f in run["finals"] if not f["baseline"]), key=lambda f: f["median_s"])
         at = [r for r in table if r["impl"] == won["impl"] and r["config"] == won["config"]]
         winners.append(won["median_s"])
-        print(f"winner {won['median_s'] * 1e6:.2f} us, in the exhaustive table "
-              f"{100 * (at[0]['median_s'] / best - 1) if at else float('nan'):+.2f} % of its best")  # fmt: skip
+        behind = 100 * (at[0]["median_s"] / best - 1) if at else float("nan")
+        print(f"winner {won['median_s'] * 1e6:.2f} us, {behind:+.2f} % in the exhaustive table")
     print(f"winners of {len(runs)} runs: spread {100 * (max(winners) / min(winners) - 1):.2f} %")
     Path(args.out).write_text(json.dumps({"runs": runs, "exhaustive": table}))
 

@@ -160,7 +160,7 @@ def answer(run: Run, outcomes: Sequence[Outcome]) -> Answer:
     # Screens are too short to let anything but the time decide, and the model has no noise.
     winner = min(near, key=_frugality) if fastest.phase == "final" else fastest
     others = [r for r in records if r is not winner]
-    default = next((o for o in swept if o.default and o.case.impl == winner.case.impl), None)
+    default = next((o for o in swept if o.default), None)
     return replace(
         found,
         winner=winner,
@@ -260,11 +260,13 @@ def _cannot_tell(record: Record, fastest: Record) -> bool:
 
 
 def _frugality(record: Record) -> tuple[float, ...]:
-    """Inside a tie: fewer spills, registers, warps; then the config that was itself timed."""
+    """Inside a tie: the default stays; then fewer spills, registers, warps; then the config that
+    was itself timed."""
     made = record.resources
     spills, registers = (made.spill_bytes, made.registers) if made else (1 << 30, 1 << 30)
     warps = record.case.config.get("num_warps", 0)
-    return spills, registers, warps, record.same_as is not None, record.time_s
+    timed = record.same_as is not None
+    return not record.default, spills, registers, warps, timed, record.time_s
 
 
 def _same_code(a: Record, b: Record) -> bool:

@@ -15,7 +15,7 @@ from types import ModuleType
 from workbench.spec import Impl, Spec
 
 KERNELS = "workbench.kernels"
-METAL = "metal_shim.kernels"  # found by name where it is installed, never imported by name
+METAL = "metal_shim.kernels"  # the same file names; each adds an Impl to the same Spec
 
 
 class CatalogError(ValueError):
@@ -29,7 +29,10 @@ def kernel_names() -> list[str]:
 
 def names_in(package: str) -> list[str]:
     """Module names in a package's folder, without importing them."""
-    found = importlib.util.find_spec(package)
+    try:
+        found = importlib.util.find_spec(package)
+    except ModuleNotFoundError:  # its parent is not there either
+        return []
     folders = list(found.submodule_search_locations or []) if found else []
     return sorted(info.name for info in pkgutil.iter_modules(folders))
 
@@ -50,7 +53,10 @@ def module_of(kernel: str) -> ModuleType:
         return _imported(kernel, kernel)
     if kernel not in kernel_names():
         raise CatalogError(unknown("kernel", kernel, kernel_names()))
-    return _imported(f"{KERNELS}.{kernel}", kernel)
+    module = _imported(f"{KERNELS}.{kernel}", kernel)
+    if importlib.util.find_spec("mlx") and kernel in names_in(METAL):
+        _imported(f"{METAL}.{kernel}", kernel)
+    return module
 
 
 def impl_of(spec: Spec, name: str) -> Impl:
@@ -105,8 +111,9 @@ def _imported(dotted: str, kernel: str) -> ModuleType:
 
 def _why(kernel: str, error: Exception) -> str:
     trace, line = error.__traceback__, ""
+    file = Path(kernel).name if kernel.endswith(".py") else kernel.rpartition(".")[2] + ".py"
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename.endswith(Path(kernel).name):
+        if Path(trace.tb_frame.f_code.co_filename).name == file:
             line = f", line {trace.tb_lineno}"
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.lineno:

@@ -75,7 +75,9 @@ def judge(outputs: Sequence[Any], problem: Problem) -> Checked:
         wanted = len(spec.outputs)
         return Checked(float("inf"), f"{len(outputs)} outputs where {wanted} were expected")
     verdicts = [
-        _judge_one(name, actual, expected, spec.tolerance, spec.outputs[name].dtype or problem.dtype)
+        _judge_one(
+            name, actual, expected, spec.tolerance, spec.outputs[name].dtype or problem.dtype
+        )
         for name, actual, expected in zip(spec.outputs, outputs, problem.expected, strict=True)
     ]
     return max(verdicts, key=lambda v: v.error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +13,6 @@ import typer
 
 app = typer.Typer(
     name="workbench",
-    help="Which configuration, how far from the limit, why, and did my change help?",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -20,6 +21,23 @@ app = typer.Typer(
 Database = Annotated[
     str | None, typer.Option(help="Database URL; SQLite in the user's data folder by default.")
 ]
+
+
+def _say_version(asked: bool) -> None:
+    if asked:
+        from workbench import __version__
+
+        typer.echo(f"workbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def workbench(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which.")
+    ] = False,
+) -> None:
+    """Which configuration, how far from the limit, why, and did my change help?"""
 
 
 @app.command()
@@ -72,7 +90,9 @@ def sweep(
 @app.command()
 def report(
     name: Annotated[str, typer.Argument(help="The report: sweep.")],
-    run: Annotated[str, typer.Argument(help="A run's id or its start, or an events file.")] = "last",
+    run: Annotated[
+        str, typer.Argument(help="A run's id or its start, or an events file.")
+    ] = "last",
     out: Annotated[Path | None, typer.Option(help="File to write.")] = None,
     database: Database = None,
 ) -> None:
@@ -131,11 +151,15 @@ def new_kernel(
     from workbench.template import write_kernel
 
     path = write_kernel(name, folder)
-    typer.echo(f"wrote   {path}\ntry it  python -m workbench.sweep tile_size --kernel {path}")
+    named = shlex.quote(str(path))
+    typer.echo(f"wrote   {path}\ntry it  python -m workbench.sweep tile_size --kernel {named}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Returns its exit code: 2 after an error, which is told in one sentence."""
+    """Run a command. Returns its exit code: 2 after an error, which is told in one sentence, and
+    130 after Ctrl-C."""
+    if "" not in sys.path and (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)  # `--kernel package.module` may lie where the user stands
     command = typer.main.get_command(app)
     try:
         code = command.main(
@@ -143,28 +167,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prog_name="workbench",
             standalone_mode=False,
         )
-        return int(code or 0)
     except KeyboardInterrupt:
-        print("stopped", file=sys.stderr)
-        return 130
+        code = _stopped()
     except Exception as error:
-        return _told(error)
+        code = _told(error)
+    if code == STOPPED:
+        # Where Ctrl-C once came up through an `exec` of a string (any dataclass is made by one),
+        # CPython ends itself by SIGINT in place of this exit code, unless another `exec` follows.
+        exec("")
+    return int(code or 0)
+
+
+def _stopped() -> int:
+    print("stopped", file=sys.stderr)
+    return STOPPED
 
 
 def _told(error: Exception) -> int:
     """Errors that are sentences are said; a mistake of ours is shown with its traceback."""
-    import click
-
-    if isinstance(error, click.exceptions.Abort):
-        return 130
-    if isinstance(error, click.ClickException):
-        error.show()
+    # Typer's errors are click's in older releases and its own in newer ones: known by what they do.
+    if type(error).__name__ == "Abort":
+        return _stopped()
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error)  # the help itself
+        return 2
+    if (sentence := getattr(error, "format_message", None)) is not None:
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "workbench"
+        said = " ".join(sentence().split()).rstrip(".")
+        print(f"error: {said}; see `{command} --help`", file=sys.stderr)
         return 2
     if type(error).__name__ in SENTENCES:
         print(f"error: {error}", file=sys.stderr)
         return 2
     raise error
 
+
+STOPPED = 130  # as shells say it: 128 + SIGINT
 
 # Named, not imported: importing them would load torch and SQLAlchemy for --help.
 SENTENCES = {

@@ -238,7 +238,9 @@ def read_ptx(ptx: str) -> tuple[str | None, int]:
     widths = [0]
     for vector, bits in re.findall(r"ld\.global[\w.:]*?(?:\.v(\d))?\.[bufs](\d+)\b", ptx):
         widths.append(int(vector or 1) * int(bits))
-    for size in re.findall(r"cp\.async\.c[ag]\.shared\.global\s*\[[^]]*\],\s*\[[^]]*\],\s*(\w+)", ptx):
+    for size in re.findall(
+        r"cp\.async\.c[ag]\.shared\.global\s*\[[^]]*\],\s*\[[^]]*\],\s*(\w+)", ptx
+    ):
         widths.append(int(size, 0) * 8)
     return unit, max(widths)
 

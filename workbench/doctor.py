@@ -332,3 +332,9 @@ def _read(path: Path) -> str | None:
 def _said(error: Exception) -> str:
     """The first line of what an exception says, or its type's name."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+if __name__ == "__main__":  # this copy is `__main__`; the real module is imported by the CLI
+    from workbench.cli import main
+
+    raise SystemExit(main(["doctor", *sys.argv[1:]]))

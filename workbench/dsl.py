@@ -34,6 +34,24 @@ except ModuleNotFoundError:
     triton = tl = TensorDescriptor = _Missing()
     INTERPRETED = False
 
+
+def _mend_interpreter() -> None:
+    """The interpreter of Triton 3.6 makes an index of a tensor by int(array), which numpy 2.4
+    allows only for an array without axes; without this, no loop over a tensor's extent runs."""
+    from triton.runtime import interpreter
+
+    real = interpreter._patch_lang_tensor
+
+    def patched(tensor: Any, *scope: Any) -> None:
+        real(tensor, *scope)  # enters `__index__` among what is restored after the launch
+        tensor.__index__ = lambda self: int(self.handle.data.squeeze())
+
+    interpreter._patch_lang_tensor = patched
+
+
+if INTERPRETED:
+    _mend_interpreter()
+
 _cores: ContextVar[int | None] = ContextVar("cores", default=None)
 
 

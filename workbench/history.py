@@ -665,3 +665,11 @@ def _commit(row: Row) -> str:
 
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
+
+
+if __name__ == "__main__":  # this copy is `__main__`; the real module is imported by the CLI
+    import sys
+
+    from workbench.cli import main
+
+    raise SystemExit(main(["history", *sys.argv[1:]]))

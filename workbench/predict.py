@@ -36,9 +36,12 @@ class Constants:
     latency_s: float = 760e-9  # of a load from memory or a far cache slice, under load
     step_cycles: float = 43.0  # barriers and bookkeeping of one trip
     tile_cycles: float = 234.0  # prologue and epilogue of one tile beside their memory time
-    issue_cycles: float = 22.0  # of one narrow load by a warp: address, mask, conversion, store
+    issue_cycles: float = 22.0  # of a warp's load by hand for a tile: address, mask, pack, store
+    stream_cycles: float = 7.0  # of a warp's load that stays in registers
     old_mma: float = 0.48  # what mma.sync reaches of the peak where wgmma or tcgen05 exists
     matrix: float = 0.89  # what a loop of matrix instructions reaches of the peak
+    start_cycles: float = 150.0  # between two blocks that begin on one core, at least
+    start_warp_cycles: float = 20.0  # ... and for each warp of the block
     shared_bytes_cycle: float = 128.0  # NVIDIA SM and AMD CU alike
     cache: float = 0.99  # what tiles reach of the cache's bandwidth
     dram: float = 0.895  # what streams reach of the datasheet's bandwidth
@@ -186,6 +189,12 @@ class _Model:
         return rate * c.old_mma if unit == "mma" and modern else rate
 
     @property
+    def cache_rate(self) -> float:
+        """Bytes/s that one core gets from the last-level cache."""
+        assert self.device.cache_bandwidth is not None
+        return self.device.cache_bandwidth.value / self.cores * self.constants.cache
+
+    @property
     def step_flops(self) -> float:
         if self.work.dot is not None:
             m, n, k = self.work.dot
@@ -220,15 +229,15 @@ class _Model:
     def step(self, blocks: int) -> tuple[float, float, float, float, float]:
         """Compute, cache, shared, issue and latency seconds of one trip, `blocks` on the core."""
         c, device = self.constants, self.device
-        assert device.cache_bandwidth is not None
         warps = max(1, self.resources.threads // device.limits.warp_size)
         alone = self.step_flops / (self.matrix_rate * min(1.0, warps / 4))
         compute = blocks * self.step_flops / self.matrix_rate
-        cache = blocks * self.work.load_bytes / (device.cache_bandwidth.value / self.cores * c.cache)
+        cache = blocks * self.work.load_bytes / self.cache_rate
         shared = blocks * self.shared_bytes / (c.shared_bytes_cycle * self.clock)
         width = 1024 if self.resources.copy_engine else max(8, self.resources.load_bits)
         loads = self.work.load_bytes / (width / 8) / device.limits.warp_size
-        issue = blocks * loads * c.issue_cycles / 4 / self.clock + self.spills(blocks)
+        each = c.stream_cycles if self.work.dot is None else c.issue_cycles
+        issue = blocks * loads * each / 4 / self.clock + self.spills(blocks)
         own = alone + c.step_cycles / self.clock
         if self.pipelined:
             latency = max(own, c.latency_s / (self.stages - 1))
@@ -249,13 +258,15 @@ class _Model:
     def tile(self, blocks: int) -> float:
         """Seconds of one round: `blocks` tiles beside each other on a core."""
         c, device = self.constants, self.device
-        assert device.cache_bandwidth is not None
         period = _norm(self.step(blocks), c.sharpness)
-        store = blocks * self.work.store_bytes / (device.cache_bandwidth.value / self.cores * c.cache)
+        store = blocks * self.work.store_bytes / self.cache_rate
         ends = c.latency_s + c.tile_cycles / self.clock + store
         if self.persistent:
             ends *= c.flattened
-        return self.work.steps * period + ends
+            return self.work.steps * period + ends
+        warps = self.resources.threads / device.limits.warp_size
+        start = blocks * max(c.start_cycles, warps * c.start_warp_cycles) / self.clock
+        return _norm([self.work.steps * period + ends, start], c.sharpness)
 
     def terms(self, bytes_: int) -> Terms:
         """Each resource alone, over all rounds."""
@@ -272,8 +283,12 @@ class _Model:
         cache could not keep."""
         work = self.work
         asked = work.tiles * (work.steps * work.load_bytes + work.store_bytes)
-        if work.dot is None or least <= self.device.cache.value:
-            return float(min(least, asked) if asked else least)
+        if work.dot is None:  # a second walk over a tile finds what the others left of it
+            alive = self.places * asked / work.tiles
+            kept = min(1.0, self.device.cache.value / alive) if alive else 1.0
+            return least + (1 - kept) * max(0.0, asked - least)
+        if least <= self.device.cache.value:
+            return float(least)
         m, n, k = work.dot
         itemsize = work.load_bytes / ((m + n) * k)
         places = self.places

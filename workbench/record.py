@@ -242,5 +242,3 @@ def dumps(value: Any) -> str:
 def loads(line: str) -> Any:
     """The object that `dumps` wrote. Raises ValueError on anything else."""
     return from_plain(json.loads(line))
-
-

@@ -157,3 +157,11 @@ def _variables(svg: str) -> str:
     for name, sentinel in _SENTINELS.items():
         svg = svg.replace(sentinel, f"var(--{name})")
     return svg
+
+
+if __name__ == "__main__":  # this copy is `__main__`; the real module is imported by the CLI
+    import sys
+
+    from workbench.cli import main
+
+    raise SystemExit(main(["report", *sys.argv[1:]]))

@@ -134,13 +134,14 @@ class Spec:
 
         refuse(config, limits, *, itemsize, **sizes) says in one sentence why this config cannot
         run there, or None. work(config, limits, *, itemsize, **sizes) describes the launch for
-        the analytic model. defaults maps an architecture (`gfx942`) to its default config where
-        the dataclass' own does not suit it.
+        the analytic model. defaults maps a dtype (`fp32`) or an architecture (`gfx942`) to its
+        default config where the dataclass' own does not suit it; the dtype comes first.
         """
 
         def add(launch: Callable[..., Any]) -> Impl:
             named = name or launch.__name__
-            made = Impl(self, named, launch, backend, config or NoKnobs, refuse, work, defaults or {})
+            chosen = config or NoKnobs
+            made = Impl(self, named, launch, backend, chosen, refuse, work, defaults or {})
             self.impls.append(made)
             return made
 
@@ -175,9 +176,9 @@ class Impl:
             return self.launch(*inputs)
         return self.launch(*inputs, config=config or self.config())
 
-    def default(self, limits: Limits) -> Any:
+    def default(self, limits: Limits, dtype: str) -> Any:
         """The config that runs when nobody chose one, on a device with these limits."""
-        return self.defaults.get(limits.arch) or self.config()
+        return self.defaults.get(dtype) or self.defaults.get(limits.arch) or self.config()
 
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
         """Every config; knobs outside `vary` keep the value they have in `default`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 
 def quantile(samples: Sequence[float], q: float) -> float:
@@ -56,24 +57,25 @@ def autocorrelation(samples: Sequence[float]) -> float:
         return 0.0
     mean = sum(samples) / len(samples)
     spread = sum((s - mean) ** 2 for s in samples)
-    together = sum((a - mean) * (b - mean) for a, b in zip(samples, samples[1:], strict=False))
+    together = sum((a - mean) * (b - mean) for a, b in pairwise(samples))
     return together / spread if spread else 0.0
 
 
 @lru_cache(maxsize=4096)
 def _rank(n: int, confidence: float) -> int:
-    """Largest r with P(r < B <= n - r - 1 ...) >= confidence for B ~ Binomial(n, 1/2)."""
+    """Largest r with P(B <= r) <= (1 - confidence) / 2 for B ~ Binomial(n, 1/2), the number of
+    samples below the median: it lies below the sample of rank r (from 0) when B <= r."""
     if n == 0:
         raise ValueError("no samples, no interval")
     log_half = n * math.log(2)
     below, rank = 0.0, 0
-    for r in range((n - 1) // 2 + 1):  # P(B <= r) must stay under (1 - confidence) / 2
+    for r in range((n - 1) // 2 + 1):
         log_choose = math.lgamma(n + 1) - math.lgamma(r + 1) - math.lgamma(n - r + 1)
         below += math.exp(log_choose - log_half)
         if below > (1 - confidence) / 2:
             break
-        rank = r + 1
-    return min(rank, (n - 1) // 2)
+        rank = r
+    return rank
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:

@@ -20,7 +20,11 @@ def draw(report: str, which: str, out: Path | None, database: str | None) -> Pat
     known = [n for n in names_in("workbench.reports") if not n.endswith("_figures")]
     if report not in known:
         raise ReportError(unknown("report", report, known))
-    run, outcomes = _from_file(Path(which)) if which.endswith(".jsonl") else _from(which, database)
+    file = Path(which)
+    if which.endswith(".jsonl") or file.is_file():
+        run, outcomes = _from_file(file)
+    else:
+        run, outcomes = _from(which, database)
     html = import_module(f"workbench.reports.{report}").page(run, outcomes)
     return write_page(out or Path("results") / run.id / "report.html", html).resolve()
 

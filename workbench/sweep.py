@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, as_completed
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from workbench import catalog, predict
 from workbench.backend.protocol import Backend, Candidate, Problem, Refusal, Timed
@@ -58,6 +58,16 @@ class Earlier:
 
     first: Mapping[str, Outcome] = field(default_factory=dict)
     final: Mapping[str, Outcome] = field(default_factory=dict)
+    hot: Mapping[str, Outcome] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What begins now and may take longer than one config: a `race` or `final` of so many, or
+    the winner once more on `hot` data."""
+
+    what: Phase | Literal["race"]
+    of: int
 
 
 class NothingToSweep(ValueError):
@@ -80,12 +90,12 @@ def plan(
         identity.candidate(i, i.config(), False) for i in problem.spec.impls if i.backend == "torch"
     ]
     for impl in impls:
-        default = impl.default(device.limits)
+        default = impl.default(device.limits, problem.dtype)
+        # what runs when nobody chose: the first Impl of the file, at its own default
+        first = default if impl is impls[0] else None
         for config in dict.fromkeys((*impl.space(default, knobs), default)):
-            candidate = identity.candidate(impl, config, config == default)
-            why = impl.refuse(
-                config, device.limits, itemsize=ITEMSIZE[problem.dtype], **problem.sizes
-            )
+            candidate = identity.candidate(impl, config, config == first)
+            why = _refused(candidate, problem, device)
             if why is None:
                 legal.append(candidate)
             else:
@@ -96,14 +106,26 @@ def plan(
     return Plan(run, problem, sweep, kept, refused, baselines, len(legal) - len(kept))
 
 
+def _refused(candidate: Candidate, problem: Problem, device: Device) -> str | None:
+    """What the kernel itself says against a config. A `refuse` that fails is a reason too."""
+    itemsize = ITEMSIZE[problem.dtype]
+    try:
+        return candidate.impl.refuse(
+            candidate.config, device.limits, itemsize=itemsize, **problem.sizes
+        )
+    except Exception as error:
+        return f"`refuse` of {candidate.impl.title} failed ({type(error).__name__}: {error})"
+
+
 def _nothing(problem: Problem, refused: Sequence[Failure], knobs: Sequence[Knob]) -> str:
     if not refused:
         words = " or ".join(k.__name__ for k in knobs)
         return f"{problem.kernel} declares no knob of the kind {words}; try the sweep `full`."
     reasons = [f.reason for f in refused]
     usual = max(set(reasons), key=reasons.count)
+    sizes = ",".join(f"{axis}={extent}" for axis, extent in problem.sizes.items())
     return (
-        f"No config of {problem.kernel} can take {dict(problem.sizes)} in {problem.dtype} on "
+        f"No config of {problem.kernel} can take {sizes} in {problem.dtype} on "
         f"{refused[0].case.device}: {usual}; name other sizes with --sizes."
     )
 
@@ -143,16 +165,16 @@ def _expected(candidate: Candidate, problem: Problem, device: Device) -> float:
     if impl.work is None:
         return math.inf
     itemsize = ITEMSIZE[problem.dtype]
-    work = impl.work(candidate.config, device.limits, itemsize=itemsize, **problem.sizes)
     warps, stages = config.get("num_warps", 4), config.get("num_stages", 1)
-    guess = predict.guess(device, work, problem.dtype, warps=warps, stages=stages)
     try:
+        work = impl.work(candidate.config, device.limits, itemsize=itemsize, **problem.sizes)
+        guess = predict.guess(device, work, problem.dtype, warps=warps, stages=stages)
         return predict.predict(
             device, work, guess, dtype=problem.dtype, stages=stages,
             flops=problem.spec.flops(**problem.sizes),
             bytes_=problem.spec.bytes(problem.sizes, problem.dtype),
         ).predicted_s  # fmt: skip
-    except ValueError:
+    except Exception:  # the device lacks a figure, or the kernel's own `work` failed
         return math.inf
 
 
@@ -206,7 +228,7 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def run(plan: Plan, backend: Backend, earlier: Earlier) -> Iterator[Outcome | Compilation]:
+def run(plan: Plan, backend: Backend, earlier: Earlier) -> Iterator[Outcome | Compilation | Step]:
     """Every outcome as soon as it is known. A config that fails is an outcome, not an end.
 
     What `earlier` holds comes first, marked as of this run, and is not obtained again.
@@ -262,7 +284,10 @@ class _Screen:
 
     def _ended(self, future: Future[Any]) -> Iterator[Outcome]:
         candidate, made = self._waiting.pop(future)
-        found = future.result()
+        try:
+            found = future.result()
+        except Exception as error:  # whatever it was, it costs this config and no other
+            found = Refusal("measure", f"{type(error).__name__}: {error}")
         self._finished[candidate.key] = found
         if isinstance(found, Timed):
             seconds = _seconds(found)
@@ -285,7 +310,7 @@ def _seconds(found: Timed) -> float:
 
 def _finals(
     plan: Plan, backend: Any, known: Mapping[str, Outcome], earlier: Earlier
-) -> Iterator[Outcome]:
+) -> Iterator[Outcome | Step]:
     """Race the best of the screen, then set the finalists, the default and the baselines against
     each other; at last the winner on data that the cache may hold."""
     identity = _Identity(plan.run, plan.problem, backend.protocol)
@@ -297,24 +322,25 @@ def _finals(
     if not screened:
         return
     screened.sort(key=lambda r: r.time_s)
-    made = {r.key: Compiled(r.resources, "", (), 1) for r in screened if r.resources}
-    old = [earlier.final.get(key) for key in _expected_finalists(screened, plan)]
-    if old and all(isinstance(o, Record) for o in old) and len({o.run for o in old if o}) == 1:
-        yield from (replace(o, run=plan.run.id) for o in _of_run(earlier.final, old[0]))
+    if old := _standing(screened, plan, earlier):
+        yield from (replace(o, run=plan.run.id) for o in old)
         return
+    made = {r.key: Compiled(r.resources, "", (), 1) for r in screened if r.resources}
     rules = backend.rules
     racing = [by_key[r.key] for r in screened[: rules.race]][::-1]
-    again = dict(zip((c.key for c in racing), backend.race(racing, screened[0].time_s), strict=True))
-    times = {
-        k: min(_seconds(t), known[k].time_s)  # type: ignore[union-attr]
-        for k, t in again.items() if isinstance(t, Timed)
-    }  # fmt: skip
-    best = sorted(times, key=lambda k: times[k])[: rules.finalists]
-    finalists = [by_key[k] for k in best]
-    finalists += [c for c in plan.candidates if c.default and c.key in made and c not in finalists]
-    finalists += plan.baselines
-    estimates = [times.get(c.key, 0.0) or _screen_time(known, c.key) for c in finalists]
-    results = backend.final(finalists, estimates)
+    yield Step("race", len(racing))
+    times = {r.key: r.time_s for r in screened}
+    raced = backend.race(racing, screened[0].time_s)
+    for candidate, again in zip(racing, raced, strict=True):
+        if isinstance(again, Timed):
+            times[candidate.key] = min(_seconds(again), times[candidate.key])
+        else:
+            del times[candidate.key]
+            yield identity.failure(candidate, again, made.get(candidate.key))
+    best = sorted((c.key for c in racing if c.key in times), key=lambda k: times[k])
+    finalists = _finalists(best[: rules.finalists], times, plan)
+    yield Step("final", len(finalists))
+    results = backend.final(finalists, [times.get(c.key, 0.0) for c in finalists])
     outcomes = [
         identity.outcome(c, r, "final", made.get(c.key))
         for c, r in zip(finalists, results, strict=True)
@@ -323,25 +349,31 @@ def _finals(
     timed = [o for o in outcomes if isinstance(o, Record) and not o.case.is_baseline]
     if timed:
         winner = by_key[min(timed, key=lambda o: o.time_s).key]
+        yield Step("hot", 1)
         found = backend.hot(winner)
         if isinstance(found, Timed):
             yield identity.outcome(winner, found, "hot", made.get(winner.key))
 
 
-def _screen_time(known: Mapping[str, Outcome], key: str) -> float:
-    outcome = known.get(key)
-    return outcome.time_s if isinstance(outcome, Record) else 0.0
+def _finalists(best: Sequence[str], times: Mapping[str, float], plan: Plan) -> list[Candidate]:
+    """The best, the default where it has a time, and the library baselines; each once."""
+    wanted = {*best, *(c.key for c in plan.candidates if c.default and c.key in times)}
+    by_key = {c.key: c for c in plan.candidates}
+    rest = [c.key for c in plan.candidates if c.key in wanted and c.key not in best]
+    return [*(by_key[k] for k in (*best, *rest)), *plan.baselines]
 
 
-def _expected_finalists(screened: Sequence[Record], plan: Plan) -> list[str]:
-    """Keys that a stored final must hold to stand for this sweep: the screen's best, the default
-    and every baseline."""
+def _standing(screened: Sequence[Record], plan: Plan, earlier: Earlier) -> list[Outcome]:
+    """An earlier final with its hot time, where it stands for this sweep too: it is of one run
+    and holds the screen's best, the default and every baseline."""
     defaults = [r.key for r in screened if r.default]
-    return [screened[0].key, *defaults, *(b.key for b in plan.baselines)]
-
-
-def _of_run(finals: Mapping[str, Outcome], one: Outcome | None) -> list[Outcome]:
-    return [o for o in finals.values() if one is not None and o.run == one.run]
+    needed = [screened[0].key, *defaults, *(b.key for b in plan.baselines)]
+    old = [earlier.final.get(key) for key in needed]
+    runs = {o.run for o in old if isinstance(o, Record)}
+    if len(runs) != 1 or not all(isinstance(o, Record) for o in old):
+        return []
+    held = (*earlier.final.values(), *earlier.hot.values())
+    return [o for o in held if isinstance(o, Record) and o.run in runs]
 
 
 if __name__ == "__main__":  # this copy is `__main__`; the real module is imported by the CLI

@@ -1,7 +1,8 @@
-"""What a sweep says on the terminal: a bar with counts where one looks, plain lines elsewhere."""
+"""What a sweep says on the terminal: one live line where one looks, plain lines elsewhere."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,28 +11,35 @@ from workbench.record import Outcome, Record, Run
 from workbench.spec import label
 
 if TYPE_CHECKING:
-    from workbench.sweep import Plan
+    from rich.text import Text
+
+    from workbench.sweep import Plan, Step
+
+BAR = 12  # characters
+COUNTED = ("compiled", "duplicate", "wrong", "failed", "measured", "predicted")
+CONCLUDED = ("measured", "predicted", "duplicate", "wrong", "failed", "refused")
+STEPS = {"race": "race of {}", "final": "final of {}", "hot": "the winner, hot"}
 
 
 class Terminal:
-    """Draws to a Rich console; `quiet` says the answer and the page's path, nothing else."""
+    """Writes to standard output; `quiet` says the answer and the page's path, nothing else."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
 
-        self.console = Console(highlight=False, soft_wrap=True)
+        # whole lines for a file or a pipe; words of the compiler's are never taken for markup
+        self.console = Console(highlight=False, markup=False, emoji=False)
+        self.console.soft_wrap = not self.console.is_terminal
         self.quiet = quiet
-        self._bar: Any = None
-        self._task: Any = None
-        self._best: Record | None = None
+        self._live: Any = None
+        self._line = Line()
 
     def begin(self, run: Run, plan: Plan, earlier: int) -> None:
         """Say what was asked and on what, then start the bar."""
         if self.quiet:
             return
-        where = plan_line(run)
         style = "bold yellow" if run.predicted else "bold"
-        self.console.print(where, style=style)
+        self.console.print(plan_line(run), style=style)
         sizes = ", ".join(f"{k} = {v}" for k, v in run.sizes.items())
         self.console.print(f"{run.kernel}, {sizes}, {run.dtype}; sweep {run.name}")
         counts = f"{len(plan.candidates)} configs to try"
@@ -42,69 +50,135 @@ class Terminal:
         if earlier:
             counts += f", {earlier} known from earlier runs"
         self.console.print(counts)
-        if self.console.is_terminal:
-            self._start(len(plan.candidates) - earlier)
+        self._line = Line(len(plan.candidates), earlier)
+        if self.console.is_terminal and not self.console.is_dumb_terminal:
+            self._start()
 
-    def _start(self, total: int) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    def _start(self) -> None:
+        from rich.live import Live
 
-        self._bar = Progress(
-            BarColumn(bar_width=24), TextColumn("{task.completed}/{task.total}"),
-            TextColumn("{task.fields[counts]}"), TextColumn("{task.fields[best]}"),
-            TimeRemainingColumn(), console=self.console, transient=True,
+        self._live = Live(
+            get_renderable=self._draw, console=self.console, refresh_per_second=5,
+            transient=True, redirect_stdout=False, redirect_stderr=False,
         )  # fmt: skip
-        self._task = self._bar.add_task("", total=total, counts="starting workers", best="")
-        self._bar.start()
+        self._live.start()
+
+    def _draw(self) -> Text:
+        unicode = self.console.encoding.startswith("utf")
+        return self._line.draw(self.console.width - 1, "━─" if unicode else "#-")
 
     def counted(self, counts: Mapping[str, int]) -> None:
         """The counts have changed."""
-        if self._bar is not None:
-            words = ("compiled", "duplicate", "wrong", "failed", "measured", "predicted")
-            text = ", ".join(f"{counts[w]} {w}" for w in words if counts.get(w))
-            self._bar.update(self._task, counts=text)
+        self._line.counts = dict(counts)
 
     def saw(self, outcome: Outcome, counts: Mapping[str, int]) -> None:
         """One more outcome."""
-        if isinstance(outcome, Record) and not outcome.case.is_baseline:
-            if self._best is None or (outcome.phase, -outcome.time_s) >= (
-                self._best.phase, -self._best.time_s
-            ) and outcome.phase != "hot":  # fmt: skip
-                self._best = outcome
-        if self._bar is None:
-            return
         self.counted(counts)
-        best = ""
-        if self._best is not None:
-            sign = "" if self._best.measured else "~"
-            words = label(self._best.case.config)
-            best = f"best {sign}{self._best.time_s * 1e6:.1f} us ({words})"
-        done = sum(counts.get(k, 0) for k in ("measured", "predicted", "wrong", "failed"))
-        self._bar.update(self._task, completed=done, best=best)
+        self._line.saw(outcome)
+
+    def step(self, step: Step) -> None:
+        """The configs have been tried; something longer begins."""
+        self._line.step = STEPS[step.what].format(step.of)
 
     def end(self) -> None:
         """Take the bar away."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def stopped(self) -> None:
+        """Ctrl-C: say how far it came, and that nothing of it is lost."""
+        self.end()
+        if not self.quiet:
+            done = f"{self._line.done} of {self._line.total} configs"
+            self.console.print(f"Stopped after {done}; the same command obtains the rest.")
 
     def conclude(
         self, said: str, counts: Mapping[str, int], page: Path, events: Path | None
     ) -> None:
-        """The answer, and where it lies."""
+        """The answer, and where it lies. Paths are kept whole, so that they can be copied."""
         if not self.quiet:
-            words = ("measured", "predicted", "duplicate", "wrong", "failed", "refused")
-            self.console.print(", ".join(f"{counts[w]} {w}" for w in words if counts.get(w)))
+            self.console.print(_words(counts, CONCLUDED))
         self.console.print(said, style="bold")
         if not self.quiet and events is not None:
-            self.console.print(f"events  {events}")
-        self.console.print(f"report  {page.resolve()}")
+            self.console.print(f"events  {events}", soft_wrap=True)
+        self.console.print(f"report  {page.resolve()}", soft_wrap=True)
+
+
+class Line:
+    """The line that lives: how far, what came of it, the best so far, and the time left."""
+
+    def __init__(self, total: int = 0, earlier: int = 0) -> None:
+        self.total, self.earlier = total, earlier
+        self.counts: Mapping[str, int] = {}
+        self.step = ""  # what runs after all configs have been tried
+        self.best: Record | None = None
+        self._seen: set[str] = set()
+        self._started = time.monotonic()
+
+    @property
+    def done(self) -> int:
+        """How many configs have an outcome."""
+        return min(len(self._seen), self.total)
+
+    def saw(self, outcome: Outcome) -> None:
+        """One more outcome; finals outrank the screen, which took fewer samples."""
+        if outcome.case.is_baseline:
+            return
+        if isinstance(outcome, Record) or outcome.stage != "refused":
+            self._seen.add(outcome.key)
+        if isinstance(outcome, Record) and outcome.phase != "hot":
+            ranked = (outcome.phase == "final", -outcome.time_s)
+            if self.best is None or ranked > (self.best.phase == "final", -self.best.time_s):
+                self.best = outcome
+
+    def draw(self, width: int, bar: str = "━─") -> Text:
+        """At most `width` cells. What matters least goes first: the best one's config, the bar,
+        and then the end of the counts."""
+        from rich.text import Text
+
+        said = self.step or _words(self.counts, COUNTED) or "starting workers"
+        known = [f"{self.done}/{self.total}", said, *self._best(), self._left()]
+        config = f"({label(self.best.case.config)})" if self.best else ""
+        parts = [part for part in known if part]
+        line = Text(no_wrap=True, overflow="ellipsis", end="")
+        room = width - len("  ".join(parts))
+        if room >= BAR + 2:
+            full = BAR * self.done // max(1, self.total)
+            line.append(bar[0] * full, "green").append(bar[1] * (BAR - full), "dim").append("  ")
+            room -= BAR + 2
+        if config and room > len(config):
+            parts[2] += f" {config}"
+        elif room < 0:
+            parts[1] = parts[1][: max(0, len(parts[1]) + room - 3)] + "..."
+        line.append("  ".join(parts))
+        line.truncate(width)
+        return line
+
+    def _best(self) -> list[str]:
+        if self.best is None:
+            return []
+        sign = "" if self.best.measured else "~"
+        return [f"best {sign}{self.best.time_s * 1e6:.1f} us"]
+
+    def _left(self) -> str:
+        new = self.done - self.earlier
+        if self.step or new <= 0:
+            return ""
+        spent = time.monotonic() - self._started
+        left = round(spent / new * (self.total - self.done))
+        return f"{left // 60}:{left % 60:02d} left"
+
+
+def _words(counts: Mapping[str, int], words: tuple[str, ...]) -> str:
+    return ", ".join(f"{counts[w]} {w}" for w in words if counts.get(w))
 
 
 def plan_line(run: Run) -> str:
     """The first line: measured here, or predicted for a device that is not."""
     if run.predicted:
         return (
-            f"Times are predicted: no GPU took part. Compiled for {run.device}, checked in Triton's "
-            "interpreter, timed by the analytic model."
+            f"Times are predicted: no GPU took part. Compiled for {run.device}, checked in "
+            "Triton's interpreter, timed by the analytic model."
         )
     return f"Times are measured on {run.environment.gpu or run.device}."

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -23,14 +25,19 @@ class Workers:
 
     def __init__(self, count: int, *, interpreted: bool = False) -> None:
         """`interpreted` workers run Triton kernels in its interpreter, on the CPU."""
+        self._count, self._interpreted = count, interpreted
+        self._pool = self._fresh()
+
+    def _fresh(self) -> Any:
         import pebble
 
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(PRELOADED)
-        self._make = lambda: pebble.ProcessPool(
-            max_workers=count, context=context, initializer=_begin, initargs=(interpreted,)
-        )
-        self._pool = self._make()
+        _start_server()
+        return pebble.ProcessPool(
+            max_workers=self._count, context=context,
+            initializer=_begin, initargs=(self._interpreted,),
+        )  # fmt: skip
 
     def submit(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
         """The task's result to come. It raises what the task raised, TimeoutError after
@@ -43,7 +50,7 @@ class Workers:
     def restart(self) -> None:
         """End every process and begin with fresh ones: after an error that poisons its process."""
         self.close()
-        self._pool = self._make()
+        self._pool = self._fresh()
 
     def close(self) -> None:
         """End every process now."""
@@ -62,15 +69,33 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _start_server() -> None:
+    """Start the process that forks the workers, with Ctrl-C blocked and nothing to write to: it
+    imports for a second or two, and its complaints when it is ended meanwhile mean nothing."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return
+    from multiprocessing import forkserver
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        forkserver.ensure_running()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(null)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _begin(interpreted: bool) -> None:
     """First thing in a worker, before Triton is imported."""
-    import signal
-
     # ptxas' complaints, whole listings of PTX among them, reach the parent as exceptions
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # 3.10 flips the default
     if interpreted:
@@ -86,6 +111,15 @@ def _begin(interpreted: bool) -> None:
     torch.set_num_threads(1)
 
 
+def _end_with_parent() -> None:
+    """A parent killed by force cannot end its workers, and one that hangs would stay for ever."""
+    from multiprocessing.connection import wait
+
+    if (parent := multiprocessing.parent_process()) is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
 def _run(task: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     return task(*args)
 
@@ -96,6 +130,7 @@ def _pass_on(done: Any, given: Future[Any], timeout_s: float) -> None:
 
     if done.cancelled():
         given.cancel()
+    if not given.set_running_or_notify_cancel():  # nobody waits for it any more
         return
     error = done.exception()
     if isinstance(error, ProcessExpired):

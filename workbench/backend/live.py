@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from workbench.backend.processes import compile_all, outcome_of
 from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
@@ -13,9 +13,9 @@ from workbench.compile import Compiled
 from workbench.hardware import Device
 from workbench.measure import worker
 from workbench.measure.protocol import Protocol
-from workbench.record import Environment
+from workbench.record import Environment, Stage
 from workbench.spec import values
-from workbench.workers import Workers, cpu_count
+from workbench.workers import LOST, Workers, cpu_count
 
 BEGIN_TIMEOUT_S = 180.0  # the first import of torch on a cold disk took 60 s
 SCREEN_TIMEOUT_S = 30.0
@@ -36,7 +36,15 @@ class Live:
         self.rules = rules or Protocol()
         self.protocol = self.rules.id
         self._gpu = Workers(1)
-        found = self._gpu.submit(worker.describe, repository, timeout_s=BEGIN_TIMEOUT_S).result()
+        try:
+            asked = self._gpu.submit(worker.describe, repository, timeout_s=BEGIN_TIMEOUT_S)
+            found = asked.result()
+        except LOST as error:
+            self._gpu.close()
+            raise NoGpu(
+                f"the process that asks the GPU what it is {error}; "
+                "see `workbench doctor`, or compile for a target: --device h200"
+            ) from None
         if found is None:
             self._gpu.close()
             raise NoGpu("torch sees no GPU here; name a target to compile for: --device h200")
@@ -83,7 +91,8 @@ class Live:
 
     def _screen(self, candidate: Candidate, best_s: float | None) -> Timed | Refusal:
         task = (worker.screen, choice_of(candidate), best_s)
-        return self._asked(task, SCREEN_TIMEOUT_S)[0]
+        found: Timed | Refusal = self._asked(task, SCREEN_TIMEOUT_S)[0]
+        return found
 
     def race(self, candidates: Sequence[Candidate], best_s: float) -> list[Timed | Refusal]:
         """The best of the screen once more, in the order given."""
@@ -97,7 +106,9 @@ class Live:
         return self._asked(task, FINAL_TIMEOUT_S, len(candidates))
 
     def hot(self, candidate: Candidate) -> Timed | Refusal:
-        return self._asked((worker.hot, choice_of(candidate)), SCREEN_TIMEOUT_S)[0]
+        task = (worker.hot, choice_of(candidate))
+        found: Timed | Refusal = self._asked(task, SCREEN_TIMEOUT_S)[0]
+        return found
 
     def _asked(self, task: tuple[Any, ...], timeout_s: float, many: int = 1) -> list[Any]:
         """Results of a task in the measuring process, which is replaced when it is lost."""
@@ -126,5 +137,6 @@ def choice_of(candidate: Candidate) -> worker.Choice:
 
 def _timed(screened: worker.Screened) -> Timed | Refusal:
     if screened.timing is None:
-        return Refusal(screened.stage or "measure", screened.reason or "gave no time")
+        stage = cast(Stage, screened.stage or "measure")
+        return Refusal(stage, screened.reason or "gave no time")
     return Timed(screened.timing, screened.error, "gpu")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog, predict
-from workbench.backend.processes import compile_all, outcome_of
+from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, outcome_of
 from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
 from workbench.compile import Compiled, first_sentence
 from workbench.environment import fingerprint
@@ -28,8 +28,13 @@ class Offline:
     predicts = True
     protocol = predict.MODEL
 
-    def __init__(self, device: Device, repository: Path | None) -> None:
-        """`repository` holds the kernel: its commit is part of the fingerprint."""
+    def __init__(
+        self, device: Device, repository: Path | None, *,
+        compile_s: float = COMPILE_TIMEOUT_S, interpret_s: float = INTERPRET_TIMEOUT_S,
+    ) -> None:  # fmt: skip
+        """`repository` holds the kernel: its commit is part of the fingerprint. A config that
+        takes longer than `compile_s` to compile or `interpret_s` to check is given up."""
+        self._compile_s, self._interpret_s = compile_s, interpret_s
         self.device = device
         self.environment = fingerprint(None, repository)
         self._compilers = Workers(cpu_count())
@@ -44,7 +49,7 @@ class Offline:
     def compiled(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
-        return compile_all(self._compilers, self._problem, candidates, self.device)
+        return compile_all(self._compilers, self._problem, candidates, self.device, self._compile_s)
 
     def timed(self, candidate: Candidate, compiled: Compiled, best_s: float | None) -> Future[Any]:
         """Warps and stages do not exist in the interpreter, so configs that differ in them alone
@@ -60,7 +65,7 @@ class Offline:
                 values(candidate.config),
                 self._problem.dtype,
                 self.device.limits,
-                timeout_s=INTERPRET_TIMEOUT_S,
+                timeout_s=self._interpret_s,
             )
         given: Future[Any] = Future()
         self._answers[same].add_done_callback(
@@ -81,6 +86,8 @@ class Offline:
                          "interpreter")  # fmt: skip
         except ValueError as unknown:
             return Refusal("measure", str(unknown))
+        except Exception as error:  # from the kernel's own `work`: whoever waits must hear of it
+            return Refusal("measure", f"no prediction: {first_sentence(error)}")
 
     def final(self, candidates: Sequence[Candidate], estimates: Sequence[float]) -> None:
         """A model gives the same answer every time: there is nothing to settle."""

@@ -29,15 +29,14 @@ def compile_task(
 
 
 def compile_all(
-    pool: Workers, problem: Problem, candidates: Sequence[Candidate], device: Device
-) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
+    pool: Workers, problem: Problem, candidates: Sequence[Candidate], device: Device,
+    timeout_s: float = COMPILE_TIMEOUT_S,
+) -> Iterator[tuple[Candidate, Compiled | Refusal]]:  # fmt: skip
     """Compile in parallel; answers in the order in which they come."""
     futures: dict[Future[Any], Candidate] = {}
     for candidate in candidates:
         task = (problem.kernel, candidate.impl.name, values(candidate.config), problem.sizes)
-        future = pool.submit(
-            compile_task, *task, problem.dtype, device, timeout_s=COMPILE_TIMEOUT_S
-        )
+        future = pool.submit(compile_task, *task, problem.dtype, device, timeout_s=timeout_s)
         futures[future] = candidate
     try:
         for future in as_completed(futures):

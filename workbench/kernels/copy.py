@@ -53,7 +53,11 @@ def work(config, limits, *, itemsize, N):
     return Work(tiles=-(-N // config.block_n), steps=1, load_bytes=moved, store_bytes=moved)
 
 
-@copy.impl(Blocks, refuse=refuse, work=work)
+# 64 threads a warp: 8 elements of 16 bits for each make one load of 128 bits
+CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Blocks(block_n=2048))
+
+
+@copy.impl(Blocks, refuse=refuse, work=work, defaults=CDNA)
 def blocks(x, *, config):
     """One program copies `block_n` neighbours."""
     (N,) = x.shape

@@ -108,7 +108,7 @@ def _persistent(
 @dataclass(frozen=True)
 class Tiles:
     block_m: int = tile(16, 256, default=128)
-    block_n: int = tile(16, 256, default=128)
+    block_n: int = tile(16, 256, default=256)
     block_k: int = tile(32, 128, default=64)
     num_warps: int = threads(1, 16, default=8)
     num_stages: int = stages(2, 4, default=3)
@@ -152,9 +152,8 @@ def refuse_tiles(config, limits, *, itemsize, M, N, K):
 def refuse_persistent(config, limits, *, itemsize, M, N, K):
     for axis, extent in (("K", K), ("N", N)):
         if extent * itemsize % 16:
-            return f"a descriptor needs rows of a multiple of 16 bytes; {axis} = {extent} gives " + (
-                f"{extent * itemsize}"
-            )
+            row = f"{axis} = {extent} gives {extent * itemsize}"
+            return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
     return unfit(config, limits, itemsize)
 
 
@@ -180,6 +179,7 @@ RDNA = Tiles(block_m=128, block_n=64, block_k=32, num_warps=4, num_stages=2)
     refuse=refuse_tiles,
     work=work,
     defaults={
+        "fp32": Tiles(64, 64, 32, 8, 2),  # on the vector units, and twice the bytes to hold
         "sm_80": SMALL, "sm_89": SMALL, "sm_120": SMALL, "gfx90a": CDNA, "gfx942": CDNA,
         "gfx950": CDNA, "gfx1100": RDNA,
     },
@@ -204,20 +204,22 @@ def tiles(a, b, *, config):
     refuse=refuse_persistent,
     work=work,
     defaults={
+        "fp32": Persistent(64, 64, 32, 8, 2),
         "sm_80": Persistent(128, 128, 32, 8, 3), "sm_89": Persistent(128, 128, 32, 8, 2),
         "sm_120": Persistent(128, 128, 32, 8, 2), "gfx90a": Persistent(128, 128, 64, 4, 2),
         "gfx942": Persistent(128, 128, 64, 4, 2), "gfx950": Persistent(128, 128, 64, 4, 2),
-        "gfx1100": Persistent(128, 64, 32, 4, 2),
+        "gfx1100": Persistent(128, 64, 32, 8, 2),
     },
 )  # fmt: skip
 def persistent(a, b, *, config):
     """One program a core, which walks its tiles through tensor descriptors: the copy engine
     computes the addresses, and the store of one tile overlaps the loads of the next."""
     (M, K), (_, N) = a.shape, b.shape
-    for name, x in (("a", a), ("b", b)):
-        if x.stride(1) != 1 or x.stride(0) * x.element_size() % 16 or x.data_ptr() % 16:
-            raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
     c = a.new_empty(M, N)
+    for name, x in (("a", a), ("b", b), ("c", c)):
+        dense = x.stride(1) == 1 and x.stride(0) >= x.shape[1]  # a tensor map has no overlap
+        if not dense or x.stride(0) * x.element_size() % 16 or x.data_ptr() % 16:
+            raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
     BM, BN, BK = config.block_m, config.block_n, config.block_k
     programs = min(cores(a), triton.cdiv(M, BM) * triton.cdiv(N, BN))
     _persistent[(programs,)](

@@ -38,8 +38,8 @@ def _rows(
     m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     mask = (m < M) & (n < N)
-    x = tl.load(x_ptr + m * stride_m + n * stride_n, mask, other=0.0).to(tl.float32)
-    w = tl.load(w_ptr + n * stride_w, n < N, other=0.0).to(tl.float32)
+    x = tl.load(x_ptr + m * stride_m + n.to(tl.int64) * stride_n, mask, other=0.0).to(tl.float32)
+    w = tl.load(w_ptr + n.to(tl.int64) * stride_w, n < N, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / N + EPS)
     tl.store(y_ptr + m * N + n, (x * scale * w).to(y_ptr.dtype.element_ty), mask)
 
@@ -50,17 +50,17 @@ def _looped(
     EPS: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     m = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, BLOCK_N)
+    lane = tl.arange(0, BLOCK_N).to(tl.int64)  # a row may be as long as offsets allow
     squares = tl.zeros((BLOCK_N,), tl.float32)
     for start in range(0, N, BLOCK_N):
         n = start + lane
-        x = tl.load(x_ptr + m * stride_m + n.to(tl.int64) * stride_n, n < N, other=0.0)
+        x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=0.0)
         squares += x.to(tl.float32) * x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(squares, axis=0) / N + EPS)
     for start in range(0, N, BLOCK_N):
         n = start + lane
-        x = tl.load(x_ptr + m * stride_m + n.to(tl.int64) * stride_n, n < N, other=0.0)
-        w = tl.load(w_ptr + n.to(tl.int64) * stride_w, n < N, other=0.0)
+        x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=0.0)
+        w = tl.load(w_ptr + n * stride_w, n < N, other=0.0)
         y = x.to(tl.float32) * scale * w.to(tl.float32)
         tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), n < N)
 

@@ -40,7 +40,8 @@ def _rows(x_ptr, y_ptr, M, N, stride_m, stride_n, BLOCK_M: tl.constexpr, BLOCK_N
     m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     mask = (m < M) & (n < N)
-    x = tl.load(x_ptr + m * stride_m + n * stride_n, mask, other=-float("inf")).to(tl.float32)
+    x_ptrs = x_ptr + m * stride_m + n.to(tl.int64) * stride_n
+    x = tl.load(x_ptrs, mask, other=-float("inf")).to(tl.float32)
     e = tl.exp(x - tl.max(x, axis=1, keep_dims=True))
     y = e / tl.sum(e, axis=1, keep_dims=True)
     tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), mask)
@@ -49,12 +50,12 @@ def _rows(x_ptr, y_ptr, M, N, stride_m, stride_n, BLOCK_M: tl.constexpr, BLOCK_N
 @triton.jit
 def _looped(x_ptr, y_ptr, M, N, stride_m, stride_n, BLOCK_N: tl.constexpr):
     m = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, BLOCK_N)
+    lane = tl.arange(0, BLOCK_N).to(tl.int64)  # a row may be as long as offsets allow
     high = tl.full((BLOCK_N,), -float("inf"), tl.float32)  # each lane's own running maximum
     total = tl.zeros((BLOCK_N,), tl.float32)
     for start in range(0, N, BLOCK_N):
         n = start + lane
-        x = tl.load(x_ptr + m * stride_m + n.to(tl.int64) * stride_n, n < N, other=-float("inf"))
+        x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=-float("inf"))
         x = x.to(tl.float32)
         higher = tl.maximum(high, x)
         base = tl.where(higher == -float("inf"), 0.0, higher)  # -inf - -inf would be NaN
@@ -65,7 +66,7 @@ def _looped(x_ptr, y_ptr, M, N, stride_m, stride_n, BLOCK_N: tl.constexpr):
     scale = 1.0 / tl.sum(total * tl.exp(high - base), axis=0)
     for start in range(0, N, BLOCK_N):
         n = start + lane
-        x = tl.load(x_ptr + m * stride_m + n.to(tl.int64) * stride_n, n < N, other=-float("inf"))
+        x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=-float("inf"))
         y = tl.exp(x.to(tl.float32) - base) * scale
         tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), n < N)
 

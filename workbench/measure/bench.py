@@ -76,7 +76,7 @@ class Bench:
         rotation.call()
         rotation.host_s = time.perf_counter() - started
         torch.cuda.synchronize()
-        return min(rotation.samples(3))
+        return min(rotation.samples(3, 0.0))
 
     def window(self, timed: Timed, seconds: float, least: int = 1) -> list[float]:
         """Samples that together last about `seconds`, at least `least` of them."""
@@ -136,9 +136,9 @@ class Rotation:
         self._kept[at] = as_tuple(self.impl(*self.sets[at], config=self.config))
         self._turn += 1
 
-    def samples(self, count: int) -> list[float]:
-        """Seconds of each of `count` calls."""
-        return _event_samples(self.call, count, self.host_s, self.flush)
+    def samples(self, count: int, estimate_s: float) -> list[float]:
+        """Seconds of each of `count` calls, which take about `estimate_s`."""
+        return _event_samples(self.call, count, self.host_s - estimate_s, self.host_s, self.flush)
 
 
 class Flush:
@@ -165,7 +165,7 @@ class Timed:
     def samples(self, count: int) -> list[float]:
         """Seconds a call, `count` times."""
         if self.graph is None:
-            return self.rotation.samples(count)
+            return self.rotation.samples(count, self.estimate_s)
         both = _event_samples(self.graph.replay, count)
         if self.flushes is None:
             return [s / self.calls for s in both]
@@ -174,18 +174,27 @@ class Timed:
 
 
 def _event_samples(
-    call: Callable[[], None], count: int, host_s: float = 50e-6, flush: Flush | None = None
+    call: Callable[[], None],
+    count: int,
+    lag_s: float = 0.0,
+    host_s: float = 50e-6,
+    flush: Flush | None = None,
 ) -> list[float]:
-    """Seconds of each of `count` calls, between two events on the stream. The stream is held back
-    while the host enqueues the batch, so that no launch latency falls between the events: with
-    torch.compile a call of 33 us took the host 80 us, and without the hold it seemed to take 82.
+    """Seconds of each of `count` calls, between two events on the stream.
+
+    The stream is held back while the host gets ahead, so that no launch latency falls between the
+    events: with torch.compile a call of 33 us took the host 80 us. `lag_s` is by how much the host
+    is slower than the device, a call; where it is faster, holding would only let the GPU rest and
+    raise its clock.
     """
-    most = max(1, min(AHEAD, int(LONGEST_HOLD_S / (2 * host_s))))
+    lag_s = max(0.0, lag_s)
+    most = max(1, min(AHEAD, int(LONGEST_HOLD_S / lag_s))) if lag_s else AHEAD
     samples: list[float] = []
     while len(samples) < count:
         batch = min(most, count - len(samples))
         marks = [_marks(i) for i in range(batch)]
-        torch.cuda._sleep(int(HOLD_CYCLES_S * (100e-6 + 1.5 * batch * host_s)))
+        hold_s = 50e-6 + 2 * host_s + 1.5 * batch * lag_s
+        torch.cuda._sleep(int(HOLD_CYCLES_S * hold_s))
         for start, end in marks:
             if flush is not None:
                 flush()

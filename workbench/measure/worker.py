@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog, hardware, stats
-from workbench.measure.protocol import Protocol
 from workbench.environment import fingerprint
+from workbench.measure.protocol import Protocol
 from workbench.record import Environment, Measured
 from workbench.spec import Impl, Sizes
 

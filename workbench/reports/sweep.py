@@ -217,39 +217,52 @@ def _with_unit(value: float | None, unit: str) -> str:
 
 
 def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
-    """The picture of what was varied: a heat map an Impl, or dots where one field varies."""
-    swept = [o for o in stand if not o.case.is_baseline]
-    fields = _varied(run, swept)
-    title = ("Best time" if len(fields) > 1 else "Time") + f" for each {' and '.join(fields[:2])}"
-    if not fields or not any(isinstance(o, Record) for o in swept):
+    """The picture of what was varied: for each Impl a heat map, or dots where one field varies."""
+    panels = []
+    for n, impl in enumerate(board.impls):
+        swept = [o for o in stand if o.case.impl == impl and not o.case.is_baseline]
+        fields = _varied(run, swept)
+        if not fields or not any(isinstance(o, Record) for o in swept):
+            continue
+        if len(fields) == 1:
+            records = [o for o in swept if isinstance(o, Record)]
+            namer = _namer(fields[0], swept)
+            svg = draw.one_field(board, records, fields[0], f"one{n}", namer)
+        else:
+            svg = draw.heat_map(board, swept, (fields[0], fields[1]), impl, f"heat{n}")
+        panels.append(_panel(impl, fields, svg))
+    if not panels:
         return {}
-    if len(fields) == 1:
-        records = [o for o in swept if isinstance(o, Record) and fields[0] in o.case.config]
-        svg = draw.one_field(board, records, fields[0], "one", _namer(fields[0], swept))
-        return {"title": title, "kind": "dots", "fields": fields, "panels": [("", svg)]}
-    pair = (fields[0], fields[1])
-    impls = [i for i in board.impls if any(o.case.impl == i for o in swept)]
-    panels = [
-        (impl, draw.heat_map(board, swept, pair, impl, f"heat{n}"))
-        for n, impl in enumerate(impls)
-        if any({*pair} <= o.case.config.keys() for o in swept if o.case.impl == impl)
-    ]
-    rest = sorted({k for o in swept for k in o.case.config} - {*pair})
-    return {"title": title, "kind": "heat", "fields": pair, "panels": panels, "rest": rest}
+    title = " and ".join(dict.fromkeys(f for p in panels for f in p["fields"]))
+    alike = len({p["fields"] for p in panels}) == 1
+    for panel in panels:
+        panel["caption"] = panel["impl"]
+        if not alike:
+            panel["caption"] += f": {' and '.join(panel['fields'])}"
+    rest = list(dict.fromkeys(f for p in panels for f in p["rest"]))
+    heat = any(len(p["fields"]) > 1 for p in panels)
+    return {"title": f"Best time for each {title}", "heat": heat, "panels": panels, "rest": rest}
+
+
+def _panel(impl: str, fields: Sequence[str], svg: Markup) -> dict[str, Any]:
+    return {"impl": impl, "fields": tuple(fields[:2]), "rest": fields[2:], "svg": svg}
 
 
 def _varied(run: Run, swept: Sequence[Outcome]) -> list[str]:
-    """Fields that took several values, those asked for first, `block_m`, `block_n` before all."""
+    """Fields that took several values: those asked for first, then those that were tuned, and
+    `block_m`, `block_n` before all."""
     values: dict[str, set[int]] = {}
     for outcome in swept:
         for name, value in outcome.case.config.items():
             values.setdefault(name, set()).add(value)
     moving = [name for name, seen in values.items() if len(seen) > 1]
     knobs = {f: k for impl in run.impls.values() for f, k in impl.get("knobs", {}).items()}
-    asked = [f for f in moving if knobs.get(f) in run.vary] or moving
+    asked = [f for f in moving if knobs.get(f) in run.vary]
+    ordered = asked + [f for f in moving if f not in asked]
     if {"block_m", "block_n"} <= {*asked}:
-        asked = ["block_m", "block_n", *(f for f in asked if f not in ("block_m", "block_n"))]
-    return asked
+        first = ["block_m", "block_n"]
+        ordered = first + [f for f in ordered if f not in first]
+    return ordered
 
 
 def _namer(field: str, swept: Sequence[Outcome]) -> Callable[[int], str]:
@@ -393,7 +406,7 @@ def _made() -> list[Column]:
     return [
         of("registers", lambda m: m.registers),
         of("spills, B", lambda m: m.spill_bytes),
-        of("shared, KiB", lambda m: f"{m.shared_bytes / 1024:.4g}"),
+        of("shared, KiB", lambda m: f"{m.shared_bytes / 1024:.3g}"),
         of("occupancy, %", lambda m: f"{m.occupancy * 100:.0f}", best_first="descending"),
         of("limited by", lambda m: m.limiter, text=True),
         of("waves", lambda m: f"{m.waves:.2f}"),

@@ -1,0 +1,119 @@
+"""A sweep on the null side: a kernel that nothing runs, and a session that asks it.
+
+As a program it is a sweep to kill: `python tests/nullside.py KERNEL OUT DATABASE SECONDS`, where
+each config takes so many seconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from workbench.backend.null import Fate, Null
+from workbench.events import read
+from workbench.history import open_history
+from workbench.record import Failure, Outcome, Record, Run
+from workbench.session import Question, Session
+from workbench.terminal import Terminal
+
+KERNEL = '''"""A kernel that nothing runs: 4 x 3 configs, one of them refused, and a baseline."""
+
+from dataclasses import dataclass
+
+from workbench.spec import Spec, Tensor, threads, tile
+
+toy = Spec(
+    name="toy",
+    inputs={"x": Tensor("N")},
+    outputs={"y": Tensor("N")},
+    reference=lambda x: x,
+    flops=lambda N: N,
+    check=[{"N": 7}],
+    bench=[{"N": 1024}],
+)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    block_n: int = tile(16, 128, default=32)
+    num_warps: int = threads(1, 4, default=2)
+
+
+def refuse(config, limits, *, itemsize, N):
+    if config.block_n == 128 and config.num_warps == 1:
+        return "128 elements are too many for one warp"
+    if N % 16:
+        return "N must be a multiple of 16"
+
+
+@toy.impl(Blocks, refuse=refuse)
+def blocks(x, *, config):
+    raise NotImplementedError
+
+
+@toy.impl(backend="torch", name="torch")
+def library(x):
+    return x
+'''
+CONFIGS = 11  # that are not refused
+
+
+def kernel_in(folder: Path) -> Path:
+    """Write the kernel."""
+    path = folder / "toy.py"
+    path.write_text(KERNEL)
+    return path
+
+
+class Asked:
+    """A folder with a kernel, a database and results, and sweeps in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.out = folder, folder / "results"
+        self.kernel = kernel_in(folder)
+        self.url = f"sqlite:///{folder / 'history.db'}"
+        self.code = -1
+        self.null = Null()
+        self.session: Session
+
+    def sweep(
+        self, fate: Callable[[Any], Fate] = lambda c: Fate(), *,
+        predicts: bool = False, begin_error: str | None = None, **more: Any,
+    ) -> list[Outcome]:  # fmt: skip
+        """Sweep once; gives the outcomes."""
+        self.null = Null(fate, predicts=predicts, begin_error=begin_error)
+        asked = Question(**{**self.words(), **more})
+        self.session = Session(asked, Terminal(quiet=True), lambda device, folder: self.null)
+        self.code = self.session.go()
+        return self.session.outcomes
+
+    def words(self) -> dict[str, Any]:
+        return {"sweep": "tile_size", "kernel": str(self.kernel), "out": self.out,
+                "database": self.url}  # fmt: skip
+
+    def logged(self) -> list[Any]:
+        """Runs and outcomes of all events files, in their order."""
+        found = [read(p) for p in sorted(self.out.glob("*/events.jsonl"))]
+        assert not any(one.bad for one in found)
+        return [e for one in found for e in one.events if isinstance(e, (Run, Record, Failure))]
+
+    def stored(self) -> list[Outcome]:
+        """The outcomes of the newest run in the database."""
+        with open_history(self.url) as history:
+            return history.outcomes(history.run("last").id)
+
+    def labels(self, what: str) -> list[str]:
+        """Configs that the side was asked to `compile`, `time`, `race`, `final` or `hot`."""
+        return [name for word, name in self.null.asked if word == what]
+
+
+def main(kernel: str, out: str, database: str, seconds: str) -> int:
+    question = Question("tile_size", kernel, out=Path(out), database=database)
+    null = Null(lambda candidate: Fate(takes_s=float(seconds)))
+    return Session(question, Terminal(quiet=False), lambda device, folder: null).go()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*sys.argv[1:]))

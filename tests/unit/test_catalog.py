@@ -1,0 +1,182 @@
+"""The catalogue finds kernels by name, module and file, and says in a sentence what is wrong."""
+
+import sys
+from textwrap import dedent
+
+import pytest
+
+from workbench import catalog
+from workbench.catalog import CatalogError
+
+GOOD = '''
+"""Twice: y = 2 x."""
+from dataclasses import dataclass
+from workbench.spec import Spec, Tensor, tile
+
+twice = Spec(
+    name="twice",
+    inputs={"x": Tensor("N")},
+    outputs={"y": Tensor("N")},
+    reference=lambda x: 2 * x,
+    flops=lambda N: N,
+    check=[{"N": 3}],
+    bench=[{"N": 4096}],
+)
+
+@dataclass(frozen=True)
+class Blocks:
+    block_n: int = tile(64, 256, default=128)
+
+@twice.impl(Blocks)
+def blocks(x, *, config):
+    return 2 * x
+'''
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    """Write a kernel file and return its path as a person would type it."""
+
+    def write(text, name="mine.py"):
+        path = tmp_path / name
+        path.write_text(dedent(text))
+        return str(path)
+
+    return write
+
+
+def refused(kernel_):
+    with pytest.raises(CatalogError) as caught:
+        catalog.spec_of(kernel_)
+    sentence = str(caught.value)
+    assert sentence.endswith(".") and "\n" not in sentence
+    return sentence
+
+
+# What is found
+
+
+def test_names_are_the_files_of_the_folder():
+    assert {"copy", "matmul", "rms_norm", "softmax"} <= set(catalog.kernel_names())
+    assert catalog.kernel_names() == sorted(catalog.kernel_names())
+    assert catalog.names_in("no_such_package") == []
+
+
+def test_a_users_own_file(kernel):
+    path = kernel(GOOD)
+    spec = catalog.spec_of(path)
+    assert (spec.name, [impl.title for impl in spec.impls]) == ("twice", ["twice.blocks"])
+    assert catalog.spec_of(path) is spec, "a second look must not load the file again"
+
+
+def test_two_files_of_one_name_are_two_kernels(kernel, tmp_path):
+    (tmp_path / "other").mkdir()
+    one, other = kernel(GOOD), kernel(GOOD.replace("twice", "double"), "other/mine.py")
+    assert (catalog.spec_of(one).name, catalog.spec_of(other).name) == ("twice", "double")
+
+
+def test_a_dotted_module(kernel, tmp_path, monkeypatch):
+    (tmp_path / "their_project").mkdir()
+    kernel(GOOD, "their_project/kernels_of_theirs.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert catalog.spec_of("their_project.kernels_of_theirs").name == "twice"
+
+
+def test_a_spec_that_was_imported_is_not_the_files_own(kernel, tmp_path, monkeypatch):
+    kernel(GOOD, "base_of_theirs.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = GOOD.replace("twice", "thrice") + "\nfrom base_of_theirs import twice\n"
+    assert catalog.spec_of(kernel(own, "own.py")).name == "thrice"
+
+
+def test_the_hash_is_that_of_the_file(kernel):
+    one, other = (catalog.module_of(kernel(GOOD + tail, f"{n}.py")) for n, tail in
+                  (("one", ""), ("other", "# changed")))  # fmt: skip
+    assert len(catalog.source_hash(one)) == 16
+    assert catalog.source_hash(one) != catalog.source_hash(other)
+
+
+# What is not
+
+
+@pytest.mark.parametrize(
+    ("asked", "nearest"), [("matmull", "matmul"), ("softmx", "softmax"), ("rmsnorm", "rms_norm")]
+)
+def test_an_unknown_kernel_names_the_nearest(asked, nearest):
+    sentence = refused(asked)
+    assert f"There is no kernel '{asked}'; did you mean {nearest}?" in sentence
+    assert all(name in sentence for name in catalog.kernel_names())
+
+
+def test_an_unknown_kernel_like_none_lists_all():
+    assert "did you mean" not in refused("zzzzzz")
+
+
+def test_an_unknown_impl_names_the_nearest(kernel):
+    spec = catalog.spec_of(kernel(GOOD))
+    assert catalog.impl_of(spec, "blocks").name == "blocks"
+    with pytest.raises(CatalogError, match=r"no impl of twice 'block'; did you mean blocks\?"):
+        catalog.impl_of(spec, "block")
+
+
+@pytest.mark.parametrize("path", ["nowhere/mine.py", "mine.py", "./mine"])
+def test_a_missing_file(path):
+    sentence = refused(path)
+    assert sentence.startswith("There is no kernel file") and "new-kernel" in sentence
+
+
+def test_a_missing_module():
+    assert "ModuleNotFoundError" in refused("no.such.module")
+
+
+def test_a_syntax_error_names_its_line(kernel):
+    sentence = refused(kernel("x = 1\n\ndef broken(:\n    pass\n"))
+    assert "SyntaxError, line 3" in sentence and "mend that first" in sentence
+
+
+def test_an_error_on_import_names_its_line(kernel):
+    assert "ZeroDivisionError, line 4" in refused(kernel("x = 1\n\n\ny = x / 0\n"))
+
+
+def test_an_error_on_import_of_a_module_names_its_line(kernel, tmp_path, monkeypatch):
+    kernel("x = 1\ny = x / 0\n", "broken_of_theirs.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "pack_of_theirs").mkdir()
+    kernel("x = 1\n\ny = x / 0\n", "pack_of_theirs/broken.py")
+    assert "ZeroDivisionError, line 3" in refused("pack_of_theirs.broken")
+
+
+def test_a_file_that_failed_can_be_mended_and_asked_for_again(kernel):
+    path = kernel("1 / 0")
+    refused(path)
+    kernel(GOOD)
+    assert catalog.spec_of(path).name == "twice"
+
+
+@pytest.mark.parametrize(
+    ("text", "lack"),
+    [
+        ("x = 1", "lacks a Spec"),
+        (GOOD.replace("@twice.impl(Blocks)", ""), "lacks an impl"),
+        (GOOD + GOOD.replace("twice", "thrice"), "holds 2 Specs (twice, thrice)"),
+        (GOOD.replace("impl(Blocks)", "impl(Blocks, backend='metal')"), "no Triton impl"),
+        (GOOD.replace('check=[{"N": 3}]', "check=[]"), "names no sizes to check"),
+        (GOOD.replace('bench=[{"N": 4096}]', "bench=[]"), "names no sizes to bench"),
+        (GOOD.replace('{"N": 3}', '{"M": 3}'), "the check sizes {'M': 3} lack N"),
+        (GOOD.replace('{"N": 4096}', "{}"), "the bench sizes {} lack N"),
+    ],
+)
+def test_a_file_that_is_no_kernel_says_what_it_lacks(kernel, text, lack):
+    path = kernel(text)
+    sentence = refused(path)
+    assert lack in sentence and path in sentence
+
+
+def test_a_name_twice_bound_is_one_spec(kernel):
+    assert catalog.spec_of(kernel(GOOD + "\nalias = twice\n")).name == "twice"
+
+
+def test_asking_leaves_nothing_half_loaded(kernel):
+    before = set(sys.modules)
+    refused(kernel("1 / 0", "half.py"))
+    assert not [name for name in set(sys.modules) - before if "half" in name]

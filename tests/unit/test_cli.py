@@ -1,0 +1,227 @@
+"""The command line: exit codes, and errors that are one sentence."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from nullside import Asked
+from synthetic import softmax
+
+from workbench import cli
+from workbench.backend.null import Null
+from workbench.events import EventLog
+from workbench.history import open_history
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda run, outcomes: "<p>page</p>")
+    monkeypatch.setattr("workbench.session.backend_for", lambda device, folder: Null())
+    return Asked(tmp_path)
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A history and an events file with one run, and a bad line among the good ones."""
+    run, outcomes = softmax()
+    url, path = f"sqlite:///{tmp_path / 'h.db'}", tmp_path / "events.jsonl"
+    with open_history(url) as history, EventLog(path) as log:
+        history.add_run(run)
+        log.write(run)
+        for outcome in outcomes:
+            history.add(outcome)
+            log.write(outcome)
+    with path.open("ab") as file:
+        file.write(b"\xff\xfe nonsense\n")
+    return url, path, run
+
+
+def sentence(capsys, *arguments):
+    """Run a command that must fail; gives what it says."""
+    assert cli.main(list(map(str, arguments))) == 2
+    told = capsys.readouterr()
+    assert told.err.startswith("error: ") and told.err.count("\n") == 1, told.err
+    assert "Traceback" not in told.err and told.out == ""
+    return told.err.removeprefix("error: ").strip()
+
+
+def sweep_words(asked):
+    return ("sweep", "tile_size", "--kernel", asked.kernel, "--out", asked.out,
+            "--database", asked.url)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nope"], "No such command 'nope'; see `workbench --help`"),
+        (["sweep"], "Missing argument"),
+        (["sweep", "tile_size", "--nope"], "No such option: --nope"),
+        (["sweep", "tile_size", "--most", "x"], "Invalid value for '--most'"),
+        (["sweep", "tile_size", "--most", "-1"], "Invalid value for '--most'"),
+        (["history", "--limit", "0"], "Invalid value for '--limit'"),
+        (["sweep", "tile_sise"], "There is no sweep 'tile_sise'; did you mean tile_size or"),
+        (["sweep", "full", "--kernel", "sofmax"], "There is no kernel 'sofmax'; did you mean soft"),
+        (["sweep", "full", "--kernel", "no/such.py"], "There is no kernel file no/such.py"),
+        (["sweep", "full", "--kernel", "no.such"], "no.such cannot be imported"),
+        (["report", "swep"], "There is no report 'swep'; did you mean sweep?"),
+        (["report", "sweep", "no.jsonl"], "cannot read the events file no.jsonl"),
+        (["history", "--database", "nonsense"], "the history's URL cannot be understood"),
+        (["new-kernel", "my-gelu"], "'my-gelu' is not a Python name"),
+        (["new-kernel", "gelu", "--folder", "/no/such"], "/no/such/gelu.py cannot be written"),
+    ],
+)
+def test_an_error_is_one_sentence_and_exit_code_2(capsys, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("workbench.history.default_url", lambda: f"sqlite:///{tmp_path / 'h.db'}")
+    assert words in sentence(capsys, *arguments)
+    assert {p.name for p in tmp_path.iterdir()} <= {"h.db", "h.db-wal", "h.db-shm"}
+
+
+def test_an_unknown_device_is_met_with_the_nearest(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("workbench.session.ready", lambda: None)
+    asked = Asked(tmp_path)
+    assert "nearest are h200" in sentence(capsys, *sweep_words(asked), "--device", "h20")
+    assert not asked.out.exists()
+
+
+def test_no_compiler_is_one_sentence(capsys, tmp_path, monkeypatch):
+    asked = Asked(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("workbench.catalog.names_in", lambda package: ["tile_size"])
+    monkeypatch.setattr("workbench.catalog.module_of", lambda kernel: kernel_module(asked))
+    assert "Triton is not installed" in sentence(capsys, *sweep_words(asked))
+
+
+def kernel_module(asked, made=None):
+    """The kernel as a module, by hand: `find_spec` is taken away in that test."""
+    import types
+
+    module = sys.modules.setdefault("toy_by_hand", types.ModuleType("toy_by_hand"))
+    module.__file__ = str(asked.kernel)
+    if not hasattr(module, "toy"):
+        exec(compile(asked.kernel.read_text(), asked.kernel, "exec"), module.__dict__)
+    return module
+
+
+def test_a_mistake_of_ours_is_not_dressed_up(monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr("workbench.template.write_kernel", broken)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["new-kernel", "mine"])
+
+
+def test_a_sweep_from_the_command_line(asked, capsys):
+    assert cli.main(list(map(str, [*sweep_words(asked), "--quiet"]))) == 0
+    said = capsys.readouterr()
+    assert said.err == "" and said.out.count("\n") == 2 and str(asked.out) in said.out
+
+
+def test_ctrl_c_before_the_first_outcome_is_130(asked, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("workbench.session.backend_for", interrupted)
+    assert cli.main(list(map(str, sweep_words(asked)))) == 130
+    assert capsys.readouterr().err.strip() in ("", "stopped")  # some Typers say it, some do not
+    assert not asked.out.exists()
+
+
+def test_a_damaged_events_file_gives_its_good_lines(stored, tmp_path, capsys):
+    _, path, run = stored
+    page = tmp_path / "page.html"
+    assert cli.main(["report", "sweep", str(path), "--out", str(page)]) == 0
+    assert "report  " in capsys.readouterr().out and "softmax" in page.read_text()
+    fresh = f"sqlite:///{tmp_path / 'new.db'}"
+    assert cli.main(["history", "--load", str(path), "--database", fresh]) == 0
+    said = capsys.readouterr().out
+    assert "1 lines unreadable" in said and "line 8: not UTF-8" in said
+    with open_history(fresh) as history:
+        assert len(history.outcomes(run.id)) == 6
+
+
+def test_a_report_of_a_stored_run(stored, tmp_path, capsys):
+    url, _, run = stored
+    page = str(tmp_path / "page.html")
+    for which in ("last", run.id, run.id[:20]):
+        assert cli.main(["report", "sweep", which, "--out", page, "--database", url]) == 0
+    capsys.readouterr()
+    assert "holds no run 'nosuch'" in sentence(
+        capsys, "report", "sweep", "nosuch", "--database", url
+    )
+    (tmp_path / "file").touch()
+    assert "cannot be written" in sentence(
+        capsys, "report", "sweep", "last", "--database", url, "--out", tmp_path / "file" / "p.html"
+    )
+
+
+@pytest.mark.parametrize("command", [("history",), ("report", "sweep")])
+def test_a_damaged_database_is_one_sentence(command, tmp_path, capsys):
+    (tmp_path / "h.db").write_bytes(os.urandom(4000))
+    before = (tmp_path / "h.db").read_bytes()
+    said = sentence(capsys, *command, "--database", f"sqlite:///{tmp_path / 'h.db'}")
+    assert "move that file away" in said
+    assert (tmp_path / "h.db").read_bytes() == before
+
+
+def test_new_kernel_says_what_to_try(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "my kernels"
+    folder.mkdir()
+    assert cli.main(["new-kernel", "my_gelu", "--folder", str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert f"--kernel '{folder / 'my_gelu.py'}'" in said
+    assert "exists" in sentence(capsys, "new-kernel", "my_gelu", "--folder", folder)
+
+
+# As programs
+
+
+def program(*arguments, cwd=ROOT):
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=cwd, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+def test_the_version_is_the_packages():
+    from workbench import __version__
+
+    assert program("workbench.cli", "--version").stdout == f"workbench {__version__}\n"
+
+
+@pytest.mark.parametrize("name", ["sweep", "history", "report", "doctor"])
+def test_a_module_is_its_command(name):
+    done = program(f"workbench.{name}", "--help")
+    assert done.returncode == 0 and f"workbench {name}" in done.stdout, done.stderr
+    wrong = program(f"workbench.{name}", "--nope")
+    assert wrong.returncode == 2 and re.fullmatch(r"error: No such option.*\n", wrong.stderr)
+
+
+def test_help_is_quick():
+    """0.15 s on a laptop of 2024; the best of three, since shared machines stall."""
+    took = []
+    for _ in range(3):
+        started = time.perf_counter()
+        assert program("workbench.cli", "--help").returncode == 0
+        took.append(time.perf_counter() - started)
+    assert min(took) < 0.6, f"{min(took):.2f} s: look at `python -X importtime -m workbench.cli`"
+
+
+def test_a_module_in_the_current_folder_can_be_named(tmp_path, capsys, monkeypatch):
+    """Python puts the folder of the `workbench` script on its path, not the current one."""
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda run, outcomes: "<p>page</p>")
+    monkeypatch.setattr("workbench.session.backend_for", lambda device, folder: Null())
+    asked = Asked(tmp_path)
+    (tmp_path / "pack_of_mine").mkdir()
+    asked.kernel.rename(tmp_path / "pack_of_mine" / "toy.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
+    asked.kernel = "pack_of_mine.toy"
+    assert cli.main(list(map(str, sweep_words(asked)))) == 0

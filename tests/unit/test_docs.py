@@ -1,0 +1,137 @@
+"""What the docs say is so: links lead somewhere, quoted commands parse, constants are the code's.
+
+Nothing quoted is run here.
+"""
+
+import json
+import re
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+import typer
+
+from workbench import cli, events, predict
+from workbench.catalog import names_in
+
+ROOT = Path(__file__).parents[2]
+README, COMMANDS, MODEL = ROOT / "README.md", ROOT / "docs" / "commands.md", ROOT / "docs/model.md"
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def text(page):
+    return page.read_text(encoding="utf-8")
+
+
+def relative(path):
+    return str(path.relative_to(ROOT))
+
+
+# Links
+
+
+def links(page):
+    """Targets of `[words](target)` outside code, without those of the web."""
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", text(page), flags=re.S)
+    found = re.findall(r"\]\(([^)\s]+)\)", prose)
+    return [target for target in found if not target.startswith(("http:", "https:"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_links_lead_somewhere(page):
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        there = page.parent / path if path else page
+        assert there.exists(), f"{relative(page)} links to {target}"
+        if anchor:
+            heads = re.findall(r"^#+ (.*)$", text(there), flags=re.M)
+            assert anchor in [re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in heads]
+
+
+# Commands
+
+
+def commands():
+    return typer.main.get_command(cli.app).commands
+
+
+def quoted(page):
+    """Every command line in a block of code, and every `workbench ...` in the running text that
+    has an option."""
+    blocks = re.findall(r"```\w*\n(.*?)```", text(page), flags=re.S)
+    lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()]
+    prose = re.sub(r"```.*?```", "", text(page), flags=re.S)
+    lines += [word for word in re.findall(r"`([^`\n]+)`", prose) if " --" in word]
+    for line in lines:
+        if command := re.match(r"(?:\S*/)?(?:workbench |python -m workbench\.)(.+)", line):
+            yield tuple(shlex.split(command[1], comments=True))
+
+
+QUOTED = [
+    (page, words)
+    for page in (README, COMMANDS, ROOT / "CONTRIBUTING.md")
+    for words in quoted(page)
+    if words[0] != "hardware"  # a list of devices, which takes nothing
+]
+
+
+@pytest.mark.parametrize(("page", "words"), QUOTED, ids=lambda v: getattr(v, "name", None))
+def test_a_quoted_command_parses(page, words):
+    name, *arguments = words
+    if name.startswith("--"):
+        assert name in [o for p in typer.main.get_command(cli.app).params for o in p.opts]
+        return
+    assert name in commands(), f"{page.name} quotes `workbench {name}`, which is no command"
+    context = commands()[name].make_context(name, list(arguments))  # raises where it does not parse
+    if name in ("sweep", "report"):
+        folder = {"sweep": "workbench.sweeps", "report": "workbench.reports"}[name]
+        assert context.params["name"] in [*names_in(folder), "NAME"]
+
+
+def test_the_readme_shows_the_tour():
+    assert {words[0] for page, words in QUOTED if page == README} >= set(commands())
+
+
+def section(name):
+    """What docs/commands.md says of one command."""
+    found = re.search(rf"^## workbench {name}\b.*?(?=^## )", text(COMMANDS), flags=re.M | re.S)
+    assert found, f"docs/commands.md has no section on `workbench {name}`"
+    return found[0]
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_every_option_is_documented_and_no_other(name):
+    rows = re.findall(r"^\| (`--.*?) \|", section(name), flags=re.M)
+    told = {option for row in rows for option in re.findall(r"--[\w-]+", row)}
+    options = [p for p in commands()[name].params if p.param_type_name == "option"]
+    assert told == {o for p in options for o in (*p.opts, *p.secondary_opts)} - {"--help"}
+
+
+def test_every_sweep_is_documented():
+    assert all(f"| `{name}` |" in section("sweep") for name in names_in("workbench.sweeps"))
+
+
+# Length, events, constants
+
+
+def test_the_readme_fits_on_a_screen():
+    assert len(text(README).splitlines()) <= 70
+
+
+def test_example_events_are_events(tmp_path):
+    blocks = re.findall(r"```json\n(.*?)\n```", text(COMMANDS), flags=re.S)
+    kinds = [json.loads(block.replace("{...}", "{}"))["type"] for block in blocks]
+    known = {kind.__name__ for kind in events.Event.__args__}
+    assert sorted(kinds) == sorted(known), "one example of each type of event"
+    whole = [block for block in blocks if "{...}" not in block]
+    (tmp_path / "events.jsonl").write_text("\n".join(whole) + "\n", encoding="utf-8")
+    found = events.read(tmp_path / "events.jsonl")
+    assert not found.bad and len(found.events) == len(whole)
+
+
+def test_the_models_constants_are_the_codes():
+    told = text(MODEL).split("## Constants")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([\d.e-]+) \|", told, flags=re.M)
+    assert {name: float(value) for name, value in rows} == asdict(predict.CONSTANTS)
+    assert f"`{predict.MODEL}`" in text(ROOT / "docs" / "architecture.md")

@@ -1,0 +1,146 @@
+"""The analytic model against measured tables of one H200, and against plain physics."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections import defaultdict
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench import catalog, stats
+from workbench.hardware import DEVICES, device_named
+from workbench.predict import guess, predict
+from workbench.record import Predicted, Resources
+from workbench.spec import Work
+
+TABLE = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_bf16_2026-11-21.csv.gz"
+H200 = device_named("h200")
+
+# Sizes that no constant was fitted to, then those that were: (least Spearman, most regret of the
+# best among the five predicted best).
+MATMUL = {
+    "M=3584 N=3584 K=3584": (0.90, 0.05),
+    "M=16 N=8192 K=2048": (0.85, 0.05),
+    "M=16384 N=512 K=2048": (0.90, 0.05),
+    "M=4096 N=4096 K=4096": (0.90, 0.05),
+    "M=8192 N=1024 K=4096": (0.90, 0.05),
+    "M=1000 N=3000 K=1500": (0.90, 0.05),
+    "M=16 N=4096 K=4096": (0.85, 0.05),
+}
+
+
+def numbers(text):
+    return {k: int(v) for k, v in (part.split("=") for part in text.split())}
+
+
+@cache
+def tables():
+    found = defaultdict(list)
+    with gzip.open(TABLE, "rt") as file:
+        for row in csv.DictReader(file):
+            found[row["kernel"], row["sizes"]].append(row)
+    return found
+
+
+def resources(row):
+    warps = int(row["threads"]) // 32
+    return Resources(
+        binary=row["binary"], registers=int(row["registers"]), spill_bytes=int(row["spill_bytes"]),
+        shared_bytes=int(row["shared_bytes"]), threads=int(row["threads"]),
+        blocks_per_core=int(row["blocks_per_core"]), occupancy=warps / 64, limiter="registers",
+        programs=int(row["programs"]), waves=1.0, tail=0.0, load_bits=int(row["load_bits"]),
+        matrix_unit=row["matrix_unit"] or None, compile_s=0.0,
+        copy_engine=row["copy_engine"] == "1",
+    )  # fmt: skip
+
+
+def predictions(kernel, sizes):
+    spec, at = catalog.spec_of(kernel), numbers(sizes)
+    for row in tables()[kernel, sizes]:
+        impl = catalog.impl_of(spec, row["impl"])
+        config = numbers(row["config"])
+        work = impl.work(impl.config(**config), H200.limits, itemsize=2, **at)
+        made = predict(
+            H200, work, resources(row), dtype="bf16", flops=spec.flops(**at),
+            bytes_=spec.bytes(at, "bf16"), stages=config.get("num_stages", 1),
+        )  # fmt: skip
+        yield made.predicted_s, float(row["median_us"]) * 1e-6, row["binary"]
+
+
+def agreement(kernel, sizes):
+    """Spearman, and the regret of the best among the five binaries that are predicted best."""
+    rows = list(predictions(kernel, sizes))
+    rho = stats.spearman([p for p, _, _ in rows], [m for _, m, _ in rows])
+    distinct = {b: m for _, m, b in sorted(rows, reverse=True)}
+    first = list(dict.fromkeys(b for _, _, b in sorted(rows)))[:5]
+    return rho, min(distinct[b] for b in first) / min(m for _, m, _ in rows) - 1
+
+
+@pytest.mark.parametrize("sizes", MATMUL)
+def test_matmul_is_ranked_as_an_h200_ranks_it(sizes):
+    least, most = MATMUL[sizes]
+    rho, regret = agreement("matmul", sizes)
+    assert rho >= least
+    assert regret <= most
+
+
+@pytest.mark.parametrize(
+    ("kernel", "sizes", "least"),
+    [("softmax", "M=8192 N=4096", 0.85), ("rms_norm", "M=8192 N=8192", 0.5)],
+)
+def test_rows_are_ranked_as_an_h200_ranks_them(kernel, sizes, least):
+    rho, regret = agreement(kernel, sizes)
+    assert rho >= least
+    assert regret <= 0.05
+
+
+@pytest.mark.parametrize("sizes", MATMUL)
+def test_times_are_of_the_right_size(sizes):
+    ratios = [p / m for p, m, _ in predictions("matmul", sizes)]
+    assert 0.7 < stats.median(ratios) < 1.4
+
+
+LEGAL = st.sampled_from(sorted(DEVICES))
+EDGE = st.sampled_from([16, 32, 64, 128, 256])
+
+
+@given(LEGAL, EDGE, EDGE, EDGE, st.sampled_from([1, 2, 4, 8]), st.integers(1, 5), st.integers(1, 9))
+def test_no_prediction_beats_the_datasheet(name, m, n, k, warps, stages, scale):
+    device = device_named(name)
+    M = N = K = 512 * scale
+    tiles = -(-M // m) * -(-N // n)
+    work = Work(tiles, -(-K // k), (m + n) * k * 2, m * n * 2, (m, n, k))
+    flops, bytes_ = 2 * M * N * K, 6 * M * N
+    made = predict(
+        device, work, guess(device, work, "bf16", warps=warps, stages=stages), dtype="bf16",
+        flops=flops, bytes_=bytes_, stages=stages,
+    )  # fmt: skip
+    assert isinstance(made, Predicted)
+    assert made.predicted_s > flops / device.peaks["bf16"].value
+    assert made.predicted_s > bytes_ / device.dram.value
+
+
+@given(EDGE, EDGE, st.integers(1, 6))
+def test_more_work_takes_longer(m, n, scale):
+    def time(K):
+        work = Work(4096, K // 64, (m + n) * 64 * 2, m * n * 2, (m, n, 64))
+        found = guess(H200, work, "bf16", warps=4, stages=3)
+        return predict(
+            H200, work, found, dtype="bf16", flops=2 * 4096 * m * n * K, bytes_=1 << 26, stages=3
+        ).predicted_s  # fmt: skip
+
+    assert time(512 * scale) < time(512 * (scale + 1))
+
+
+def test_unknown_figures_are_not_guessed():
+    work = Work(1024, 1, 8192, 8192)
+    found = guess(H200, work, "bf16", warps=4, stages=1)
+    nameless = replace(H200, dram=None)
+    with pytest.raises(ValueError, match="memory bandwidth"):
+        predict(nameless, work, found, dtype="bf16", flops=0, bytes_=1 << 20)

@@ -1,0 +1,387 @@
+"""A session on the null side: what is kept, what is not obtained twice, and what an end leaves."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from nullside import CONFIGS, Asked
+
+from workbench.backend.null import Fate
+from workbench.events import Events, RunFinished, read
+from workbench.history import History, HistoryError, open_history
+from workbench.interrupts import Interrupts
+from workbench.record import Failure, Measured, Predicted, Record
+from workbench.session import Question, SessionError, sizes_of, writable
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """Pages take a second to draw and are not what is tested here."""
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda run, outcomes: "<p>page</p>")
+    return Asked(tmp_path)
+
+
+def of(outcomes, phase):
+    return [o for o in outcomes if isinstance(o, Record) and o.phase == phase]
+
+
+def failures(outcomes):
+    return {o.case.config["block_n"]: o for o in outcomes if isinstance(o, Failure)}
+
+
+def by_block(**fates):
+    """Fates by block size."""
+    return lambda c: fates.get(f"n{getattr(c.config, 'block_n', 0)}", Fate())
+
+
+# Kept
+
+
+def test_every_outcome_is_in_both_places_before_the_next_begins(asked):
+    begun = []
+
+    def fate(candidate):
+        if candidate.key not in begun:
+            kept = {o.key for o in asked.logged() if not hasattr(o, "engine")}
+            assert set(begun) <= kept
+            assert set(begun) <= {o.key for o in asked.stored()}
+            begun.append(candidate.key)
+        return Fate()
+
+    asked.sweep(fate)
+    assert len(begun) == CONFIGS + 1, "with the baseline, which is asked for in the final alone"
+
+
+def test_the_events_and_the_database_agree_and_the_page_is_written(asked):
+    outcomes = asked.sweep()
+    assert asked.code == 0
+    assert asked.stored() == outcomes == asked.logged()[1:]
+    (folder,) = asked.out.iterdir()
+    assert {p.name for p in folder.iterdir()} == {"events.jsonl", "report.html"}
+    end = read(folder / "events.jsonl").events[-1]
+    assert isinstance(end, RunFinished) and end.state == "complete"
+    assert end.counts["measured"] == CONFIGS and end.counts["refused"] == 1
+
+
+def test_a_failure_is_kept_with_its_reason_and_ends_nothing(asked):
+    outcomes = asked.sweep(
+        by_block(
+            n16=Fate(compile_error="ptxas gave up"),
+            n32=Fate(wrong="the first wrong element is y[3]"),
+            n64=Fate(raises=OSError("the pipe broke")),
+        )
+    )
+    found = {(o.stage, o.reason) for o in outcomes if isinstance(o, Failure)}
+    assert found == {
+        ("refused", "128 elements are too many for one warp"),
+        ("compile", "ptxas gave up"),
+        ("check", "the first wrong element is y[3]"),
+        ("measure", "OSError: the pipe broke"),
+    }
+    assert asked.stored() == outcomes
+    assert len(of(outcomes, "screen")) == 2
+
+
+def test_a_config_that_fails_after_its_screen_is_kept_as_a_failure(asked):
+    race = asked.sweep(by_block(n16=Fate(time_s=1e-6, race="lost its process")))
+    assert failures(race)[16].reason == "lost its process"
+    assert not [o for o in of(race, "final") if o.case.config.get("block_n") == 16]
+    final = asked.sweep(by_block(n16=Fate(time_s=1e-6, final="drifted")), fresh=True)
+    assert failures(final)[16].reason == "drifted"
+    assert of(final, "hot")[0].case.config["block_n"] != 16
+
+
+def test_all_failures_are_still_a_sweep(asked):
+    outcomes = asked.sweep(lambda c: Fate(wrong="NaN"))
+    assert asked.code == 0 and len(outcomes) == CONFIGS + 1
+    assert not asked.labels("final") and not asked.labels("race")
+
+
+def test_duplicates_are_told_and_not_timed(asked):
+    outcomes = asked.sweep(lambda c: Fate(binary=f"of {c.case.config.get('block_n')}"))
+    screens = of(outcomes, "screen")
+    assert len(screens) == CONFIGS and len(asked.labels("time")) == 4
+    for record in screens:
+        if record.same_as is not None:
+            assert record.same_as["block_n"] == record.case.config["block_n"]
+            assert record.same_as != record.case.config
+    assert sum(r.same_as is None for r in screens) == 4
+    assert asked.session.counts["duplicate"] == CONFIGS - 4
+    assert all(r.same_as is None for r in of(outcomes, "final"))
+
+
+def test_a_duplicate_of_a_wrong_config_is_wrong_too(asked):
+    outcomes = asked.sweep(lambda c: Fate(binary="one", wrong="NaN"))
+    assert sum(isinstance(o, Failure) and o.stage == "check" for o in outcomes) == CONFIGS
+
+
+# Measured and predicted
+
+
+def test_finals_are_for_measured_sides(asked):
+    outcomes = asked.sweep(lambda c: Fate(time_s=1e-4 / getattr(c.config, "block_n", 1)))
+    finals = of(outcomes, "final")
+    assert all(isinstance(o.timing, Measured) for o in outcomes if isinstance(o, Record))
+    assert sum(o.case.is_baseline for o in finals) == 1
+    assert sum(o.default for o in finals) == 1, "the default is in the final though it is slow"
+    (hot,) = of(outcomes, "hot")
+    assert hot.case.config["block_n"] == 128 and hot.timing.regime == "hot"
+
+
+def test_a_predicted_time_stays_predicted_and_has_no_final(asked):
+    outcomes = asked.sweep(predicts=True)
+    records = [o for o in outcomes if isinstance(o, Record)]
+    assert len(records) == CONFIGS
+    assert all(isinstance(o.timing, Predicted) and o.phase == "predict" for o in records)
+    assert not {"race", "final", "hot"} & {what for what, _ in asked.null.asked}
+    assert all(isinstance(o.timing, Predicted) for o in asked.stored() if isinstance(o, Record))
+    measured = asked.sweep()
+    assert len(asked.labels("time")) == CONFIGS, "a prediction never stands for a measurement"
+    assert all(isinstance(o.timing, Measured) for o in measured if isinstance(o, Record))
+
+
+# Not obtained twice
+
+
+def test_a_finished_sweep_run_again_asks_for_nothing(asked):
+    first = asked.sweep()
+    again = asked.sweep()
+    assert asked.null.asked == []
+    plain = {(o.key, getattr(o, "phase", o.case.label)) for o in first}
+    assert plain == {(o.key, getattr(o, "phase", o.case.label)) for o in again}
+    assert len({o.run for o in again}) == 1 and again[0].run != first[0].run
+    assert {o.at for o in of(again, "final")} == {o.at for o in of(first, "final")}
+    asked.sweep()
+    assert asked.null.asked == [], "nor a third time"
+
+
+def test_new_configs_are_obtained_alone(asked):
+    asked.sweep(predicts=True, only=True)
+    before = set(asked.labels("time"))
+    outcomes = asked.sweep(predicts=True)
+    assert before and not before & set(asked.labels("time"))
+    assert len(before) + len(asked.labels("time")) == CONFIGS
+    assert len(of(outcomes, "predict")) == CONFIGS
+
+
+def test_a_new_config_that_is_better_gets_a_new_final(asked):
+    def faster_with_4_warps(candidate):
+        return Fate(time_s=1e-4 / getattr(candidate.config, "num_warps", 1))
+
+    asked.sweep(faster_with_4_warps, only=True)
+    outcomes = asked.sweep(faster_with_4_warps)
+    assert len(asked.labels("final")) > 0
+    assert of(outcomes, "hot")[0].case.config["num_warps"] == 4
+
+
+def test_fresh_obtains_all_again(asked):
+    asked.sweep()
+    asked.sweep(fresh=True)
+    assert len(asked.labels("time")) == CONFIGS and asked.labels("final")
+
+
+@pytest.mark.parametrize(
+    ("fate", "again"),
+    [
+        (Fate(wrong="NaN"), False),
+        (Fate(compile_error="no"), False),
+        (Fate(raises=RuntimeError("lost")), True),
+    ],
+)
+def test_a_lost_process_is_asked_again_a_wrong_answer_is_not(asked, fate, again):
+    asked.sweep(by_block(n16=fate), predicts=True)
+    asked.sweep(by_block(n16=fate), predicts=True)
+    assert bool(asked.labels("time")) is again
+
+
+def test_other_sizes_dtypes_and_sources_are_other_results(asked):
+    asked.sweep(predicts=True)
+    for change in ({"sizes": "N=2048"}, {"dtype": "fp16"}):
+        asked.sweep(predicts=True, **change)
+        assert len(asked.labels("time")) == CONFIGS
+    asked.kernel.write_text(asked.kernel.read_text() + "# changed\n")
+    asked.sweep(predicts=True)
+    assert len(asked.labels("time")) == CONFIGS
+
+
+# Refused before any work
+
+
+def refusal(asked, **more):
+    with pytest.raises(Exception) as told:
+        asked.sweep(**more)
+    assert not asked.out.exists(), "nothing half-written"
+    assert asked.null.asked == []
+    return f"{type(told.value).__name__}: {told.value}"
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"sweep": "tile_sise"}, "SessionError: There is no sweep 'tile_sise'; did you mean tile"),
+        ({"kernel": "matmull"}, "CatalogError: There is no kernel 'matmull'; did you mean matmul?"),
+        ({"impls": ("block",)}, "CatalogError: There is no impl of toy 'block'; did you mean bloc"),
+        ({"impls": ("torch",)}, "SessionError: toy.torch is no Triton kernel"),
+        ({"dtype": "bf61"}, "SessionError: There is no dtype 'bf61'; did you mean bf16 or f"),
+        ({"sizes": "M=3"}, "SessionError: There is no axis of toy 'M'. Known: N."),
+        ({"sizes": "N=x"}, "SessionError: N=x is not a positive whole number; write --sizes N=10"),
+        ({"sizes": "N=0"}, "SessionError: N=0 is not a positive"),
+        ({"sizes": "N=²"}, "SessionError: N=² is not a positive"),
+        ({"sizes": f"N={'9' * 9999}"}, "SessionError: --sizes N=999"),
+        ({"sizes": "N=1500"}, "NothingToSweep: No config of "),
+        ({"sweep": "pipeline", "only": True, "sizes": "N=7"}, "NothingToSweep: No config of "),
+        ({"begin_error": "out of GPU memory"}, "SessionError: The GPU could not take N=1024 (out"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_in_a_sentence(asked, more, words):
+    assert refusal(asked, **more).startswith(words)
+
+
+def test_a_missing_axis_is_named():
+    with pytest.raises(SessionError, match="lacks K, N; write --sizes M=4096,N=4096,K=4096"):
+        sizes_of(matmul_like(), "M=3")
+
+
+def matmul_like():
+    from workbench.spec import Spec, Tensor
+
+    return Spec(
+        "matmul", {"a": Tensor("M K"), "b": Tensor("K N")}, {"c": Tensor("M N")}, lambda a, b: a,
+        lambda M, N, K: 2 * M * N * K, [], [{"M": 4096, "N": 4096, "K": 4096}],
+    )  # fmt: skip
+
+
+def test_places_that_cannot_be_written_are_refused_at_the_start(asked, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for more, option in (
+        ({"out": file}, "--out"),
+        ({"out": file / "deeper"}, "--out"),
+        ({"metrics": file / "events.jsonl"}, "--metrics"),
+        ({"metrics": tmp_path}, "--metrics"),
+    ):
+        said = refusal(asked, **more)
+        assert said.startswith("SessionError: ") and option in said
+    assert file.read_text() == "mine"
+
+
+def test_writable_leaves_nothing_behind(tmp_path):
+    writable(tmp_path / "a" / "b")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_database_is_refused_at_the_start_and_left_alone(asked, tmp_path):
+    (tmp_path / "history.db").write_bytes(os.urandom(5000))
+    before = (tmp_path / "history.db").read_bytes()
+    assert refusal(asked).startswith("HistoryError: ")
+    assert (tmp_path / "history.db").read_bytes() == before
+
+
+def test_no_compiler_is_said(monkeypatch, tmp_path):
+    from workbench.session import ready
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SessionError, match="Triton is not installed"):
+        ready()
+
+
+def test_a_database_that_fails_half_way_loses_nothing_of_the_events(asked, monkeypatch):
+    add, times = History.add, []
+
+    def fails_at_the_fifth(self, outcome):
+        times.append(outcome)
+        if len(times) == 5:
+            raise HistoryError("the disk is full")
+        add(self, outcome)
+
+    monkeypatch.setattr(History, "add", fails_at_the_fifth)
+    with pytest.raises(HistoryError):
+        asked.sweep()
+    assert asked.null.closed
+    assert len(asked.stored()) == 4 and len(asked.logged()) == 6
+    assert list(asked.out.glob("*/report.html")), "the page shows what there is"
+
+
+def test_the_command_repeats_the_question():
+    asked = Question("tile_size", "my kernels/a.py", ("x", "y"), "N=3", "fp16", "h200", True, 0)
+    assert asked.command == (
+        "python -m workbench.sweep tile_size --kernel 'my kernels/a.py' --impl x --impl y"
+        " --sizes N=3 --dtype fp16 --device h200 --most 0 --only"
+    )
+
+
+# Ends
+
+
+def start(asked, seconds):
+    command = [sys.executable, TESTS / "nullside.py", asked.kernel, asked.out, asked.url, seconds]
+    return subprocess.Popen(
+        [*map(str, command)], cwd=TESTS.parent, env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for(asked, many, child, limit_s=20.0):
+    """Until so many configs have been timed."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end and child.poll() is None:
+        found = [read(p) for p in asked.out.glob("*/events.jsonl")] or [Events([], [])]
+        if sum(isinstance(e, Record) for e in found[0].events) >= many:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"no {many} records came: {child.communicate()}")
+
+
+def test_kill_9_loses_the_config_under_way_at_most(asked):
+    child = start(asked, "0.05")
+    wait_for(asked, 4, child)
+    os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()
+    found = [read(p) for p in asked.out.glob("*/events.jsonl")]
+    logged = [e.key for e in found[0].events if isinstance(e, Record)]
+    stored = [o.key for o in asked.stored() if isinstance(o, Record)]
+    assert 4 <= len(logged) < CONFIGS and len(logged) - len(stored) in (0, 1)
+    with open_history(asked.url) as history:
+        assert history.state(history.run("last").id) == "running"
+    outcomes = asked.sweep()
+    assert len(asked.labels("time")) == CONFIGS - len(stored)
+    assert len(of(outcomes, "screen")) == CONFIGS
+
+
+def test_ctrl_c_keeps_all_so_far_and_writes_the_page(asked):
+    child = start(asked, "0.1")
+    wait_for(asked, 3, child)
+    os.kill(child.pid, signal.SIGINT)
+    said, complained = child.communicate(timeout=20)
+    assert child.returncode == 130, complained
+    assert "Traceback" not in complained and "report  " in said
+    assert re.search(r"Stopped after \d of 11 configs; the same command obtains the rest", said)
+    (folder,) = asked.out.iterdir()
+    assert "<html" in (folder / "report.html").read_text()
+    events = read(folder / "events.jsonl").events
+    assert isinstance(events[-1], RunFinished) and events[-1].state == "interrupted"
+    logged = [o for o in asked.logged() if isinstance(o, (Record, Failure))]
+    assert logged == asked.stored() and 3 < len(logged) < CONFIGS + 1
+    with pytest.raises(ProcessLookupError):
+        os.killpg(child.pid, 0)  # it was a group of its own, and nobody of it is left
+
+
+def test_ctrl_c_waits_until_both_places_have_the_outcome():
+    done = []
+    with pytest.raises(KeyboardInterrupt), Interrupts() as interrupts:
+        with interrupts.later():
+            signal.raise_signal(signal.SIGINT)
+            done.append("events")
+            done.append("database")
+        done.append("more")
+    assert done == ["events", "database"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt), Interrupts():
+        signal.raise_signal(signal.SIGINT)

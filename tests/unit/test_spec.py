@@ -1,0 +1,198 @@
+"""Specs, Impls, knobs and labels: the plain values that everything else is built on."""
+
+import itertools
+from dataclasses import FrozenInstanceError, dataclass, fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.spec import (
+    ITEMSIZE,
+    Limits,
+    NoKnobs,
+    Spec,
+    Tensor,
+    among,
+    label,
+    stages,
+    threads,
+    tile,
+    values,
+)
+
+LIMITS = Limits("sm_90", 32, 232448, 255, 1024, 132)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    block_m: int = tile(16, 64, default=32)
+    block_n: int = tile(32, 128, default=64)
+    num_warps: int = threads(4, 8, default=4)
+    num_stages: int = stages(2, 4, default=3)
+    group_m: int = among(1, 8, default=8)
+
+
+def a_spec(**changed):
+    said = {
+        "name": "scale",
+        "inputs": {"x": Tensor("M N"), "s": Tensor("M 1", dtype="fp32")},
+        "outputs": {"y": Tensor("M N"), "z": Tensor("N K")},
+        "reference": lambda x, s: x * s,
+        "flops": lambda M, N, K: M * N,
+        "check": [{"M": 1, "N": 1, "K": 1}],
+        "bench": [{"M": 64, "N": 64, "K": 64}],
+    }
+    return Spec(**{**said, **changed})
+
+
+def an_impl(**said):
+    spec = a_spec()
+    return spec.impl(Tiles, **said)(lambda x, s, *, config: (x, s, config))
+
+
+# Sizes and bytes
+
+
+def test_axes_stand_in_order_of_appearance_and_numbers_are_none():
+    assert a_spec().axes == ("M", "N", "K")
+
+
+@given(st.fixed_dictionaries({axis: st.integers(1, 9999) for axis in "MNK"}))
+def test_bytes_count_every_tensor_once_in_its_own_dtype(sizes):
+    M, N, K = (sizes[axis] for axis in "MNK")
+    for dtype, width in ITEMSIZE.items():
+        assert a_spec().bytes(sizes, dtype) == width * (2 * M * N + N * K) + 4 * M
+
+
+def test_shape_takes_numbers_and_names():
+    assert Tensor("M 3 N").shape({"M": 5, "N": 7}) == (5, 3, 7)
+    with pytest.raises(KeyError):
+        Tensor("M N").shape({"M": 5})
+
+
+def test_every_spec_has_its_own_impls():
+    first, second = a_spec(), a_spec()
+    first.impl(Tiles)(lambda x, s, *, config: x)
+    assert (len(first.impls), second.impls) == (1, [])
+
+
+# Knobs
+
+
+@given(st.integers(0, 12), st.integers(0, 6), st.data())
+def test_tile_and_threads_are_all_powers_of_two_between(low, more, data):
+    powers = tuple(2**e for e in range(low, low + more + 1))
+    default = data.draw(st.sampled_from(powers))
+    for word in (tile, threads):
+        field = word(powers[0], powers[-1], default)
+        assert field.metadata["choices"] == powers
+        assert (field.metadata["knob"], field.default) == (word, default)
+
+
+@given(st.integers(1, 8), st.integers(0, 8))
+def test_stages_are_every_number_between(low, more):
+    assert stages(low, low + more, low).metadata["choices"] == tuple(range(low, low + more + 1))
+
+
+@pytest.mark.parametrize(
+    "declared", [lambda: tile(16, 64, 48), lambda: stages(2, 4, 5), lambda: among(1, 8, default=2)]
+)
+def test_a_default_outside_the_choices_is_refused(declared):
+    with pytest.raises(ValueError, match="not among the choices"):
+        declared()
+
+
+def test_configs_are_frozen_and_compare_by_value():
+    assert Tiles() == Tiles(block_m=32) and hash(Tiles()) == hash(Tiles())
+    with pytest.raises(FrozenInstanceError):
+        Tiles().block_m = 64
+
+
+# Space
+
+CHOICES = {
+    "block_m": (16, 32, 64), "block_n": (32, 64, 128), "num_warps": (4, 8),
+    "num_stages": (2, 3, 4), "group_m": (1, 8),
+}  # fmt: skip
+WORDS = {"tile": tile, "threads": threads, "stages": stages, "among": among}
+
+
+def test_knobs_and_choices_are_told_by_field():
+    impl = an_impl()
+    assert impl.choices() == CHOICES
+    assert list(impl.knobs().values()) == ["tile", "tile", "threads", "stages", "among"]
+
+
+@given(st.sets(st.sampled_from(list(WORDS))), st.data())
+def test_space_varies_what_was_asked_and_keeps_the_rest(words, data):
+    impl = an_impl()
+    default = Tiles(**{k: data.draw(st.sampled_from(v)) for k, v in CHOICES.items()})
+    vary = [WORDS[word] for word in words]
+    found = [tuple(values(c).values()) for c in impl.space(default, vary)]
+    expected = itertools.product(*(
+        CHOICES[name] if not vary or impl.knobs()[name] in words else (getattr(default, name),)
+        for name in CHOICES
+    ))  # fmt: skip
+    assert found == list(expected)
+    assert tuple(values(default).values()) in found
+
+
+def test_a_library_has_one_config():
+    spec = a_spec()
+    impl = spec.impl(backend="torch", name="torch")(lambda x, s: x + s)
+    assert list(impl.space(impl.config())) == [NoKnobs()]
+    assert (impl.title, impl.knobs(), impl(1, 2)) == ("scale.torch", {}, 3)
+
+
+# Impls
+
+
+def test_an_impl_is_named_after_its_launcher_unless_told():
+    def split_k(x, s, *, config):
+        return x
+
+    assert a_spec().impl(Tiles)(split_k).title == "scale.split_k"
+    assert a_spec().impl(Tiles, name="wide")(split_k).title == "scale.wide"
+
+
+def test_a_call_without_a_config_takes_the_default():
+    impl = an_impl()
+    assert impl(1, 2) == (1, 2, Tiles())
+    assert impl(1, 2, config=Tiles(block_m=16))[2].block_m == 16
+
+
+def test_the_default_is_that_of_the_architecture():
+    impl = an_impl(defaults={"gfx942": Tiles(num_stages=2)})
+    assert impl.default(LIMITS, "bf16") == Tiles()
+    assert impl.default(Limits("gfx942", 64, 65536, 512, 1024, 304), "bf16") == Tiles(num_stages=2)
+
+
+def test_refuse_says_nothing_unless_told():
+    assert an_impl().refuse(Tiles(), LIMITS, itemsize=2, M=1, N=1, K=1) is None
+
+
+# Labels
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (values(Tiles()), "32x64, 4 warps, 3 stages, group_m 8"),
+        ({"block_n": 1024, "num_warps": 4}, "1024, 4 warps"),
+        ({"num_warps": 1}, "1 warps"),
+        ({"split": 2}, "split 2"),
+        ({}, "as the library chooses"),
+    ],
+)
+def test_label(config, expected):
+    assert label(config) == expected
+
+
+@given(*[st.builds(Tiles, **{k: st.sampled_from(v) for k, v in CHOICES.items()})] * 2)
+def test_labels_tell_configs_apart(one, other):
+    assert (label(values(one)) == label(values(other))) == (one == other)
+
+
+def test_values_are_plain_and_in_order():
+    assert list(values(Tiles())) == [f.name for f in fields(Tiles)]

@@ -1,0 +1,238 @@
+"""The sweep itself: what is planned, what is left out, and the order of what comes."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from nullside import CONFIGS, kernel_in
+
+from workbench import catalog
+from workbench.backend.null import ENVIRONMENT, Fate, Null
+from workbench.backend.protocol import Problem
+from workbench.hardware import device_named
+from workbench.measure.protocol import Protocol
+from workbench.record import Failure, Record, Run
+from workbench.spec import Work, among, stages, threads, tile
+from workbench.sweep import (
+    Compilation,
+    Earlier,
+    NothingToSweep,
+    Step,
+    Sweep,
+    group_of,
+    plan,
+    run,
+    thinned,
+)
+
+H200 = device_named("h200")
+RUN = Run(
+    "r", "sweep", "tile_size", "", "2026-11-21T09:30:00+00:00", "toy", {"N": 1024}, "bf16", "h200",
+    False, (), (), {}, {}, ENVIRONMENT,
+)  # fmt: skip
+TILES = Sweep(vary=[tile], tune=[threads])
+
+
+@pytest.fixture
+def problem(tmp_path):
+    kernel = str(kernel_in(tmp_path))
+    return Problem(kernel, catalog.spec_of(kernel), {"N": 1024}, "bf16")
+
+
+def planned(problem, sweep=TILES, **more):
+    impls = [i for i in problem.spec.impls if i.backend == "triton"]
+    return plan(RUN, problem, sweep, impls, H200, "p1", **more)
+
+
+def points(candidates):
+    return [(c.config.block_n, c.config.num_warps) for c in candidates]
+
+
+def test_a_plan_holds_all_that_is_legal_and_why_the_rest_is_not(problem):
+    made = planned(problem)
+    assert len(made.candidates) == CONFIGS and made.left_out == 0
+    assert [f.reason for f in made.refused] == ["128 elements are too many for one warp"]
+    assert [b.case.impl for b in made.baselines] == ["torch"]
+    assert points(c for c in made.candidates if c.default) == [(32, 2)]
+    assert len({c.key for c in made.candidates}) == CONFIGS
+
+
+def test_only_holds_what_would_be_tuned(problem):
+    made = planned(problem, only=True)
+    assert points(made.candidates) == [(n, 2) for n in (16, 32, 64, 128)]
+
+
+def test_the_default_is_tried_even_where_the_space_lacks_it(problem):
+    """An Impl may have another default on this device, outside of what its knobs declare."""
+    (impl,) = (i for i in problem.spec.impls if i.backend == "triton")
+    other = replace(impl, defaults={H200.limits.arch: impl.config(block_n=48, num_warps=2)})
+    made = plan(RUN, problem, TILES, [other], H200, "p1")
+    assert points(c for c in made.candidates if c.default) == [(48, 2)]
+    assert len(made.candidates) == CONFIGS + 1
+
+
+def test_a_sweep_of_knobs_that_nobody_declared_keeps_the_default(problem):
+    made = planned(problem, Sweep(vary=[stages]))
+    assert points(made.candidates) == [(32, 2)]
+
+
+def test_sizes_that_no_config_takes_are_refused_in_a_sentence(problem):
+    odd = replace(problem, sizes={"N": 1000})
+    with pytest.raises(NothingToSweep) as told:
+        planned(odd)
+    assert "can take N=1000 in bf16 on h200: N must be a multiple of 16; name other" in str(
+        told.value
+    )
+
+
+def test_a_refuse_that_fails_is_a_reason(problem):
+    (impl,) = (i for i in problem.spec.impls if i.backend == "triton")
+
+    def refuse(config, limits, *, itemsize, N):
+        return {}[N] if config.block_n == 16 else None
+
+    made = plan(RUN, problem, TILES, [replace(impl, refuse=refuse)], H200, "p1")
+    assert {f.reason for f in made.refused} == {"`refuse` of toy.blocks failed (KeyError: 1024)"}
+    assert len(made.candidates) == 9
+
+
+# Thinned
+
+
+@pytest.fixture
+def modelled(problem):
+    """The kernel with a model that favours few warps, so that the ranking is known."""
+    (impl,) = (i for i in problem.spec.impls if i.backend == "triton")
+
+    def work(config, limits, *, itemsize, N):
+        if config.block_n == 64:
+            raise ZeroDivisionError("a model that fails")
+        moved = config.block_n * itemsize * config.num_warps
+        return Work(tiles=N // config.block_n, steps=1, load_bytes=moved, store_bytes=moved)
+
+    impl = replace(impl, work=work)
+    made = plan(RUN, problem, TILES, [impl], H200, "p1")
+    return made.candidates, problem
+
+
+@pytest.mark.parametrize("most", range(5, CONFIGS + 2))
+def test_every_value_of_the_varied_knobs_and_the_default_stay(modelled, most):
+    legal, problem = modelled
+    kept = thinned(legal, most, [tile], problem, H200)
+    assert len(kept) == min(most, CONFIGS)
+    assert {c.config.block_n for c in kept} == {16, 32, 64, 128}
+    assert any(c.default for c in kept)
+    assert kept == [c for c in legal if c in kept], "in the order of the plan"
+
+
+def test_no_limit_keeps_all(modelled):
+    legal, problem = modelled
+    assert thinned(legal, 0, [tile], problem, H200) == legal
+    assert thinned(legal, math.inf, [tile], problem, H200) == legal
+
+
+def test_the_default_stays_when_one_is_asked_for(modelled):
+    legal, problem = modelled
+    assert points(thinned(legal, 1, [tile], problem, H200)) == [(32, 2)]
+
+
+def test_what_was_left_out_is_counted(problem):
+    made = planned(problem, most=5)
+    assert len(made.candidates) == 5 and made.left_out == CONFIGS - 5
+
+
+def test_a_group_is_the_values_of_the_varied_knobs(problem):
+    one = planned(problem).candidates[0]
+    n, w = one.config.block_n, one.config.num_warps
+    assert group_of(one, [tile]) == ("blocks", n)
+    assert group_of(one, [tile, threads]) == ("blocks", n, w)
+    assert group_of(one, [among]) == ("blocks",)
+
+
+# Run
+
+
+def kinds(found):
+    return [type(f).__name__ for f in found]
+
+
+def test_what_is_known_comes_first_and_is_not_obtained(problem):
+    made, null = planned(problem), Null(predicts=True)
+    first = [o for o in run(made, null, Earlier()) if isinstance(o, Record)]
+    known = {o.key: replace(o, run="old") for o in first[:4]}
+    later = Null(predicts=True)
+    found = list(run(made, later, Earlier(first=known)))
+    assert kinds(found[:5]) == ["Failure"] + ["Record"] * 4
+    assert all(o.run == "r" for o in found if isinstance(o, Record))
+    assert len([w for w, _ in later.asked if w == "time"]) == CONFIGS - 4
+
+
+def test_one_that_hangs_keeps_nobody_waiting(problem):
+    made = planned(problem)
+    null = Null(lambda c: Fate(hangs=c.config.block_n == 16 and c.config.num_warps == 1),
+                predicts=True)  # fmt: skip
+    outcomes, stream = [], run(made, null, Earlier())
+    while len(outcomes) < CONFIGS:  # one is refused, and all but one are done
+        found = next(stream)
+        if not isinstance(found, Compilation):
+            outcomes.append(found)
+    assert (16, 1) not in [(o.case.config["block_n"], o.case.config["num_warps"]) for o in outcomes]
+    null.release()
+    assert len(list(stream)) == 1
+
+
+def test_duplicates_of_one_that_hangs_wait_for_it_alone(problem):
+    made = planned(problem)
+    null = Null(lambda c: Fate(hangs=c.config.block_n == 16, binary=str(c.config.block_n)),
+                predicts=True)  # fmt: skip
+    stream = run(made, null, Earlier())
+    seen = [f for f in (next(stream) for _ in range(1 + CONFIGS + 8)) if isinstance(f, Record)]
+    assert len(seen) == 8 and all(o.case.config["block_n"] != 16 for o in seen)
+    null.release()
+    assert [o.same_as is None for o in stream] == [True, False, False]
+
+
+def test_the_steps_of_a_measured_sweep_are_told(problem):
+    rules = Protocol(race=4, finalists=2)
+    null = Null(lambda c: Fate(time_s=1e-6 * getattr(c.config, "block_n", 1)), rules=rules)
+    found = list(run(planned(problem), null, Earlier()))
+    assert [f for f in found if isinstance(f, Step)] == [
+        Step("race", 4), Step("final", 4), Step("hot", 1),
+    ]  # fmt: skip
+    finals = [f.case.config.get("block_n") for f in found if getattr(f, "phase", "") == "final"]
+    assert finals[:2] == [16, 16] and finals[2:] == [32, None], "then the default and the baseline"
+    assert found[-1].phase == "hot"
+
+
+def test_a_final_of_another_best_does_not_stand(problem, tmp_path):
+    made = planned(problem)
+    first = [o for o in run(made, Null(), Earlier()) if isinstance(o, Record)]
+    screens = {o.key: o for o in first if o.phase == "screen"}
+    finals = {o.key: o for o in first if o.phase == "final"}
+    again = Null()
+    list(run(made, again, Earlier(screens, finals)))
+    assert again.asked == []
+    best = min(screens.values(), key=lambda o: o.time_s)
+    del finals[best.key]
+    list(run(made, again, Earlier(screens, finals)))
+    assert "final" in {what for what, _ in again.asked}
+
+
+def test_finals_of_two_runs_do_not_stand_together(problem):
+    made = planned(problem)
+    first = [o for o in run(made, Null(), Earlier()) if isinstance(o, Record)]
+    finals = {o.key: o for o in first if o.phase == "final"}
+    baseline = made.baselines[0].key
+    finals[baseline] = replace(finals[baseline], run="older")
+    again = Null()
+    list(run(made, again, Earlier({o.key: o for o in first if o.phase == "screen"}, finals)))
+    assert "final" in {what for what, _ in again.asked}
+
+
+def test_a_failure_has_no_final(problem):
+    null = Null(lambda c: Fate(wrong="NaN" if c.case.config.get("block_n") == 32 else None))
+    found = list(run(planned(problem), null, Earlier()))
+    wrong = [f for f in found if isinstance(f, Failure) and f.stage == "check"]
+    assert len(wrong) == 3 and not any(
+        f.case.config.get("block_n") == 32 for f in found if getattr(f, "phase", "") == "final"
+    )

@@ -1,0 +1,151 @@
+"""What a sweep says: one line that fits where somebody looks, plain lines where nobody does."""
+
+import io
+import os
+import re
+
+import pytest
+from nullside import Asked
+from rich.console import Console
+from synthetic import matmul
+
+from workbench.backend.null import Fate, Null
+from workbench.record import Record
+from workbench.session import Question, Session
+from workbench.sweep import Step
+from workbench.terminal import Line, Terminal, plan_line
+
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+
+
+def seen(predicted, many=60):
+    """A line after so many outcomes."""
+    _, outcomes = matmul(predicted=predicted, finals=False)
+    line = Line(total=324)
+    for outcome in outcomes[:many]:
+        line.saw(outcome)
+    line.counts = {"compiled": 300, "duplicate": 120, "wrong": 3, "failed": 14, "measured": 201}
+    return line
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 79, 100, 139, 200])
+@pytest.mark.parametrize("predicted", [False, True])
+def test_it_is_one_line_that_fits(width, predicted):
+    drawn = seen(predicted).draw(width)
+    assert drawn.cell_len <= width and "\n" not in drawn.plain
+    assert drawn.plain.strip()
+
+
+def test_it_says_counts_best_and_time_left():
+    line = seen(predicted=False)
+    line._started -= 60
+    text = line.draw(200).plain
+    assert "300 compiled, 120 duplicate, 3 wrong, 14 failed, 201 measured" in text
+    assert re.search(r"best \d+\.\d us \(\d+x\d+x\d+, \d warps", text)
+    assert re.search(r"  \d+:\d\d left$", text)
+    assert text.startswith("━") and f"{line.done}/324" in text
+
+
+def test_what_matters_least_goes_first():
+    line = seen(predicted=False)
+    line._started -= 60
+    at_79, at_40 = line.draw(79).plain, line.draw(60).plain
+    assert "best" in at_79 and "left" in at_79 and "━" not in at_79 and "warps" not in at_79
+    assert "..." in at_40 and "best" in at_40 and at_40.endswith("left")
+
+
+def test_a_predicted_best_is_marked():
+    assert "best ~" in seen(predicted=True).draw(139).plain
+    assert "~" not in seen(predicted=False).draw(139).plain
+
+
+def test_finals_outrank_the_screen():
+    _, outcomes = matmul()
+    line = Line(total=324)
+    for outcome in outcomes:
+        line.saw(outcome)
+    assert isinstance(line.best, Record) and line.best.phase == "final"
+    assert not line.best.case.is_baseline
+
+
+def test_a_step_takes_the_place_of_the_counts():
+    terminal = Terminal(quiet=False)
+    for step, words in (
+        (Step("race", 32), "race of 32"),
+        (Step("final", 11), "final of 11"),
+        (Step("hot", 1), "the winner, hot"),
+    ):
+        terminal.step(step)
+        assert words in terminal._line.draw(79).plain
+
+
+def test_known_outcomes_do_not_make_the_rest_seem_quick():
+    line = Line(total=10, earlier=5)
+    _, outcomes = matmul(finals=False)
+    for outcome in [o for o in outcomes if isinstance(o, Record)][:5]:
+        line.saw(outcome)
+    line._started -= 10
+    assert line._left() == "", "nothing has been obtained yet"
+
+
+def said(asked, quiet, terminal=False, width=80, **environment):
+    """What a whole sweep writes."""
+    out = io.StringIO()
+    speaker = Terminal(quiet)
+    speaker.console = Console(
+        file=out, width=width, force_terminal=terminal, highlight=False, markup=False,
+        _environ={"TERM": "xterm-256color", **environment},
+    )  # fmt: skip
+    speaker.console.soft_wrap = not terminal
+    session = Session(
+        Question(**asked.words()),
+        speaker,
+        lambda device, folder: Null(lambda c: Fate(takes_s=0.02)),
+    )
+    assert session.go() == 0
+    return out.getvalue()
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda run, outcomes: "<p>page</p>")
+    return Asked(tmp_path)
+
+
+def test_no_control_characters_where_nobody_looks(asked):
+    text = said(asked, quiet=False)
+    assert not CONTROL.search(text)
+    lines = text.splitlines()
+    assert lines[0].startswith("Times are measured on h200")
+    assert lines[1] == "toy, N = 1024, bf16; sweep tile_size"
+    assert lines[2] == "11 configs to try, 1 refused beforehand"
+    assert lines[3] == "11 measured, 1 refused"
+    assert lines[-2].startswith("events  ") and lines[-1].startswith("report  ")
+    assert len(lines) == 7, text
+
+
+def test_quiet_says_the_answer_and_the_page(asked):
+    lines = said(asked, quiet=True).splitlines()
+    assert len(lines) == 2 and "the default" in lines[0] and lines[1].startswith("report  ")
+
+
+def test_on_a_terminal_the_line_is_redrawn_in_place_and_taken_away(asked):
+    text = said(asked, quiet=False, terminal=True)
+    assert "\x1b[2K" in text and "measured" in text
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.replace("\r", "\n"))
+    assert all(len(line) <= 80 for line in shown.splitlines() if os.sep not in line)
+
+
+def test_no_color_is_respected(asked):
+    text = said(asked, quiet=False, terminal=True, NO_COLOR="1")
+    assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|9[0-7]|38;)[0-9;]*m", text)
+
+
+def test_a_dumb_terminal_gets_no_bar(asked):
+    assert not CONTROL.search(re.sub(r"\x1b\[[0-9;]*m", "", said(
+        asked, quiet=False, terminal=True, TERM="dumb")))  # fmt: skip
+
+
+def test_the_first_line_says_whether_a_gpu_took_part():
+    assert plan_line(matmul(predicted=True)[0]).startswith("Times are predicted: no GPU took part.")
+    assert plan_line(matmul()[0]).startswith("Times are measured on ")

@@ -1,0 +1,127 @@
+"""Processes that hang or die cost their own task alone, and none outlives who started it."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import CancelledError, Future
+from pathlib import Path
+
+import pytest
+
+from workbench.backend.processes import outcome_of
+from workbench.backend.protocol import Refusal
+from workbench.workers import Workers, _pass_on, cpu_count
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Tasks here are functions of the standard library: a worker cannot import a test."""
+    with Workers(1) as workers:
+        workers.submit(math.sqrt, 4.0, timeout_s=60).result()
+        yield workers
+
+
+def test_a_result_comes_back(pool):
+    assert pool.submit(math.sqrt, 9.0, timeout_s=30).result() == 3.0
+
+
+def test_what_a_task_raises_is_raised(pool):
+    with pytest.raises(ValueError, match="domain"):
+        pool.submit(math.sqrt, -1.0, timeout_s=30).result()
+
+
+def test_one_that_hangs_is_ended_and_the_next_runs(pool):
+    started = time.monotonic()
+    with pytest.raises(TimeoutError, match="took longer than 0 s"):
+        pool.submit(time.sleep, 60, timeout_s=0.3).result()
+    assert pool.submit(math.sqrt, 9.0, timeout_s=30).result() == 3.0
+    assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize("death", [(os._exit, 3), (os.abort,)])
+def test_one_that_dies_is_told_and_the_next_runs(pool, death):
+    with pytest.raises(ChildProcessError, match=r"its process died \(exit code -?\d+\)"):
+        pool.submit(*death, timeout_s=30).result()
+    assert pool.submit(math.sqrt, 9.0, timeout_s=30).result() == 3.0
+
+
+def test_a_restart_gives_a_fresh_process(pool):
+    before = pool.submit(os.getpid, timeout_s=30).result()
+    pool.restart()
+    assert pool.submit(os.getpid, timeout_s=30).result() != before
+
+
+def test_workers_leave_ctrl_c_to_their_parent(pool):
+    assert pool.submit(signal.getsignal, signal.SIGINT, timeout_s=30).result() == signal.SIG_IGN
+
+
+def test_no_worker_outlives_a_parent_that_was_killed(tmp_path):
+    """kill -9 leaves the parent no chance to end its workers, and this one would hang an hour."""
+    noted = tmp_path / "pid"
+    code = f"""
+import os, pathlib, time
+from workbench.workers import Workers
+if __name__ == "__main__":
+    pool = Workers(1)
+    pid = pool.submit(os.getpid, timeout_s=60).result()
+    pool.submit(time.sleep, 3600, timeout_s=3600)
+    time.sleep(0.3)
+    pathlib.Path({str(noted)!r}).write_text(str(pid))
+    time.sleep(3600)
+"""
+    script = tmp_path / "parent.py"
+    script.write_text(code)
+    parent = subprocess.Popen(
+        [sys.executable, script], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    worker = int(waited(lambda: noted.exists() and noted.read_text()))
+    parent.kill()
+    parent.wait()
+    assert waited(lambda: not alive(worker)), "the worker is still there"
+
+
+def waited(what, limit_s=60.0):
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(0.05)
+    return None
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_lost_task_is_a_refusal_that_says_how():
+    for error, words in (
+        (TimeoutError("took longer than 60 s"), "the compile took longer than 60 s"),
+        (ChildProcessError("its process died (exit code -11)"), "the compile its process died"),
+        (KeyError("x"), "KeyError: 'x'"),
+    ):
+        future = Future()
+        future.set_exception(error)
+        found = outcome_of(future, "compile")
+        assert isinstance(found, Refusal) and found.reason.startswith(words)
+
+
+def test_nobody_hears_of_a_result_that_nobody_waits_for():
+    done, given = Future(), Future()
+    done.set_result(1)
+    given.cancel()
+    _pass_on(done, given, 1.0)
+    with pytest.raises(CancelledError):
+        given.result()
+
+
+def test_cpus_are_those_of_this_process():
+    assert 1 <= cpu_count() <= (os.cpu_count() or 1)

@@ -1,0 +1,175 @@
+"""A side without processes, GPU or compiler, for tests: what becomes of each config is told to it.
+
+It answers at once and always the same, so that whatever stands on a backend can be tested for all
+that may happen to a config, in milliseconds and without torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from workbench import stats
+from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
+from workbench.compile import Compiled
+from workbench.hardware import Device, device_named
+from workbench.measure.protocol import Protocol
+from workbench.record import Environment, Measured, Predicted, Resources
+
+ENVIRONMENT = Environment(
+    gpu=None, driver=None, gpu_memory_bytes=None, power_limit_w=None, clock_policy="unknown",
+    others_on_gpu=None, os="none", cpu="none", python="3", versions={"workbench": "0"},
+    settings={}, commit=None, dirty=None,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of one config; by default it is right and takes `time_s`."""
+
+    time_s: float = 100e-6
+    noise: float = 0.001  # of each sample, relative
+    binary: str | None = None  # configs of one binary are duplicates; None: its own
+    compile_error: str | None = None
+    wrong: str | None = None  # what the check says
+    raises: Exception | None = None  # out of the future that times it
+    hangs: bool = False  # until `release`
+    takes_s: float = 0.0  # before the time is known
+    race: str | None = None  # why it fails once it is measured again
+    final: str | None = None
+
+
+class Null:
+    """Implements `protocol.Backend`. `asked` lists what it was asked to do, in order: ("compile",
+    label), ("time", label), ("race", label), ("final", label), ("hot", label)."""
+
+    def __init__(
+        self, fate: Callable[[Candidate], Fate] = lambda candidate: Fate(), *,
+        predicts: bool = False, device: str = "h200", rules: Protocol | None = None,
+        begin_error: str | None = None,
+    ) -> None:  # fmt: skip
+        """With `begin_error` the problem does not fit: `begin` raises RuntimeError."""
+        self.device: Device = device_named(device)
+        self.environment = ENVIRONMENT
+        self.predicts = predicts
+        self.rules = rules or Protocol()
+        self.protocol = "null-model" if predicts else self.rules.id
+        self.asked: list[tuple[str, str]] = []
+        self.closed = False
+        self._fate, self._begin_error = fate, begin_error
+        self._released = threading.Event()
+        self._turn = ThreadPoolExecutor(1)  # for what does not answer at once
+
+    def begin(self, problem: Problem) -> dict[str, dict[str, Any]]:
+        """Nothing to get ready."""
+        if self._begin_error is not None:
+            raise RuntimeError(self._begin_error)
+        if self.predicts:
+            return {}
+        source = "made up"
+        return {
+            "dram_measured": {"value": 4e12, "unit": "B/s", "source": source, "kind": "measured"}
+        }
+
+    def compiled(
+        self, candidates: Sequence[Candidate]
+    ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
+        """In the order given."""
+        for candidate in candidates:
+            self._note("compile", candidate)
+            fate = self._fate(candidate)
+            if fate.compile_error is not None:
+                yield candidate, Refusal("compile", fate.compile_error)
+            else:
+                yield candidate, Compiled(_resources(candidate, fate), "null", (64,), 1)
+
+    def timed(self, candidate: Candidate, compiled: Compiled, best_s: float | None) -> Future[Any]:
+        """At once, unless its fate is to hang or to take long."""
+        self._note("time", candidate)
+        fate = self._fate(candidate)
+        if fate.hangs or fate.takes_s:
+            return self._turn.submit(self._slowly, candidate, fate)
+        given: Future[Any] = Future()
+        try:
+            given.set_result(self._answer(candidate, fate))
+        except Exception as error:
+            given.set_exception(error)
+        return given
+
+    def _slowly(self, candidate: Candidate, fate: Fate) -> Timed | Refusal:
+        if fate.hangs:
+            self._released.wait()
+        time.sleep(fate.takes_s)
+        return self._answer(candidate, fate)
+
+    def release(self) -> None:
+        """What hangs goes on."""
+        self._released.set()
+
+    def race(self, candidates: Sequence[Candidate], best_s: float) -> list[Timed | Refusal]:
+        """In the order given."""
+        return [self._again("race", c, self._fate(c).race) for c in candidates]
+
+    def final(
+        self, candidates: Sequence[Candidate], estimates: Sequence[float]
+    ) -> list[Timed | Refusal] | None:
+        """In the order given; nothing where times are predicted."""
+        if self.predicts:
+            return None
+        return [self._again("final", c, self._fate(c).final) for c in candidates]
+
+    def hot(self, candidate: Candidate) -> Timed | Refusal | None:
+        """A fifth faster than cold."""
+        if self.predicts:
+            return None
+        self._note("hot", candidate)
+        fate = self._fate(candidate)
+        return Timed(self._measured(candidate, fate.time_s * 0.8, fate.noise, "hot"), 0.1, "gpu")
+
+    def close(self) -> None:
+        """Lets go of what hangs."""
+        self.closed = True
+        self._released.set()
+        self._turn.shutdown(wait=False, cancel_futures=True)
+
+    def _note(self, what: str, candidate: Candidate) -> None:
+        self.asked.append((what, candidate.case.label))
+
+    def _again(self, what: str, candidate: Candidate, why_not: str | None) -> Timed | Refusal:
+        self._note(what, candidate)
+        if why_not is not None:
+            return Refusal("measure", why_not)
+        return self._answer(candidate, self._fate(candidate))
+
+    def _answer(self, candidate: Candidate, fate: Fate) -> Timed | Refusal:
+        if fate.raises is not None:
+            raise fate.raises
+        if fate.wrong is not None:
+            return Refusal("check", fate.wrong)
+        if self.predicts:
+            parts = (fate.time_s, 0.0, 0.0, 0.0, 0.0)
+            return Timed(
+                Predicted(fate.time_s, self.protocol, *parts, "compute"), 0.1, "interpreter"
+            )
+        return Timed(self._measured(candidate, fate.time_s, fate.noise, "cold"), 0.1, "gpu")
+
+    def _measured(self, candidate: Candidate, time_s: float, noise: float, regime: Any) -> Measured:
+        dice = random.Random(candidate.key + regime)  # the same config, the same samples
+        samples = tuple(time_s * (1 + noise * dice.gauss(0, 1)) for _ in range(9))
+        low, high = stats.median_interval(samples)
+        return Measured(stats.median(samples), low, high, samples, regime, "events", self.protocol)
+
+
+def _resources(candidate: Candidate, fate: Fate) -> Resources:
+    binary = fate.binary or hashlib.sha256(candidate.case.label.encode()).hexdigest()[:16]
+    return Resources(
+        binary=binary, registers=64, spill_bytes=0, shared_bytes=4096, threads=128,
+        blocks_per_core=2, occupancy=0.125, limiter="registers", programs=64, waves=0.5, tail=0.5,
+        load_bits=128, matrix_unit=None, compile_s=0.01,
+    )  # fmt: skip

@@ -1,0 +1,50 @@
+"""Ctrl-C, kept away from moments that must not be cut in two."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Self
+
+
+class Interrupts:
+    """While the `with` block lasts, Ctrl-C raises KeyboardInterrupt as ever, but not inside
+    `later()`: there it waits for the end.
+
+    Nothing changes outside the main thread, or where Ctrl-C is ignored or handled by another.
+    """
+
+    def __init__(self) -> None:
+        self._held = self._asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            try:
+                self._before = signal.signal(signal.SIGINT, self._hit)
+            except ValueError:  # not the main thread, which alone is interrupted
+                self._before = None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _hit(self, number: int, frame: FrameType | None) -> None:
+        self._asked = self._held
+        if not self._held:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        """What is inside is done whole."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._asked:
+            self._asked = False
+            raise KeyboardInterrupt
