@@ -159,8 +159,9 @@ def infinities_and_nan_stay_in_their_rows(s: Subject) -> None:
 
 @of("rms_norm")
 def powers_of_two_cancel(s: Subject) -> None:
-    # 8 <= |x| <= 16: the mean square is at least 64, where EPS is under half a step of fp32
-    x, w = s.integers(8, 16, "M", "N"), s.integers(-4, 4, "N")
+    # The mean square is at least 2^22, so EPS is 2^-19 of a step of fp32: it cannot even tip the
+    # rounding of a fused multiply-add, which at a mean square of 64 it did on an H200.
+    x, w = s.integers(8, 16, "M", "N") * 256, s.integers(-4, 4, "N")
     y = s(x, w)
     for power in (2, 8):
         assert torch.equal(bits(s(x * power, w)), bits(y))

@@ -134,7 +134,7 @@ class _Absent:
 def read_resources(
     launch: _Launch, launches: Sequence[_Launch], device: Device, compile_s: float
 ) -> Resources:
-    """Registers, spills, shared memory, occupancy, waves, load width and matrix unit of a launch."""
+    """What the compiler says of a launch, and how many of its blocks fit the device at once."""
     kernel = launch.kernel
     asm, meta = kernel.asm, kernel.metadata
     if "cubin" in asm:
