@@ -14,7 +14,7 @@ from workbench.spec import label
 
 TIE_SHARE = 0.005  # medians closer than this tie, however narrow their intervals are
 MODEL_SHARE = 0.02  # the model cannot tell apart what it predicts closer than this
-MEMORY_BOUND_FLOPS_PER_BYTE = 8.0  # below it a rate in GB/s says more than one in TFLOP/s
+RIDGE = 8.0  # FLOP a byte, taken where the device's own ridge is unknown
 MOST_THREADS = 1024  # of a block, on every GPU that Triton or Metal compiles for
 
 # A final outranks a screen of the same config. "hot" is a second look at the winner, not a rank.
@@ -59,12 +59,13 @@ class Answer:
     winner: Record | None = None
     times: Mapping[Phase, float] = field(default_factory=dict)  # the winner's, seconds, by phase
     fastest: Record | None = None  # of the ranked phase; the winner unless the tie rule chose
-    default: Rival | None = None  # the default config of the winner's Impl
+    default: Rival | None = None  # what runs when nobody chose: the first Impl's default
     default_failure: Failure | None = None  # set instead when that config failed
     baselines: tuple[Rival, ...] = ()  # fastest first
     ties: tuple[Record, ...] = ()  # others that cannot be told from the fastest
     twins: tuple[Record, ...] = ()  # others with the winner's machine code
     edges: tuple[Edge, ...] = ()
+    ridge: float = RIDGE  # FLOP a byte below which memory limits, on this device
     impls: int = 0  # that were swept, baselines not counted
     configs: int = 0
     binaries: int = 0
@@ -146,6 +147,7 @@ def answer(run: Run, outcomes: Sequence[Outcome]) -> Answer:
     binaries = {o.resources.binary for o in swept if o.resources is not None}
     found = Answer(
         predicted=run.predicted,
+        ridge=ridge_of(run),
         impls=len({o.case.impl for o in swept}),
         configs=len(swept),
         binaries=len(binaries),
@@ -183,7 +185,12 @@ def sentence(found: Answer) -> str:
     name = winner.case.label if found.impls > 1 else label(winner.case.config)
     name += " (the default)" if winner.default else ""
     parts = [
-        ", ".join((rate(winner) + (" predicted" if found.predicted else ""), *_against(found)))
+        ", ".join(
+            (
+                rate(winner, found.ridge) + (" predicted" if found.predicted else ""),
+                *_against(found),
+            )
+        )
     ]
     if found.ties:
         n = len(found.ties) + 1
@@ -201,16 +208,23 @@ def sentence(found: Answer) -> str:
     return f"{name}: {'; '.join(parts)}."
 
 
-def rate(record: Record) -> str:
-    """`722 TFLOP/s`, or `4240 GB/s` where the kernel does under 8 FLOP a byte."""
-    if memory_bound(record):
+def rate(record: Record, ridge: float = RIDGE) -> str:
+    """`722 TFLOP/s`, or `4240 GB/s` left of the ridge, where bytes are what limits."""
+    if memory_bound(record, ridge):
         return f"{_digits(record.bytes / record.time_s / 1e9)} GB/s"
     return f"{_digits(record.flops / record.time_s / 1e12)} TFLOP/s"
 
 
-def memory_bound(record: Record) -> bool:
-    """Whether the kernel does so little arithmetic that bytes are what it is judged by."""
-    return record.flops < MEMORY_BOUND_FLOPS_PER_BYTE * record.bytes
+def memory_bound(record: Record, ridge: float = RIDGE) -> bool:
+    """Whether the kernel does so little arithmetic that bytes are what it is judged by: fewer
+    FLOP a byte than `ridge`, where the device's two roofs meet."""
+    return record.flops < ridge * record.bytes
+
+
+def ridge_of(run: Run) -> float:
+    """FLOP a byte where the compute roof of the run's dtype meets the memory roof."""
+    compute, dram = (run.ceilings.get(name, {}).get("value", 0) for name in ("compute", "dram"))
+    return float(compute / dram) if compute and dram else RIDGE
 
 
 def _nothing(found: Answer) -> str:

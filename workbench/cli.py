@@ -120,6 +120,9 @@ def history(
 
     from workbench.history import open_history, show_history
 
+    console = Console()
+    if not console.is_terminal:  # a pipe has no width: nothing is left out
+        console = Console(width=240)
     with open_history(database) as opened:
         if load is not None:
             taken = opened.import_events(load)
@@ -127,7 +130,7 @@ def history(
             for line in taken.bad[:5]:
                 typer.echo(f"  line {line.number}: {line.why}")
         show_history(
-            opened, Console(), kernel=kernel, device=device, impl=impl, dtype=dtype,
+            opened, console, kernel=kernel, device=device, impl=impl, dtype=dtype,
             failures=failures, limit=limit,
         )  # fmt: skip
 

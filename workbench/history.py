@@ -25,7 +25,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from workbench.environment import environment_id
 from workbench.events import BadLine, Event, RunFinished, RunState, read
 from workbench.record import Failure, Outcome, Record, Run, dumps, loads
-from workbench.spec import label
+from workbench.spec import brief
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -596,6 +596,7 @@ def _first_line(error: BaseException) -> str:
 
 # For the terminal
 
+NARROW = ("at", "kernel", "config", "sizes", "phase", "time")  # what 120 columns have room for
 HEADINGS = ("at", "kernel", "config", "sizes", "dtype", "device", "phase", "time", "commit", "run")
 
 
@@ -606,7 +607,7 @@ def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         (
             row.at[:16].replace("T", " "),
             row.kernel,
-            f"{row.impl} {label(row.config)}" if row.config else row.impl,
+            f"{row.impl} {brief(row.config)}" if row.config else row.impl,
             " ".join(f"{axis}={extent}" for axis, extent in row.sizes.items()),
             row.dtype,
             row.device,
@@ -637,9 +638,14 @@ def show_history(
     if not rows:
         console.print("Nothing in the history matches: ask for less, or measure something first.")
         return
-    table = Table(*HEADINGS, box=None, pad_edge=False)
+    shown = HEADINGS if console.width >= 140 else NARROW
+    table = Table(box=None, pad_edge=False)
+    for heading in shown:
+        least = 9 if heading in ("at", "time") else 6
+        table.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=least)
     for cells in history_table(rows):  # Text: a compiler's "[error]" is no markup
-        table.add_row(*(Text(_printable(cell)) for cell in cells))
+        kept = (c for h, c in zip(HEADINGS, cells, strict=True) if h in shown)
+        table.add_row(*(Text(_printable(cell)) for cell in kept))
     console.print(table)
     if len(rows) == limit:
         console.print(f"The newest {limit}; a larger limit shows more.")

@@ -217,6 +217,11 @@ def label(config: Mapping[str, int]) -> str:
     return ", ".join(parts) or "as the library chooses"
 
 
+def brief(config: Mapping[str, int]) -> str:
+    """The same for a table's cell: `128x256x64, 8w, 3s, group_m 8`."""
+    return label(config).replace(" warps", "w").replace(" stages", "s")
+
+
 # Knobs: the word that declares a config field is the word that a sweep varies.
 
 

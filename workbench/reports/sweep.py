@@ -27,7 +27,7 @@ from workbench.record import Failure, Measured, Outcome, Predicted, Record, Run
 from workbench.report import render
 from workbench.reports import sweep_figures as draw
 from workbench.reports.sweep_figures import Board
-from workbench.spec import label
+from workbench.spec import brief
 
 _NEAR_ROOF = 0.6  # share of a roof from which on the roof is called the limit
 _HEAT_LEGEND = ("≤ 1.02x", "1.05x", "1.1x", "1.2x", "1.5x", "2x", "> 2x")
@@ -125,7 +125,11 @@ def _facts(
     unit = board.unit[1]
     facts = [(f"{board.text(winner.time_s)} {unit}", "one call", _interval_words(board, winner))]
     facts.append(
-        (rate(winner), "rate", "from least bytes" if memory_bound(winner) else "from FLOPs")
+        (
+            rate(winner, found.ridge),
+            "rate",
+            "from least bytes" if memory_bound(winner, found.ridge) else "from FLOPs",
+        )
     )
     for rival in found.baselines[:2]:
         theirs = f"{board.text(rival.record.time_s)} {unit}"
@@ -426,7 +430,7 @@ def _provenance() -> list[Column]:
 
 
 def _same(record: Record) -> str:
-    return _brief(record.same_as) if record.same_as else ""
+    return brief(record.same_as) if record.same_as else ""
 
 
 def _row(n: int, o: Outcome, columns: Sequence[Column], board: Board, found: Answer) -> Any:
@@ -443,7 +447,7 @@ def _row(n: int, o: Outcome, columns: Sequence[Column], board: Board, found: Ans
         "n": n,
         "rank": n + 1 if record else "",
         "impl": o.case.impl,
-        "config": _brief(o.case.config),
+        "config": brief(o.case.config) if o.case.config else "library",
         "tags": tags,
         "state": _PHASE_WORDS[record.phase] if record else o.stage,  # type: ignore[union-attr]
         "reason": o.reason if isinstance(o, Failure) else "",
@@ -459,10 +463,6 @@ def _cell(column: Column, outcome: Outcome) -> Any:
     if column.made:
         return "" if outcome.resources is None else column.cell(outcome.resources)  # type: ignore[arg-type]
     return column.cell(outcome) if isinstance(outcome, Record) else ""
-
-
-def _brief(config: Any) -> str:
-    return label(config).replace(" warps", "w").replace(" stages", "s") if config else "library"
 
 
 def _interval(board: Board, record: Record) -> str:
