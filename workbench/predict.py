@@ -8,8 +8,9 @@ bandwidth, so a period is the longest of
     cache       blocks x bytes of a step / the core's part of the cache bandwidth
     shared      blocks x bytes that pass through shared memory / its bandwidth
     issue       blocks x load instructions, which counts when loads are narrow
-    latency     what one block alone waits for: memory latency over the stages that hide it, or
-                all of it where loads are not pipelined, plus its own arithmetic and barriers
+    latency     what one block alone waits for: a buffer's round of load and use over the stages
+                that share it, or memory latency, arithmetic and barriers in a row where loads
+                are not pipelined
 
 Tiles come in rounds of (cores x resident blocks), the last one as full as what is left makes it.
 Memory traffic is a bound of its own on the whole launch. The kinship is with the roofline model
@@ -240,7 +241,8 @@ class _Model:
         issue = blocks * loads * each / 4 / self.clock + self.spills(blocks)
         own = alone + c.step_cycles / self.clock
         if self.pipelined:
-            latency = max(own, c.latency_s / (self.stages - 1))
+            # a buffer is filled (latency), used (own), and only then filled again
+            latency = max(own, (c.latency_s + own) / (self.stages - 1))
         else:
             latency = c.latency_s + own + (cache + issue) / blocks
         return compute, cache, shared, issue, latency

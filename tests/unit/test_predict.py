@@ -74,20 +74,23 @@ def predictions(kernel, sizes):
 
 
 def agreement(kernel, sizes):
-    """Spearman, and the regret of the best among the five binaries that are predicted best."""
+    """Spearman; the regret of the best among the five binaries that are predicted best, and of
+    the very first."""
     rows = list(predictions(kernel, sizes))
     rho = stats.spearman([p for p, _, _ in rows], [m for _, m, _ in rows])
     distinct = {b: m for _, m, b in sorted(rows, reverse=True)}
     first = list(dict.fromkeys(b for _, _, b in sorted(rows)))[:5]
-    return rho, min(distinct[b] for b in first) / min(m for _, m, _ in rows) - 1
+    best = min(m for _, m, _ in rows)
+    return rho, min(distinct[b] for b in first) / best - 1, distinct[first[0]] / best - 1
 
 
 @pytest.mark.parametrize("sizes", MATMUL)
 def test_matmul_is_ranked_as_an_h200_ranks_it(sizes):
     least, most = MATMUL[sizes]
-    rho, regret = agreement("matmul", sizes)
+    rho, regret, first = agreement("matmul", sizes)
     assert rho >= least
     assert regret <= most
+    assert first <= 0.05  # the one predicted best: what an offline page recommends
 
 
 @pytest.mark.parametrize(
@@ -95,7 +98,7 @@ def test_matmul_is_ranked_as_an_h200_ranks_it(sizes):
     [("softmax", "M=8192 N=4096", 0.85), ("rms_norm", "M=8192 N=8192", 0.5)],
 )
 def test_rows_are_ranked_as_an_h200_ranks_them(kernel, sizes, least):
-    rho, regret = agreement(kernel, sizes)
+    rho, regret, _ = agreement(kernel, sizes)
     assert rho >= least
     assert regret <= 0.05
 
