@@ -1,12 +1,14 @@
 """What of measuring can be judged without a GPU: names of protocols, verdicts, lost processes."""
 
+import math
 from concurrent.futures import Future
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 from nullside import kernel_in
 
-from workbench import catalog
+from workbench import catalog, stats
 from workbench.backend import live
 from workbench.backend.live import Live
 from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
@@ -16,6 +18,7 @@ from workbench.measure.clocks import Clocks, Reading
 from workbench.measure.protocol import Protocol
 from workbench.measure.worker import Job, Screened, _failed, _precise, floor_s
 from workbench.record import Case, Measured
+from workbench.spec import Spec, Tensor
 
 H200 = device_named("h200")
 RIGHT = Screened(0.5, Measured(1e-5, 1e-5, 1e-5, (1e-5,), "cold", "events", "p1"))
@@ -141,3 +144,82 @@ def test_no_gpu_and_a_gpu_that_does_not_answer_are_said(monkeypatch):
         monkeypatch.setattr(live, "Workers", lambda count, a=answer: OneProcess(a))
         with pytest.raises(live.NoGpu, match=words):
             Live(None)
+
+
+# A GPU whose clock wanders, under the real final.
+
+
+class Wandering:
+    """A bench without a GPU: each call slows the clock a little, up to a fifth, and back."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds  # (impl, regime) -> seconds of one call at full clock
+        self.order, self.turn = [], 0
+
+    def calls(self, impl, config, regime="cold"):
+        return impl.name, regime
+
+    def first_time(self, rotation):
+        return self.seconds[rotation]
+
+    def timed(self, rotation, estimate_s):
+        return SimpleNamespace(name=rotation, estimate_s=estimate_s, method="events", calls=1)
+
+    def window(self, timed, seconds, least=1):
+        self.order.append(timed.name)
+        taken = []
+        for _ in range(8):
+            self.turn += 1
+            slower = 1.1 + 0.1 * math.sin(self.turn / 900)  # slower than a window and a round
+            taken.append(self.seconds[timed.name] * slower)
+        return taken
+
+    def measured(self, timed, windows, regime, **also):
+        samples = tuple(s for w in windows for s in w)
+        middle = stats.median(samples)
+        low, high = stats.windowed_interval(windows)
+        return Measured(middle, low, high, samples, regime, "events", "p1", len(windows))
+
+
+@pytest.fixture
+def wandering(monkeypatch):
+    spec = Spec("k", {"x": Tensor("N")}, {"y": Tensor("N")}, None, lambda N: 0, [], [])
+    for name in ("fast", "slow", "slower"):
+        spec.impl(name=name)(lambda x: x)
+    times = {"fast": 1.00e-4, "slow": 1.02e-4, "slower": 1.04e-4}
+    bench = Wandering({(n, "cold"): t for n, t in times.items()} | {("fast", "hot"): 0.9e-4})
+    rules = Protocol(settle_s=0.0, final_s=0.2)
+    state = {"job": Job("k", {"N": 1}, "bf16", rules), "spec": spec, "bench": bench}
+    for name, value in (
+        state | {"nvml": SimpleNamespace(read=Reading, median=Clocks.median)}
+    ).items():
+        monkeypatch.setattr(worker._state, name, value, raising=False)
+    monkeypatch.setattr(worker, "_checked", lambda choice, seed=0: Screened(0.1))
+    return bench
+
+
+def test_a_final_ranks_rightly_while_the_clock_wanders(wandering):
+    names = ("slower", "fast", "slow")
+    found = worker.final([worker.Choice(n, {}) for n in names], [1e-4] * 3)
+    times = {n: f.timing.median_s for n, f in zip(names, found, strict=True)}
+    assert sorted(times, key=times.get) == ["fast", "slow", "slower"]
+    assert times["slow"] / times["fast"] == pytest.approx(1.02, abs=0.004)
+    first, second = wandering.order[:3], wandering.order[3:6]
+    assert first == second[::-1], "the order is reversed each round"
+    assert min(f.timing.rounds for f in found) >= Protocol().rounds
+
+
+def test_a_hot_time_shares_its_clock_with_cold_calls(wandering):
+    found = worker.hot(worker.Choice("fast", {}))
+    assert found.timing.regime == "hot"
+    assert set(wandering.order) == {("fast", "cold"), ("fast", "hot")}
+    assert found.timing.median_s == pytest.approx(0.9e-4 * 1.1, rel=0.08)
+
+
+def test_measuring_in_blocks_would_have_ranked_them_wrongly(wandering):
+    """The same clock under a harness that times one config after the other."""
+    means = {}
+    for name in ("slower", "slow", "fast"):
+        timed = wandering.timed((name, "cold"), 1e-4)
+        means[name] = stats.median([s for _ in range(60) for s in wandering.window(timed, 0.01)])
+    assert sorted(means, key=means.get) != ["fast", "slow", "slower"]
