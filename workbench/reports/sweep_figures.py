@@ -419,7 +419,9 @@ def _cell(
     if record is None:
         box.set(facecolor="none", edgecolor=colour("hatch"), hatch="////" if here else None)
         if here:
-            _in_cell(ax, i, j, "failed" if len(here) == 1 else f"{len(here)} failed", "muted")
+            stages = {o.stage for o in here if isinstance(o, Failure)}
+            word = "refused" if stages == {"refused"} else "failed"
+            _in_cell(ax, i, j, word if len(here) == 1 else f"{len(here)} {word}", "muted")
         return
     step = heat_step(board.over_best(record) or 1.0)
     box.set(facecolor=colour(f"heat-{step}"), edgecolor="none")
