@@ -597,6 +597,7 @@ def _first_line(error: BaseException) -> str:
 # For the terminal
 
 NARROW = ("at", "kernel", "config", "sizes", "phase", "time")  # what 120 columns have room for
+YIELDING = ("config", "sizes", "run")  # give way first where room is short
 HEADINGS = ("at", "kernel", "config", "sizes", "dtype", "device", "phase", "time", "commit", "run")
 
 
@@ -611,7 +612,7 @@ def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
             " ".join(f"{axis}={extent}" for axis, extent in row.sizes.items()),
             row.dtype,
             row.device,
-            row.phase or f"{row.stage} failed",
+            row.phase or ("refused" if row.stage == "refused" else f"{row.stage} failed"),
             _time(row),
             _commit(row),
             row.run,
@@ -639,13 +640,17 @@ def show_history(
         console.print("Nothing in the history matches: ask for less, or measure something first.")
         return
     shown = HEADINGS if console.width >= 140 else NARROW
+    lines = [
+        [_printable(c) for h, c in zip(HEADINGS, cells, strict=True) if h in shown]
+        for cells in history_table(rows)
+    ]
     table = Table(box=None, pad_edge=False)
-    for heading in shown:
-        least = 9 if heading in ("at", "time") else 6
+    for heading, *cells in zip(shown, *lines, strict=True):
+        whole = max(map(len, (heading, *cells)))
+        least = 8 if heading in YIELDING else min(whole, 30)  # a reason may be long
         table.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=least)
-    for cells in history_table(rows):  # Text: a compiler's "[error]" is no markup
-        kept = (c for h, c in zip(HEADINGS, cells, strict=True) if h in shown)
-        table.add_row(*(Text(_printable(cell)) for cell in kept))
+    for cells in lines:  # Text: a compiler's "[error]" is no markup
+        table.add_row(*map(Text, cells))
     console.print(table)
     if len(rows) == limit:
         console.print(f"The newest {limit}; a larger limit shows more.")

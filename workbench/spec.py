@@ -208,18 +208,26 @@ def values(config: Any) -> dict[str, int]:
 
 
 def label(config: Mapping[str, int]) -> str:
-    """A config in a few words: `128x256x64, 8 warps, 3 stages, group_m 8`."""
-    block = [str(v) for k, v in config.items() if k.startswith("block_")]
-    rest = {k: v for k, v in config.items() if not k.startswith("block_")}
-    words = {"num_warps": "{} warps", "num_stages": "{} stages"}
-    parts = ["x".join(block)] if block else []
-    parts += [words.get(k, k + " {}").format(v) for k, v in rest.items()]
+    """A config in a few words: `128x256x64, 8 warps, 3 stages, group_m 8`; a block with one edge
+    is named by it, `block_n 1024, 4 warps`."""
+    block = {k: v for k, v in config.items() if k.startswith("block_")}
+    rest = {k: v for k, v in config.items() if k not in block}
+    words = {"num_warps": "warp", "num_stages": "stage"}
+    edges = [f"{k} {v}" for k, v in block.items()] if len(block) == 1 else []
+    parts = edges or (["x".join(map(str, block.values()))] if block else [])
+    for name, value in rest.items():
+        noun = words.get(name)
+        parts.append(f"{value} {noun}{'s' * (value != 1)}" if noun else f"{name} {value}")
     return ", ".join(parts) or "as the library chooses"
 
 
 def brief(config: Mapping[str, int]) -> str:
     """The same for a table's cell: `128x256x64, 8w, 3s, group_m 8`."""
-    return label(config).replace(" warps", "w").replace(" stages", "s")
+    words = {" warps": "w", " warp": "w", " stages": "s", " stage": "s"}
+    text = label(config)
+    for long, short in words.items():
+        text = text.replace(long, short)
+    return text
 
 
 # Knobs: the word that declares a config field is the word that a sweep varies.

@@ -179,8 +179,8 @@ def test_refuse_says_nothing_unless_told():
     ("config", "expected"),
     [
         (values(Tiles()), "32x64, 4 warps, 3 stages, group_m 8"),
-        ({"block_n": 1024, "num_warps": 4}, "1024, 4 warps"),
-        ({"num_warps": 1}, "1 warps"),
+        ({"block_n": 1024, "num_warps": 4}, "block_n 1024, 4 warps"),
+        ({"num_warps": 1}, "1 warp"),
         ({"split": 2}, "split 2"),
         ({}, "as the library chooses"),
     ],
