@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from workbench import catalog, inputs
-from workbench.check import Poisoned, Problem, as_tuple, check, judge
+from workbench.check import Poisoned, Posed, as_tuple, check, judge
 from workbench.hardware import DEVICES
 from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, Tensor, stages, threads, values
 
@@ -202,14 +202,14 @@ def far(x: Any, axis: int) -> Any:
 # Verdicts
 
 
-def verify(impl: Impl, configs: Sequence[Any], problem: Problem) -> None:
+def verify(impl: Impl, configs: Sequence[Any], problem: Posed) -> None:
     """Every config gives the right answer; the first that does not is named."""
     for config in configs:
         wrong = check(impl, config, problem).wrong
         assert wrong is None, f"{impl.title} {values(config)} {problem.dtype}: {wrong}"
 
 
-def right_or_refused(impl: Impl, config: Any, problem: Problem) -> str | None:
+def right_or_refused(impl: Impl, config: Any, problem: Posed) -> str | None:
     """Right, or refused by a ValueError with a sentence, which is returned: never wrong."""
     try:
         verify(impl, [config], problem)
@@ -230,7 +230,7 @@ def verify_in_parts(impl: Impl, config: Any, spec: Spec, made: Sequence[Any], dt
         tensors = [*spec.inputs.values()], [*spec.outputs.values()]
         some = [[_part(t, x, axis, low, high) for t, x in zip(ts, xs, strict=True)]
                 for ts, xs in zip(tensors, (made, outputs), strict=True)]  # fmt: skip
-        wrong = judge(some[1], Problem.given(spec, dtype, tuple(some[0]))).wrong
+        wrong = judge(some[1], Posed.given(spec, dtype, tuple(some[0]))).wrong
         assert wrong is None, f"{impl.title} {values(config)} from {axis} = {low}: {wrong}"
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from kernel_cases import bits, triton_impls, verify
 
-from workbench.check import Problem
+from workbench.check import Posed
 from workbench.dsl import INTERPRETED
 from workbench.inputs import torch_dtype
 from workbench.spec import Impl
@@ -42,7 +42,7 @@ class Subject:
         return self.impl(*inputs, config=self.config)
 
     def verify(self, *inputs: Any) -> None:
-        verify(self.impl, [self.config], Problem.given(self.impl.spec, self.dtype, inputs))
+        verify(self.impl, [self.config], Posed.given(self.impl.spec, self.dtype, inputs))
 
     def integers(self, low: int, high: int, *axes: str) -> Any:
         """Whole numbers in low..high, as the dtype under test."""

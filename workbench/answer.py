@@ -184,14 +184,8 @@ def sentence(found: Answer) -> str:
         return _nothing(found)
     name = winner.case.label if found.impls > 1 else label(winner.case.config)
     name += " (the default)" if winner.default else ""
-    parts = [
-        ", ".join(
-            (
-                rate(winner, found.ridge) + (" predicted" if found.predicted else ""),
-                *_against(found),
-            )
-        )
-    ]
+    reached = rate(winner, found.ridge) + (" predicted" if found.predicted else "")
+    parts = [", ".join((reached, *_against(found)))]
     if found.ties:
         n = len(found.ties) + 1
         parts.append(

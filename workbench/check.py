@@ -31,7 +31,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Posed:
     """Inputs and what must come out of them, kept for the many configs that share them."""
 
     spec: Spec
@@ -40,19 +40,19 @@ class Problem:
     expected: tuple[Any, ...]  # float64
 
     @staticmethod
-    def of(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> Problem:
+    def of(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> Posed:
         """Make inputs on `device` and compute the reference there in float64."""
         made = inputs_.make(spec, sizes, dtype, device, seed)
-        return Problem.given(spec, dtype, made)
+        return Posed.given(spec, dtype, made)
 
     @staticmethod
-    def given(spec: Spec, dtype: str, made: tuple[Any, ...]) -> Problem:
+    def given(spec: Spec, dtype: str, made: tuple[Any, ...]) -> Posed:
         """The problem that these inputs pose."""
         wide = (x.double() if x.is_floating_point() else x for x in made)
-        return Problem(spec, dtype, made, as_tuple(spec.reference(*wide)))
+        return Posed(spec, dtype, made, as_tuple(spec.reference(*wide)))
 
 
-def check(impl: Impl, config: Any, problem: Problem) -> Checked:
+def check(impl: Impl, config: Any, problem: Posed) -> Checked:
     """Run `impl` once on poisoned memory and compare all its outputs, guard bands and inputs.
 
     Raises whatever the launch raises: a compiler's or a driver's error is the caller's to name.
@@ -68,7 +68,7 @@ def check(impl: Impl, config: Any, problem: Problem) -> Checked:
     return judge(outputs, problem)
 
 
-def judge(outputs: Sequence[Any], problem: Problem) -> Checked:
+def judge(outputs: Sequence[Any], problem: Posed) -> Checked:
     """Compare outputs with the expected ones: NaN and infinities must stand in the same places."""
     spec = problem.spec
     if len(outputs) != len(spec.outputs):

@@ -43,7 +43,7 @@ class Workers:
         """The task's result to come. It raises what the task raised, TimeoutError after
         `timeout_s` seconds of work, or ChildProcessError when the process died."""
         given: Future[Any] = Future()
-        inner = self._pool.schedule(_run, args=(task, args), timeout=timeout_s)
+        inner = self._pool.schedule(task, args=args, timeout=timeout_s)
         inner.add_done_callback(lambda done: _pass_on(done, given, timeout_s))
         return given
 
@@ -118,10 +118,6 @@ def _end_with_parent() -> None:
     if (parent := multiprocessing.parent_process()) is not None:
         wait([parent.sentinel])
         os._exit(1)
-
-
-def _run(task: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    return task(*args)
 
 
 def _pass_on(done: Any, given: Future[Any], timeout_s: float) -> None:

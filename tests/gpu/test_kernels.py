@@ -22,7 +22,7 @@ from kernel_cases import (
 from kernel_properties import Subject, promises
 
 from workbench import dsl, hardware, inputs
-from workbench.check import Problem
+from workbench.check import Posed
 
 DEVICE = hardware.live()
 if DEVICE is None:
@@ -57,7 +57,7 @@ def test_the_interpreter_is_off():
 
 @pytest.mark.parametrize("case", cases(LIMITS, lambda spec: spec.check), ids=str)
 def test_right_at_check_sizes(case):
-    problem = Problem.of(case.impl.spec, case.sizes, case.dtype, "cuda")
+    problem = Posed.of(case.impl.spec, case.sizes, case.dtype, "cuda")
     config = first_applicable(case.impl, case.sizes, case.dtype, LIMITS)
     verify(case.impl, [config], problem)
 
@@ -70,7 +70,7 @@ def test_right_with_every_choice_of_every_knob(impl):
     for i, config in enumerate(spread(impl, sizes, "fp32", LIMITS)):
         dtype = DTYPES[i % len(DTYPES)]
         assert applicable(impl, config, sizes, dtype, LIMITS) is None
-        verify(impl, [config], Problem.of(impl.spec, sizes, dtype, "cuda", seed=i))
+        verify(impl, [config], Posed.of(impl.spec, sizes, dtype, "cuda", seed=i))
 
 
 @pytest.mark.parametrize("impl", IMPLS.values(), ids=IMPLS)
@@ -80,7 +80,7 @@ def test_strides_are_right_or_refused(impl, layout):
     config = first_applicable(impl, sizes, "bf16", LIMITS)
     made = filled(spec, sizes, "bf16", "ordinary", "cuda", seed=3)
     placed = tuple(LAYOUTS[layout](x) for x in made)
-    refusal = right_or_refused(impl, config, Problem.given(spec, "bf16", placed))
+    refusal = right_or_refused(impl, config, Posed.given(spec, "bf16", placed))
     takes = impl.title != "matmul.persistent" or layout in ("dense", "padded")
     assert (refusal is None) == takes
 
@@ -92,7 +92,7 @@ def test_right_for_any_values(impl, kind):
     for dtype in DTYPES:
         config = first_applicable(impl, sizes, dtype, LIMITS)
         made = filled(spec, sizes, dtype, kind, "cuda", seed=4)
-        verify(impl, [config], Problem.given(spec, dtype, tuple(made)))
+        verify(impl, [config], Posed.given(spec, dtype, tuple(made)))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -109,7 +109,7 @@ def test_promise(promise, impl, dtype):
 
 @pytest.mark.parametrize("case", cases(LIMITS, lambda spec: spec.bench), ids=str)
 def test_right_at_real_sizes_and_the_same_bits_each_time(case):
-    problem = Problem.of(case.impl.spec, case.sizes, case.dtype, "cuda")
+    problem = Posed.of(case.impl.spec, case.sizes, case.dtype, "cuda")
     config = first_applicable(case.impl, case.sizes, case.dtype, LIMITS)
     verify(case.impl, [config], problem)
     first, second = (case.impl(*problem.inputs, config=config) for _ in range(2))
@@ -160,4 +160,4 @@ def test_strides_beyond_2_31_elements(impl, which, axis):
     config = first_applicable(impl, sizes, "fp16", LIMITS)
     made = filled(impl.spec, sizes, "fp16", "ordinary", "cuda", seed=5)
     made[which] = far(made[which], axis)
-    verify(impl, [config], Problem.given(impl.spec, "fp16", tuple(made)))
+    verify(impl, [config], Posed.given(impl.spec, "fp16", tuple(made)))

@@ -24,7 +24,7 @@ from kernel_cases import (
 from kernel_properties import PROPERTIES, Subject, promises
 
 from workbench import catalog, dsl
-from workbench.check import Problem
+from workbench.check import Posed
 from workbench.spec import stages, threads
 
 IMPLS = {impl.title: impl for impl in triton_impls()}
@@ -97,7 +97,7 @@ def test_properties_belong_to_kernels_that_exist():
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_right_at_check_sizes(case):
-    problem = Problem.of(case.impl.spec, case.sizes, case.dtype, "cpu")
+    problem = Posed.of(case.impl.spec, case.sizes, case.dtype, "cpu")
     configs = spread(case.impl, case.sizes, case.dtype, H200, interpreted=True)
     verify(case.impl, configs, problem)
 
@@ -114,7 +114,7 @@ def test_right_at_any_sizes_strides_and_values(impl, data):
     layouts = data.draw(st.tuples(*[st.sampled_from(list(LAYOUTS))] * len(spec.inputs)))
     made = filled(spec, sizes, dtype, kind, "cpu", data.draw(st.integers(0, 999), label="seed"))
     placed = tuple(LAYOUTS[how](x) for how, x in zip(layouts, made, strict=True))
-    refusal = right_or_refused(impl, config, Problem.given(spec, dtype, placed))
+    refusal = right_or_refused(impl, config, Posed.given(spec, dtype, placed))
     if impl.title in POINTERS:
         assert refusal is None, "kernels that compute their own addresses take any strides"
     elif set(layouts) == {"dense"}:
@@ -130,7 +130,7 @@ def test_strides_are_right_or_refused(impl, layout, which):
         which = 0
     made = filled(spec, dict.fromkeys(spec.axes, 40), "fp16", "ordinary", "cpu", seed=1)
     made = [LAYOUTS[layout if i == which else "dense"](x) for i, x in enumerate(made)]
-    refusal = right_or_refused(impl, CONFIGS[impl.title][0], Problem.given(spec, "fp16", made))
+    refusal = right_or_refused(impl, CONFIGS[impl.title][0], Posed.given(spec, "fp16", made))
     takes = impl.title in POINTERS or layout == "padded"
     assert (refusal is None) == takes
 
@@ -139,7 +139,7 @@ def test_strides_are_right_or_refused(impl, layout, which):
 def test_a_descriptor_is_refused_where_the_output_has_ragged_rows(columns):
     impl = IMPLS["matmul.persistent"]
     a, b = torch.ones(8, 8), torch.ones(8, 16)[:, :columns]  # b's own rows are well placed
-    problem = Problem.given(impl.spec, "fp32", (a, b))
+    problem = Posed.given(impl.spec, "fp32", (a, b))
     refusal = right_or_refused(impl, CONFIGS[impl.title][0], problem)
     assert (refusal is None) == (columns == 8)
 
@@ -184,4 +184,4 @@ def test_addresses_beyond_2_31_elements(impl, which, axis, monkeypatch):
     made = filled(spec, dict.fromkeys(spec.axes, 24), "fp16", "ordinary", "cpu", seed=2)
     made[which] = far(made[which], axis)
     config = first_applicable(impl, dict.fromkeys(spec.axes, 24), "fp16", H200)
-    verify(impl, [config], Problem.given(spec, "fp16", tuple(made)))
+    verify(impl, [config], Posed.given(spec, "fp16", tuple(made)))

@@ -209,6 +209,26 @@ def test_a_final_ranks_rightly_while_the_clock_wanders(wandering):
     assert min(f.timing.rounds for f in found) >= Protocol().rounds
 
 
+def test_a_finalist_that_cannot_be_timed_costs_itself_alone(wandering, monkeypatch):
+    def timed(rotation, estimate_s):
+        if rotation == ("slow", "cold"):
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return Wandering.timed(wandering, rotation, estimate_s)
+
+    def measured(timed, windows, regime, **also):
+        if timed.name == ("slower", "cold"):
+            raise ValueError("below what the device can reach")
+        return Wandering.measured(wandering, timed, windows, regime, **also)
+
+    monkeypatch.setattr(wandering, "timed", timed)
+    monkeypatch.setattr(wandering, "measured", measured)
+    choices = [worker.Choice(n, {}) for n in ("slower", "fast", "slow")]
+    slower, fast, slow = worker.final(choices, [1e-4] * 3)
+    assert fast.timing is not None and fast.reason is None
+    assert slow.timing is None and "capturing" in slow.reason
+    assert slower.timing is None and "below" in slower.reason
+
+
 def test_a_hot_time_shares_its_clock_with_cold_calls(wandering):
     found = worker.hot(worker.Choice("fast", {}))
     assert found.timing.regime == "hot"

@@ -109,8 +109,7 @@ def interpret(
 ) -> float | str:
     """Runs in an interpreting worker: the largest error over all check sizes that this config
     takes, in tolerances; or the sentence that says what is wrong."""
-    from workbench.check import Problem as Posed
-    from workbench.check import check
+    from workbench.check import Posed, check
 
     spec = catalog.spec_of(kernel)
     made = catalog.impl_of(spec, impl)

@@ -76,7 +76,7 @@ def begin(job: Job) -> dict[str, float]:
     the launch floor in seconds. Raises torch.OutOfMemoryError when the problem is too large."""
     import torch
 
-    from workbench.check import Problem
+    from workbench.check import Posed
     from workbench.measure.bench import Bench
     from workbench.measure.clocks import Clocks
 
@@ -91,7 +91,7 @@ def begin(job: Job) -> dict[str, float]:
     cache = int(device.cache.value) if device.cache else 64 << 20
     floor = floor_s(device, spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype)
     _state.bench = Bench(spec, job.sizes, job.dtype, cache, floor, job.protocol)
-    _state.problems = {0: Problem.given(spec, job.dtype, _state.bench.first_inputs)}
+    _state.problems = {0: Posed.given(spec, job.dtype, _state.bench.first_inputs)}
     _state.nvml = Clocks(torch.cuda.current_device())
     return self_test(cache)
 
@@ -155,7 +155,7 @@ def _screen(choice: Choice, best_s: float | None) -> Screened:
 
 
 def race(choices: Sequence[Choice], best_s: float) -> list[Screened]:
-    """The best of the screen once more, in the order given, without pauses between."""
+    """The best of the screen once more, in the order given."""
     return [screen(choice, best_s) for choice in choices]
 
 
@@ -174,17 +174,30 @@ def _final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screen
     timed = {}
     for i, (choice, estimate) in enumerate(zip(choices, estimates, strict=True)):
         if results[i].reason is None:
-            rotation = bench.calls(*resolve(_state.spec, choice))
-            first = bench.first_time(rotation)
-            timed[i] = bench.timed(rotation, estimate or first)
+            try:
+                rotation = bench.calls(*resolve(_state.spec, choice))
+                first = bench.first_time(rotation)
+                timed[i] = bench.timed(rotation, estimate or first)
+            except Exception as error:  # a library's call that no graph can hold, say
+                results[i] = _failed(error, "measure")
     _settle(bench, _state.job.protocol, timed)
     windows, clocks = _rounds(timed)
     for i in timed:
         results[i] = _checked(choices[i], seed=1)  # other values, after the last timed call
         if results[i].reason is None:
-            timing = bench.measured(timed[i], windows[i], "cold", **_state.nvml.median(clocks))
-            results[i] = replace(results[i], timing=timing)
+            results[i] = _with_time(results[i], timed[i], windows[i], clocks)
     return results
+
+
+def _with_time(
+    right: Screened, timed: Any, windows: Sequence[Sequence[float]], clocks: Sequence[Any]
+) -> Screened:
+    """A right answer with its final time; an impossible time is that config's loss alone."""
+    try:
+        also = _state.nvml.median(clocks)
+        return replace(right, timing=_state.bench.measured(timed, windows, "cold", **also))
+    except Exception as error:
+        return _failed(error, "measure")
 
 
 def _rounds(timed: Mapping[int, Any]) -> tuple[dict[int, list[list[float]]], list[Any]]:
@@ -205,12 +218,12 @@ def _rounds(timed: Mapping[int, Any]) -> tuple[dict[int, list[list[float]]], lis
 
 def _checked(choice: Choice, seed: int = 0) -> Screened:
     """The answer alone. A library baseline is judged like the rest."""
-    from workbench.check import Problem, check
+    from workbench.check import Posed, check
 
     job, problems = _state.job, _state.problems
     try:
         if seed not in problems:
-            problems[seed] = Problem.of(_state.spec, job.sizes, job.dtype, "cuda", seed)
+            problems[seed] = Posed.of(_state.spec, job.sizes, job.dtype, "cuda", seed)
         checked = check(*resolve(_state.spec, choice), problems[seed])
     except Exception as error:
         return _failed(error, "launch")

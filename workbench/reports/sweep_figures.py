@@ -78,7 +78,8 @@ def heat_map(
     width, height = left + cell_w * len(xs) + 10, top + cell_h * len(ys) + 44
     fig = figure(width, height)
     ax = _axes(fig, left, top, cell_w * len(xs), cell_h * len(ys))
-    ax.set(xlim=(0, len(xs)), ylim=(0, len(ys)), xlabel=across, ylabel=down)
+    ax.set(xlim=(0, len(xs)), ylim=(0, len(ys)))
+    ax.set(xlabel=_in_threads(across, mine), ylabel=_in_threads(down, mine))
     ax.set_xticks([i + 0.5 for i in range(len(xs))], [str(x) for x in xs])
     ax.set_yticks([i + 0.5 for i in range(len(ys))], [str(y) for y in ys])
     ax.tick_params(length=0)
@@ -101,6 +102,15 @@ def heat_map(
 def heat_step(ratio: float) -> int:
     """Which step of the ramp a time over the best time takes: 0 is best."""
     return sum(ratio > limit for limit in HEAT_STEPS)
+
+
+def _in_threads(field: str, outcomes: Sequence[Outcome]) -> str:
+    """A field's name as a label; a block's size is asked for in threads, and swept in warps."""
+    if field == "num_warps":
+        for o in outcomes:
+            if o.resources is not None:
+                return f"{field}, {o.resources.threads // o.case.config[field]} threads each"
+    return field
 
 
 def one_field(
