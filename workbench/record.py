@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from workbench.spec import label
 
-Phase = Literal["screen", "final", "hot", "predict"]
+Phase = Literal["screen", "final", "hot", "predict", "compare"]
 Stage = Literal["refused", "compile", "check", "launch", "measure"]
 Checked = Literal["gpu", "interpreter", "library"]
 
@@ -35,6 +35,17 @@ class Measured:
     sm_mhz: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
+    state: Literal["boost", "sustained"] = "boost"  # sustained: after the clock has settled
+    window_sizes: tuple[int, ...] = ()  # samples in each window, in order
+    window_mhz: tuple[float, ...] = ()  # the SM clock during each window
+    throttle: tuple[str, ...] = ()  # reasons that the driver gave for a lowered clock
+    left_out: int = 0  # samples taken at under 3/4 of the run's own median clock
+    stable: bool = True  # the interval became as narrow as the protocol asks
+
+    @property
+    def cycles(self) -> float | None:
+        """Clock cycles of one call at the median; None where the clock is unknown."""
+        return self.median_s * self.sm_mhz * 1e6 if self.sm_mhz else None
 
 
 @dataclass(frozen=True)
@@ -183,6 +194,33 @@ class Run:
     source: str = ""  # file of the kernel, as the user named it
 
 
+Word = Literal["SLOW", "FAST", "SAME", "CLOCK", "INCONCLUSIVE"]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The right side over the left: above 1 the right side is slower. `low` to `high` is the 95 %
+    interval of the median ratio."""
+
+    middle: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an interleaved comparison of two sides says."""
+
+    word: Word
+    time: Ratio
+    cycles: Ratio | None  # None where the SM clock is unknown
+    threshold: float  # the larger of what was asked for and the noise floor; 0.01 is one percent
+    asked: float
+    noise: float  # what two runs of the same code differ by, measured beside the two sides
+    rounds: int
+    why: str  # one sentence
+
+
 def key_of(case: Case, **also: str) -> str:
     """Hash of a case with what else decides its outcome (source hash, versions, protocol)."""
     text = json.dumps([asdict(case), also], sort_keys=True)
@@ -198,7 +236,9 @@ def _register(*types: type) -> None:
     _TYPES.update({t.__name__: t for t in types})
 
 
-_register(Measured, Predicted, Resources, Case, Record, Failure, Environment, Run)
+_register(
+    Measured, Predicted, Resources, Case, Record, Failure, Environment, Run, Ratio, Verdict
+)  # fmt: skip
 
 
 def to_plain(value: Any) -> Any:

@@ -83,7 +83,7 @@ def plan(
     `only` holds the knobs that would be tuned. Raises NothingToSweep.
     """
     knobs = tuple(sweep.vary) + (() if only else tuple(sweep.tune))
-    identity = _Identity(run, problem, protocol)
+    identity = Identity(run, problem, protocol)
     legal: list[Candidate] = []
     refused: list[Failure] = []
     baselines = [
@@ -179,7 +179,7 @@ def _expected(candidate: Candidate, problem: Problem, device: Device) -> float:
 
 
 @dataclass(frozen=True)
-class _Identity:
+class Identity:
     """Names outcomes: what a key is made of."""
 
     run: Run
@@ -253,7 +253,7 @@ class _Screen:
     def __init__(self, plan: Plan, backend: Backend, known: Mapping[str, Outcome]) -> None:
         self._backend = backend
         self._todo = [c for c in plan.candidates if c.key not in known]
-        self._identity = _Identity(plan.run, plan.problem, backend.protocol)
+        self._identity = Identity(plan.run, plan.problem, backend.protocol)
         self._leaders: dict[str, Candidate] = {}  # by machine code
         self._followers: dict[str, list[tuple[Candidate, Compiled]]] = {}  # by the leader's key
         self._finished: dict[str, Timed | Refusal] = {}  # by the leader's key
@@ -313,7 +313,7 @@ def _finals(
 ) -> Iterator[Outcome | Step]:
     """Race the best of the screen, then set the finalists, the default and the baselines against
     each other; at last the winner on data that the cache may hold."""
-    identity = _Identity(plan.run, plan.problem, backend.protocol)
+    identity = Identity(plan.run, plan.problem, backend.protocol)
     by_key = {c.key: c for c in plan.candidates}
     screened = [
         o for o in known.values()

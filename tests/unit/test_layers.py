@@ -20,12 +20,12 @@ FLOORS = {
     0: "spec record dsl",
     1: "hardware kernels stats workers interrupts",
     2: "catalog occupancy environment inputs events template",
-    3: "check compile predict history answer compare report",
+    3: "check compile predict history answer compare report search portfolio tuned",
     4: "measure reports doctor",
     5: "backend stored",
     6: "sweep experiment profile ceilings",
     7: "sweeps experiments profilers terminal",
-    8: "session",
+    8: "session timing contest worktree adapter",
     9: "cli",
 }
 # Steps within a floor, each for a reason. They must not close a circle.
