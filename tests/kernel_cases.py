@@ -16,9 +16,20 @@ import torch
 from workbench import catalog, inputs
 from workbench.check import Poisoned, Posed, as_tuple, check, judge
 from workbench.hardware import DEVICES
-from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, Tensor, stages, threads, values
+from workbench.spec import (
+    ITEMSIZE,
+    TOLERANCE,
+    Impl,
+    Limits,
+    Sizes,
+    Spec,
+    Tensor,
+    stages,
+    threads,
+    values,
+)
 
-DTYPES = tuple(ITEMSIZE)
+DTYPES = tuple(TOLERANCE)
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 MARGIN = 64  # elements of NaN before and behind an input: keeps it at a multiple of 16 bytes
 

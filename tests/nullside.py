@@ -85,7 +85,10 @@ class Asked:
         """Sweep once; gives the outcomes."""
         self.null = Null(fate, predicts=predicts, begin_error=begin_error)
         asked = Question(**{**self.words(), **more})
-        self.session = Session(asked, Terminal(quiet=True), lambda device, folder: self.null)
+        self.session = Session(
+            asked, Terminal(quiet=True), lambda device, folder: self.null,
+            tuned_file=self.folder / "tuned.json",
+        )  # fmt: skip
         self.code = self.session.go()
         return self.session.outcomes
 
@@ -112,7 +115,9 @@ class Asked:
 def main(kernel: str, out: str, database: str, seconds: str) -> int:
     question = Question("tile_size", kernel, out=Path(out), database=database)
     null = Null(lambda candidate: Fate(takes_s=float(seconds)))
-    return Session(question, Terminal(quiet=False), lambda device, folder: null).go()
+    side = lambda device, folder: null  # noqa: E731
+    tuned = Path(out).parent / "tuned.json"
+    return Session(question, Terminal(quiet=False), side, tuned_file=tuned).go()
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from workbench import stats
 from workbench.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
 from workbench.spec import label
 
@@ -157,10 +158,11 @@ def answer(run: Run, outcomes: Sequence[Outcome]) -> Answer:
     if not records:
         return found
     pool = [r for r in records if r.phase == records[0].phase]
-    fastest = min(pool, key=lambda r: (r.time_s, *_frugality(r)))
+    fastest = min(pool, key=lambda r: (r.time_s, *_frugality(r, run.incumbents)))
     near = [r for r in pool if _cannot_tell(r, fastest)]
     # Screens are too short to let anything but the time decide, and the model has no noise.
-    winner = min(near, key=_frugality) if fastest.phase == "final" else fastest
+    final = fastest.phase == "final"
+    winner = min(near, key=lambda r: _frugality(r, run.incumbents)) if final else fastest
     others = [r for r in records if r is not winner]
     default = next((o for o in swept if o.default), None)
     return replace(
@@ -260,21 +262,41 @@ def _swept(outcome: Outcome) -> bool:
 
 
 def _cannot_tell(record: Record, fastest: Record) -> bool:
+    """Whether the difference may be nothing: by the windows that the two took in turns where there
+    are such, since the clock wanders further than two configs differ; else by their intervals."""
     a, b = record.timing, fastest.timing
-    if isinstance(a, Measured) and isinstance(b, Measured):
-        overlap = a.low_s <= b.high_s and b.low_s <= a.high_s
-        return overlap or a.median_s <= b.median_s * (1 + TIE_SHARE)
-    return record.time_s <= fastest.time_s * (1 + MODEL_SHARE)
+    if not (isinstance(a, Measured) and isinstance(b, Measured)):
+        return record.time_s <= fastest.time_s * (1 + MODEL_SHARE)
+    if record.run == fastest.run and len(windows := _window_medians(a)) == len(
+        others := _window_medians(b)
+    ) >= stats.least_for(0.95):
+        paired = stats.ratio(others, windows)
+        return paired.low <= 1 or paired.middle <= 1 + TIE_SHARE
+    overlap = a.low_s <= b.high_s and b.low_s <= a.high_s
+    return overlap or a.median_s <= b.median_s * (1 + TIE_SHARE)
 
 
-def _frugality(record: Record) -> tuple[float, ...]:
-    """Inside a tie: the default stays; then fewer spills, registers, warps; then the config that
-    was itself timed."""
+def _window_medians(timing: Measured) -> list[float]:
+    """Seconds, by window in the order taken; none where windows were left out, since then nobody
+    knows which of them lay beside which of another config's."""
+    if timing.left_out or sum(timing.window_sizes) != len(timing.samples_s):
+        return []
+    found, at = [], 0
+    for size in timing.window_sizes:
+        found.append(stats.median(timing.samples_s[at : at + size]))
+        at += size
+    return found
+
+
+def _frugality(record: Record, incumbents: Mapping[str, Mapping[str, int]]) -> tuple[float, ...]:
+    """Inside a tie: what was found best before stays, then the default; then fewer spills,
+    registers, warps; then the config that was itself timed."""
     made = record.resources
+    stays = dict(incumbents.get(record.case.impl, {})) == dict(record.case.config)
     spills, registers = (made.spill_bytes, made.registers) if made else (1 << 30, 1 << 30)
     warps = record.case.config.get("num_warps", 0)
     timed = record.same_as is not None
-    return not record.default, spills, registers, warps, timed, record.time_s
+    return not stays, not record.default, spills, registers, warps, timed, record.time_s
 
 
 def _same_code(a: Record, b: Record) -> bool:

@@ -8,6 +8,7 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -59,6 +60,29 @@ def module_of(kernel: str) -> ModuleType:
     return module
 
 
+def version_of(path: Path) -> Spec:
+    """The Spec of a kernel's file as it stands in one checkout of a repository, beside the same
+    file of other checkouts in this process.
+
+    What the file imports from its repository comes from the same checkout: entries of `sys.path`
+    inside a sibling checkout are moved to this one while it is imported, and modules that siblings
+    left in `sys.modules` are dropped first (who imported them keeps them). An import that a
+    launcher makes only when it is called finds the version loaded last. Raises CatalogError.
+    """
+    path = path.resolve()
+    root = _checkout(path)
+    if root is None or _name_of(path) in sys.modules:
+        return spec_of(str(path))
+    before = list(sys.path)
+    _drop_siblings(root)
+    sys.path[:] = [str(_moved(Path(entry or "."), root)) for entry in before]
+    importlib.invalidate_caches()
+    try:
+        return spec_of(str(path))
+    finally:
+        sys.path[:] = before
+
+
 def impl_of(spec: Spec, name: str) -> Impl:
     """The Impl of that name. Raises CatalogError with the nearest names."""
     for impl in spec.impls:
@@ -86,7 +110,7 @@ def _from_file(path: Path) -> ModuleType:
         raise CatalogError(
             f"There is no kernel file {path}; `workbench new-kernel NAME` writes one to start from."
         )
-    name = f"_kernel_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    name = _name_of(path)
     if name in sys.modules:
         return sys.modules[name]
     found = importlib.util.spec_from_file_location(name, path.resolve())
@@ -100,6 +124,62 @@ def _from_file(path: Path) -> ModuleType:
         del sys.modules[name]
         raise CatalogError(_why(str(path), error)) from error
     return module
+
+
+def _name_of(path: Path) -> str:
+    """Under which a file's module stands in `sys.modules`: files of one name stay apart."""
+    return f"_kernel_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+
+
+_OURS = ("workbench", "metal_shim", "__main__", "__mp_main__")  # never two versions of these
+
+
+def _drop_siblings(root: Path) -> None:
+    """Forget modules that lie in another checkout of the repository whose checkout is `root`."""
+    for name, module in list(sys.modules.items()):
+        # a namespace package has folders alone, and holds its submodules as attributes
+        file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+        if not file or name.partition(".")[0] in _OURS or name.startswith("_kernel_"):
+            continue
+        theirs = _checkout(Path(file))
+        if theirs is not None and theirs != root and _store(theirs) == _store(root):
+            del sys.modules[name]
+
+
+def _moved(entry: Path, root: Path) -> Path:
+    """An entry of `sys.path`: the same folder of the checkout `root`, where it lies in a sibling
+    of it and that folder exists there."""
+    entry = entry.absolute()
+    theirs = _checkout(entry)
+    if theirs is None or theirs == root or _store(theirs) != _store(root):
+        return entry
+    there = root / entry.resolve().relative_to(theirs)
+    return there if there.is_dir() else entry
+
+
+def _checkout(path: Path) -> Path | None:
+    """The root of the git checkout that holds a file; None for installed packages and others."""
+    if "site-packages" in path.parts or "dist-packages" in path.parts:
+        return None
+    return _root(path if path.is_dir() else path.parent)
+
+
+@cache
+def _root(folder: Path) -> Path | None:
+    folder = folder.resolve()
+    return next((p for p in (folder, *folder.parents) if (p / ".git").exists()), None)
+
+
+@cache
+def _store(root: Path) -> Path:
+    """Where the repository of a checkout keeps its objects: alike for all its worktrees, whose
+    `.git` is a file, `gitdir: REPOSITORY/.git/worktrees/NAME`."""
+    mark = root / ".git"
+    if mark.is_dir():
+        return mark
+    named = Path(mark.read_text().partition(":")[2].strip())
+    inside = named if named.is_absolute() else (root / named).resolve()
+    return inside.parents[1] if inside.parent.name == "worktrees" else inside
 
 
 def _imported(dotted: str, kernel: str) -> ModuleType:

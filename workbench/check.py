@@ -92,9 +92,11 @@ def _judge_one(
     wanted = inputs_.torch_dtype(dtype)
     if actual.dtype != wanted:
         return Checked(float("inf"), f"{name} has dtype {actual.dtype} where {wanted} was expected")
+    if not actual.is_floating_point():
+        return _judge_exactly(name, actual, expected)
     allowed = tolerance[dtype]
     rounded = expected.to(actual.dtype)  # so that what overflows the dtype is expected to
-    a, e = actual.double(), torch.where(rounded.isfinite(), expected, rounded.double())
+    a, e = actual.double(), torch.where(rounded.double().isfinite(), expected, rounded.double())
     alien = (a.isnan() != e.isnan()) | ((a.isinf() | e.isinf()) & ~e.isnan() & (a != e))
     if bool(alien.any()):
         return Checked(float("inf"), _first(name, alien, a, e, "NaN or infinity out of place"))
@@ -107,6 +109,14 @@ def _judge_one(
     if worst <= 1:
         return Checked(worst)
     return Checked(worst, _first(name, ratio > 1, a, e, f"off by up to {worst:.3g} tolerances"))
+
+
+def _judge_exactly(name: str, actual: Any, expected: Any) -> Checked:
+    """Whole numbers and truth values must be equal."""
+    off = actual != expected.to(actual.dtype)
+    if not bool(off.any()):
+        return Checked(0.0)
+    return Checked(float("inf"), _first(name, off, actual, expected, "which must be exact"))
 
 
 def _least(dtype: torch.dtype) -> float:

@@ -7,9 +7,12 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = typer.Typer(
     name="workbench",
@@ -20,6 +23,10 @@ app = typer.Typer(
 
 Database = Annotated[
     str | None, typer.Option(help="Database URL; SQLite in the user's data folder by default.")
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(min=0, help="Differences up to this share do not count; 0.01 unless named."),
 ]
 
 
@@ -49,7 +56,10 @@ def sweep(
     impl: Annotated[
         list[str] | None, typer.Option(help="This Impl only; may be repeated. Default: all Triton.")
     ] = None,
-    sizes: Annotated[str | None, typer.Option(help="M=4096,N=4096,K=4096")] = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(help="M=4096,N=4096,K=4096; repeated: tuned jointly for all of them."),
+    ] = None,
     dtype: Annotated[str, typer.Option(help="fp32, fp16 or bf16.")] = "bf16",
     device: Annotated[
         str | None,
@@ -58,10 +68,15 @@ def sweep(
     only: Annotated[
         bool, typer.Option("--only", help="Hold the knobs that would be tuned for each value.")
     ] = False,
-    most: Annotated[
-        int | None,
-        typer.Option(min=0, help="Try at most this many configs, the model's best; 0 tries all."),
+    budget: Annotated[
+        str | None, typer.Option(help="30s, 2m, or 200 configs: stop there, with the best so far.")
     ] = None,
+    search: Annotated[
+        str | None, typer.Option(help="Which configs come first: exhaustive, model, random, tpe.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse to measure while others use the GPU.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for pages and events.")] = Path("results"),
     metrics: Annotated[
         Path | None, typer.Option(help="Events file (JSONL) to write instead of the run's own.")
@@ -80,9 +95,9 @@ def sweep(
     from workbench.terminal import Terminal
 
     asked = Question(
-        sweep=name, kernel=kernel, impls=tuple(impl or ()), sizes=sizes, dtype=dtype,
-        device=device, only=only, most=most, out=out, metrics=metrics, profile=profile,
-        database=database, fresh=fresh,
+        sweep=name, kernel=kernel, impls=tuple(impl or ()), sizes=tuple(sizes or ()),
+        dtype=dtype, device=device, only=only, budget=budget, search=search, strict=strict,
+        out=out, metrics=metrics, profile=profile, database=database, fresh=fresh,
     )  # fmt: skip
     raise typer.Exit(Session(asked, Terminal(quiet)).go())
 
@@ -158,6 +173,127 @@ def new_kernel(
     typer.echo(f"wrote   {path}\ntry it  python -m workbench.sweep tile_size --kernel {named}")
 
 
+@app.command()
+def tuned(
+    kernel: Annotated[str | None, typer.Argument(help="This kernel only.")] = None,
+    impl: Annotated[str | None, typer.Option(help="This Impl only.")] = None,
+    device: Annotated[str | None, typer.Option(help="This device only.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="File of tuned configs; in the user's data folder else.")
+    ] = None,
+    export: Annotated[Path | None, typer.Option(help="Write what is listed to this file.")] = None,
+    load: Annotated[
+        Path | None, typer.Option("--import", help="Take this file in; newer of equals stands.")
+    ] = None,
+    code: Annotated[
+        bool, typer.Option("--code", help="Print triton.Config lists to paste.")
+    ] = False,
+    forget: Annotated[bool, typer.Option("--forget", help="Drop the kernel's entries.")] = False,
+) -> None:
+    """List the winners of sweeps, which launches without a config use."""
+    from rich.console import Console
+
+    from workbench.tuned import Wanted, use
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:  # a pipe has no width: nothing is left out
+        console = Console(highlight=False, markup=False, emoji=False, width=240)
+    use(Wanted(kernel, impl, device, file, export, load, code, forget), console)
+
+
+@app.command()
+def compare(
+    left: Annotated[str, typer.Argument(help="tiles, tiles:block_m=128, a git revision, a run.")],
+    right: Annotated[str, typer.Argument(help="The same; WORKING is the file as it is.")],
+    kernel: Annotated[
+        str | None, typer.Option(help="A kernel's name, package.module, or path/to/mine.py.")
+    ] = None,
+    impl: Annotated[
+        str | None, typer.Option(help="Of revisions or runs: this Impl, or tiles:block_m=128.")
+    ] = None,
+    sizes: Annotated[str | None, typer.Option(help="M=4096,N=4096,K=4096")] = None,
+    dtype: Annotated[str, typer.Option(help="fp32, fp16 or bf16.")] = "bf16",
+    threshold: Threshold = None,
+    out: Annotated[Path, typer.Option(help="Folder for the page and events.")] = Path("results"),
+    database: Database = None,
+) -> None:
+    """Say whether the right side is slower than the left: SLOW, FAST, SAME, CLOCK, INCONCLUSIVE."""
+    from workbench.contest import Match, Question
+
+    share = _share(threshold)
+    asked = Question(left, right, kernel, impl, sizes, dtype, share, out, database)
+    raise typer.Exit(Match(asked, _console()).go())
+
+
+@app.command()
+def gate(
+    baseline: Annotated[str, typer.Argument(help="A git revision that the files must not lag.")],
+    kernel: Annotated[
+        list[str] | None, typer.Option(help="This kernel; may be repeated. Default: what changed.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="fp32, fp16 or bf16.")] = "bf16",
+    threshold: Threshold = None,
+    out: Annotated[Path, typer.Option(help="Folder for the page and events.")] = Path("results"),
+    summary: Annotated[
+        Path | None, typer.Option("--json", help="Write a summary to this file.")
+    ] = None,
+    database: Database = None,
+) -> None:
+    """Compare every kernel of a suite with a baseline; the exit code is that of the worst."""
+    from workbench.gate import Gate, Question
+
+    share = _share(threshold)
+    asked = Question(baseline, tuple(kernel or ()), dtype, share, out, summary, database)
+    raise typer.Exit(Gate(asked, _console()).go())
+
+
+@app.command()
+def measure(
+    kernel: Annotated[str, typer.Argument(help="A kernel's name, package.module, or file.")],
+    impl: Annotated[
+        list[str] | None,
+        typer.Option(help="tiles or tiles:block_m=128; may be repeated. Default: all Triton."),
+    ] = None,
+    sizes: Annotated[
+        list[str] | None,
+        typer.Option(help="M=4096,N=4096,K=4096; may be repeated. Default: all to time."),
+    ] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="fp32, fp16 or bf16; may be repeated. Default: bf16.")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Compile and predict for this target (h200, mi300x, ...) with no GPU."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the page and events.")] = Path("results"),
+    database: Database = None,
+) -> None:
+    """Time Impls at their tuned or default configs over sizes and dtypes, beside baselines."""
+    from workbench.timing import Question, Timing
+
+    asked = Question(
+        kernel, tuple(impl or ()), tuple(sizes or ()), tuple(dtype or ("bf16",)), device, out,
+        database,
+    )  # fmt: skip
+    raise typer.Exit(Timing(asked, _console()).go())
+
+
+def _share(threshold: float | None) -> float:
+    from workbench.measure.protocol import Protocol
+
+    return Protocol().asked if threshold is None else threshold
+
+
+def _console() -> Console:
+    """Whole lines for a file or a pipe; words of a compiler's are never taken for markup."""
+    from rich.console import Console
+
+    made = Console(highlight=False, markup=False, emoji=False)
+    if not made.is_terminal:  # a pipe has no width: nothing is left out
+        made = Console(highlight=False, markup=False, emoji=False, width=240)
+    return made
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code: 2 after an error, which is told in one sentence, and
     130 after Ctrl-C."""
@@ -210,8 +346,9 @@ STOPPED = 130  # as shells say it: 128 + SIGINT
 
 # Named, not imported: importing them would load torch and SQLAlchemy for --help.
 SENTENCES = {
-    "CatalogError", "EventsError", "HistoryError", "NoGpu", "NothingToSweep", "ReportError",
-    "SessionError", "TemplateError", "UnknownDevice",
+    "CatalogError", "ContestError", "EventsError", "HistoryError", "Incomparable",
+    "NoGpu", "NothingToSweep", "ReportError", "SearchError", "SessionError", "SideError",
+    "TemplateError", "TunedError", "UnknownDevice", "WorktreeError",
 }  # fmt: skip
 
 

@@ -170,13 +170,21 @@ def _nvml(uuid: str) -> Iterator[_Nvml]:
 
 
 def _clock_policy(nvml: _Nvml) -> str:
-    """ "locked" when the application clocks are off their default, else "unknown": NVML cannot
-    tell whether somebody has fixed the clock with `nvidia-smi -lgc`, so "default" is not proven.
+    """ "locked" when the application clocks are off their default or hold the clock down now,
+    "default" when they are neither, "unknown" when NVML does not tell: newer drivers answer no
+    more about application clocks. NVML has no query for a lock by `nvidia-smi -lgc`; on a GPU that
+    is "default" here, the clock of each window shows one, by standing still.
     """
     graphics = 0  # NVML_CLOCK_GRAPHICS
     now = nvml("nvmlDeviceGetApplicationsClock", graphics)
     default = nvml("nvmlDeviceGetDefaultApplicationsClock", graphics)
-    return "locked" if None not in (now, default) and now != default else "unknown"
+    reasons = nvml("nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:  # its name until 2023
+        reasons = nvml("nvmlDeviceGetCurrentClocksThrottleReasons")
+    moved = None not in (now, default) and now != default
+    if moved or (reasons or 0) & 0x2:  # nvmlClocksEventReasonApplicationsClocksSetting
+        return "locked"
+    return "unknown" if None in (now, default, reasons) else "default"
 
 
 def _others(processes: Any) -> int | None:

@@ -11,13 +11,13 @@ import errno
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-from workbench.record import Failure, Record, Run, from_plain, to_plain
+from workbench.record import Comparison, Failure, Record, Run, from_plain, to_plain
 
 RunState = Literal["complete", "interrupted", "failed"]
 
@@ -62,12 +62,13 @@ class RunFinished:
     run: str
     state: RunState
     counts: Mapping[str, int]  # how many outcomes of each kind, in the engine's own words
+    seconds: Mapping[str, float] = field(default_factory=dict)  # where the time went
 
 
-Event = Run | Record | Failure | KernelDispatched | OpCompleted | RunFinished
+Event = Run | Record | Failure | Comparison | KernelDispatched | OpCompleted | RunFinished
 
 _OWN: Mapping[str, type] = {t.__name__: t for t in (KernelDispatched, OpCompleted, RunFinished)}
-_RECORDS = frozenset(t.__name__ for t in (Run, Record, Failure))
+_RECORDS = frozenset(t.__name__ for t in (Run, Record, Failure, Comparison))
 
 
 class EventLog:
@@ -187,7 +188,9 @@ def _event(line: bytes) -> Event:
 
 def _own(made: type, plain: Mapping[str, Any]) -> Any:
     try:
-        return made(**{f.name: from_plain(plain[f.name]) for f in fields(made)})
+        added = "seconds"  # later than the first files
+        names = [f.name for f in fields(made) if f.name != added or added in plain]
+        return made(**{name: from_plain(plain[name]) for name in names})
     except KeyError as error:
         raise ValueError(f"a {made.__name__} lacks the field {error}") from None
 

@@ -24,7 +24,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from workbench.environment import environment_id
 from workbench.events import BadLine, Event, RunFinished, RunState, read
-from workbench.record import Failure, Outcome, Record, Run, dumps, loads
+from workbench.record import Comparison, Failure, Outcome, Record, Run, dumps, loads
 from workbench.spec import brief
 
 if TYPE_CHECKING:
@@ -95,6 +95,25 @@ _OUTCOMES = sa.Table(
     sa.Column("payload", sa.Text, nullable=False),
     sa.Index("ix_outcomes_key_at", "key", "at_epoch_s"),
     sa.Index("ix_outcomes_kernel_at", "kernel", "at_epoch_s"),
+)
+
+# Added after the first databases were made; one that lacks it gets it when it is opened.
+_COMPARISONS = sa.Table(
+    "comparisons",
+    _METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    sa.Column("run", sa.Text, nullable=False, index=True),
+    sa.Column("kernel", sa.Text, nullable=False, index=True),
+    sa.Column("dtype", sa.Text, nullable=False),
+    sa.Column("sizes", sa.JSON, nullable=False),
+    sa.Column("left_side", sa.Text, nullable=False),
+    sa.Column("right_side", sa.Text, nullable=False),
+    sa.Column("word", sa.Text),  # None where a side gave no time
+    sa.Column("ratio", sa.Double),  # right over left, in time
+    sa.Column("at", sa.Text, nullable=False),
+    sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
+    sa.Column("payload", sa.Text, nullable=False),
 )
 
 _BUSY_S = 30  # how long to wait for another process that is writing
@@ -201,6 +220,11 @@ class History:
         with self._writing() as db:
             _insert_once(db, _OUTCOMES, _outcome_row(outcome))
 
+    def add_comparison(self, found: Comparison) -> None:
+        """Store what two sides of a run are to each other; the same twice is stored once."""
+        with self._writing() as db:
+            _insert_once(db, _COMPARISONS, _comparison_row(found))
+
     def import_events(self, path: Path | str) -> Imported:
         """Store what an events file holds; a second time adds nothing. All or nothing: a failure
         half way leaves the history as it was. Raises EventsError when the file cannot be read.
@@ -219,6 +243,9 @@ class History:
                 return _set_state(db, event.run, event.state)
             case Record() | Failure():
                 _insert_once(db, _OUTCOMES, _outcome_row(event))
+                return True
+            case Comparison():
+                _insert_once(db, _COMPARISONS, _comparison_row(event))
                 return True
         return False  # dispatches and steps stay in the events file
 
@@ -288,6 +315,12 @@ class History:
         with self._reading() as db:
             return [loads(payload) for payload in db.scalars(query.order_by(_OUTCOMES.c.id))]
 
+    def comparisons(self, run_id: str) -> list[Comparison]:
+        """All comparisons of a run, in the order in which they were added."""
+        query = sa.select(_COMPARISONS.c.payload).where(_COMPARISONS.c.run == run_id)
+        with self._reading() as db:
+            return [loads(payload) for payload in db.scalars(query.order_by(_COMPARISONS.c.id))]
+
     def search(
         self,
         kernel: str | None = None,
@@ -320,6 +353,8 @@ class History:
                 self._refuse_foreign(tables)
                 _METADATA.create_all(db)
                 db.execute(_SCHEMA.insert().values(version=SCHEMA))
+            elif _COMPARISONS.name not in tables:
+                _COMPARISONS.create(db)
             version = db.scalar(sa.select(sa.func.max(_SCHEMA.c.version)))
         if not isinstance(version, int) or version > SCHEMA:
             raise HistoryError(
@@ -480,6 +515,24 @@ def _outcome_row(outcome: Outcome) -> dict[str, Any]:
         "reason": None if isinstance(outcome, Record) else _storable(outcome.reason),
         "at": outcome.at,
         "at_epoch_s": _epoch(outcome.at),
+        "payload": payload,
+    }
+
+
+def _comparison_row(found: Comparison) -> dict[str, Any]:
+    payload = dumps(found)
+    return {
+        "digest": hashlib.sha256(payload.encode()).hexdigest(),
+        "run": found.run,
+        "kernel": found.kernel,
+        "dtype": found.dtype,
+        "sizes": dict(found.sizes),
+        "left_side": found.left,
+        "right_side": found.right,
+        "word": found.verdict and found.verdict.word,
+        "ratio": found.verdict and found.verdict.time.middle,
+        "at": found.at,
+        "at_epoch_s": _epoch(found.at),
         "payload": payload,
     }
 

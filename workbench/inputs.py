@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.spec import Sizes, Spec
+from workbench.spec import ITEMSIZE, Sizes, Spec
+
+# Where torch has another name than `spec.ITEMSIZE`. fp8 is e4m3, as the devices' peaks have it.
+TORCH_NAMES = {
+    "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64",
+    "fp8": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
+    "fp8_fnuz": "float8_e4m3fnuz", "fp8_e5m2_fnuz": "float8_e5m2fnuz",
+}  # fmt: skip
 
 
 def torch_dtype(name: str) -> Any:
-    """The torch dtype of our name (`bf16`)."""
+    """The torch dtype of our name (`bf16`). Raises KeyError where `spec.ITEMSIZE` lacks it."""
     import torch
 
-    return {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[name]
+    if name not in ITEMSIZE:
+        raise KeyError(name)
+    return getattr(torch, TORCH_NAMES.get(name, name))
 
 
 def make(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from workbench.spec import label
@@ -192,6 +192,8 @@ class Run:
     ceilings: Mapping[str, Mapping[str, Any]]  # see `hardware.ceilings`
     environment: Environment
     source: str = ""  # file of the kernel, as the user named it
+    # by Impl, the config that an earlier run found best for this: inside a tie it stays
+    incumbents: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 Word = Literal["SLOW", "FAST", "SAME", "CLOCK", "INCONCLUSIVE"]
@@ -221,6 +223,23 @@ class Verdict:
     why: str  # one sentence
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """Two outcomes of one run, set against each other. Sides are named as a person would."""
+
+    run: str
+    at: str  # ISO 8601 with offset
+    kernel: str
+    sizes: Mapping[str, int]
+    dtype: str
+    left: str  # "tiles 128x256x64, 8 warps at HEAD~1"
+    right: str
+    left_key: str  # of the side's outcome
+    right_key: str
+    verdict: Verdict | None  # None where a side gave no time
+    looks: int = 1  # how often it could have stopped: part of what its interval means
+
+
 def key_of(case: Case, **also: str) -> str:
     """Hash of a case with what else decides its outcome (source hash, versions, protocol)."""
     text = json.dumps([asdict(case), also], sort_keys=True)
@@ -237,7 +256,8 @@ def _register(*types: type) -> None:
 
 
 _register(
-    Measured, Predicted, Resources, Case, Record, Failure, Environment, Run, Ratio, Verdict
+    Measured, Predicted, Resources, Case, Record, Failure, Environment, Run, Ratio, Verdict,
+    Comparison,
 )  # fmt: skip
 
 

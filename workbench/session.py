@@ -6,28 +6,34 @@ is written from what is there however the sweep ends.
 
 from __future__ import annotations
 
+import json
+import math
 import secrets
 import shlex
+import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
-from workbench import catalog, hardware
-from workbench.answer import answer, sentence
+from workbench import catalog, hardware, tuned
+from workbench.answer import answer, on_one_footing, sentence
 from workbench.backend.protocol import Backend, Problem
 from workbench.events import EventLog, KernelDispatched, OpCompleted, RunFinished, RunState
 from workbench.history import History, open_history
 from workbench.interrupts import Interrupts
+from workbench.portfolio import PortfolioError, portfolio
 from workbench.record import Failure, Measured, Outcome, Record, Run
 from workbench.report import write_page
+from workbench.search import Budget, Strategy
 from workbench.spec import Impl, Knob, Spec, label, values
-from workbench.sweep import Compilation, Earlier, Plan, Step, Sweep, plan, run
+from workbench.sweep import Compilation, Earlier, Engine, Hunt, Plan, Split, Step, Sweep, plan
 from workbench.terminal import Terminal
+from workbench.workers import start
 
 DEFAULT_TARGET = "h200"  # compiled for where no GPU is present and no device was named
 MOST = {True: 208, False: 1000}  # configs tried at most, by default: predicted, measured
@@ -44,11 +50,13 @@ class Question:
     sweep: str
     kernel: str = "matmul"
     impls: tuple[str, ...] = ()
-    sizes: str | None = None
+    sizes: tuple[str, ...] = ()
     dtype: str = "bf16"
     device: str | None = None
     only: bool = False
-    most: int | None = None
+    budget: str | None = None
+    search: str | None = None
+    strict: bool = False
     out: Path = Path("results")
     metrics: Path | None = None
     profile: bool = True
@@ -61,22 +69,29 @@ class Question:
         words = ["python", "-m", "workbench.sweep", self.sweep, "--kernel", self.kernel]
         for name in self.impls:
             words += ["--impl", name]
-        for option, value in (("sizes", self.sizes), ("dtype", self.dtype), ("device", self.device),
-                              ("most", self.most)):  # fmt: skip
+        for text in self.sizes:
+            words += ["--sizes", text]
+        for option, value in (("dtype", self.dtype), ("device", self.device),
+                              ("budget", self.budget), ("search", self.search)):  # fmt: skip
             if value is not None:
-                words += [f"--{option}", str(value)]
-        return shlex.join(words + (["--only"] if self.only else []))
+                words += [f"--{option}", value]
+        flags = {"--only": self.only, "--strict": self.strict}
+        return shlex.join(words + [flag for flag, on in flags.items() if on])
 
 
 @dataclass
 class Session:
-    """A sweep under way, and where its outcomes go."""
+    """A sweep under way, at one size after the other, and where its outcomes go."""
 
     question: Question
     terminal: Terminal
     side: Callable[[str | None, Path], Backend] | None = None  # `backend_for`, or a test's own
-    outcomes: list[Outcome] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+    outcomes: list[Outcome] = field(default_factory=list)  # of the size under way
     counts: Counter[str] = field(default_factory=Counter)
+    split: Split = field(default_factory=Split)
+    tables: dict[str, list[Outcome]] = field(default_factory=dict)  # by sizes, of those that ended
+    tuned_file: Path | None = None  # where winners are remembered; None: the user's own
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0, or 130 after Ctrl-C.
@@ -84,66 +99,117 @@ class Session:
         Raises the errors of the parts, each of which is one sentence; what can be refused is
         refused before any work.
         """
+        if self.side is None:
+            start()  # its imports take as long as ours of the kernel
         asked = self.question
         sweep = sweep_named(asked.sweep)
-        problem, impls = problem_of(asked)
+        problems, impls = problems_of(asked)
+        hunt = hunt_of(asked, self.started)
         writable(asked.out)
         if asked.metrics is not None:
             writable(asked.metrics.parent, asked.metrics)
         with open_history(asked.database) as history, Interrupts() as interrupts:
             backend = (self.side or backend_for)(asked.device, repository_of(asked.kernel))
             try:
-                return self._go(sweep, problem, impls, backend, Store(history, interrupts))
+                if asked.strict:
+                    undisturbed(backend)
+                for at, problem in enumerate(problems):
+                    store = Store(history, interrupts)
+                    share = hunt.share(len(problems) - at) if hunt else None
+                    if code := self._one(sweep, problem, impls, backend, store, share):
+                        return code
+                if len(problems) > 1:
+                    self._together(problems)
+                return 0
             finally:
                 self.terminal.end()
                 backend.close()
 
-    def _go(
-        self, sweep: Sweep, problem: Problem, impls: list[Impl], backend: Backend, store: Store
-    ) -> int:
+    def _one(
+        self, sweep: Sweep, problem: Problem, impls: list[Impl], backend: Backend, store: Store,
+        hunt: Hunt | None,
+    ) -> int:  # fmt: skip
+        self.outcomes, self.counts = [], Counter()
         asked = self.question
         asking = new_run(asked, sweep, problem, impls, backend)
-        most = asked.most if asked.most is not None else MOST[backend.predicts]
+        asking = replace(asking, incumbents=self._incumbents(asking))
+        most = most_of(asked, hunt) if backend.predicts else 0
         made = plan(
             asking, problem, sweep, impls, backend.device, backend.protocol,
             only=asked.only, most=most,
         )  # fmt: skip
         earlier = Earlier() if asked.fresh else store.earlier(made)
+        earlier = replace(earlier, incumbent=incumbents_in(made))
+        hunt = replace(hunt, final_s=0.0) if hunt and backend.predicts else hunt
+        engine = Engine(made, backend, earlier, hunt or default_hunt(made, backend))
+        if engine.finished and asked.metrics is None and (old := store.whole(made, earlier)):
+            return self._told_again(old, store)
         self.terminal.begin(asking, made, len(earlier.first))
-        begun = replace(asking, ceilings={**asking.ceilings, **self._begin(backend, problem)})
-        made = replace(made, run=begun)
+        found = self._begin(backend, problem, engine, store, earlier)
+        begun = replace(asking, ceilings={**asking.ceilings, **found})
+        self.split.begin(backend)
         folder = asked.out / begun.id
         with EventLog(asked.metrics or folder / "events.jsonl") as log:
             store.begin(begun, log)
             try:
-                state = self._obtain(made, backend, earlier, store)
+                state = self._obtain(engine, backend, begun, store)
             except BaseException:  # nothing more can be stored; show what there is
                 self.terminal.end()
                 with suppress(Exception):
                     self._page(begun, folder)
                 raise
-            store.end(state, self.counts)
+            store.end(state, self.counts, self.split.seconds)
         self._conclude(begun, folder)
-        return 130 if state == "interrupted" else 0
+        self.tables[sizes_text(problem.sizes)] = self.outcomes
+        if state == "interrupted":
+            return 130
+        self._remember(begun, problem)
+        return 0
 
-    def _begin(self, backend: Backend, problem: Problem) -> Mapping[str, Mapping[str, Any]]:
+    def _incumbents(self, asking: Run) -> dict[str, dict[str, int]]:
+        """By Impl, the config that was found best before for just this."""
         try:
-            return backend.begin(problem)
+            known = tuned.Tuned.load(self.tuned_file or tuned.default_path())
+        except tuned.TunedError as error:
+            self.terminal.warn(str(error))
+            return {}
+        found = known.matching(asking.kernel, None, asking.device)
+        return {
+            e.impl: dict(e.config)
+            for e in sorted(found, key=lambda e: e.at)
+            if (dict(e.sizes), e.dtype, e.predicted)
+            == (dict(asking.sizes), asking.dtype, asking.predicted)
+        }
+
+    def _remember(self, begun: Run, problem: Problem) -> None:
+        """For launches that name no config. A file that cannot be written costs no answer."""
+        try:
+            tuned.remember(begun, self.outcomes, problem.spec, self.tuned_file)
+        except tuned.TunedError as error:
+            self.terminal.warn(str(error))
+
+    def _begin(
+        self, backend: Backend, problem: Problem, engine: Engine, store: Store, earlier: Earlier
+    ) -> Mapping[str, Mapping[str, Any]]:
+        if engine.finished:  # nothing will be measured: the ceilings are those of what is known
+            return store.ceilings(earlier)
+        try:
+            return backend.begin(problem, engine.first)
         except RuntimeError as error:
             why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            sizes = ",".join(f"{k}={v}" for k, v in problem.sizes.items())
             raise SessionError(
-                f"The GPU could not take {sizes} ({why}); name other --sizes."
+                f"The GPU could not take {sizes_text(problem.sizes)} ({why}); name other --sizes."
             ) from None
 
-    def _obtain(self, made: Plan, backend: Backend, earlier: Earlier, store: Store) -> RunState:
+    def _obtain(self, engine: Engine, backend: Backend, begun: Run, store: Store) -> RunState:
         """All outcomes, each stored before the next. Ctrl-C ends it early, with all so far."""
         try:
-            for found in run(made, backend, earlier):
+            for found in engine.outcomes():
                 if isinstance(found, Step):
+                    self.split.table(self.counts, self.started)
                     self.terminal.step(found)
                 elif isinstance(found, Compilation):
-                    self._dispatched(found, made.run, store)
+                    self._dispatched(found, begun, store)
                 else:
                     store.keep(found)
                     self._completed(found, store)
@@ -152,7 +218,34 @@ class Session:
             return "interrupted"
         finally:
             self.terminal.end()
+            self.split.end(backend, engine.wait_s, self.started)
         return "complete"
+
+    def _told_again(self, old: Run, store: Store) -> int:
+        """All was obtained by an earlier run: its answer and its page once more."""
+        self.outcomes = store.history.outcomes(old.id)
+        self.counts = Counter(_kind(o) for o in self.outcomes)
+        self.tables[sizes_text(old.sizes)] = self.outcomes
+        self.terminal.again(old)
+        page = self.question.out / old.id / "report.html"
+        if not page.is_file():
+            self._page(old, page.parent)
+        said = sentence(answer(old, self.outcomes))
+        self.terminal.conclude(said, self.counts, self.split, page, None)
+        return 0
+
+    def _together(self, problems: Sequence[Problem]) -> None:
+        """The fewest configs that serve all sizes, where several were asked for."""
+        try:
+            found = portfolio(screened_times(self.tables))
+        except PortfolioError as error:
+            self.terminal.warn(str(error))
+            return
+        stamp = f"{problems[0].spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        file = self.question.out / f"portfolio-{stamp}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asdict(found), indent=1) + "\n")
+        self.terminal.portfolio(found, file)
 
     def _dispatched(self, found: Compilation, run_: Run, store: Store) -> None:
         self.counts["compiled"] += 1
@@ -194,7 +287,7 @@ class Session:
         events = self.question.metrics or folder / "events.jsonl"
         written = self._page(begun, folder)
         said = sentence(answer(begun, self.outcomes))
-        self.terminal.conclude(said, self.counts, written, events)
+        self.terminal.conclude(said, self.counts, self.split, written, events)
 
 
 @dataclass
@@ -230,11 +323,31 @@ class Store:
             self.log.write(found)
             self.history.add(found)
 
-    def end(self, state: RunState, counts: Mapping[str, int]) -> None:
-        """How the run ended."""
+    def whole(self, made: Plan, earlier: Earlier) -> Run | None:
+        """The earlier run that holds an outcome for every config of this plan; None where they are
+        spread over several."""
+        runs = {earlier.first[c.key].run for c in made.candidates}
+        if not made.run.predicted:
+            runs |= {earlier.final[b.key].run for b in made.baselines if b.key in earlier.final}
+        if len(runs) != 1:
+            return None
+        found = self.history.run(runs.pop())
+        same = (found.vary, found.tune) == (made.run.vary, made.run.tune)
+        return found if same and self.history.state(found.id) == "complete" else None
+
+    def ceilings(self, earlier: Earlier) -> Mapping[str, Mapping[str, Any]]:
+        """Those that were measured for the run that earlier outcomes are of."""
+        old = next((o for known in (earlier.final, earlier.first) for o in known.values()), None)
+        if old is None:
+            return {}
+        found = self.history.run(old.run).ceilings
+        return {name: found[name] for name in found if name.endswith("_measured")}
+
+    def end(self, state: RunState, counts: Mapping[str, int], seconds: Mapping[str, float]) -> None:
+        """How the run ended, and where its seconds went."""
         assert self.run is not None
         with self.interrupts.later():
-            self.log.write(RunFinished(_now(), self.run.id, state, dict(counts)))
+            self.log.write(RunFinished(_now(), self.run.id, state, dict(counts), dict(seconds)))
             self.history.finish_run(self.run.id, state)
 
 
@@ -266,14 +379,16 @@ def sweep_named(name: str) -> Sweep:
     return found
 
 
-def problem_of(asked: Question) -> tuple[Problem, list[Impl]]:
-    """What is to be swept, and with which Impls. Raises SessionError or CatalogError."""
+def problems_of(asked: Question) -> tuple[list[Problem], list[Impl]]:
+    """What is to be swept, one problem for each size, and with which Impls. Raises SessionError
+    or CatalogError."""
     spec = catalog.spec_of(asked.kernel)
     if asked.dtype not in spec.tolerance:
         raise SessionError(catalog.unknown("dtype", asked.dtype, spec.tolerance))
-    sizes = sizes_of(spec, asked.sizes)
+    every = [sizes_of(spec, text) for text in asked.sizes] or [sizes_of(spec, None)]
     try:
-        spec.flops(**sizes)
+        for sizes in every:
+            spec.flops(**sizes)
     except Exception as error:
         raise SessionError(
             f"`flops` of {spec.name} fails ({type(error).__name__}: {error}); it must take the "
@@ -286,9 +401,69 @@ def problem_of(asked: Question) -> tuple[Problem, list[Impl]]:
             raise SessionError(
                 f"{impl.title} is no Triton kernel and has nothing to sweep; name one of: {mine}."
             )
-    return Problem(asked.kernel, spec, sizes, asked.dtype), impls or [
-        i for i in spec.impls if i.backend == "triton"
-    ]
+    each = {sizes_text(sizes): Problem(asked.kernel, spec, sizes, asked.dtype) for sizes in every}
+    return list(each.values()), impls or [i for i in spec.impls if i.backend == "triton"]
+
+
+def incumbents_in(made: Plan) -> frozenset[str]:
+    """Keys of the plan's candidates that are their Impl's incumbent."""
+    best = made.run.incumbents
+    return frozenset(c.key for c in made.candidates if best.get(c.impl.name) == values(c.config))
+
+
+def screened_times(tables: Mapping[str, Sequence[Outcome]]) -> dict[str, dict[str, float]]:
+    """Seconds by sizes and config, all obtained alike: of the screen, or predicted."""
+    return {
+        sizes: {r.case.label: r.time_s for r in on_one_footing(outcomes).values()
+                if not r.case.is_baseline}
+        for sizes, outcomes in tables.items()
+    }  # fmt: skip
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """`M=4096,N=4096,K=4096`: as `--sizes` takes them."""
+    return ",".join(f"{k}={v}" for k, v in sizes.items())
+
+
+def hunt_of(asked: Question, started: float) -> Hunt | None:
+    """What `--budget` and `--search` say; None where neither does. Raises SearchError."""
+    if asked.budget is None and asked.search is None:
+        return None
+    budget = Budget.parse(asked.budget) if asked.budget else Budget()
+    return Hunt(strategy_named(asked.search or "model"), budget, started)
+
+
+def strategy_named(name: str) -> Strategy:
+    """Raises SessionError with the nearest names."""
+    known = [s.value for s in Strategy]
+    if name not in known:
+        raise SessionError(catalog.unknown("search", name, known))
+    return Strategy(name)
+
+
+def default_hunt(made: Plan, backend: Backend) -> Hunt:
+    """All of a space of usual size; of a larger one as many, led by the model."""
+    if backend.predicts or len(made.candidates) <= MOST[False]:
+        return Hunt()
+    return Hunt(Strategy.MODEL, Budget(configs=MOST[False]))
+
+
+def most_of(asked: Question, hunt: Hunt | None) -> int:
+    """How many configs are predicted: nothing measured leads the search on, so the model's best
+    are taken at once. All of them where 0."""
+    if hunt is None:
+        return MOST[True]
+    return 0 if math.isinf(hunt.budget.configs) else int(hunt.budget.configs)
+
+
+def undisturbed(backend: Backend) -> None:
+    """Raises SessionError where another process uses the GPU."""
+    others = backend.environment.others_on_gpu
+    if others:
+        raise SessionError(
+            f"{others} other process{'es use' if others > 1 else ' uses'} this GPU, so times would "
+            "not be its own; end them, or leave out --strict to have them counted in the result."
+        )
 
 
 def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:
@@ -381,7 +556,7 @@ def new_run(
     knobs: tuple[Knob, ...] = () if asked.only else tuple(sweep.tune)
     whole = replace(  # said in full: defaults may change, and another machine may have a GPU
         asked,
-        sizes=",".join(f"{k}={v}" for k, v in problem.sizes.items()),
+        sizes=(sizes_text(problem.sizes),),
         device=backend.device.name if backend.predicts else None,
     )
     return Run(

@@ -16,7 +16,13 @@ Backend = Literal["triton", "metal", "torch"]
 Sizes = Mapping[str, int]
 Knob = Callable[..., Any]
 
-ITEMSIZE: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}  # bytes per element
+# Bytes per element. The first three are what kernels are written and tested for; the others may be
+# those of single tensors, and of functions that `workbench.adapter` takes over.
+ITEMSIZE: Mapping[str, int] = {
+    "fp32": 4, "fp16": 2, "bf16": 2,
+    "fp64": 8, "fp8": 1, "fp8_e5m2": 1, "fp8_fnuz": 1, "fp8_e5m2_fnuz": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -165,6 +171,8 @@ class Impl:
     refuse: Callable[..., str | None]
     work: Callable[..., Work] | None
     defaults: Mapping[str, Any]
+    # by device, shapes and dtypes of the inputs: what `workbench.launch` chose for them
+    chosen: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def title(self) -> str:
@@ -172,9 +180,22 @@ class Impl:
         return f"{self.spec.name}.{self.name}"
 
     def __call__(self, *inputs: Any, config: Any = None) -> Any:
+        """Launch. Without a config it is the one tuned for these inputs on their GPU, or the
+        default; the logger `workbench` says which, once."""
         if self.config is NoKnobs:
             return self.launch(*inputs)
-        return self.launch(*inputs, config=config or self.config())
+        return self.launch(*inputs, config=config or self._chosen(inputs))
+
+    def _chosen(self, inputs: Sequence[Any]) -> Any:
+        try:
+            at = (inputs[0].device, *[(x.shape, x.dtype) for x in inputs])
+        except (AttributeError, IndexError):  # no tensors: nothing to look up by
+            return self.config()
+        if (known := self.chosen.get(at)) is not None:
+            return known
+        from workbench.launch import choose  # of a higher floor: only a launch needs it
+
+        return choose(self, inputs, at)
 
     def default(self, limits: Limits, dtype: str) -> Any:
         """The config that runs when nobody chose one, on a device with these limits."""

@@ -8,8 +8,10 @@ from pathlib import Path
 from workbench.catalog import names_in, unknown
 from workbench.events import read
 from workbench.history import open_history
-from workbench.record import Failure, Outcome, Record, Run
+from workbench.record import Comparison, Failure, Outcome, Record, Run
 from workbench.report import ReportError, write_page
+
+Stored = tuple[Run, list[Outcome], list[Comparison]]
 
 
 def draw(report: str, which: str, out: Path | None, database: str | None) -> Path:
@@ -22,20 +24,32 @@ def draw(report: str, which: str, out: Path | None, database: str | None) -> Pat
         raise ReportError(unknown("report", report, known))
     file = Path(which)
     if which.endswith(".jsonl") or file.is_file():
-        run, outcomes = _from_file(file)
+        run, outcomes, comparisons = _from_file(file)
     else:
-        run, outcomes = _from(which, database)
-    html = import_module(f"workbench.reports.{report}").page(run, outcomes)
+        run, outcomes, comparisons = _from(which, database)
+    made = import_module(f"workbench.reports.{report}")
+    _refuse_another(report, run, known)
+    html = made.page(run, outcomes, comparisons) if comparisons else made.page(run, outcomes)
     return write_page(out or Path("results") / run.id / "report.html", html).resolve()
 
 
-def _from(which: str, database: str | None) -> tuple[Run, list[Outcome]]:
+def _refuse_another(report: str, run: Run, known: list[str]) -> None:
+    """Raises ReportError where the run is of an engine that another report draws."""
+    ours = {n: getattr(import_module(f"workbench.reports.{n}"), "ENGINES", (n,)) for n in known}
+    if run.engine in ours[report]:
+        return
+    drawn = next((n for n, engines in ours.items() if run.engine in engines), None)
+    then = f"draw it with `workbench report {drawn} {run.id}`" if drawn else "no report draws it"
+    raise ReportError(f"{run.id} is a run of `{run.engine}`, not of `{report}`; {then}.")
+
+
+def _from(which: str, database: str | None) -> Stored:
     with open_history(database) as history:
         run = history.run(which)
-        return run, history.outcomes(run.id)
+        return run, history.outcomes(run.id), history.comparisons(run.id)
 
 
-def _from_file(path: Path) -> tuple[Run, list[Outcome]]:
+def _from_file(path: Path) -> Stored:
     """The last run of an events file, from its good lines."""
     found = read(path)
     runs = [e for e in found.events if isinstance(e, Run)]
@@ -44,4 +58,4 @@ def _from_file(path: Path) -> tuple[Run, list[Outcome]]:
         raise ReportError(f"{path} holds no run{bad}; name an events file that a sweep wrote.")
     run = runs[-1]
     kept = [e for e in found.events if isinstance(e, (Record, Failure)) and e.run == run.id]
-    return run, kept
+    return run, kept, [e for e in found.events if isinstance(e, Comparison) and e.run == run.id]

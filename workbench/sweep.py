@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 from workbench import catalog, predict
@@ -15,7 +19,9 @@ from workbench.backend.protocol import Backend, Candidate, Problem, Refusal, Tim
 from workbench.compile import Compiled
 from workbench.hardware import Device
 from workbench.record import Case, Failure, Measured, Outcome, Phase, Record, Run, key_of
+from workbench.search import Budget, Point, Strategy, search_of
 from workbench.spec import ITEMSIZE, Impl, Knob, values
+from workbench.workers import cpu_count
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,7 @@ class Earlier:
     first: Mapping[str, Outcome] = field(default_factory=dict)
     final: Mapping[str, Outcome] = field(default_factory=dict)
     hot: Mapping[str, Outcome] = field(default_factory=dict)
+    incumbent: frozenset[str] = frozenset()  # keys of configs that were found best before
 
 
 @dataclass(frozen=True)
@@ -228,59 +235,274 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def run(plan: Plan, backend: Backend, earlier: Earlier) -> Iterator[Outcome | Compilation | Step]:
-    """Every outcome as soon as it is known. A config that fails is an outcome, not an end.
+FINAL_S = 15.0  # race, final and hot time of matmul on an H200 took 9 to 14 s
 
-    What `earlier` holds comes first, marked as of this run, and is not obtained again.
-    """
-    yield from plan.refused
-    known: dict[str, Outcome] = {}
-    for candidate in plan.candidates:
-        if (old := earlier.first.get(candidate.key)) is not None:
-            known[candidate.key] = replace(old, run=plan.run.id, default=candidate.default)
-    yield from known.values()
-    for found in _Screen(plan, backend, known).outcomes():
-        if not isinstance(found, Compilation):
-            known[found.key] = found
-        yield found
-    if not backend.predicts:
-        yield from _finals(plan, backend, known, earlier)
+
+@dataclass(frozen=True)
+class Hunt:
+    """How a space is searched: by which strategy, and how much may be spent on it."""
+
+    strategy: Strategy = Strategy.EXHAUSTIVE
+    budget: Budget = field(default_factory=Budget)
+    started: float = field(default_factory=time.monotonic)  # the budget's seconds count from here
+    final_s: float = FINAL_S
+
+    def left_s(self) -> float:
+        """Seconds left for trying configs: what the race and the final take comes off first."""
+        whole = self.budget.seconds
+        return self.started + max(whole / 2, whole - self.final_s) - time.monotonic()
+
+    def share(self, many: int) -> Hunt:
+        """This hunt for the first of so many problems that share what is left of the seconds."""
+        now = time.monotonic()
+        left = (self.started + self.budget.seconds - now) / many
+        return replace(self, started=now, budget=replace(self.budget, seconds=left))
+
+    def over(self, measured: int) -> bool:
+        """Whether nothing more should be tried."""
+        return self.left_s() <= 0 or self.budget.spent(0.0, measured)
+
+
+@dataclass
+class Split:
+    """Where a sweep's wall time went, in seconds. `compile` is not part of it: that ran beside."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    configs_per_minute: float | None = None  # from the start to the complete table
+    _spent: dict[str, float] = field(default_factory=dict)  # on this side before
+    _begun: float = field(default_factory=time.monotonic)
+
+    def begin(self, backend: Backend) -> None:
+        """Another problem is ready to be swept."""
+        self._spent, self._begun = dict(backend.spent), time.monotonic()
+        self.seconds, self.configs_per_minute = {}, None
+
+    def table(self, counts: Mapping[str, int], started: float) -> None:
+        """Every config has been tried."""
+        tried = sum(counts[k] for k in ("measured", "wrong", "failed") if k in counts)
+        if self.configs_per_minute is None and "compiled" in counts:
+            self.configs_per_minute = 60 * tried / (time.monotonic() - started)
+
+    def end(self, backend: Backend, wait_s: float, started: float) -> None:
+        """`start`: until the first config could be tried; `wait`: the GPU waited for the compiler;
+        `check`; `timed`: between the clock's two readings; `flush`: made ready, flushed the cache,
+        settled the clock; `idle`: the rest, in which outcomes were stored."""
+        now = time.monotonic()
+        spent = {k: v - self._spent.get(k, 0.0) for k, v in backend.spent.items()}
+        found = {"start": self._begun - started, "wait": wait_s, **spent}
+        found["idle"] = max(0.0, now - started - sum(found.values()))
+        self.seconds = found
+
+
+BATCH = 3  # configs given to the compilers at once, for each CPU, where a search decides the order
+
+
+class Engine:
+    """One sweep under way. `first` is what will be compiled first, `outcomes` the sweep itself."""
+
+    def __init__(self, plan: Plan, backend: Backend, earlier: Earlier, hunt: Hunt) -> None:
+        self._plan, self._backend, self._earlier = plan, backend, earlier
+        self._known: dict[str, Outcome] = {
+            c.key: replace(old, run=plan.run.id, default=c.default)
+            for c in plan.candidates
+            if (old := earlier.first.get(c.key)) is not None
+        }
+        self._screen = _Screen(plan, backend, self._known, hunt)
+
+    @property
+    def first(self) -> list[Candidate]:
+        """What is compiled first; empty when all is known."""
+        return self._screen.first
+
+    @property
+    def wait_s(self) -> float:
+        """How long the GPU had nothing to do because nothing was compiled yet."""
+        return self._screen.wait_s
+
+    @property
+    def finished(self) -> bool:
+        """Whether all is known, so that nothing has to be obtained."""
+        if self.first:
+            return False
+        return self._backend.predicts or not self._screened() or bool(self._old_finals())
+
+    def outcomes(self) -> Iterator[Outcome | Compilation | Step]:
+        """Every outcome as soon as it is known. A config that fails is an outcome, not an end.
+
+        What was known comes first, marked as of this run, and is not obtained again.
+        """
+        yield from self._plan.refused
+        yield from list(self._known.values())
+        for found in self._screen.outcomes():
+            if not isinstance(found, Compilation):
+                self._known[found.key] = found
+            yield found
+        if not self._backend.predicts and (screened := self._screened()):
+            old = self._old_finals()
+            yield from old or _Finals(self._plan, self._backend, self._earlier, screened).outcomes()
+
+    def _screened(self) -> list[Record]:
+        """Records of the screen, fastest first."""
+        found = [
+            o for o in self._known.values()
+            if isinstance(o, Record) and o.phase == "screen" and o.same_as is None
+        ]  # fmt: skip
+        return sorted(found, key=lambda r: r.time_s)
+
+    def _old_finals(self) -> list[Outcome]:
+        """An earlier final with its hot time, where it stands for this sweep too: it is of one run
+        and holds the screen's best, the default and every baseline."""
+        screened, finals = self._screened(), self._earlier.final
+        defaults = [r.key for r in screened if r.default]
+        needed = [screened[0].key, *defaults, *(b.key for b in self._plan.baselines)]
+        old = [finals.get(key) for key in needed]
+        runs = {o.run for o in old if isinstance(o, Record)}
+        if len(runs) != 1 or not all(isinstance(o, Record) for o in old):
+            return []
+        held = (*finals.values(), *self._earlier.hot.values())
+        ours = [o for o in held if isinstance(o, Record) and o.run in runs]
+        return [replace(o, run=self._plan.run.id) for o in ours]
+
+
+def run(
+    plan: Plan, backend: Backend, earlier: Earlier, hunt: Hunt | None = None
+) -> Iterator[Outcome | Compilation | Step]:
+    """A whole sweep: see `Engine.outcomes`."""
+    return Engine(plan, backend, earlier, hunt or Hunt()).outcomes()
 
 
 class _Screen:
-    """Compile, drop duplicates, check and time: everything beside everything else."""
+    """Compile, drop duplicates, check and time. Compiling runs ahead; what is timed next is the
+    search's choice among what is compiled, and it begins when its forerunner has been stored."""
 
-    def __init__(self, plan: Plan, backend: Backend, known: Mapping[str, Outcome]) -> None:
-        self._backend = backend
-        self._todo = [c for c in plan.candidates if c.key not in known]
+    def __init__(
+        self, plan: Plan, backend: Backend, known: Mapping[str, Outcome], hunt: Hunt
+    ) -> None:
+        self._plan, self._backend, self._hunt = plan, backend, hunt
         self._identity = Identity(plan.run, plan.problem, backend.protocol)
+        self._phase: Phase = "predict" if backend.predicts else "screen"
+        self._by_key = {c.key: c for c in plan.candidates}
+        self._points = {c.key: _point(c, plan.problem, backend.device) for c in plan.candidates}
+        self._search = search_of(hunt.strategy, list(self._points.values()))
         self._leaders: dict[str, Candidate] = {}  # by machine code
         self._followers: dict[str, list[tuple[Candidate, Compiled]]] = {}  # by the leader's key
         self._finished: dict[str, Timed | Refusal] = {}  # by the leader's key
+        self._ready: dict[str, tuple[Candidate, Compiled]] = {}
         self._waiting: dict[Future[Any], tuple[Candidate, Compiled]] = {}
-        self._best: float | None = min(
-            (o.time_s for o in known.values() if isinstance(o, Record)), default=None
-        )
+        self._inbox: SimpleQueue[Any] = SimpleQueue()  # compilations, futures, ends of batches
+        self._compiling = 0  # batches
+        self._stopped = False
+        self._measured = 0
+        self._best: float | None = None
+        self.wait_s = 0.0
+        self._learn(known)
+        self.first = self._batch(known)
+
+    def _learn(self, known: Mapping[str, Outcome]) -> None:
+        """What earlier runs found counts as measured, and its machine code too."""
+        for key, old in known.items():
+            record = old if isinstance(old, Record) else None
+            self._search.tell(self._points[key], record.time_s if record else None)
+            if record is None or record.same_as is not None:
+                continue
+            self._best = min(record.time_s, self._best or math.inf)
+            if record.resources is not None:
+                self._leaders[record.resources.binary] = self._by_key[key]
+                self._finished[key] = Timed(record.timing, record.error, record.checked)
+
+    def _batch(self, known: Mapping[str, Outcome] = {}) -> list[Candidate]:
+        """The next to compile: all of them, unless what is measured decides what comes next."""
+        changes = self._hunt.strategy in (Strategy.MODEL, Strategy.TPE)
+        size = BATCH * cpu_count() if changes else len(self._points)
+        found: list[Candidate] = []
+        while points := self._search.order(size - len(found)):
+            found += [self._by_key[p.key] for p in points if p.key not in known]
+        return found
 
     def outcomes(self) -> Iterator[Outcome | Compilation]:
-        for candidate, made in self._backend.compiled(self._todo):
-            if isinstance(made, Refusal):
-                yield self._identity.failure(candidate, made)
-                continue
-            leader = self._leaders.setdefault(made.resources.binary, candidate)
-            duplicate = leader is not candidate
-            yield Compilation(candidate, made, duplicate)
-            if not duplicate:
-                future = self._backend.timed(candidate, made, self._best)
-                self._waiting[future] = (candidate, made)
-            elif leader.key in self._finished:
-                yield self._same(leader, candidate, made)
-            else:
-                self._followers.setdefault(leader.key, []).append((candidate, made))
-            for future in [f for f in self._waiting if f.done()]:
-                yield from self._ended(future)
-        for future in as_completed(list(self._waiting)):
-            yield from self._ended(future)
+        self._compile(self.first)
+        try:
+            while self._compiling or self._ready or self._waiting:
+                if self._hunt.over(self._measured):
+                    self._stopped = True
+                    self._ready.clear()
+                    if not self._waiting:
+                        return
+                elif self._compiling <= 1 and len(self._ready) < cpu_count() and not self._stopped:
+                    self._compile(self._batch())
+                yield from self._next()
+        finally:
+            self._stopped = True
+
+    def _next(self) -> Iterator[Outcome | Compilation]:
+        """Time one if there is room for it, and else wait for what comes."""
+        while not self._inbox.empty():
+            yield from self._came(self._inbox.get())
+        if self._ready and len(self._waiting) < self._backend.room:
+            self._time()
+        elif self._compiling or self._waiting:
+            started = time.monotonic()
+            with suppress(Empty):
+                came = self._inbox.get(timeout=min(60.0, max(0.0, self._hunt.left_s())))
+                if not self._waiting:
+                    self.wait_s += time.monotonic() - started
+                yield from self._came(came)
+
+    def _time(self) -> None:
+        ready = [self._points[key] for key in self._ready]
+        point = self._search.ask(ready) or ready[0]
+        candidate, made = self._ready.pop(point.key)
+        future = self._backend.timed(candidate, made, self._best)
+        self._waiting[future] = (candidate, made)
+        self._measured += 1
+        future.add_done_callback(self._inbox.put)
+
+    def _compile(self, batch: list[Candidate]) -> None:
+        """In a thread of its own, which only takes what the compilers give."""
+        if not batch:
+            return
+        self._compiling += 1
+
+        def take() -> None:
+            try:
+                stream = self._backend.compiled(batch)
+                for one in stream:
+                    self._inbox.put(one)
+                    if self._stopped:
+                        getattr(stream, "close", lambda: None)()
+                        break
+            except Exception as error:
+                self._inbox.put(error)
+            self._inbox.put(None)
+
+        threading.Thread(target=take, daemon=True).start()
+
+    def _came(self, came: Any) -> Iterator[Outcome | Compilation]:
+        if came is None:
+            self._compiling -= 1
+        elif isinstance(came, Future):
+            yield from self._ended(came)
+        elif isinstance(came, Exception):
+            raise came
+        else:
+            yield from self._made(*came)
+
+    def _made(
+        self, candidate: Candidate, made: Compiled | Refusal
+    ) -> Iterator[Outcome | Compilation]:
+        point = self._points[candidate.key]
+        if isinstance(made, Refusal):
+            self._search.tell(point, None)
+            yield self._identity.failure(candidate, made)
+            return
+        leader = self._leaders.setdefault(made.resources.binary, candidate)
+        yield Compilation(candidate, made, leader is not candidate)
+        if leader is candidate:
+            self._ready[candidate.key] = (candidate, made)
+        elif leader.key in self._finished:
+            yield self._same(leader, candidate, made)
+        else:
+            self._followers.setdefault(leader.key, []).append((candidate, made))
 
     def _ended(self, future: Future[Any]) -> Iterator[Outcome]:
         candidate, made = self._waiting.pop(future)
@@ -290,17 +512,26 @@ class _Screen:
             found = Refusal("measure", f"{type(error).__name__}: {error}")
         self._finished[candidate.key] = found
         if isinstance(found, Timed):
-            seconds = _seconds(found)
-            self._best = seconds if self._best is None else min(self._best, seconds)
-        phase: Phase = "predict" if self._backend.predicts else "screen"
-        yield self._identity.outcome(candidate, found, phase, made)
+            self._best = min(_seconds(found), self._best or math.inf)
+        self._tell(candidate, found)
+        yield self._identity.outcome(candidate, found, self._phase, made)
         for follower, its in self._followers.pop(candidate.key, []):
             yield self._same(candidate, follower, its)
 
     def _same(self, leader: Candidate, follower: Candidate, made: Compiled) -> Outcome:
-        phase: Phase = "predict" if self._backend.predicts else "screen"
         found = self._finished[leader.key]
-        return self._identity.outcome(follower, found, phase, made, same_as=leader)
+        self._tell(follower, found)
+        return self._identity.outcome(follower, found, self._phase, made, same_as=leader)
+
+    def _tell(self, candidate: Candidate, found: Timed | Refusal) -> None:
+        time_s = _seconds(found) if isinstance(found, Timed) else None
+        self._search.tell(self._points[candidate.key], time_s)
+
+
+def _point(candidate: Candidate, problem: Problem, device: Device) -> Point:
+    knobs = tuple(values(candidate.config).items())
+    predicted = _expected(candidate, problem, device)
+    return Point(candidate.key, candidate.impl.name, knobs, predicted)
 
 
 def _seconds(found: Timed) -> float:
@@ -308,72 +539,65 @@ def _seconds(found: Timed) -> float:
     return t.median_s if isinstance(t, Measured) else t.predicted_s
 
 
-def _finals(
-    plan: Plan, backend: Any, known: Mapping[str, Outcome], earlier: Earlier
-) -> Iterator[Outcome | Step]:
-    """Race the best of the screen, then set the finalists, the default and the baselines against
-    each other; at last the winner on data that the cache may hold."""
-    identity = Identity(plan.run, plan.problem, backend.protocol)
-    by_key = {c.key: c for c in plan.candidates}
-    screened = [
-        o for o in known.values()
-        if isinstance(o, Record) and o.phase == "screen" and o.same_as is None
-    ]  # fmt: skip
-    if not screened:
-        return
-    screened.sort(key=lambda r: r.time_s)
-    if old := _standing(screened, plan, earlier):
-        yield from (replace(o, run=plan.run.id) for o in old)
-        return
-    made = {r.key: Compiled(r.resources, "", (), 1) for r in screened if r.resources}
-    rules = backend.rules
-    racing = [by_key[r.key] for r in screened[: rules.race]][::-1]
-    yield Step("race", len(racing))
-    times = {r.key: r.time_s for r in screened}
-    raced = backend.race(racing, screened[0].time_s)
-    for candidate, again in zip(racing, raced, strict=True):
-        if isinstance(again, Timed):
-            times[candidate.key] = min(_seconds(again), times[candidate.key])
-        else:
-            del times[candidate.key]
-            yield identity.failure(candidate, again, made.get(candidate.key))
-    best = sorted((c.key for c in racing if c.key in times), key=lambda k: times[k])
-    finalists = _finalists(best[: rules.finalists], times, plan)
-    yield Step("final", len(finalists))
-    results = backend.final(finalists, [times.get(c.key, 0.0) for c in finalists])
-    outcomes = [
-        identity.outcome(c, r, "final", made.get(c.key))
-        for c, r in zip(finalists, results, strict=True)
-    ]
-    yield from outcomes
-    timed = [o for o in outcomes if isinstance(o, Record) and not o.case.is_baseline]
-    if timed:
-        winner = by_key[min(timed, key=lambda o: o.time_s).key]
-        yield Step("hot", 1)
-        found = backend.hot(winner)
-        if isinstance(found, Timed):
-            yield identity.outcome(winner, found, "hot", made.get(winner.key))
+class _Finals:
+    """Race the best of the screen, then set the finalists, the default, the incumbent and the
+    baselines against each other; at last the winner on data that the cache may hold."""
 
+    def __init__(
+        self, plan: Plan, backend: Any, earlier: Earlier, screened: Sequence[Record]
+    ) -> None:
+        self._plan, self._backend = plan, backend
+        self._incumbent = earlier.incumbent
+        self._identity = Identity(plan.run, plan.problem, backend.protocol)
+        self._by_key = {c.key: c for c in plan.candidates}
+        self._made = {r.key: Compiled(r.resources, "", (), 1) for r in screened if r.resources}
+        self._times = {r.key: r.time_s for r in screened}
+        self._ranked = [r.key for r in screened]
 
-def _finalists(best: Sequence[str], times: Mapping[str, float], plan: Plan) -> list[Candidate]:
-    """The best, the default where it has a time, and the library baselines; each once."""
-    wanted = {*best, *(c.key for c in plan.candidates if c.default and c.key in times)}
-    by_key = {c.key: c for c in plan.candidates}
-    rest = [c.key for c in plan.candidates if c.key in wanted and c.key not in best]
-    return [*(by_key[k] for k in (*best, *rest)), *plan.baselines]
+    def outcomes(self) -> Iterator[Outcome | Step]:
+        yield from self._race()
+        finalists = self._finalists()
+        yield Step("final", len(finalists))
+        results = self._backend.final(finalists, [self._times.get(c.key, 0.0) for c in finalists])
+        outcomes = [
+            self._identity.outcome(c, r, "final", self._made.get(c.key))
+            for c, r in zip(finalists, results, strict=True)
+            if isinstance(r, Timed) or r.own
+        ]
+        yield from outcomes
+        timed = [o for o in outcomes if isinstance(o, Record) and not o.case.is_baseline]
+        if timed:
+            winner = self._by_key[min(timed, key=lambda o: o.time_s).key]
+            yield Step("hot", 1)
+            found = self._backend.hot(winner)
+            if isinstance(found, Timed):
+                yield self._identity.outcome(winner, found, "hot", self._made.get(winner.key))
 
+    def _race(self) -> Iterator[Outcome | Step]:
+        rules = self._backend.rules
+        racing = [self._by_key[key] for key in self._ranked[: rules.race]]
+        yield Step("race", len(racing))
+        estimates = [self._times[c.key] for c in racing]
+        raced = self._backend.race(racing, estimates, rules.finalists)
+        times = {}
+        for candidate, again in zip(racing, raced, strict=True):
+            if isinstance(again, Timed):
+                times[candidate.key] = _seconds(again)
+            elif again.own:
+                del self._times[candidate.key]
+                yield self._identity.failure(candidate, again, self._made.get(candidate.key))
+        kept = [key for key in self._ranked[: rules.race] if key in self._times]
+        # times of the race, taken in turns, are compared with each other and not with the screen's
+        self._ranked = sorted(times, key=times.__getitem__) if times else kept
+        self._times |= times
 
-def _standing(screened: Sequence[Record], plan: Plan, earlier: Earlier) -> list[Outcome]:
-    """An earlier final with its hot time, where it stands for this sweep too: it is of one run
-    and holds the screen's best, the default and every baseline."""
-    defaults = [r.key for r in screened if r.default]
-    needed = [screened[0].key, *defaults, *(b.key for b in plan.baselines)]
-    old = [earlier.final.get(key) for key in needed]
-    runs = {o.run for o in old if isinstance(o, Record)}
-    if len(runs) != 1 or not all(isinstance(o, Record) for o in old):
-        return []
-    held = (*earlier.final.values(), *earlier.hot.values())
-    return [o for o in held if isinstance(o, Record) and o.run in runs]
+    def _finalists(self) -> list[Candidate]:
+        """The best, the default and the incumbent where they have a time, and the library
+        baselines; each once."""
+        best = self._ranked[: self._backend.rules.finalists]
+        also = {c.key for c in self._plan.candidates if c.default} | self._incumbent
+        rest = [k for k in self._by_key if k in also and k in self._times and k not in best]
+        return [*(self._by_key[k] for k in (*best, *rest)), *self._plan.baselines]
 
 
 if __name__ == "__main__":  # this copy is `__main__`; the real module is imported by the CLI

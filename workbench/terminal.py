@@ -13,7 +13,8 @@ from workbench.spec import label
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from workbench.sweep import Plan, Step
+    from workbench.portfolio import Portfolio
+    from workbench.sweep import Plan, Split, Step
 
 BAR = 12  # characters
 COUNTED = ("compiled", "duplicate", "wrong", "failed", "measured", "predicted")
@@ -53,6 +54,39 @@ class Terminal:
         self._line = Line(len(plan.candidates), earlier)
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             self._start()
+
+    def again(self, run: Run) -> None:
+        """Nothing had to be obtained."""
+        if not self.quiet:
+            self.console.print(plan_line(run), style="bold yellow" if run.predicted else "bold")
+            self.console.print(
+                f"Nothing was left to obtain after the run {run.id}; --fresh redoes."
+            )
+
+    def warn(self, said: str) -> None:
+        """Something went wrong that costs no outcome."""
+        from rich.console import Console
+
+        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"note: {said}")
+
+    def portfolio(self, found: Portfolio, file: Path) -> None:
+        """The fewest configs that serve all sizes, and which serves which."""
+        from rich.table import Table
+
+        many, sizes = len(found.members), len(found.served)
+        least = "" if found.exact else " (a smaller set may exist: the search was cut short)"
+        self.console.print(
+            f"{many} config{'s' * (many > 1)} serve{'s' * (many == 1)} {sizes} sizes within "
+            f"{100 * found.within:.0f} % of each one's best, by the times of the screen{least}.",
+            style="bold",
+        )
+        table = Table(box=None, pad_edge=False)
+        for heading in ("sizes", "config", "off its best"):
+            table.add_column(heading, justify="right" if heading.startswith("off") else "left")
+        for size, served in found.served.items():
+            table.add_row(size, served.member, f"{100 * (served.ratio - 1):.1f} %")
+        self.console.print(table)
+        self.console.print(f"portfolio  {file}", soft_wrap=True)
 
     def _start(self) -> None:
         from rich.live import Live
@@ -94,15 +128,27 @@ class Terminal:
             self.console.print(f"Stopped after {done}; the same command obtains the rest.")
 
     def conclude(
-        self, said: str, counts: Mapping[str, int], page: Path, events: Path | None
+        self, said: str, counts: Mapping[str, int], split: Split, page: Path, events: Path | None
     ) -> None:
         """The answer, and where it lies. Paths are kept whole, so that they can be copied."""
         if not self.quiet:
             self.console.print(_words(counts, CONCLUDED))
+            if "timed" in split.seconds:
+                self.console.print(split_line(split))
         self.console.print(said, style="bold")
         if not self.quiet and events is not None:
             self.console.print(f"events  {events}", soft_wrap=True)
         self.console.print(f"report  {page.resolve()}", soft_wrap=True)
+
+
+def split_line(split: Split) -> str:
+    """`31.2 s: start 4.1, wait 6.0, check 3.2, timed 12.9, flush 4.0, idle 1.0; 1210 configs a
+    minute to the complete table`."""
+    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in split.seconds.items())
+    line = f"{sum(split.seconds.values()):.1f} s: {parts}"
+    if split.configs_per_minute is not None:
+        line += f"; {split.configs_per_minute:.0f} configs a minute to the complete table"
+    return line
 
 
 class Line:

@@ -13,6 +13,9 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
+from multiprocessing.connection import wait
+from pickle import PicklingError
 from typing import Any
 
 PRELOADED = ["numpy", "torch"]  # imported once (1.5 s), then inherited by every worker
@@ -31,9 +34,7 @@ class Workers:
     def _fresh(self) -> Any:
         import pebble
 
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
-        _start_server()
+        context = _context()
         return pebble.ProcessPool(
             max_workers=self._count, context=context,
             initializer=_begin, initargs=(self._interpreted,),
@@ -64,9 +65,104 @@ class Workers:
         self.close()
 
 
+class Solo:
+    """One process that takes one task at a time. It answers within a millisecond, which a pool
+    does not; when it is lost, whoever owns it starts another."""
+
+    def __init__(self) -> None:
+        context = _context()
+        self._ours, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._owed = 0  # answers of tasks that were begun and not waited for
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return int(self._process.pid or 0)
+
+    def begin(self, task: Callable[..., Any], *args: Any) -> None:
+        """Start a task and do not wait; what it gives or raises is dropped by the next `ask`."""
+        with suppress(OSError):  # it died: the next `ask` says so
+            self._ours.send((task, args))
+            self._owed += 1
+
+    def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
+        """The task's result. Raises what the task raised; TimeoutError after `timeout_s` seconds
+        or ChildProcessError when the process died, and then the process is gone."""
+        while self._owed:
+            self._answer(BEGIN_S)
+            self._owed -= 1
+        try:
+            self._ours.send((task, args))
+        except OSError:
+            raise self._died() from None
+        right, answer = self._answer(timeout_s)
+        if right:
+            return answer
+        raise answer
+
+    def _answer(self, timeout_s: float) -> tuple[bool, Any]:
+        wait([self._ours, self._process.sentinel], timeout_s)
+        try:
+            if self._ours.poll():
+                found: tuple[bool, Any] = self._ours.recv()
+                return found
+        except (EOFError, OSError):
+            raise self._died() from None
+        if self._process.is_alive():
+            self.end()
+            raise TimeoutError(f"took longer than {timeout_s:.1f} s")
+        raise self._died()
+
+    def _died(self) -> ChildProcessError:
+        self._process.join(KILLED_S)
+        return ChildProcessError(f"its process died (exit code {self._process.exitcode})")
+
+    def end(self) -> None:
+        """End the process now, whatever it does, and wait until the driver has let go of it."""
+        self._process.kill()
+        self._process.join(KILLED_S)
+        self._ours.close()
+
+
+BEGIN_S = 180.0  # the first import of torch on a cold disk took 60 s
+KILLED_S = 10.0  # a kernel that never ends is torn down by the driver, which takes its time
+
+
+def start() -> None:
+    """Let the process that forks all others begin its imports (torch: 2 to 3 s), and return."""
+    _context()
+
+
 def cpu_count() -> int:
     """CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _context() -> Any:
+    """Where new processes come from: a server that has imported what all of them need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    _start_server()
+    return context
+
+
+def _serve(theirs: Any) -> None:
+    """What a `Solo` does for all its life."""
+    _begin(False)
+    with suppress(EOFError, OSError):
+        while True:
+            task, args = theirs.recv()
+            try:
+                answer = (True, task(*args))
+            except Exception as error:
+                answer = (False, error)
+            try:
+                theirs.send(answer)
+            except (TypeError, AttributeError, PicklingError) as error:
+                theirs.send((False, RuntimeError(f"an answer that cannot travel: {error}")))
 
 
 def _start_server() -> None:
@@ -113,8 +209,6 @@ def _begin(interpreted: bool) -> None:
 
 def _end_with_parent() -> None:
     """A parent killed by force cannot end its workers, and one that hangs would stay for ever."""
-    from multiprocessing.connection import wait
-
     if (parent := multiprocessing.parent_process()) is not None:
         wait([parent.sentinel])
         os._exit(1)

@@ -159,7 +159,12 @@ class NVMLError(Exception):
     pass
 
 
-def fake_gpu(monkeypatch, *, hip=None, pids=(1,), clocks=(1980, 1980), nvml=True, lost=()):
+REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
+
+
+def fake_gpu(
+    monkeypatch, *, hip=None, pids=(1,), clocks=(1980, 1980), reasons=0x1, nvml=True, lost=()
+):
     """torch and pynvml as they answer on a machine with one H200 behind index 0."""
     properties = types.SimpleNamespace(name="NVIDIA H200", total_memory=1 << 37, uuid="ab-12")
     cuda = types.SimpleNamespace(get_device_properties=lambda index: properties)
@@ -175,6 +180,7 @@ def fake_gpu(monkeypatch, *, hip=None, pids=(1,), clocks=(1980, 1980), nvml=True
         "nvmlDeviceGetEnforcedPowerLimit": lambda handle: 700_000,
         "nvmlDeviceGetApplicationsClock": lambda handle, kind: clocks[0],
         "nvmlDeviceGetDefaultApplicationsClock": lambda handle, kind: clocks[1],
+        REASONS: lambda handle: reasons,
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
             types.SimpleNamespace(pid=pid) for pid in pids
         ],
@@ -207,12 +213,25 @@ def no_torch_build(monkeypatch):
 class TestGpu:
     def test_an_nvidia_gpu(self, monkeypatch):
         fake_gpu(monkeypatch, pids=(1, 2, os.getpid()))
-        told = ("NVIDIA H200", "570.86.15", 1 << 37, 700.0, "unknown", 2)
+        told = ("NVIDIA H200", "570.86.15", 1 << 37, 700.0, "default", 2)
         assert gpu_fields() == told
 
     def test_clocks_off_their_default_are_locked(self, monkeypatch):
-        fake_gpu(monkeypatch, clocks=(1200, 1980))
+        fake_gpu(monkeypatch, clocks=(1200, 1980), lost=[REASONS])
         assert gpu_fields()[4] == "locked"
+
+    def test_clocks_that_a_setting_holds_down_are_locked(self, monkeypatch):
+        fake_gpu(monkeypatch, reasons=0x6)
+        assert gpu_fields()[4] == "locked"
+
+    def test_clocks_are_at_their_default_only_where_all_of_it_is_told(self, monkeypatch):
+        for which in ("nvmlDeviceGetApplicationsClock", REASONS):
+            fake_gpu(monkeypatch, lost=[which])
+            assert gpu_fields()[4] == "unknown"
+        fake_gpu(monkeypatch, lost=[REASONS])
+        older = "nvmlDeviceGetCurrentClocksThrottleReasons"
+        monkeypatch.setattr(sys.modules["pynvml"], older, lambda handle: 0x5, raising=False)
+        assert gpu_fields()[4] == "default"
 
     def test_what_nvml_does_not_answer_is_none(self, monkeypatch):
         asked = ["Applications", "DefaultApplications"]

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
-from workbench.backend.processes import compile_all, outcome_of
+from workbench.backend.arrivals import Arrivals
+from workbench.backend.measuring import CannotBegin, Lost, Measuring
+from workbench.backend.processes import compile_all
 from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
 from workbench.compile import Compiled
 from workbench.hardware import Device
-from workbench.measure import worker
+from workbench.measure import preflight, worker
 from workbench.measure.protocol import Protocol
-from workbench.record import Environment, Stage
+from workbench.record import Environment, Stage, Verdict
 from workbench.spec import values
-from workbench.workers import LOST, Workers, cpu_count
+from workbench.workers import Workers, cpu_count
 
-BEGIN_TIMEOUT_S = 180.0  # the first import of torch on a cold disk took 60 s
-SCREEN_TIMEOUT_S = 30.0
-FINAL_TIMEOUT_S = 300.0
+# A config that hangs may cost 3 s, and half a second of them goes into the next process.
+SCREEN_TIMEOUT_S = 2.0
+TOGETHER_TIMEOUT_S = 300.0
+CEILINGS = {
+    "dram": ("B/s", "the workbench's copy kernel, just before this run"),
+    "launch": ("s", "an empty launch in a graph, just before this run"),
+    "resolution": ("s", "least difference of two event pairs, just before this run"),
+}
 
 
 class NoGpu(Exception):
@@ -30,16 +39,21 @@ class Live:
     """Measures on torch's current GPU. This process itself never touches the GPU."""
 
     predicts = False
+    room = 1  # one config at a time on the GPU
 
-    def __init__(self, repository: Path | None, rules: Protocol | None = None) -> None:
-        """`repository` holds the kernel: its commit is part of the fingerprint. Raises NoGpu."""
+    def __init__(
+        self, repository: Path | None, rules: Protocol | None = None,
+        told: Callable[[str], None] = lambda said: print(said, file=sys.stderr),
+    ) -> None:  # fmt: skip
+        """`repository` holds the kernel: its commit is part of the fingerprint. `told` hears who
+        holds the GPU while this waits for it. Raises NoGpu."""
         self.rules = rules or Protocol()
         self.protocol = self.rules.id
-        self._gpu = Workers(1)
+        self._told = told
+        self._gpu = Measuring()
         try:
-            asked = self._gpu.submit(worker.describe, repository, timeout_s=BEGIN_TIMEOUT_S)
-            found = asked.result()
-        except LOST as error:
+            found = self._gpu.describe(repository)
+        except Lost as error:
             self._gpu.close()
             raise NoGpu(
                 f"the process that asks the GPU what it is {error}; "
@@ -50,89 +64,145 @@ class Live:
             raise NoGpu("torch sees no GPU here; name a target to compile for: --device h200")
         self.device: Device
         self.environment: Environment
-        self.device, self.environment = found
-        self._compilers = Workers(max(1, cpu_count() - 2))  # two are left to launch and to wait
-        self._turn = ThreadPoolExecutor(1)  # one config at a time on the GPU
-        self._begun = False
+        self.device, self.environment, self._lock = found
+        self._held = ExitStack()  # the GPU's lock, from the first problem to the end
+        self._compilers: Workers | None = None
+        self._ahead: tuple[list[Candidate], Arrivals[Any]] | None = None
         self._problem: Problem
+        self._tested: dict[str, dict[str, Any]] = {}
 
-    def begin(self, problem: Problem) -> dict[str, dict[str, Any]]:
-        """Raises BeginError's sentence as RuntimeError when the problem does not fit the GPU."""
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """Seconds of the measuring process so far: check, timed, flush."""
+        return self._gpu.spent
+
+    def begin(
+        self, problem: Problem, candidates: Sequence[Candidate] = ()
+    ) -> dict[str, dict[str, Any]]:
+        """Raises RuntimeError, one sentence, when the problem does not fit the GPU."""
         self._problem = problem
-        found = self._begin()
-        if isinstance(found, str):
-            raise RuntimeError(found)
-        source = "the workbench's copy kernel, just before this run"
-        return {
-            "dram_measured": {
-                "value": found["dram"], "unit": "B/s", "source": source, "kind": "measured"
-            },
-            "launch_measured": {
-                "value": found["launch"], "unit": "s", "kind": "measured",
-                "source": "an empty launch in a graph, just before this run",
-            },
-        }  # fmt: skip
+        if candidates:  # compiled meanwhile
+            self._ahead = list(candidates), Arrivals(self._compile(candidates))
+        if not self._tested:
+            self._held.enter_context(preflight.gpu_lock(self._lock, self._told))
+        try:
+            self._gpu.begin(worker.Job(problem.kernel, problem.sizes, problem.dtype, self.rules))
+            self._tested = self._tested or _ceilings(self._gpu.self_test())
+        except CannotBegin as error:
+            raise RuntimeError(str(error)) from None
+        return self._tested
 
-    def _begin(self) -> dict[str, float] | str:
-        p = self._problem
-        job = worker.Job(p.kernel, p.sizes, p.dtype, self.rules)
-        begun = self._gpu.submit(worker.begin, job, timeout_s=BEGIN_TIMEOUT_S)
-        found: dict[str, float] | str = outcome_of(begun, "measure")
-        self._begun = not isinstance(found, (Refusal, str))
-        return found.reason if isinstance(found, Refusal) else found
+    def _compile(
+        self, candidates: Sequence[Candidate]
+    ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
+        if self._compilers is None:  # two are left to launch and to wait
+            self._compilers = Workers(max(1, cpu_count() - 2))
+        return compile_all(self._compilers, self._problem, candidates, self.device)
 
     def compiled(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
-        return compile_all(self._compilers, self._problem, candidates, self.device)
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == list(candidates):
+            return iter(ahead[1])
+        return self._compile(candidates)
 
     def timed(self, candidate: Candidate, compiled: Compiled, best_s: float | None) -> Future[Any]:
-        return self._turn.submit(self._screen, candidate, best_s)
+        """Done when this returns: the next config begins after this one has been stored."""
+        given: Future[Any] = Future()
+        given.set_result(self._screened(candidate, best_s))
+        return given
 
-    def _screen(self, candidate: Candidate, best_s: float | None) -> Timed | Refusal:
-        task = (worker.screen, choice_of(candidate), best_s)
-        found: Timed | Refusal = self._asked(task, SCREEN_TIMEOUT_S)[0]
-        return found
+    def _screened(self, candidate: Candidate, best_s: float | None) -> Timed | Refusal:
+        limit_s = SCREEN_TIMEOUT_S + self._slack_s(best_s or 0.0)
+        try:
+            found = self._gpu.ask(worker.screen, choice_of(candidate), best_s, timeout_s=limit_s)
+        except (Lost, CannotBegin) as error:
+            return _refusal(error)
+        if found.poisoned:
+            self._gpu.poisoned()
+        return _timed(found)
 
-    def race(self, candidates: Sequence[Candidate], best_s: float) -> list[Timed | Refusal]:
-        """The best of the screen once more, in the order given."""
-        task = (worker.race, [choice_of(c) for c in candidates], best_s)
-        return self._asked(task, FINAL_TIMEOUT_S, len(candidates))
+    def _slack_s(self, best_s: float) -> float:
+        """What a large problem may take longer: fifty calls, and some forty passes of the check
+        over its tensors as float64."""
+        spec, sizes = self._problem.spec, self._problem.sizes
+        bytes_ = spec.bytes(sizes, self._problem.dtype)
+        flops = spec.flops(**sizes)
+        floor = worker.floor_s(self.device, bytes_, flops, self._problem.dtype)
+        return 50 * max(best_s, floor) + 1e-10 * bytes_
+
+    def race(
+        self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
+    ) -> list[Timed | Refusal]:
+        """Successive halving down to `keep`: a time for each."""
+        return self._together(worker.race, candidates, estimates, keep)
 
     def final(
         self, candidates: Sequence[Candidate], estimates: Sequence[float]
     ) -> list[Timed | Refusal]:
-        task = (worker.final, [choice_of(c) for c in candidates], list(estimates))
-        return self._asked(task, FINAL_TIMEOUT_S, len(candidates))
+        return self._together(worker.final, candidates, estimates)
 
     def hot(self, candidate: Candidate) -> Timed | Refusal:
-        task = (worker.hot, choice_of(candidate))
-        found: Timed | Refusal = self._asked(task, SCREEN_TIMEOUT_S)[0]
-        return found
+        try:
+            found = self._gpu.ask(worker.hot, choice_of(candidate), timeout_s=TOGETHER_TIMEOUT_S)
+        except (Lost, CannotBegin) as error:
+            return _refusal(error, own=False)
+        return _timed(found)
 
-    def _asked(self, task: tuple[Any, ...], timeout_s: float, many: int = 1) -> list[Any]:
-        """Results of a task in the measuring process, which is replaced when it is lost."""
-        if not self._begun and isinstance(why := self._begin(), str):
-            return [Refusal("measure", why)] * many
-        found = outcome_of(self._gpu.submit(*task, timeout_s=timeout_s), "measure")
-        if isinstance(found, Refusal):  # timed out or died: its process is a new one now
-            self._begun = False
-            return [found] * many
-        results = found if isinstance(found, list) else [found]
-        if any(r.poisoned for r in results):
-            self._gpu.restart()
-            self._begun = False
-        return [_timed(r) for r in results]
+    def contest(
+        self, left: Candidate, right: Candidate, asked: float
+    ) -> tuple[Timed | Refusal, Timed | Refusal, Verdict | None]:
+        """Both sides and what is to be said of the right one: see `worker.contest`."""
+        sides = choice_of(left), choice_of(right)
+        try:
+            found = self._gpu.ask(worker.contest, *sides, asked, timeout_s=TOGETHER_TIMEOUT_S)
+        except (Lost, CannotBegin) as error:
+            alone = [self._screened(side, None) for side in (left, right)]
+            bad = [a if isinstance(a, Refusal) else _refusal(error, own=False) for a in alone]
+            return bad[0], bad[1], None
+        if found.left.poisoned or found.right.poisoned:
+            self._gpu.poisoned()
+        return _timed(found.left), _timed(found.right), found.verdict
+
+    def _together(
+        self, task: Any, candidates: Sequence[Candidate], estimates: Sequence[float], *more: Any
+    ) -> list[Timed | Refusal]:
+        """Results of a task over several configs. Where one of them takes the process with it, it
+        is found out and the others are asked once more."""
+        found: dict[int, Timed | Refusal] = {}
+        why: Refusal = Refusal("measure", "gave no time", own=False)
+        for _ in range(2):
+            left = [i for i in range(len(candidates)) if i not in found]
+            choices, guesses = (
+                [choice_of(candidates[i]) for i in left],
+                [estimates[i] for i in left],
+            )
+            try:
+                results = self._gpu.ask(task, choices, guesses, *more, timeout_s=TOGETHER_TIMEOUT_S)
+            except (Lost, CannotBegin) as error:
+                why = _refusal(error, own=False)
+                alone = {i: self._screened(candidates[i], None) for i in left}
+                found |= {i: a for i, a in alone.items() if isinstance(a, Refusal)}
+                continue
+            culprit = next((i for i, r in zip(left, results, strict=True) if r.poisoned), None)
+            if culprit is None:
+                found |= {i: _timed(r) for i, r in zip(left, results, strict=True)}
+                break
+            self._gpu.poisoned()
+            found[culprit] = _timed(results[left.index(culprit)])
+        return [found.get(i, why) for i in range(len(candidates))]
 
     def close(self) -> None:
-        self._turn.shutdown(wait=False, cancel_futures=True)
-        self._compilers.close()
+        if self._compilers is not None:
+            self._compilers.close()
         self._gpu.close()
+        self._held.close()
 
 
 def choice_of(candidate: Candidate) -> worker.Choice:
     """A candidate by name, as it travels to the measuring process."""
-    return worker.Choice(candidate.impl.name, values(candidate.config))
+    return worker.Choice(candidate.impl.name, values(candidate.config), candidate.version)
 
 
 def _timed(screened: worker.Screened) -> Timed | Refusal:
@@ -140,3 +210,18 @@ def _timed(screened: worker.Screened) -> Timed | Refusal:
         stage = cast(Stage, screened.stage or "measure")
         return Refusal(stage, screened.reason or "gave no time")
     return Timed(screened.timing, screened.error, "gpu")
+
+
+def _refusal(error: Exception, own: bool = True) -> Refusal:
+    words = str(error) if isinstance(error, CannotBegin) else f"the measuring process: {error}"
+    return Refusal("measure", words, own and not isinstance(error, CannotBegin))
+
+
+def _ceilings(found: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """As `hardware.ceilings` writes them."""
+    return {
+        f"{name}_measured": {"value": found[name], "unit": unit, "source": source,
+                             "kind": "measured"}
+        for name, (unit, source) in CEILINGS.items()
+        if name in found
+    }  # fmt: skip

@@ -10,17 +10,18 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from workbench import stats
 from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
+from workbench.compare import verdict
 from workbench.compile import Compiled
 from workbench.hardware import Device, device_named
 from workbench.measure.protocol import Protocol
-from workbench.record import Environment, Measured, Predicted, Resources
+from workbench.record import Environment, Measured, Predicted, Ratio, Resources, Verdict
 
 ENVIRONMENT = Environment(
     gpu=None, driver=None, gpu_memory_bytes=None, power_limit_w=None, clock_policy="unknown",
@@ -61,13 +62,22 @@ class Null:
         self.rules = rules or Protocol()
         self.protocol = "null-model" if predicts else self.rules.id
         self.asked: list[tuple[str, str]] = []
-        self.closed = False
+        self.closed, self.begun = False, 0
+        self.room = 1 << 30 if predicts else 1
         self._fate, self._begin_error = fate, begin_error
         self._released = threading.Event()
         self._turn = ThreadPoolExecutor(1)  # for what does not answer at once
 
-    def begin(self, problem: Problem) -> dict[str, dict[str, Any]]:
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """Nothing: there is no clock."""
+        return {}
+
+    def begin(
+        self, problem: Problem, candidates: Sequence[Candidate] = ()
+    ) -> dict[str, dict[str, Any]]:
         """Nothing to get ready."""
+        self.begun += 1
         if self._begin_error is not None:
             raise RuntimeError(self._begin_error)
         if self.predicts:
@@ -112,25 +122,36 @@ class Null:
         """What hangs goes on."""
         self._released.set()
 
-    def race(self, candidates: Sequence[Candidate], best_s: float) -> list[Timed | Refusal]:
+    def race(
+        self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
+    ) -> list[Timed | Refusal]:
         """In the order given."""
         return [self._again("race", c, self._fate(c).race) for c in candidates]
 
     def final(
         self, candidates: Sequence[Candidate], estimates: Sequence[float]
-    ) -> list[Timed | Refusal] | None:
-        """In the order given; nothing where times are predicted."""
-        if self.predicts:
-            return None
+    ) -> list[Timed | Refusal]:
+        """In the order given."""
         return [self._again("final", c, self._fate(c).final) for c in candidates]
 
-    def hot(self, candidate: Candidate) -> Timed | Refusal | None:
+    def hot(self, candidate: Candidate) -> Timed | Refusal:
         """A fifth faster than cold."""
-        if self.predicts:
-            return None
         self._note("hot", candidate)
         fate = self._fate(candidate)
         return Timed(self._measured(candidate, fate.time_s * 0.8, fate.noise, "hot"), 0.1, "gpu")
+
+    def contest(
+        self, left: Candidate, right: Candidate, asked: float
+    ) -> tuple[Timed | Refusal, Timed | Refusal, Verdict | None]:
+        """By the times that the two are fated to have, to a thousandth."""
+        self._note("contest", left)
+        self._note("contest", right)
+        found = [self._again("contest", c, self._fate(c).final) for c in (left, right)]
+        if any(isinstance(f, Refusal) for f in found):
+            return found[0], found[1], None
+        middle = self._fate(right).time_s / self._fate(left).time_s
+        ratio = Ratio(middle, middle * 0.999, middle * 1.001)
+        return found[0], found[1], verdict(ratio, ratio, asked, 0.001, 24)
 
     def close(self) -> None:
         """Lets go of what hangs."""

@@ -20,6 +20,7 @@ from workbench.spec import ITEMSIZE, Limits, Work, values
 from workbench.workers import Workers, cpu_count
 
 INTERPRET_TIMEOUT_S = 120.0
+NOTHING_TO_SETTLE = "a model gives the same answer every time: ask nothing else of this side"
 
 
 class Offline:
@@ -27,6 +28,8 @@ class Offline:
 
     predicts = True
     protocol = predict.MODEL
+    room = 1 << 30  # all at once: the pool of interpreters takes them in turn
+    spent: Mapping[str, float] = {}
 
     def __init__(
         self, device: Device, repository: Path | None, *,
@@ -42,8 +45,11 @@ class Offline:
         self._answers: dict[tuple[Any, ...], Future[Any]] = {}
         self._problem: Problem
 
-    def begin(self, problem: Problem) -> dict[str, dict[str, Any]]:
+    def begin(
+        self, problem: Problem, candidates: Sequence[Candidate] = ()
+    ) -> dict[str, dict[str, Any]]:
         self._problem = problem
+        self._answers.clear()
         return {}
 
     def compiled(
@@ -89,12 +95,17 @@ class Offline:
         except Exception as error:  # from the kernel's own `work`: whoever waits must hear of it
             return Refusal("measure", f"no prediction: {first_sentence(error)}")
 
-    def final(self, candidates: Sequence[Candidate], estimates: Sequence[float]) -> None:
-        """A model gives the same answer every time: there is nothing to settle."""
-        return None
+    def race(self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int) -> Any:
+        raise NotImplementedError(NOTHING_TO_SETTLE)
 
-    def hot(self, candidate: Candidate) -> None:
-        return None
+    def final(self, candidates: Sequence[Candidate], estimates: Sequence[float]) -> Any:
+        raise NotImplementedError(NOTHING_TO_SETTLE)
+
+    def hot(self, candidate: Candidate) -> Any:
+        raise NotImplementedError(NOTHING_TO_SETTLE)
+
+    def contest(self, left: Candidate, right: Candidate, asked: float) -> Any:
+        raise NotImplementedError(NOTHING_TO_SETTLE)
 
     def close(self) -> None:
         self._compilers.close()

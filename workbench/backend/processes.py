@@ -1,14 +1,23 @@
-"""What both sides share: a pool that compiles, and how its failures are named."""
+"""What both sides share: a pool that compiles each machine code once, and how failures are named.
+
+Of the configs that are alike once Triton has optimised them the first to get there claims the
+rest of the way, in whichever process. The others stop and are given what the first one got.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import SimpleQueue
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from workbench import catalog
 from workbench.backend.protocol import Candidate, Problem, Refusal
-from workbench.compile import Compiled, CompileError, compile_config
+from workbench.compile import Compiled, CompileError, Twin, compile_config, compile_unless_twin
 from workbench.hardware import Device
 from workbench.record import Stage
 from workbench.spec import Sizes, values
@@ -17,32 +26,138 @@ from workbench.workers import LOST, Workers
 COMPILE_TIMEOUT_S = 60.0
 
 
-def compile_task(
-    kernel: str, impl: str, config: Mapping[str, int], sizes: Sizes, dtype: str, device: Device
-) -> Compiled | Refusal:
+@dataclass(frozen=True)
+class Job:
+    """One config to compile, as it travels to a worker."""
+
+    kernel: str
+    version: str | None  # the kernel's file where it is not the problem's own
+    impl: str
+    config: Mapping[str, int]
+    sizes: Sizes
+    dtype: str
+    device: Device
+    claims: Path | None  # where keys are claimed; None compiles to the end in any case
+    owner: str  # how the claim names this job
+
+
+@dataclass(frozen=True)
+class Follower:
+    """A config whose machine code another job makes."""
+
+    twin: Twin
+    owner: str  # of the claim
+
+
+def compile_task(job: Job) -> Compiled | Follower | Refusal:
     """Runs in a worker."""
-    made = catalog.impl_of(catalog.spec_of(kernel), impl)
     try:
-        return compile_config(made, made.config(**config), sizes, dtype, device)
+        if job.version is None:
+            spec = catalog.spec_of(job.kernel)
+        else:
+            spec = catalog.version_of(Path(job.version))
+        impl = catalog.impl_of(spec, job.impl)
+        problem = impl, impl.config(**job.config), job.sizes, job.dtype, job.device
+        if job.claims is None:
+            return compile_config(*problem)
+        claims = job.claims
+        found = compile_unless_twin(*problem, lambda key: claimed(claims, key, job.owner))
+        if isinstance(found, Twin):
+            return Follower(found, os.readlink(claims / found.key))
+        return found
     except CompileError as error:
         return Refusal("compile", str(error))
+
+
+def claimed(claims: Path, key: str, owner: str) -> bool:
+    """Whether `owner` is the first, in all processes, to claim the key. A link that points nowhere
+    is made and read whole, which a file is not."""
+    try:
+        os.symlink(owner, claims / key)
+    except FileExistsError:
+        return False
+    return True
 
 
 def compile_all(
     pool: Workers, problem: Problem, candidates: Sequence[Candidate], device: Device,
     timeout_s: float = COMPILE_TIMEOUT_S,
 ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:  # fmt: skip
-    """Compile in parallel; answers in the order in which they come."""
-    futures: dict[Future[Any], Candidate] = {}
-    for candidate in candidates:
-        task = (problem.kernel, candidate.impl.name, values(candidate.config), problem.sizes)
-        future = pool.submit(compile_task, *task, problem.dtype, device, timeout_s=timeout_s)
-        futures[future] = candidate
-    try:
-        for future in as_completed(futures):
-            yield futures[future], outcome_of(future, "compile")
-    finally:
-        for future in futures:
+    """Compile in parallel, begun in the order given; answers in the order in which they come.
+
+    A candidate that has the machine code of another comes after it, with the other's resources,
+    its own seconds and `twin` set. Where the other one failed, it is compiled by itself.
+    """
+    with TemporaryDirectory(prefix="workbench-claims-", ignore_cleanup_errors=True) as folder:
+        under_way = _UnderWay(pool, problem, device, timeout_s, Path(folder))
+        try:
+            for candidate in candidates:
+                under_way.submit(candidate, shared=True)
+            yield from under_way.results()
+        finally:
+            under_way.cancel()
+
+
+class _UnderWay:
+    """Jobs in the pool, and who waits for whom."""
+
+    def __init__(
+        self, pool: Workers, problem: Problem, device: Device, timeout_s: float, claims: Path
+    ) -> None:
+        self._pool, self._problem, self._device = pool, problem, device
+        self._timeout_s, self._claims = timeout_s, claims
+        self._submitted = 0
+        self._jobs: dict[Future[Any], tuple[Candidate, str]] = {}
+        self._open: set[str] = set()  # owners that have not answered
+        self._waiting: dict[str, list[tuple[Candidate, Twin]]] = {}  # by owner
+        self._made: dict[str, Compiled] = {}  # by key
+        self._done: SimpleQueue[Future[Any]] = SimpleQueue()
+
+    def submit(self, candidate: Candidate, shared: bool) -> None:
+        """One job more. One that is not `shared` neither claims nor waits."""
+        self._submitted += 1
+        owner, problem = str(self._submitted), self._problem
+        job = Job(
+            problem.kernel, candidate.version, candidate.impl.name, values(candidate.config),
+            problem.sizes, problem.dtype, self._device, self._claims if shared else None, owner,
+        )  # fmt: skip
+        future = self._pool.submit(compile_task, job, timeout_s=self._timeout_s)
+        self._jobs[future] = candidate, owner
+        self._open.add(owner)
+        future.add_done_callback(self._done.put)
+
+    def results(self) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
+        """Every candidate once."""
+        while self._jobs:
+            future = self._done.get()
+            candidate, owner = self._jobs.pop(future)
+            self._open.remove(owner)
+            found = outcome_of(future, "compile")
+            if isinstance(found, Follower):
+                yield from self._follow(candidate, found)
+            else:
+                if isinstance(found, Compiled):
+                    self._made.setdefault(found.ttgir, found)
+                yield candidate, found
+            # whoever waited for this one now finds its code, or that there will be none
+            for waiting, twin in self._waiting.pop(owner, []):
+                yield from self._follow(waiting, Follower(twin, owner))
+
+    def _follow(
+        self, candidate: Candidate, follower: Follower
+    ) -> Iterator[tuple[Candidate, Compiled]]:
+        twin = follower.twin
+        if (made := self._made.get(twin.key)) is not None:
+            resources = replace(made.resources, compile_s=twin.compile_s)
+            yield candidate, replace(made, resources=resources, twin=True)
+        elif follower.owner in self._open:
+            self._waiting.setdefault(follower.owner, []).append((candidate, twin))
+        else:
+            self.submit(candidate, shared=False)
+
+    def cancel(self) -> None:
+        """Nobody wants the rest."""
+        for future in self._jobs:
             future.cancel()
 
 

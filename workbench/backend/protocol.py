@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from workbench.compile import Compiled
 from workbench.hardware import Device
-from workbench.record import Case, Checked, Environment, Measured, Predicted, Stage
+from workbench.record import Case, Checked, Environment, Measured, Predicted, Stage, Verdict
 from workbench.spec import Impl, Sizes, Spec
 
 
@@ -31,6 +32,7 @@ class Candidate:
     impl: Impl
     config: Any
     default: bool = False
+    version: str | None = None  # the kernel's file where it is not the problem's own
 
 
 @dataclass(frozen=True)
@@ -48,35 +50,55 @@ class Refusal:
 
     stage: Stage
     reason: str
+    own: bool = True  # the config's own doing; else it took part when something else went wrong
 
 
 class Backend(Protocol):
-    """One side. `compiled` and `timed` may run ahead in processes of their own; both yield in the
-    order in which answers come."""
+    """One side. `compiled` yields in the order in which answers come."""
 
     device: Device
     environment: Environment
     predicts: bool  # times come from the analytic model
     protocol: str  # of measurement, or the model's name: part of every key
+    room: int  # how many may be timed at once
 
-    def begin(self, problem: Problem) -> dict[str, dict[str, Any]]:
-        """Get ready. Returns ceilings found by measuring, as `hardware.ceilings` writes them."""
+    @property
+    def spent(self) -> Mapping[str, float]:
+        """Seconds of measuring so far by what they went into; empty where nothing is measured."""
+
+    def begin(
+        self, problem: Problem, candidates: Sequence[Candidate] = ()
+    ) -> dict[str, dict[str, Any]]:
+        """Get ready, and start to compile `candidates` meanwhile, for `compiled` to give them.
+        Returns ceilings found by measuring, as `hardware.ceilings` writes them."""
 
     def compiled(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
         """What the compiler makes of each."""
 
-    def timed(self, candidate: Candidate, compiled: Compiled, best_s: float | None) -> Any:
-        """Start to check and time one; a Future of Timed or Refusal."""
+    def timed(
+        self, candidate: Candidate, compiled: Compiled, best_s: float | None
+    ) -> Future[Timed | Refusal]:
+        """Check and time one, now or in a process that does so meanwhile."""
+
+    def race(
+        self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
+    ) -> list[Timed | Refusal]:
+        """Better times for the best of the screen, by successive halving down to `keep`."""
 
     def final(
         self, candidates: Sequence[Candidate], estimates: Sequence[float]
-    ) -> list[Timed | Refusal] | None:
-        """The best against each other; None where a final means nothing."""
+    ) -> list[Timed | Refusal]:
+        """The best against each other."""
 
-    def hot(self, candidate: Candidate) -> Timed | Refusal | None:
-        """The winner on data that the cache may hold; None where that means nothing."""
+    def hot(self, candidate: Candidate) -> Timed | Refusal:
+        """The winner on data that the cache may hold."""
+
+    def contest(
+        self, left: Candidate, right: Candidate, asked: float
+    ) -> tuple[Timed | Refusal, Timed | Refusal, Verdict | None]:
+        """Both sides against each other: is the right one slower by more than `asked`?"""
 
     def close(self) -> None:
         """End all processes."""

@@ -1,33 +1,47 @@
 """One problem on one live GPU: inputs in rotation, and samples of how long a call takes.
 
 cold: input and output sets rotate, and together span three last-level caches, so that a call
-finds none of its data there; where that would take too many sets, the cache is flushed before each
-call instead. hot: one set, back to back.
+finds none of its data there. Where that would take too many sets, the cache is flushed whenever
+the rotation begins anew. hot: one set, back to back.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Literal
-
-import torch
 
 from workbench import inputs, stats
 from workbench.check import as_tuple
+from workbench.measure.clocks import SmClock
 from workbench.measure.protocol import Protocol
+from workbench.measure.rounds import Window, clean, stable
+from workbench.measure.stream import (
+    FirstCall,
+    Flush,
+    Graphs,
+    NotCapturable,
+    Step,
+    begin_samples,
+    event_samples,
+    first_call,
+    host_samples,
+    timer_step_s,
+    wait,
+)
 from workbench.record import Measured
 from workbench.spec import Impl, Sizes, Spec
 
 Regime = Literal["cold", "hot"]
-HOLD_CYCLES_S = 2.0e9  # cycles that one second of holding the stream takes, about
-LONGEST_HOLD_S = 0.02
-MOST_SETS = 128
+State = Literal["boost", "sustained"]
+Method = Literal["events", "graph", "host"]
+MOST_SETS = 128  # that span the caches by themselves
+# With flushes: a set is used once between two of them, so this many calls fit in one graph. Fewer
+# would let the start of a graph, some 5 us, weigh more than 0.02 us a call.
+FLUSHED_SETS = 256
 MOST_CALLS = 2000  # in one graph
-AHEAD = 256  # calls between two waits: the queue of a CUDA stream holds about 1000 launches
+STEPS = 1000  # of the timer in one graph: rounding stays under 0.1 %
 
 
 class Impossible(Exception):
@@ -44,14 +58,16 @@ class Bench:
     cache_bytes: int
     floor_s: float
     protocol: Protocol
-    _sets: list[tuple[Any, ...]] = field(default_factory=list)
-    _flush: Flush | None = None
+    clock: SmClock | None = None  # tells the SM clock of each window
+    _sets: list[tuple[Any, ...]] = field(init=False)
+    _flush: Flush | None = field(init=False, default=None)
+    _graphs: Graphs | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        span = self.protocol.cache_multiple * self.cache_bytes
-        count = max(2, math.ceil(span / max(1, self.spec.bytes(self.sizes, self.dtype))))
-        if count > MOST_SETS:
-            count = 1
+        count, flushed = set_count(
+            self.spec.bytes(self.sizes, self.dtype), self.protocol.cache_multiple * self.cache_bytes
+        )
+        if flushed:
             self._flush = Flush(self.cache_bytes)
         # one random set, and copies of it: values do not matter to the cache, addresses do
         first = inputs.make(self.spec, self.sizes, self.dtype, "cuda")
@@ -69,52 +85,77 @@ class Bench:
         return Rotation(impl, config, self._sets if cold else self._sets[:1], flush)
 
     def first_time(self, rotation: Rotation) -> float:
-        """Seconds of one call, roughly. Compiles and loads first; learns what the host takes."""
+        """Seconds of one call, roughly: the least of three after the one that compiles and
+        loads. Learns what enqueueing takes the host, and whether the call waits for the GPU."""
         rotation.call()
-        torch.cuda.synchronize()
-        started = time.perf_counter()
-        rotation.call()
-        rotation.host_s = time.perf_counter() - started
-        torch.cuda.synchronize()
-        return min(rotation.samples(3, 0.0))
+        wait()
+        first = rotation.learn()
+        again = host_samples(rotation.step(), 2) if first.waits else rotation.samples(2)
+        # what `learn` saw of a call that waits was the hold
+        return min(again) if first.waits else min(first.seconds, *again)
 
-    def window(self, timed: Timed, seconds: float, least: int = 1) -> list[float]:
-        """Samples that together last about `seconds`, at least `least` of them."""
-        count = max(least, math.ceil(seconds / (timed.estimate_s * timed.calls)))
-        return timed.samples(count)
-
-    def timed(self, rotation: Rotation, estimate_s: float) -> Timed:
-        """The way to take a sample that suits a call of about this length."""
+    def timed(self, rotation: Rotation, estimate_s: float, graph_s: float | None = None) -> Timed:
+        """The way to take a sample that suits a call of about this length. A graph holds
+        `graph_s` seconds of calls: the protocol's, unless a screen asks for less."""
+        if rotation.waits:
+            return Timed("host", rotation, 1, estimate_s, self.clock)
         if estimate_s >= self.protocol.graph_below_s:
-            return Timed("events", rotation, 1, estimate_s)
-        calls = math.ceil(self.protocol.graph_s / max(estimate_s, 1e-6))
-        calls = len(rotation.sets) * math.ceil(min(calls, MOST_CALLS) / len(rotation.sets))
-        if rotation.flush is None:
-            timed = Timed("graph", rotation, calls, estimate_s, _captured(calls, rotation.call))
-        else:  # a flush lasts some 60 us: a hundred of them are enough
-            calls = min(calls, 100)
-            both = _captured(calls, rotation.flush, rotation.call)
-            alone = _captured(calls, rotation.flush)
-            timed = Timed("graph", rotation, calls, estimate_s, both, alone)
-        timed.samples(1)  # the first replay uploads the graph
+            return Timed("events", rotation, 1, estimate_s, self.clock)
+        span_s = max(graph_s or self.protocol.graph_s, STEPS * timer_step_s())
+        calls = graph_calls(span_s, estimate_s, len(rotation.sets), rotation.flush is not None)
+        if self._graphs is None:
+            self._graphs = Graphs()
+        try:
+            graph = self._graphs.capture(calls, rotation.call)
+        except NotCapturable:
+            rotation.forget()  # outputs that were never written
+            return Timed("host", rotation, 1, estimate_s, self.clock)
+        timed = Timed("graph", rotation, calls, estimate_s, self.clock, graph)
+        # The first replay uploads the graph, so it may take longer than those that follow.
+        timed.estimate_s = min(estimate_s, timed.samples(1)[0])
         return timed
 
     def measured(
-        self, timed: Timed, windows: Sequence[Sequence[float]], regime: Regime, **also: Any
+        self,
+        timed: Timed,
+        windows: Sequence[Window],
+        regime: Regime,
+        state: State = "boost",
+        **also: Any,
     ) -> Measured:
-        """Windows of samples as a result. Raises Impossible below the physical floor when cold."""
-        samples = [s for window in windows for s in window]
+        """Windows of samples as a result; `also` are fields that the sensors gave. The clock is
+        that of the windows, else the sensors'. Raises Impossible below the physical floor when
+        cold."""
+        kept, left_out = clean(windows, self.protocol.throttled)
+        taken = [window.samples_s for window in kept]
+        samples = [s for window in taken for s in window]
         median = stats.median(samples)
         if regime == "cold" and median < self.protocol.floor * self.floor_s:
             raise Impossible(
                 f"{median * 1e6:.2f} us is below what the device can reach "
                 f"({self.floor_s * 1e6:.2f} us): not a time"
             )
-        low, high = stats.windowed_interval(windows)
+        low, high = stats.windowed_interval(taken)
+        clocks = [window.sm_mhz for window in kept if window.sm_mhz is not None]
+        if clocks:
+            also["sm_mhz"] = stats.median(clocks)
         return Measured(
-            median_s=median, low_s=low, high_s=high, samples_s=tuple(samples), regime=regime,
-            method=timed.method, protocol=self.protocol.id, rounds=len(windows), **also,
-        )  # fmt: skip
+            median_s=median,
+            low_s=low,
+            high_s=high,
+            samples_s=tuple(samples),
+            regime=regime,
+            method=timed.method,
+            protocol=self.protocol.id,
+            rounds=len(kept),
+            state=state,
+            window_sizes=tuple(len(window) for window in taken),
+            window_mhz=tuple(clocks) if len(clocks) == len(kept) else (),
+            left_out=left_out,
+            # a screen at the boost clock is not asked to be narrow
+            stable=state == "boost" or stable(kept, self.protocol),
+            **also,
+        )
 
 
 @dataclass
@@ -126,7 +167,8 @@ class Rotation:
     config: Any
     sets: list[tuple[Any, ...]]
     flush: Flush | None = None
-    host_s: float = 50e-6  # what enqueueing one call takes
+    host_s: float = 50e-6  # what enqueueing one call and its events takes
+    waits: bool = False  # a call returns only when the GPU is done
     _turn: int = 0
     _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
 
@@ -136,87 +178,101 @@ class Rotation:
         self._kept[at] = as_tuple(self.impl(*self.sets[at], config=self.config))
         self._turn += 1
 
-    def samples(self, count: int, estimate_s: float) -> list[float]:
-        """Seconds of each of `count` calls, which take about `estimate_s`."""
-        return _event_samples(self.call, count, self.host_s - estimate_s, self.host_s, self.flush)
+    def forget(self) -> None:
+        """Let go of all outputs."""
+        self._kept.clear()
 
+    def turn_over(self) -> None:
+        """Flush where the next call would begin the rotation anew."""
+        if self.flush is not None and self._turn % len(self.sets) == 0:
+            self.flush()
 
-class Flush:
-    """Turns the last-level cache over: writes and reads twice its size."""
+    def step(self, device_s: float = 0.0) -> Step:
+        """One call as one sample; `device_s` is how long it takes, roughly."""
+        return Step(self.call, self.host_s, device_s, self.turn_over if self.flush else None)
 
-    def __init__(self, cache_bytes: int) -> None:
-        self._junk = torch.rand(cache_bytes // 2, device="cuda")  # 2 x cache of fp32
+    def learn(self) -> FirstCall:
+        """One call behind a held stream; remembers what it showed."""
+        found = first_call(self.step())
+        self.waits = found.waits
+        if not found.waits:
+            self.host_s = found.host_s
+        return found
 
-    def __call__(self) -> None:
-        self._junk.add_(1.0)
+    def samples(self, count: int, device_s: float = 0.0) -> list[float]:
+        """Seconds of each of `count` calls between events; a call takes about `device_s`."""
+        return event_samples(self.step(device_s), count)
 
 
 @dataclass
 class Timed:
-    """A rotation with the method that samples it; `calls` calls make one sample."""
+    """A rotation with the method that samples it; `calls` calls make one sample. An Arm of
+    `rounds`."""
 
-    method: Literal["events", "graph"]
+    method: Method
     rotation: Rotation
     calls: int
-    estimate_s: float
+    estimate_s: float  # of one call
+    clock: SmClock | None = None
     graph: Any = None
-    flushes: Any = None  # the same graph without the calls, to be subtracted
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds that one sample takes, its share of the flushes too."""
+        flush = self.rotation.flush
+        shared = 1 if self.graph is not None else len(self.rotation.sets)
+        return self.estimate_s * self.calls + (flush.seconds / shared if flush else 0.0)
+
+    def begin(self, seconds: float, least: int = 1) -> Started:
+        """Put samples on the stream that together last about `seconds`, at least `least` of them,
+        and return while they run. A call that waits for the GPU itself is over by then."""
+        count = max(least, math.ceil(seconds / self.sample_s))
+        return Started(self._begun(count, self.clock), self.clock)
+
+    def window(self, seconds: float, least: int = 1) -> Window:
+        """Such samples, once they are all taken."""
+        return self.begin(seconds, least).window()
 
     def samples(self, count: int) -> list[float]:
-        """Seconds a call, `count` times."""
+        """Seconds a call, `count` times. The SM clock is not read."""
+        return self._begun(count, None)()
+
+    def _begun(self, count: int, clock: SmClock | None) -> Callable[[], list[float]]:
+        if self.method == "host":
+            taken = host_samples(self.rotation.step(), count, clock)
+            return lambda: taken
         if self.graph is None:
-            return self.rotation.samples(count, self.estimate_s)
-        both = _event_samples(self.graph.replay, count)
-        if self.flushes is None:
-            return [s / self.calls for s in both]
-        alone = _event_samples(self.flushes.replay, count)
-        return [(b - a) / self.calls for b, a in zip(both, alone, strict=True)]
+            return begin_samples(self.rotation.step(self.estimate_s), count, clock).seconds
+        replay = Step(
+            self.graph.replay, device_s=self.estimate_s * self.calls, flush=self.rotation.flush
+        )
+        all_ = begin_samples(replay, count, clock)
+        return lambda: [s / self.calls for s in all_.seconds()]
 
 
-def _event_samples(
-    call: Callable[[], None],
-    count: int,
-    lag_s: float = 0.0,
-    host_s: float = 50e-6,
-    flush: Flush | None = None,
-) -> list[float]:
-    """Seconds of each of `count` calls, between two events on the stream.
+@dataclass
+class Started:
+    """A window whose samples are on the stream."""
 
-    The stream is held back while the host gets ahead, so that no launch latency falls between the
-    events: with torch.compile a call of 33 us took the host 80 us. `lag_s` is by how much the host
-    is slower than the device, a call; where it is faster, holding would only let the GPU rest and
-    raise its clock.
-    """
-    lag_s = max(0.0, lag_s)
-    most = max(1, min(AHEAD, int(LONGEST_HOLD_S / lag_s))) if lag_s else AHEAD
-    samples: list[float] = []
-    while len(samples) < count:
-        batch = min(most, count - len(samples))
-        marks = [_marks(i) for i in range(batch)]
-        hold_s = 50e-6 + 2 * host_s + 1.5 * batch * lag_s
-        torch.cuda._sleep(int(HOLD_CYCLES_S * hold_s))
-        for start, end in marks:
-            if flush is not None:
-                flush()
-            start.record()
-            call()
-            end.record()
-        torch.cuda.current_stream().synchronize()
-        samples += [start.elapsed_time(end) * 1e-3 for start, end in marks]
-    return samples
+    seconds: Callable[[], list[float]]
+    clock: SmClock | None
+
+    def window(self) -> Window:
+        """Its samples and its clock; waits for them and for nothing behind them."""
+        samples = tuple(self.seconds())
+        return Window(samples, self.clock.mhz() if self.clock else None)
 
 
-@cache
-def _marks(index: int) -> tuple[Any, Any]:
-    """A pair of timing events, made once: making them takes longer than using them."""
-    return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+def set_count(problem_bytes: int, span_bytes: float) -> tuple[int, bool]:
+    """How many sets rotate, and whether the cache must be flushed besides, for sets of
+    `problem_bytes` to span `span_bytes`. At least two, so that neighbours differ."""
+    count = max(2, math.ceil(span_bytes / max(1, problem_bytes)))
+    return (FLUSHED_SETS, True) if count > MOST_SETS else (count, False)
 
 
-def _captured(calls: int, *steps: Callable[[], None]) -> Any:
-    """A graph of `calls` times these steps."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            for step in steps:
-                step()
-    return graph
+def graph_calls(span_s: float, call_s: float, sets: int, flushed: bool) -> int:
+    """Calls in a graph that lasts about `span_s`. Each round over the sets is whole, for else a
+    replay would find in the cache what the one before left; after a flush, each set is used at
+    most once."""
+    wanted = min(MOST_CALLS, math.ceil(span_s / max(call_s, 1e-6)))
+    return min(wanted, sets) if flushed else sets * math.ceil(wanted / sets)

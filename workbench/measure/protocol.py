@@ -19,22 +19,42 @@ class Protocol:
     screen_samples: int = 5
     screen_s: float = 3e-3  # ... or as many samples as fit here
     give_up: float = 3.0  # a first sample this many times the best ends a config's screen
-    race: int = 32  # how many of the best are screened once more, in reversed order
+    screen_graph_s: float = 2e-4  # a screen's graph: ten samples of 0.2 ms say enough
+    race: int = 32  # how many of the best are raced, by halving
+    race_turns: int = 2  # windows of each before the first halving; twice as many after each
+    race_window_s: float = 0.003
     finalists: int = 8  # beside the default config and the library baselines
     settle_s: float = 1.0  # longest wait for the clock to settle before the final
-    settled: float = 0.005  # two tenths of a second in a row within this: settled
+    settle_window_s: float = 0.1
+    settled: float = 0.005  # two such windows in a row within this: settled
     # An H200 under its power cap changes its clock by 5 % within a tenth of a second: with windows
     # of 50 ms two configs' medians differed by up to 4 % between rounds. Short windows and many
     # rounds let every config see the same mixture.
     rounds: int = 24  # order reversed each round
     most_rounds: int = 96  # more, in pairs, until `precise` holds
     window_s: float = 0.01
-    final_s: float = 12.0  # ... or this much time is spent
+    final_s: float = 12.0  # ... or this much time is spent, after
+    least_rounds: int = 4  # ... of them at least, however slow the kernels are
     precise: float = 0.0025  # half-width of the median's 95 % interval, relative
     least_samples: int = 30
+    least_s: float = 0.1  # ... that together last this long
+    throttled: float = 0.75  # windows below this share of their run's median clock are left out
     floor: float = 0.97  # a time below this share of the physical floor is impossible
+    asked: float = 0.01  # a comparison's threshold when nobody named another
+    # A comparison pairs windows that lie close in time. The clock moves by the square root of the
+    # time between them, so twice as many windows of half the length decide better in equal time:
+    # 48 rounds of three windows take 0.7 s.
+    contest_rounds: int = 48
+    contest_window_s: float = 0.005
+    doublings: int = 2  # of the rounds, while nothing is decided
+    contest_s: float = 8.0  # no further round is begun after this
+
+    @property
+    def looks(self) -> int:
+        """How often a comparison may stop: after the first rounds and after each doubling."""
+        return 1 + self.doublings
 
     @property
     def id(self) -> str:
-        """Short hash that names this protocol: `p1-3f2a91`."""
-        return "p1-" + hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:6]
+        """Short hash that names this protocol: `p2-3f2a91`."""
+        return "p2-" + hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:6]

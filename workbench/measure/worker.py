@@ -1,21 +1,26 @@
-"""What runs in the measuring process: check, screen, race, final. Plain values in and out.
+"""What runs in the measuring process: check, screen, race, final, contest. Plain values in and out.
 
-The process keeps one bench, for the problem it was given first. Correctness comes before time,
+The process keeps one bench, for the problem it was given last. Correctness comes before time,
 in the same process, on the very inputs and memory that are timed.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from workbench import catalog, hardware, stats
+from workbench import catalog, hardware
 from workbench.environment import fingerprint
+from workbench.measure import preflight, rounds
+from workbench.measure.halving import halve
 from workbench.measure.protocol import Protocol
-from workbench.record import Environment, Measured
+from workbench.measure.rounds import Window
+from workbench.record import Environment, Measured, Verdict
 from workbench.spec import Impl, Sizes
 
 
@@ -31,10 +36,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Choice:
-    """One Impl at one config, by name."""
+    """One Impl at one config, by name; `kernel` is the file of another version of it."""
 
     impl: str
     config: Mapping[str, int]
+    kernel: str | None = None
 
 
 @dataclass(frozen=True)
@@ -48,38 +54,78 @@ class Screened:
     poisoned: bool = False  # the process can measure nothing any more
 
 
+@dataclass(frozen=True)
+class Contest:
+    """Two sides against each other; no verdict where one of them has no time."""
+
+    left: Screened
+    right: Screened
+    verdict: Verdict | None = None
+
+
+@dataclass
+class Spent:
+    """Where the seconds of one task went; what is not named here made ready and flushed."""
+
+    check: float = 0.0  # answers computed and compared
+    timed: float = 0.0  # between the clock's two readings
+    total: float = 0.0
+
+
+@dataclass
 class _State:
     """What the process keeps between tasks."""
 
     job: Job
-    bench: Any
-    problems: dict[int, Any]  # by seed
     spec: Any
-    nvml: Any
+    bench: Any
+    device: hardware.Device
+    sensors: Any
+    problems: dict[int, Any]  # by seed
+    spent: Spent = field(default_factory=Spent)
 
 
-_state = _State()
+_now: _State | None = None
 
 
-def describe(repository: Path | None) -> tuple[hardware.Device, Environment] | None:
-    """The live GPU and the fingerprint of machine and software; None where torch sees no GPU."""
+def _state() -> _State:
+    if _now is None:
+        raise RuntimeError("the measuring process was asked before it was given a problem")
+    return _now
+
+
+def describe(repository: Path | None) -> tuple[hardware.Device, Environment, str] | None:
+    """The live GPU, the fingerprint of machine and software, and the name of the GPU's lock;
+    None where torch sees no GPU."""
     device = hardware.live()
     if device is None:
         return None
     import torch
 
-    return device, fingerprint(torch.cuda.current_device(), repository)
+    index = torch.cuda.current_device()
+    return device, fingerprint(index, repository), preflight.lock_name(index)
 
 
-def begin(job: Job) -> dict[str, float]:
-    """Make inputs, reference and self-test. Returns the measured memory ceiling in bytes/s and
-    the launch floor in seconds. Raises torch.OutOfMemoryError when the problem is too large."""
+def warm() -> None:
+    """Import the compiler and open the GPU, so that a problem can begin at once."""
+    import torch
+    import triton  # noqa: F401
+
+    if torch.cuda.is_available():
+        torch.zeros(1, device="cuda")
+
+
+def begin(job: Job) -> None:
+    """Make inputs and reference. Raises torch.OutOfMemoryError when the problem is too large."""
+    global _now
     import torch
 
     from workbench.check import Posed
     from workbench.measure.bench import Bench
     from workbench.measure.clocks import Clocks
+    from workbench.measure.probe import sm_clock
 
+    _now = None  # lets go of the last problem's memory
     device = hardware.live()
     if device is None:
         raise RuntimeError("torch sees no GPU in the measuring process")
@@ -87,13 +133,35 @@ def begin(job: Job) -> dict[str, float]:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     spec = catalog.spec_of(job.kernel)
-    _state.job, _state.spec = job, spec
-    cache = int(device.cache.value) if device.cache else 64 << 20
     floor = floor_s(device, spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype)
-    _state.bench = Bench(spec, job.sizes, job.dtype, cache, floor, job.protocol)
-    _state.problems = {0: Posed.given(spec, job.dtype, _state.bench.first_inputs)}
-    _state.nvml = Clocks(torch.cuda.current_device())
-    return self_test(cache)
+    sensors = Clocks(torch.cuda.current_device())
+    cache = cache_bytes(device)
+    clock = sm_clock(sensors)
+    bench = Bench(spec, job.sizes, job.dtype, cache, floor, job.protocol, clock)
+    problems = {0: Posed.given(spec, job.dtype, bench.first_inputs)}
+    _load_checks(problems[0])
+    _now = _State(job, spec, bench, device, sensors, problems)
+
+
+def _load_checks(posed: Any) -> None:
+    """Judge the reference itself: what the check launches is loaded then, and costs no config its
+    time limit."""
+    from workbench.check import judge
+    from workbench.inputs import torch_dtype
+
+    kinds = [t.dtype or posed.dtype for t in posed.spec.outputs.values()]
+    judge([e.to(torch_dtype(k)) for e, k in zip(posed.expected, kinds, strict=True)], posed)
+
+
+def self_test() -> dict[str, float]:
+    """What `preflight.self_test` finds on this GPU, by name."""
+    state = _state()
+    return preflight.self_test(cache_bytes(state.device), state.job.protocol)
+
+
+def cache_bytes(device: hardware.Device) -> int:
+    """Of the last-level cache; 64 MiB where the device does not say."""
+    return int(device.cache.value) if device.cache else 64 << 20
 
 
 def floor_s(device: hardware.Device, bytes_: int, flops: int, dtype: str) -> float:
@@ -105,23 +173,34 @@ def floor_s(device: hardware.Device, bytes_: int, flops: int, dtype: str) -> flo
     return max(dram, compute)
 
 
-def self_test(cache_bytes: int) -> dict[str, float]:
-    """Memory ceiling (bytes/s) from the workbench's own copy, and launch floor (s) from an empty
-    launch in a graph."""
-    from workbench.measure.bench import Bench
+def accounted(task: Callable[..., Any]) -> Callable[..., tuple[Any, Spent]]:
+    """The task's result, with where its seconds went."""
 
-    spec = catalog.spec_of("copy")
-    impl = catalog.impl_of(spec, "blocks")
-    found = {}
-    for name, count in (("dram", 1 << 28), ("launch", 1)):
-        bench = Bench(spec, {"N": count}, "bf16", cache_bytes, 0.0, _state.job.protocol)
-        rotation = bench.calls(impl, impl.config(), "cold" if count > 1 else "hot")
-        timed = bench.timed(rotation, bench.first_time(rotation))
-        seconds = stats.median(bench.window(timed, 0.02, least=10))
-        found[name] = spec.bytes({"N": count}, "bf16") / seconds if count > 1 else seconds
-    return found
+    @wraps(task)
+    def asked(*args: Any) -> tuple[Any, Spent]:
+        started = time.perf_counter()
+        spent = _state().spent = Spent()
+        result = task(*args)
+        spent.total = time.perf_counter() - started
+        return result, spent
+
+    return asked
 
 
+@contextmanager
+def _checking() -> Iterator[None]:
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        _state().spent.check += time.perf_counter() - started
+
+
+def _took(timed: Any, windows: Sequence[Window]) -> None:
+    _state().spent.timed += timed.calls * sum(sum(w.samples_s) for w in windows)
+
+
+@accounted
 def screen(choice: Choice, best_s: float | None) -> Screened:
     """Check, then time briefly. A first sample over `give_up` times the best is the last one."""
     try:
@@ -131,34 +210,44 @@ def screen(choice: Choice, best_s: float | None) -> Screened:
 
 
 def _screen(choice: Choice, best_s: float | None) -> Screened:
-    from workbench.check import check
     from workbench.measure.bench import Impossible
 
-    impl, config = resolve(_state.spec, choice)
-    checked = check(impl, config, _state.problems[0])
-    if checked.wrong:
-        return Screened(checked.error, stage="check", reason=checked.wrong)
-    bench, protocol = _state.bench, _state.job.protocol
-    rotation = bench.calls(impl, config)
+    checked = _checked(choice)
+    if checked.reason:
+        return checked
+    bench, protocol = _state().bench, _state().job.protocol
+    rotation = bench.calls(*resolve(choice))
     first = bench.first_time(rotation)
     slow = best_s is not None and first > protocol.give_up * best_s and first > 20e-6
     for attempt in (1, 2):
         try:
-            timed = bench.timed(rotation, first)
+            timed = bench.timed(rotation, first, protocol.screen_graph_s)
             least = 1 if slow else protocol.screen_samples
-            samples = bench.window(timed, 0.0 if slow else protocol.screen_s, least)
-            return Screened(checked.error, bench.measured(timed, [samples], "cold"))
+            window = timed.window(0.0 if slow else protocol.screen_s, least)
+            _took(timed, [window])
+            return replace(checked, timing=bench.measured(timed, [window], "cold"))
         except Impossible as error:
             if attempt == 2:
                 return Screened(checked.error, stage="measure", reason=str(error))
     raise AssertionError("unreachable")
 
 
-def race(choices: Sequence[Choice], best_s: float) -> list[Screened]:
-    """The best of the screen once more, in the order given."""
-    return [screen(choice, best_s) for choice in choices]
+@accounted
+def race(choices: Sequence[Choice], estimates: Sequence[float], keep: int) -> list[Screened]:
+    """Successive halving among configs that were right in the screen: windows in turn, the slower
+    half dropped, twice the windows for the rest, until at most `keep` are left. Every config gets
+    the median of all windows it took part in."""
+    arms, failed = _arms(choices, estimates)
+    windows = halve(arms, _state().job.protocol, keep)
+    for i, taken in windows.items():
+        _took(arms[i], taken)
+    return [
+        failed[i] if i in failed else _with_time(Screened(), arms[i], windows[i], "boost", {})
+        for i in range(len(choices))
+    ]
 
 
+@accounted
 def final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screened]:
     """All choices against each other: the clock settled, then windows in rounds whose order is
     reversed each time, until every interval is narrow or the rounds are used up."""
@@ -169,113 +258,136 @@ def final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screene
 
 
 def _final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screened]:
-    bench = _state.bench
     results = [_checked(choice) for choice in choices]
-    timed = {}
-    for i, (choice, estimate) in enumerate(zip(choices, estimates, strict=True)):
-        if results[i].reason is None:
-            try:
-                rotation = bench.calls(*resolve(_state.spec, choice))
-                first = bench.first_time(rotation)
-                timed[i] = bench.timed(rotation, estimate or first)
-            except Exception as error:  # a library's call that no graph can hold, say
-                results[i] = _failed(error, "measure")
-    _settle(bench, _state.job.protocol, timed)
-    windows, clocks = _rounds(timed)
-    for i in timed:
-        results[i] = _checked(choices[i], seed=1)  # other values, after the last timed call
-        if results[i].reason is None:
-            results[i] = _with_time(results[i], timed[i], windows[i], clocks)
+    right = {i: c for i, c in enumerate(choices) if results[i].reason is None}
+    arms, failed = _arms(choices, estimates, only=right)
+    windows, also = _played(arms)
+    for i in right:
+        results[i] = failed[i] if i in failed else _checked(choices[i], seed=1)
+        if results[i].reason is None:  # other values, after the last timed call
+            results[i] = _with_time(results[i], arms[i], windows[i], "sustained", also)
     return results
 
 
+def _arms(
+    choices: Sequence[Choice], estimates: Sequence[float], regime: str = "cold",
+    only: Mapping[int, Choice] | None = None,
+) -> tuple[dict[int, Any], dict[int, Screened]]:  # fmt: skip
+    """Ways to time each choice; and what failed, each for itself: a library's call that no graph
+    can hold, say."""
+    bench = _state().bench
+    arms: dict[int, Any] = {}
+    failed: dict[int, Screened] = {}
+    for i, (choice, estimate) in enumerate(zip(choices, estimates, strict=True)):
+        if only is not None and i not in only:
+            continue
+        try:
+            rotation = bench.calls(*resolve(choice), regime)
+            first = bench.first_time(rotation)
+            arms[i] = bench.timed(rotation, estimate or first)
+        except Exception as error:
+            failed[i] = _failed(error, "measure")
+    return arms, failed
+
+
+def _played(arms: Mapping[int, Any]) -> tuple[dict[int, list[Window]], dict[str, Any]]:
+    """Windows of each arm in turn after the clock has settled, and the sensors meanwhile."""
+    if not arms:
+        return {}, {}
+    state, readings = _state(), []
+    busiest = min(arms.values(), key=lambda a: a.estimate_s)
+    rounds.settle(busiest, state.job.protocol)
+    windows = rounds.play(
+        arms, state.job.protocol, after_round=lambda: readings.append(state.sensors.read())
+    )
+    for i, taken in windows.items():
+        _took(arms[i], taken)
+    return windows, state.sensors.summary(readings)
+
+
 def _with_time(
-    right: Screened, timed: Any, windows: Sequence[Sequence[float]], clocks: Sequence[Any]
+    right: Screened, arm: Any, windows: Sequence[Window], state: str, also: Mapping[str, Any]
 ) -> Screened:
-    """A right answer with its final time; an impossible time is that config's loss alone."""
+    """A right answer with its time; an impossible time is that config's loss alone."""
     try:
-        also = _state.nvml.median(clocks)
-        return replace(right, timing=_state.bench.measured(timed, windows, "cold", **also))
+        timing = _state().bench.measured(arm, windows, "cold", state, **also)
+        return replace(right, timing=timing)
     except Exception as error:
         return _failed(error, "measure")
-
-
-def _rounds(timed: Mapping[int, Any]) -> tuple[dict[int, list[list[float]]], list[Any]]:
-    """Windows of each in turn, the order reversed each round, until all are precise."""
-    bench, protocol = _state.bench, _state.job.protocol
-    windows: dict[int, list[list[float]]] = {i: [] for i in timed}
-    clocks, done, end = [], 0, time.perf_counter() + protocol.final_s
-    while done < protocol.rounds or (
-        done < protocol.most_rounds and time.perf_counter() < end and not _precise(windows)
-    ):
-        for order in (list(timed), list(timed)[::-1]):
-            for i in order:
-                windows[i].append(bench.window(timed[i], protocol.window_s))
-            clocks.append(_state.nvml.read())
-            done += 1
-    return windows, clocks
 
 
 def _checked(choice: Choice, seed: int = 0) -> Screened:
     """The answer alone. A library baseline is judged like the rest."""
     from workbench.check import Posed, check
 
-    job, problems = _state.job, _state.problems
-    try:
-        if seed not in problems:
-            problems[seed] = Posed.of(_state.spec, job.sizes, job.dtype, "cuda", seed)
-        checked = check(*resolve(_state.spec, choice), problems[seed])
-    except Exception as error:
-        return _failed(error, "launch")
+    state = _state()
+    with _checking():
+        try:
+            if seed not in state.problems:
+                job = state.job
+                state.problems[seed] = Posed.of(state.spec, job.sizes, job.dtype, "cuda", seed)
+            checked = check(*resolve(choice), state.problems[seed])
+        except Exception as error:
+            return _failed(error, "launch")
     if checked.wrong:
         return Screened(checked.error, stage="check", reason=checked.wrong)
     return Screened(checked.error)
 
 
-def _settle(bench: Any, protocol: Protocol, timed: Mapping[int, Any]) -> None:
-    """Run until two windows in a row agree: the boost clock has given way to the sustained one."""
-    if not timed:
-        return
-    busiest = min(timed.values(), key=lambda t: t.estimate_s)
-    end, last = time.perf_counter() + protocol.settle_s, None
-    while time.perf_counter() < end:
-        now = stats.median(bench.window(busiest, 0.1))
-        if last is not None and abs(now - last) <= protocol.settled * last:
-            return
-        last = now
-
-
-def _precise(windows: Mapping[int, Sequence[Sequence[float]]]) -> bool:
-    protocol = _state.job.protocol
-    for taken in windows.values():
-        low, high = stats.windowed_interval(taken)
-        middle = stats.median([s for window in taken for s in window])
-        count = sum(len(window) for window in taken)
-        if count < protocol.least_samples or (high - low) / 2 > protocol.precise * middle:
-            return False
-    return True
-
-
+@accounted
 def hot(choice: Choice) -> Screened:
     """The same call back to back on the same buffers, which the cache may hold. Its windows take
     turns with cold ones under the same load, so that what differs is the cache and not the clock:
     alone, after a pause, a matmul of 206 us ran at 175 us, all of it the clock's doing."""
     try:
-        bench = _state.bench
-        timed = {}
+        bench = _state().bench
+        arms = {}
         for i, regime in enumerate(("cold", "hot")):
-            rotation = bench.calls(*resolve(_state.spec, choice), regime)
-            timed[i] = bench.timed(rotation, bench.first_time(rotation))
-        _settle(bench, _state.job.protocol, timed)
-        windows, clocks = _rounds(timed)
-        also = _state.nvml.median(clocks)
-        return Screened(timing=bench.measured(timed[1], windows[1], "hot", **also))
+            rotation = bench.calls(*resolve(choice), regime)
+            arms[i] = bench.timed(rotation, bench.first_time(rotation))
+        windows, also = _played(arms)
+        return Screened(timing=bench.measured(arms[1], windows[1], "hot", "sustained", **also))
     except Exception as error:
         return _failed(error, "measure")
 
 
-def resolve(spec: Any, choice: Choice) -> tuple[Impl, Any]:
+@accounted
+def contest(left: Choice, right: Choice, asked: float) -> Contest:
+    """Is `right` slower than `left` by more than `asked` (0.01 is one percent)? Both are checked
+    first; `left` takes part twice, so that the noise floor is measured beside the two."""
+    sides = [left, left, right]
+    results = [_checked(left), _checked(right)]
+    if any(r.reason for r in results):
+        return Contest(*results)
+    arms, failed = _arms(sides, [0.0] * 3)
+    if failed:
+        first = {0: 0, 1: 0, 2: 1}
+        for i, why in failed.items():
+            results[first[i]] = why
+        return Contest(*results)
+    try:
+        sensors = _state().sensors
+        played = rounds.contest(arms[0], arms[1], arms[2], _state().job.protocol, asked)
+        also = sensors.summary([sensors.read()])
+        for arm, taken in zip(
+            arms.values(), (played.left, played.again, played.right), strict=True
+        ):
+            _took(arm, taken)
+        ends = (arms[0], played.left), (arms[2], played.right)
+        seconds = [_checked(left, seed=1), _checked(right, seed=1)]
+        timed = [
+            _with_time(r, *end, "sustained", also) if r.reason is None else r
+            for r, end in zip(seconds, ends, strict=True)
+        ]
+    except Exception as error:
+        return Contest(results[0], _failed(error, "measure"))
+    return Contest(*timed, played.verdict if all(t.timing for t in timed) else None)
+
+
+def resolve(choice: Choice) -> tuple[Impl, Any]:
     """The Impl and the config that a choice names."""
+    other = choice.kernel and catalog.version_of(Path(choice.kernel))
+    spec = other or _state().spec
     impl = catalog.impl_of(spec, choice.impl)
     return impl, impl.config(**choice.config)
 

@@ -1,0 +1,216 @@
+"""Nine faults among forty good configs: what each costs the sweep, and `triton.autotune` beside it.
+
+The sweep runs once without the faults and once with them, each with an empty compile cache and a
+database of its own. All nine must be lost, each by its own reason, and the winner be the same.
+
+    python benchmarks/faults.py --out faults.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from autotune import Progress, configs_of
+from runs import HERE, Swept, answered, epoch_s, save, say, show, sweep, task
+
+KERNEL = str(HERE / "faulty_kernel.py")
+DTYPE = "bf16"
+# What a reason must hold to name its fault; one of these.
+TELLING = {
+    1: ("shared memory",),
+    2: ("illegal memory access", "illegal address"),
+    3: ("misaligned address",),
+    4: ("longer than",),
+    5: ("device-side assert", "assert"),
+    6: ("no block is this small",),
+    7: ("died",),
+    8: ("died",),
+    9: ("NaN",),
+}
+
+
+# In a process of its own: triton.autotune
+
+
+def tuned_space(faults: Sequence[int], good: int, answer: str) -> None:
+    """Tune over the good configs (the first `good` of them; 0: all) and these faults, in the order
+    of the sweep's space."""
+    import torch
+    import triton
+
+    from workbench import catalog, inputs
+
+    module = catalog.module_of(KERNEL)
+    sizes = dict(module.faulty.bench[0])
+    space = configs_of(module.faulty, sizes)
+    kept = [c for c in space if not c.fault][: good or None]
+    listed = [with_fault(module, c) for c in space if c.fault in faults or c in kept]
+    tuner = triton.autotune(configs=listed, key=["N"])(module._doubled)
+    progress = Progress(tuner, answer, len(listed))
+    answered(answer, progress.found)
+    (x,) = inputs.make(module.faulty, sizes, DTYPE, "cuda")
+    y = torch.empty_like(x)
+    tuner[lambda meta: (triton.cdiv(sizes["N"], meta["BLOCK_N"]),)](x, y, sizes["N"])
+    torch.cuda.synchronize()
+    right = bool(torch.equal(y, x + x))
+    best = str(tuner.best_config)
+    answered(answer, {**progress.found, "best": best, "right": right})
+
+
+def with_fault(module: Any, config: Any) -> Any:
+    """A config as `triton.Config`. What the launcher does at one becomes its hook or its option."""
+    import ctypes
+
+    import triton
+
+    knobs = {"BLOCK_N": config.block_n, "FAULT": config.fault}
+    if config.fault == 5:
+        knobs["debug"] = True
+    hook = (lambda given: ctypes.string_at(0)) if config.fault == module.SEGFAULT else None
+    stages = module.DEEP if config.fault == 1 else 3
+    return triton.Config(knobs, num_warps=config.num_warps, num_stages=stages, pre_hook=hook)
+
+
+# Here
+
+
+def lost(found: Swept) -> dict[int, dict[str, Any]]:
+    """Each fault's failure, with the seconds from the outcome before it to its own. The recovery
+    from a fault falls to what comes next, so that faults in a row pay for each other."""
+    moments = sorted({epoch_s(o.at) for o in outcomes(found)})
+    rows: dict[int, dict[str, Any]] = {}
+    for failure in found.failures:
+        fault = failure.case.config.get("fault", 0)
+        at = epoch_s(failure.at)
+        before = [m for m in moments if m < at]
+        rows[fault] = {
+            "stage": failure.stage, "reason": failure.reason,
+            "seconds": at - before[-1] if before else None,
+            "named": any(word in failure.reason for word in TELLING.get(fault, ())),
+        }  # fmt: skip
+    return rows
+
+
+def outcomes(found: Swept) -> list[Any]:
+    """What the sweep obtained of its configs, refused ones left out."""
+    return [
+        e for e in found.events if hasattr(e, "case") and getattr(e, "stage", None) != "refused"
+    ]
+
+
+def winner_of(found: Swept) -> str | None:
+    """The winning config in words."""
+    return found.winner.case.label if found.winner else None
+
+
+def fate(found: Mapping[str, Any] | None, ended: Any) -> dict[str, Any]:
+    """What became of triton.autotune."""
+    found = found or {}
+    whole = "best" in found
+    how = "chose " + found["best"] + (", right" if found["right"] else ", a WRONG answer") \
+        if whole else ended.why  # fmt: skip
+    return {
+        "done": found.get("done"), "of": found.get("of"), "failed": found.get("failed"),
+        "seconds": ended.wall_s, "whole": whole, "how": how,
+    }  # fmt: skip
+
+
+def sweeps(folder: Path, limit_s: float, keep: Any) -> dict[str, Swept]:
+    """Without and with the faults."""
+    found = {}
+    for what, name in (("clean", "tile_size"), ("faulty", "full")):
+        found[what] = sweep(name, KERNEL, DTYPE, folder / what, limit_s)
+        keep(what, found[what].plain)
+        table_s, code = found[what].table_s, found[what].ended.code
+        said = f"table after {table_s:.1f} s" if table_s else found[what].ended.why
+        say(f"{what}: exit {code}, {found[what].configs} configs, {said}, {winner_of(found[what])}")
+    return found
+
+
+def shown(found: Mapping[str, Swept], names: Mapping[int, str], keep: Any) -> None:
+    """The table, and what it comes to."""
+    rows = lost(found["faulty"])
+    keep("faults", rows)
+    keep("winners", {what: winner_of(one) for what, one in found.items()})
+    lines = []
+    for fault, name in names.items():
+        row = rows.get(fault, {})
+        named = "yes" if row.get("named") else "NO"
+        lines.append([name, row.get("stage", "NOT LOST"), named, row.get("seconds"),
+                      str(row.get("reason", ""))[:90]])  # fmt: skip
+    show(("fault", "lost at", "named", "seconds", "reason"), lines)
+    others = sorted(set(rows) - set(names))
+    clean, faulty = found["clean"].table_s, found["faulty"].table_s
+    print(f"lost {len(set(rows) & set(names))} of {len(names)}; good configs lost: {len(others)}")
+    if clean and faulty:
+        more = faulty - clean
+        print(f"table {clean:.1f} s without, {faulty:.1f} s with: {more / len(names):.2f} s each")
+    same = winner_of(found["clean"]) == winner_of(found["faulty"])
+    told = ", ".join(f"{what} {winner_of(one)}" for what, one in found.items())
+    print(f"winners: {told}: {'the same' if same else 'NOT the same'}")
+
+
+def beside(asked: argparse.Namespace, names: Mapping[int, str], folder: Path, keep: Any) -> None:
+    """triton.autotune over the same space; with --each also over one fault at a time."""
+    asks: dict[str, tuple[list[int], int, float]] = {}
+    if asked.autotune_limit_s > 0:
+        asks["all nine"] = (list(names), 0, asked.autotune_limit_s)
+    if asked.each:
+        asks |= {name: ([fault], 4, asked.each_limit_s) for fault, name in names.items()}
+    fates = {}
+    for what, (faults, good, limit_s) in asks.items():
+        answer, ended = task(
+            "faults.py", "tuned_space", limit_s, folder, faults=faults, good=good
+        )  # fmt: skip
+        fates[what] = fate(answer, ended)
+        say(f"autotune with {what}: {fates[what]}")
+        keep("autotune", fates)
+    heads = ("triton.autotune with", "configs done", "of", "seconds", "end")
+    show(heads, [[w, f["done"], f["of"], f["seconds"], f["how"][:100]] for w, f in fates.items()])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sweep-limit-s", type=float, default=120.0, help="of one sweep")
+    parser.add_argument("--autotune-limit-s", type=float, default=60.0, help="of its tuning; or 0")
+    parser.add_argument("--each", action="store_true", help="autotune each fault by itself too")
+    parser.add_argument("--each-limit-s", type=float, default=20.0)
+    parser.add_argument("--out", default="faults.json", help="JSON file to write")
+    parser.add_argument("--task", nargs=2, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.task:
+        tuned_space(**json.loads(asked.task[1]))
+        return
+    from workbench import catalog
+
+    names = catalog.module_of(KERNEL).FAULTS
+    found: dict[str, Any] = {}
+
+    def keep(key: str, value: Any) -> None:
+        found[key] = value
+        save(asked.out, found)
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        folder = Path(place)
+        both: dict[str, Swept] = {}
+        try:
+            both = sweeps(folder, asked.sweep_limit_s, keep)
+        except Exception as error:
+            say(f"the sweeps ended: {error!r}")
+        try:
+            beside(asked, names, folder, keep)
+        except Exception as error:
+            say(f"autotune ended: {error!r}")
+        if len(both) == 2:
+            shown(both, names, keep)
+
+
+if __name__ == "__main__":
+    main()

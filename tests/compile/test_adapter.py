@@ -1,0 +1,195 @@
+"""A user's function tuned for a GPU that is not here: three lines of the user's code, a winner."""
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+
+from workbench.adapted.travel import AdaptedError
+from workbench.adapter import tune
+from workbench.catalog import spec_of
+from workbench.compile import captured, compile_config
+from workbench.hardware import device_named
+from workbench.history import open_history
+from workbench.record import Failure
+
+pytestmark = pytest.mark.compile
+
+ROOT = Path(__file__).parents[2]
+N = 1000
+KERNELS = """
+import triton
+import triton.language as tl
+
+CONFIGS = [triton.Config({"BLOCK": b}, num_warps=w) for b in (64, 256) for w in (1, 4)]
+
+
+def fill(args):
+    args["out_ptr"].fill_(3.0)
+
+
+def pruned(configs, named, **kwargs):
+    return [c for c in configs if c.num_warps == 4]
+
+
+@triton.jit
+def add(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x, y = tl.load(x_ptr + i, i < n), tl.load(y_ptr + i, i < n)
+    tl.store(out_ptr + i, x + y, i < n)
+
+
+@triton.jit
+def wrong(x_ptr, y_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x, y = tl.load(x_ptr + i, i < n), tl.load(y_ptr + i, i < n)
+    tl.store(out_ptr + i, x - y, i < n)
+
+
+@triton.autotune(
+    CONFIGS, key=["n"], reset_to_zero=["out_ptr"], prune_configs_by={"early_config_prune": pruned}
+)
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def accumulated(x_ptr, out_ptr, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out_ptr + i, tl.load(x_ptr + i) if EVEN else tl.load(x_ptr + i, i < n), i < n)
+"""
+
+
+def cover(meta):
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch):
+    """A user's module, imported as a user would."""
+    (tmp_path / "users_kernels.py").write_text(KERNELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "users_kernels", raising=False)
+    yield importlib.import_module("users_kernels")
+    sys.modules.pop("users_kernels", None)
+
+
+def places(folder):
+    return {"device": "h200", "out": folder / "results", "quiet": True,
+            "database": f"sqlite:///{folder / 'history.db'}"}  # fmt: skip
+
+
+def last(folder):
+    with open_history(f"sqlite:///{folder / 'history.db'}") as history:
+        return history.outcomes(history.run("last").id)
+
+
+def test_a_jit_function_is_tuned_and_a_second_time_from_the_history(kernels, tmp_path, capsys):
+    x, y, out = torch.randn(N), torch.randn(N), torch.full((N,), 7.0)
+    reference = {"reference": lambda x, y, out, n: x + y}
+    asked = {"grid": cover, **places(tmp_path), **reference}
+    best = tune(kernels.add, (x, y, out, N), configs=kernels.CONFIGS[:3], **asked)
+    assert best.config in kernels.CONFIGS and best.predicted and best.page.is_file()
+    assert best.kwargs == best.config.all_kwargs()
+    assert torch.equal(out, torch.full((N,), 7.0)), "the user's tensor is not written to"
+    first = last(tmp_path)
+    assert not any(isinstance(o, Failure) for o in first) and len(first) == 3
+    again = tune(kernels.add, (x, y, out, N), configs=kernels.CONFIGS, **asked)
+    second = last(tmp_path)
+    assert {o.key for o in first} < {o.key for o in second}, "a longer list asks for the new alone"
+    assert again.kernel != best.kernel and again.page.is_file()
+
+
+def test_a_reference_finds_what_agreement_does_not(kernels, tmp_path):
+    given = (torch.randn(N), torch.randn(N), torch.empty(N), N)
+    asked = {"grid": cover, "configs": kernels.CONFIGS[:1], **places(tmp_path)}
+    tune(kernels.wrong, given, **asked)
+    with pytest.raises(AdaptedError, match=r"wrong answer.*report.html"):
+        tune(kernels.wrong, given, reference=lambda x, y, out, n: x + y, **asked)
+
+
+def test_an_autotuned_function_gets_the_winner_into_its_cache(kernels, tmp_path, monkeypatch):
+    x, out = torch.randn(N), torch.randn(N)
+    best = tune(kernels.accumulated, (x, out, N), grid=cover, **places(tmp_path))
+    found = last(tmp_path)
+    assert {o.case.config["num_warps"] for o in found} == {4}, "the others were pruned"
+    assert not any(isinstance(o, Failure) for o in found)
+    assert kernels.accumulated.best_config is best.config
+    monkeypatch.setattr(kernels.accumulated, "_bench", lambda *_, **__: pytest.fail("tunes again"))
+    with captured(device_named("h200")) as launches:
+        kernels.accumulated[cover](x, out, N)
+    assert [launch.grid for launch in launches] == [cover({"n": N, **best.kwargs})]
+
+
+def test_a_pre_hook_travels_by_its_name(kernels, tmp_path):
+    config = triton.Config({"BLOCK": 64}, pre_hook=kernels.fill)
+    start = torch.zeros(N)
+    best = tune(
+        kernels.accumulated.fn, (torch.ones(N), start, N), grid=cover, configs=[config],
+        reference=lambda x, out, n: x + 3, **places(tmp_path),
+    )  # fmt: skip
+    assert best.config is config
+    lambdas = [triton.Config({"BLOCK": 64}, pre_hook=lambda args: None)]
+    with pytest.raises(AdaptedError, match="top level"):
+        tune(kernels.add, (start, start, start, N), grid=cover, configs=lambdas)
+
+
+def test_it_compiles_as_the_real_launch_would(kernels, tmp_path):
+    """A tensor at an odd address is loaded element by element, an aligned one by vectors."""
+    device = device_named("h200")
+    wide = {}
+    for lead in (0, 1):
+        x = torch.randn(N * 16 + lead)[lead:]
+        given = (x, x.clone(), torch.empty(N * 16), N * 16)
+        config = triton.Config({"BLOCK": 1024}, num_warps=4)
+        best = tune(kernels.add, given, grid=cover, configs=[config], **places(tmp_path))
+        spec = spec_of(str(best.kernel))
+        impl = spec.impls[0]
+        with captured(device) as launches:
+            kernels.add[cover](*given, **best.kwargs)
+        made = compile_config(impl, impl.config(), spec.bench[0], "fp32", device)
+        assert launches[0].kernel.asm["cubin"], "the user's own launch"
+        wide[lead] = (made.resources.load_bits, launches[0].kernel.asm["ptx"].count("v4"))
+    assert wide[0][0] == 128 and wide[0][1] > wide[1][1] > 0
+
+
+SCRIPT = """
+import torch, triton
+import triton.language as tl
+from workbench.adapter import tune
+
+@triton.jit
+def double(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, i < n) * 2, i < n)
+
+{guard}
+    x, out = torch.randn(100), torch.empty(100)
+    best = tune(double, (x, out, 100), grid=lambda meta: (triton.cdiv(100, meta["BLOCK"]),),
+                configs=[triton.Config({{"BLOCK": 64}})], device="h200", quiet=True,
+                database="sqlite:///history.db")
+    print("best", best.config.kwargs)
+"""
+
+
+@pytest.mark.parametrize("guard", ['if __name__ == "__main__":', "if True:"])
+def test_a_script_of_its_own_needs_a_guard(tmp_path, guard):
+    (tmp_path / "mine.py").write_text(SCRIPT.format(guard=guard))
+    done = subprocess.run(
+        [sys.executable, "mine.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": ":".join([str(ROOT), *sys.path])},
+    )  # fmt: skip
+    if "name" in guard:
+        assert done.returncode == 0, done.stderr
+        assert "best {'BLOCK': 64}" in done.stdout
+    else:
+        assert "calls tune() as it is imported" in done.stderr.splitlines()[-1]
+
+
+def test_options_are_known_by_name(kernels):
+    with pytest.raises(AdaptedError, match="did you mean device"):
+        tune(kernels.add, (), grid=(1,), devise="h200")
+    with pytest.raises(AdaptedError, match="no configs to try"):
+        tune(kernels.add, (torch.ones(1),), grid=(1,))

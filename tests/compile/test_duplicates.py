@@ -1,0 +1,250 @@
+"""Configs that are recognised as alike after TTGIR have the same machine code, and none is lost."""
+
+import sys
+
+import pytest
+from duplicate_kernels import written
+from kernel_cases import triton_impls
+
+from workbench import catalog
+from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all
+from workbench.backend.protocol import Candidate, Problem, Refusal
+from workbench.compile import Compiled, CompileError, Twin, compile_config, compile_unless_twin
+from workbench.compile.gate import _mentioned
+from workbench.hardware import DEVICES
+from workbench.record import Case
+from workbench.spec import ITEMSIZE, values
+from workbench.workers import Workers
+
+TARGETS = ("h200", "mi300x")
+LATER = {"h200": ("llir", "ptx", "cubin"), "mi300x": ("llir", "amdgcn", "hsaco")}
+MOST = 12  # configs of one space that are compiled
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def scaled(tmp_path):
+    return catalog.spec_of(str(written(tmp_path)))
+
+
+def backend_of(name):
+    from triton.backends.amd.compiler import HIPBackend
+    from triton.backends.nvidia.compiler import CUDABackend
+
+    return CUDABackend if DEVICES[name].backend == "cuda" else HIPBackend
+
+
+def depth_is_early(name):
+    return not _mentioned(backend_of(name), LATER[name], ("num_stages",))
+
+
+def legal(impl, device, sizes, dtype):
+    default = impl.default(device.limits, dtype)
+    every = [
+        config
+        for config in impl.space(default)
+        if impl.refuse(config, device.limits, itemsize=ITEMSIZE[dtype], **sizes) is None
+    ]
+    step = -(-len(every) // MOST)
+    return every[::step]
+
+
+def in_full(impl, configs, sizes, dtype, device):
+    """What each config becomes; those that do not compile are left out."""
+    made = {}
+    for config in configs:
+        try:
+            made[config] = compile_config(impl, config, sizes, dtype, device)
+        except CompileError:
+            continue
+    return made
+
+
+def assert_equal_keys_are_equal_code(made):
+    code = {}
+    for found in made.values():
+        code.setdefault(found.ttgir, set()).add(found.resources.binary)
+    assert all(len(binaries) == 1 for binaries in code.values())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("impl", triton_impls(), ids=lambda impl: impl.title)
+def test_equal_keys_are_equal_machine_code_in_every_kernel(impl, name):
+    sizes = impl.spec.bench[0] if len(impl.spec.bench[0]) < 3 else {"M": 512, "N": 512, "K": 512}
+    device = DEVICES[name]
+    made = in_full(impl, legal(impl, device, sizes, "bf16"), sizes, "bf16", device)
+    assert len(made) > 1
+    assert_equal_keys_are_equal_code(made)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("which", ["once", "looped", "given"])
+def test_equal_keys_are_equal_machine_code_where_depth_or_arguments_vary(scaled, which, name):
+    impl, device, sizes = catalog.impl_of(scaled, which), DEVICES[name], scaled.bench[0]
+    made = in_full(impl, list(impl.space(impl.config())), sizes, "fp32", device)
+    assert_equal_keys_are_equal_code(made)
+    keys = {found.ttgir for found in made.values()}
+    binaries = {found.resources.binary for found in made.values()}
+    if depth_is_early(name):
+        assert len(keys) == len(binaries)
+        distinct = {"once": 6, "given": 3}
+        assert len(keys) == distinct.get(which, len(keys))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_depth_that_later_stages_read_parts_configs(scaled, name, monkeypatch):
+    """Triton 3.6 reads it again for AMD: so might any version."""
+    kind, device, sizes = backend_of(name), DEVICES[name], scaled.bench[0]
+    real = kind.make_llir
+
+    def make_llir(*args):
+        assert [a for a in args if hasattr(a, "num_stages")][0].num_stages > 0
+        return real(*args)
+
+    kept = staticmethod if isinstance(vars(kind)["make_llir"], staticmethod) else (lambda f: f)
+    monkeypatch.setattr(kind, "make_llir", kept(make_llir))
+    _mentioned.cache_clear()
+    try:
+        impl = catalog.impl_of(scaled, "given")
+        made = in_full(impl, [impl.config(16, depth) for depth in (1, 2)], sizes, "fp32", device)
+    finally:
+        _mentioned.cache_clear()
+    assert len({found.ttgir for found in made.values()}) == len(made) == 2
+
+
+def test_code_that_cannot_be_read_is_taken_to_read_everything():
+    assert _mentioned(backend_of("h200"), ("a_stage_of_tomorrow",), ("num_stages",))
+    assert _mentioned(backend_of("h200"), ("llir",), ("instrumentation_mode",)), "by a helper"
+
+
+class Claims:
+    """In this process alone."""
+
+    def __init__(self):
+        self.keys = []
+
+    def __call__(self, key):
+        self.keys.append(key)
+        return self.keys.count(key) == 1
+
+
+def claiming(impl, configs, device, claims):
+    """What each config becomes in a process of its own, as far as Triton's memory goes."""
+    found = {}
+    for config in configs:
+        forget(impl)
+        found[config] = compile_unless_twin(
+            impl, config, impl.spec.bench[0], "fp32", device, claims
+        )
+    return found
+
+
+def forget(impl):
+    """Drop what Triton keeps in memory of the kernels in this file."""
+    for value in vars(sys.modules[impl.launch.__module__]).values():
+        if hasattr(value, "device_caches"):
+            value.device_caches.clear()
+
+
+def empty(monkeypatch, folder):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
+
+
+def test_a_twin_stops_before_llvm_and_names_the_key_of_the_first(scaled, tmp_path, monkeypatch):
+    impl, device = catalog.impl_of(scaled, "once"), DEVICES["h200"]
+    kind, ran = backend_of("h200"), []
+    real = kind.make_llir
+    monkeypatch.setattr(kind, "make_llir", lambda *args: ran.append(1) or real(*args))
+    monkeypatch.setattr("workbench.compile.gate._mentioned", lambda *asked: False)
+    configs = [impl.config(num_stages=depth) for depth in (1, 2, 3)]
+    first, *others = claiming(impl, configs, device, Claims()).values()
+    assert isinstance(first, Compiled) and not first.twin
+    assert [(type(o), o.key) for o in others] == [(Twin, first.ttgir)] * 2
+    assert len(ran) == 1
+
+
+def test_what_is_cached_claims_nothing(scaled):
+    impl, device, sizes = catalog.impl_of(scaled, "once"), DEVICES["h200"], scaled.bench[0]
+    cold = compile_config(impl, impl.config(), sizes, "fp32", device)
+    claims = Claims()
+    for _ in range(2):  # from the disk, then from memory
+        warm = claiming(impl, [impl.config()], device, claims)[impl.config()]
+        assert warm.resources.binary == cold.resources.binary
+    assert claims.keys == []
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_configs_of_several_launches_are_alike_only_if_all_launches_are(
+    scaled, order, tmp_path, monkeypatch
+):
+    """The first launch of each is the first of all others too."""
+    if not depth_is_early("h200"):
+        pytest.skip("this Triton parts configs by depth")
+    impl, device = catalog.impl_of(scaled, "steps"), DEVICES["h200"]
+    configs = list(impl.space(impl.config()))[::order]
+    found = claiming(impl, configs, device, Claims())
+    empty(monkeypatch, tmp_path / "another")
+    full = {}
+    for config in configs:
+        forget(impl)
+        full[config] = compile_config(impl, config, scaled.bench[0], "fp32", device)
+    alike = {c: (f.launches, f.resources.binary) for c, f in full.items()}
+    made = {f.ttgir: alike[c] for c, f in found.items() if isinstance(f, Compiled)}
+    for config, this in found.items():
+        if isinstance(this, Compiled):
+            assert (this.launches, this.resources.binary) == alike[config]
+        elif this.key in made:  # otherwise nobody has its code, and it is compiled by itself
+            assert made[this.key] == alike[config]
+    assert sum(isinstance(f, Twin) for f in found.values()) >= 3
+
+
+# A pool
+
+
+@pytest.fixture(scope="module")
+def pool():
+    with Workers(2) as workers:
+        yield workers
+
+
+def through(pool, scaled, which, folder):
+    """What the pool makes of every config, in the order in which answers come."""
+    impl, device = catalog.impl_of(scaled, which), DEVICES["h200"]
+    candidates = [
+        Candidate(
+            Case("scaled", which, "triton", values(c), scaled.bench[0], "fp32", "h200"),
+            f"{which}{i}", impl, c,
+        )
+        for i, c in enumerate(impl.space(impl.config()))
+    ]  # fmt: skip
+    problem = Problem(str(folder / "scaled.py"), scaled, scaled.bench[0], "fp32")
+    answers = list(compile_all(pool, problem, candidates, device, COMPILE_TIMEOUT_S))
+    assert sorted(c.key for c, _ in answers) == sorted(c.key for c in candidates)
+    return {candidate.config: found for candidate, found in answers}
+
+
+@pytest.mark.parametrize("which", ["once", "given", "steps"])
+def test_a_pool_makes_each_code_once_and_gives_it_to_all(pool, scaled, which, tmp_path):
+    found = through(pool, scaled, which, tmp_path)
+    impl, sizes = catalog.impl_of(scaled, which), scaled.bench[0]
+    full = in_full(impl, found, sizes, "fp32", DEVICES["h200"])
+    seen = set()
+    for config, this in found.items():
+        assert this.resources.binary == full[config].resources.binary
+        assert (this.launches, this.grid) == (full[config].launches, full[config].grid)
+        assert this.resources.binary in seen or not this.twin
+        seen.add(this.resources.binary)
+    if depth_is_early("h200") and which != "steps":
+        assert sum(f.twin for f in found.values()) == len(found) - len(seen)
+
+
+def test_no_config_is_lost_with_the_one_that_claimed_its_code(pool, scaled, tmp_path):
+    found = through(pool, scaled, "fatal", tmp_path)
+    by_depth = {config.num_stages: this for config, this in found.items()}
+    assert isinstance(by_depth[4], Compiled)
+    died = [this for this in found.values() if isinstance(this, Refusal)]
+    assert died and all("process died" in this.reason for this in died)

@@ -1,0 +1,220 @@
+"""A user's function as a Spec: what its Impl gives is what the function itself would have given."""
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.adapted.call import ARGS
+from workbench.adapted.discover import discover
+from workbench.adapted.kernel import spec_of
+from workbench.adapted.travel import AdaptedError, pack, unpack
+from workbench.adapted.write import call_of, layout_of, memory_of
+from workbench.adapter import _completed
+from workbench.check import Posed, check
+
+pytestmark = pytest.mark.interpret
+
+CONFIGS = [triton.Config({"BLOCK": b}, num_warps=w) for b in (16, 64) for w in (1, 4)]
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def cover(meta):
+    return (triton.cdiv(meta["n"], meta["BLOCK"]),)
+
+
+@triton.jit
+def scale(x_ptr, out_ptr, n, stride, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i * stride, i < n)
+    tl.store(out_ptr + i * stride, (x * FACTOR).to(out_ptr.dtype.element_ty), i < n)
+
+
+@triton.jit
+def accumulate(x_ptr, sum_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    old = tl.load(sum_ptr + i, i < n)
+    tl.store(sum_ptr + i, old + tl.load(x_ptr + i, i < n), i < n)
+
+
+@triton.jit
+def gather(x_ptr, at_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.load(at_ptr + i, i < n, 0)
+    tl.store(out_ptr + i, tl.load(x_ptr + at, i < n), i < n)
+
+
+@triton.jit
+def careless(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    keep = (i < n) & ((i < 16) | (BLOCK == 16))  # right for blocks of 16 alone
+    tl.store(out_ptr + i, tl.load(x_ptr + i, i < n), keep)
+
+
+@triton.jit
+def beyond(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out_ptr + i, tl.load(x_ptr + i, i < n), i < n + (BLOCK > 16))
+
+
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def guessed(x_ptr, out_ptr, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + i) if EVEN else tl.load(x_ptr + i, i < n)
+    tl.store(out_ptr + i, x * 2, i < n)
+
+
+@triton.jit
+def idle(x_ptr, n, BLOCK: tl.constexpr):
+    pass
+
+
+def taken(folder, kernel, args, grid=cover, configs=CONFIGS, outputs=(), **kwargs):
+    """The Spec of a launch, by the way that `tune` takes, in this process."""
+    call, memory = call_of(kernel, (args, kwargs), grid, configs, 0)
+    torch.save(memory, folder / ARGS)
+    call.write(folder)
+    found = discover(folder, outputs, "cpu", False)
+    return spec_of(_completed(call, found, None), folder, "nowhere"), found
+
+
+def verdicts(spec):
+    problem = Posed.of(spec, spec.check[0], spec.bench[0] and "fp32", "cpu")
+    impl = spec.impls[0]
+    return [check(impl, c, problem).wrong for c in impl.space(impl.config())]
+
+
+@settings(max_examples=20)
+@given(
+    n=st.integers(1, 200), stride=st.integers(1, 3), lead=st.integers(0, 9),
+    dtype=st.sampled_from(FLOATS[:2]), fresh=st.booleans(),
+)  # fmt: skip
+def test_an_adapted_launch_is_the_launch(tmp_path_factory, n, stride, lead, dtype, fresh):
+    x = torch.randn(lead + n * stride).to(dtype)[lead::stride][:n]
+    out = torch.full_like(torch.empty(n * stride), 7.0).to(dtype)[::stride]
+    wanted = out.clone()
+    direct = torch.empty(n * stride, dtype=dtype)[::stride]
+    scale[(triton.cdiv(n, 16),)](x, direct, n, stride, FACTOR=3, BLOCK=16)
+    if not fresh:  # the user has launched before: the output holds the answer already
+        out.copy_(direct)
+        wanted.copy_(direct)
+    kept = x.clone()
+    spec, found = taken(tmp_path_factory.mktemp("scale"), scale, (x, out, n, stride), FACTOR=3)
+    assert found.outputs == ("out_ptr",) and found.initial == {"out_ptr": "nothing"}
+    assert torch.equal(x, kept) and torch.equal(out, wanted), "the user's tensors are left alone"
+    impl = spec.impls[0]
+    given_ = Posed.of(spec, spec.check[0], "fp32", "cpu").inputs
+    for config in impl.space(impl.config()):
+        assert torch.equal(impl(*given_, config=config), direct)
+    assert verdicts(spec) == [None] * len(CONFIGS)
+
+
+@pytest.mark.parametrize(("start", "initial"), [(0.0, "zeros"), (5.0, "values")])
+def test_what_is_added_to_starts_anew_each_time(tmp_path, start, initial):
+    x, total = torch.randn(50), torch.full((50,), start)
+    spec, found = taken(tmp_path, accumulate, (x, total, 50))
+    assert found.initial == {"sum_ptr": initial}
+    assert verdicts(spec) == [None] * len(CONFIGS)
+    inputs = Posed.of(spec, spec.check[0], "fp32", "cpu").inputs
+    assert [torch.equal(spec.impls[0](*inputs, config=spec.impls[0].config()), x + start)
+            for _ in range(3)] == [True] * 3  # fmt: skip
+
+
+def test_one_tensor_in_two_places_stays_one(tmp_path):
+    x = torch.randn(40)
+    spec, found = taken(tmp_path, scale, (x, x, 40, 1), FACTOR=2)
+    assert list(spec.inputs) == ["x_ptr"] == list(spec.outputs)
+    assert found.initial == {"x_ptr": "values"} and verdicts(spec) == [None] * len(CONFIGS)
+
+
+@pytest.mark.parametrize(("kernel", "said"), [(careless, "wrong"), (beyond, "wrote behind")])
+def test_configs_that_disagree_with_the_first_are_refused(tmp_path, kernel, said):
+    x, out = torch.randn(50), torch.empty(50)
+    if kernel is beyond:  # aligned room behind the output, as any allocator leaves
+        out = torch.empty(64)[:50]
+    spec, _ = taken(tmp_path, kernel, (x, out, 50))
+    found = verdicts(spec)
+    assert [bool(w) for w in found] == [False, False, True, True]
+    assert said in found[2]
+
+
+def test_whole_numbers_must_be_equal(tmp_path):
+    at = torch.randint(0, 90, (50,))
+    spec, found = taken(
+        tmp_path, gather, (torch.arange(90), at, torch.zeros(50, dtype=torch.int64), 50)
+    )
+    assert found.outputs == ("out_ptr",) and verdicts(spec) == [None] * len(CONFIGS)
+    problem = Posed.of(spec, spec.check[0], "int64", "cpu")
+    off = Posed(spec, "int64", problem.inputs, tuple(e + 1 for e in problem.expected))
+    impl = spec.impls[0]
+    assert "out_ptr is wrong" in check(impl, impl.config(), off).wrong
+
+
+def test_heuristics_see_each_config(tmp_path):
+    spec, _ = taken(tmp_path, guessed, (torch.randn(48), torch.empty(48), 48))
+    assert verdicts(spec) == [None] * len(CONFIGS)
+
+
+def test_a_tensor_that_is_not_written_is_no_output(tmp_path):
+    x, out = torch.randn(20), torch.empty(20)
+    with pytest.raises(AdaptedError, match="does not write x_ptr"):
+        taken(tmp_path, scale, (x, out, 20, 1), FACTOR=2, outputs=("x_ptr",))
+    with pytest.raises(AdaptedError, match="changed none of its tensors"):
+        taken(tmp_path, idle, (x, 20))
+
+
+def test_scratch_memory_is_fresh_and_not_compared(tmp_path):
+    x, total = torch.randn(20), torch.zeros(20)
+    spec, found = taken(tmp_path, scale, (x, total, 20, 1), FACTOR=2, outputs=("out_ptr",))
+    assert list(spec.outputs) == ["out_ptr"] and found.outputs == ("out_ptr",)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(1, 4), max_size=3), st.randoms(use_true_random=False), st.data())
+def test_memory_keeps_values_and_alignment(shape, random, data):
+    dtype = data.draw(st.sampled_from([*FLOATS, torch.int64, torch.uint8, torch.bool]))
+    x = (torch.randn([2 * n for n in shape] + [3]) > 0).to(dtype)
+    x = x[tuple(slice(random.randint(0, 1), None, 2) for _ in shape)][..., random.randint(0, 2)]
+    x = x.permute(random.sample(range(x.dim()), x.dim()))
+    layout = layout_of("x", x)
+    view = layout.view(memory_of(x, layout))
+    assert torch.equal(view, x) and view.data_ptr() % 16 == x.data_ptr() % 16
+    assert layout.plain or view.stride() == x.stride()
+
+
+PLAIN = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
+    lambda inner: st.lists(inner, max_size=3).map(tuple),
+)
+
+
+@given(PLAIN)
+def test_plain_values_travel(value):
+    assert unpack(pack(value, "it")) == value
+
+
+def test_dtypes_and_functions_travel_and_other_things_are_refused():
+    assert unpack(pack(tl.float16, "it")) == tl.float16
+    assert unpack(pack(tl.constexpr(3), "it")).value == 3
+    assert unpack(pack(scale, "it")) is scale
+    with pytest.raises(AdaptedError, match="The argument f is set"):
+        pack({1}, "The argument f")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"grid": lambda meta: (meta["NO"],)}, "The grid fails"),
+        ({"grid": (0,)}, "numbers > 0"),
+        ({"configs": [triton.Config({"BLOCK": 16, "FACTOR": 3})]}, "FACTOR is given both"),
+        ({"OTHER": 1}, "it got OTHER"),
+        ({"FACTOR": object()}, "does not travel"),
+    ],
+)
+def test_what_cannot_be_taken_over_is_said_in_a_sentence(tmp_path, change, said):
+    with pytest.raises(AdaptedError, match=said) as caught:
+        taken(tmp_path, scale, (torch.randn(9), torch.empty(9), 9, 1), **{"FACTOR": 2, **change})
+    assert str(caught.value).endswith((".", ")"))

@@ -1,0 +1,485 @@
+"""Samples on a GPU that is not there: no launch latency in them, no cache that is warm, each call
+by the clock that suits it."""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from workbench import stats
+from workbench.measure import stream
+from workbench.measure.bench import (
+    FLUSHED_SETS,
+    MOST_CALLS,
+    MOST_SETS,
+    Bench,
+    Impossible,
+    Rotation,
+    Timed,
+    graph_calls,
+    set_count,
+)
+from workbench.measure.protocol import Protocol
+from workbench.measure.rounds import Window
+from workbench.measure.stream import (
+    LONGEST_HOLD_S,
+    Step,
+    begin_samples,
+    event_samples,
+    first_call,
+    hold,
+    host_samples,
+    least_step_s,
+)
+
+RATE = 1.7e9  # cycles a second
+
+
+class FakeCuda:
+    """A host and one stream in virtual time: work begins when the host has enqueued it and all
+    before it is done."""
+
+    def __init__(self):
+        self.host_s = self.drained_s = 0.0
+        self.waits = 0
+        self.holds = []
+
+    def launch(self, device_s, host_s=5e-6):
+        self.host_s += host_s
+        self.drained_s = max(self.host_s, self.drained_s) + device_s
+
+    def synchronize(self):
+        self.waits += 1
+        self.host_s = max(self.host_s, self.drained_s)
+
+    def _sleep(self, cycles):
+        self.holds.append(cycles / RATE)
+        self.launch(cycles / RATE)
+
+    def current_stream(self):
+        return self
+
+    def Event(self, enable_timing=False):
+        return FakeEvent(self)
+
+
+@dataclass
+class FakeEvent:
+    cuda: FakeCuda
+    at_s: float = 0.0
+
+    def record(self):
+        self.cuda.host_s += 1e-6
+        self.at_s = max(self.cuda.host_s, self.cuda.drained_s)
+
+    def query(self):
+        return self.cuda.host_s >= self.at_s
+
+    def synchronize(self):
+        self.cuda.host_s = max(self.cuda.host_s, self.at_s)
+
+    def elapsed_time(self, end):
+        return 1e3 * (end.at_s - self.at_s)
+
+
+@pytest.fixture
+def cuda(monkeypatch):
+    return put(monkeypatch)
+
+
+def put(monkeypatch):
+    """A fresh FakeCuda in place of torch's."""
+    fake = FakeCuda()
+    monkeypatch.setattr(stream, "torch", SimpleNamespace(cuda=fake))
+    monkeypatch.setattr(stream, "time", SimpleNamespace(perf_counter=lambda: fake.host_s))
+    monkeypatch.setattr("workbench.measure.bench.timer_step_s", lambda: 32e-9)
+    for kept in (stream.marks, stream._plain_mark, stream._hold_rate):
+        kept.cache_clear()
+    return fake
+
+
+@pytest.fixture(autouse=True)
+def clean_caches():
+    yield
+    for kept in (stream.marks, stream._plain_mark, stream._hold_rate):
+        kept.cache_clear()
+
+
+@given(host_s=st.floats(1e-6, 8e-3), device_s=st.floats(1e-6, 8e-3), count=st.integers(1, 700))
+def test_no_launch_latency_falls_between_the_events(host_s, device_s, count):
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+        call = lambda: cuda.launch(device_s, host_s)  # noqa: E731
+        samples = event_samples(Step(call, host_s + 2e-6, device_s), count)
+        assert len(samples) == count
+        assert samples == pytest.approx([device_s] * count, rel=1e-6, abs=1e-9)
+        assert max(cuda.holds) <= LONGEST_HOLD_S * 1.001
+
+
+def test_a_host_that_lags_would_be_timed_without_the_hold(cuda, monkeypatch):
+    monkeypatch.setattr(stream, "hold", lambda seconds: None)
+    call = lambda: cuda.launch(33e-6, 80e-6)  # noqa: E731
+    assert min(event_samples(Step(call, 80e-6, 33e-6), 20)) > 79e-6
+
+
+def test_the_stream_rests_little_where_the_host_is_ahead(cuda):
+    call = lambda: cuda.launch(1e-3, 20e-6)  # noqa: E731
+    event_samples(Step(call, 20e-6, 1e-3), 100)
+    trials = 11  # of the hold's own rate
+    assert sum(cuda.holds[trials:]) < 1e-3 < 0.1 * 0.1
+
+
+@given(host_s=st.floats(1e-6, 3e-4), device_s=st.floats(1e-6, 5e-3), waiting=st.booleans())
+def test_a_call_that_waits_for_the_gpu_is_found_out(host_s, device_s, waiting):
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+
+        def call():
+            cuda.launch(device_s, host_s)
+            if waiting:
+                cuda.synchronize()
+
+        found = first_call(Step(call))
+        assert found.waits is waiting
+        if not waiting:
+            assert found.seconds == pytest.approx(device_s, rel=1e-6, abs=1e-9)
+            assert found.host_s == pytest.approx(host_s + 2e-6, rel=1e-6)
+            assert cuda.holds[-1] == pytest.approx(5e-4, rel=0.01), "a short hold proved it"
+
+
+def test_a_slow_host_alone_does_not_make_a_call_one_that_waits(cuda):
+    call = lambda: cuda.launch(1e-5, 4e-3)  # noqa: E731
+    assert first_call(Step(call)).waits is False
+
+
+@given(host_s=st.floats(1e-6, 1e-3), device_s=st.floats(1e-6, 1e-2), flush_s=st.floats(1e-6, 1e-3))
+def test_by_the_host_clock_a_flush_is_outside_and_latency_inside(host_s, device_s, flush_s):
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+        step = Step(lambda: cuda.launch(device_s, host_s), flush=lambda: cuda.launch(flush_s))
+        samples = host_samples(step, 5)
+        assert samples == pytest.approx([host_s + device_s] * 5, rel=1e-6, abs=1e-9)
+
+
+@given(device_s=st.floats(1e-6, 1e-3), flush_s=st.floats(2e-5, 1e-3), count=st.integers(1, 40))
+def test_a_flush_is_outside_the_events(device_s, flush_s, count):
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+        flushed = []
+
+        def flush():
+            flushed.append(cuda.launch(flush_s))
+
+        step = Step(lambda: cuda.launch(device_s), 5e-6, device_s, flush)
+        samples = event_samples(step, count)
+        assert samples == pytest.approx([device_s] * count, rel=1e-6, abs=1e-9)
+        assert len(flushed) == count
+
+
+@dataclass
+class FakeClock:
+    """Writes down when it was asked."""
+
+    cuda: FakeCuda
+    source: str = "probe"
+
+    def __post_init__(self):
+        self.said = []
+
+    def begin(self):
+        self.said.append(("begin", self.cuda.host_s, self.cuda.drained_s))
+
+    def end(self):
+        self.said.append(("end", self.cuda.host_s, self.cuda.drained_s))
+
+    def mhz(self):
+        return 1500.0
+
+
+@given(count=st.integers(1, 600), host_s=st.floats(1e-6, 1e-3), by_host=st.booleans())
+def test_the_clock_is_read_once_before_and_once_after_a_window(count, host_s, by_host):
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+        clock, calls = FakeClock(cuda), []
+
+        def call():
+            assert len(clock.said) == 1
+            calls.append(cuda.launch(1e-4, host_s))
+
+        (host_samples if by_host else event_samples)(Step(call, host_s, 1e-4), count, clock)
+        assert [kind for kind, *_ in clock.said] == ["begin", "end"]
+        assert len(calls) == count
+        _, host, drained = clock.said[1]
+        assert by_host or host <= drained, "asked while the last sample was still under way"
+        assert cuda.host_s >= cuda.drained_s, "the window was waited for"
+
+
+def test_reading_the_clock_costs_no_further_wait(cuda):
+    step = Step(lambda: cuda.launch(1e-4), 5e-6, 1e-4)
+    event_samples(step, 300)
+    without, cuda.waits = cuda.waits, 0
+    event_samples(step, 300, FakeClock(cuda))
+    assert cuda.waits <= without
+
+
+def test_a_window_may_begin_while_another_runs_and_the_stream_never_rests(cuda):
+    """Two windows under way: each tells its own samples, and no pause lies between them."""
+    step = Step(lambda: cuda.launch(1e-4), 5e-6, 1e-4)
+    begun = [begin_samples(step, 100), begin_samples(step, 100)]
+    rested = cuda.drained_s
+    for _ in range(5):
+        found = begun.pop(0).seconds()
+        assert cuda.host_s < cuda.drained_s, "the next one is still running"
+        begun.append(begin_samples(step, 100))
+        assert found == pytest.approx([1e-4] * 100)
+    busy = 5 * 100 * 1e-4
+    assert cuda.drained_s - rested == pytest.approx(busy, rel=0.02), "but for the short holds"
+
+
+def test_a_hold_is_as_long_as_asked_and_never_longer_than_the_longest(cuda):
+    for asked in (1e-4, 3e-3, 1.0):
+        hold(asked)
+        assert cuda.holds[-1] == pytest.approx(min(asked, LONGEST_HOLD_S), rel=1e-3)
+
+
+@given(
+    step=st.integers(1, 1000),
+    counts=st.lists(st.integers(1, 5000), min_size=2, max_size=50, unique=True),
+)
+def test_the_step_of_a_timer_is_the_least_difference_of_what_it_tells(step, counts):
+    gap = min(b - a for a, b in pairwise(sorted(counts)))
+    found = least_step_s([step * 1e-9 * n for n in (*counts, counts[0])])
+    assert found == pytest.approx(step * 1e-9 * gap, rel=1e-6)
+
+
+def test_a_timer_that_stands_still_is_an_error():
+    with pytest.raises(ValueError, match="stands still"):
+        least_step_s([8.672e-6] * 9)
+
+
+# Sets, graphs and windows
+
+
+@given(problem=st.integers(1, 1 << 34), span=st.integers(1, 1 << 30))
+def test_sets_span_the_caches_or_the_cache_is_flushed(problem, span):
+    count, flushed = set_count(problem, span)
+    assert count >= 2
+    if flushed:
+        assert count == FLUSHED_SETS and problem * MOST_SETS < span
+    else:
+        assert count * problem >= span and count <= MOST_SETS
+        assert count == 2 or (count - 1) * problem < span, "no more sets than needed"
+
+
+@given(
+    span=st.floats(1e-4, 1e-2), call=st.floats(1e-7, 1e-3), sets=st.integers(1, 256),
+    flushed=st.booleans(),
+)  # fmt: skip
+def test_a_graph_is_long_enough_and_never_finds_its_own_data(span, call, sets, flushed):
+    calls = graph_calls(span, call, sets, flushed)
+    assert calls >= 1
+    if flushed:
+        assert calls <= sets, "each set at most once after a flush"
+        assert calls in (sets, MOST_CALLS) or calls * max(call, 1e-6) >= span * 0.999
+    else:
+        assert calls % sets == 0, "each replay begins where the one before began"
+        assert calls * max(call, 1e-6) >= span * 0.999 or calls >= MOST_CALLS
+        assert (calls - sets) * max(call, 1e-6) < span, "and no longer"
+
+
+def rotation(cuda, sets=3, device_s=2e-4, flush=None):
+    """A Rotation whose calls take this long on the fake GPU; `used` are the sets it walked."""
+    used = []
+
+    def impl(x, config):
+        cuda.launch(device_s)
+        used.append(x)
+        return object()
+
+    return Rotation(impl, None, [(i,) for i in range(sets)], flush), used
+
+
+@given(sets=st.integers(1, 9), calls=st.integers(1, 40))
+def test_calls_walk_over_the_sets_and_a_flush_comes_before_each_round(sets, calls):
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+        flushed = []
+        turning, used = rotation(cuda, sets, flush=lambda: flushed.append(len(used)))
+        event_samples(turning.step(2e-4), calls)
+        assert used == [i % sets for i in range(calls)]
+        assert flushed == list(range(0, calls, sets))
+        assert len(turning._kept) == min(sets, calls), "as many outputs live as sets"
+
+
+@given(seconds=st.floats(0.0, 0.05), least=st.integers(1, 40), device_s=st.floats(6.4e-5, 5e-3))
+def test_a_window_lasts_as_long_as_asked(seconds, least, device_s):
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+        turning, used = rotation(cuda, device_s=device_s)
+        timed = Timed("events", turning, 1, device_s, FakeClock(cuda))
+        window = timed.window(seconds, least)
+        count = len(window.samples_s)
+        assert count == len(used) == max(least, math.ceil(seconds / device_s))
+        assert window.samples_s == pytest.approx([device_s] * count, rel=1e-6)
+        assert window.sm_mhz == 1500.0
+        assert Timed("events", turning, 1, device_s).window(0.0).sm_mhz is None
+
+
+@given(calls=st.integers(1, 500), flush_s=st.none() | st.floats(1e-5, 1e-3))
+def test_a_graph_tells_the_time_of_one_call_and_counts_its_flush(calls, flush_s):
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+        flush = None
+        if flush_s is not None:
+
+            class Flush:
+                seconds = flush_s
+
+                def __call__(self):
+                    cuda.launch(flush_s)
+
+            flush = Flush()
+        turning, _ = rotation(cuda, flush=flush)
+        graph = SimpleNamespace(replay=lambda: cuda.launch(calls * 3e-6, 2e-5))
+        timed = Timed("graph", turning, calls, 3e-6, graph=graph)
+        started = cuda.host_s
+        window = timed.window(0.02, least=2)
+        assert window.samples_s == pytest.approx([3e-6] * len(window.samples_s), rel=1e-6)
+        assert timed.sample_s == pytest.approx(calls * 3e-6 + (flush_s or 0))
+        assume(calls * 3e-6 > 1e-4)  # else the host lags, and it is held back for that
+        assert cuda.host_s - started < 0.02 + 2 * timed.sample_s + 2e-3
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_each_call_gets_the_clock_that_suits_it(cuda, waiting):
+    bench = bench_of(Protocol())
+    for device_s, method in ((1e-3, "events"), (1e-5, "graph")):
+        captured = SimpleNamespace(capture=lambda calls, call: FakeGraph(cuda, calls * 1e-5))
+        bench._graphs = captured
+        turning, used = rotation(cuda, device_s=device_s)
+        if waiting:
+            impl = turning.impl
+            turning.impl = lambda x, config, impl=impl: (impl(x, config), cuda.synchronize())
+        estimate = bench.first_time(turning)
+        timed = bench.timed(turning, estimate)
+        assert len(used) <= 5, "a screen pays for few calls beside its samples"
+        assert timed.method == ("host" if waiting else method)
+        if not waiting:
+            assert timed.window(1e-3).samples_s[0] == pytest.approx(device_s, rel=1e-3)
+            assert turning.host_s == pytest.approx(7e-6, rel=1e-3)
+
+
+@dataclass
+class FakeGraph:
+    cuda: FakeCuda
+    device_s: float
+
+    def replay(self):
+        self.cuda.launch(self.device_s)
+
+
+def test_a_call_that_no_graph_can_hold_is_timed_by_the_host(cuda):
+    bench = bench_of(Protocol())
+
+    def capture(calls, call):
+        call()
+        raise stream.NotCapturable("no graph can hold it: it asks the host")
+
+    bench._graphs = SimpleNamespace(capture=capture)
+    turning, _ = rotation(cuda, device_s=1e-5)
+    timed = bench.timed(turning, 1e-5)
+    assert timed.method == "host" and not turning._kept
+
+
+def test_a_screen_may_ask_for_a_shorter_graph(cuda):
+    asked = []
+    bench = bench_of(Protocol())
+    bench._graphs = SimpleNamespace(
+        capture=lambda calls, call: asked.append(calls) or FakeGraph(cuda, calls * 1e-5)
+    )
+    turning, _ = rotation(cuda, sets=1, device_s=1e-5)
+    for graph_s in (None, 3e-4, 1e-9):
+        bench.timed(turning, 1e-5, graph_s)
+    assert asked == [100, 30, 4], "1 ms, 0.3 ms, and 1000 steps of the timer"
+
+
+# Results
+
+
+def bench_of(protocol, floor_s=0.0):
+    """A Bench of no problem."""
+    bench = object.__new__(Bench)
+    bench.protocol, bench.floor_s, bench.clock = protocol, floor_s, None
+    bench._flush = bench._graphs = None
+    return bench
+
+
+TIMED = SimpleNamespace(method="events")
+windows_ = st.lists(
+    st.builds(
+        Window,
+        st.lists(st.floats(1e-6, 2e-6), min_size=1, max_size=9).map(tuple),
+        st.none() | st.floats(1400, 1900),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(windows=windows_)
+def test_a_result_holds_every_sample_with_its_window_and_clock(windows):
+    found = bench_of(Protocol()).measured(TIMED, windows, "cold", "sustained", power_w=690.0)
+    samples = [s for w in windows for s in w.samples_s]
+    clocks = [w.sm_mhz for w in windows if w.sm_mhz is not None]
+    assert found.samples_s == tuple(samples)
+    assert found.window_sizes == tuple(len(w.samples_s) for w in windows)
+    assert sum(found.window_sizes) == len(samples) and found.rounds == len(windows)
+    assert found.window_mhz == (tuple(clocks) if len(clocks) == len(windows) else ())
+    assert found.sm_mhz == (stats.median(clocks) if clocks else None)
+    assert found.low_s <= found.median_s == stats.median(samples) <= found.high_s
+    assert (found.state, found.regime, found.left_out) == ("sustained", "cold", 0)
+    assert found.power_w == 690.0 and found.protocol == Protocol().id
+
+
+@given(windows=windows_)
+def test_the_sensor_speaks_where_no_window_knows_its_clock(windows):
+    silent = [replace(w, sm_mhz=None) for w in windows]
+    found = bench_of(Protocol()).measured(TIMED, silent, "cold", "boost", sm_mhz=1234.0)
+    assert found.sm_mhz == 1234.0 and found.window_mhz == ()
+    told = bench_of(Protocol()).measured(
+        TIMED, [replace(w, sm_mhz=1500.0) for w in windows], "cold", "boost", sm_mhz=1234.0
+    )
+    assert told.sm_mhz == 1500.0
+
+
+@given(slow=st.integers(1, 5), share=st.floats(0.3, 0.74))
+def test_throttled_windows_are_left_out_and_counted(slow, share):
+    right = [Window((1e-5, 1e-5), 1500.0)] * 12
+    bad = [Window((2e-5, 2e-5, 2e-5), 1500.0 * share)] * slow
+    found = bench_of(Protocol()).measured(TIMED, [*bad, *right], "cold", "sustained")
+    assert found.left_out == 3 * slow and found.median_s == 1e-5
+    assert found.window_sizes == (2,) * 12 and found.window_mhz == (1500.0,) * 12
+
+
+def test_no_cold_time_beats_the_floor_and_a_hot_one_may():
+    windows = [Window((9.6e-6,) * 5)]
+    bench = bench_of(Protocol(), floor_s=1e-5)
+    with pytest.raises(Impossible, match=r"9\.60 us is below"):
+        bench.measured(TIMED, windows, "cold")
+    assert bench.measured(TIMED, windows, "hot").median_s == 9.6e-6
+    assert bench.measured(TIMED, [Window((9.8e-6,) * 5)], "cold").median_s == 9.8e-6
+
+
+def test_a_final_that_stayed_wide_is_not_stable_and_a_screen_is_not_asked():
+    wide, narrow = (
+        [Window((1e-3 * (1 + spread * (i % 7)),) * 20) for i in range(28)]
+        for spread in (0.1, 0.0001)
+    )
+    bench = bench_of(Protocol())
+    assert bench.measured(TIMED, wide, "cold", "boost").stable
+    assert not bench.measured(TIMED, wide, "cold", "sustained").stable
+    assert bench.measured(TIMED, narrow, "cold", "sustained").stable

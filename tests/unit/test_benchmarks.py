@@ -1,0 +1,270 @@
+"""The benchmark scripts start, and what is pure in them computes what it says."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench import catalog
+from workbench.record import dumps
+from workbench.spec import values
+
+pytestmark = pytest.mark.unit
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = ("autotune", "spread", "short", "verdicts", "faults", "resume")
+KERNELS = {"matmul": 256, "softmax": 100, "rms_norm": 100, "copy": 100}
+POSITIVE = st.floats(1e-7, 1.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def path():
+    sys.path.insert(0, str(FOLDER))
+    yield
+    sys.path.remove(str(FOLDER))
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_help(name, tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), "--help"], cwd=tmp_path, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "--out" in done.stdout
+
+
+@pytest.mark.parametrize("name", [*SCRIPTS, "peers", "runs"])
+def test_importing_a_script_loads_neither_torch_nor_triton(name, tmp_path):
+    """A worker imports its parent's main module before it can choose Triton's interpreter."""
+    code = f"import sys; sys.path.insert(0, {str(FOLDER)!r}); import {name}; "
+    code += "print([m for m in ('torch', 'triton') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+# Lists
+
+
+@pytest.mark.parametrize(("name", "count"), KERNELS.items())
+def test_a_list_is_as_long_as_it_says_whatever_the_device(name, count):
+    import autotune
+
+    spec = catalog.spec_of(str(FOLDER / "lists" / f"{name}.py"))
+    listed = autotune.configs_of(spec, spec.bench[0])
+    assert len(set(listed)) == len(listed) == count
+    assert spec.impls[0].config() in listed, "the default is one of the list"
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_config_is_the_same_on_both_sides(name):
+    pytest.importorskip("triton")
+    import autotune
+
+    spec = catalog.spec_of(str(FOLDER / "lists" / f"{name}.py"))
+    for config in autotune.configs_of(spec, spec.bench[0]):
+        plain = values(config)
+        assert autotune.as_ours(autotune.as_triton(plain)) == plain
+
+
+def test_the_faulty_space_is_forty_good_configs_and_one_of_each_fault():
+    import autotune
+    import faults
+
+    module = catalog.module_of(str(FOLDER / "faulty_kernel.py"))
+    space = autotune.configs_of(module.faulty, module.faulty.bench[0])
+    bad = [c.fault for c in space if c.fault]
+    assert len(space) - len(bad) == 40
+    assert sorted(bad) == sorted(module.FAULTS) == sorted(faults.TELLING)
+
+
+@pytest.mark.parametrize("name", ["compute", "memory"])
+def test_a_slowdown_is_what_it_is_called(name):
+    import verdicts
+
+    module = catalog.module_of(verdicts.OWN)
+    pair = verdicts.PAIRS[name]
+    impl = catalog.impl_of(module.slowdown, name)
+    left, right = (impl.config(**side.config) for side in (pair.left, pair.rights["2 %"]))
+    more = right.trips / left.trips - 1 if name == "compute" else right.percent / 100
+    assert more == pytest.approx(0.02)
+
+
+def test_trips_are_specialised_alike():
+    """Triton compiles multiples of 16 apart from other numbers: then more than trips would vary."""
+    import verdicts
+
+    config = catalog.impl_of(catalog.spec_of(verdicts.OWN), "compute").choices()
+    assert all(trips % 16 == 0 for trips in config["trips"])
+
+
+# Figures
+
+
+@given(done=st.integers(1, 256), first=st.floats(0, 60), each=POSITIVE)
+def test_a_tuning_cut_short_is_projected_to_all_configs(done, first, each):
+    import autotune
+    from runs import Ended
+
+    began = 1000.0 + first
+    found = {"of": 256, "done": done, "failed": 0, "began": began, "at": began + each * done}
+    timed = autotune.timed(found, Ended(None, 1000.0, 99.0, ""))
+    assert timed["table_s"] == pytest.approx(first + 256 * each, rel=1e-6, abs=1e-6)
+    assert not timed["whole"]
+
+
+def test_a_tuning_without_a_config_has_no_time():
+    import autotune
+    from runs import Ended
+
+    for found in (None, {"of": 256, "done": 0}):
+        assert "table_s" not in autotune.timed(found, Ended(1, 0.0, 1.0, "Traceback\nno GPU\n"))
+
+
+@given(st.lists(POSITIVE, min_size=2), st.floats(0.1, 10))
+def test_spread_knows_no_unit_and_is_zero_for_equals_alone(medians, unit):
+    import spread
+
+    found = spread.spread_of(medians)
+    assert found == pytest.approx(spread.spread_of([m * unit for m in medians]), abs=1e-6)
+    assert (found == 0) == (len(set(medians)) == 1)
+
+
+@given(st.floats(1e-6, 1e-4), st.floats(-0.5, 0.5))
+def test_within_three_percent_or_a_tenth_of_a_microsecond(theirs, off):
+    import short
+
+    mine = theirs * (1 + off)
+    if abs(off) < 0.0299 or abs(mine - theirs) < 0.099e-6:
+        assert short.holds(mine, theirs)
+    if abs(off) > 0.0301 and abs(mine - theirs) > 0.101e-6:
+        assert not short.holds(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "word", "expected"),
+    [
+        ("A/A", "SAME", False), ("A/A", "INCONCLUSIVE", False), ("A/A", "SLOW", True),
+        ("A/A", "FAST", True), ("A/A", "CLOCK", True), ("2 %", "SLOW", False),
+        ("2 %", "SAME", True), ("2 %", "CLOCK", True), ("2 %", "INCONCLUSIVE", True),
+    ],
+)  # fmt: skip
+def test_what_counts_as_wrong(kind, word, expected):
+    import verdicts
+
+    assert verdicts.wrong(kind, {"word": word}) == expected
+
+
+@given(st.sets(st.sampled_from(["compute", "memory", "matmul"]), min_size=1), st.floats(1, 1000))
+def test_the_seconds_are_shared_out_whole(names, seconds):
+    import verdicts
+
+    assert sum(verdicts.shares(sorted(names), seconds).values()) == pytest.approx(seconds)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1), st.floats(1e-7, 1e-3))))
+def test_the_kernel_launched_most_often_is_the_one_that_is_timed(seen):
+    import peers
+
+    found = peers.usual([peers.Launch(*one) for one in seen])
+    names = [name for name, _, _ in seen]
+    assert len(found) == max((names.count(n) for n in names), default=0)
+    assert len({one.name for one in found}) <= 1
+
+
+# What events say
+
+
+def course(began_s=1_800_000_000.0):
+    """A synthetic sweep whose outcomes come one second after the other."""
+    _, outcomes = synthetic.matmul()
+    at = [datetime.fromtimestamp(began_s + 1 + i, UTC).isoformat() for i in range(len(outcomes))]
+    return [replace(o, at=when) for o, when in zip(outcomes, at, strict=True)], began_s
+
+
+def test_the_table_is_complete_with_the_last_screen_and_not_with_the_final():
+    from runs import Ended, swept
+
+    events, began_s = course()
+    found = swept(Ended(0, began_s, 999.0, ""), events)
+    screens = [
+        getattr(e, "phase", "screen") == "screen" and getattr(e, "stage", None) != "refused"
+        for e in events
+    ]
+    assert found.table_s == pytest.approx(1 + max(i for i, s in enumerate(screens) if s))
+    finals = [i for i, e in enumerate(events) if getattr(e, "phase", "") == "final"]
+    assert found.final_s == pytest.approx(1 + max(finals))
+    assert found.winner is not None and not found.winner.case.is_baseline
+    assert found.configs == sum(screens)
+
+
+def test_a_table_that_was_cut_short_has_no_time():
+    from runs import Ended, swept
+
+    events, began_s = course()
+    found = swept(Ended(None, began_s, 9.0, ""), events[:50])
+    assert found.table_s is None and found.final_s is None and found.winner is None
+
+
+@given(cut=st.integers(0, 324))
+def test_what_an_earlier_run_measured_does_not_count_again(cut):
+    import resume
+    from runs import Ended, swept
+
+    events, began_s = course()
+    first = swept(Ended(None, began_s, 0.0, ""), events[:cut])
+    began_again_s = began_s + cut + 0.5
+    second = swept(Ended(0, began_again_s, 0.0, ""), events)  # known ones come first, as they were
+    again = resume.timed_keys(second, began_again_s)
+    assert not resume.timed_keys(first) & again
+    assert resume.timed_keys(first) | again == resume.timed_keys(second)
+    assert resume.tried_keys(first) <= resume.tried_keys(second)
+
+
+def test_outcomes_are_counted_while_the_file_is_written(tmp_path):
+    import resume
+
+    events, _ = course()
+    path = tmp_path / "events.jsonl"
+    assert resume.stored(path) == 0
+    path.write_text("".join(dumps(e) + "\n" for e in events[:100]))
+    kept = [e for e in events[:100] if getattr(e, "stage", None) != "refused"]
+    assert resume.stored(path) == len(kept)
+
+
+# Processes
+
+
+def test_a_process_is_ended_at_its_limit():
+    from runs import launched
+
+    ended = launched([sys.executable, "-c", "input()"], 60)
+    assert ended.code == 1, "there is no standard input to wait for"
+    ended = launched(["sleep", "600"], 0.2)
+    assert ended.code is None and ended.wall_s < 60
+
+
+def test_what_a_process_said_last_is_kept():
+    from runs import SAID, launched
+
+    ended = launched([sys.executable, "-c", "print('x' * 9000); print('the end')"], 60)
+    assert len(ended.said) == SAID
+    assert ended.why == "exit 0: the end"
+
+
+def test_an_answer_is_whole_or_absent(tmp_path):
+    from runs import answered
+
+    path = tmp_path / "answer.json"
+    answered(str(path), {"a": 1})
+    with pytest.raises(TypeError):
+        answered(str(path), {"a": object()})
+    assert path.read_text() == '{"a": 1}'

@@ -1,0 +1,213 @@
+"""A verdict follows from two intervals and a threshold, and from nothing else."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from workbench import compare
+from workbench.compare import Incomparable, Suspicion, holm, p_value, sentence, suspected, verdict
+from workbench.record import Measured, Ratio
+
+pytestmark = pytest.mark.unit
+
+LOOKS = 3
+
+
+@st.composite
+def ratios(draw):
+    a, b, c = sorted(draw(st.tuples(*[st.floats(0.8, 1.25)] * 3)))
+    return Ratio(b, a, c)
+
+
+thresholds = st.floats(0.001, 0.1)
+maybe = st.none() | ratios()
+
+
+def around(middle, half=0.002):
+    return Ratio(middle, middle - half, middle + half)
+
+
+def turned(ratio):
+    return Ratio(1 / ratio.middle, 1 / ratio.high, 1 / ratio.low) if ratio else None
+
+
+def word(time, cycles=None, asked=0.01, noise=0.0):
+    return verdict(time, cycles, asked, noise, 48).word
+
+
+@given(ratios(), maybe, thresholds, thresholds)
+def test_slow_and_fast_need_time_and_cycles_wholly_beyond(time, cycles, asked, noise):
+    limit = 1 + max(asked, noise)
+    found = verdict(time, cycles, asked, noise, 48)
+    both = [time] + ([cycles] if cycles else [])
+    assert (found.word == "SLOW") == all(r.low > limit for r in both)
+    assert (found.word == "FAST") == all(r.high < 1 / limit for r in both)
+    assert (found.word == "SAME") == (time.low >= 1 / limit and time.high <= limit)
+    assert found.threshold == max(asked, noise)
+
+
+@given(ratios(), ratios(), thresholds)
+def test_clock_is_a_time_that_the_cycles_do_not_bear_out_at_all(time, cycles, asked):
+    limit = 1 + asked
+    slower = time.low > limit and cycles.high <= limit
+    faster = time.high < 1 / limit and cycles.low >= 1 / limit
+    assert (word(time, cycles, asked) == "CLOCK") == (slower or faster)
+
+
+@given(ratios(), maybe, thresholds)
+def test_a_verdict_turns_over_with_its_sides(time, cycles, asked):
+    ends = [e for r in (time, cycles) if r for e in (r.low, r.high)]
+    assume(all(abs(abs(math.log(e)) - math.log1p(asked)) > 1e-9 for e in ends))
+    other = {"SLOW": "FAST", "FAST": "SLOW"}
+    there = word(time, cycles, asked)
+    assert word(turned(time), turned(cycles), asked) == other.get(there, there)
+
+
+@given(ratios(), maybe, thresholds, thresholds)
+def test_noise_can_only_take_back_a_slow_or_a_fast(time, cycles, asked, noise):
+    with_noise = word(time, cycles, asked, noise)
+    if with_noise in ("SLOW", "FAST"):
+        assert word(time, cycles, asked) == with_noise
+
+
+def test_cycles_that_may_or_may_not_be_slower_leave_it_open():
+    assert word(around(1.03), around(1.03)) == "SLOW"
+    assert word(around(1.03), around(1.01)) == "INCONCLUSIVE"
+    assert word(around(1.03), around(1.00)) == "CLOCK"
+
+
+@given(ratios())
+def test_noise_is_the_far_end_of_what_the_same_code_differs_by(again):
+    noise = compare.noise_of(again)
+    assert noise >= abs(again.middle - 1) * (1 - 1e-9) or again.middle < 1
+    assert noise == pytest.approx(compare.noise_of(turned(again)))
+    assert word(again, asked=0.0, noise=noise * (1 + 1e-9) + 1e-12) == "SAME" or noise < 0
+
+
+@given(st.integers(1, 10), st.sampled_from([0.9, 0.95, 0.99]))
+def test_all_looks_together_miss_no_more_than_one_would(looks, confidence):
+    each = compare.confidence_of(looks, confidence)
+    assert looks * (1 - each) == pytest.approx(1 - confidence)
+
+
+# Words for people
+
+
+@given(ratios(), maybe, thresholds, thresholds)
+def test_a_sentence_names_both_sides_and_says_it_once(time, cycles, asked, noise):
+    found = verdict(time, cycles, asked, noise, 48)
+    said = sentence(found, "tiles of old", "tiles of new")
+    assert "tiles of old" in said and "tiles of new" in said and said.endswith(".")
+    assert "nan" not in said and "\n" not in said and "nan" not in found.why
+    assert ("noise" in found.why) == (noise > asked)
+
+
+def test_sentences():
+    slow = verdict(around(1.02), around(1.02), 0.01, 0.001, 48)
+    assert sentence(slow, "old", "new") == (
+        "new is 2.0 % slower (1.8 to 2.2 %) than old, beyond the threshold of 1 %."
+    )
+    fast = verdict(turned(around(1.02)), None, 0.01, 0.001, 48)
+    assert "new is 2.0 % faster (1.8 to 2.2 %) than old" in sentence(fast, "old", "new")
+    assert "the clock unknown" in fast.why
+    same = verdict(around(1.0), None, 0.01, 0.015, 48)
+    said = "new and old take the same time within 1.5 % (its noise here): +0.0 % (-0.2 to +0.2 %)."
+    assert sentence(same, "old", "new") == said
+    clock = verdict(around(1.05), around(1.0), 0.01, 0.001, 48)
+    assert "in time, but not in clock cycles" in sentence(clock, "old", "new")
+    opened = verdict(around(1.01), None, 0.01, 0.001, 192)
+    assert "could not be decided at 1 % in 192 rounds" in sentence(opened, "old", "new")
+
+
+def test_exit_codes_and_the_worst_of_a_suite():
+    by_word = {
+        "SLOW": verdict(around(1.03), None, 0.01, 0, 48),
+        "FAST": verdict(around(0.97), None, 0.01, 0, 48),
+        "SAME": verdict(around(1.0), None, 0.01, 0, 48),
+        "CLOCK": verdict(around(1.03), around(1.0), 0.01, 0, 48),
+        "INCONCLUSIVE": verdict(around(1.01), None, 0.01, 0, 48),
+    }
+    assert {w: v.word for w, v in by_word.items()} == {w: w for w in by_word}
+    codes = {w: compare.exit_code([v]) for w, v in by_word.items()}
+    assert codes == {"SLOW": 1, "FAST": 0, "SAME": 0, "CLOCK": 0, "INCONCLUSIVE": 3}
+    assert compare.exit_code([None]) == 2 and compare.exit_code([]) == 2
+    assert compare.exit_code(by_word.values()) == 1
+    assert compare.exit_code([by_word["INCONCLUSIVE"], None, by_word["SAME"]]) == 2
+    assert compare.exit_code([by_word["SAME"], by_word["INCONCLUSIVE"]]) == 3
+
+
+# Stored runs
+
+
+def measured(median_s, half=0.001, mhz=1500.0, **also):
+    low, high = median_s * (1 - half), median_s * (1 + half)
+    also = {"regime": "cold", "method": "events", "protocol": "p2-x", "rounds": 24} | also
+    return Measured(median_s, low, high, (median_s,), sm_mhz=mhz, **also)
+
+
+def test_stored_runs_are_at_best_suspected():
+    found = suspected(measured(1.0), measured(1.03), 0.01)
+    assert isinstance(found, Suspicion) and found.word == "suspected SLOW"
+    assert found.exit_code == compare.exit_code([found]) == 3, "not decided"
+    assert "suspicion" in found.why
+    assert suspected(measured(1.03), measured(1.0), 0.01).exit_code == 0
+    assert suspected(measured(1.0), measured(1.0), 0.01).word == "suspected SAME"
+    slower_clock = suspected(measured(1.0), measured(1.03, mhz=1500 / 1.03), 0.01)
+    assert slower_clock.word == "suspected CLOCK"
+    assert suspected(measured(1.0), measured(1.03, mhz=None), 0.01).cycles is None
+
+
+@given(st.floats(0.5, 2), st.floats(0, 0.05), st.floats(0, 0.05))
+def test_a_suspected_ratio_spans_both_intervals(factor, half, other):
+    found = suspected(measured(1.0, half), measured(factor, other), 0.01).time
+    assert found.low == pytest.approx(factor * (1 - other) / (1 + half))
+    assert found.high == pytest.approx(factor * (1 + other) / (1 - half))
+
+
+@pytest.mark.parametrize(
+    "other", [{"protocol": "p2-y"}, {"regime": "hot"}, {"state": "sustained"}, {"method": "graph"}]
+)
+def test_results_of_unlike_measurements_say_nothing_about_each_other(other):
+    with pytest.raises(Incomparable, match=next(iter(other))):
+        suspected(measured(1.0), measured(1.0, **other), 0.01)
+
+
+# Suites
+
+
+@given(st.lists(st.tuples(ratios(), maybe, thresholds), max_size=8))
+def test_holm_only_ever_takes_back_a_slow_or_a_fast(asked):
+    before = [verdict(t, c, a, 0.0, 48) for t, c, a in asked]
+    after = holm(before, LOOKS)
+    for one, other in zip(before, after, strict=True):
+        if one != other:
+            assert one.word in ("SLOW", "FAST") and other.word == "INCONCLUSIVE"
+            assert replace(other, word=one.word, why=one.why) == one
+            assert f"among {len(before)} comparisons" in other.why
+
+
+def test_a_close_call_alone_stands_and_among_twenty_does_not():
+    close = verdict(Ratio(1.02, 1.0101, 1.0301), None, 0.01, 0.0, 48)
+    clear = verdict(around(1.03), None, 0.01, 0.0, 48)
+    same = verdict(around(1.0), None, 0.01, 0.0, 48)
+    assert [v.word for v in holm([close], LOOKS)] == ["SLOW"]
+    words = [v.word for v in holm([close, clear] + [same] * 18, LOOKS)]
+    assert words == ["INCONCLUSIVE", "SLOW"] + ["SAME"] * 18
+
+
+@given(ratios(), maybe, thresholds)
+def test_a_claim_alone_has_the_p_value_of_its_interval(time, cycles, asked):
+    """Log-symmetric intervals: beyond the threshold at their level is p under it, and back."""
+    even = [r and symmetric(r) for r in (time, cycles)]
+    ends = [e for r in even if r for e in (r.low, r.high)]
+    assume(all(abs(abs(math.log(e)) - math.log1p(asked)) > 1e-6 for e in ends))
+    found = verdict(*even, asked, 0.0, 48)
+    assert (p_value(found, LOOKS) < 0.05) == (found.word in ("SLOW", "FAST"))
+
+
+def symmetric(ratio):
+    middle = math.sqrt(ratio.low * ratio.high)
+    return Ratio(middle, ratio.low, ratio.high)

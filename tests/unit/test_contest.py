@@ -1,0 +1,378 @@
+"""Two sides against each other on the null side: what a side may be, what is kept, exit codes."""
+
+import io
+import json
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nullside import KERNEL
+from rich.console import Console
+
+from workbench import catalog, compare, contest, gate
+from workbench.backend.null import Fate, Null
+from workbench.contest import ContestError, Match
+from workbench.events import RunFinished, read
+from workbench.gate import Gate, holds_kernel
+from workbench.history import open_history
+from workbench.record import Comparison, Failure, Ratio, Record
+from workbench.sides import Side, SideError, is_run, kernel_of, sides_of
+from workbench.stored import draw
+from workbench.worktree import WORKING
+
+pytestmark = pytest.mark.unit
+
+
+def git(folder, *words):
+    name = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(["git", "-C", str(folder), *name, *words], check=True, capture_output=True)
+
+
+class Place:
+    """A repository with a kernel in it, whose default changes from commit to commit."""
+
+    def __init__(self, folder):
+        self.folder, self.out = folder / "repository", folder / "results"
+        self.url = f"sqlite:///{folder / 'history.db'}"
+        self.kernel = self.folder / "toy.py"
+        self.folder.mkdir()
+        git(self.folder, "init", "-q", "-b", "main")
+        for warps in (1, 2):
+            self.write(warps)
+            git(self.folder, "add", ".")
+            git(self.folder, "commit", "-q", "-m", f"{warps}")
+        self.console = io.StringIO()
+        self.null = Null()
+
+    def write(self, warps):
+        self.kernel.write_text(
+            KERNEL.replace("threads(1, 4, default=2)", f"threads(1, 4, default={warps})")
+        )
+
+    def opened(self, device, folder):
+        return self.null
+
+    def _console(self):
+        return Console(file=self.console, width=240, highlight=False, markup=False)
+
+    def compare(self, left, right, fate=lambda c: Fate(), **more):
+        self.null = Null(fate, **more.pop("null", {}))
+        asked = {"kernel": str(self.kernel), "out": self.out, "database": self.url, **more}
+        return Match(contest.Question(left, right, **asked), self._console(), self.opened).go()
+
+    def gate(self, baseline, fate=lambda c: Fate(), **more):
+        self.null = Null(fate)
+        asked = {"out": self.out, "database": self.url, **more}
+        return Gate(gate.Question(baseline, **asked), self._console(), self.opened).go()
+
+    def said(self):
+        return self.console.getvalue()
+
+    def events(self):
+        found = [read(p) for p in sorted(self.out.glob("*/events.jsonl"))]
+        assert not any(one.bad for one in found)
+        return [e for one in found for e in one.events]
+
+    def comparisons(self):
+        return [e for e in self.events() if isinstance(e, Comparison)]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Pages take a second to draw; the one test that looks at them draws them."""
+    monkeypatch.setattr("workbench.reports.compare.page", lambda *a, **more: "<p>page</p>")
+    return Place(tmp_path)
+
+
+def slower(config, by):
+    """A fate in which configs with this value of num_warps take `by` times as long."""
+    return lambda c: Fate(time_s=1e-4 * (by if vars(c.config).get("num_warps") == config else 1))
+
+
+# Exit codes
+
+
+@pytest.mark.parametrize(
+    ("by", "code", "word"),
+    [(1.0, 0, "SAME"), (0.9, 0, "FAST"), (1.05, 1, "SLOW"), (1.0105, 3, "INCONCLUSIVE")],
+)
+def test_the_exit_code_is_that_of_the_verdict(place, by, code, word):
+    left, right = "blocks:num_warps=2", "blocks:num_warps=4"
+    assert place.compare(left, right, slower(4, by)) == code
+    (told,) = place.comparisons()
+    assert told.verdict.word == word and word in place.said()
+    assert told.left == "blocks block_n 32, 2 warps" and "4 warps" in told.right
+
+
+def test_the_threshold_is_the_users(place):
+    assert place.compare("blocks:num_warps=2", "blocks:num_warps=4", slower(4, 1.05)) == 1
+    assert (
+        place.compare("blocks:num_warps=2", "blocks:num_warps=4", slower(4, 1.05), threshold=0.1)
+        == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("fate", "stage", "why"),
+    [
+        (Fate(compile_error="ptxas gave up"), "compile", "ptxas gave up"),
+        (Fate(wrong="the first wrong element is y[3]"), "check", "y[3]"),
+        (Fate(final="lost its process"), "measure", "lost its process"),
+    ],
+)
+def test_a_side_that_fails_is_told_and_there_is_no_verdict(place, fate, stage, why):
+    left, right = "blocks:num_warps=2", "blocks:num_warps=4"
+    code = place.compare(left, right, lambda c: fate if c.config.num_warps == 4 else Fate())
+    assert code == compare.COULD_NOT_RUN and why in place.said()
+    (told,) = place.comparisons()
+    assert told.verdict is None
+    failed = {e.key: e for e in place.events() if isinstance(e, Failure)}
+    assert failed[told.right_key].stage == stage
+
+
+def test_a_refused_side_is_never_compiled(place):
+    code = place.compare("blocks", "blocks:block_n=128,num_warps=1")
+    assert code == 2 and "too many for one warp" in place.said()
+    assert not any("128" in label for what, label in place.null.asked if what == "compile")
+
+
+def test_a_problem_that_does_not_fit_is_told(place):
+    assert place.compare("blocks", "torch", null={"begin_error": "out of GPU memory"}) == 2
+    assert "out of GPU memory" in place.said()
+
+
+# Kept
+
+
+def test_both_places_hold_the_same_and_the_page_is_drawn_again(tmp_path):
+    place = Place(tmp_path)
+    assert place.compare("blocks", "torch") == 0
+    run, left, right, told, end = place.events()
+    assert run.engine == "compare" and run.ceilings["dram_measured"]["value"] == 4e12
+    assert isinstance(left, Record) and left.phase == right.phase == "compare"
+    assert (told.left_key, told.right_key) == (left.key, right.key)
+    assert told.looks == place.null.rules.looks
+    assert isinstance(end, RunFinished) and end.state == "complete"
+    with open_history(place.url) as history:
+        assert history.outcomes(run.id) == [left, right]
+        assert history.comparisons(run.id) == [told]
+        assert history.find([left.key], "screen") == {}, "no sweep takes it for its own"
+    first = (place.out / run.id / "report.html").read_text()
+    for which in (run.id, str(place.out / run.id / "events.jsonl")):
+        again = draw("compare", which, tmp_path / "again.html", place.url)
+        assert again.read_text() == first
+    assert "blocks block_n 32, 2 warps" in first and told.verdict.word in first
+
+
+def test_one_config_against_itself_keeps_its_sides_apart(place):
+    assert place.compare("blocks", "blocks") == 0
+    (told,) = place.comparisons()
+    assert told.left_key != told.right_key
+    assert len([e for e in place.events() if isinstance(e, Record)]) == 2
+
+
+def test_the_stored_command_asks_the_same(place):
+    from workbench import cli
+
+    place.compare("blocks", "blocks:num_warps=4")
+    words = place.events()[0].command.split()
+    assert words[:3] == ["python", "-m", "workbench.compare"]
+    command = cli.typer.main.get_command(cli.app).commands["compare"]
+    context = command.make_context("compare", words[3:])
+    assert context.params["sizes"] == "N=1024" and context.params["kernel"] == str(place.kernel)
+
+
+# Versions
+
+
+def test_two_revisions_each_at_their_own_default(place):
+    seen = []
+    code = place.compare("HEAD~1", WORKING, lambda c: seen.append(c) or Fate())
+    assert code == 0
+    (told,) = place.comparisons()
+    assert told.left.endswith("at HEAD~1") and told.right.endswith(f"at {WORKING}")
+    by_key = {c.key: c for c in seen}
+    left, right = by_key[told.left_key], by_key[told.right_key]
+    assert (left.config.num_warps, right.config.num_warps) == (1, 2)
+    assert left.version and right.version is None
+    assert not place.folder.joinpath(left.version).exists(), "its checkout is gone"
+
+
+def test_the_text_of_a_version_is_part_of_its_key(place):
+    keys = []
+    for _ in range(2):
+        place.compare("HEAD~1", "HEAD", impl="blocks:num_warps=4")
+        keys += [(t.left_key, t.right_key) for t in place.comparisons()[-1:]]
+    assert keys[0] == keys[1] and keys[0][0] != keys[0][1]
+    place.kernel.write_text(place.kernel.read_text() + "# a word more\n")
+    place.compare("HEAD", WORKING, impl="blocks:num_warps=4")
+    told = place.comparisons()[-1]
+    assert told.left.startswith("blocks") and told.left_key not in keys[0]
+
+
+def test_a_revision_without_the_file_is_told(place):
+    new = place.folder / "younger.py"
+    new.write_text(KERNEL.replace('name="toy"', 'name="younger"'))
+    with pytest.raises(SideError, match=r"HEAD has no file younger\.py"):
+        place.compare("HEAD", WORKING, kernel=str(new))
+
+
+# What a side may be
+
+
+SPEC = catalog.spec_of("matmul")
+
+
+def test_an_impl_is_found_with_and_without_its_kernel():
+    left, right = sides_of(("tiles", "matmul.tiles"), None, SPEC, None)
+    assert left == right == Side("tiles")
+
+
+@given(st.dictionaries(st.sampled_from(["block_m", "num_warps"]), st.integers(0, 10**8)))
+def test_knobs_come_back_as_said(knobs):
+    said = "tiles:" + ",".join(f"{k}={v}" for k, v in knobs.items()) if knobs else "tiles"
+    left, _ = sides_of((said, "tiles"), None, SPEC, None)
+    assert left.knobs == knobs
+
+
+@given(st.text(max_size=12))
+def test_whatever_is_said_is_a_side_or_one_sentence(said):
+    try:
+        left, _ = sides_of((f"tiles:{said}", "tiles"), None, SPEC, None)
+    except SideError as error:
+        assert "\n" not in str(error).replace(said, "")
+    else:
+        assert left.impl == "tiles" and left.knobs
+
+
+def test_an_unknown_knob_and_an_unknown_impl_name_the_nearest(place):
+    with pytest.raises(SideError, match="num_warps"):
+        place.compare("blocks:num_warp=4", "blocks")
+    with pytest.raises(SideError, match="did you mean blocks"):
+        place.compare("block", "blocks")
+
+
+def test_sides_of_two_kernels_are_refused():
+    assert kernel_of("softmax.rows", "rows", None) == "softmax"
+    assert kernel_of("tiles", "persistent", None) == "matmul"
+    assert kernel_of("v1.2", "HEAD", "mine.py") == "mine.py"
+    with pytest.raises(SideError, match="two kernels"):
+        kernel_of("softmax.rows", "matmul.tiles", None)
+
+
+def test_run_ids_are_told_from_impls_and_revisions():
+    assert is_run("20261121-093000-tile_size-matmul-3f2a") and is_run("20261121-093000")
+    assert not is_run("tiles") and not is_run("2026112") and not is_run("HEAD~20261121-0930001")
+
+
+def test_without_a_gpu_the_sentence_says_what_is_needed(place, monkeypatch):
+    monkeypatch.setattr("workbench.contest.gpu_present", lambda: False)
+    asked = contest.Question("blocks", "torch", str(place.kernel), out=place.out)
+    with pytest.raises(ContestError, match="needs a GPU"):
+        Match(asked, place._console()).go()
+    assert not place.out.exists()
+
+
+# Stored runs
+
+
+def test_stored_runs_are_at_best_suspected(place):
+    from workbench.session import Question, Session
+    from workbench.terminal import Terminal
+
+    runs = []
+    for by in (1.0, 1.2):
+        null = Null(lambda c, by=by: Fate(time_s=1e-4 * by))
+        asked = Question("tile_size", str(place.kernel), out=place.out, database=place.url,
+                         fresh=True)  # fmt: skip
+        Session(asked, Terminal(quiet=True), lambda device, folder, null=null: null).go()
+        with open_history(place.url) as history:
+            runs.append(history.run("last").id)
+    assert place.compare(*runs) == 3, "slower, but only suspected"
+    assert "suspected slow" in place.said().lower()
+    assert place.compare(runs[0], runs[0]) == 0
+    with pytest.raises(SideError, match="stored run"):
+        place.compare(runs[0], "blocks")
+
+
+# The gate
+
+
+def test_the_gate_takes_every_impl_and_size_and_the_worst_code(place, tmp_path):
+    summary = tmp_path / "gate.json"
+    kernels = (str(place.kernel),)
+    assert place.gate("HEAD~1", kernels=kernels, summary=summary) == 0
+    fine = json.loads(summary.read_text())
+    assert fine["exit_code"] == 0 and len(fine["comparisons"]) == 1
+    assert fine["comparisons"][0]["verdict"]["word"] == "SAME"
+    assert place.gate("HEAD~1", slower(2, 1.05), kernels=kernels, summary=summary) == 1
+    slow = json.loads(summary.read_text())["comparisons"][0]
+    assert slow["verdict"]["word"] == "SLOW" and slow["exit_code"] == 1
+    assert slow["left"]["config"]["num_warps"] == 1 and slow["right"]["config"]["num_warps"] == 2
+    assert {e.engine for e in place.events() if hasattr(e, "engine")} == {"gate"}
+
+
+def test_by_default_the_gate_takes_what_changed(place, monkeypatch):
+    monkeypatch.chdir(place.folder)
+    assert place.gate("HEAD") == 0 and "no kernel's file has changed" in place.said()
+    place.write(4)
+    (place.folder / "helper.py").write_text("x = 1\n")
+    assert place.gate("HEAD") == 0
+    (told,) = place.comparisons()
+    assert "at HEAD" in told.left and told.right.endswith(f"at {WORKING}")
+
+
+def test_a_new_kernel_is_left_out_and_a_broken_one_fails(place, monkeypatch):
+    monkeypatch.chdir(place.folder)
+    (place.folder / "younger.py").write_text(KERNEL.replace('name="toy"', 'name="younger"'))
+    assert place.gate("HEAD") == 0
+    assert "younger: new since HEAD" in place.said() and not place.comparisons()
+    (place.folder / "older.py").write_text(KERNEL.replace("from workbench.spec", "from nowhere"))
+    assert place.gate("HEAD") == 2 and "cannot be imported" in place.said()
+
+
+def test_a_suite_is_corrected_for_its_number(monkeypatch):
+    from workbench.reports.compare import corrected
+
+    wide = compare.verdict(Ratio(1.02, 1.0101, 1.031), None, 0.01, 0.0, 24)
+    one = Comparison("r", "", "k", {}, "bf16", "a", "b", "1", "2", wide, looks=3)
+    none = Comparison("r", "", "k", {}, "bf16", "a", "b", "1", "2", None)
+    assert [c.verdict.word for c in corrected([one])] == ["SLOW"]
+    many = corrected([one, none, *[one] * 20])
+    assert many[1].verdict is None and {c.verdict.word for c in many if c.verdict} == {
+        "INCONCLUSIVE"
+    }
+
+
+def test_ctrl_c_keeps_what_was_held(place, monkeypatch):
+    calls = []
+
+    def stops(self, left, right, asked):
+        calls.append(left)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(self, left, right, asked)
+
+    real = Null.contest
+    monkeypatch.setattr(Null, "contest", stops)
+    text = place.kernel.read_text().replace('[{"N": 1024}]', '[{"N": 1024}, {"N": 2048}]')
+    place.kernel.write_text(text)
+    assert place.gate("HEAD", kernels=(str(place.kernel),)) == 130
+    assert len(place.comparisons()) == 1
+    assert place.events()[-1].state == "interrupted"
+    assert subprocess.run(
+        ["git", "-C", str(place.folder), "worktree", "list"], capture_output=True, text=True
+    ).stdout.count("\n") == 1  # fmt: skip
+
+
+def test_an_unknown_baseline_is_told_before_any_work(place):
+    with pytest.raises(Exception, match="names no commit"):
+        place.gate("no-such", kernels=(str(place.kernel),))
+    assert not place.out.exists() and place.null.begun == 0
+
+
+def test_what_holds_a_kernel():
+    assert holds_kernel(KERNEL)
+    assert not holds_kernel(f"TEXT = '''{KERNEL.replace(chr(39) * 3, '')}'''")
+    assert not holds_kernel("def f(:")

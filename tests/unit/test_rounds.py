@@ -1,0 +1,353 @@
+"""Finals and verdicts on a GPU that boosts, falls, wanders, is throttled and has outliers."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fake_gpu import FakeArm, FakeGpu, Weather
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench import compare, stats
+from workbench.measure.protocol import Protocol
+from workbench.measure.rounds import (
+    ORDERS,
+    Window,
+    clean,
+    contest,
+    judge,
+    play,
+    settle,
+    stable,
+    stream,
+)
+
+pytestmark = pytest.mark.unit
+
+RULES = Protocol()
+TIMES = {"best": 1.00e-4, "close": 1.02e-4, "third": 1.03e-4, "slow": 1.05e-4}
+WORST_ORDER = ("close", "third", "slow", "best")  # the winner last, when the clock has fallen
+
+
+def arms_on(gpu, **but):
+    return {name: FakeArm(gpu, TIMES[name], **but) for name in WORST_ORDER}
+
+
+def medians(windows):
+    return {k: stats.median([s for w in v for s in w.samples_s]) for k, v in windows.items()}
+
+
+# The final
+
+
+def final(seed, weather=None, rules=RULES):
+    gpu = FakeGpu(seed, weather)
+    arms = arms_on(gpu)
+    settle(arms["best"], rules, gpu.now)
+    return play(arms, rules, now=gpu.now)
+
+
+def one_after_the_other(seed, figure, pause_s):
+    """As do_bench and triton.autotune do: 25 ms of warm-up, then 100 ms, one config at a time."""
+    gpu = FakeGpu(seed)
+    found = {}
+    for name, arm in arms_on(gpu).items():
+        gpu.idle(pause_s)
+        arm.window(0.025)
+        found[name] = figure(arm.window(0.1).samples_s)
+    return found
+
+
+def winner(times):
+    return min(times, key=times.get)
+
+
+def test_a_final_finds_the_planted_winner_where_naive_harnesses_err():
+    seeds = range(20)
+    assert all(winner(medians(final(seed))) == "best" for seed in seeds)
+    for figure, pause_s in ((np.mean, 0.05), (np.median, 0.0), (min, 0.0)):
+        right = sum(winner(one_after_the_other(s, figure, pause_s)) == "best" for s in seeds)
+        assert right <= 10, f"{figure.__name__} was right in {right} of 20"
+
+
+def test_a_final_gives_each_arm_the_same_rounds_in_reversed_order():
+    order, rounds = [], []
+    gpu = FakeGpu(0)
+
+    class Noting(FakeArm):
+        def window(self, seconds, least=1):
+            order.append(self.seconds)
+            return super().window(seconds, least)
+
+    arms = {name: Noting(gpu, TIMES[name]) for name in WORST_ORDER}
+    windows = play(arms, RULES, after_round=lambda: rounds.append(len(order)), now=gpu.now)
+    done = {len(w) for w in windows.values()}
+    assert len(done) == 1 and done.pop() == len(rounds)
+    assert len(rounds) >= RULES.rounds and len(rounds) % 2 == 0
+    assert rounds == list(range(5, len(order) + 1, 4)), "after each round, while the next one runs"
+    turns = [order[i : i + 4] for i in range(0, len(order), 4)]
+    assert turns[0] == [TIMES[name] for name in WORST_ORDER]
+    assert all(back == there[::-1] for there, back in zip(turns[::2], turns[1::2], strict=False))
+    assert len({tuple(turn) for turn in turns}) > 6, "no arm always follows the same one"
+
+
+def test_a_final_stops_as_soon_as_all_are_precise():
+    windows = final(0, Weather.calm(noise=0.002, correlation=0.0))
+    assert {len(w) for w in windows.values()} == {RULES.rounds}
+    assert all(stable(w, RULES) for w in windows.values())
+
+
+def test_one_unsteady_arm_keeps_all_of_them_running():
+    calm, wild = FakeGpu(0, Weather.calm()), FakeGpu(1, Weather(wander=0.1))
+    arms = {"calm": FakeArm(calm, 1e-4), "wild": FakeArm(wild, 1e-4)}
+    windows = play(arms, RULES, now=lambda: calm.now() + wild.now())
+    assert len(windows["calm"]) == len(windows["wild"]) == RULES.most_rounds
+    assert stable(windows["calm"], RULES) and not stable(windows["wild"], RULES)
+
+
+@pytest.mark.parametrize(("seconds", "least"), [(0.05, 4), (0.4, 6)])
+def test_a_final_ends_when_its_time_is_spent(seconds, least):
+    rules = replace(RULES, final_s=seconds)
+    windows = final(0, Weather(wander=0.05), rules)
+    done = len(windows["best"])
+    assert least <= done < RULES.rounds and done % 2 == 0
+    assert not stable(windows["best"], rules)
+
+
+def test_nothing_to_play_is_no_work():
+    assert play({}, RULES, now=lambda: 0.0) == {}
+
+
+def test_stable_asks_for_samples_for_time_and_for_a_narrow_interval():
+    window = Window((1e-3, 1.001e-3) * 5)
+    assert stable([window] * 12, RULES)
+    assert not stable([window] * 2, RULES), "too few samples"
+    short = Window((1e-6, 1.001e-6) * 5)
+    assert not stable([short] * 12, RULES), "0.1 ms in all"
+    assert stable([replace(short, lasted_s=0.01)] * 12, RULES), "many calls make one sample"
+    assert not stable([Window((1e-3 * (1 + 0.05 * (i % 3)),) * 5) for i in range(12)], RULES)
+    assert not stable([], RULES)
+
+
+def test_the_interval_of_a_final_holds_the_true_median():
+    """The clock forgets in 0.07 s, windows come every 0.02 s: no order statistics of all samples
+    would do."""
+    weather = Weather(capped=1.0, drift=0.0, throttle_s=0.0, outliers=0.0)
+    hits = naive = 0
+    for seed in range(40):
+        gpu = FakeGpu(seed, weather)
+        windows = play({i: FakeArm(gpu, 1e-4) for i in range(2)}, RULES, now=gpu.now)[0]
+        samples = [w.samples_s for w in windows]
+        low, high = stats.windowed_interval(samples)
+        hits += low <= 1e-4 <= high
+        low, high = stats.median_interval([s for w in samples for s in w])
+        naive += low <= 1e-4 <= high
+    assert hits >= 36 and naive <= 20
+
+
+def test_settling_waits_until_the_boost_is_over():
+    gpu = FakeGpu(0, Weather.calm(capped=0.78))
+    assert settle(FakeArm(gpu, 1e-4), RULES, gpu.now)
+    assert gpu.clock() == pytest.approx(0.78, rel=0.02)
+    gpu = FakeGpu(0, Weather(wander=0.3))
+    assert not settle(FakeArm(gpu, 1e-4), replace(RULES, settled=1e-6), gpu.now)
+    assert RULES.settle_s <= gpu.now() < RULES.settle_s + 0.4
+
+
+def test_each_arm_begins_while_the_one_before_it_runs_and_windows_know_how_long_they_lasted():
+    said, clock = [], [0.0]
+
+    class Graph:
+        """Ten calls of 1 us make one sample."""
+
+        def __init__(self, name):
+            self.name = name
+
+        def begin(self, seconds, least=1):
+            said.append(f"begin {self.name}")
+            return self
+
+        def window(self):
+            said.append(f"end {self.name}")
+            clock[0] += 10e-6
+            return Window((1e-6,))
+
+    arms = [(name, Graph(name)) for name in "abc"]
+    found = list(stream(arms, 1e-5, lambda: clock[0]))
+    assert said == ["begin a", "begin b", "end a", "begin c", "end b", "end c"]
+    assert [key for key, _ in found] == ["a", "b", "c"]
+    assert [w.lasted_s for _, w in found] == pytest.approx([10e-6] * 3)
+
+
+# Windows at a lowered clock
+
+clocks = st.none() | st.floats(300, 2000)
+taken = st.lists(st.tuples(clocks, st.integers(1, 5)), max_size=30)
+
+
+@given(taken, st.floats(0.1, 1))
+def test_only_windows_far_below_the_runs_own_clock_are_left_out(pairs, share):
+    windows = [Window((1.0,) * n, mhz) for mhz, n in pairs]
+    kept, left_out = clean(windows, share)
+    known = [mhz for mhz, _ in pairs if mhz is not None]
+    least = share * np.median(known) if known else 0
+    fine = [w for w in windows if w.sm_mhz is None or w.sm_mhz >= least * (1 - 1e-12)]
+    assert kept == fine or any(abs(mhz - least) < 1e-6 for mhz in known)
+    samples = [sum(len(w.samples_s) for w in some) for some in (windows, kept)]
+    assert samples[0] == samples[1] + left_out
+    assert bool(kept) == bool(windows)
+
+
+def test_outliers_stay():
+    windows = [Window((1.0, 1.0, 100.0), 1500.0)] * 3
+    assert clean(windows) == (windows, 0)
+
+
+# The contest
+
+
+def compared(seed, ratio=1.0, seconds=1e-4, weather=None, rules=RULES, asked=None, **right):
+    gpu = FakeGpu(seed, weather)
+    both = {k: v for k, v in right.items() if k in ("memory", "sensor")}
+    left, again = FakeArm(gpu, seconds, **both), FakeArm(gpu, seconds, **both)
+    found = contest(left, again, FakeArm(gpu, seconds * ratio, **right), rules, asked, gpu.now)
+    return found, gpu.now()
+
+
+def words(count, **asked):
+    """How often each word is said, and the longest that one comparison took."""
+    found = [compared(seed, **asked) for seed in range(count)]
+    return Counter(f.verdict.word for f, _ in found), max(seconds for _, seconds in found)
+
+
+ROUGH = Weather(drift=0.1, drift_s=3.0, outliers=0.02, noise=0.01, throttle_every_s=0.5)
+
+
+@pytest.mark.parametrize("weather", [Weather(), ROUGH], ids=["usual", "rough"])
+def test_the_same_code_is_called_slow_or_fast_at_most_once_in_a_hundred(weather):
+    said, longest_s = words(100, weather=weather)
+    assert said["SLOW"] + said["FAST"] + said["CLOCK"] <= 1
+    assert said["SAME"] >= 95 and longest_s < 10
+
+
+@pytest.mark.parametrize("seconds", [1e-5, 1e-4, 3e-4])
+@pytest.mark.parametrize("memory", [0.0, 0.9])
+def test_two_percent_are_found_in_95_of_100_within_ten_seconds(seconds, memory):
+    count = 100 if seconds == 1e-4 else 10
+    said, longest_s = words(count, ratio=1.02, seconds=seconds, memory=memory)
+    assert said["SLOW"] >= 0.95 * count and longest_s < 10
+    said, _ = words(10, ratio=1 / 1.02, seconds=seconds, memory=memory)
+    assert said["FAST"] == 10
+
+
+def test_one_side_after_the_other_would_have_erred():
+    """The right side after the left: boost against cap says SLOW of the same code."""
+    wrong = 0
+    for seed in range(20):
+        gpu = FakeGpu(seed)
+        left, right = (FakeArm(gpu, 1e-4).window(0.1).samples_s for _ in range(2))
+        wrong += stats.median_interval(right)[0] > 1.01 * stats.median_interval(left)[1]
+    assert wrong >= 15
+
+
+def test_one_minimum_each_hides_two_percent_or_invents_them():
+    """As triton.autotune ranks: the smallest of a few samples, taken at whatever clock there is."""
+    right = 0
+    for seed in range(40):
+        gpu = FakeGpu(seed)
+        FakeArm(gpu, 1e-4).window(1.0)  # settled, and still the clock wanders
+        left = min(FakeArm(gpu, 1e-4).window(0.05).samples_s)
+        ratio = min(FakeArm(gpu, 1.02e-4).window(0.05).samples_s) / left
+        right += 1.01 < ratio < 1.03
+    assert right <= 24
+
+
+def test_a_side_at_a_lower_clock_is_not_slower_code():
+    assert words(20, pinned=0.95)[0] == {"CLOCK": 20}
+    assert words(20, pinned=1.05)[0] == {"CLOCK": 20}
+    assert words(20, pinned=0.95, ratio=1.05)[0]["SLOW"] == 20
+    unseen = words(20, pinned=0.95, sensor=False)[0]
+    assert unseen == {"SLOW": 20}, "without a clock, time is all there is"
+
+
+def test_what_lies_on_the_threshold_is_not_decided():
+    said, longest_s = words(10, ratio=1.01)
+    assert said["INCONCLUSIVE"] >= 9 and longest_s < 10
+    found, _ = compared(0, ratio=1.01)
+    assert found.verdict.rounds == RULES.contest_rounds * 2**RULES.doublings
+
+
+def test_the_threshold_is_what_was_asked_or_the_noise():
+    found, _ = compared(0, ratio=1.02, asked=0.05)
+    assert (found.verdict.word, found.verdict.threshold) == ("SAME", 0.05)
+    found, _ = compared(0, ratio=1.02, asked=0.0001, weather=ROUGH)
+    assert found.verdict.threshold == found.verdict.noise > 0.0001
+
+
+def test_rounds_pair_a_window_of_each_and_stop_at_the_looks():
+    for seed in range(5):
+        found, _ = compared(seed, ratio=1.005)
+        rounds = found.verdict.rounds
+        assert len(found.left) == len(found.again) == len(found.right) == rounds
+        assert rounds in [RULES.contest_rounds * 2**i for i in range(RULES.looks)]
+
+
+def test_slow_kernels_get_the_rounds_that_an_interval_needs():
+    calm = Weather.calm(noise=0.001)
+    found, _ = compared(0, ratio=1.1, seconds=1.0, weather=calm)
+    fewest = 2 * stats.least_for(compare.confidence_of(RULES.looks))
+    assert (found.verdict.word, found.verdict.rounds) == ("SLOW", fewest)
+
+
+def test_orders_are_balanced():
+    """Each arm in each place, and after each other arm, equally often; reverses in pairs."""
+    assert all(set(Counter(place).values()) == {2} for place in zip(*ORDERS, strict=True))
+    after = Counter(pair for o in ORDERS for pair in pairwise(o))
+    assert len(after) == 6 and set(after.values()) == {2}
+    assert all(b == a[::-1] for a, b in zip(ORDERS[::2], ORDERS[1::2], strict=True))
+
+
+def test_a_steady_drift_cancels():
+    """Every window finds the clock 0.05 % slower than the one before."""
+    turn = iter(range(10**6))
+
+    class Sinking:
+        def __init__(self, seconds):
+            self.seconds = seconds
+
+        def begin(self, seconds, least=1):
+            slower = 1.0005 ** next(turn)
+            taken = Window((self.seconds * slower,) * 5, 1500 / slower)
+            return SimpleNamespace(window=lambda: taken)
+
+    found = contest(Sinking(1.0), Sinking(1.0), Sinking(1.02), RULES, now=lambda: 0.0).verdict
+    assert found.time.middle == pytest.approx(1.02, rel=1e-9)
+    assert found.time.high / found.time.low == pytest.approx(1, rel=1e-9)
+
+
+def test_throttled_rounds_are_left_out_and_too_many_of_them_decide_nothing():
+    fine, low = Window((1.0,) * 5, 1500.0), Window((2.0,) * 5, 750.0)
+    slower = Window((1.1,) * 5, 1500.0)
+    right = ([low] * 4 + [slower] * 10) * 3
+    found = judge([fine] * 42, [fine] * 42, right, RULES, 0.01)
+    assert found.word == "SLOW" and found.time.high == pytest.approx(1.1)
+    often = ([low] + [slower] * 2) * 12
+    found = judge([fine] * 36, [fine] * 36, often, RULES, 0.01)
+    assert found.word == "INCONCLUSIVE" and "throttled" in found.why
+
+
+def test_all_looks_together_keep_their_confidence():
+    """Independent windows, ratio exactly 1: how often any of three looks excludes the truth."""
+    rng = np.random.default_rng(11)
+    missed = 0
+    for _ in range(400):
+        sides = [[Window((t,)) for t in np.exp(0.01 * rng.standard_normal(96))] for _ in range(3)]
+        looks = [
+            judge(*(side[: 24 * 2**look] for side in sides), RULES, 0.01).time
+            for look in range(RULES.looks)
+        ]
+        missed += any(not r.low <= 1 <= r.high for r in looks)
+    assert missed / 400 <= 0.05 + 0.02

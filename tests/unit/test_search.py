@@ -1,0 +1,180 @@
+"""Searches: one interface, and replayed on exhaustive tables of one H200."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.search import Replay, Shown, budgets, tables
+from workbench.search import LARGEST, Budget, Point, SearchError, Strategy, search_of
+from workbench.stats import quantile
+
+pytestmark = pytest.mark.unit
+
+PREDICTED = st.one_of(st.floats(1e-6, 1e-3), st.just(math.inf))
+SPACES = st.lists(
+    st.tuples(
+        st.sampled_from(["tiles", "split"]), st.sampled_from([16, 32, 64]), st.sampled_from([2, 4])
+    ),
+    min_size=1, max_size=12, unique=True,
+)  # fmt: skip
+KINDS = pytest.mark.parametrize("strategy", Strategy)
+
+
+@st.composite
+def points(draw):
+    return [
+        Point(f"k{i}", impl, (("block_m", m), ("num_warps", w)), draw(PREDICTED))
+        for i, (impl, m, w) in enumerate(draw(SPACES))
+    ]
+
+
+@KINDS
+@settings(deadline=None, max_examples=25)
+@given(given_points=points(), data=st.data())
+def test_every_point_is_compiled_once_and_measured_once(strategy, given_points, data):
+    """Whatever fails, is a duplicate, or is revised on the way."""
+    search = search_of(strategy, given_points, seed=1)
+    ordered, asked, ready = [], [], []
+    while new := search.order(data.draw(st.integers(1, 4))):
+        ordered += new
+        for point in new:
+            if data.draw(st.booleans()):
+                search.tell(point, None)  # did not compile
+                continue
+            search.revise(point, data.draw(PREDICTED))
+            ready.append(point)
+        if (point := search.ask(ready)) is not None:
+            assert point in ready
+            ready.remove(point)
+            asked.append(point)
+            search.tell(point, data.draw(st.one_of(st.none(), st.floats(1e-6, 1e-3))))
+    assert sorted(p.key for p in ordered) == sorted(p.key for p in given_points)
+    assert len(asked) == len(set(asked))
+    assert search.ask([]) is None
+    assert search.order(1) == []
+
+
+@KINDS
+def test_equal_seeds_give_equal_searches(strategy):
+    rows = tables()["rms_norm", "M=8192 N=8192"]
+
+    def measured():
+        return Replay(rows, strategy, Shown.FULL, seed=5).regrets(range(1, 12))
+
+    assert measured() == measured()
+
+
+def test_exhaustive_goes_by_the_prediction_and_random_by_the_seed():
+    space = [Point(f"k{i}", "tiles", (("block_m", i),), 1e-6 * (i * 7 % 20)) for i in range(20)]
+    by_model = search_of(Strategy.EXHAUSTIVE, space).order(20)
+    assert [p.predicted_s for p in by_model] == sorted(p.predicted_s for p in space)
+    orders = {tuple(search_of(Strategy.RANDOM, space, seed).order(20)) for seed in range(8)}
+    assert len(orders) == 8
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_model_turns_from_a_prediction_that_measuring_refutes(seed):
+    """Predicted the faster the larger the tile is, measured the other way round."""
+    space = [
+        Point(f"k{m}-{n}", "tiles", (("block_m", m), ("block_n", n)), 1e-4 * 0.9 ** (m + n))
+        for m in range(6)
+        for n in range(6)
+    ]
+    search = search_of(Strategy.MODEL, space, seed)
+    ready = search.order(len(space))
+    asked = []
+    while len(asked) < 18:  # by the prediction it would be the last of 36
+        asked.append(search.ask(ready))
+        ready.remove(asked[-1])
+        search.tell(asked[-1], 1e-4 * 1.1 ** sum(v for _, v in asked[-1].knobs))
+    assert asked[0].key == "k5-5"
+    assert "k0-0" in [p.key for p in asked]
+
+
+def test_what_compiling_shows_is_carried_to_neighbours():
+    """All are guessed alike; the small ones spill and the ninth does not."""
+    space = [Point(f"k{m}", "tiles", (("block_m", m),), 1e-5) for m in range(12)]
+    search = search_of(Strategy.MODEL, space)
+    for m, seconds in ((0, 2e-4), (1, 2e-4), (2, 2e-4), (3, 2e-4), (8, 1e-5)):
+        search.revise(space[m], seconds)
+        search.tell(space[m], seconds)
+    assert {p.key for p in search.order(3)} <= {"k6", "k7", "k9", "k10", "k11"}
+
+
+def test_a_space_larger_than_the_surrogate_is_still_gone_through():
+    space = [Point(f"k{i}", "tiles", (("block_m", i),), 1e-6 * (i + 1)) for i in range(LARGEST + 9)]
+    search = search_of(Strategy.MODEL, space)
+    search.order(LARGEST)
+    tail = search.order(100)
+    assert [p.key for p in tail] == [f"k{i}" for i in range(LARGEST, LARGEST + 9)]
+    assert search.ask(tail) == tail[0]
+    search.tell(tail[0], 1e-6)
+    assert search.ask(tail[1:]) == tail[1]
+
+
+# The ten seeds differ in noise and ties alone, for the predictions are fixed: matmul, where a
+# replay takes half a second, has two of them here and all ten in `benchmarks/search.py`.
+SEEDS = {"matmul": range(100, 102)}
+
+
+def test_a_quarter_of_the_measurements_finds_the_best():
+    """In sample: the model's constants and the search's were chosen with these tables in view."""
+    regrets = {
+        (kernel, sizes): [
+            Replay(rows, Strategy.MODEL, Shown.FULL, seed).regrets(budgets(rows, [0.25]))[0]
+            for seed in SEEDS.get(kernel, range(100, 110))
+        ]
+        for (kernel, sizes), rows in tables().items()
+    }
+    assert len(regrets) == 14
+    for table, found in regrets.items():
+        assert quantile(found, 0.5) <= 0.01, table
+        assert quantile(found, 0.9) < 0.02, table
+
+
+def test_the_model_needs_no_prediction_to_beat_chance():
+    rows = tables()["matmul", "M=4096 N=4096 K=4096"]
+
+    def mean(strategy):
+        found = [Replay(rows, strategy, Shown.NONE, s).regrets([80])[0] for s in range(4)]
+        return sum(found) / len(found)
+
+    assert mean(Strategy.MODEL) < mean(Strategy.RANDOM) / 2
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds", "configs"),
+    [
+        ("30s", 30, math.inf),
+        ("2m", 120, math.inf),
+        ("1.5h", 5400, math.inf),
+        ("200", math.inf, 200),
+    ],
+)
+def test_a_budget_is_seconds_or_configs(text, seconds, configs):
+    assert Budget.parse(text) == Budget(seconds, configs)
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**6))
+def test_a_budget_is_spent_when_it_is_reached(most, used):
+    assert Budget.parse(str(most)).spent(1e9, used) == (used >= most)
+    assert Budget.parse(f"{most}s").spent(used, 10**9) == (used >= most)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "0s", "-3", "2.5", "30 s", "1d", "s", "inf", "nan", "1e3"]
+)
+def test_another_budget_is_refused_in_a_sentence(text):
+    with pytest.raises(SearchError, match="write seconds, minutes or hours"):
+        Budget.parse(text)
+
+
+def test_without_optuna_the_sentence_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(SearchError, match=r"pip install kernel-workbench\[search\]"):
+        search_of(Strategy.TPE, [Point("k", "tiles", (("block_m", 16),), 1e-6)])

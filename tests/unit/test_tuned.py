@@ -1,0 +1,634 @@
+"""Tuned configs: the file that keeps them, what of a sweep goes in, and what a launch takes out."""
+
+import ast
+import json
+import logging
+import math
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench import cli, launch, tuned, winners
+from workbench.answer import answer
+from workbench.hardware import DEVICES
+from workbench.record import Record
+from workbench.spec import Spec, Tensor, among, stages, threads, tile
+from workbench.tuned import code, entries_of, merge, remember
+from workbench.winners import Entry, Tuned, TunedError, bucket, changing, read, write
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).parents[2]
+RUN, OUTCOMES = synthetic.matmul()
+VERSIONS = {"torch": "2.11.0", "triton": "3.6.0"}
+SIZES = {"M": 4096, "N": 4096, "K": 4096}
+BASE = entries_of(RUN, OUTCOMES, {"tiles": "aa", "persistent": "bb"})
+
+# Entries
+
+
+def entries():
+    """Entries that collide in their keys, and differ in all else."""
+    days = st.dates().map(lambda d: f"{d.isoformat()}T09:30:00+00:00")
+    return st.builds(
+        Entry,
+        kernel=st.sampled_from(["matmul", "softmax"]),
+        impl=st.sampled_from(["tiles", "rows"]),
+        config=st.dictionaries(st.sampled_from(["block_m", "num_warps"]), st.integers(1, 512)),
+        sizes=st.fixed_dictionaries({"M": st.integers(0, 9), "N": st.sampled_from([1, 1 << 40])}),
+        dtype=st.sampled_from(["bf16", "fp32"]),
+        device=st.sampled_from(["h200", "AMD ünknown"]),
+        torch=st.just("2.11.0"),
+        triton=st.sampled_from(["3.6.0", "3.9.0"]),
+        source=st.just("aa"),
+        predicted=st.booleans(),
+        time_s=st.floats(1e-9, 1e3),
+        low_s=st.none() | st.floats(1e-9, 1e3),
+        high_s=st.none() | st.floats(1e-9, 1e3),
+        regime=st.just("cold, sustained"),
+        protocol=st.just("p"),
+        run=st.just("r"),
+        at=days.filter(lambda at: at > "1970-01-02"),
+        configs=st.integers(1, 999),
+        ties=st.lists(st.dictionaries(st.just("block_m"), st.integers(1, 9)), max_size=2).map(
+            tuple
+        ),
+    )
+
+
+def held(*batches):
+    tuned_ = Tuned()
+    for batch in batches:
+        for entry in batch:
+            tuned_.add(entry)
+    return tuned_.entries
+
+
+@given(st.lists(entries(), max_size=8))
+def test_a_file_gives_back_what_was_written(tmp_path_factory, some):
+    path = tmp_path_factory.mktemp("t") / "tuned.json"
+    kept = held(some)
+    write(path, kept.values())
+    assert Tuned.load(path).entries == kept
+
+
+@given(st.lists(entries(), max_size=6), st.lists(entries(), max_size=6))
+def test_merging_keeps_the_newest_in_any_order(one, other):
+    both = held(one, other)
+    assert both == held(other, one) == held(one, other, one)
+    for entry in (*one, *other):
+        assert winners._epoch(both[entry.key].at) >= winners._epoch(entry.at)
+
+
+def test_there_is_no_file_yet(tmp_path):
+    assert Tuned.load(tmp_path / "tuned.json").entries == {}
+    with pytest.raises(TunedError, match="cannot be read"):
+        read(tmp_path / "tuned.json")
+
+
+# Finding
+
+
+@given(st.integers(1, 1 << 60))
+def test_a_bucket_is_the_nearest_power_of_two_in_ratio(extent):
+    found = bucket({"M": extent})["M"]
+    assert found.bit_count() == 1 and bucket({"M": found}) == {"M": found}
+    assert abs(math.log2(extent) - math.log2(found)) <= 0.5 + 1e-9
+
+
+@given(st.integers(1, 1 << 60), st.integers(1, 1 << 60))
+def test_buckets_keep_the_order(a, b):
+    low, high = sorted((a, b))
+    assert bucket({"M": low})["M"] <= bucket({"M": high})["M"]
+
+
+def found(tuned_, **changed):
+    asked = {
+        "kernel": "matmul", "impl": "tiles", "sizes": SIZES, "dtype": "bf16", "device": "h200",
+        "versions": VERSIONS, "source": "aa",
+    }  # fmt: skip
+    return tuned_.find(**{**asked, **changed})
+
+
+def an_entry(**changed):
+    entry = next(e for e in BASE if e.impl == "tiles")
+    return replace(entry, device="h200", **changed)
+
+
+def test_exact_sizes_come_first_then_the_nearest_of_the_bucket():
+    exact, near = an_entry(), an_entry(sizes={**SIZES, "M": 5000}, time_s=1.0)
+    far = an_entry(sizes={**SIZES, "M": 3000}, time_s=2.0)
+    tuned_ = Tuned({e.key: e for e in (far, near, exact)})
+    assert found(tuned_) == exact
+    assert found(tuned_, sizes={**SIZES, "M": 4900}) == near
+    assert found(tuned_, sizes={**SIZES, "M": 3100}) == far
+    assert found(tuned_, sizes={**SIZES, "M": 8192}) is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"kernel": "softmax"}, {"impl": "persistent"}, {"dtype": "fp16"}, {"device": "h100"},
+        {"versions": {**VERSIONS, "torch": "2.12"}}, {"versions": {**VERSIONS, "triton": "3.7"}},
+        {"source": "ab"}, {"sizes": {"M": 4096, "N": 4096}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_another_question_has_another_answer(changed):
+    entry = an_entry()
+    assert found(Tuned({entry.key: entry})) == entry
+    assert found(Tuned({entry.key: entry}), **changed) is None
+
+
+def test_a_prediction_is_kept_apart_and_never_launched():
+    measured = an_entry()
+    predicted = an_entry(predicted=True, at="2027-01-01T00:00:00+00:00")
+    tuned_ = Tuned(held([measured, predicted]))
+    assert len(tuned_.entries) == 2 and found(tuned_) == measured
+    assert found(Tuned(held([predicted]))) is None
+
+
+# Damage
+
+
+GOOD = {"tuned": 1, "entries": [json.loads(json.dumps(asdict(e))) for e in BASE]}
+
+
+def spoilt(**changed):
+    return {"tuned": 1, "entries": [GOOD["entries"][0], {**GOOD["entries"][0], **changed}]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"", b"{", b"\xff\xfe", b"[" * 100_000, b"1" * 9999, b"[]", b'{"tuned": 1}',
+        b'{"tuned": 2, "entries": []}', b'{"tuned": 1, "entries": [3]}',
+        *(json.dumps(spoilt(**changed)).encode() for changed in (
+            {"config": {"block_m": "12"}}, {"config": {"block_m": True}}, {"config": None},
+            {"config": {"x) or exit(": 1}}, {"sizes": {"M": -1}}, {"sizes": {"M": 1.5}},
+            {"time_s": 0.0}, {"time_s": float("inf")}, {"time_s": None}, {"low_s": "x"},
+            {"at": "yesterday"}, {"at": 3}, {"predicted": "no"}, {"configs": None},
+            {"run": "line\nbreak"}, {"ties": [1]}, {"kernel": 1},
+        )),
+    ],
+    ids=lambda content: content[-60:],
+)  # fmt: skip
+def test_a_bad_file_is_one_sentence_and_stays_as_it_is(tmp_path, content):
+    path, mine = tmp_path / "bad.json", tmp_path / "mine.json"
+    path.write_bytes(content)
+    write(mine, BASE)
+    for change in (lambda: merge(path, mine), lambda: remember_in(path)):
+        with pytest.raises(TunedError) as told:
+            change()
+        assert str(path) in str(told.value) and "\n" not in str(told.value)
+    assert path.read_bytes() == content and read(mine) == BASE
+
+
+def remember_in(path):
+    return remember(RUN, OUTCOMES, a_spec(), path)
+
+
+@pytest.mark.parametrize("name", [f for f in asdict(BASE[0]) if f != "ties"])
+def test_an_entry_must_be_whole(tmp_path, name):
+    path = tmp_path / "t.json"
+    entry = {k: v for k, v in GOOD["entries"][0].items() if k != name}
+    path.write_text(json.dumps({"tuned": 1, "entries": [entry]}))
+    with pytest.raises(TunedError, match=f"`{name}`"):
+        read(path)
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TunedError, match="cannot be written"):
+        remember_in(tmp_path / "file" / "tuned.json")
+
+
+def test_nothing_is_written_after_an_exception(tmp_path):
+    path = tmp_path / "t.json"
+    with pytest.raises(ZeroDivisionError), changing(path) as tuned_:
+        tuned_.add(BASE[0])
+        raise ZeroDivisionError
+    assert not path.exists()
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
+    with changing(tmp_path / "link.json") as tuned_:
+        tuned_.add(BASE[0])
+    assert (tmp_path / "link.json").is_symlink() and read(tmp_path / "real.json") == [BASE[0]]
+
+
+def add_some(path, number):
+    for i in range(10):
+        with changing(path) as tuned_:
+            tuned_.add(replace(BASE[0], sizes={"M": 100 * number + i}))
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path):
+    path, context = tmp_path / "t.json", multiprocessing.get_context("fork")
+    workers = [context.Process(target=add_some, args=(path, n)) for n in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert len(read(path)) == 40
+
+
+WRITER = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+from workbench.winners import changing, read
+path, n = Path(sys.argv[1]), 0
+base = read(path)[0]
+while True:
+    n += 1
+    with changing(path) as tuned:
+        tuned.add(replace(base, sizes={"M": n % 500 + 1}, configs=n))
+    print(n, flush=True)
+"""
+
+
+def test_kill_9_never_leaves_half_a_file(tmp_path):
+    path = tmp_path / "t.json"
+    write(path, BASE)
+    for attempt in range(4):
+        child = subprocess.Popen(
+            [sys.executable, "-c", WRITER, path], cwd=ROOT, stdout=subprocess.PIPE
+        )
+        assert child.stdout.readline()
+        time.sleep(0.011 * attempt)
+        os.kill(child.pid, signal.SIGKILL)
+        child.communicate()
+        assert read(path)
+    with changing(path) as tuned_:  # the dead writer's lock is gone
+        tuned_.add(BASE[0])
+
+
+# From a sweep
+
+
+def test_each_impl_of_a_measured_run_has_its_own_winner():
+    assert [e.impl for e in BASE] == ["persistent", "tiles"]
+    whole = answer(RUN, OUTCOMES).winner
+    best = next(e for e in BASE if e.impl == whole.case.impl)
+    assert best.config == whole.case.config and best.time_s == whole.time_s
+    for e in BASE:
+        finals = [
+            o for o in OUTCOMES
+            if isinstance(o, Record) and o.phase == "final" and o.case.impl == e.impl
+        ]  # fmt: skip
+        assert e.config in [dict(o.case.config) for o in finals]
+        assert e.low_s <= e.time_s <= e.high_s and e.regime.startswith("cold, ")
+        assert (e.torch, e.triton, e.device) == ("2.11.0", "3.6.0", RUN.device)
+
+
+def test_screens_alone_are_no_answer():
+    assert entries_of(*synthetic.matmul(finals=False), {}) == []
+    assert entries_of(*synthetic.empty(), {}) == entries_of(*synthetic.all_failed(), {}) == []
+
+
+def test_a_predicted_winner_is_marked_and_has_no_interval():
+    made = entries_of(*synthetic.matmul(predicted=True), {})
+    assert made and all(e.predicted and e.low_s is None and e.regime == "" for e in made)
+
+
+def test_a_default_alone_in_the_final_is_no_winner_unless_it_was_the_fastest():
+    screens = [
+        o for o in OUTCOMES
+        if isinstance(o, Record) and o.phase == "screen" and o.case.impl == "persistent"
+    ]  # fmt: skip
+    ranked = sorted(screens, key=lambda o: o.time_s)
+    for default, expected in ((ranked[-1], 0), (ranked[0], 1)):
+        marked = [replace(o, default=o is default) for o in screens]
+        final = replace(default, phase="final", default=True)
+        assert len(entries_of(RUN, [*marked, final], {})) == expected
+
+
+def test_a_narrower_sweep_does_not_hide_a_better_config(tmp_path):
+    path = tmp_path / "t.json"
+    first = {e.impl: e for e in remember_in(path)}
+    assert {e.key: e for e in read(path)} == {e.key: e for e in first.values()}
+    slow = [
+        replace(o, at="2027-01-01T00:00:00+00:00", timing=synthetic.measured(o.time_s * 3))
+        for o in OUTCOMES
+        if isinstance(o, Record) and o.phase == "final"
+    ]
+    assert remember(RUN, slow, a_spec(), path) == []
+    assert {e.impl: e for e in read(path)} == first
+    wide = [replace(o, timing=synthetic.measured(o.time_s * 3)) if isinstance(o, Record) else o
+            for o in OUTCOMES]  # fmt: skip
+    later = [replace(o, at="2027-01-01T00:00:00+00:00") for o in wide]
+    assert len(remember(RUN, later, a_spec(), path)) == 2  # as wide: things have changed
+
+
+# Launching
+
+
+@dataclass(frozen=True)
+class Tiles:
+    block_m: int = tile(16, 256, default=32)
+    num_warps: int = threads(4, 8, default=4)
+    num_stages: int = stages(2, 4, default=3)
+    group_m: int = among(1, 8, default=8)
+
+
+def a_spec():
+    return Spec(
+        name="matmul",
+        inputs={
+            "a": Tensor("M K"), "b": Tensor("K N"), "bias": Tensor("1 N", dtype="fp32"),
+        },
+        outputs={"c": Tensor("M N")},
+        reference=lambda a, b, bias: a,
+        flops=lambda M, N, K: M * N * K,
+        check=[SIZES],
+        bench=[SIZES],
+    )  # fmt: skip
+
+
+def an_impl(**said):
+    return a_spec().impl(Tiles, name="tiles", **said)(lambda *inputs, config: config)
+
+
+def tensors(m=64, n=128, k=32, dtype="bf16", kind="cuda"):
+    """What a launch looks at of its inputs."""
+    torch = pytest.importorskip("torch")
+    names = {"bf16": torch.bfloat16, "fp32": torch.float32, "complex": torch.complex64}
+    shapes = ((m, k), (k, n), (1, n))
+    return [
+        SimpleNamespace(
+            shape=shape, dtype=names["fp32" if i == 2 else dtype], device=torch.device(kind, 0)
+        )
+        for i, shape in enumerate(shapes)
+    ]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A machine with an H200 and an empty file of tuned configs."""
+    monkeypatch.setattr("workbench.winners.LOOKED_UP", [])
+    monkeypatch.setattr(launch, "LOOKED_UP", winners.LOOKED_UP)
+    monkeypatch.setattr(launch, "_device", lambda place: DEVICES["h200"])
+    monkeypatch.setattr(launch, "_versions", lambda: VERSIONS)
+    monkeypatch.setattr("workbench.dsl.INTERPRETED", False)
+    monkeypatch.setattr(tuned, "default_path", lambda: tmp_path / "tuned.json")
+    return tmp_path / "tuned.json"
+
+
+BEST = {"block_m": 256, "num_warps": 8, "num_stages": 2, "group_m": 1}
+
+
+def keep(path, impl, **changed):
+    said = {"sizes": {"M": 64, "N": 128, "K": 32}, "config": BEST, **changed}
+    with changing(path) as tuned_:
+        tuned_.add(an_entry(source=tuned.source_of(impl), **said))
+
+
+def test_a_launch_without_a_config_uses_the_tuned_one_and_says_so_once(here, caplog):
+    caplog.set_level(logging.INFO, "workbench")
+    impl = an_impl()
+    keep(here, impl)
+    for _ in range(3):
+        assert impl(*tensors()) == Tiles(**BEST)
+    assert caplog.messages == [
+        "matmul.tiles: block_m 256, 8 warps, 2 stages, group_m 1; "
+        "tuned 2026-11-21 on h200 for M=64,N=128,K=32"
+    ]
+    assert impl(*tensors(m=70)) == Tiles(**BEST)
+    assert caplog.messages[-1].endswith("M=64,N=128,K=32, the nearest to M=70,N=128,K=32")
+
+
+def test_a_config_that_is_given_is_used(here, caplog):
+    caplog.set_level(logging.INFO, "workbench")
+    impl = an_impl()
+    keep(here, impl)
+    assert impl(*tensors(), config=Tiles(16)) == Tiles(16)
+    assert not caplog.records and not impl.chosen
+
+
+def test_a_library_takes_no_config(here):
+    library = a_spec().impl(backend="torch", name="torch")(lambda *inputs: "c")
+    assert library(*tensors()) == "c" and not library.chosen
+
+
+@pytest.mark.parametrize("kind", ["cpu", "meta"])
+def test_without_a_gpu_it_is_the_default_in_silence(here, caplog, kind):
+    caplog.set_level(logging.INFO, "workbench")
+    impl = an_impl()
+    keep(here, impl)
+    assert impl(*tensors(kind=kind)) == impl(1, 2) == impl() == Tiles()
+    assert not caplog.records
+
+
+def test_the_interpreter_takes_the_default_in_silence(here, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "workbench")
+    monkeypatch.setattr("workbench.dsl.INTERPRETED", True)
+    impl = an_impl()
+    keep(here, impl)
+    assert impl(*tensors()) == Tiles() and not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({}, "nothing tuned for M=64,N=128,K=32 in bf16 on h200"),
+        ({"m": 65}, "nothing tuned for M=65"),
+        ({"dtype": "complex"}, "do not say which dtype"),
+    ],
+)
+def test_without_an_entry_it_is_the_devices_default(here, caplog, changed, why):
+    caplog.set_level(logging.INFO, "workbench")
+    impl = an_impl(defaults={"sm_90": Tiles(64)})
+    keep(here, impl, dtype="fp32")
+    assert impl(*tensors(**changed)) == Tiles(64)
+    assert "; the default; " in caplog.text and why in caplog.text
+
+
+def test_sizes_that_contradict_the_spec_leave_the_default(here, caplog):
+    caplog.set_level(logging.INFO, "workbench")
+    impl, made = an_impl(), tensors()
+    keep(here, impl)
+    made[1].shape = (33, 128)
+    assert impl(*made) == Tiles() and "which sizes" in caplog.text
+    assert impl(*tensors()[:2]) == Tiles()  # too few
+    assert launch.sizes_of(impl.spec, tensors()) == {"M": 64, "K": 32, "N": 128}
+
+
+@given(st.fixed_dictionaries({axis: st.integers(0, 9999) for axis in "MNK"}))
+def test_sizes_come_back_from_the_shapes_that_they_give(sizes):
+    spec = a_spec()
+    shaped = [SimpleNamespace(shape=t.shape(sizes)) for t in spec.inputs.values()]
+    assert launch.sizes_of(spec, shaped) == sizes
+    hidden = replace(spec, outputs={"c": Tensor("M N H")})
+    assert launch.sizes_of(hidden, shaped) is None
+
+
+def refuse_large(config, limits, *, itemsize, M, N, K):
+    return f"{itemsize} bytes times {config.block_m} are too many" if config.block_m > 64 else None
+
+
+def broken(config, limits, **at):
+    raise KeyError("ours")
+
+
+@pytest.mark.parametrize(
+    ("config", "refuse", "why"),
+    [
+        (BEST, refuse_large, "is refused: 2 bytes times 256 are too many"),
+        (BEST, broken, "`refuse` failed (KeyError"),
+        ({"block_m": 64}, None, "its fields are not those of Tiles"),
+        ({**BEST, "more": 1}, None, "its fields are not those of Tiles"),
+    ],
+)
+def test_a_tuned_config_that_cannot_run_leaves_the_default(here, caplog, config, refuse, why):
+    caplog.set_level(logging.INFO, "workbench")
+    impl = an_impl(**({"refuse": refuse} if refuse else {}))
+    keep(here, impl, config=config)
+    assert impl(*tensors()) == Tiles() and why in caplog.text
+
+
+def test_a_damaged_file_is_a_warning_and_the_default(here, caplog):
+    here.write_text("{")
+    assert an_impl()(*tensors()) == Tiles()
+    (told,) = caplog.records
+    assert told.levelname == "WARNING" and "is not JSON" in told.getMessage()
+
+
+def test_what_this_process_writes_is_used_at_once(here):
+    impl = an_impl()
+    assert impl(*tensors()) == Tiles()
+    keep(here, impl)
+    assert impl(*tensors()) == Tiles(**BEST)
+
+
+def test_a_program_with_ever_new_shapes_keeps_few(here, monkeypatch):
+    monkeypatch.setattr(launch, "MOST", 5)
+    impl = an_impl()
+    for m in range(1, 40):
+        impl(*tensors(m=m))
+    assert len(impl.chosen) <= 5 and len(winners.LOOKED_UP) == 1
+
+
+def test_a_copy_of_an_impl_chooses_for_itself(here):
+    impl = an_impl()
+    impl(*tensors())
+    assert impl.chosen and not replace(impl, name="other").chosen
+
+
+SAYS = """
+import logging, sys
+from types import SimpleNamespace
+from workbench import launch
+impl = SimpleNamespace(title="matmul.tiles")
+{before}
+launch._told(impl, SimpleNamespace(block_m=16), "tuned")
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "lines"),
+    [
+        ("", 1),
+        ("logging.getLogger('workbench').setLevel('WARNING')", 0),
+        ("logging.basicConfig()", 0),
+        ("logging.basicConfig(level='INFO')", 1),
+        ("launch._told(impl, SimpleNamespace(), 'x'); logging.basicConfig(level='INFO')", 2),
+    ],
+)
+def test_the_line_goes_to_standard_error_unless_logging_was_set_up(before, lines):
+    done = subprocess.run(
+        [sys.executable, "-c", SAYS.format(before=before)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "" and len(done.stderr.splitlines()) == lines
+
+
+# The command
+
+
+def told(capsys, *arguments):
+    code_ = cli.main(["tuned", *map(str, arguments)])
+    said = capsys.readouterr()
+    return code_, said.out + said.err
+
+
+@pytest.fixture
+def filled(tmp_path):
+    path = tmp_path / "t.json"
+    write(path, BASE)
+    return path
+
+
+def test_the_list_shows_all_that_an_entry_was_found_for(filled, capsys):
+    code_, said = told(capsys, "--file", filled)
+    assert code_ == 0
+    for word in ("matmul.tiles", "M=4096 N=4096 K=4096", "bf16", RUN.device, "triton 3.6.0",
+                 "2026-11-21", "8w"):  # fmt: skip
+        assert word in said
+    assert "Nothing is tuned" in told(capsys, "softmax", "--file", filled)[1]
+
+
+def test_export_and_import_are_inverse(filled, tmp_path, capsys):
+    there, mine = tmp_path / "there.json", tmp_path / "mine.json"
+    assert told(capsys, "matmul", "--impl", "tiles", "--file", filled, "--export", there)[0] == 0
+    assert told(capsys, "--import", there, "--file", mine)[1].startswith("1 of 1 entries")
+    assert told(capsys, "--import", there, "--file", mine)[1].startswith("0 of 1 entries")
+    assert read(mine) == [e for e in BASE if e.impl == "tiles"]
+
+
+def test_forgetting_needs_a_name_and_drops_what_is_listed(filled, capsys):
+    code_, said = told(capsys, "--file", filled, "--forget")
+    assert code_ == 2 and "--forget needs a kernel" in said and len(read(filled)) == len(BASE)
+    told(capsys, "matmul", "--impl", "tiles", "--file", filled, "--forget")
+    assert read(filled) == [e for e in BASE if e.impl != "tiles"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--code", "matmul", "--forget"], "are two things"),
+        (["--import", "x.json", "matmul"], "takes a file whole"),
+        (["--import", "no.json"], "no.json cannot be read"),
+        (["--export", "{file}"], "the file of tuned configs itself"),
+        (["--export", "/no/such/x.json"], "/no/such/x.json cannot be written"),
+    ],
+)
+def test_mistakes_are_one_sentence(filled, capsys, arguments, words):
+    arguments = [a.format(file=filled) for a in arguments]
+    code_, said = told(capsys, *arguments, "--file", filled)
+    assert code_ == 2 and words in said and said.startswith("error: ") and said.count("\n") == 1
+    assert read(filled) == BASE
+
+
+@given(st.lists(entries(), min_size=1, max_size=6))
+def test_printed_code_is_python_and_names_every_config(some):
+    kept = list(held(some).values())
+    lists = [node.value.elts for node in ast.parse(code(kept)).body]
+    assert len(lists) == len({(e.kernel, e.impl) for e in kept})
+    calls = [ast.unparse(call) for elements in lists for call in elements]
+    for e in kept:
+        meta = {k.upper(): v for k, v in e.config.items() if k != "num_warps"}
+        warps = f", num_warps={e.config['num_warps']}" if "num_warps" in e.config else ""
+        assert f"triton.Config({meta}{warps})" in calls
+
+
+def test_printed_code_makes_configs_of_triton(filled, capsys):
+    triton = pytest.importorskip("triton")
+    _, said = told(capsys, "matmul", "--impl", "tiles", "--file", filled, "--code")
+    scope = {"triton": triton}
+    exec(said, scope)
+    (made,), best = scope["matmul_tiles"], next(e for e in BASE if e.impl == "tiles").config
+    assert made.num_warps == best["num_warps"] and made.num_stages == best["num_stages"]
+    assert made.kwargs == {k.upper(): v for k, v in best.items() if k.startswith("block_")}

@@ -1,0 +1,222 @@
+"""Other commits beside the user's files: where they lie, that they go, that nothing else moves."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workbench import catalog
+from workbench.worktree import WORKING, Repository, WorktreeError, Worktrees
+
+pytestmark = pytest.mark.unit
+
+KERNEL = '''"""A kernel that nothing runs."""
+
+from dataclasses import dataclass
+
+from scale import FACTOR
+from workbench.spec import Spec, Tensor, threads
+
+toy = Spec(
+    name="toy", inputs={"x": Tensor("N")}, outputs={"y": Tensor("N")}, reference=lambda x: x,
+    flops=lambda N: N, check=[{"N": 7}], bench=[{"N": 1024}],
+)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    num_warps: int = threads(1, 8, default=FACTOR)
+
+
+@toy.impl(Blocks)
+def blocks(x, *, config):
+    raise NotImplementedError
+'''
+
+
+def git(folder, *words):
+    name = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    done = subprocess.run(
+        ["git", "-C", str(folder), *name, *words], capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def snapshot(folder):
+    """All that git and the user's files are, but for what git keeps of worktrees."""
+    files = {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and "worktrees" not in p.parts
+    }
+    return files, git(folder, "worktree", "list", "--porcelain"), git(folder, "branch", "-a")
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Two commits of a kernel and the module beside it, and a change that is not committed."""
+    folder = tmp_path / "user's own"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    (folder / "toy.py").write_text(KERNEL)
+    for factor in (1, 2):
+        (folder / "scale.py").write_text(f"FACTOR = {factor}\n")
+        git(folder, "add", ".")
+        git(folder, "commit", "-q", "-m", f"{factor}")
+    (folder / "scale.py").write_text("FACTOR = 4\n")
+    (folder / "staged.py").write_text("pass\n")
+    git(folder, "add", "staged.py")
+    return folder
+
+
+def test_a_revision_lies_elsewhere_and_goes_again(place):
+    before = snapshot(place)
+    with Worktrees(Repository.of(place)) as trees:
+        old = trees.at("HEAD~1")
+        assert (old / "scale.py").read_text() == "FACTOR = 1\n"
+        assert trees.at(git(place, "rev-parse", "HEAD~1").strip()) == old
+        assert place not in old.parents
+        assert trees.at(WORKING) == place.resolve()
+        assert trees.file("HEAD", Path("staged.py")) is None
+    assert not old.exists() and not old.parent.exists()
+    assert snapshot(place) == before
+
+
+def test_an_error_inside_leaves_nothing_either(place):
+    before = snapshot(place)
+    with pytest.raises(KeyError), Worktrees(Repository.of(place)) as trees:
+        old = trees.at("HEAD")
+        raise KeyError
+    assert not old.exists() and snapshot(place) == before
+
+
+def test_a_checkout_that_was_cut_short_goes_too(place, monkeypatch):
+    def half(self, revision):
+        path = Worktrees.at(self, revision)
+        (path / ".git").unlink()  # git no longer takes it for a worktree
+        return path
+
+    before = snapshot(place)
+    with Worktrees(Repository.of(place)) as trees:
+        old = half(trees, "HEAD")
+    assert not old.exists() and snapshot(place) == before
+
+
+def test_ctrl_c_leaves_nothing(place):
+    before = snapshot(place)
+    code = (
+        "import sys, time\nfrom pathlib import Path\n"
+        "from workbench.worktree import Repository, Worktrees\n"
+        "with Worktrees(Repository.of(Path(sys.argv[1]))) as trees:\n"
+        "    print(trees.at('HEAD'), flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(place)], stdout=subprocess.PIPE, text=True,
+        stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[2], start_new_session=True,
+    )  # fmt: skip
+    old = Path(child.stdout.readline().strip())
+    assert old.is_dir()
+    os.killpg(child.pid, signal.SIGINT)
+    child.wait(30)
+    assert not old.exists() and snapshot(place) == before
+
+
+def test_inside_a_git_hook_the_users_index_stays_his(place, monkeypatch):
+    monkeypatch.setenv("GIT_INDEX_FILE", str(place / ".git" / "index"))
+    monkeypatch.setenv("GIT_DIR", str(place / ".git"))
+    index = (place / ".git" / "index").read_bytes()
+    with Worktrees(Repository.of(place)) as trees:
+        assert (trees.at("HEAD~1") / "scale.py").read_text() == "FACTOR = 1\n"
+        assert (place / ".git" / "index").read_bytes() == index
+    assert (place / ".git" / "index").read_bytes() == index
+
+
+def test_hooks_of_the_repository_are_not_run(place):
+    hook = place / ".git" / "hooks" / "post-checkout"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\ntouch hooked\n")
+    hook.chmod(0o755)
+    with Worktrees(Repository.of(place)) as trees:
+        assert not (trees.at("HEAD") / "hooked").exists()
+
+
+@pytest.mark.parametrize("revision", ["no-such", "--help", "HEAD:toy.py", "HEAD^{tree}", ""])
+def test_what_is_no_commit_is_said_to_be_none(place, revision):
+    repository = Repository.of(place)
+    assert repository.commit(revision) is None
+    with pytest.raises(WorktreeError, match="names no commit"):
+        repository.known(revision)
+
+
+def test_a_folder_without_git_is_told(tmp_path):
+    with pytest.raises(WorktreeError, match="no git repository"):
+        Repository.of(tmp_path)
+
+
+def test_a_file_elsewhere_is_told(place, tmp_path):
+    with pytest.raises(WorktreeError, match="outside"):
+        Repository.of(place).within(tmp_path / "other.py")
+
+
+def test_what_changed_is_what_differs_and_what_is_new(place):
+    (place / "new.py").write_text("pass\n")
+    (place / "notes.txt").write_text("no Python\n")
+    changed = {str(p) for p in Repository.of(place).changed_since("HEAD")}
+    assert changed == {"scale.py", "staged.py", "new.py"}
+    (place / "toy.py").unlink()
+    assert Path("toy.py") not in Repository.of(place).changed_since("HEAD"), "it is gone"
+
+
+# Two versions in one process
+
+
+@pytest.fixture
+def standing_there(place, monkeypatch):
+    """As a user stands in his repository, whose modules are then found from there."""
+    monkeypatch.syspath_prepend(str(place))
+    modules = set(sys.modules)
+    yield place
+    for name in set(sys.modules) - modules:
+        if "scale" in name or "toy" in name:
+            del sys.modules[name]
+
+
+def warps(spec):
+    return spec.impls[0].config().num_warps
+
+
+@pytest.mark.parametrize("order", [("HEAD~1", "HEAD", WORKING), (WORKING, "HEAD~1", "HEAD")])
+def test_each_version_has_the_modules_of_its_own_checkout(standing_there, order):
+    expected = {"HEAD~1": 1, "HEAD": 2, WORKING: 4}
+    path = list(sys.path)
+    with Worktrees(Repository.of(standing_there)) as trees:
+        specs = {r: catalog.version_of(trees.file(r, Path("toy.py"))) for r in order}
+        assert {r: warps(s) for r, s in specs.items()} == expected
+        assert warps(catalog.version_of(trees.file("HEAD", Path("toy.py")))) == 2
+    assert sys.path == path
+
+
+def test_a_package_of_folders_alone_is_of_its_checkout_too(standing_there):
+    place = standing_there
+    for factor in (8, 1):
+        (place / "parts").mkdir(exist_ok=True)
+        (place / "parts" / "scale_it.py").write_text(f"FACTOR = {factor}\n")
+        text = KERNEL.replace("from scale import FACTOR", "from parts.scale_it import FACTOR")
+        (place / "toy.py").write_text(text)
+        git(place, "add", ".")
+        git(place, "commit", "-q", "-m", "parts")
+    with Worktrees(Repository.of(place)) as trees:
+        assert warps(catalog.version_of(trees.file("HEAD", Path("toy.py")))) == 1
+        assert warps(catalog.version_of(trees.file("HEAD~1", Path("toy.py")))) == 8
+
+
+def test_the_workbench_itself_is_never_loaded_twice(standing_there):
+    from workbench import spec
+
+    with Worktrees(Repository.of(standing_there)) as trees:
+        found = catalog.version_of(trees.file("HEAD", Path("toy.py")))
+    assert isinstance(found, spec.Spec) and sys.modules["workbench.spec"] is spec

@@ -1,0 +1,284 @@
+"""The pages of comparisons and measurements in a real browser: opened from a file, offline."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic
+from playwright.sync_api import sync_playwright
+
+from workbench import stats
+from workbench.compare import verdict
+from workbench.record import (
+    Case,
+    Comparison,
+    Failure,
+    Measured,
+    Outcome,
+    Predicted,
+    Ratio,
+    Record,
+    Run,
+)
+from workbench.report import write_page
+from workbench.reports.compare import page as compare_page
+from workbench.reports.measure import page as measure_page
+
+pytestmark = pytest.mark.web
+
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+if BROWSER is None:
+    pytest.skip("no Chromium on PATH: the pages were not opened", allow_module_level=True)
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+         "--disable-background-networking", "--disable-sync"]  # fmt: skip
+SIZES = {"M": 4096, "N": 4096, "K": 4096}
+CONFIG = {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8, "num_stages": 3}
+Open = Callable[..., Any]
+
+
+def interleaved(times_s: Sequence[float], seed: int = 0, rounds: int = 24) -> list[Measured]:
+    """Windows of sides that share a clock which wanders by 5 %."""
+    dice = random.Random(seed)
+    windows: list[list[list[float]]] = [[] for _ in times_s]
+    mhz: list[list[float]] = [[] for _ in times_s]
+    clock = 1500.0
+    for _ in range(rounds):
+        for side, time_s in enumerate(times_s):
+            clock = min(1600.0, max(1400.0, clock + dice.gauss(0, 25)))
+            mhz[side].append(clock)
+            took = [time_s * 1500 / clock * (1 + abs(dice.gauss(0, 0.002))) for _ in range(12)]
+            windows[side].append(took)
+    return [_measured(w, f) for w, f in zip(windows, mhz, strict=True)]
+
+
+def _measured(windows: Sequence[Sequence[float]], mhz: Sequence[float]) -> Measured:
+    samples = tuple(s for window in windows for s in window)
+    low, high = stats.median_interval(samples)
+    return Measured(
+        stats.median(samples), low, high, samples, "cold", "events", "p2-3f2a91", len(windows),
+        stats.median(mhz), 51.0, 640.0, "sustained", tuple(len(w) for w in windows), tuple(mhz),
+    )  # fmt: skip
+
+
+def run(engine: str, name: str, predicted: bool = False) -> Run:
+    made, _ = synthetic.matmul(predicted=predicted)
+    command = f"python -m workbench.{engine} matmul"
+    return replace(made, engine=engine, name=name, command=command, sizes={}, vary=(), tune=())
+
+
+def record(of: Run, key: str, timing: Any, phase: Any, sizes: Any = SIZES, **case: Any) -> Record:
+    asked = {"kernel": "matmul", "impl": "tiles", "backend": "triton", "config": CONFIG, **case}
+    made = Case(**asked, sizes=sizes, dtype="bf16", device=of.device)
+    m, n, k = sizes["M"], sizes["N"], sizes["K"]
+    bytes_ = 2 * (m * k + k * n + m * n)
+    return Record(made, key, of.id, of.started, phase, timing, 2 * m * n * k, bytes_, "gpu", 0.2)
+
+
+def bout(
+    of: Run, by: float, n: int = 0, sizes: Any = SIZES
+) -> tuple[list[Outcome], list[Comparison]]:
+    """The right side takes `by` times as long."""
+    timings = interleaved([206e-6, 206e-6 * by], n)
+    sides: list[Outcome] = [
+        record(of, f"{place}{n}", t, "compare", sizes)
+        for place, t in zip(("left", "right"), timings, strict=True)
+    ]
+    ratio = Ratio(by, by * 0.998, by * 1.002)
+    found = verdict(ratio, ratio, 0.01, 0.003, 24)
+    names = ("tiles at HEAD~1", "tiles at WORKING")
+    told = Comparison(of.id, of.started, "matmul", sizes, "bf16", *names, f"left{n}", f"right{n}",
+                      found, 3)  # fmt: skip
+    return sides, [told]
+
+
+def slow() -> str:
+    of = run("compare", "versions")
+    return compare_page(of, *bout(of, 1.02))
+
+
+def failed() -> str:
+    of = run("compare", "versions")
+    (left, right), (told,) = bout(of, 1.0)
+    why = "wrong at y[3, 5]: 0.5 where 0.25 is right, 31 tolerances off"
+    broken = Failure(right.case, right.key, of.id, of.started, "check", why)
+    return compare_page(of, [left, broken], [replace(told, verdict=None)])
+
+
+def suite() -> str:
+    of = run("gate", "main")
+    outcomes: list[Outcome] = []
+    told: list[Comparison] = []
+    for n, by in enumerate((1.0, 1.03, 0.96, 1.0101)):
+        sides, found = bout(of, by, n, {**SIZES, "M": 1024 << n})
+        outcomes, told = outcomes + sides, told + found
+    return compare_page(of, outcomes, told)
+
+
+def measured() -> str:
+    of = run("measure", "tiles, persistent")
+    outcomes: list[Outcome] = []
+    for n, m in enumerate((1024, 4096)):
+        sizes = {**SIZES, "M": m}
+        base = 206e-6 * m / 4096
+        names = (("tiles", "triton", CONFIG), ("persistent", "triton", CONFIG),
+                 ("torch", "torch", {}))  # fmt: skip
+        for phase, by in (("final", 1.0), ("hot", 0.93)):
+            timings = interleaved([base * by, base * by * 1.01, base * by * 0.99], n)
+            outcomes += [
+                record(of, f"{i}{m}", replace(t, regime="hot" if phase == "hot" else "cold"),
+                       phase, sizes, impl=i, backend=b, config=c)
+                for (i, b, c), t in zip(names, timings, strict=True)
+            ]  # fmt: skip
+    case = Case("matmul", "split", "triton", {"block_m": 64}, SIZES, "bf16", of.device)
+    outcomes.append(Failure(case, "f", of.id, of.started, "compile", "PassManager::run failed"))
+    return measure_page(of, outcomes)
+
+
+def predicted() -> str:
+    of = run("measure", "tiles", predicted=True)
+    timing = Predicted(210e-6, "analytic-1", 190e-6, 30e-6, 60e-6, 8e-6, 2e-6, "compute")
+    return measure_page(of, [record(of, "p", timing, "predict")])
+
+
+MAKERS = {"slow": slow, "failed": failed, "suite": suite, "measured": measured,
+          "predicted": predicted, "nothing": lambda: measure_page(run("measure", "tiles"), []),
+          "no bout": lambda: compare_page(run("compare", "impls"), [], [])}  # fmt: skip
+
+# Text in figures against the page, and all other text against what lies under it.
+CONTRAST = """() => {
+  const parse = (text) => { const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+    return [r, g, b, a]; };
+  const light = ([r, g, b]) => { const [x, y, z] = [r, g, b].map((v) => { v /= 255;
+      return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z; };
+  const ground = (element) => { for (let e = element; e; e = e.parentElement) {
+      const colour = parse(getComputedStyle(e).backgroundColor); if (colour[3] > 0.5) return colour;
+    } return [255, 255, 255, 1]; };
+  const poor = []; let seen = 0;
+  for (const e of document.querySelectorAll("body *")) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || ["STYLE", "TITLE"].includes(e.tagName.toUpperCase())) continue;
+    if (!e.getClientRects().length) continue;
+    const style = getComputedStyle(e);
+    const ink = light(parse(e.localName === "text" ? style.fill : style.color));
+    const under = light(ground(e));
+    const ratio = (Math.max(ink, under) + 0.05) / (Math.min(ink, under) + 0.05);
+    seen++;
+    if (ratio < 4.5) poor.push(`${ratio.toFixed(2)} ${e.localName} ${e.textContent.slice(0, 40)}`);
+  }
+  return [seen, poor.slice(0, 10)];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for all tests of this file."""
+    with sync_playwright() as running:
+        chromium = running.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One page on disk of each kind."""
+    folder = tmp_path_factory.mktemp("pages")
+    return {name: write_page(folder / f"{name}.html", make()) for name, make in MAKERS.items()}
+
+
+@pytest.fixture
+def show(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
+    """Opens a page offline, and afterwards asserts that it was silent and asked for nothing."""
+    contexts, complaints = [], []
+
+    def opened(name: str, width: int = 1280, scheme: str = "light") -> Any:
+        context = browser.new_context(
+            viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce"
+        )
+        context.set_offline(True)
+        contexts.append(context)
+        tab = context.new_page()
+        tab.on("console", lambda message: complaints.append(message.text))
+        tab.on("pageerror", lambda error: complaints.append(str(error)))
+        tab.on(
+            "request",
+            lambda asked: (
+                None if asked.url.startswith(("file:", "data:")) else complaints.append(asked.url)
+            ),
+        )
+        tab.goto(files[name].as_uri())
+        return tab
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_legible(show: Open, name: str, scheme: str) -> None:
+    tab = show(name, scheme=scheme)
+    tab.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+    seen, poor = tab.evaluate(CONTRAST)
+    assert seen > 20 and poor == []
+    dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    assert dark == (scheme == "dark")
+
+
+@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("width", [1280, 400])
+def test_nothing_overflows_sideways(show: Open, name: str, width: int) -> None:
+    tab = show(name, width=width)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_word_comes_first_and_the_sides_are_in_order(show: Open) -> None:
+    tab = show("slow")
+    assert tab.inner_text("#answer").startswith("SLOW")
+    names = tab.locator("table.data tbody td:first-child").all_inner_texts()
+    assert [n.strip() for n in names] == ["tiles at HEAD~1", "tiles at WORKING"]
+    labels = tab.eval_on_selector_all("svg.figure", "all => all.map(f => f.ariaLabel)")
+    assert [label.split(" ")[0] for label in labels] == ["Samples", "Ratio", "Ratio", "SM"]
+
+
+def test_a_side_that_failed_says_why_and_nothing_is_drawn(show: Open) -> None:
+    tab = show("failed")
+    assert "31 tolerances off" in tab.inner_text("#answer")
+    assert tab.locator("svg.figure").count() == 0
+
+
+def test_a_suite_opens_what_is_slow_alone(show: Open) -> None:
+    tab = show("suite")
+    found = tab.eval_on_selector_all(
+        "details", "all => all.map(d => [d.open, d.querySelector('summary').textContent])"
+    )
+    assert len(found) == 4
+    assert [summary for is_open, summary in found if is_open] == [
+        s for _, s in found if s.endswith("SLOW")
+    ]
+    assert tab.locator('svg[aria-label^="Ratio of each comparison"]').count() == 1
+    assert tab.locator("tr.bad").count() == 1
+
+
+def test_a_measurement_names_both_regimes_and_its_failures(show: Open) -> None:
+    tab = show("measured")
+    regimes = tab.locator("table.data tbody td:nth-child(2)").all_inner_texts()
+    assert regimes == ["cold"] * 3 + ["hot"] * 3 + ["cold"] * 3 + ["hot"] * 3
+    assert "PassManager::run failed" in tab.inner_text("main")
+
+
+def test_the_predicted_page_opens_with_the_word(show: Open) -> None:
+    tab = show("predicted")
+    first = tab.inner_text("body").strip().splitlines()[0]
+    assert first.startswith("All times on this page are predicted")
+    assert "~210" in tab.inner_text("table.data")

@@ -1,0 +1,135 @@
+"""One call of a user's kernel as plain data: arguments, configs with their grids, memory layouts.
+
+`call.json` in the kernel's folder holds it. Tensors lie beside it: `args.pt` has the values that
+the user gave, `answer.pt` what must come out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from workbench.adapted.travel import Place
+
+CALL, ARGS, ANSWER = "call.json", "args.pt", "answer.pt"
+
+# What a fresh output holds before the launch: what the user gave, zeros, or nothing that matters.
+Initial = Literal["values", "zeros", "nothing"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor lies in memory. It is kept and passed about as contiguous memory: itself where
+    it is contiguous and aligned, else all memory from its first element to its last."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: str
+    lead: int = 0  # elements between an address divisible by 16 and the first one
+    plain: bool = True  # contiguous and aligned
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The extents of the contiguous memory."""
+        if self.plain:
+            return self.shape
+        span = 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+        return (self.lead + span,)
+
+    def view(self, memory: Any) -> Any:
+        """The tensor as the user's kernel sees it."""
+        if self.plain:
+            return memory
+        at = memory.storage_offset() + self.lead  # `as_strided` counts from the storage's begin
+        return memory.as_strided(self.shape, self.stride, at)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of the launch: a plain value, a tensor by name, or a tensor descriptor."""
+
+    name: str
+    positional: bool
+    value: Any = None  # packed
+    tensor: str | None = None
+    descriptor: Any = None  # packed fields of a TensorDescriptor beside its base
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One config of the user's list: as numbers, as Triton takes it, and its grid."""
+
+    values: Mapping[str, int]
+    kwargs: Mapping[str, Any]  # packed, with num_warps and the other options
+    grid: tuple[int, ...]
+    pre_hook: Place | None = None
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """One field of the config type."""
+
+    name: str
+    choices: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel with its arguments, and everything that the user said about it."""
+
+    name: str
+    place: Place
+    arguments: tuple[Argument, ...]
+    tensors: Mapping[str, Layout]
+    entries: tuple[Entry, ...]
+    knobs: tuple[Knobs, ...]
+    flops: int = 0
+    dtype: str = ""  # which the run is said to be in
+    tolerance: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    initial: Mapping[str, Initial] = field(default_factory=dict)  # of all that a launch changes
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Tensors whose values a launch needs."""
+        return tuple(t for t in self.tensors if self.initial.get(t, "values") == "values")
+
+    def entry(self, values: Mapping[str, int]) -> Entry | None:
+        """The config of the list with these numbers."""
+        return next((e for e in self.entries if dict(e.values) == dict(values)), None)
+
+    def write(self, folder: Path) -> None:
+        """Into `call.json`."""
+        text = json.dumps(asdict(self), indent=1)
+        (folder / CALL).write_text(text, encoding="utf-8")
+
+    @staticmethod
+    def read(folder: Path) -> Call:
+        """From `call.json`. Raises OSError, or ValueError where it is damaged."""
+        said = json.loads((folder / CALL).read_text(encoding="utf-8"))
+        return Call(
+            name=said["name"],
+            place=Place(**said["place"]),
+            arguments=tuple(Argument(**a) for a in said["arguments"]),
+            tensors={n: Layout(**_tuples(t)) for n, t in said["tensors"].items()},
+            entries=tuple(_entry(e) for e in said["entries"]),
+            knobs=tuple(Knobs(**_tuples(k)) for k in said["knobs"]),
+            flops=said["flops"],
+            dtype=said["dtype"],
+            tolerance={d: (t[0], t[1]) for d, t in said["tolerance"].items()},
+            outputs=tuple(said["outputs"]),
+            initial=said["initial"],
+        )
+
+
+def _entry(said: Mapping[str, Any]) -> Entry:
+    hook = said["pre_hook"]
+    return Entry(**{**_tuples(said), "pre_hook": Place(**hook) if hook else None})
+
+
+def _tuples(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, Sequence) and not isinstance(v, str) else v
+            for k, v in said.items()}  # fmt: skip

@@ -1,0 +1,255 @@
+"""An adapted kernel as a Spec with one Impl: what the generated file loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, make_dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from workbench import inputs
+from workbench.adapted.call import ANSWER, ARGS, Argument, Call, Entry, Layout
+from workbench.adapted.travel import AdaptedError, unpack
+from workbench.spec import (
+    Impl,
+    Knob,
+    Limits,
+    Sizes,
+    Spec,
+    Tensor,
+    Tolerance,
+    among,
+    stages,
+    threads,
+    values,
+)
+
+WORDS: Mapping[str, Knob] = {"num_warps": threads, "num_stages": stages}
+
+
+@dataclass(frozen=True)
+class Listed(Impl):
+    """An Impl whose configs are those that the user listed, not all that their values allow."""
+
+    listed: tuple[Any, ...] = ()
+
+    def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
+        """The listed configs that differ from `default` in the knobs to vary alone."""
+        words = {knob.__name__ for knob in vary}
+        held = [n for n, word in self.knobs().items() if vary and word not in words]
+        for config in self.listed:
+            if all(getattr(config, n) == getattr(default, n) for n in held):
+                yield config
+
+
+def load(file: str, module: str, fingerprint: str) -> Spec:
+    """The Spec of an adapted kernel, from the folder of its generated file.
+
+    `fingerprint` stands in the file so that another kernel, or other arguments, are another text:
+    an outcome's key hashes the text. Raises AdaptedError when the folder is damaged.
+    """
+    folder = Path(file).resolve().parent
+    try:
+        call = Call.read(folder)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise AdaptedError(
+            f"{folder} does not hold a whole adapted kernel ({type(error).__name__}); tune it again"
+        ) from error
+    return spec_of(call, folder, module)
+
+
+def spec_of(call: Call, folder: Path, module: str) -> Spec:
+    """The Spec of a call, with its Impl."""
+    kept, sizes = Kept(folder), sizes_of(call)
+    made = Spec(
+        name=call.name,
+        inputs={
+            n: Tensor(" ".join(kept_axes(n, t)), t.dtype, partial(kept.input, n))
+            for n, t in ((n, call.tensors[n]) for n in call.inputs)
+        },
+        outputs={
+            n: Tensor(" ".join(axes(n, t)), t.dtype)
+            for n, t in ((n, call.tensors[n]) for n in call.outputs)
+        },
+        reference=kept.reference(call),
+        flops=lambda **_: call.flops,
+        check=[sizes],
+        bench=[sizes],
+        tolerance={d: Tolerance(*t) for d, t in call.tolerance.items()},
+    )
+    launcher, config = Launcher(call), config_type(call)
+
+    def jit(*tensors: Any, config: Any) -> Any:
+        return launcher(*tensors, config=config)
+
+    jit.__module__ = module  # where the catalogue looks for the Impls of a file
+    refuse = partial(refused, call, sizes)
+    listed = tuple(config(**e.values) for e in call.entries)
+    made.impls.append(Listed(made, "jit", jit, "triton", config, refuse, None, {}, listed))
+    return made
+
+
+def axes(name: str, layout: Layout) -> list[str]:
+    """`x0 x1`: the axes of a tensor."""
+    return [f"{name}{i}" for i in range(len(layout.shape))]
+
+
+def kept_axes(name: str, layout: Layout) -> list[str]:
+    """The axes of the memory that a tensor is kept in."""
+    return axes(name, layout) if layout.plain else [f"{name}_span"]
+
+
+def sizes_of(call: Call) -> dict[str, int]:
+    """`{"x0": 1024, "x1": 64, ...}`: every axis of the Spec."""
+    found: dict[str, int] = {}
+    for name in call.inputs:
+        layout = call.tensors[name]
+        found |= dict(zip(kept_axes(name, layout), layout.kept, strict=True))
+    for name in call.outputs:
+        layout = call.tensors[name]
+        found |= dict(zip(axes(name, layout), layout.shape, strict=True))
+    return found
+
+
+def config_type(call: Call) -> type:
+    """A frozen dataclass with one field for each thing that the configs decide; its default is
+    the first config."""
+    first = call.entries[0].values
+    return make_dataclass(
+        "Config",
+        [
+            (k.name, int, among(*k.choices, default=first[k.name], knob=WORDS.get(k.name)))
+            for k in call.knobs
+        ],
+        frozen=True,
+    )
+
+
+def refused(
+    call: Call, made_at: Sizes, config: Any, limits: Limits, *, itemsize: int, **sizes: int
+) -> str | None:
+    """A config or sizes that the user's call did not have."""
+    if call.entry(values(config)) is None:
+        return "not in the list of configs that was given"
+    if sizes != made_at:
+        return "the grids were computed for the tensors that were given; call tune() with others"
+    return None
+
+
+class Kept:
+    """The tensors of the folder, read once in a process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @cached_property
+    def args(self) -> Mapping[str, Any]:
+        """What the user gave, by name."""
+        return self._read(ARGS)
+
+    @cached_property
+    def answer(self) -> Mapping[str, Any]:
+        """What must come out, by name."""
+        return self._read(ANSWER)
+
+    def _read(self, name: str) -> Mapping[str, Any]:
+        import torch
+
+        found: Mapping[str, Any] = torch.load(self._folder / name, weights_only=True)
+        return found
+
+    def input(self, name: str, shape: Any, dtype: Any, device: Any, generator: Any) -> Any:
+        """The saved values, whatever the seed: indices and masks have a meaning. Raises
+        AdaptedError at other extents."""
+        saved = self.args[name]
+        if tuple(saved.shape) != tuple(shape):
+            raise AdaptedError(f"{name} was given as {tuple(saved.shape)}, not {tuple(shape)}")
+        return saved.to(device, copy=True)
+
+    def reference(self, call: Call) -> Callable[..., Any]:
+        """The right answer, floats in float64: found when the call was taken over."""
+
+        def reference(*tensors: Any) -> tuple[Any, ...]:
+            device = tensors[0].device
+            found = (self.answer[n].to(device) for n in call.outputs)
+            return tuple(x.double() if x.is_floating_point() else x for x in found)
+
+        return reference
+
+
+class Launcher:
+    """Launches the user's function with the user's arguments and a listed config."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self._entries = {tuple(e.values.items()): e for e in call.entries}
+        self._ready: dict[int, tuple[Mapping[str, Any], Callable[..., Any] | None]] = {}
+
+    @cached_property
+    def kernel(self) -> Any:
+        """The user's function below `autotune`, `heuristics` kept. Raises AdaptedError."""
+        return launched(self.call.place.find())
+
+    def __call__(self, *tensors: Any, config: Any) -> Any:
+        """The outputs, in fresh memory. Raises AdaptedError for a config that is not listed."""
+        entry = self._entries.get(tuple(values(config).items()))
+        if entry is None:
+            raise AdaptedError(f"{values(config)} is not in the list of configs that was given")
+        given = dict(zip(self.call.inputs, tensors, strict=True))
+        memory = {n: self._fresh(n, given) if n in self.call.initial else given[n]
+                  for n in self.call.tensors}  # fmt: skip
+        views = self.fire(memory, entry)
+        outputs = tuple(views[n] for n in self.call.outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _fresh(self, name: str, given: Mapping[str, Any]) -> Any:
+        """Memory for what the launch changes, so that an input is never its output."""
+        import torch
+
+        layout, initial = self.call.tensors[name], self.call.initial[name]
+        device = next(iter(given.values())).device
+        memory = torch.empty(layout.kept, dtype=inputs.torch_dtype(layout.dtype), device=device)
+        if initial == "zeros":
+            memory.zero_()
+        elif initial == "values":
+            memory.copy_(given[name])
+        return memory
+
+    def fire(self, memory: Mapping[str, Any], entry: Entry) -> dict[str, Any]:
+        """One launch on this memory, by tensor name. Returns the tensors as the kernel saw them."""
+        views = {n: self.call.tensors[n].view(m) for n, m in memory.items()}
+        positional = [self._value(a, views) for a in self.call.arguments if a.positional]
+        named = {a.name: self._value(a, views) for a in self.call.arguments if not a.positional}
+        if id(entry) not in self._ready:
+            hook = entry.pre_hook.find() if entry.pre_hook else None
+            self._ready[id(entry)] = {k: unpack(v) for k, v in entry.kwargs.items()}, hook
+        kwargs, hook = self._ready[id(entry)]
+        if hook is not None:  # Triton's autotuner does the same before every launch
+            names = [a.name for a in self.call.arguments if a.positional]
+            hook({**dict(zip(names, positional, strict=True)), **named, **kwargs})
+        self.kernel[entry.grid](*positional, **named, **kwargs)
+        return views
+
+    def _value(self, argument: Argument, views: Mapping[str, Any]) -> Any:
+        if argument.tensor is None:
+            return unpack(argument.value)
+        view = views[argument.tensor]
+        if argument.descriptor is None:
+            return view
+        from workbench.dsl import TensorDescriptor
+
+        said = {k: unpack(v) for k, v in argument.descriptor.items()}
+        lists = {k: list(v) if isinstance(v, tuple) else v for k, v in said.items()}
+        return TensorDescriptor(view, **lists)
+
+
+def launched(kernel: Any) -> Any:
+    """What is launched with a config in hand: the function without `autotune`."""
+    from workbench.dsl import triton
+
+    if isinstance(kernel, triton.runtime.Autotuner):
+        return launched(kernel.fn)
+    if isinstance(kernel, triton.runtime.Heuristics):
+        return triton.runtime.Heuristics(launched(kernel.fn), kernel.arg_names, kernel.values)
+    return kernel

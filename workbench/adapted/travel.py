@@ -1,0 +1,212 @@
+"""What travels from the user's process to the workers: functions by their place in a file, plain
+values as JSON, and a fingerprint of code that does not move when lines do."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import reduce
+from importlib import import_module
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+PLAIN = (bool, int, float, str, type(None))
+LIBRARIES = ("triton", "torch", "numpy", "builtins")  # their versions are part of every key
+
+
+class AdaptedError(ValueError):
+    """One sentence: what of the user's kernel cannot be taken over, where, what to do."""
+
+
+class Importing:
+    """The user's file that this process imports at the moment, if any: a `tune` that runs then
+    was called by the file's top level."""
+
+    file: str | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where another process finds a function: its file, its module, its name in there."""
+
+    file: str
+    module: str
+    name: str
+
+    @staticmethod
+    def of(function: Any) -> Place:
+        """Raises AdaptedError when no import of a file would give this object."""
+        plain = base(function)
+        named = f"{plain.__module__}.{plain.__qualname__}"
+        file = inspect.getsourcefile(plain)
+        if file is None or not Path(file).is_file():
+            raise AdaptedError(f"{named} is in no file; workers import it, so write it into one.")
+        module = sys.modules.get(plain.__module__)
+        held = [n for n, v in vars(module).items() if v is function] if module else []
+        name = held[0] if held else plain.__qualname__
+        try:
+            there = reduce(getattr, name.split("."), module)
+        except AttributeError:
+            there = None
+        if there is None or base(there) is not plain or _layers(there) != _layers(function):
+            raise AdaptedError(
+                f"{named} is not found at the top level of {file} as it was given; workers import "
+                "it from there, so define it outside functions and give that very object."
+            )
+        return Place(str(Path(file).resolve()), plain.__module__, name)
+
+    def find(self) -> Any:
+        """The function itself, its file imported once. Raises AdaptedError."""
+        return reduce(getattr, self.name.split("."), self._module())
+
+    def _module(self) -> ModuleType:
+        main = self.module in ("__main__", "__mp_main__")
+        name = f"_adapted_{hashlib.sha256(self.file.encode()).hexdigest()[:8]}"
+        name = name if main else self.module
+        if name in sys.modules:
+            return sys.modules[name]
+        root = Path(self.file).parents[0 if main else self._depth()]
+        if str(root) not in sys.path:  # a script's folder, or the one that holds its package
+            sys.path.append(str(root))
+        Importing.file = self.file
+        try:
+            return _from_file(name, self.file) if main else import_module(name)
+        except Exception as error:
+            why = (
+                str(error)
+                if isinstance(error, AdaptedError)
+                else f"{type(error).__name__}: {error}"
+            )
+            raise AdaptedError(
+                f"{self.file} cannot be imported in a worker ({why}); put what it runs at its top "
+                'level under `if __name__ == "__main__":`.'
+            ) from error
+        finally:
+            Importing.file = None
+
+    def _depth(self) -> int:
+        return self.module.count(".") + (Path(self.file).name == "__init__.py")
+
+
+def _from_file(name: str, file: str) -> ModuleType:
+    found = importlib.util.spec_from_file_location(name, file)
+    if found is None or found.loader is None:
+        raise AdaptedError("it is not a Python file")
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module  # dataclasses and Triton look their module up
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def base(function: Any) -> Any:
+    """The Python function below `jit`, `heuristics` and `autotune`. Raises AdaptedError."""
+    plain = function
+    while not inspect.isfunction(plain):
+        if (plain := getattr(plain, "fn", None)) is None:
+            raise AdaptedError(f"{function!r} is no function; give a @triton.jit function.")
+    return plain
+
+
+def _layers(function: Any) -> int:
+    """How many `heuristics` stand around a function: what a launch needs beside the function."""
+    count = 0
+    while not inspect.isfunction(function):
+        count += isinstance(getattr(function, "values", None), Mapping)
+        function = function.fn
+    return count
+
+
+def pack(value: Any, what: str) -> Any:
+    """A plain value as JSON. Raises AdaptedError that names `what` the value is of."""
+    import triton
+    import triton.language as tl
+
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, (tuple, list)):
+        return {"tuple": [pack(v, what) for v in value]}
+    if isinstance(value, tl.constexpr):
+        return {"constexpr": pack(value.value, what)}
+    if isinstance(value, tl.dtype) and not value.is_ptr() and not value.is_block():
+        return {"dtype": value.name}
+    if isinstance(value, triton.runtime.KernelInterface):
+        return {"function": asdict(Place.of(value))}
+    raise AdaptedError(
+        f"{what} is {type(value).__name__}, which does not travel to the workers; give a number, a "
+        "string, None, a tuple of these, a tl dtype, a tensor or a @triton.jit function."
+    )
+
+
+def unpack(packed: Any) -> Any:
+    """What `pack` packed."""
+    if not isinstance(packed, Mapping):
+        return packed
+    import triton.language as tl
+
+    ((kind, inner),) = packed.items()
+    makers: Mapping[str, Callable[[Any], Any]] = {
+        "tuple": lambda items: tuple(unpack(i) for i in items),
+        "constexpr": lambda value: tl.constexpr(unpack(value)),
+        "dtype": tl.dtype,
+        "function": lambda place: Place(**place).find(),
+    }
+    return makers[kind](inner)
+
+
+def told(value: Any, names: tuple[str, ...] = (), seen: frozenset[int] = frozenset()) -> Any:
+    """What a function does, as nested tuples of text: its code and all that the code names, but
+    no line numbers, so that an edit elsewhere in the file changes nothing. A value that cannot be
+    told is given by its `repr`, which differs in every process: never taken for the same."""
+    if id(value) in seen:
+        return "itself"
+    seen = seen | {id(value)}
+    if inspect.isfunction(value) or hasattr(value, "fn"):
+        return _function(value, seen)
+    if isinstance(value, (tuple, list)):
+        return tuple(told(v, names, seen) for v in value)
+    if isinstance(value, Mapping):
+        return tuple((str(k), told(v, names, seen)) for k, v in value.items())
+    if isinstance(value, ModuleType):
+        if value.__name__.split(".")[0] in LIBRARIES:
+            return value.__name__
+        inner = {n: getattr(value, n) for n in names if hasattr(value, n)}
+        return value.__name__, told(inner, names, seen)
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{value.dtype}{tuple(value.shape)}"
+    return repr(value)
+
+
+def _function(function: Any, seen: frozenset[int]) -> Any:
+    """A Python function, alone or below `jit`, `heuristics`, `autotune`."""
+    plain = base(function)
+    if plain.__module__.split(".")[0] in LIBRARIES:
+        return f"{plain.__module__}.{plain.__qualname__}"
+    values, fn = getattr(function, "values", None), getattr(function, "fn", None)
+    above = (told(values, (), seen), getattr(function, "do_not_specialize", None))
+    if fn is not None and fn is not plain:
+        return above, told(fn, (), seen)
+    names = tuple(_names(plain.__code__))
+    cells = (c.cell_contents for c in plain.__closure__ or ())
+    free = dict(zip(plain.__code__.co_freevars, cells, strict=True))
+    known = {n: v for n, v in {**plain.__globals__, **free}.items() if n in names}
+    also = (plain.__defaults__, plain.__kwdefaults__, plain.__annotations__)
+    return above, _code(plain.__code__), told(known, names, seen), told(also, (), seen)
+
+
+def _names(code: CodeType) -> list[str]:
+    inner = [n for c in code.co_consts if isinstance(c, CodeType) for n in _names(c)]
+    return list(dict.fromkeys((*code.co_names, *code.co_freevars, *inner)))
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    consts = (_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts)
+    return (code.co_code.hex(), code.co_names, code.co_varnames, *consts)

@@ -1,0 +1,232 @@
+"""A user's launch as a `Call`, and a call as a folder with a one-file kernel."""
+
+from __future__ import annotations
+
+import hashlib
+import keyword
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from workbench.adapted.autotuned import Arguments
+from workbench.adapted.call import Argument, Call, Entry, Knobs, Layout
+from workbench.adapted.travel import AdaptedError, Place, base, pack, told
+from workbench.inputs import TORCH_NAMES
+from workbench.spec import ITEMSIZE
+
+OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+ALIGNED = 16  # bytes: what Triton specialises pointers for
+
+FILE = '''"""A function that workbench.adapter took over; its arguments and configs are beside."""
+
+# {name} of {file!r}
+from workbench.adapted.kernel import load
+
+SPEC = load(__file__, __name__, "{fingerprint}")
+'''
+
+Grid = Callable[[dict[str, Any]], Sequence[int]] | Sequence[int]
+
+
+def call_of(
+    kernel: Any, given: Arguments, grid: Grid, configs: Sequence[Any], flops: int
+) -> tuple[Call, dict[str, Any]]:
+    """The call and the memory of its tensors, by name, on the CPU. Raises AdaptedError."""
+    if not hasattr(kernel, "arg_names"):
+        raise AdaptedError(f"{kernel!r} is not a @triton.jit function.")
+    place, args, kwargs = Place.of(kernel), *given
+    names = list(kernel.arg_names)
+    if len(args) > len(names) or (unknown := [k for k in kwargs if k not in names]):
+        many = f"{len(args)} arguments" if len(args) > len(names) else ", ".join(unknown)
+        raise AdaptedError(f"{base(kernel).__name__} takes {', '.join(names)}; it got {many}.")
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
+    layouts: dict[str, Layout] = {}
+    memory: dict[str, Any] = {}
+    known: dict[tuple[Any, ...], str] = {}  # one tensor in two places stays one
+    arguments = [
+        _argument(name, name not in kwargs, value, known, layouts, memory)
+        for name, value in named.items()
+    ]
+    if not layouts:
+        raise AdaptedError(f"None of the arguments of {base(kernel).__name__} is a tensor.")
+    entries, knobs = entries_of(kernel, named, grid, configs)
+    call = Call(base(kernel).__name__, place, tuple(arguments), layouts, entries, knobs, flops)
+    return call, memory
+
+
+def _argument(
+    name: str, positional: bool, value: Any, known: dict[tuple[Any, ...], str],
+    layouts: dict[str, Layout], memory: dict[str, Any],
+) -> Argument:  # fmt: skip
+    import torch
+
+    from workbench.dsl import TensorDescriptor
+
+    descriptor = None
+    if isinstance(value, TensorDescriptor):
+        rest = {f.name: getattr(value, f.name) for f in fields(value) if f.name != "base"}
+        descriptor = {k: pack(v, f"{k} of {name}") for k, v in rest.items()}
+        value = value.base
+    if not isinstance(value, torch.Tensor):
+        return Argument(name, positional, pack(value, f"The argument {name}"))
+    same = (value.data_ptr(), tuple(value.shape), value.stride(), value.dtype)
+    if same not in known:
+        layouts[name] = layout_of(name, value)
+        memory[name] = memory_of(value.detach(), layouts[name])
+        known[same] = name
+    return Argument(name, positional, None, known[same], descriptor)
+
+
+def layout_of(name: str, x: Any) -> Layout:
+    """How a torch tensor lies in memory. Raises AdaptedError for what cannot be taken over."""
+    import torch
+
+    dtype = dtype_name(x.dtype)
+    if dtype is None:
+        raise AdaptedError(f"{name} is of {x.dtype}; taken over are {', '.join(ITEMSIZE)}.")
+    if x.device.type == "meta" or not x.numel() or x.layout is not torch.strided:
+        raise AdaptedError(f"{name} holds no values in memory; give a dense tensor with elements.")
+    lead = x.data_ptr() % ALIGNED // x.element_size()
+    plain = x.is_contiguous() and lead == 0
+    return Layout(tuple(x.shape), tuple(x.stride()), dtype, lead, plain)
+
+
+def memory_of(x: Any, layout: Layout) -> Any:
+    """A copy on the CPU of the memory that a tensor lies in."""
+    import torch
+
+    if layout.plain:
+        return x.to("cpu", copy=True).contiguous()
+    (count,) = layout.kept
+    whole = torch.zeros(count, dtype=x.dtype)
+    span = x.as_strided((count - layout.lead,), (1,), x.storage_offset())
+    whole[layout.lead :] = span.cpu()
+    return whole
+
+
+def dtype_name(dtype: Any) -> str | None:
+    """Our name of a torch dtype; None where we have none."""
+    torch_name = str(dtype).removeprefix("torch.")
+    ours = next((k for k, v in TORCH_NAMES.items() if v == torch_name), torch_name)
+    return ours if ours in ITEMSIZE else None
+
+
+def entries_of(
+    kernel: Any, named: Mapping[str, Any], grid: Grid, configs: Sequence[Any]
+) -> tuple[tuple[Entry, ...], tuple[Knobs, ...]]:
+    """The configs as numbers, each with its grid. Raises AdaptedError."""
+    for config in configs:
+        if clash := sorted(set(config.kwargs) & set(named)):
+            raise AdaptedError(f"{', '.join(clash)} is given both as argument and by a config.")
+        if config.ir_override is not None:
+            raise AdaptedError("A config has an ir_override, whose file the workbench ignores.")
+    numbers = numbers_of(configs)
+    if odd := [n for n in numbers[0] if not n.isidentifier() or keyword.iskeyword(n)]:
+        raise AdaptedError(f"{odd[0]} of a config is no name that an argument can have.")
+    made: dict[tuple[int, ...], Entry] = {}
+    for config, at in zip(configs, numbers, strict=True):
+        if tuple(at.values()) not in made:
+            kwargs = {k: pack(v, f"{k} of a config") for k, v in config.all_kwargs().items()}
+            hook = Place.of(config.pre_hook) if config.pre_hook is not None else None
+            shape = grid_of(kernel, named, grid, config)
+            made[tuple(at.values())] = Entry(at, kwargs, shape, hook)
+    knobs = tuple(Knobs(n, tuple(sorted({at[n] for at in numbers}))) for n in numbers[0])
+    return tuple(made.values()), knobs
+
+
+def numbers_of(configs: Sequence[Any]) -> list[dict[str, int]]:
+    """Each `triton.Config` as whole numbers by name; options that are alike in all are left out,
+    but for warps and stages."""
+    names = list(dict.fromkeys(n for c in configs for n in c.kwargs))
+    columns = {n: numbered([c.kwargs.get(n, _Absent) for c in configs]) for n in names}
+    for option in OPTIONS:
+        values = [getattr(config, option) for config in configs]
+        if option in OPTIONS[:2] or len(set(values)) > 1:
+            columns[option] = [0 if v is None else v for v in values]
+    return [{n: column[i] for n, column in columns.items()} for i in range(len(configs))]
+
+
+class _Absent:
+    """Stands for a value that one config names and another does not."""
+
+
+def numbered(column: Sequence[Any]) -> list[int]:
+    """Whole numbers as they are; of anything else, the place among the values in the column."""
+    if all(type(v) is int for v in column) or all(type(v) is bool for v in column):
+        return [int(v) for v in column]
+    seen: dict[tuple[str, str], int] = {}
+    return [seen.setdefault((type(v).__name__, repr(v)), len(seen)) for v in column]
+
+
+def grid_of(kernel: Any, named: Mapping[str, Any], grid: Grid, config: Any) -> tuple[int, ...]:
+    """The grid of a config, as a launch would compute it. Raises AdaptedError."""
+    defaults = {
+        name: p.default for name, p in _parameters(kernel).items() if p.default is not p.empty
+    }
+    meta = {**defaults, **named, **config.all_kwargs()}
+    try:
+        for values in _heuristics(kernel):
+            meta |= {name: value(meta) for name, value in values.items()}
+        found = grid(meta) if callable(grid) else grid
+        shape = tuple(int(n) for n in found)
+    except Exception as error:
+        raise AdaptedError(
+            f"The grid fails for {config} ({type(error).__name__}: {error}); it must take a dict "
+            "of all arguments and give one to three numbers."
+        ) from error
+    if not 1 <= len(shape) <= 3 or math.prod(shape) < 1 or min(shape) < 1:
+        raise AdaptedError(
+            f"The grid for {config} is {shape}; it must be one to three numbers > 0."
+        )
+    return shape
+
+
+def _parameters(kernel: Any) -> Mapping[str, Any]:
+    import inspect
+
+    return inspect.signature(base(kernel)).parameters
+
+
+def _heuristics(kernel: Any) -> list[Mapping[str, Any]]:
+    """The `heuristics` around a function, the outermost first."""
+    found = []
+    while kernel is not None:
+        if isinstance(values := getattr(kernel, "values", None), Mapping):
+            found.append(values)
+        kernel = getattr(kernel, "fn", None)
+    return found
+
+
+def fingerprint(
+    call: Call, kernel: Any, rules: Sequence[Any], memory: Mapping[str, Any], target: str
+) -> str:
+    """Hash of what decides the outcome of one config: code, arguments, the rules for grid and
+    answer. Of the tensors it holds the layout and the values of those that are whole numbers and
+    are read, which may be indices; not the list of configs, so that a longer one goes on."""
+    digest = hashlib.sha256()
+    hooks = sorted({(e.pre_hook.file, e.pre_hook.name) for e in call.entries if e.pre_hook})
+    digest.update(repr((
+        call.name, call.place.file, call.arguments, sorted(call.tensors.items()), call.outputs,
+        sorted(call.initial.items()), call.flops, call.dtype, sorted(call.tolerance.items()), hooks,
+        target, told(kernel), [told(rule) for rule in rules],
+    )).encode())  # fmt: skip
+    for name in call.inputs:
+        if not memory[name].is_floating_point():
+            digest.update(memory[name].numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def folder_name(call: Call, mark: str) -> str:
+    """Of the folder that holds this call: other configs are another folder, with the same file."""
+    text = repr([(dict(e.values), dict(e.kwargs), e.grid) for e in call.entries])
+    return f"{call.name}-{hashlib.sha256((mark + text).encode()).hexdigest()[:10]}"
+
+
+def write_file(call: Call, folder: Path, mark: str) -> Path:
+    """The one-file kernel of a call."""
+    path = folder / f"{call.name}.py"
+    text = FILE.format(name=call.name, file=call.place.file, fingerprint=mark)
+    path.write_text(text, encoding="utf-8")
+    return path

@@ -1,0 +1,104 @@
+"""The process that measures, with a warm one beside it that takes over when it is lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from workbench.hardware import Device
+from workbench.measure import worker
+from workbench.record import Environment
+from workbench.workers import BEGIN_S, LOST, Solo
+
+
+class Lost(Exception):
+    """The measuring process died or was ended during a task. Its successor is in place."""
+
+
+class CannotBegin(Exception):
+    """The problem does not fit the GPU: one sentence."""
+
+
+class Measuring:
+    """One process at a time touches the GPU's clock. A config that takes it down costs no more
+    than making the inputs anew: the next process has its imports and its context already."""
+
+    def __init__(self) -> None:
+        self._now = Solo()
+        self._spare: Solo | None = None
+        self._job: worker.Job | None = None
+        self._begun = False
+        self.spent: Counter[str] = Counter()  # seconds: check, timed, flush
+        self.lost = 0  # processes
+
+    def describe(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
+        """See `worker.describe`. Raises Lost where the GPU takes the process that asks with it."""
+        try:
+            found: tuple[Device, Environment, str] | None = self._now.ask(
+                worker.describe, repository, timeout_s=BEGIN_S
+            )
+            return found
+        except LOST as error:
+            raise Lost(str(error)) from None
+
+    def begin(self, job: worker.Job) -> None:
+        """Give it a problem. Raises CannotBegin."""
+        self._job, self._begun = job, False
+        self._ready()
+
+    def _ready(self) -> None:
+        if self._begun:
+            return
+        try:
+            self._now.ask(worker.begin, self._job, timeout_s=BEGIN_S)
+        except LOST as error:
+            self._replace()
+            raise CannotBegin(f"the process that makes the inputs {error}") from None
+        except Exception as error:  # out of memory, a reference that fails
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            raise CannotBegin(said[0]) from None
+        self._begun = True
+        if self._spare is None:
+            self._spare = Solo()
+            self._spare.begin(worker.warm)
+
+    def self_test(self) -> dict[str, float]:
+        """Measured ceilings, by name. Raises CannotBegin."""
+        try:
+            found: dict[str, float] = self._now.ask(worker.self_test, timeout_s=BEGIN_S)
+        except LOST as error:
+            self._replace()
+            raise CannotBegin(f"the self-test {error}") from None
+        return found
+
+    def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
+        """The result of a task of `worker`. Raises Lost, or CannotBegin when the problem did not
+        fit any more."""
+        self._ready()
+        try:
+            result, spent = self._now.ask(task, *args, timeout_s=timeout_s)
+        except LOST as error:
+            self._replace()
+            raise Lost(str(error)) from None
+        self.spent["check"] += spent.check
+        self.spent["timed"] += spent.timed
+        self.spent["flush"] += spent.total - spent.check - spent.timed
+        return result
+
+    def poisoned(self) -> None:
+        """The process can measure nothing any more: let the next one take over."""
+        self._replace()
+
+    def _replace(self) -> None:
+        self._now.end()
+        self.lost += 1
+        self._now, self._spare = self._spare or Solo(), None
+        self._begun = False
+
+    def close(self) -> None:
+        """End both processes."""
+        for process in (self._now, self._spare):
+            if process is not None:
+                process.end()

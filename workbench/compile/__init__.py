@@ -1,0 +1,173 @@
+"""Compile a config for a target, with or without a GPU, and read what the compiler made of it.
+
+The launcher runs on shapes alone (torch's `meta` device) while Triton believes that the target is
+there; its own binder then specialises the arguments exactly as a real launch would: alignment of
+pointers and strides decides whether loads are vectorised and loops are pipelined at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench import inputs
+from workbench.compile.gate import Claim, Gate
+from workbench.compile.launches import Launch, captured
+from workbench.compile.machine_code import (
+    amdgcn_registers,
+    cubin_registers,
+    read_amdgcn,
+    read_ptx,
+)
+from workbench.hardware import Device
+from workbench.occupancy import occupancy, waves
+from workbench.record import Resources
+from workbench.spec import Impl, Sizes
+
+
+class CompileError(Exception):
+    """One sentence: why this config does not compile for that target."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What one config became: the resources of its largest launch and the shape of that launch."""
+
+    resources: Resources
+    kernel: str  # name of the device function
+    grid: tuple[int, ...]
+    launches: int
+    ttgir: str = ""  # key of its TTGIR and of all that later stages read: see `compile_unless_twin`
+    twin: bool = False  # its machine code was made for another config with the same key
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A config that stopped at TTGIR: whoever claimed `key` makes the same machine code."""
+
+    key: str
+    compile_s: float
+
+
+def compile_config(impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device) -> Compiled:
+    """Compile every launch that `impl` makes at these sizes for `device`; nothing runs.
+
+    Raises CompileError. Compiled code lands in Triton's own cache, where a real launch finds it.
+    """
+    started, gate = time.perf_counter(), Gate()
+    launches = _launched(impl, config, sizes, dtype, device, gate)
+    return _read(impl, launches, device, gate.key, started)
+
+
+def compile_unless_twin(
+    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device, claim: Claim
+) -> Compiled | Twin:
+    """As `compile_config`, but stops before LLVM where `claim` says that another config came first.
+
+    The key that is claimed hashes the TTGIR of all launches without source locations, the options
+    that later stages read, the target, Triton's version, the grids and the arguments. Equal keys
+    are equal machine code, launched alike. What Triton's cache holds claims nothing: it is free.
+    Raises CompileError.
+    """
+    started, gate = time.perf_counter(), Gate(claim)
+    try:
+        launches = _launched(impl, config, sizes, dtype, device, gate)
+    except CompileError:
+        if not gate.skipped:  # otherwise a launcher that looked at a launch which was not made
+            raise
+    else:
+        if gate.stopped:
+            return Twin(gate.key, time.perf_counter() - started)
+    if gate.skipped:  # launches of another config, but not in this combination
+        gate = Gate()
+        launches = _launched(impl, config, sizes, dtype, device, gate)
+    return _read(impl, launches, device, gate.key, started)
+
+
+def _launched(
+    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device, gate: Gate
+) -> list[Launch]:
+    try:
+        with captured(device, gate) as launches:
+            impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
+    except Exception as error:
+        raise CompileError(first_sentence(error)) from error
+    if not launches and not gate.skipped:
+        raise CompileError(f"{impl.title} launched no Triton kernel")
+    return launches
+
+
+def _read(
+    impl: Impl, launches: Sequence[Launch], device: Device, key: str, started: float
+) -> Compiled:
+    largest = max(launches, key=lambda launch: launch.programs)
+    resources = read_resources(largest, launches, device, time.perf_counter() - started)
+    if resources.shared_bytes > device.limits.shared_bytes:
+        raise CompileError(
+            f"needs {resources.shared_bytes} bytes of shared memory; "
+            f"a block has {device.limits.shared_bytes} on {device.name}"
+        )
+    if resources.blocks_per_core == 0:
+        raise CompileError(f"does not fit {device.name} once: {resources.limiter} run out")
+    return Compiled(resources, largest.kernel.name, largest.grid, len(launches), key)
+
+
+def read_resources(
+    launch: Launch, launches: Sequence[Launch], device: Device, compile_s: float
+) -> Resources:
+    """What the compiler says of a launch, and how many of its blocks fit the device at once."""
+    kernel = launch.kernel
+    asm, meta = kernel.asm, kernel.metadata
+    if "cubin" in asm:
+        registers, spills = cubin_registers(asm["cubin"])
+        text, unit, bits = asm["ptx"], *read_ptx(asm["ptx"])
+        engine = "cp.async.bulk.tensor" in text
+    else:
+        registers, spills = amdgcn_registers(asm["amdgcn"])
+        unit, bits = read_amdgcn(asm["amdgcn"])
+        engine = False
+    threads = meta.num_warps * device.limits.warp_size
+    fit = occupancy(device, threads=threads, registers=registers, shared_bytes=meta.shared)
+    rounds, tail = waves(device, launch.programs, fit.blocks_per_core)
+    return Resources(
+        binary=_hash(launches),
+        registers=registers,
+        spill_bytes=spills,
+        shared_bytes=meta.shared,
+        threads=threads,
+        blocks_per_core=fit.blocks_per_core,
+        occupancy=fit.fraction,
+        limiter=fit.limiter,
+        programs=launch.programs,
+        waves=rounds,
+        tail=tail,
+        load_bits=bits,
+        matrix_unit=unit,
+        compile_s=compile_s,
+        copy_engine=engine,
+    )
+
+
+def _hash(launches: Sequence[Launch]) -> str:
+    digest = hashlib.sha256()
+    for launch in launches:
+        asm, meta = launch.kernel.asm, launch.kernel.metadata
+        digest.update(asm["cubin"] if "cubin" in asm else asm["hsaco"])
+        shape = launch.grid, launch.arguments, meta.num_warps, meta.shared
+        digest.update(repr(shape).encode())
+    return digest.hexdigest()[:16]
+
+
+def first_sentence(error: BaseException) -> str:
+    """An exception in one line, from the part of its text that says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "fatal" in line or "error:" in line.lower()]
+    if telling:
+        return telling[0][:300]
+    if error.__cause__ is not None and lines and lines[0].startswith("at "):
+        return first_sentence(error.__cause__)  # Triton quotes the source line before the reason
+    text = lines[-1] if lines and lines[0].startswith("at ") else (lines or [""])[0]
+    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__

@@ -1,0 +1,128 @@
+"""Launches caught on their way to a GPU that need not be here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.compile.gate import Gate, Stop
+from workbench.hardware import Device
+
+# Triton 3.10 flips the default; a result must not depend on which version asks.
+FP_FUSION = "TRITON_DEFAULT_FP_FUSION"
+
+
+@dataclass(frozen=True)
+class Launch:
+    kernel: Any  # triton.compiler.CompiledKernel, not loaded
+    grid: tuple[int, ...]
+    arguments: str  # those that are not constants of the machine code
+
+    @property
+    def programs(self) -> int:
+        total = 1
+        for extent in self.grid:
+            total *= extent
+        return total
+
+
+@contextmanager
+def captured(device: Device, gate: Gate | None = None) -> Iterator[list[Launch]]:
+    """Launches inside compile for `device` and are kept in the list instead of running; those
+    that `gate` stops return None and are not in it."""
+    os.environ.setdefault(FP_FUSION, "1")
+    from triton.compiler.compiler import make_backend
+    from triton.runtime.driver import driver
+    from triton.runtime.jit import JITFunction
+
+    from workbench.dsl import pretend_cores
+
+    gate = gate or Gate()
+    launches: list[Launch] = []
+    absent = _Absent(device)
+    backend = type(make_backend(absent.get_current_target()))
+    real_run, real_stages = JITFunction.run, backend.add_stages
+
+    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        named = dict(zip(self.arg_names, args, strict=False)) | kwargs
+        shape = _grid(grid, named)
+        arguments = _arguments(self, named)
+        gate.begin(arguments, shape)
+        try:
+            kernel = real_run(self, *args, grid=grid, warmup=True, **kwargs)
+        except Stop:
+            return None
+        gate.end(kernel)
+        launches.append(Launch(kernel, shape, arguments))
+        return kernel
+
+    def add_stages(self: Any, stages: dict[str, Any], options: Any, *more: Any) -> None:
+        real_stages(self, stages, options, *more)
+        later = list(stages)[list(stages).index("ttgir") + 1 :]
+        follow = stages[later[0]]
+
+        def gated(module: Any, metadata: Any) -> Any:
+            gate.meet(module, metadata, self, options, later)
+            return follow(module, metadata)
+
+        stages[later[0]] = gated
+
+    before = driver._active  # `reset_active` would look for a GPU and fail where there is none
+    driver.set_active(absent)
+    JITFunction.run, backend.add_stages = run, add_stages
+    try:
+        with pretend_cores(device.limits.cores):
+            yield launches
+    finally:
+        JITFunction.run, backend.add_stages = real_run, real_stages
+        driver.set_active(before)
+
+
+def _grid(grid: Any, named: Mapping[str, Any]) -> tuple[int, ...]:
+    if callable(grid):
+        grid = grid(named)
+    return tuple(int(g) for g in (grid if isinstance(grid, Sequence) else (grid,)))
+
+
+def _arguments(jit: Any, named: Mapping[str, Any]) -> str:
+    """What a launch is given beside its constants, which are in the machine code: scalars by
+    value, tensors by layout and by which of them share memory."""
+    constants = {jit.arg_names[i] for i in jit.constexprs}
+    memory: dict[Any, int] = {}
+
+    def told(value: Any) -> Any:
+        if hasattr(value, "untyped_storage"):
+            where = memory.setdefault(value.untyped_storage()._cdata, len(memory))
+            layout = tuple(value.shape), value.stride(), value.storage_offset()
+            return (str(value.dtype), *layout, where)
+        if hasattr(value, "block_shape"):  # a tensor descriptor; its own class differs by version
+            return "descriptor", {k: told(v) for k, v in sorted(vars(value).items())}
+        return [told(v) for v in value] if isinstance(value, (list, tuple)) else repr(value)
+
+    given = {name for name in jit.arg_names if name not in constants}
+    return repr([(name, told(value)) for name, value in named.items() if name in given])
+
+
+class _Absent:
+    """A Triton driver for a GPU that is not here: it knows its target and can launch nothing."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        arch = self._device.limits.arch
+        number = int(arch.removeprefix("sm_")) if arch.startswith("sm_") else arch
+        return GPUTarget(self._device.backend, number, self._device.limits.warp_size)
+
+    def get_current_device(self) -> int:
+        # Triton keeps compiled kernels by device number: one number a target
+        return int(hashlib.sha256(self._device.limits.arch.encode()).hexdigest()[:6], 16)
+
+    def get_current_stream(self, device: int) -> int:
+        return 0

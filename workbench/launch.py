@@ -1,0 +1,167 @@
+"""Which config an Impl runs with when nobody chose one: the tuned one for this device, or the
+default; and one line that says which.
+
+The line is logged at level INFO by the logger `workbench`. Where the program has not set logging
+up it goes to standard error; `logging.getLogger("workbench").setLevel("WARNING")` silences it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from workbench import tuned
+from workbench.hardware import Device
+from workbench.inputs import torch_dtype
+from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, label
+from workbench.winners import LOOKED_UP, Entry, Tuned, TunedError
+
+LOGGER = logging.getLogger("workbench")
+MOST = 4096  # shapes kept an Impl, some 0.5 KB each: a program may come with ever new ones
+
+
+def choose(impl: Impl, inputs: Sequence[Any], at: Any) -> Any:
+    """The config for these inputs, which are tensors; kept in `impl.chosen[at]`."""
+    config = _choice(impl, inputs)
+    if not any(choices is impl.chosen for choices in LOOKED_UP):
+        LOOKED_UP.append(impl.chosen)
+    if len(impl.chosen) >= MOST:
+        impl.chosen.clear()
+    impl.chosen[at] = config
+    return config
+
+
+def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
+    """Says which, unless no GPU takes part: on a CPU, in the interpreter, or on shapes alone."""
+    from workbench.dsl import INTERPRETED
+
+    place = inputs[0].device
+    if INTERPRETED or getattr(place, "type", None) != "cuda":  # torch's name for AMD's, too
+        return impl.config()
+    device = _device(place)
+    dtype, sizes = dtype_of(impl.spec, inputs), sizes_of(impl.spec, inputs)
+    default = impl.default(device.limits, dtype or "")
+    if dtype is None or sizes is None:
+        what = "dtype" if dtype is None else "sizes"
+        why = f"the inputs do not say which {what} of {impl.spec.name} this is"
+        return _told(impl, default, f"the default; {why}")
+    try:
+        entry = _tuned(tuned.default_path()).find(
+            impl.spec.name, impl.name, sizes, dtype, device.name, _versions(), tuned.source_of(impl)
+        )
+    except TunedError as error:
+        LOGGER.warning("%s: %s: the default; %s", impl.title, label(vars(default)), error)
+        return default
+    if entry is None:
+        asked = f"{tuned.sizes_text(sizes)} in {dtype} on {device.name}"
+        return _told(impl, default, f"the default; nothing tuned for {asked}")
+    config, why_not = fitting(impl, entry, device.limits, sizes)
+    since = f"tuned {entry.at[:10]} on {device.name} for {tuned.sizes_text(entry.sizes)}"
+    if config is None:
+        return _told(impl, default, f"the default; the one {since} is refused: {why_not}")
+    if dict(entry.sizes) != dict(sizes):
+        since += f", the nearest to {tuned.sizes_text(sizes)}"
+    return _told(impl, config, since)
+
+
+def fitting(impl: Impl, entry: Entry, limits: Limits, sizes: Sizes) -> tuple[Any, str]:
+    """The entry's config where it can run at these sizes; else None and the reason."""
+    choices = impl.choices()
+    if entry.config.keys() != choices.keys():
+        return None, f"its fields are not those of {impl.config.__name__}"
+    config = impl.config(**entry.config)
+    try:
+        why = impl.refuse(config, limits, itemsize=ITEMSIZE[entry.dtype], **sizes)
+    except Exception as error:
+        why = f"`refuse` failed ({type(error).__name__}: {error})"
+    return (None, why) if why else (config, "")
+
+
+def sizes_of(spec: Spec, inputs: Sequence[Any]) -> dict[str, int] | None:
+    """The sizes that give the inputs their shapes, in the order of the Spec's own sizes; None where
+    they contradict the Spec, or where an axis is in no input."""
+    if len(inputs) != len(spec.inputs):
+        return None
+    sizes: dict[str, int] = {}
+    for tensor, x in zip(spec.inputs.values(), inputs, strict=True):
+        axes = tensor.axes.split()
+        if len(axes) != len(x.shape):
+            return None
+        for axis, extent in zip(axes, map(int, x.shape), strict=True):
+            if (int(axis) if axis.isdigit() else sizes.setdefault(axis, extent)) != extent:
+                return None
+    if sizes.keys() != set(spec.axes):
+        return None
+    return {axis: sizes[axis] for axis in (spec.bench[0] if spec.bench else spec.axes)}
+
+
+def dtype_of(spec: Spec, inputs: Sequence[Any]) -> str | None:
+    """Our name of the dtype of the inputs that follow the one under test; None where none does,
+    or where it has no name here."""
+    follow = (
+        x.dtype
+        for t, x in zip(spec.inputs.values(), inputs, strict=False)
+        if t.dtype is None
+    )  # fmt: skip
+    return _dtypes().get(next(follow, None))
+
+
+@cache
+def _dtypes() -> Mapping[Any, str]:
+    return {torch_dtype(name): name for name in ITEMSIZE}
+
+
+@cache
+def _device(place: Any) -> Device:
+    """The GPU that holds the inputs, which need not be the current one."""
+    import torch
+
+    from workbench.hardware import live
+
+    with torch.cuda.device(place):
+        found = live()
+    assert found is not None  # a tensor lies on it
+    return found
+
+
+@cache
+def _versions() -> Mapping[str, str]:
+    """As sweeps record them. Takes about 0.1 s, once a process."""
+    from workbench.environment import fingerprint
+
+    return fingerprint(None, None).versions
+
+
+def _tuned(path: Path) -> Tuned:
+    """The file, read again only when it has changed. Raises TunedError."""
+    try:
+        told = path.stat()
+    except OSError:
+        return Tuned.load(path)
+    return _read(path, (told.st_mtime_ns, told.st_size, told.st_ino))
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, stamp: tuple[int, int, int]) -> Tuned:
+    return Tuned.load(path)
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes for programs that have not set logging up, and falls silent once they have."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            self.stream = sys.stderr
+            super().emit(record)
+
+
+def _told(impl: Impl, config: Any, why: str) -> Any:
+    if LOGGER.level == logging.NOTSET and not LOGGER.hasHandlers():
+        LOGGER.setLevel(logging.INFO)
+        LOGGER.addHandler(_Stderr())
+    LOGGER.info("%s: %s; %s", impl.title, label(vars(config)), why)
+    return config

@@ -1,0 +1,162 @@
+"""One set of configs for several sizes: the smallest that is near the best at each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+WITHIN = 0.03  # slower than a size's best that still counts as near
+MOST_NODES = 200_000  # of the exact search, about a second; beyond it the answer is greedy
+
+
+class PortfolioError(ValueError):
+    """No set of configs can serve the sizes: one sentence."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """The member of a portfolio that is fastest at one size."""
+
+    member: str  # config key
+    ratio: float  # its time over the best time that any config has there; at least 1
+
+
+@dataclass(frozen=True)
+class Portfolio:
+    """`exact`: no smaller set exists. False where the search for one was cut short and the set
+    is the smallest that was found."""
+
+    members: tuple[str, ...]  # config keys, sorted
+    served: Mapping[str, Served]  # by size label
+    within: float
+    exact: bool
+
+    @property
+    def geomean_ratio(self) -> float:
+        """Geometric mean over sizes of the ratios to the best."""
+        logs = [math.log(s.ratio) for s in self.served.values()]
+        return math.exp(math.fsum(logs) / len(logs))
+
+
+def portfolio(
+    times_s: Mapping[str, Mapping[str, float]],
+    within: float = WITHIN,
+    most_nodes: int = MOST_NODES,
+) -> Portfolio:
+    """The fewest configs of which, at every size, one is within `within` of that size's best.
+
+    `times_s` holds seconds by size label and config key; a config that is absent at a size, or
+    whose time there is not a finite number above zero, does not run there. Among equally few the
+    set with the least geometric mean of ratios is taken, then the first by its keys. This is
+    minimum set cover, which is solved exactly up to `most_nodes` steps of branch and bound;
+    after that the least set found, which is never larger than the greedy one, is the answer and
+    `Portfolio.exact` is False unless a bound proves its size. Raises PortfolioError where a size
+    has no time.
+    """
+    ratios = _ratios(times_s)
+    covers = _covers(ratios, within)
+    search = _Cover(list(ratios), covers, ratios, most_nodes)
+    members = search.best()
+    served = {size: _serving(ratios[size], members) for size in ratios}
+    return Portfolio(members, served, within, search.exact)
+
+
+def _ratios(times_s: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """Time over the size's best, by size and config; those that did not run are left out."""
+    if not times_s:
+        raise PortfolioError("There are no sizes to serve; name at least one with --sizes.")
+    found = {}
+    for size, times in times_s.items():
+        ran = {key: t for key, t in times.items() if math.isfinite(t) and t > 0}
+        if not ran:
+            raise PortfolioError(f"No config has a time at {size}; leave these sizes out.")
+        best_s = min(ran.values())
+        found[size] = {key: t / best_s for key, t in ran.items()}
+    return found
+
+
+def _covers(ratios: Mapping[str, Mapping[str, float]], within: float) -> dict[str, frozenset[str]]:
+    """The sizes that each config serves; configs that serve none are left out."""
+    found: dict[str, set[str]] = {}
+    for size, its in ratios.items():
+        for key, ratio in its.items():
+            if ratio <= 1 + within:
+                found.setdefault(key, set()).add(size)
+    return {key: frozenset(found[key]) for key in sorted(found)}
+
+
+def _serving(ratios: Mapping[str, float], members: Sequence[str]) -> Served:
+    ratio, member = min((ratios[m], m) for m in members if m in ratios)
+    return Served(member, ratio)
+
+
+class _Cover:
+    """Depth first: the size with the fewest configs left is served by each of them in turn."""
+
+    def __init__(
+        self,
+        sizes: Sequence[str],
+        covers: Mapping[str, frozenset[str]],
+        ratios: Mapping[str, Mapping[str, float]],
+        most_nodes: int,
+    ) -> None:
+        self._sizes = sizes
+        self._covers = covers
+        self._ratios = ratios
+        self._serving = {s: [k for k, its in covers.items() if s in its] for s in sizes}
+        self._nodes_left = most_nodes
+        self._best = self._greedy()
+        self._cost = self._cost_of(self._best)
+        self.exact = True
+
+    def best(self) -> tuple[str, ...]:
+        every = frozenset(self._sizes)
+        self._visit((), every)
+        self.exact = self.exact or len(self._best) == self._least(every)
+        return self._best
+
+    def _greedy(self) -> tuple[str, ...]:
+        """The config that serves most of the sizes left, again and again."""
+        left, members = set(self._sizes), []
+        while left:
+            member = max(self._covers, key=lambda k: (len(self._covers[k] & left), -self._at(k)))
+            members.append(member)
+            left -= self._covers[member]
+        return tuple(sorted(members))
+
+    def _at(self, key: str) -> float:
+        """Sum of the logarithms of a config's ratios where it serves."""
+        return math.fsum(math.log(self._ratios[size][key]) for size in self._covers[key])
+
+    def _visit(self, members: tuple[str, ...], left: frozenset[str]) -> None:
+        if not left:
+            self._offer(members)
+            return
+        if self._nodes_left <= 0:
+            self.exact = False
+            return
+        self._nodes_left -= 1
+        if len(members) + self._least(left) > len(self._best):
+            return
+        hardest = min(left, key=lambda s: (len(self._serving[s]), s))
+        for member in self._ordered(hardest, left):
+            self._visit((*members, member), left - self._covers[member])
+
+    def _ordered(self, size: str, left: frozenset[str]) -> Iterator[str]:
+        keys = self._serving[size]
+        yield from sorted(keys, key=lambda k: (-len(self._covers[k] & left), self._at(k), k))
+
+    def _least(self, left: frozenset[str]) -> int:
+        """A bound from below: no config serves more of those left than the one serving most."""
+        return math.ceil(len(left) / max(len(its & left) for its in self._covers.values()))
+
+    def _offer(self, members: tuple[str, ...]) -> None:
+        chosen = tuple(sorted(members))
+        cost = self._cost_of(chosen)
+        if cost < self._cost:
+            self._best, self._cost = chosen, cost
+
+    def _cost_of(self, members: tuple[str, ...]) -> tuple[int, float, tuple[str, ...]]:
+        ratios = (_serving(self._ratios[s], members).ratio for s in self._sizes)
+        return len(members), math.fsum(math.log(r) for r in ratios), members

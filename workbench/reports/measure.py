@@ -1,0 +1,234 @@
+"""The page of a measurement: each Impl beside its baselines, for every size and dtype.
+
+Everything here is a pure function of records, and runs where neither torch nor Triton is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from workbench import stats
+from workbench.answer import rate, ridge_of
+from workbench.record import Failure, Measured, Outcome, Predicted, Record, Run
+from workbench.report import render
+from workbench.reports import sweep_figures
+from workbench.reports.compare_figures import text_of, unit_of
+from workbench.reports.measure_figures import Share, shares
+from workbench.reports.sweep import _nearest_roof as nearest_roof
+from workbench.reports.sweep_figures import MARKS, Board
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HEADS = ("impl", "regime", "median", "95 % interval", "min", "p5", "p95", "n", "rate",
+         "of ceiling", "vs baseline")  # fmt: skip
+NARROW = ("impl", "regime", "median", "rate", "of ceiling", "vs baseline")  # for 100 columns
+
+
+@dataclass(frozen=True)
+class Group:
+    """The outcomes of one size and dtype, in their order."""
+
+    run: Run
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def name(self) -> str:
+        """`M=4096 N=4096, bf16`."""
+        case = self.outcomes[0].case
+        return (
+            " ".join(f"{axis}={extent}" for axis, extent in case.sizes.items()) + f", {case.dtype}"
+        )
+
+    @property
+    def records(self) -> list[Record]:
+        """Those with a time."""
+        return [o for o in self.outcomes if isinstance(o, Record)]
+
+    @property
+    def failures(self) -> list[Failure]:
+        """Those without."""
+        return [o for o in self.outcomes if isinstance(o, Failure)]
+
+    def roof(self, record: Record) -> tuple[float, str] | None:
+        """Share of the nearest ceiling, measured where it was measured, and which that is."""
+        if record.phase == "hot":  # its inputs may not come from the memory whose ceiling it is
+            return None
+        known = {
+            name: ceiling for name, ceiling in self.run.ceilings.items()
+            if ceiling.get("dtype", record.case.dtype) == record.case.dtype
+        }  # fmt: skip
+        found = nearest_roof(replace(self.run, ceilings=known), record)
+        return (found[0], found[1]) if found else None
+
+    def against(self, record: Record) -> float | None:
+        """The best baseline's time over this one's, in the same regime: above 1 it is faster."""
+        times = [r.time_s for r in self.records if r.case.is_baseline and r.phase == record.phase]
+        return min(times) / record.time_s if times else None
+
+
+def groups_of(run: Run, outcomes: Sequence[Outcome]) -> list[Group]:
+    """By size and dtype, in the order of their first outcome."""
+    found: dict[tuple[Any, ...], list[Outcome]] = {}
+    for outcome in outcomes:
+        at = (*sorted(outcome.case.sizes.items()), outcome.case.dtype)
+        found.setdefault(at, []).append(outcome)
+    return [Group(run, tuple(each)) for each in found.values()]
+
+
+def page(run: Run, outcomes: Sequence[Outcome]) -> str:
+    """The whole page as HTML. Never raises for want of records: a page can say that too."""
+    groups = groups_of(run, outcomes)
+    impls = list(dict.fromkeys(o.case.impl for o in outcomes))
+    return render(
+        "measure.html.j2",
+        run=run,
+        env=run.environment,
+        sentence=sentence(run, groups),
+        groups=[_shown(n, g, impls) for n, g in enumerate(groups)],
+        shares=_shares(groups, impls),
+        marks=_marks(impls, outcomes),
+        how=_how(run, outcomes),
+    )
+
+
+def sentence(run: Run, groups: Sequence[Group]) -> str:
+    """How the best of each size stands against the best baseline, over all sizes."""
+    ratios = []
+    for group in groups:
+        own = [
+            a for r in group.records
+            if r.phase == "final" and not r.case.is_baseline and (a := group.against(r))
+        ]  # fmt: skip
+        ratios += [max(own)] if own else []
+    one = len(groups) == 1
+    many = groups[0].name if one else f"{len(groups)} combinations of sizes and dtype"
+    if not any(g.records for g in groups):
+        return f"No Impl of {run.kernel} gave a time."
+    if run.predicted:
+        return f"Predicted for {run.device}: {run.kernel} at {many}."
+    if not ratios:
+        return f"{run.kernel} at {many}; no baseline to stand against."
+    spread = f" ({min(ratios):.2f}x to {max(ratios):.2f}x)" if len(ratios) > 1 else ""
+    mean = stats.geomean(ratios)
+    return f"{run.kernel} runs at {mean:.2f}x the speed of its best baseline{spread}, at {many}."
+
+
+def rows(group: Group, origins: Mapping[str, str] | None = None) -> list[list[str]]:
+    """Cells under `HEADS`, cold before hot, the fastest first."""
+    order = {"final": 0, "predict": 0, "hot": 1}
+    ranked = sorted(group.records, key=lambda r: (order.get(r.phase, 2), r.time_s))
+    return [_row(group, r, (origins or {}).get(r.key, "")) for r in ranked]
+
+
+def _row(group: Group, record: Record, origin: str) -> list[str]:
+    scale, unit = unit_of(record.time_s)
+    marks = [origin] if origin else ["default"] if record.default else []
+    name = record.case.label + (f" ({marks[0]})" if marks and record.case.config else "")
+    roof, against = group.roof(record), group.against(record)
+    t = record.timing
+    if isinstance(t, Predicted):
+        spread = ["predicted", f"~{text_of(t.predicted_s, scale)} {unit}", *[""] * 5]
+    else:
+        ends = [text_of(stats.quantile(t.samples_s, q), scale) for q in (0.0, 0.05, 0.95)]
+        interval = f"{text_of(t.low_s, scale)} to {text_of(t.high_s, scale)}"
+        wide = "" if t.stable else " *"
+        spread = [t.regime, f"{text_of(t.median_s, scale)} {unit}{wide}", interval, *ends,
+                  str(len(t.samples_s))]  # fmt: skip
+    return [
+        name, *spread, ("" if record.measured else "~") + rate(record, ridge_of(group.run)),
+        f"{roof[0] * 100:.0f} %" if roof else "", f"{against:.3f}x" if against else "",
+    ]  # fmt: skip
+
+
+def filled(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
+    """Numbers of the columns that hold something in some line: a prediction has no interval."""
+    return [n for n in range(len(heads)) if any(line[n] for line in lines)]
+
+
+def show_group(
+    console: Console, run: Run, outcomes: Sequence[Outcome], origins: Mapping[str, str]
+) -> None:
+    """One size and dtype on the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    for group in groups_of(run, outcomes):
+        console.print(f"\n{run.kernel}, {group.name}", style="bold")
+        wide = not console.is_terminal or console.width >= 150
+        lines = rows(group, origins)
+        shown = [n for n in filled(HEADS, lines) if wide or HEADS[n] in NARROW]
+        table = Table(box=None, pad_edge=False)
+        for n in shown:
+            table.add_column(HEADS[n], no_wrap=n > 0, justify="left" if n < 2 else "right")
+        for cells in lines:
+            table.add_row(*(Text(cells[n]) for n in shown))
+        if lines:
+            console.print(table)
+        for failure in group.failures:
+            console.print(f"{failure.case.label}: {failure.stage}: {failure.reason}")
+
+
+# The page.
+
+
+def _shown(n: int, group: Group, impls: Sequence[str]) -> dict[str, Any]:
+    roofs = [found for r in group.records if (found := group.roof(r))]
+    lines = rows(group)
+    columns = filled(HEADS, lines)
+    return {
+        "name": group.name,
+        "heads": [HEADS[c] for c in columns],
+        "rows": [[line[c] for c in columns] for line in lines],
+        "unstable": any(isinstance(r.timing, Measured) and not r.timing.stable
+                        for r in group.records),
+        "failures": [(f.case.label, f.stage, f.reason) for f in group.failures],
+        "roof": ", ".join(dict.fromkeys(name for _, name in roofs)),
+        "figure": _figure(n, group, impls),
+    }  # fmt: skip
+
+
+def _figure(n: int, group: Group, impls: Sequence[str]) -> Markup | None:
+    """Medians, intervals and samples of the cold times."""
+    finals = sorted((r for r in group.records if r.phase == "final"), key=lambda r: r.time_s)
+    if not finals:
+        return None
+    unit = unit_of(finals[0].time_s)
+    numbers = {id(r): row for row, r in enumerate(finals)}
+    board = Board(numbers, impls, unit, finals[0], {"final": finals[0].time_s})
+    return sweep_figures.finals(board, finals, f"g{n}")
+
+
+def _shares(groups: Sequence[Group], impls: Sequence[str]) -> Markup | None:
+    found = [
+        Share(group.name, r.case.label, impls.index(r.case.impl), r.case.is_baseline, r.measured,
+              100 * roof[0])
+        for group in groups for r in group.records
+        if r.phase in ("final", "predict") and (roof := group.roof(r))
+    ]  # fmt: skip
+    return shares(found, "shares") if found else None
+
+
+def _marks(impls: Sequence[str], outcomes: Sequence[Outcome]) -> list[tuple[str, int, str]]:
+    baselines = {o.case.impl for o in outcomes if o.case.is_baseline}
+    return [
+        (name, n % 4, "cross" if name in baselines else MARKS[n % len(MARKS)])
+        for n, name in enumerate(impls)
+    ]
+
+
+def _how(run: Run, outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
+    timings = [o.timing for o in outcomes if isinstance(o, Record)]
+    measured = [t for t in timings if isinstance(t, Measured)]
+    predicted = [t for t in timings if isinstance(t, Predicted)]
+    if predicted:
+        return [("Model", predicted[0].model)]
+    if not measured:
+        return []
+    states = "; ".join(dict.fromkeys(f"{t.regime}, {t.state} clock" for t in measured))
+    methods = ", ".join(dict.fromkeys(t.method for t in measured))
+    return [("Regimes", states), ("Methods", methods), ("Protocol", measured[0].protocol)]

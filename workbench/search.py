@@ -1,0 +1,375 @@
+"""Which config next, where a space is too large to try all of it.
+
+A search is given the legal configs, each with what the model predicts of it. It says in which
+order to compile them, picks one of those that are compiled to be measured, and is told the time.
+All strategies have this one interface; none of them measures, compiles or keeps a clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+
+class SearchError(ValueError):
+    """A budget that cannot be read, or a strategy that is not installed: one sentence."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much may be measured: seconds of the whole sweep, or distinct binaries."""
+
+    seconds: float = math.inf
+    configs: float = math.inf
+
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """`30s`, `2m`, `1h`, or `200` for so many configs. Raises SearchError."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip(), re.ASCII)
+        amount, unit = (float(found[1]), found[2]) if found else (0.0, "")
+        if amount <= 0 or not math.isfinite(amount) or (not unit and amount != int(amount)):
+            raise SearchError(
+                f"A budget of `{text}` cannot be read; write seconds, minutes or hours (30s, 2m, "
+                "1h) or a number of configs (200), above zero."
+            )
+        return cls(seconds=amount * _SECONDS[unit]) if unit else cls(configs=amount)
+
+    def spent(self, elapsed_s: float, measured: int) -> bool:
+        """Nothing more should be measured. Duplicates of a measured binary do not count."""
+        return elapsed_s >= self.seconds or measured >= self.configs
+
+
+_SECONDS: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One legal config. `predicted_s` is infinite where the model cannot say."""
+
+    key: str
+    impl: str
+    knobs: tuple[tuple[str, int], ...]
+    predicted_s: float
+
+
+class Search(Protocol):
+    """What every strategy can do. Points are those that it was made with, by their key."""
+
+    def order(self, n: int) -> list[Point]:
+        """The next `n` to compile, best first: each once, fewer when there are no more."""
+
+    def revise(self, point: Point, predicted_s: float) -> None:
+        """It was compiled: what the model predicts from its real resources."""
+
+    def ask(self, ready: Sequence[Point]) -> Point | None:
+        """Which of these, compiled and not measured yet, to measure now; None if there is none."""
+
+    def tell(self, point: Point, time_s: float | None) -> None:
+        """Its time, also where that is a duplicate's; None where it failed at any stage."""
+
+
+class Strategy(Enum):
+    """The strategies, by their name on the command line."""
+
+    EXHAUSTIVE = "exhaustive"
+    MODEL = "model"
+    RANDOM = "random"
+    TPE = "tpe"
+
+
+def search_of(strategy: Strategy, points: Sequence[Point], seed: int = 0) -> Search:
+    """A search over these points. Equal seeds and times give equal searches. Raises SearchError
+    when the strategy needs a package that is not installed."""
+    made: Mapping[Strategy, Callable[[Sequence[Point], int], Search]] = {
+        Strategy.EXHAUSTIVE: lambda p, _: Fixed(sorted(p, key=lambda x: x.predicted_s)),
+        Strategy.RANDOM: lambda p, s: Fixed(random.Random(s).sample(list(p), len(p))),
+        Strategy.MODEL: Model,
+        Strategy.TPE: Tpe,
+    }
+    return made[strategy](points, seed)
+
+
+class Fixed:
+    """An order known beforehand: nothing that is measured changes it."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self._points = list(points)
+        self._rank = {p.key: rank for rank, p in enumerate(points)}
+        self._next = 0
+
+    def order(self, n: int) -> list[Point]:
+        given = self._points[self._next : self._next + max(0, n)]
+        self._next += len(given)
+        return given
+
+    def revise(self, point: Point, predicted_s: float) -> None:
+        pass
+
+    def ask(self, ready: Sequence[Point]) -> Point | None:
+        return min(ready, key=lambda p: self._rank[p.key], default=None)
+
+    def tell(self, point: Point, time_s: float | None) -> None:
+        pass
+
+
+LARGEST = 4096  # points that the surrogate holds; those predicted slower come after, in order
+SLOWEST = 3.0  # a screen gives up at three times the best: beyond it, how slow is not learned
+NOISE = 0.015  # of the logarithm of a screened time: screens of one binary differ by 1 to 2 %
+OFFSET = 1.0  # prior deviation of log(time / predicted) that all points share
+LEARN = 8  # times are learned one by one up to so many, then this share of them at once
+REFIT = 1.5  # the shape is chosen anew when there are so many times more times than before
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A covariance of log(time / predicted), all of it prior deviations but `reach`."""
+
+    own: float  # of one point
+    reach: float  # steps of a knob over which points err alike
+    trust: float  # of the exponent of the prediction, which is 1 beforehand
+
+
+SHAPES = tuple(Shape(own, reach, 0.2) for own in (0.05, 0.15, 0.45) for reach in (1.0, 2.0, 4.0))
+FIRST = Shape(0.15, 2.0, 0.2)
+COMPILED = Shape(0.45, 2.0, 0.5)  # of log(prediction once compiled / guess)
+
+
+class Model:
+    """The analytic prediction, corrected by what is measured.
+
+    log(time) is a Gaussian process (Rasmussen and Williams 2006, chapter 2): its mean is the
+    prediction to a power near 1, times a factor common to all, and its covariance says that
+    neighbours in knob space err alike. The next is the point of the largest expected improvement
+    (Jones et al. 1998), so what is unlike all measured is tried too. Width and reach of the
+    covariance are those of the largest likelihood (ibid., 5.4) on a grid.
+    """
+
+    def __init__(self, points: Sequence[Point], seed: int) -> None:
+        ranked = random.Random(seed).sample(list(points), len(points))  # ties in any order
+        ranked.sort(key=lambda p: p.predicted_s)
+        self._points = ranked
+        self._at = {p.key: i for i, p in enumerate(ranked[:LARGEST])}
+        self._tail = Fixed(ranked[LARGEST:])
+        self._guessed = _logs([p.predicted_s for p in ranked[:LARGEST]])
+        self._revised_s: dict[int, float] = {}
+        self._given: set[int] = set()
+        self._times: dict[int, float] = {}  # seconds
+        self._failed: set[int] = set()
+        self._steps = _positions(ranked[:LARGEST])
+        self._gains: list[float] | None = None
+        self._news = 0  # what came since those were computed
+        self._fitted = 0  # times when the shape was chosen
+        self._shape = FIRST
+
+    def order(self, n: int) -> list[Point]:
+        if len(self._given) == len(self._at):
+            return self._tail.order(n)
+        gain = self._gain()
+        gone = self._given | self._failed | self._times.keys()
+        left = [i for i in range(len(self._at)) if i not in gone]
+        best = heapq.nlargest(n, left, key=gain.__getitem__)
+        self._given.update(best)
+        return [self._points[i] for i in best] + self._tail.order(max(0, n) - len(best))
+
+    def revise(self, point: Point, predicted_s: float) -> None:
+        if point.key in self._at:
+            self._revised_s[self._at[point.key]] = predicted_s
+            self._news += not self._times  # later it waits for the next time that is told
+
+    def ask(self, ready: Sequence[Point]) -> Point | None:
+        known = [p for p in ready if p.key in self._at]
+        if not known:
+            return self._tail.ask(ready)
+        gain = self._gain()
+        return max(known, key=lambda p: gain[self._at[p.key]])
+
+    def tell(self, point: Point, time_s: float | None) -> None:
+        if (i := self._at.get(point.key)) is None:
+            return
+        if time_s is None:
+            self._failed.add(i)
+            return
+        self._times[i] = time_s
+        self._news += 1
+
+    def _gain(self) -> list[float]:
+        """Expected improvement of every point, in units of the logarithm of the time."""
+        if self._gains is None or self._news > len(self._times) // LEARN:
+            self._gains, self._news = self._compute(), 0
+        return self._gains
+
+    def _compute(self) -> list[float]:
+        import numpy as np
+
+        prior = self._prior()
+        mean = np.minimum(prior.mean, prior.mean.min() + math.log(SLOWEST))
+        best_s = min(self._times.values(), default=math.inf)
+        times = {i: math.log(min(t, SLOWEST * best_s)) for i, t in self._times.items()}
+        if len(times) >= max(4, REFIT * self._fitted):
+            self._fitted = len(times)
+            self._shape = self._likeliest(mean, times)
+        found = _posterior(self._steps, mean, times, self._shape)
+        # the least mean of a measured point, not the least time: noise has flattered that one
+        best = found.mean[list(times)].min() if times else found.mean.min()
+        gain = _improvement(best, found.mean, np.sqrt(found.variance + prior.variance))
+        return [float(g) for g in gain]
+
+    def _likeliest(self, mean: Floats, times: Mapping[int, float]) -> Shape:
+        at = list(times)
+        seen = dict(enumerate(times.values()))  # the likelihood asks for measured points alone
+        tried = {s: _posterior(self._steps[at], mean[at], seen, s).likelihood for s in SHAPES}
+        return max(tried, key=lambda s: tried[s])
+
+    def _prior(self) -> _Normal:
+        """Of log(time), before any is measured. What compiling showed of a prediction is carried
+        to neighbours that are not compiled: they too may spill or load in narrow words."""
+        import numpy as np
+
+        known = {i: math.log(s) for i, s in self._revised_s.items() if math.isfinite(s)}
+        if not known:
+            return _Normal(self._guessed, np.zeros(len(self._guessed)), 0.0)
+        found = _posterior(self._steps, self._guessed, known, COMPILED)
+        at = list(known)
+        found.mean[at], found.variance[at] = list(known.values()), 0.0
+        return found
+
+
+@dataclass(frozen=True)
+class _Normal:
+    """What is believed of every point's log(time)."""
+
+    mean: Floats
+    variance: Floats
+    likelihood: float  # logarithm, up to a constant, of what was seen
+
+
+def _posterior(steps: Floats, prior: Floats, seen: Mapping[int, float], shape: Shape) -> _Normal:
+    """Rasmussen and Williams, algorithm 2.1, with the Matern covariance of 3/2 (4.17): compilers
+    have cliffs, and a smoother one is sure of neighbours beyond them. `steps` is (points, axes),
+    `prior` the mean beforehand and `seen` the logarithms by point."""
+    import numpy as np
+
+    centred = prior - prior.mean()
+    own_variance = OFFSET**2 + shape.trust**2 * centred**2 + shape.own**2
+    if not seen:
+        return _Normal(prior, own_variance, 0.0)
+    at = list(seen)
+    residual = np.array(list(seen.values())) - prior[at]
+    shift = residual.mean()
+    square = (steps**2).sum(axis=1)
+    apart = square[at][:, None] + square[None, :] - 2 * steps[at] @ steps.T
+    cross = OFFSET**2 + shape.trust**2 * np.outer(centred[at], centred)
+    far = np.sqrt(3 * np.maximum(apart, 0.0)) / shape.reach
+    cross += shape.own**2 * (1 + far) * np.exp(-far)
+    lower = np.linalg.cholesky(cross[:, at] + NOISE**2 * np.eye(len(at)))
+    scaled = np.linalg.inv(lower) @ np.column_stack([residual - shift, cross])
+    weight, explained = scaled[:, 0], scaled[:, 1:]
+    return _Normal(
+        prior + shift + explained.T @ weight,
+        np.maximum(own_variance - (explained**2).sum(axis=0), 1e-8),
+        float(-0.5 * weight @ weight - np.log(np.diag(lower)).sum()),
+    )
+
+
+def _improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
+    """Expected improvement on `best` (Jones et al. 1998, equation 15)."""
+    import numpy as np
+
+    z = (best - mean) / deviation
+    below = np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
+    density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+    return np.asarray(deviation * (z * below + density))
+
+
+def _logs(seconds: Sequence[float]) -> Floats:
+    """Logarithms; the middle one where nothing is predicted."""
+    import numpy as np
+
+    logs = np.log(np.asarray(seconds, dtype=float))
+    known = np.isfinite(logs)
+    return np.where(known, logs, np.median(logs[known]) if known.any() else 0.0)
+
+
+def _positions(points: Sequence[Point]) -> Floats:
+    """(points, axes): a knob's place among the values it takes; two Impls are one step apart."""
+    import numpy as np
+
+    names = sorted({name for p in points for name, _ in p.knobs})
+    values = {n: sorted({v for p in points for k, v in p.knobs if k == n}) for n in names}
+    impls = sorted({p.impl for p in points})
+    rows = []
+    for point in points:
+        knobs = dict(point.knobs)
+        row = [math.sqrt(0.5) * (point.impl == impl) for impl in impls]
+        row += [float(values[n].index(knobs[n])) if n in knobs else 0.0 for n in names]
+        rows.append(row)
+    return np.array(rows).reshape(len(points), len(impls) + len(names))
+
+
+class Tpe:
+    """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011), the extra `search`.
+
+    It suggests knobs freely; what is taken is the point nearest to that in knob space, and the
+    point's own knobs are what the estimator learns from. It does not see predictions.
+    """
+
+    def __init__(self, points: Sequence[Point], seed: int) -> None:
+        try:
+            import optuna
+        except ImportError as error:
+            raise SearchError(
+                "The strategy tpe needs optuna, which is not installed here; "
+                "`pip install kernel-workbench[search]`, or choose the strategy model."
+            ) from error
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self._optuna = optuna
+        self._study = optuna.create_study(
+            sampler=optuna.samplers.TPESampler(seed=seed, multivariate=True)
+        )
+        self._left = {p.key: p for p in points}
+        self._place = dict(zip(self._left, _positions(points).tolist(), strict=True))
+        self._axes: dict[str, Any] = {
+            str(axis): optuna.distributions.FloatDistribution(0.0, max(column))
+            for axis, column in enumerate(zip(*self._place.values(), strict=True))
+        }
+
+    def order(self, n: int) -> list[Point]:
+        chosen: list[Point] = []
+        while self._left and len(chosen) < n:
+            chosen.append(self._nearest(self._left.values()))
+            del self._left[chosen[-1].key]
+        return chosen
+
+    def revise(self, point: Point, predicted_s: float) -> None:
+        pass
+
+    def ask(self, ready: Sequence[Point]) -> Point | None:
+        return self._nearest(ready) if ready else None
+
+    def tell(self, point: Point, time_s: float | None) -> None:
+        self._left.pop(point.key, None)
+        if time_s is None:
+            return
+        params = dict(zip(self._axes, self._place[point.key], strict=True))
+        trial = self._optuna.create_trial(
+            params=params, distributions=self._axes, value=math.log(time_s)
+        )
+        self._study.add_trial(trial)
+
+    def _nearest(self, points: Iterable[Point]) -> Point:
+        trial = self._study.ask(self._axes)
+        self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)  # a suggestion only
+        wished = [trial.params[axis] for axis in self._axes]
+        return min(points, key=lambda p: math.dist(self._place[p.key], wished))

@@ -1,0 +1,275 @@
+"""The file of tuned configs: the winners of earlier sweeps, as JSON.
+
+An entry is found again by kernel, Impl, sizes, dtype, device, the versions of torch and Triton and
+the text of the kernel's file: with any of them changed another config may win. Sizes match exactly
+or, failing that, by bucket: each axis to the nearest power of two, because what decides between
+configs (waves of blocks, trips of the loop, what the cache holds) goes by ratios of sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from workbench.spec import Sizes
+
+FORMAT = 1  # what this code writes; a file that says more was made by a newer workbench
+
+Key = tuple[object, ...]
+
+
+class TunedError(Exception):
+    """The tuned configs cannot be read or written; one sentence, with what to do next."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The winner of one Impl in one sweep: measured in its final, or predicted by the model.
+
+    A predicted entry has no interval, names the model in `protocol`, and is never launched. `ties`
+    are the configs that cannot be told from the fastest; `configs` counts what the sweep looked at.
+    """
+
+    kernel: str
+    impl: str
+    config: Mapping[str, int]
+    sizes: Mapping[str, int]
+    dtype: str
+    device: str
+    torch: str
+    triton: str
+    source: str  # hash of the kernel's file: `source_of`
+    predicted: bool
+    time_s: float
+    low_s: float | None  # 95 % interval of the median
+    high_s: float | None
+    regime: str  # "cold, sustained"; empty where predicted
+    protocol: str
+    run: str
+    at: str  # ISO 8601 with offset
+    configs: int
+    ties: tuple[Mapping[str, int], ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """Entries with equal keys answer the same question; the newer one stands."""
+        return (self.kernel, self.impl, tuple(sorted(self.sizes.items())), self.dtype, self.device,
+                self.torch, self.triton, self.source, self.predicted)  # fmt: skip
+
+
+def bucket(sizes: Sizes) -> dict[str, int]:
+    """Each extent as the power of two nearest to it in ratio: 2897 to 5792 are 4096."""
+    return {axis: 1 << round(math.log2(n)) if n > 0 else 0 for axis, n in sizes.items()}
+
+
+def default_path() -> Path:
+    """Where the tuned configs lie when nobody named a file: beside the history."""
+    from platformdirs import user_data_dir
+
+    return Path(user_data_dir("kernel-workbench", appauthor=False)) / "tuned.json"
+
+
+@dataclass
+class Tuned:
+    """The entries of a file, in memory; `changing` writes them back."""
+
+    entries: dict[Key, Entry] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """What the file holds; nothing where there is no file yet. Raises TunedError."""
+        try:
+            path.stat()
+        except FileNotFoundError:
+            return cls()
+        except OSError:
+            pass  # `read` says why
+        return cls({e.key: e for e in read(path)})
+
+    def add(self, entry: Entry) -> None:
+        """Take an entry in; of two with one key the newer stands, whichever came first."""
+        old = self.entries.get(entry.key)
+        if old is None or _age(entry) > _age(old):
+            self.entries[entry.key] = entry
+
+    def find(
+        self, kernel: str, impl: str, sizes: Sizes, dtype: str, device: str,
+        versions: Mapping[str, str], source: str,
+    ) -> Entry | None:  # fmt: skip
+        """The measured entry for exactly these sizes; else, of those in the same bucket, the
+        nearest in ratio and then the newest; else None. Another bucket never answers."""
+        software = (versions.get("torch", ""), versions.get("triton", ""), source)
+        asked = (kernel, impl, dtype, device, *software)
+        near = [
+            e for e in self.entries.values()
+            if asked == (e.kernel, e.impl, e.dtype, e.device, e.torch, e.triton, e.source)
+            and not e.predicted and bucket(e.sizes) == bucket(sizes)
+        ]  # fmt: skip
+        return min(near, key=lambda e: (_distance(e.sizes, sizes), -_epoch(e.at)), default=None)
+
+    def matching(
+        self, kernel: str | None = None, impl: str | None = None,
+        device: str | None = None, dtype: str | None = None,
+    ) -> list[Entry]:  # fmt: skip
+        """Entries with all that is named, in a fixed order."""
+        wanted = {"kernel": kernel, "impl": impl, "device": device, "dtype": dtype}
+        asked = {name: value for name, value in wanted.items() if value is not None}
+        found = [
+            e for e in self.entries.values() if all(getattr(e, n) == v for n, v in asked.items())
+        ]
+        return sorted(found, key=lambda e: e.key)
+
+
+def _distance(a: Sizes, b: Sizes) -> float:
+    return sum(abs(math.log2(max(a[axis], 1) / max(b[axis], 1))) for axis in a)
+
+
+def _epoch(at: str) -> float:
+    when = datetime.fromisoformat(at)
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _age(entry: Entry) -> tuple[float, str]:
+    """By date; the text decides between equal dates, so that the order of merging does not."""
+    return _epoch(entry.at), json.dumps(asdict(entry), sort_keys=True)
+
+
+# The file
+
+
+def read(path: Path) -> list[Entry]:
+    """The entries of a file, all of them good. Raises TunedError: a file is taken whole or not."""
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        why = (error.strerror or type(error).__name__).lower()
+        raise TunedError(f"{path} cannot be read ({why}); name another file.") from None
+    except (ValueError, RecursionError) as error:
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise _damaged(path, f"is not JSON ({why})") from None
+    version = plain.get("tuned") if isinstance(plain, dict) else None
+    if not isinstance(version, int) or not isinstance(plain.get("entries"), list):
+        raise _damaged(path, "is no file of tuned configs")
+    if version > FORMAT:
+        raise TunedError(
+            f"{path} has format {version}, and this workbench knows formats up to {FORMAT}; "
+            "upgrade the workbench, or name another file."
+        )
+    return [_entry(path, n, each) for n, each in enumerate(plain["entries"], 1)]
+
+
+def _damaged(path: Path, what: str) -> TunedError:
+    return TunedError(f"{path} {what}; mend it or move it away, as it is not overwritten.")
+
+
+def _entry(path: Path, number: int, plain: object) -> Entry:
+    if not isinstance(plain, dict):
+        raise _damaged(path, f"holds an entry {number} that is no object")
+    for f in fields(Entry):
+        if not (_FITS[f.name](plain[f.name]) if f.name in plain else f.default is not MISSING):
+            raise _damaged(path, f"holds an entry {number} without a usable `{f.name}`")
+    known = {f.name: plain[f.name] for f in fields(Entry) if f.name in plain}
+    return Entry(**{**known, "ties": tuple(known.get("ties", ()))})
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _text(value: object) -> bool:
+    # `--code` writes these into comments: a line break would end one
+    return isinstance(value, str) and value.isprintable()
+
+
+def _numbers(value: object) -> bool:
+    return isinstance(value, dict) and all(k.isidentifier() and _whole(v) for k, v in value.items())
+
+
+def _extents(value: object) -> bool:
+    return isinstance(value, dict) and _numbers(value) and all(n >= 0 for n in value.values())
+
+
+def _seconds(value: object) -> bool:
+    return isinstance(value, float) and math.isfinite(value) and value > 0
+
+
+def _date(value: object) -> bool:
+    try:
+        return isinstance(value, str) and _epoch(value) > 0
+    except (ValueError, OverflowError):
+        return False
+
+
+_FITS: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys((f.name for f in fields(Entry)), _text),
+    "config": _numbers,
+    "sizes": _extents,
+    "predicted": lambda v: isinstance(v, bool),
+    "time_s": _seconds,
+    "low_s": lambda v: v is None or _seconds(v),
+    "high_s": lambda v: v is None or _seconds(v),
+    "at": _date,
+    "configs": _whole,
+    "ties": lambda v: isinstance(v, list) and all(map(_numbers, v)),
+}
+
+
+@contextmanager
+def changing(path: Path) -> Iterator[Tuned]:
+    """The file's entries, to be changed inside; written whole at the end, while other processes
+    that would change them wait. Nothing is written after an exception. Raises TunedError."""
+    import fcntl
+
+    try:
+        path = path.resolve()  # a link stays one, and its target changes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(f".{path.name}.lock").open("a")
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
+        raise _unwritable(path, error) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:
+            raise _unwritable(path, error) from None
+        tuned = Tuned.load(path)
+        before = dict(tuned.entries)
+        yield tuned
+        if tuned.entries != before:
+            write(path, tuned.entries.values())
+
+
+def write(path: Path, entries: Iterable[Entry]) -> None:
+    """Write a file whole or not at all, whatever kills the process. Raises TunedError."""
+    lines = ",\n".join(json.dumps(asdict(e), allow_nan=False) for e in entries)
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(f'{{"tuned": {FORMAT}, "entries": [\n{lines}\n]}}\n')
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name, too, outlives a power cut
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    for choices in LOOKED_UP:
+        choices.clear()
+
+
+def _unwritable(path: Path, error: Exception) -> TunedError:
+    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return TunedError(f"{path} cannot be written ({why.lower()}); name a file that you may write.")
+
+
+# What launches without a config have looked up in this process; asked again after a `write`.
+LOOKED_UP: list[dict[Any, Any]] = []
