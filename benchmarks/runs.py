@@ -112,6 +112,7 @@ class Swept:
     failures: Sequence[Any]  # without those that were refused
     table_s: float | None
     final_s: float | None
+    stored_s: float | None  # until the last outcome and the end were stored; then comes the page
     winner: Any  # the fastest Record of the final
     split: Mapping[str, float] = field(default_factory=dict)
 
@@ -126,7 +127,8 @@ class Swept:
         won = self.winner
         return {
             "exit": self.ended.code, "configs": self.configs, "binaries": self.binaries,
-            "table_s": self.table_s, "final_s": self.final_s, "end_s": self.end_s,
+            "table_s": self.table_s, "final_s": self.final_s,
+            "stored_s": self.stored_s, "end_s": self.end_s,
             "split": dict(self.split), "said": self.ended.said,
             "winner": dict(won.case.config) if won else None,
             "winner_s": won.time_s if won else None,
@@ -184,6 +186,7 @@ def swept(ended: Ended, events: Sequence[Any]) -> Swept:
         failures=[o for o in tried if isinstance(o, Failure)],
         table_s=_since(ended, [o.at for o in firsts.values()]) if over else None,
         final_s=_since(ended, [o.at for o in finals]),
+        stored_s=_since(ended, [e.at for e in ends]),
         winner=min(ours, key=lambda r: r.time_s, default=None),
         split=dict(getattr(ends[-1], "seconds", {})) if ends else {},
     )  # fmt: skip

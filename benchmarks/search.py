@@ -12,6 +12,8 @@ lognormal noise of 1 to 2 %, as a seed draws.
 The analytic model was fitted to most of these tables, and the search's own constants were chosen
 with all of them in view: `full` tells how it does where the model fits, not on another device.
 So it is replayed with predictions spoiled, each by a lognormal factor of `SPOILED`, and with none.
+The tables are few: the same config is the best in six of the eleven of matmul, at a corner of the
+space, where it is found early by any search that learns. Seeds differ in noise and ties alone.
 """
 
 from __future__ import annotations

@@ -96,6 +96,7 @@ def given(x, *, config):
 
 @dataclass(frozen=True)
 class Steps:
+    block: int = tile(128, 256, default=128)  # of the first launch
     more: int = among(0, 1, 2, default=0)  # launches after the first, of different blocks
     num_stages: int = stages(1, 2, default=2)
 
@@ -104,9 +105,10 @@ class Steps:
 def steps(x, *, config):
     """Launches that other configs make too, in other company."""
     y = x.new_empty(x.shape)
-    kernel = launch(x, y, Knobs(num_stages=config.num_stages))
+    kernel = launch(x, y, Knobs(config.block, num_stages=config.num_stages))
+    if config.more == 2:
+        kernel.metadata  # a stopped launch is None
     if config.more:
-        kernel.metadata  # None where the launch was stopped
         launch(y, y, Knobs(block=256 * config.more, num_warps=2, num_stages=config.num_stages))
     return y
 
@@ -118,7 +120,7 @@ class Fatal:
 
 @scaled.impl(Fatal)
 def fatal(x, *, config):
-    """A config that compiles this launch dies of it, its claim in its hand, unless it is the last."""
+    """A config that compiles its launch dies then, and its claim stays; but not the last one."""
     y = x.new_empty(x.shape)
     if launch(x, y, Knobs(num_stages=config.num_stages)) is not None and config.num_stages < 4:
         os.kill(os.getpid(), signal.SIGKILL)

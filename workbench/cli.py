@@ -346,9 +346,9 @@ STOPPED = 130  # as shells say it: 128 + SIGINT
 
 # Named, not imported: importing them would load torch and SQLAlchemy for --help.
 SENTENCES = {
-    "CatalogError", "ContestError", "EventsError", "HistoryError", "Incomparable",
-    "NoGpu", "NothingToSweep", "ReportError", "SearchError", "SessionError", "SideError",
-    "TemplateError", "TunedError", "UnknownDevice", "WorktreeError",
+    "AdaptedError", "CatalogError", "ContestError", "EventsError", "GpuBusy", "HistoryError",
+    "Incomparable", "NoGpu", "NothingToSweep", "PortfolioError", "ReportError", "SearchError",
+    "SessionError", "SideError", "TemplateError", "TunedError", "UnknownDevice", "WorktreeError",
 }  # fmt: skip
 
 

@@ -220,3 +220,11 @@ def _exit_code(found: Verdict | Suspicion | None) -> int:
     if found is None:
         return COULD_NOT_RUN
     return found.exit_code if isinstance(found, Suspicion) else EXIT[found.word]
+
+
+if __name__ == "__main__":  # this copy is `__main__`; the real module is imported by the CLI
+    import sys
+
+    from workbench.cli import main
+
+    raise SystemExit(main(["compare", *sys.argv[1:]]))

@@ -250,7 +250,7 @@ def _cpu() -> str:
 
 
 def _versions() -> dict[str, str]:
-    torch = _torch_build()
+    torch = torch_build()
     found = {
         "workbench": __version__,
         "torch": _installed("torch"),
@@ -271,7 +271,7 @@ def _installed(distribution: str) -> str | None:
         return None
 
 
-def _torch_build() -> Mapping[str, str | None]:
+def torch_build() -> Mapping[str, str | None]:
     """torch/version.py as a dict, run by itself: importing torch for it takes over a second."""
     home = _home("torch")
     if home is None or not (home / "version.py").is_file():

@@ -202,7 +202,7 @@ class Gate:
 
         shown = bouts_of(ring.outcomes, ring.comparisons)
         self.console.print(conclusion(shown), style="bold")
-        for bout in shown:
+        for bout in shown if len(shown) > 1 else []:
             v = bout.comparison.verdict
             if v is None or v.word in ("SLOW", "CLOCK"):
                 self.console.print(f"  {bout.name}: {conclusion([bout])}", soft_wrap=True)

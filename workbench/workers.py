@@ -11,14 +11,17 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pickle import PicklingError
 from typing import Any
 
-PRELOADED = ["numpy", "torch"]  # imported once (1.5 s), then inherited by every worker
+# Imported once (1.5 to 4 s), then inherited by every worker. Triton decides at its import whether
+# it interprets, so a process whose children may be interpreters leaves it to them.
+PRELOADED = ["numpy", "torch"]
+COMPILED = ["triton", "triton.backends.nvidia.compiler", "triton.backends.amd.compiler"]
 
 LOST = (TimeoutError, ChildProcessError)
 
@@ -131,9 +134,10 @@ BEGIN_S = 180.0  # the first import of torch on a cold disk took 60 s
 KILLED_S = 10.0  # a kernel that never ends is torn down by the driver, which takes its time
 
 
-def start() -> None:
-    """Let the process that forks all others begin its imports (torch: 2 to 3 s), and return."""
-    _context()
+def start(*, compiled: bool) -> None:
+    """Let the process that forks all others begin its imports, and return. `compiled`: none of
+    them will interpret, so that Triton can be imported there too."""
+    _context(COMPILED if compiled else [])
 
 
 def cpu_count() -> int:
@@ -141,10 +145,11 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _context() -> Any:
-    """Where new processes come from: a server that has imported what all of them need."""
+def _context(also: Sequence[str] = ()) -> Any:
+    """Where new processes come from: a server that has imported what all of them need. Once it
+    runs, what else it should import is no longer heard."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context.set_forkserver_preload([*PRELOADED, *also])
     _start_server()
     return context
 

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.reports.sweep.page", lambda run, outcomes: "<p>page</p>")
-    monkeypatch.setattr("workbench.session.backend_for", lambda device, folder: Null())
+    monkeypatch.setattr("workbench.session.backend_for", lambda device, folder, ahead: Null())
     return Asked(tmp_path)
 
 
@@ -62,8 +62,9 @@ def sweep_words(asked):
         (["nope"], "No such command 'nope'; see `workbench --help`"),
         (["sweep"], "Missing argument"),
         (["sweep", "tile_size", "--nope"], "No such option: --nope"),
-        (["sweep", "tile_size", "--most", "x"], "Invalid value for '--most'"),
-        (["sweep", "tile_size", "--most", "-1"], "Invalid value for '--most'"),
+        (["sweep", "tile_size", "--budget", "x"], "A budget of `x` cannot be read; write seconds"),
+        (["sweep", "tile_size", "--budget", "-1"], "A budget of `-1` cannot be read"),
+        (["sweep", "tile_size", "--search", "modle"], "There is no search 'modle'; did you mean m"),
         (["history", "--limit", "0"], "Invalid value for '--limit'"),
         (["sweep", "tile_sise"], "There is no sweep 'tile_sise'; did you mean tile_size or"),
         (["sweep", "full", "--kernel", "sofmax"], "There is no kernel 'sofmax'; did you mean soft"),
@@ -217,7 +218,7 @@ def test_help_is_quick():
 def test_a_module_in_the_current_folder_can_be_named(tmp_path, capsys, monkeypatch):
     """Python puts the folder of the `workbench` script on its path, not the current one."""
     monkeypatch.setattr("workbench.reports.sweep.page", lambda run, outcomes: "<p>page</p>")
-    monkeypatch.setattr("workbench.session.backend_for", lambda device, folder: Null())
+    monkeypatch.setattr("workbench.session.backend_for", lambda device, folder, ahead: Null())
     asked = Asked(tmp_path)
     (tmp_path / "pack_of_mine").mkdir()
     asked.kernel.rename(tmp_path / "pack_of_mine" / "toy.py")

@@ -19,19 +19,24 @@ KERNELS = sorted(path for path in (PACKAGE / "kernels").glob("*.py") if path.ste
 FLOORS = {
     0: "spec record dsl",
     1: "hardware kernels stats workers interrupts",
-    2: "catalog occupancy environment inputs events template winners",
-    3: "check compile predict history answer compare report search portfolio tuned adapted",
+    2: "catalog occupancy environment inputs events template winners worktree",
+    3: "check compile predict history answer compare report search portfolio tuned adapted sides",
     4: "measure reports doctor launch",
     5: "backend stored",
     6: "sweep experiment profile ceilings",
-    7: "sweeps experiments profilers terminal",
-    8: "session timing contest worktree adapter",
+    7: "sweeps experiments profilers terminal bouts",
+    8: "session timing contest gate adapter",
     9: "cli",
 }
 # Steps within a floor, each for a reason. They must not close a circle.
 STEPS = {
     ("record", "spec"),  # an outcome names its config in the words of the Spec
     ("adapter", "session"),  # a tuning is a sweep's session with a kernel made for it
+    ("bouts", "terminal"),  # a comparison begins with the line that a sweep begins with
+    ("contest", "session"),  # what sweeps, comparisons and measurements share: the Store
+    ("timing", "session"),
+    ("gate", "session"),
+    ("gate", "contest"),  # a gate is many comparisons
     ("tuned", "answer"),  # who has won is said in one place
 }
 # Imports that point up, inside a function that the importing floor itself never calls.

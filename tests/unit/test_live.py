@@ -114,7 +114,7 @@ def test_a_right_answer_is_a_time_and_its_seconds_are_counted(begun):
 
 def test_a_spare_process_is_warm_once_the_first_has_begun(begun):
     _, gpu, _ = begun()
-    assert [p.warm for p in gpu.processes] == [False, True]
+    assert [p.warm for p in gpu.processes] == [True, True]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_lost_process_costs_one_config_and_the_spare_takes_over(begun, fate, s
         assert lost.stage == stage and words in lost.reason and lost.own
         assert isinstance(screened(side, candidate(32)), Timed)
     assert [p.alive for p in gpu.processes] == [False] * 3 + [True, True]
-    assert all(p.warm for p in gpu.processes[1:])
+    assert all(p.warm for p in gpu.processes)
     assert gpu.names().count("self_test") == 1, "the ceilings are those of the run's beginning"
 
 

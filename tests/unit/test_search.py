@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -135,6 +137,19 @@ def test_a_quarter_of_the_measurements_finds_the_best():
     for table, found in regrets.items():
         assert quantile(found, 0.5) <= 0.01, table
         assert quantile(found, 0.9) < 0.02, table
+
+
+def test_a_replay_gives_nothing_away():
+    """With the times dealt out anew there is nothing to learn: 11 of 45 find the best by chance,
+    a quarter of the time."""
+    rows = tables()["softmax", "M=8192 N=4096"]
+
+    def dealt(seed):
+        times = random.Random(seed).sample([r.measured_s for r in rows], len(rows))
+        return [replace(r, measured_s=t) for r, t in zip(rows, times, strict=True)]
+
+    found = [Replay(dealt(s), Strategy.MODEL, Shown.FULL, s).regrets([11])[0] for s in range(80)]
+    assert 0.10 < sum(r <= 0.01 for r in found) / len(found) < 0.40  # 3 deviations either way
 
 
 def test_the_model_needs_no_prediction_to_beat_chance():

@@ -44,13 +44,15 @@ class Live:
     def __init__(
         self, repository: Path | None, rules: Protocol | None = None,
         told: Callable[[str], None] = lambda said: print(said, file=sys.stderr),
+        gpu: Measuring | None = None,
     ) -> None:  # fmt: skip
         """`repository` holds the kernel: its commit is part of the fingerprint. `told` hears who
-        holds the GPU while this waits for it. Raises NoGpu."""
+        holds the GPU while this waits for it. `gpu` is a measuring process that was started
+        ahead. Raises NoGpu."""
         self.rules = rules or Protocol()
         self.protocol = self.rules.id
         self._told = told
-        self._gpu = Measuring()
+        self._gpu = gpu or Measuring()
         try:
             found = self._gpu.describe(repository)
         except Lost as error:
@@ -95,8 +97,8 @@ class Live:
     def _compile(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
-        if self._compilers is None:  # two are left to launch and to wait
-            self._compilers = Workers(max(1, cpu_count() - 2))
+        if self._compilers is None:  # one is left to launch
+            self._compilers = Workers(max(1, cpu_count() - 1))
         return compile_all(self._compilers, self._problem, candidates, self.device)
 
     def compiled(

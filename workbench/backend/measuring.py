@@ -26,7 +26,9 @@ class Measuring:
     than making the inputs anew: the next process has its imports and its context already."""
 
     def __init__(self) -> None:
+        """Starts it: it imports the compiler and opens the GPU while others do other things."""
         self._now = Solo()
+        self._now.begin(worker.warm)
         self._spare: Solo | None = None
         self._job: worker.Job | None = None
         self._begun = False

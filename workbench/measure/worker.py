@@ -403,5 +403,18 @@ def _failed(error: Exception, stage: str) -> Screened:
         torch.cuda.empty_cache()
         return Screened(stage="measure", reason="out of GPU memory: the inputs in rotation and "
                         "the outputs do not fit; name smaller sizes")  # fmt: skip
-    sticky = kind == "AcceleratorError" or "CUDA error" in text or "HIP error" in text
-    return Screened(stage=stage, reason=text, poisoned=sticky)
+    return Screened(stage=stage, reason=text, poisoned=_lost())
+
+
+def _lost() -> bool:
+    """Whether the GPU answers this process no more: after an illegal access, a misaligned one or
+    an assertion, whatever it is called by whom, every further call fails."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        return True
+    return False

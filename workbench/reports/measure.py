@@ -20,6 +20,7 @@ from workbench.reports.compare_figures import text_of, unit_of
 from workbench.reports.measure_figures import Share, shares
 from workbench.reports.sweep import _nearest_roof as nearest_roof
 from workbench.reports.sweep_figures import MARKS, Board
+from workbench.spec import brief
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,7 +129,9 @@ def rows(group: Group, origins: Mapping[str, str] | None = None) -> list[list[st
 def _row(group: Group, record: Record, origin: str) -> list[str]:
     scale, unit = unit_of(record.time_s)
     marks = [origin] if origin else ["default"] if record.default else []
-    name = record.case.label + (f" ({marks[0]})" if marks and record.case.config else "")
+    case = record.case
+    name = f"{case.impl} {brief(case.config)}" if case.config else case.impl
+    name += f" ({marks[0]})" if marks and case.config else ""
     roof, against = group.roof(record), group.against(record)
     t = record.timing
     if isinstance(t, Predicted):
