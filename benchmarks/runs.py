@@ -113,7 +113,7 @@ class Swept:
     table_s: float | None
     final_s: float | None
     stored_s: float | None  # until the last outcome and the end were stored; then comes the page
-    winner: Any  # the fastest Record of the final
+    winner: Any  # the Record that the sweep names: the fastest, or by rule inside a tie
     split: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -176,7 +176,6 @@ def swept(ended: Ended, events: Sequence[Any]) -> Swept:
     for outcome in tried:
         firsts.setdefault(outcome.key, outcome)
     finals = [e for e in events if isinstance(e, Record) and e.phase == "final"]
-    ours = [f for f in finals if not f.case.is_baseline]
     known = [o for o in firsts.values() if isinstance(o, Record)]
     ends = [e for e in events if isinstance(e, RunFinished)]
     over = bool(finals or ends)  # only then is the table known to be complete
@@ -187,9 +186,17 @@ def swept(ended: Ended, events: Sequence[Any]) -> Swept:
         table_s=_since(ended, [o.at for o in firsts.values()]) if over else None,
         final_s=_since(ended, [o.at for o in finals]),
         stored_s=_since(ended, [e.at for e in ends]),
-        winner=min(ours, key=lambda r: r.time_s, default=None),
+        winner=_winner(events),
         split=dict(getattr(ends[-1], "seconds", {})) if ends else {},
     )  # fmt: skip
+
+
+def _winner(events: Sequence[Any]) -> Any:
+    from workbench.answer import answer
+    from workbench.record import Failure, Record, Run
+
+    run = next((e for e in events if isinstance(e, Run)), None)
+    return run and answer(run, [e for e in events if isinstance(e, (Record, Failure))]).winner
 
 
 def _apart(outcome: Any) -> bool:

@@ -156,7 +156,7 @@ class Session:
         earlier = replace(earlier, incumbent=incumbents_in(made))
         hunt = replace(hunt, final_s=0.0) if hunt and backend.predicts else hunt
         engine = Engine(made, backend, earlier, hunt or default_hunt(made, backend))
-        if engine.finished and asked.metrics is None and (old := store.whole(made, earlier)):
+        if engine.finished and (old := store.whole(made, earlier)):
             return self._told_again(old, store)
         self.terminal.begin(asking, made, len(earlier.first))
         found = self._begin(backend, problem, engine, store, earlier)
@@ -241,6 +241,11 @@ class Session:
         self.counts = Counter(_kind(o) for o in self.outcomes)
         self.tables[sizes_text(old.sizes)] = self.outcomes
         self.terminal.again(old)
+        if self.question.metrics is not None:
+            with EventLog(self.question.metrics) as log:
+                for event in (old, *self.outcomes):
+                    log.write(event)
+                log.write(RunFinished(_now(), old.id, "complete", dict(self.counts)))
         page = self.question.out / old.id / "report.html"
         if not page.is_file():
             self._page(old, page.parent)
@@ -553,13 +558,8 @@ def backend_for(device: str | None, repository: Path, ahead: Measuring | None = 
     from workbench.backend.offline import Offline
 
     ready()
-    if device is None and gpu_present():
+    if device is None and (ahead is not None or gpu_present()):
         return Live(repository, gpu=ahead)
-    if ahead is not None:
-        raise SessionError(
-            "The driver shows a GPU that torch cannot open; see `workbench doctor`, or compile for "
-            f"a target: --device {DEFAULT_TARGET}."
-        )
     try:
         return Offline(hardware.device_named(device or DEFAULT_TARGET), repository)
     except hardware.UnknownDevice as error:

@@ -21,7 +21,7 @@ from typing import Any
 # Imported once (1.5 to 4 s), then inherited by every worker. Triton decides at its import whether
 # it interprets, so a process whose children may be interpreters leaves it to them.
 PRELOADED = ["numpy", "torch"]
-COMPILED = ["triton", "triton.backends.nvidia.compiler", "triton.backends.amd.compiler"]
+COMPILED = ["workbench.backend.forked", "workbench.measure.worker", "workbench.backend.processes"]
 
 LOST = (TimeoutError, ChildProcessError)
 

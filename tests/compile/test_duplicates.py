@@ -166,15 +166,22 @@ def test_a_twin_stops_before_llvm_and_names_the_key_of_the_first(scaled, monkeyp
     assert len(ran) == 1
 
 
-def test_what_is_cached_claims_nothing(scaled):
-    impl, device, sizes = catalog.impl_of(scaled, "once"), DEVICES["h200"], scaled.bench[0]
-    first = compile_config(impl, impl.config(), sizes, "fp32", device)
-    claims = Claims()
+def test_what_is_cached_is_taken_from_there_and_its_twins_stop(scaled, tmp_path):
+    if not depth_is_early("h200"):
+        pytest.skip("this Triton parts configs by depth")
+    impl, device = catalog.impl_of(scaled, "once"), DEVICES["h200"]
+    configs = [impl.config(num_stages=depth) for depth in (1, 2)]
+    first = compile_config(impl, configs[0], scaled.bench[0], "fp32", device)
     for clear in (forget, lambda impl: None):  # from the disk, then from memory
         clear(impl)
-        warm = claiming(impl, [impl.config()], device, claims)[impl.config()]
-        assert warm.resources.binary == first.resources.binary
-    assert claims.keys == []
+        cached, twin = claiming(impl, configs, device, Claims()).values()
+        assert (cached.ttgir, cached.resources.binary) == (first.ttgir, first.resources.binary)
+        assert twin.key == first.ttgir
+    assert isinstance(claiming(impl, configs[:1], device, lambda key: False)[configs[0]], Compiled)
+    for note in (tmp_path / "cache").glob("*/workbench-*.key"):
+        note.unlink()
+    found = claiming(impl, configs, device, Claims())
+    assert all(isinstance(this, Compiled) for this in found.values()), "whose it is, is unknown"
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -77,7 +77,7 @@ def test_a_new_kernel_is_swept_as_it_stands(tmp_path, monkeypatch, capsys):
     folder.mkdir()
     monkeypatch.chdir(tmp_path)
     assert cli.main(["new-kernel", "my_gelu", "--folder", "my kernels"]) == 0
-    words = ["sweep", "tile_size", "--kernel", "my kernels/my_gelu.py", "--most", "3"]
+    words = ["sweep", "tile_size", "--kernel", "my kernels/my_gelu.py", "--budget", "3"]
     assert cli.main([*words, *options(tmp_path)]) == 0
     said = capsys.readouterr()
     assert said.err == "" and "3 predicted" in said.out
@@ -88,7 +88,7 @@ def test_a_module_is_found_from_where_the_user_stands(tmp_path):
     (tmp_path / "pack").mkdir()
     write_kernel("my_gelu", tmp_path / "pack")
     script = "import sys; sys.path.pop(0); from workbench.cli import main; sys.exit(main())"
-    words = ["sweep", "tile_size", "--kernel", "pack.my_gelu", "--most", "2", "--quiet"]
+    words = ["sweep", "tile_size", "--kernel", "pack.my_gelu", "--budget", "2", "--quiet"]
     done = subprocess.run(
         [sys.executable, "-c", script, *words, *options(tmp_path)],
         cwd=tmp_path, capture_output=True, text=True, check=False,
@@ -101,7 +101,7 @@ def test_a_module_is_found_from_where_the_user_stands(tmp_path):
 @pytest.mark.parametrize("after_s", [0.4, None])
 def test_ctrl_c_ends_all_processes_and_keeps_what_there_is(tmp_path, after_s):
     """Soon after the start, and once results have come. The terminal signals the whole group."""
-    command = ["-m", "workbench.sweep", "tile_size", "--most", "60", *options(tmp_path)]
+    command = ["-m", "workbench.sweep", "tile_size", "--budget", "60", *options(tmp_path)]
     child = subprocess.Popen(
         [sys.executable, *command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, start_new_session=True,

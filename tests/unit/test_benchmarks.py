@@ -185,16 +185,16 @@ def test_the_kernel_launched_most_often_is_the_one_that_is_timed(seen):
 
 def course(began_s=1_800_000_000.0):
     """A synthetic sweep whose outcomes come one second after the other."""
-    _, outcomes = synthetic.matmul()
+    run, outcomes = synthetic.matmul()
     at = [datetime.fromtimestamp(began_s + 1 + i, UTC).isoformat() for i in range(len(outcomes))]
-    return [replace(o, at=when) for o, when in zip(outcomes, at, strict=True)], began_s
+    return run, [replace(o, at=when) for o, when in zip(outcomes, at, strict=True)], began_s
 
 
 def test_the_table_is_complete_with_the_last_screen_and_not_with_the_final():
     from runs import Ended, swept
 
-    events, began_s = course()
-    found = swept(Ended(0, began_s, 999.0, ""), events)
+    run, events, began_s = course()
+    found = swept(Ended(0, began_s, 999.0, ""), [run, *events])
     screens = [
         getattr(e, "phase", "screen") == "screen" and getattr(e, "stage", None) != "refused"
         for e in events
@@ -209,7 +209,7 @@ def test_the_table_is_complete_with_the_last_screen_and_not_with_the_final():
 def test_a_table_that_was_cut_short_has_no_time():
     from runs import Ended, swept
 
-    events, began_s = course()
+    _, events, began_s = course()
     found = swept(Ended(None, began_s, 9.0, ""), events[:50])
     assert found.table_s is None and found.final_s is None and found.winner is None
 
@@ -219,7 +219,7 @@ def test_what_an_earlier_run_measured_does_not_count_again(cut):
     import resume
     from runs import Ended, swept
 
-    events, began_s = course()
+    _, events, began_s = course()
     first = swept(Ended(None, began_s, 0.0, ""), events[:cut])
     began_again_s = began_s + cut + 0.5
     second = swept(Ended(0, began_again_s, 0.0, ""), events)  # known ones come first, as they were
@@ -232,7 +232,7 @@ def test_what_an_earlier_run_measured_does_not_count_again(cut):
 def test_outcomes_are_counted_while_the_file_is_written(tmp_path):
     import resume
 
-    events, _ = course()
+    _, events, _ = course()
     path = tmp_path / "events.jsonl"
     assert resume.stored(path) == 0
     path.write_text("".join(dumps(e) + "\n" for e in events[:100]))

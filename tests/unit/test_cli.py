@@ -126,7 +126,7 @@ def test_a_sweep_from_the_command_line(asked, capsys):
 
 
 def test_ctrl_c_before_the_first_outcome_is_130(asked, capsys, monkeypatch):
-    def interrupted(*_):
+    def interrupted(*_, **more):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("workbench.session.backend_for", interrupted)

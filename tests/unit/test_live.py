@@ -44,7 +44,7 @@ class Gpu:
                 raise
 
         process.ask = ask
-        process.begin = lambda task: setattr(process, "warm", task is worker.warm)
+        process.begin = lambda task: setattr(process, "warm", process.warm or task is worker.warm)
         process.end = lambda: setattr(process, "alive", False)
         return process
 

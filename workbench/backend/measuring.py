@@ -41,9 +41,10 @@ class Measuring:
             found: tuple[Device, Environment, str] | None = self._now.ask(
                 worker.describe, repository, timeout_s=BEGIN_S
             )
-            return found
         except LOST as error:
             raise Lost(str(error)) from None
+        self._now.begin(worker.load)  # while its owner plans
+        return found
 
     def begin(self, job: worker.Job) -> None:
         """Give it a problem. Raises CannotBegin."""
@@ -65,6 +66,7 @@ class Measuring:
         if self._spare is None:
             self._spare = Solo()
             self._spare.begin(worker.warm)
+            self._spare.begin(worker.load)
 
     def self_test(self) -> dict[str, float]:
         """Measured ceilings, by name. Raises CannotBegin."""

@@ -69,7 +69,8 @@ def compile_unless_twin(
 
     The key that is claimed hashes the TTGIR of all launches without source locations, the options
     that later stages read, the target, Triton's version, the grids and the arguments. Equal keys
-    are equal machine code, launched alike. What Triton's cache holds claims nothing: it is free.
+    are equal machine code, launched alike. What Triton's cache holds is taken from there, claimed
+    or not.
     Raises CompileError.
     """
     started, gate = time.perf_counter(), Gate(claim)

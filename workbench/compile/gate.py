@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -23,14 +26,14 @@ class Gate:
     def __init__(self, claim: Claim | None = None) -> None:
         self._claim = claim
         self._about = ""
-        self._passed = False
+        self._code: str | None = None  # the key of the launch's TTGIR, once it was met
         self.key = ""  # of all launches so far, in order
         self.skipped = 0  # launches that were stopped
         self.stopped = False  # the last launch was
 
     def begin(self, arguments: str, grid: tuple[int, ...]) -> None:
         """A launch with these arguments begins."""
-        self._about, self._passed, self.stopped = repr((arguments, grid)), False, False
+        self._about, self._code, self.stopped = repr((arguments, grid)), None, False
 
     def meet(
         self, module: Any, metadata: Mapping[str, Any], backend: Any, options: Any,
@@ -45,20 +48,53 @@ class Gate:
         # target, versions, settings that change code, and what the stages so far noted
         more = {k: v for k, v in metadata.items() if k not in known and k != "hash"}
         told = json.dumps(more, sort_keys=True, default=vars)  # as Triton itself stores it
-        self._extend(text, _read_later(type(backend), known, tuple(later)), told)
-        if self._claim is not None and not self._claim(self.key):
+        self._code = _hash(text, _read_later(type(backend), known, tuple(later)), told)
+        if not self._first(self._code):
             self.skipped, self.stopped = self.skipped + 1, True
             raise Stop
 
     def end(self, kernel: Any) -> None:
-        """It is compiled. One that met nobody was in Triton's cache."""
-        if not self._passed:
-            self._extend("cached", kernel.hash)
+        """It is compiled, or came from Triton's cache: then its key lies beside it."""
+        note = _note_of(kernel)
+        if self._code is not None:
+            _write(note, self._code)
+        elif (code := _read(note)) is not None:
+            self._first(code)
+        else:  # somebody else's: nobody is known to be its twin
+            self._first(f"cached {kernel.hash}")
 
-    def _extend(self, *parts: str) -> None:
-        self._passed = True
-        told = "\0".join((self.key, self._about, *parts))
-        self.key = hashlib.sha256(told.encode()).hexdigest()[:32]
+    def _first(self, code: str) -> bool:
+        self.key = _hash(self.key, self._about, code)
+        return self._claim is None or self._claim(self.key)
+
+
+def _hash(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _note_of(kernel: Any) -> Path:
+    """Beside a kernel in Triton's cache, under a name that changes with what a key is made of."""
+    folder = next(Path(path).parent for path in kernel.metadata_group.values())
+    return folder / f"workbench-{_version()}.key"
+
+
+@cache
+def _version() -> str:
+    return _hash(Path(__file__).read_text(encoding="utf-8"))[:8]
+
+
+def _read(note: Path) -> str | None:
+    try:
+        return note.read_text()
+    except OSError:
+        return None
+
+
+def _write(note: Path, code: str) -> None:
+    whole = note.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):  # a cache that cannot be written: next time the twins are not known
+        whole.write_text(code)
+        whole.replace(note)
 
 
 # Which pipeline depth was asked for is worked into TTGIR. Where no later stage asks again (AMD's

@@ -156,6 +156,18 @@ def self_test(cache_bytes: int, protocol: Protocol) -> dict[str, float]:
     return found
 
 
+def rehearse() -> None:
+    """Launch what `self_test` will, once and at one element."""
+    import torch
+
+    from workbench import catalog, inputs
+
+    spec = catalog.spec_of("copy")
+    impl = catalog.impl_of(spec, "blocks")
+    impl(*inputs.make(spec, {"N": 1}, "bf16", "cuda"), config=impl.config())
+    torch.cuda.current_stream().synchronize()
+
+
 def copy_elements(free_bytes: int) -> int:
     """How many elements the self-test copies: a power of two, at most COPY_ELEMENTS, and so many
     that its two sets of inputs and outputs, 8 bytes an element, take at most half of what is
