@@ -91,6 +91,9 @@ def sweep(
     ] = False,
 ) -> None:
     """Try the configs of a kernel, refuse wrong answers, time what is right, write a page."""
+    from workbench.backend.ahead import begin_ahead
+
+    ahead = begin_ahead(kernel) if device is None else None  # before the slow imports
     from workbench.session import Question, Session
     from workbench.terminal import Terminal
 
@@ -99,7 +102,7 @@ def sweep(
         dtype=dtype, device=device, only=only, budget=budget, search=search, strict=strict,
         out=out, metrics=metrics, profile=profile, database=database, fresh=fresh,
     )  # fmt: skip
-    raise typer.Exit(Session(asked, Terminal(quiet)).go())
+    raise typer.Exit(Session(asked, Terminal(quiet), ahead=ahead).go())
 
 
 @app.command()

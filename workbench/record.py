@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from workbench.spec import label
@@ -242,7 +242,8 @@ class Comparison:
 
 def key_of(case: Case, **also: str) -> str:
     """Hash of a case with what else decides its outcome (source hash, versions, protocol)."""
-    text = json.dumps([asdict(case), also], sort_keys=True)
+    plain = {f.name: getattr(case, f.name) for f in fields(case)}
+    text = json.dumps([plain, also], sort_keys=True, default=dict)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

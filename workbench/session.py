@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from glob import glob
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 from workbench import catalog, hardware, tuned
 from workbench.answer import answer, on_one_footing, sentence
 from workbench.backend.protocol import Backend, Problem
-from workbench.environment import torch_build
 from workbench.events import EventLog, KernelDispatched, OpCompleted, RunFinished, RunState
 from workbench.history import History, open_history
 from workbench.interrupts import Interrupts
@@ -36,10 +34,9 @@ from workbench.search import Budget, Strategy
 from workbench.spec import Impl, Knob, Spec, label, values
 from workbench.sweep import Compilation, Earlier, Engine, Hunt, Plan, Split, Step, Sweep, plan
 from workbench.terminal import Terminal
-from workbench.workers import start
 
 if TYPE_CHECKING:
-    from workbench.backend.measuring import Measuring
+    from workbench.backend.ahead import Ahead
 
 DEFAULT_TARGET = "h200"  # compiled for where no GPU is present and no device was named
 MOST = {True: 208, False: 1000}  # configs tried at most, by default: predicted, measured
@@ -98,6 +95,7 @@ class Session:
     split: Split = field(default_factory=Split)
     tables: dict[str, list[Outcome]] = field(default_factory=dict)  # by sizes, of those that ended
     tuned_file: Path | None = None  # where winners are remembered; None: the user's own
+    ahead: Ahead | None = None  # processes that get ready meanwhile; closed by `go`
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0, or 130 after Ctrl-C.
@@ -105,15 +103,13 @@ class Session:
         Raises the errors of the parts, each of which is one sentence; what can be refused is
         refused before any work.
         """
-        asked = self.question
-        ahead = started_ahead(asked.device) if self.side is None else None
         try:
-            return self._asked(ahead)
+            return self._asked()
         finally:
-            if ahead is not None:
-                ahead.close()
+            if self.ahead is not None:
+                self.ahead.close()
 
-    def _asked(self, ahead: Measuring | None) -> int:
+    def _asked(self) -> int:
         asked = self.question
         sweep = sweep_named(asked.sweep)
         problems, impls = problems_of(asked)
@@ -122,7 +118,7 @@ class Session:
         if asked.metrics is not None:
             writable(asked.metrics.parent, asked.metrics)
         with open_history(asked.database) as history, Interrupts() as interrupts:
-            opened = self.side or partial(backend_for, ahead=ahead)
+            opened = self.side or partial(backend_for, ahead=self.ahead)
             backend = opened(asked.device, repository_of(asked.kernel))
             try:
                 if asked.strict:
@@ -533,25 +529,7 @@ def repository_of(kernel: str) -> Path:
     return Path(file).parent if file else Path.cwd()
 
 
-def started_ahead(device: str | None) -> Measuring | None:
-    """Where a GPU will be measured: a process that opens it, while this one imports the kernel and
-    with it torch. Without a GPU: nothing but the imports of the processes to come."""
-    from workbench.backend.measuring import Measuring
-
-    here = device is None and gpu_shown()
-    start(compiled=here)
-    return Measuring() if here else None
-
-
-def gpu_shown() -> bool:
-    """Whether a driver shows a GPU of the kind that torch was built for; imports nothing."""
-    build = torch_build()
-    kinds = {"cuda": ("/dev/nvidia[0-9]*", "/dev/dxg"), "hip": ("/dev/kfd",)}
-    shown = [kind for kind, files in kinds.items() if any(glob(file) for file in files)]
-    return any(build.get(kind) for kind in shown)
-
-
-def backend_for(device: str | None, repository: Path, ahead: Measuring | None = None) -> Backend:
+def backend_for(device: str | None, repository: Path, ahead: Ahead | None = None) -> Backend:
     """A named device is compiled for and predicted, whatever GPU is here. With none named it is
     the GPU that is here, and `h200` where there is none. Raises SessionError."""
     from workbench.backend.live import Live
@@ -559,7 +537,7 @@ def backend_for(device: str | None, repository: Path, ahead: Measuring | None = 
 
     ready()
     if device is None and (ahead is not None or gpu_present()):
-        return Live(repository, gpu=ahead)
+        return Live(repository, ahead=ahead)
     try:
         return Offline(hardware.device_named(device or DEFAULT_TARGET), repository)
     except hardware.UnknownDevice as error:

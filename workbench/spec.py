@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 Backend = Literal["triton", "metal", "torch"]
@@ -225,7 +225,7 @@ class Impl:
 
 def values(config: Any) -> dict[str, int]:
     """A config as plain data."""
-    return asdict(config)
+    return {f.name: getattr(config, f.name) for f in fields(config)}
 
 
 def label(config: Mapping[str, int]) -> str:

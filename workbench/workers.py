@@ -11,17 +11,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pickle import PicklingError
 from typing import Any
 
-# Imported once (1.5 to 4 s), then inherited by every worker. Triton decides at its import whether
-# it interprets, so a process whose children may be interpreters leaves it to them.
+# Imported once (1.5 to 4 s), then inherited by every worker. Not Triton: it decides at its import
+# whether it interprets.
 PRELOADED = ["numpy", "torch"]
-COMPILED = ["workbench.backend.forked", "workbench.measure.worker", "workbench.backend.processes"]
 
 LOST = (TimeoutError, ChildProcessError)
 
@@ -50,6 +49,11 @@ class Workers:
         inner = self._pool.schedule(task, args=args, timeout=timeout_s)
         inner.add_done_callback(lambda done: _pass_on(done, given, timeout_s))
         return given
+
+    def everywhere(self, task: Callable[..., Any], *args: Any) -> None:
+        """Have each process do this first. What it gives or raises is dropped."""
+        for _ in range(self._count):
+            self._pool.schedule(task, args=args, timeout=BEGIN_S)
 
     def restart(self) -> None:
         """End every process and begin with fresh ones: after an error that poisons its process."""
@@ -134,22 +138,15 @@ BEGIN_S = 180.0  # the first import of torch on a cold disk took 60 s
 KILLED_S = 10.0  # a kernel that never ends is torn down by the driver, which takes its time
 
 
-def start(*, compiled: bool) -> None:
-    """Let the process that forks all others begin its imports, and return. `compiled`: none of
-    them will interpret, so that Triton can be imported there too."""
-    _context(COMPILED if compiled else [])
-
-
 def cpu_count() -> int:
     """CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _context(also: Sequence[str] = ()) -> Any:
-    """Where new processes come from: a server that has imported what all of them need. Once it
-    runs, what else it should import is no longer heard."""
+def _context() -> Any:
+    """Where new processes come from: a server that has imported what all of them need."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([*PRELOADED, *also])
+    context.set_forkserver_preload(PRELOADED)
     _start_server()
     return context
 

@@ -43,7 +43,7 @@ def test_graphs_and_events_agree(megabytes):
         assert timed.method == method
         found[method] = median_of(timed)
     # beside a kernel of 20 us, what a pair of events adds still shows
-    assert found["graph"] == pytest.approx(found["events"], rel=0.15, abs=2e-6)
+    assert found["graph"] == pytest.approx(found["events"], rel=0.15, abs=4e-6)
 
 
 def test_a_graph_of_more_calls_tells_the_same_time():

@@ -288,7 +288,7 @@ def test_a_graph_is_long_enough_and_never_finds_its_own_data(span, call, sets, f
     else:
         assert calls % sets == 0, "each replay begins where the one before began"
         assert calls * max(call, 1e-6) >= span * 0.999 or calls >= MOST_CALLS
-        assert (calls - sets) * max(call, 1e-6) < span, "and no longer"
+        assert (calls - sets) * max(call, 1e-6) <= span * 1.001, "and no longer"
 
 
 def rotation(cuda, sets=3, device_s=2e-4, flush=None):
@@ -357,7 +357,7 @@ def test_a_graph_tells_the_time_of_one_call_and_counts_its_flush(calls, flush_s)
 @pytest.mark.parametrize("waiting", [False, True])
 def test_each_call_gets_the_clock_that_suits_it(cuda, waiting):
     bench = bench_of(Protocol())
-    for device_s, method in ((1e-3, "events"), (1e-5, "graph")):
+    for device_s, method in ((4e-3, "events"), (1e-5, "graph")):
         captured = SimpleNamespace(capture=lambda calls, call: FakeGraph(cuda, calls * 1e-5))
         bench._graphs = captured
         turning, used = rotation(cuda, device_s=device_s)
@@ -369,7 +369,7 @@ def test_each_call_gets_the_clock_that_suits_it(cuda, waiting):
         assert len(used) <= 5, "a screen pays for few calls beside its samples"
         assert timed.method == ("host" if waiting else method)
         if not waiting:
-            assert timed.window(1e-3).samples_s[0] == pytest.approx(device_s, rel=1e-3)
+            assert timed.window(4e-3).samples_s[0] == pytest.approx(device_s, rel=1e-3)
             assert turning.host_s == pytest.approx(7e-6, rel=1e-3)
 
 

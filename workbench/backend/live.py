@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
+from workbench.backend.ahead import Ahead, compilers
 from workbench.backend.arrivals import Arrivals
 from workbench.backend.measuring import CannotBegin, Lost, Measuring
 from workbench.backend.processes import compile_all
@@ -19,7 +20,6 @@ from workbench.measure import preflight, worker
 from workbench.measure.protocol import Protocol
 from workbench.record import Environment, Stage, Verdict
 from workbench.spec import values
-from workbench.workers import Workers, cpu_count
 
 # A config that hangs may cost 3 s, and half a second of them goes into the next process.
 SCREEN_TIMEOUT_S = 2.0
@@ -44,15 +44,16 @@ class Live:
     def __init__(
         self, repository: Path | None, rules: Protocol | None = None,
         told: Callable[[str], None] = lambda said: print(said, file=sys.stderr),
-        gpu: Measuring | None = None,
+        ahead: Ahead | None = None,
     ) -> None:  # fmt: skip
         """`repository` holds the kernel: its commit is part of the fingerprint. `told` hears who
-        holds the GPU while this waits for it. `gpu` is a measuring process that was started
-        ahead. Raises NoGpu."""
+        holds the GPU while this waits for it. `ahead` are processes that were
+        started before; whoever did ends them. Raises NoGpu."""
         self.rules = rules or Protocol()
         self.protocol = self.rules.id
         self._told = told
-        self._gpu = gpu or Measuring()
+        self._gpu = ahead.gpu if ahead else Measuring()
+        self._compilers = ahead.compilers if ahead else None
         try:
             found = self._gpu.describe(repository)
         except Lost as error:
@@ -68,7 +69,6 @@ class Live:
         self.environment: Environment
         self.device, self.environment, self._lock = found
         self._held = ExitStack()  # the GPU's lock, from the first problem to the end
-        self._compilers: Workers | None = None
         self._ahead: tuple[list[Candidate], Arrivals[Any]] | None = None
         self._problem: Problem
         self._tested: dict[str, dict[str, Any]] = {}
@@ -97,8 +97,8 @@ class Live:
     def _compile(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
-        if self._compilers is None:  # one is left to launch
-            self._compilers = Workers(max(1, cpu_count() - 1))
+        if self._compilers is None:
+            self._compilers = compilers(self._problem.kernel)
         return compile_all(self._compilers, self._problem, candidates, self.device)
 
     def compiled(

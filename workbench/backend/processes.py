@@ -26,6 +26,15 @@ from workbench.workers import LOST, Workers
 COMPILE_TIMEOUT_S = 60.0
 
 
+def prepare(kernel: str) -> None:
+    """Runs in a worker: import the kernel's file and the compiler, and let Triton hash its own
+    libraries, half a second which else the first config would take longer."""
+    from triton.runtime.cache import triton_key
+
+    triton_key()
+    catalog.spec_of(kernel)
+
+
 @dataclass(frozen=True)
 class Job:
     """One config to compile, as it travels to a worker."""

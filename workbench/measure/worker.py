@@ -6,6 +6,7 @@ in the same process, on the very inputs and memory that are timed.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -107,12 +108,18 @@ def describe(repository: Path | None) -> tuple[hardware.Device, Environment, str
 
 
 def warm() -> None:
-    """Import the compiler and open the GPU."""
+    """Import the compiler while the GPU is being opened."""
     import torch
+
+    def opened() -> None:
+        if torch.cuda.is_available():
+            torch.zeros(1, device="cuda")
+
+    opening = threading.Thread(target=opened)
+    opening.start()
     import triton  # noqa: F401
 
-    if torch.cuda.is_available():
-        torch.zeros(1, device="cuda")
+    opening.join()
 
 
 def load() -> None:
