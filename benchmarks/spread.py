@@ -13,6 +13,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,13 +45,16 @@ def once(words: Sequence[str], final_s: float | None, peers: bool, answer: str) 
 
     torch.zeros(1, device="cuda")
     found["start_s"] = time.perf_counter() - began
-    for case in picked(words, (*LONG, *SHORT)):
-        row: dict[str, Any] = {}
-        found["cases"][case.name] = row
-        noted(row, "ours", lambda case=case: ours(case, final_s))
-        if peers:
-            others(row, case)
-        answered(answer, found)
+    from workbench.measure.preflight import gpu_lock, lock_name
+
+    with gpu_lock(lock_name(torch.cuda.current_device()), lambda said: None):
+        for case in picked(words, (*LONG, *SHORT)):
+            row: dict[str, Any] = {}
+            found["cases"][case.name] = row
+            noted(row, "ours", lambda case=case: ours(case, final_s))
+            if peers:
+                others(row, case)
+            answered(answer, found)
 
 
 def ours(case: Case, final_s: float | None) -> dict[str, Any]:
@@ -158,6 +162,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="cases whose names hold these words")
     parser.add_argument("--final-s", type=float, help="longest final; the protocol's own else")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="ours alone")
+    parser.add_argument("--ahead", type=int, default=1, help="processes at once; one measures")
     parser.add_argument("--limit-s", type=float, default=40.0, help="of one process")
     parser.add_argument("--seconds", type=float, default=400.0, help="no process is begun after")
     parser.add_argument("--out", default="spread.json", help="JSON file to write")
@@ -169,18 +174,26 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        for number in range(asked.processes + 1):  # the first fills the compile cache
+        def one(number: int) -> tuple[Any, Any] | None:
             if time.perf_counter() - began > asked.seconds:
-                say(f"{asked.seconds:.0f} s are over")
-                break
-            found, ended = task(
+                return None
+            return task(
                 "spread.py", "once", asked.limit_s if number else 4 * asked.limit_s, Path(folder),
                 words=asked.only, final_s=asked.final_s, peers=asked.peers,
             )  # fmt: skip
-            told(number, found, ended)
-            if found and number:
-                runs.append({**found, "wall_s": ended.wall_s})
-                save(asked.out, {"final_s": asked.final_s, "runs": runs})
+
+        one(0)  # fills the compile cache
+        # the next ones import while one measures; the GPU's lock lets them measure in turn
+        with ThreadPoolExecutor(asked.ahead) as pool:
+            for number, result in enumerate(pool.map(one, range(1, asked.processes + 1)), 1):
+                if result is None:
+                    say(f"{asked.seconds:.0f} s are over")
+                    break
+                found, ended = result
+                told(number, found, ended)
+                if found:
+                    runs.append({**found, "wall_s": ended.wall_s})
+                    save(asked.out, {"final_s": asked.final_s, "runs": runs})
     heads = ["case", "n", "median us", *(f"{clock} %" for clock in CLOCKS), "unstable"]
     show(heads, rows_of(runs))
     cut = "" if asked.final_s is None else f"; a final was cut at {asked.final_s} s"

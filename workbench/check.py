@@ -55,17 +55,38 @@ class Posed:
 def check(impl: Impl, config: Any, problem: Posed) -> Checked:
     """Run `impl` once on poisoned memory and compare all its outputs, guard bands and inputs.
 
+    Inputs that the Impl declares to mutate are guarded copies, so that the problem's own stay as
+    they are; all others must not change.
+
     Raises whatever the launch raises: a compiler's or a driver's error is the caller's to name.
     """
-    before = [x.clone() for x in problem.inputs]
-    with Poisoned() as memory:
-        outputs = as_tuple(impl(*problem.inputs, config=config))
-    if trespass := memory.trespass():
-        return Checked(float("inf"), trespass)
-    for name, kept, now in zip(problem.spec.inputs, before, problem.inputs, strict=True):
-        if not torch.equal(_bits(kept), _bits(now)):
-            return Checked(float("inf"), f"the launch changed its input {name}")
+    memory = Poisoned()
+    named = list(zip(problem.spec.inputs, problem.inputs, strict=True))
+    given = [memory.copied(x, n) if n in impl.mutates else x for n, x in named]
+    untouched = [(n, x, x.clone()) for n, x in named if n not in impl.mutates]
+    with memory:
+        outputs = as_tuple(impl(*given, config=config))
+    changed = [n for n, now, kept in untouched if not torch.equal(_bits(kept), _bits(now))]
+    for _, now, kept in (u for u in untouched if u[0] in changed):
+        _restore(now, kept)  # other configs are checked on the same inputs
+    if wrong := memory.trespass() or _undeclared(changed):
+        return Checked(float("inf"), wrong)
     return judge(outputs, problem)
+
+
+def _undeclared(changed: Sequence[str]) -> str | None:
+    if not changed:
+        return None
+    name = changed[0]
+    return f"the launch changed its input {name}; if it means to, declare mutates=({name!r},)"
+
+
+def _restore(now: Any, kept: Any) -> None:
+    """Put values back, also where elements share memory: `copy_` refuses that."""
+    for axis, stride in enumerate(now.stride()):
+        if stride == 0 and now.shape[axis] > 1:
+            now, kept = now.narrow(axis, 0, 1), kept.narrow(axis, 0, 1)
+    now.copy_(kept)
 
 
 def judge(outputs: Sequence[Any], problem: Posed) -> Checked:
@@ -142,7 +163,7 @@ class Poisoned(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._given: list[tuple[Any, int]] = []
+        self._given: list[tuple[Any, int, int, str]] = []  # memory, first, count, whose
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
@@ -151,19 +172,35 @@ class Poisoned(TorchFunctionMode):
         if func not in EMPTY or made.device.type == "meta" or not made.is_contiguous():
             return made
         count = made.numel()
-        flat = torch.empty(count + 2 * GUARD, dtype=made.dtype, device=made.device)
+        return self._guarded(made, GUARD, count, "its output")[GUARD : GUARD + count].view(
+            made.shape
+        )
+
+    def copied(self, x: Any, name: str) -> Any:
+        """The values of an input, as it lies in memory, between guard bands."""
+        if x.device.type == "meta":
+            return x
+        stride = x.stride() if not _shares(x) else torch.empty_like(x).stride()
+        span = 1 + sum((n - 1) * s for n, s in zip(x.shape, stride, strict=True))
+        # as far from an address divisible by 16, which Triton compiles other code for
+        first = GUARD + x.data_ptr() % 16 // x.element_size()
+        flat = self._guarded(x, first, span if x.numel() else 0, f"its input {name}")
+        return flat.as_strided(x.shape, stride, first).copy_(x)
+
+    def _guarded(self, like: Any, first: int, count: int, whose: str) -> Any:
+        flat = torch.empty(first + count + GUARD, dtype=like.dtype, device=like.device)
         _poison(flat)
-        self._given.append((flat, count))
-        return flat[GUARD : GUARD + count].view(made.shape)
+        self._given.append((flat, first, count, whose))
+        return flat
 
     def trespass(self) -> str | None:
         """What was written outside the outputs, in one sentence, or None."""
-        for flat, count in self._given:
-            fresh = torch.empty(GUARD, dtype=flat.dtype, device=flat.device)
-            _poison(fresh)
-            for side, band in (("before", flat[:GUARD]), ("behind", flat[GUARD + count :])):
+        for flat, first, count, whose in self._given:
+            for side, band in (("before", flat[:first]), ("behind", flat[first + count :])):
+                fresh = torch.empty_like(band)
+                _poison(fresh)
                 if not torch.equal(_bits(band), _bits(fresh)):
-                    return f"the launch wrote {side} the memory of its output"
+                    return f"the launch wrote {side} the memory of {whose}"
         return None
 
 
@@ -172,6 +209,11 @@ def _poison(flat: Any) -> None:
         flat.fill_(float("nan"))
     else:
         flat.view(torch.uint8).fill_(0xA5)
+
+
+def _shares(x: Any) -> bool:
+    """Whether elements share memory, as those of an expanded tensor do."""
+    return any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride(), strict=True))
 
 
 def _bits(x: Any) -> Any:

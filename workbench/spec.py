@@ -135,19 +135,30 @@ class Spec:
         refuse: Callable[..., str | None] = lambda config, limits, **at: None,
         work: Callable[..., Work] | None = None,
         defaults: Mapping[str, Any] | None = None,
+        mutates: Sequence[str] = (),
     ) -> Callable[[Callable[..., Any]], Impl]:
         """Decorate a launcher, `launch(*inputs, config=...) -> output`.
 
         refuse(config, limits, *, itemsize, **sizes) says in one sentence why this config cannot
         run there, or None. work(config, limits, *, itemsize, **sizes) describes the launch for
         the analytic model. defaults maps a dtype (`fp32`) or an architecture (`gfx942`) to its
-        default config where the dataclass' own does not suit it; the dtype comes first.
+        default config where the dataclass' own does not suit it; the dtype comes first. mutates
+        names the inputs that a launch changes: they are restored before each check and each timed
+        call, and where the launcher returns one, it is checked like any output. Raises ValueError
+        when a name there is no input.
         """
+        if odd := [n for n in mutates if n not in self.inputs]:
+            raise ValueError(
+                f"mutates names {odd[0]!r}, which is no input of {self.name}; "
+                f"its inputs are {', '.join(self.inputs)}"
+            )
 
         def add(launch: Callable[..., Any]) -> Impl:
             named = name or launch.__name__
             chosen = config or NoKnobs
-            made = Impl(self, named, launch, backend, chosen, refuse, work, defaults or {})
+            made = Impl(
+                self, named, launch, backend, chosen, refuse, work, defaults or {}, tuple(mutates)
+            )
             self.impls.append(made)
             return made
 
@@ -171,6 +182,7 @@ class Impl:
     refuse: Callable[..., str | None]
     work: Callable[..., Work] | None
     defaults: Mapping[str, Any]
+    mutates: tuple[str, ...] = ()  # inputs that a launch changes
     # by device, shapes and dtypes of the inputs: what `workbench.launch` chose for them
     chosen: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 

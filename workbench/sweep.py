@@ -350,17 +350,23 @@ class Engine:
         return sorted(found, key=lambda r: r.time_s)
 
     def _old_finals(self) -> list[Outcome]:
-        """An earlier final with its hot time, where it stands for this sweep too: it is of one run
-        and holds the screen's best, the default and every baseline."""
+        """An earlier final with its hot time, where it stands for this sweep too: it is of one run,
+        holds the default and every baseline, and that run knew all of this screen, or its final
+        holds the screen's best. (The race may have found others faster than the screen's best.)"""
         screened, finals = self._screened(), self._earlier.final
-        defaults = [r.key for r in screened if r.default]
-        needed = [screened[0].key, *defaults, *(b.key for b in self._plan.baselines)]
-        old = [finals.get(key) for key in needed]
-        runs = {o.run for o in old if isinstance(o, Record)}
-        if len(runs) != 1 or not all(isinstance(o, Record) for o in old):
+        best = screened[0].key
+        sure = [r.key for r in screened if r.default] + [b.key for b in self._plan.baselines]
+        known = [self._earlier.first[r.key] for r in screened if r.key in self._earlier.first]
+        runs = {o.run for o in known}
+        if best in finals:
+            runs = {finals[best].run}
+        old = [o for key in sure if isinstance(o := finals.get(key), Record)]
+        if len(runs) != 1 or len(known) != len(screened) or len(old) != len(sure):
             return []
         held = (*finals.values(), *self._earlier.hot.values())
         ours = [o for o in held if isinstance(o, Record) and o.run in runs]
+        if not ours or not {o.run for o in old} <= runs:
+            return []
         return [replace(o, run=self._plan.run.id) for o in ours]
 
 

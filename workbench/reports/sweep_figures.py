@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -17,6 +18,7 @@ from workbench.answer import best_per_group
 from workbench.record import Failure, Measured, Outcome, Phase, Record
 from workbench.report import colour, figure, figure_svg, place
 from workbench.spec import label
+from workbench.stats import median
 
 MARKS = ("circle", "square", "triangle", "diamond")  # of the Impls, in this order; then repeated
 HEAT_STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # a cell's time over the best; beyond: the last step
@@ -240,37 +242,66 @@ def against(
     return figure_svg(fig, prefix, f"Time against {axis}", _points(ax, board, points))
 
 
-def finals(board: Board, records: Sequence[Record], prefix: str) -> Markup:
-    """Median, 95 % interval and samples of each finalist and baseline, fastest on top."""
+def finals(
+    board: Board, records: Sequence[Record], prefix: str, words: Mapping[int, str] | None = None
+) -> Markup:
+    """Median, 95 % interval and window medians of each finalist and baseline, in the order given.
+
+    `words` holds what to say of a record, by its id: it gets a bar at the left of its row too.
+    """
     best = min(r.time_s for r in records)
     # A config far behind would squeeze the rest into one line: it gets an arrow and its number.
     near = [r for r in records if r.time_s <= best * 1.12]
     spans = [t for r in near for t in _spread(r)]
     lo, hi = min(spans), max(spans)
     margin = (hi - lo) * 0.04 or best * 0.01
-    left, right, line = 286, 130, 26
-    fig = figure(900, 62 + line * len(records))
-    ax = _axes(fig, left, 10, 900 - left - right, line * len(records))
+    left, line, width = 14, 40, 590
+    fig = figure(width, 50 + line * len(records))
+    ax = _axes(fig, left, 4, width - left - 12, line * len(records))
     ax.set(xlim=(board.time(lo - margin), board.time(hi + margin)), ylim=(len(records) - 0.5, -0.5))
     ax.set(xlabel=f"time of one call, {board.unit[1]}")
-    ax.set_yticks(range(len(records)), [_short(r) for r in records])
-    ax.tick_params(axis="y", length=0, labelsize=SMALL, labelcolor=colour("ink"))
+    ax.set_yticks([])
     ax.grid(axis="x", color=colour("rule"), linewidth=0.8)
+    ax.xaxis.get_major_locator().set_params(nbins=7)
     _frame(ax, ("bottom",))
     points = []
     for y, record in enumerate(records):
-        over = board.over_best(record)
-        text = f"{board.text(record.time_s)} {board.unit[1]}" + (f" · {over:.3f}x" if over else "")
-        ax.annotate(text, (1, y), (8, 0), xycoords=("axes fraction", "data"), va="center",
-                    textcoords="offset points", size=SMALL, color=colour("ink"))  # fmt: skip
+        word = (words or {}).get(id(record), "")
+        _named(ax, board, record, y, word)
         if record in near:
-            _interval(ax, board, record, y)
-            points.append((record, board.time(record.time_s), float(y)))
+            _interval(ax, board, record, y + _LOWER)
+            points.append((record, board.time(record.time_s), y + _LOWER))
         else:
-            ax.annotate("beyond this axis →", (1, y), (-4, 0), xycoords=("axes fraction", "data"),
-                        textcoords="offset points", va="center", ha="right", size=SMALLER,
-                        color=colour("muted"))  # fmt: skip
+            ax.annotate("beyond this axis →", (1, y + _LOWER), (-4, -4), ha="right",
+                        xycoords=("axes fraction", "data"), textcoords="offset points",
+                        size=SMALLER, color=colour("muted"))  # fmt: skip
     return figure_svg(fig, prefix, "Finalists", _points(ax, board, points))
+
+
+_LOWER = 0.18  # of a row's height: how far under its middle the times are drawn
+
+
+def _named(ax: Any, board: Board, record: Record, y: int, word: str) -> None:
+    """A row's name at its upper left, its median at its upper right, a bar where `word` is."""
+    over = board.over_best(record)
+    text = f"{board.text(record.time_s)} {board.unit[1]}" + (f" · {over:.3f}x" if over else "")
+    text = f"{word} · {text}" if word else text
+    bold = "bold" if word == "winner" else "normal"
+    for x, side, said in ((0, "left", _short(record)), (1, "right", text)):
+        ax.annotate(said, (x, y), (0, 5), xycoords=("axes fraction", "data"), ha=side, size=SMALL,
+                    textcoords="offset points", color=colour("ink"), weight=bold)  # fmt: skip
+    if word:
+        ink = colour("accent" if word == "winner" else "muted")
+        ax.plot([-0.014] * 2, [y - 0.36, y + 0.42], transform=ax.get_yaxis_transform(), color=ink,
+                linewidth=4, clip_on=False, solid_capstyle="butt")  # fmt: skip
+
+
+def window_medians(timing: Measured) -> list[float]:
+    """Seconds, by window in the order taken; none where nobody knows which sample is whose."""
+    if not timing.window_sizes or sum(timing.window_sizes) != len(timing.samples_s):
+        return []
+    ends = [0, *accumulate(timing.window_sizes)]
+    return [median(timing.samples_s[a:b]) for a, b in pairwise(ends)]
 
 
 Ceilings = Mapping[str, Mapping[str, Any]]
@@ -497,8 +528,9 @@ def _target(
     return f"<rect {box} {about}/>"
 
 
-def _interval(ax: Any, board: Board, record: Record, y: int) -> None:
-    """The 95 % interval as a bar, and the samples as one light path of ticks."""
+def _interval(ax: Any, board: Board, record: Record, y: float) -> None:
+    """The 95 % interval as a bar, and the windows' medians as one light path of ticks; where there
+    is one window, its samples."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -506,22 +538,28 @@ def _interval(ax: Any, board: Board, record: Record, y: int) -> None:
     if not isinstance(timing, Measured):
         return
     low, high = ax.get_xlim()
-    every = max(1, len(timing.samples_s) // 60)  # all of them would be 100 kB
-    shown = [board.time(s) for s in timing.samples_s[::every] if low <= board.time(s) <= high]
-    ends = [(x, y + d) for x in shown for d in (-0.3, 0.3)]
+    shown = [t for t in map(board.time, _ticks(timing)) if low <= t <= high]
+    ends = [(x, y + d) for x in shown for d in (-0.17, 0.17)]
     if ends:
         path = Path(ends, [Path.MOVETO, Path.LINETO] * len(shown))
-        ax.add_patch(PathPatch(path, fill=False, edgecolor=colour("muted"), lw=0.8, alpha=0.4))
+        ax.add_patch(PathPatch(path, fill=False, edgecolor=colour("muted"), lw=0.9, alpha=0.55))
     ax.plot([board.time(timing.low_s), board.time(timing.high_s)], [y, y], color=colour("ink"),
-            linewidth=2.5, solid_capstyle="butt")  # fmt: skip
+            linewidth=3, solid_capstyle="butt")  # fmt: skip
+
+
+def _ticks(timing: Measured) -> Sequence[float]:
+    """Seconds to draw a tick at, at most about 120: more would be 100 kB."""
+    medians = window_medians(timing)
+    found: Sequence[float] = medians if len(medians) > 1 else timing.samples_s
+    return found[:: max(1, len(found) // 60)]
 
 
 def _spread(record: Record) -> tuple[float, ...]:
-    """What of a record must be on the axis: the interval, and the samples but for the tails."""
+    """What of a record must be on the axis: the interval, and the ticks but for the tails."""
     timing = record.timing
     if not isinstance(timing, Measured):
         return (record.time_s,)
-    ordered = sorted(timing.samples_s)
+    ordered = sorted(_ticks(timing))
     tail = len(ordered) // 20
     inner = ordered[tail : len(ordered) - tail] or [timing.median_s]
     return timing.low_s, timing.high_s, inner[0], inner[-1]

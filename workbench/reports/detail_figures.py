@@ -1,0 +1,216 @@
+"""Every figure that a time comes with, in numbers: the table of the final, and the data for CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.record import Measured, Outcome, Record, Run
+from workbench.reports.sweep_figures import Board
+from workbench.spec import brief
+from workbench.stats import Summary, summary
+
+_SPREAD = ("min", "p5", "p25", "p75", "p95", "mean", "stddev")  # fields of a Summary
+SAME = "="  # in the data: what the cell before it says
+
+
+@dataclass(frozen=True)
+class Times:
+    """One measured record with what its samples say."""
+
+    run: Run
+    record: Record
+    timing: Measured
+    spread: Summary  # of the samples, seconds
+
+    def of(self, kind: str) -> tuple[float, str] | None:
+        """Share of the nearest ceiling of this kind ("measured" or "datasheet"), and its name.
+
+        A hot call's inputs may come from the cache, so no memory ceiling is over it.
+        """
+        found = []
+        for name, ceiling in self.run.ceilings.items():
+            value, unit = ceiling.get("value", 0), ceiling.get("unit")
+            memory = unit == "B/s"
+            if value <= 0 or name.startswith("cache") or unit not in ("B/s", "FLOP/s"):
+                continue
+            if ceiling.get("kind", "datasheet") != kind or (memory and self.timing.regime == "hot"):
+                continue
+            done = self.record.bytes if memory else self.record.flops
+            what = "DRAM" if memory else f"{ceiling.get('dtype', '')} compute".strip()
+            found.append((done / self.record.time_s / value, what))
+        return max((f for f in found if f[0] > 0), default=None)
+
+
+def times_of(run: Run, record: Record) -> Times | None:
+    """None for a predicted time, which has no samples."""
+    timing = record.timing
+    if not isinstance(timing, Measured) or not timing.samples_s:
+        return None
+    return Times(run, record, timing, summary(timing.samples_s))
+
+
+@dataclass(frozen=True)
+class Field:
+    """One figure of a time, as text; nothing where it is unknown."""
+
+    head: str
+    cell: Callable[[Times], str]
+    group: str
+
+
+def fields(board: Board) -> list[Field]:
+    """All of them, in the order in which they are read. Times are in the page's unit."""
+    return [*_named(), *_times(board), *_sampled(), *_done()]
+
+
+def _named() -> list[Field]:
+    return [
+        Field("regime", lambda t: t.timing.regime, "how"),
+        Field("clock state", lambda t: t.timing.state, "how"),
+        Field("method", lambda t: t.timing.method, "how"),
+    ]
+
+
+def _times(board: Board) -> list[Field]:
+    unit = board.unit[1]
+    group = f"time of one call, {unit}"
+
+    def of(head: str, value: Callable[[Times], float]) -> Field:
+        return Field(f"{head}, {unit}", lambda t: f"{board.time(value(t)):.6g}", group)
+
+    def spread(name: str) -> Field:
+        return of(name, lambda t: getattr(t.spread, name))
+
+    return [
+        of("median", lambda t: t.timing.median_s),
+        of("95 % low", lambda t: t.timing.low_s),
+        of("95 % high", lambda t: t.timing.high_s),
+        *(spread(name) for name in _SPREAD),
+    ]
+
+
+def _sampled() -> list[Field]:
+    group = "samples"
+    machine = "while it ran"
+    return [
+        Field("n", lambda t: str(t.spread.n), group),
+        Field("left out", lambda t: str(t.timing.left_out), group),
+        Field("windows", lambda t: str(t.timing.rounds), group),
+        Field("stable", lambda t: "yes" if t.timing.stable else "no", group),
+        Field("SM clock, MHz", lambda t: _whole(t.timing.sm_mhz), machine),
+        Field("cycles", lambda t: _whole(t.timing.cycles), machine),
+        Field("°C", lambda t: _whole(t.timing.temperature_c), machine),
+        Field("W", lambda t: _whole(t.timing.power_w), machine),
+        Field("throttled by", lambda t: "; ".join(t.timing.throttle), machine),
+    ]
+
+
+def _done() -> list[Field]:
+    work, ceiling = "work and rate", "of the nearest ceiling, %"
+    return [
+        Field("least bytes", lambda t: str(t.record.bytes), work),
+        Field("FLOPs", lambda t: str(t.record.flops), work),
+        Field("GB/s", lambda t: f"{t.record.bytes / t.record.time_s / 1e9:.4g}", work),
+        Field("TFLOP/s", lambda t: f"{t.record.flops / t.record.time_s / 1e12:.4g}", work),
+        Field("measured", lambda t: _share(t.of("measured")), ceiling),
+        Field("which measured", lambda t: _which(t.of("measured")), ceiling),
+        Field("datasheet's", lambda t: _share(t.of("datasheet")), ceiling),
+        Field("which datasheet's", lambda t: _which(t.of("datasheet")), ceiling),
+    ]
+
+
+def in_full(run: Run, board: Board, records: Sequence[Record], words: Mapping[int, str]) -> Any:
+    """The table of the final: groups of columns, heads, and a row for each record; {} where none
+    was measured."""
+    found = [t for r in records if (t := times_of(run, r)) is not None]
+    if not found:
+        return {}
+    known = fields(board)
+    groups: dict[str, int] = {}
+    for field in known:
+        groups[field.group] = groups.get(field.group, 0) + 1
+    return {
+        "groups": list(groups.items()),
+        "heads": [_head(f, board) for f in known],
+        "rows": [
+            {
+                "name": _name(t.record),
+                "tags": [w for w in (words.get(id(t.record), ""), *doubts(t.record)) if w],
+                "winner": words.get(id(t.record)) == "winner",
+                "cells": [f.cell(t) for f in known],
+            }
+            for t in found
+        ],
+    }
+
+
+def doubts(record: Record) -> list[str]:
+    """What a reader should know before trusting a time, in a word or two each."""
+    timing = record.timing
+    if not isinstance(timing, Measured):
+        return []
+    found = [] if timing.stable else ["unstable"]
+    found += ["throttled"] if timing.throttle else []
+    return [*found, f"{timing.left_out} left out"] if timing.left_out else found
+
+
+def for_csv(run: Run, board: Board, stand: Sequence[Outcome]) -> Any:
+    """What the table of all configs does not show, for the CSV that the page makes of both.
+
+    Heads, cells that all rows share, and the rest as one line a row with tabs between cells: a page
+    of 827 configs stays under 700 kB. {} where no time was measured.
+    """
+    records = [times_of(run, o) if isinstance(o, Record) else None for o in stand]
+    timed = [t for t in records if t is not None]
+    if not timed:
+        return {}
+    known = fields(board)
+    shared = {}
+    for field in known:
+        seen = {field.cell(t) for t in timed}
+        if len(seen) == 1:
+            shared[field.head] = seen.pop()
+    rest = [f for f in known if f.head not in shared]
+    lines = ["" if t is None else _line([f.cell(t) for f in rest]) for t in records]
+    asked = {"kernel": run.kernel, **run.sizes, "dtype": run.dtype, "device": run.device}
+    asked["protocol"] = "; ".join(sorted({t.timing.protocol for t in timed}))
+    return {
+        "asked": {name: str(value) for name, value in asked.items()},
+        "shared": shared,
+        "heads": [f.head for f in rest],
+        "lines": "\n".join(lines),
+        "name": f"{run.id}.csv",
+    }
+
+
+def _line(cells: Sequence[str]) -> str:
+    flat = [" ".join(cell.split()) for cell in cells]
+    before = [None, *flat]
+    short = [SAME if c and c == b else c for b, c in zip(before, flat, strict=False)]
+    return "\t".join(short).rstrip("\t")
+
+
+def _head(field: Field, board: Board) -> str:
+    """Under its group a head need not repeat the unit."""
+    return field.head.removesuffix(f", {board.unit[1]}").replace("which measured", "which").replace(
+        "which datasheet's", "which"
+    )  # fmt: skip
+
+
+def _name(record: Record) -> str:
+    config = f" {brief(record.case.config)}" if record.case.config else ""
+    return f"{record.case.impl}{config}" + (" (default)" if record.default else "")
+
+
+def _whole(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}"
+
+
+def _share(found: tuple[float, str] | None) -> str:
+    return "" if found is None else f"{100 * found[0]:.1f}"
+
+
+def _which(found: tuple[float, str] | None) -> str:
+    return "" if found is None else found[1]
