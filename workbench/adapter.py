@@ -24,6 +24,7 @@ from typing import Any, TypedDict, Unpack
 from workbench.adapted import autotuned, write
 from workbench.adapted.call import ANSWER, ARGS, Call
 from workbench.adapted.discover import Found, discover
+from workbench.adapted.referenced import answer_of, answered_again
 from workbench.adapted.travel import AdaptedError, Importing, unpack
 from workbench.answer import answer, sentence
 from workbench.catalog import unknown
@@ -161,6 +162,7 @@ def take_over(
         call = _completed(call, found, options.get("tolerance"))
         if reference is not None:
             torch.save(answer_of(reference, given, call), stage / ANSWER)
+            found = answered_again(stage, reference, given, call, found)
         rules = (grid, reference or dict(call.entries[found.first].values))
         mark = write.fingerprint(call, kernel, rules, memory, options.get("device") or "gpu")
         call.write(stage)
@@ -199,41 +201,13 @@ def _completed(call: Call, found: Found, wanted: Tolerance | None) -> Call:
     )
 
 
-def answer_of(
-    reference: Callable[..., Any], given: autotuned.Arguments, call: Call
-) -> dict[str, Any]:
-    """What the user's reference gives, by output. It gets copies, floats as float64. Raises
-    AdaptedError where it fails or its outputs are not those of the call."""
-    args, kwargs = given
-    try:
-        made = reference(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
-    except Exception as error:
-        raise AdaptedError(
-            f"The reference fails ({type(error).__name__}: {error}); it is called with the "
-            "arguments of the launch, floats as float64, and returns the outputs."
-        ) from error
-    outputs = tuple(made) if isinstance(made, (tuple, list)) else (made,)
-    wanted = {n: call.tensors[n].shape for n in call.outputs}
-    if [tuple(getattr(o, "shape", ())) for o in outputs] != list(wanted.values()):
-        said = ", ".join(f"{n} {shape}" for n, shape in wanted.items())
-        raise AdaptedError(f"The reference does not return {said}, in this order.")
-    return {n: _widened(o).cpu() for n, o in zip(wanted, outputs, strict=True)}
-
-
-def _widened(value: Any) -> Any:
-    import torch
-
-    if not isinstance(value, torch.Tensor):
-        return value
-    copy = value.detach().clone()
-    return copy.double() if copy.is_floating_point() else copy
-
-
 def _notes(call: Call, found: Found, referenced: bool) -> list[str]:
     notes: list[str] = []
     if not referenced:
         first = label(call.entries[found.first].values)
         notes.append(f"right means: agrees with {first}; name a reference= to check more than that")
+    if found.unmoved:
+        notes.append(f"the second check is on the same values as the first: {found.unmoved}")
     if found.skipped:
         notes.append(f"configs listed before that one do not launch: {found.skipped}")
     for knob in call.knobs:

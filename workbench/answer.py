@@ -198,10 +198,14 @@ def sentence(found: Answer) -> str:
     if winner.phase == "screen":
         parts.append("screening times only, as no config reached the final")
     if found.edges:
-        *most, last = [edge.field for edge in found.edges]
-        verb = "are at the edges of their ranges" if most else "is at the edge of its range"
-        parts.append(f"{', '.join(most)}{' and ' if most else ''}{last} {verb}")
+        *most, last = [_further(edge) for edge in found.edges]
+        parts.append(f"extend {', '.join(most)}{' and ' if most else ''}{last}")
     return f"{name}: {'; '.join(parts)}."
+
+
+def _further(edge: Edge) -> str:
+    """`block_n beyond 256`: where a better value may lie that was not declared."""
+    return f"{edge.field} {'beyond' if edge.highest else 'below'} {edge.value}"
 
 
 def rate(record: Record, ridge: float = RIDGE) -> str:
@@ -267,25 +271,13 @@ def _cannot_tell(record: Record, fastest: Record) -> bool:
     a, b = record.timing, fastest.timing
     if not (isinstance(a, Measured) and isinstance(b, Measured)):
         return record.time_s <= fastest.time_s * (1 + MODEL_SHARE)
-    if record.run == fastest.run and len(windows := _window_medians(a)) == len(
-        others := _window_medians(b)
-    ) >= stats.least_for(0.95):
-        paired = stats.ratio(others, windows)
-        return paired.low <= 1 or paired.middle <= 1 + TIE_SHARE
+    ours, theirs = a.window_medians, b.window_medians
+    paired = record.run == fastest.run and not a.left_out and not b.left_out
+    if paired and len(ours) == len(theirs) >= stats.least_for(0.95):
+        ratio = stats.ratio(theirs, ours)
+        return ratio.low <= 1 or ratio.middle <= 1 + TIE_SHARE
     overlap = a.low_s <= b.high_s and b.low_s <= a.high_s
     return overlap or a.median_s <= b.median_s * (1 + TIE_SHARE)
-
-
-def _window_medians(timing: Measured) -> list[float]:
-    """Seconds, by window in the order taken; none where windows were left out, since then nobody
-    knows which of them lay beside which of another config's."""
-    if timing.left_out or sum(timing.window_sizes) != len(timing.samples_s):
-        return []
-    found, at = [], 0
-    for size in timing.window_sizes:
-        found.append(stats.median(timing.samples_s[at : at + size]))
-        at += size
-    return found
 
 
 def _frugality(record: Record, incumbents: Mapping[str, Mapping[str, int]]) -> tuple[float, ...]:

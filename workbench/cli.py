@@ -30,6 +30,11 @@ Threshold = Annotated[
 ]
 
 
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Refuse to measure while others use the GPU.")
+]
+
+
 def _say_version(asked: bool) -> None:
     if asked:
         from workbench import __version__
@@ -69,14 +74,12 @@ def sweep(
         bool, typer.Option("--only", help="Hold the knobs that would be tuned for each value.")
     ] = False,
     budget: Annotated[
-        str | None, typer.Option(help="30s, 2m, or 200 configs: stop there, with the best so far.")
+        str | None, typer.Option(help="30s, 2m, or 200 (configs): stop there with the best so far.")
     ] = None,
     search: Annotated[
         str | None, typer.Option(help="Which configs come first: exhaustive, model, random, tpe.")
     ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse to measure while others use the GPU.")
-    ] = False,
+    strict: Strict = False,
     out: Annotated[Path, typer.Option(help="Folder for pages and events.")] = Path("results"),
     metrics: Annotated[
         Path | None, typer.Option(help="Events file (JSONL) to write instead of the run's own.")
@@ -107,7 +110,7 @@ def sweep(
 
 @app.command()
 def report(
-    name: Annotated[str, typer.Argument(help="The report: sweep.")],
+    name: Annotated[str, typer.Argument(help="The report: sweep, compare or measure.")],
     run: Annotated[
         str, typer.Argument(help="A run's id or its start, or an events file.")
     ] = "last",
@@ -218,13 +221,14 @@ def compare(
     dtype: Annotated[str, typer.Option(help="fp32, fp16 or bf16.")] = "bf16",
     threshold: Threshold = None,
     out: Annotated[Path, typer.Option(help="Folder for the page and events.")] = Path("results"),
+    strict: Strict = False,
     database: Database = None,
 ) -> None:
     """Say whether the right side is slower than the left: SLOW, FAST, SAME, CLOCK, INCONCLUSIVE."""
     from workbench.contest import Match, Question
 
     share = _share(threshold)
-    asked = Question(left, right, kernel, impl, sizes, dtype, share, out, database)
+    asked = Question(left, right, kernel, impl, sizes, dtype, share, out, database, strict)
     raise typer.Exit(Match(asked, _console()).go())
 
 
@@ -240,13 +244,14 @@ def gate(
     summary: Annotated[
         Path | None, typer.Option("--json", help="Write a summary to this file.")
     ] = None,
+    strict: Strict = False,
     database: Database = None,
 ) -> None:
     """Compare every kernel of a suite with a baseline; the exit code is that of the worst."""
     from workbench.gate import Gate, Question
 
     share = _share(threshold)
-    asked = Question(baseline, tuple(kernel or ()), dtype, share, out, summary, database)
+    asked = Question(baseline, tuple(kernel or ()), dtype, share, out, summary, database, strict)
     raise typer.Exit(Gate(asked, _console()).go())
 
 
@@ -269,6 +274,7 @@ def measure(
         typer.Option(help="Compile and predict for this target (h200, mi300x, ...) with no GPU."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the page and events.")] = Path("results"),
+    strict: Strict = False,
     database: Database = None,
 ) -> None:
     """Time Impls at their tuned or default configs over sizes and dtypes, beside baselines."""
@@ -276,7 +282,7 @@ def measure(
 
     asked = Question(
         kernel, tuple(impl or ()), tuple(sizes or ()), tuple(dtype or ("bf16",)), device, out,
-        database,
+        database, strict,
     )  # fmt: skip
     raise typer.Exit(Timing(asked, _console()).go())
 

@@ -29,6 +29,7 @@ from workbench.session import (
     repository_of,
     sizes_of,
     sizes_text,
+    undisturbed,
     writable,
 )
 from workbench.sides import Side, is_run, kernel_of, repository_with, sides_of
@@ -59,6 +60,7 @@ class Question:
     threshold: float = Protocol().asked
     out: Path = Path("results")
     database: str | None = None
+    strict: bool = False  # refuse where others use the GPU
 
     @property
     def command(self) -> str:
@@ -101,6 +103,7 @@ class Match:
             interrupts = stack.enter_context(Interrupts())
             backend = (self.opened or backend_for)(None, repository_of(kernel))
             stack.callback(backend.close)
+            undisturbed(backend, self.question.strict)
             return self._go(problem, sides, trees, backend, Store(history, interrupts))
 
     def _go(

@@ -22,7 +22,7 @@ from workbench.interrupts import Interrupts
 from workbench.measure.protocol import Protocol
 from workbench.record import Run
 from workbench.report import write_page
-from workbench.session import SessionError, Store, backend_for, writable
+from workbench.session import SessionError, Store, backend_for, undisturbed, writable
 from workbench.sides import Side, SideError
 from workbench.sweep import Identity
 from workbench.worktree import WORKING, Repository, Worktrees
@@ -44,6 +44,7 @@ class Question:
     out: Path = Path("results")
     summary: Path | None = None
     database: str | None = None
+    strict: bool = False  # refuse where others use the GPU
 
     @property
     def command(self) -> str:
@@ -90,6 +91,7 @@ class Gate:
             interrupts = stack.enter_context(Interrupts())
             backend = (self.opened or backend_for)(None, repository.root)
             stack.callback(backend.close)
+            undisturbed(backend, self.question.strict)
             return self._go(files, trees, backend, Store(history, interrupts))
 
     def _place(self) -> Path:

@@ -10,6 +10,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import accumulate, pairwise
+from statistics import median
 from typing import Any, Literal
 
 from workbench.spec import label
@@ -41,6 +43,19 @@ class Measured:
     throttle: tuple[str, ...] = ()  # reasons that the driver gave for a lowered clock
     left_out: int = 0  # samples taken at under 3/4 of the run's own median clock
     stable: bool = True  # the interval became as narrow as the protocol asks
+
+    @property
+    def windows(self) -> list[tuple[float, ...]]:
+        """The samples by window, in the order taken; none where it is not known which is whose."""
+        if not self.window_sizes or sum(self.window_sizes) != len(self.samples_s):
+            return []
+        ends = [0, *accumulate(self.window_sizes)]
+        return [self.samples_s[a:b] for a, b in pairwise(ends)]
+
+    @property
+    def window_medians(self) -> list[float]:
+        """Seconds, by window."""
+        return [median(window) for window in self.windows]
 
     @property
     def cycles(self) -> float | None:

@@ -121,8 +121,7 @@ class Session:
             opened = self.side or partial(backend_for, ahead=self.ahead)
             backend = opened(asked.device, repository_of(asked.kernel))
             try:
-                if asked.strict:
-                    undisturbed(backend)
+                undisturbed(backend, asked.strict)
                 for at, problem in enumerate(problems):
                     store = Store(history, interrupts)
                     share = hunt.share(len(problems) - at) if hunt else None
@@ -296,7 +295,9 @@ class Session:
     def _page(self, begun: Run, folder: Path) -> Path:
         from workbench.reports.sweep import page
 
-        return write_page(folder / "report.html", page(begun, self.outcomes))
+        return write_page(
+            folder / "report.html", page(begun, self.outcomes, self.split.seconds or None)
+        )
 
     def _conclude(self, begun: Run, folder: Path) -> None:
         events = self.question.metrics or folder / "events.jsonl"
@@ -471,10 +472,10 @@ def most_of(asked: Question, hunt: Hunt | None) -> int:
     return 0 if math.isinf(hunt.budget.configs) else int(hunt.budget.configs)
 
 
-def undisturbed(backend: Backend) -> None:
-    """Raises SessionError where another process uses the GPU."""
+def undisturbed(backend: Backend, strict: bool) -> None:
+    """Raises SessionError where `strict` and another process uses the GPU."""
     others = backend.environment.others_on_gpu
-    if others:
+    if strict and others:
         raise SessionError(
             f"{others} other process{'es use' if others > 1 else ' uses'} this GPU, so times would "
             "not be its own; end them, or leave out --strict to have them counted in the result."

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 
 from workbench.catalog import names_in, unknown
-from workbench.events import read
+from workbench.events import RunFinished, read
 from workbench.history import open_history
 from workbench.record import Comparison, Failure, Outcome, Record, Run
 from workbench.report import ReportError, write_page
 
-Stored = tuple[Run, list[Outcome], list[Comparison]]
+Seconds = Mapping[str, float]  # where a run's wall time went; empty where that is not known
+Stored = tuple[Run, list[Outcome], list[Comparison], Seconds]
 
 
 def draw(report: str, which: str, out: Path | None, database: str | None) -> Path:
@@ -24,12 +26,13 @@ def draw(report: str, which: str, out: Path | None, database: str | None) -> Pat
         raise ReportError(unknown("report", report, known))
     file = Path(which)
     if which.endswith(".jsonl") or file.is_file():
-        run, outcomes, comparisons = _from_file(file)
+        run, outcomes, comparisons, seconds = _from_file(file)
     else:
-        run, outcomes, comparisons = _from(which, database)
+        run, outcomes, comparisons, seconds = _from(which, database)
     made = import_module(f"workbench.reports.{report}")
     _refuse_another(report, run, known)
-    html = made.page(run, outcomes, comparisons) if comparisons else made.page(run, outcomes)
+    also = (comparisons,) if comparisons else (seconds,) if seconds and report == "sweep" else ()
+    html = made.page(run, outcomes, *also)
     return write_page(out or Path("results") / run.id / "report.html", html).resolve()
 
 
@@ -46,7 +49,7 @@ def _refuse_another(report: str, run: Run, known: list[str]) -> None:
 def _from(which: str, database: str | None) -> Stored:
     with open_history(database) as history:
         run = history.run(which)
-        return run, history.outcomes(run.id), history.comparisons(run.id)
+        return run, history.outcomes(run.id), history.comparisons(run.id), {}
 
 
 def _from_file(path: Path) -> Stored:
@@ -58,4 +61,6 @@ def _from_file(path: Path) -> Stored:
         raise ReportError(f"{path} holds no run{bad}; name an events file that a sweep wrote.")
     run = runs[-1]
     kept = [e for e in found.events if isinstance(e, (Record, Failure)) and e.run == run.id]
-    return run, kept, [e for e in found.events if isinstance(e, Comparison) and e.run == run.id]
+    compared = [e for e in found.events if isinstance(e, Comparison) and e.run == run.id]
+    ends = [e for e in found.events if isinstance(e, RunFinished) and e.run == run.id]
+    return run, kept, compared, ends[-1].seconds if ends else {}

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Literal
 
 from workbench import catalog, predict
+from workbench.backend.offline import prediction
 from workbench.backend.protocol import Backend, Candidate, Problem, Refusal, Timed
 from workbench.compile import Compiled
 from workbench.hardware import Device
@@ -402,14 +403,18 @@ class _Screen:
         self._best: float | None = None
         self.wait_s = 0.0
         self._learn(known)
-        self.first = self._batch(known)
+        # what is known counts, so that the same budget asked again is spent already
+        self.first = [] if hunt.budget.spent(0.0, self._measured) else self._batch(known)
 
     def _learn(self, known: Mapping[str, Outcome]) -> None:
         """What earlier runs found counts as measured, and its machine code too."""
         for key, old in known.items():
             record = old if isinstance(old, Record) else None
             self._search.tell(self._points[key], record.time_s if record else None)
-            if record is None or record.same_as is not None:
+            if record is not None and record.same_as is not None:
+                continue
+            self._measured += 1
+            if record is None:
                 continue
             self._best = min(record.time_s, self._best or math.inf)
             if record.resources is not None:
@@ -504,11 +509,20 @@ class _Screen:
         leader = self._leaders.setdefault(made.resources.binary, candidate)
         yield Compilation(candidate, made, leader is not candidate)
         if leader is candidate:
+            self._search.revise(point, self._predicted(candidate, made))
             self._ready[candidate.key] = (candidate, made)
         elif leader.key in self._finished:
             yield self._same(leader, candidate, made)
         else:
             self._followers.setdefault(leader.key, []).append((candidate, made))
+
+    def _predicted(self, candidate: Candidate, made: Compiled) -> float:
+        """Seconds by the model now that the machine code is known."""
+        try:
+            found = prediction(self._plan.problem, candidate, made, self._backend.device)
+        except Exception:  # the device lacks a figure, or the kernel's own `work` failed
+            return math.inf
+        return found.predicted_s
 
     def _ended(self, future: Future[Any]) -> Iterator[Outcome]:
         candidate, made = self._waiting.pop(future)

@@ -27,6 +27,7 @@ from workbench.session import (
     repository_of,
     sizes_of,
     sizes_text,
+    undisturbed,
     writable,
 )
 from workbench.sides import Side, sides_of
@@ -50,6 +51,7 @@ class Question:
     device: str | None = None
     out: Path = Path("results")
     database: str | None = None
+    strict: bool = False  # refuse where others use the GPU
     winners: Path | None = None  # the file of tuned configs; None: the user's own
 
     @property
@@ -88,6 +90,7 @@ class Timing:
             interrupts = stack.enter_context(Interrupts())
             backend = (self.opened or backend_for)(asked.device, repository_of(asked.kernel))
             stack.callback(backend.close)
+            undisturbed(backend, self.question.strict)
             picks = Picks(sides, winners, backend)
             return self._go(problems, picks, backend, Store(history, interrupts))
 

@@ -1,5 +1,7 @@
 """A user's function as a Spec: what its Impl gives is what the function itself would have given."""
 
+import math
+
 import pytest
 import torch
 import triton
@@ -7,9 +9,11 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.adapted.call import ARGS
-from workbench.adapted.discover import discover
+from workbench.adapted.call import ANSWER, ARGS, MOVED_ARGS
+from workbench.adapted.discover import as_bytes, discover, same_bits
 from workbench.adapted.kernel import spec_of
+from workbench.adapted.moved import moved
+from workbench.adapted.referenced import answer_of, answered_again
 from workbench.adapted.travel import AdaptedError, pack, unpack
 from workbench.adapted.write import call_of, layout_of, memory_of
 from workbench.adapter import _completed
@@ -81,8 +85,17 @@ def taken(folder, kernel, args, grid=cover, configs=CONFIGS, outputs=(), **kwarg
     return spec_of(_completed(call, found, None), folder, "nowhere"), found
 
 
-def verdicts(spec):
-    problem = Posed.of(spec, spec.check[0], spec.bench[0] and "fp32", "cpu")
+@triton.jit
+def largest(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
+    if BLOCK < 64:  # right for sorted values alone
+        tl.store(out_ptr, tl.load(x_ptr + n - 1))
+    else:
+        i = tl.arange(0, BLOCK)
+        tl.store(out_ptr, tl.max(tl.load(x_ptr + i, i < n, float("-inf"))))
+
+
+def verdicts(spec, seed=0):
+    problem = Posed.of(spec, spec.check[0], spec.bench[0] and "fp32", "cpu", seed)
     impl = spec.impls[0]
     return [check(impl, c, problem).wrong for c in impl.space(impl.config())]
 
@@ -118,9 +131,117 @@ def test_what_is_added_to_starts_anew_each_time(tmp_path, start, initial):
     spec, found = taken(tmp_path, accumulate, (x, total, 50))
     assert found.initial == {"sum_ptr": initial}
     assert verdicts(spec) == [None] * len(CONFIGS)
+    (impl,) = spec.impls
+    assert impl.mutates == ("sum_ptr",)
     inputs = Posed.of(spec, spec.check[0], "fp32", "cpu").inputs
-    assert [torch.equal(spec.impls[0](*inputs, config=spec.impls[0].config()), x + start)
-            for _ in range(3)] == [True] * 3  # fmt: skip
+    found = impl(*inputs, config=impl.config())
+    assert found.data_ptr() == inputs[1].data_ptr(), "in its place: whoever times it restores it"
+    assert torch.equal(found, x + start)
+
+
+def test_what_is_only_written_is_fresh_and_not_restored(tmp_path):
+    spec, _ = taken(tmp_path, scale, (torch.randn(50), torch.empty(50), 50, 1), FACTOR=2)
+    assert spec.impls[0].mutates == () and list(spec.inputs) == ["x_ptr"]
+
+
+def test_bytes_count_what_is_known_to_be_read_and_written(tmp_path):
+    at, n = torch.randint(0, 90, (50,)), 50
+    whole = (torch.arange(90), at, torch.full((n,), 7), n)  # an output that may be read: integers
+    spec, found = taken(tmp_path, gather, whole)
+    assert found.initial == {"out_ptr": "values"} and spec.impls[0].mutates == ("out_ptr",)
+    assert spec.bytes(spec.bench[0], "int64") == 8 * (90 + n + n)
+    for start, tensors in ((1.0, 3), (0.0, 2)):  # x, and the sum once or twice
+        spec, _ = taken(tmp_path, accumulate, (torch.randn(n), torch.full((n,), start), n))
+        assert spec.bytes(spec.bench[0], "fp32") == 4 * n * tensors
+
+
+@pytest.mark.parametrize("start", [0.0, 5.0])
+def test_the_second_check_is_on_other_values_and_configs_pass_it(tmp_path, start):
+    x, total = torch.randn(50), torch.full((50,), start)
+    x[3], x[5] = float("inf"), float("nan")
+    spec, found = taken(tmp_path, accumulate, (x, total, 50))
+    assert found.unmoved is None
+    first, second = (Posed.of(spec, spec.check[0], "fp32", "cpu", s) for s in (0, 1))
+    assert torch.equal(first.inputs[0].nan_to_num(9.0), x.nan_to_num(9.0))
+    moved = second.inputs[0]
+    assert torch.equal(moved.sort().values.nan_to_num(9.0), x.sort().values.nan_to_num(9.0))
+    assert not torch.equal(moved.nan_to_num(9.0), x.nan_to_num(9.0))
+    assert verdicts(spec, seed=1) == [None] * len(CONFIGS)
+    other = (moved.clone().fill_(1.0), *second.inputs[1:])
+    with pytest.raises(AdaptedError, match="not known for these x_ptr"):
+        Posed.given(spec, "fp32", other)
+
+
+def test_a_config_that_is_right_for_the_given_values_alone_fails_the_second_check(tmp_path):
+    x = torch.arange(50.0)
+    spec, _ = taken(tmp_path, largest, (x, torch.empty(1), 50), configs=CONFIGS[::-1])
+    assert verdicts(spec) == [None] * len(CONFIGS)
+    found = verdicts(spec, seed=1)
+    assert [bool(w) for w in found] == [False, False, True, True]
+
+
+def tripled(x, out, n, stride, FACTOR):
+    return 3 * x
+
+
+def tripled_once(x, out, n, stride, FACTOR):
+    assert x[0] == 7, "it knows the user's values alone"
+    return 3 * x
+
+
+@pytest.mark.parametrize("reference", [tripled, tripled_once])
+def test_a_reference_answers_for_the_other_values_too(tmp_path, reference):
+    x, out = torch.randn(100)[::2], torch.empty(100)[::2]
+    x[0] = 7
+    given_ = ((x, out, 50, 2), {"FACTOR": 3})
+    call, memory = call_of(scale, given_, cover, CONFIGS, 0)
+    torch.save(memory, tmp_path / ARGS)
+    call.write(tmp_path)
+    found = discover(tmp_path, (), "cpu", True)
+    call = _completed(call, found, None)
+    torch.save(answer_of(reference, given_, call), tmp_path / ANSWER)
+    found = answered_again(tmp_path, reference, given_, call, found)
+    spec = spec_of(call, tmp_path, "nowhere")
+    first, second = (Posed.of(spec, spec.check[0], "fp32", "cpu", s).inputs for s in (0, 1))
+    assert verdicts(spec) == verdicts(spec, seed=1) == [None] * len(CONFIGS)
+    known = reference is tripled
+    assert torch.equal(first[0], second[0]) != known == (tmp_path / MOVED_ARGS).is_file()
+    assert found.unmoved is None if known else "The reference fails" in found.unmoved
+
+
+def test_indices_stay_and_so_do_values_that_have_no_answer_elsewhere(tmp_path):
+    at = torch.randint(0, 90, (50,))
+    whole = (torch.arange(90), at, torch.empty(50, dtype=torch.int64), 50)
+    spec, found = taken(tmp_path, gather, whole)
+    assert "floats" in found.unmoved and verdicts(spec, seed=1) == [None] * len(CONFIGS)
+    second = Posed.of(spec, spec.check[0], "int64", "cpu", 1)
+    assert torch.equal(second.inputs[1], at)
+    x = torch.full((90,), float("nan"))
+    x[:10] = torch.arange(10.0)
+    spec, found = taken(tmp_path, gather, (x, at % 10, torch.empty(50), 50))
+    assert "NaN or infinities" in found.unmoved
+    assert verdicts(spec, seed=1) == [None] * len(CONFIGS)
+
+
+@settings(max_examples=50)
+@given(
+    shape=st.lists(st.integers(1, 5), min_size=1, max_size=3), lead=st.integers(0, 9),
+    dtype=st.sampled_from([*FLOATS, torch.float8_e4m3fn, torch.int64, torch.bool]),
+)  # fmt: skip
+def test_shuffled_memory_keeps_every_bit_and_what_lies_between(shape, lead, dtype):
+    twice = [2 * n for n in shape]
+    x = (torch.randn(lead + math.prod(twice)) * 3).to(dtype)[lead:].view(twice)
+    x = x[tuple(slice(None, None, 2) for _ in shape)]
+    layout = layout_of("x", x)
+    memory = memory_of(x, layout)
+    other = moved(memory, layout)
+    ours, theirs = as_bytes(layout.view(other)), as_bytes(layout.view(memory))
+    rows = (b.view(-1, x.element_size()).tolist() for b in (ours, theirs))
+    assert sorted(next(rows)) == sorted(next(rows))
+    layout.view(other).copy_(layout.view(memory))
+    assert same_bits(other, memory), "gaps and lead as they were"
+    if not x.is_floating_point():
+        assert same_bits(moved(memory, layout), memory)
 
 
 def test_one_tensor_in_two_places_stays_one(tmp_path):

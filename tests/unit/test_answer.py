@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench import stats
 from workbench.answer import answer, best_per_group, rate, relevant, sentence, standing
 from workbench.record import Measured, Outcome, Record, Run
 
@@ -34,7 +36,7 @@ def finals(*medians: float, half: float = 0.0) -> list[Record]:
 def test_the_sentence_says_rate_library_default_ties_and_edge() -> None:
     assert sentence(answer(RUN, OUTCOMES)) == (
         "tiles 128x256x64, 8 warps, 3 stages: 717 TFLOP/s, 93 % of cublas, 1.04x torch.compile, "
-        "1.18x the default; 2 configs tie within noise; block_n is at the edge of its range."
+        "1.18x the default; 2 configs tie within noise; extend block_n beyond 256."
     )
 
 
@@ -102,6 +104,63 @@ def test_overlapping_intervals_tie_and_distant_medians_do_not() -> None:
     assert not answer(RUN, finals(200e-6, 204e-6, half=1e-6)).ties
 
 
+def windowed(of: Record, windows: list[float], **changes: object) -> Record:
+    """A final whose samples are two a window, at these seconds."""
+    samples = tuple(s for w in windows for s in (w, w))
+    low, median_s, high = min(windows), stats.median(windows), max(windows)
+    timing = replace(
+        of.timing, median_s=median_s, low_s=low, high_s=high, samples_s=samples,
+        window_sizes=(2,) * len(windows), rounds=len(windows),
+    )  # type: ignore[type-var]  # fmt: skip
+    return replace(of, phase="final", timing=timing, **changes)  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(st.floats(0.8, 1.25), min_size=8, max_size=40),
+    st.floats(1.01, 1.2),
+    st.integers(0, 2**32 - 1),
+)
+def test_windows_taken_in_turns_see_through_a_wandering_clock(
+    clock: list[float], slower: float, seed: int
+) -> None:
+    """A difference that every window shows is no tie, however wide both intervals are; and one
+    that the windows cannot show is, however long it was looked for."""
+    base = [200e-6 * c for c in clock]
+    one = windowed(SCREENS[0], base)
+    other = windowed(SCREENS[1], [slower * s for s in base])
+    assert answer(RUN, [one, other]).ties == ()
+    dice = random.Random(seed)
+    noise = [dice.choice((0.99, 1.01)) for _ in base[: len(base) // 2]]
+    mixed = [*noise, *(2 - n for n in noise)]  # as often above as below
+    same = windowed(SCREENS[1], [m * s for m, s in zip(mixed, base, strict=False)])
+    if len(mixed) == len(base):
+        assert len(answer(RUN, [one, same]).ties) == 1
+
+
+def test_windows_that_lie_apart_or_were_left_out_are_not_paired() -> None:
+    """Then only the intervals are left, and wide ones overlap."""
+    base = [200e-6 * c for c in (0.9, 1.0, 1.1, 0.95, 1.05, 0.92, 1.08, 1.0)]
+    one, other = windowed(SCREENS[0], base), windowed(SCREENS[1], [1.02 * s for s in base])
+    assert isinstance(other.timing, Measured)
+    assert answer(RUN, [one, other]).ties == ()
+    for apart in (
+        replace(other, run="another run"),
+        replace(other, timing=replace(other.timing, left_out=2)),
+        replace(other, timing=replace(other.timing, window_sizes=(16,))),
+    ):
+        assert len(answer(RUN, [one, apart]).ties) == 1
+
+
+def test_an_incumbent_stays_inside_a_tie_and_not_outside() -> None:
+    fast, lean, held = finals(200e-6, 200.3e-6, 200.4e-6)
+    assert lean.resources is not None
+    lean = replace(lean, resources=replace(lean.resources, registers=16), default=True)
+    run = replace(RUN, incumbents={held.case.impl: dict(held.case.config)})
+    assert answer(RUN, [fast, lean, held]).winner is lean
+    assert answer(run, [fast, lean, held]).winner is held
+    assert answer(run, [fast, lean, timed(held, 210e-6)]).winner is lean
+
+
 def test_configs_of_one_binary_are_twins_and_not_ties() -> None:
     one, other = finals(200e-6, 200e-6)
     other = replace(other, same_as=dict(one.case.config))
@@ -126,6 +185,15 @@ def test_an_edge_is_named_only_where_it_could_be_extended() -> None:
     )
     assert answer(small, [covers]).edges == ()  # one block already spans N
     assert edge_fields({**middle, "num_stages": 4}, replace(RUN, tune=())) == []
+
+
+def test_an_edge_is_said_with_the_way_to_go() -> None:
+    config = {"block_m": 128, "block_n": 256, "block_k": 32, "num_warps": 8, "num_stages": 4}
+    record = replace(SCREENS[0], case=replace(SCREENS[0].case, config=config), same_as=None)
+    said = sentence(answer(RUN, [record]))
+    assert said.endswith(
+        "extend block_n beyond 256, block_k below 32 and num_stages beyond 4."
+    )  # in the order of the declaration
 
 
 def test_other_sizes_and_other_kinds_of_time_are_never_ranked() -> None:

@@ -407,6 +407,154 @@ def test_a_screen_may_ask_for_a_shorter_graph(cuda):
     assert asked == [100, 30, 4], "1 ms, 0.3 ms, and 1000 steps of the timer"
 
 
+# Calls that change their inputs
+
+
+@dataclass
+class FakeCopies:
+    """Copies that are told apart by their number alone."""
+
+    cuda: FakeCuda
+    log: list
+    count: int = 1
+    seconds: float = 3e-6
+    host_s: float = 4e-6
+
+    def restore(self):
+        self.cuda.launch(self.seconds, self.host_s)
+        self.log.append("restore")
+
+    def given(self, inputs, turn):
+        return (*inputs, turn % self.count)
+
+
+class FakeFlush:
+    def __init__(self, cuda, log, seconds=9e-5):
+        self.cuda, self.log, self.seconds = cuda, log, seconds
+
+    def __call__(self):
+        self.cuda.launch(self.seconds)
+        self.log.append("flush")
+
+
+class FakeGraphs:
+    """What is captured is run again at each replay, on the device alone."""
+
+    def __init__(self, cuda, log):
+        self.cuda, self.log, self.captured = cuda, log, []
+
+    def capture(self, calls, call):
+        self.captured.append(calls)
+        recorded, real = [], self.cuda.launch
+        self.cuda.launch = lambda device_s, host_s=0.0: recorded.append(device_s)
+        before = len(self.log)
+        for _ in range(calls):
+            call()
+        said = self.log[before:]
+        del self.log[before:]
+        self.cuda.launch = real
+
+        def replay():
+            self.log.append(tuple(said))
+            self.cuda.launch(sum(recorded), 2e-5)
+
+        return SimpleNamespace(replay=replay)
+
+
+def changing(cuda, device_s, cold=True, waiting=False, sets=3):
+    """A bench and a Rotation of calls that change an input, and what happened in order."""
+    log = []
+    bench = bench_of(Protocol())
+    bench._graphs = FakeGraphs(cuda, log)
+    bench._flush = None
+    copies = {n: FakeCopies(cuda, log, n) for n in (1, *range(2, 2100))}
+    bench._working = SimpleNamespace(copies=lambda names, wanted: copies[wanted])
+    bench._sets = [(i,) for i in range(sets)]
+    bench._behind = FakeFlush(cuda, log)
+
+    def launch(x, which, config):
+        log.append(("call", which))
+        cuda.launch(device_s)
+        if waiting:
+            cuda.synchronize()
+
+    class Changing:
+        mutates = ("x",)
+
+        def __call__(self, x, which, config):
+            launch(x, which, config)
+
+    return bench, bench.calls(Changing(), None, "cold" if cold else "hot"), log
+
+
+@given(device_s=st.floats(2.1e-3, 5e-3), count=st.integers(1, 20), cold=st.booleans())
+def test_a_restore_precedes_flush_and_events_of_every_call(device_s, count, cold):
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+        bench, turning, log = changing(cuda, device_s, cold)
+        timed = bench.timed(turning, bench.first_time(turning))
+        assert timed.method == "events"
+        assert log[:2] == ["restore", ("call", 0)], "the first call too finds what it expects"
+        log.clear()
+        samples = timed.samples(count)
+        assert samples == pytest.approx([device_s] * count, rel=1e-6)
+        assert log == ["restore", *(["flush"] if cold else []), ("call", 0)] * count
+        before = 3e-6 + (9e-5 if cold else 0.0)
+        assert timed.sample_s == pytest.approx(timed.estimate_s + before)
+
+
+@given(device_s=st.floats(2e-6, 1e-3), sets=st.integers(1, 9))
+def test_each_call_of_a_cold_graph_has_a_copy_that_was_restored_before_the_replay(device_s, sets):
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+        bench, turning, log = changing(cuda, device_s, sets=sets)
+        timed = bench.timed(turning, bench.first_time(turning))
+        assert timed.method == "graph" and timed.restores is None
+        assert timed.calls * device_s >= 0.999e-3, "as long as any graph, with few sets too"
+        log.clear()
+        samples = timed.samples(3)
+        assert samples == pytest.approx([device_s] * 3, rel=1e-6)
+        assert log[0::3] == ["restore"] * 3 and log[1::3] == ["flush"] * 3
+        for calls in log[2::3]:
+            copies = [which for _, which in calls]
+            assert len(calls) == timed.calls == len(set(copies)) == timed.rotation.copies.count
+            assert "restore" not in calls
+
+
+@given(device_s=st.floats(2e-6, 1e-3))
+def test_hot_the_time_of_the_restores_in_the_graph_is_taken_off(device_s):
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+        bench, turning, log = changing(cuda, device_s, cold=False)
+        timed = bench.timed(turning, bench.first_time(turning))
+        assert timed.method == "graph" and bench._graphs.captured == [timed.calls] * 2
+        log.clear()
+        samples = timed.samples(4)
+        assert samples == pytest.approx([device_s] * 4, rel=1e-6)
+        whole, restores = ("restore", ("call", 0)) * timed.calls, ("restore",) * timed.calls
+        assert log == [whole, restores] * 4, "in turn"
+        assert timed.sample_s == pytest.approx(timed.calls * (timed.estimate_s + 6e-6))
+
+
+@given(device_s=st.floats(1e-5, 1e-3), cold=st.booleans())
+def test_by_the_host_clock_a_restore_is_outside(device_s, cold):
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+        bench, turning, log = changing(cuda, device_s, cold, waiting=True)
+        timed = bench.timed(turning, bench.first_time(turning))
+        assert timed.method == "host"
+        log.clear()
+        assert timed.samples(3) == pytest.approx([5e-6 + device_s] * 3, rel=1e-6)
+        assert log == ["restore", *(["flush"] if cold else []), ("call", 0)] * 3
+
+
+def test_an_impl_that_changes_nothing_is_neither_restored_nor_flushed_for_others(cuda):
+    bench, turning, _ = changing(cuda, 1e-3)
+    other = bench.calls(SimpleNamespace(mutates=()), None)
+    assert turning.copies is not None and turning.flush is bench._behind
+    assert other.copies is None and other.flush is None
+
+
 # Results
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.reports.sweep.page", lambda run, outcomes: "<p>page</p>")
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
     monkeypatch.setattr("workbench.session.backend_for", lambda device, folder, ahead: Null())
     return Asked(tmp_path)
 
@@ -217,7 +217,7 @@ def test_help_is_quick():
 
 def test_a_module_in_the_current_folder_can_be_named(tmp_path, capsys, monkeypatch):
     """Python puts the folder of the `workbench` script on its path, not the current one."""
-    monkeypatch.setattr("workbench.reports.sweep.page", lambda run, outcomes: "<p>page</p>")
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
     monkeypatch.setattr("workbench.session.backend_for", lambda device, folder, ahead: Null())
     asked = Asked(tmp_path)
     (tmp_path / "pack_of_mine").mkdir()

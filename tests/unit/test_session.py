@@ -1,5 +1,6 @@
 """A session on the null side: what is kept, what is not obtained twice, and what an end leaves."""
 
+import json
 import os
 import re
 import signal
@@ -7,16 +8,17 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from nullside import CONFIGS, Asked
 
-from workbench.backend.null import Fate
+from workbench.backend.null import ENVIRONMENT, Fate
 from workbench.events import Events, RunFinished, read
 from workbench.history import History, HistoryError, open_history
 from workbench.interrupts import Interrupts
-from workbench.record import Failure, Measured, Predicted, Record
+from workbench.record import Failure, Measured, Predicted, Record, Run
 from workbench.session import Question, SessionError, sizes_of, writable
 
 TESTS = Path(__file__).parents[1]
@@ -25,7 +27,7 @@ TESTS = Path(__file__).parents[1]
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     """Pages take a second to draw and are not what is tested here."""
-    monkeypatch.setattr("workbench.reports.sweep.page", lambda run, outcomes: "<p>page</p>")
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
     return Asked(tmp_path)
 
 
@@ -222,7 +224,54 @@ def test_other_sizes_dtypes_and_sources_are_other_results(asked):
     assert len(asked.labels("time")) == CONFIGS
 
 
+# Several sizes, and what is remembered
+
+
+def test_several_sizes_are_a_run_each_and_a_portfolio(asked, capsys):
+    def fate(candidate):
+        """The best block is a sixteenth of N; the largest is nearly as good everywhere."""
+        n, block = candidate.case.sizes["N"], candidate.case.config.get("block_n", 0)
+        return Fate(time_s=1e-5 * (1 if block == n // 16 else 1.01 if block == 128 else 2), noise=0)
+
+    asked.sweep(fate, sizes=("N=1024", "N=512"))
+    assert asked.code == 0 and len(list(asked.out.glob("*/events.jsonl"))) == 2
+    (file,) = asked.out.glob("portfolio-toy-*.json")
+    found = json.loads(file.read_text())
+    assert len(found["members"]) == 1 and "block_n 128" in found["members"][0]
+    assert [s["ratio"] for s in found["served"].values()] == pytest.approx([1.01, 1.01])
+    assert "1 config serves 2 sizes within 3 % of each one's best" in capsys.readouterr().out
+
+
+def test_the_winner_is_remembered_and_is_the_incumbent_of_the_next(asked):
+    def fate(warps):
+        return lambda c: Fate(time_s=1e-4 * (1 + abs(c.case.config.get("num_warps", 9) - warps)))
+
+    asked.sweep(fate(4), fresh=True)
+    assert asked.session.tuned_file.is_file()
+    asked.sweep(fate(1), fresh=True)
+    first, second = sorted((e for e in asked.logged() if isinstance(e, Run)),
+                           key=lambda run: bool(run.incumbents))  # fmt: skip
+    assert first.incumbents == {} and second.incumbents["blocks"]["num_warps"] == 4
+    assert [o for o in of(asked.stored(), "final") if o.case.config.get("num_warps") == 4]
+
+
+def test_a_damaged_file_of_winners_costs_no_answer(asked, capsys):
+    (asked.folder / "tuned.json").write_text("{")
+    outcomes = asked.sweep()
+    assert asked.code == 0 and of(outcomes, "final")
+    assert "note: " in capsys.readouterr().err
+    assert (asked.folder / "tuned.json").read_text() == "{"
+
+
 # Refused before any work
+
+
+def test_strict_refuses_a_gpu_that_others_use(asked, monkeypatch):
+    busy = replace(ENVIRONMENT, others_on_gpu=2)
+    monkeypatch.setattr("workbench.backend.null.ENVIRONMENT", busy)
+    assert "2 other processes use this GPU" in refusal(asked, strict=True)
+    asked.sweep()
+    assert asked.code == 0, "without it they are counted in the result"
 
 
 def refusal(asked, **more):

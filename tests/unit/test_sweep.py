@@ -12,11 +12,15 @@ from workbench.backend.protocol import Problem
 from workbench.hardware import device_named
 from workbench.measure.protocol import Protocol
 from workbench.record import Failure, Record, Run
+from workbench.search import Budget, Strategy
 from workbench.spec import Work, among, stages, threads, tile
 from workbench.sweep import (
     Compilation,
     Earlier,
+    Engine,
+    Hunt,
     NothingToSweep,
+    Split,
     Step,
     Sweep,
     group_of,
@@ -242,3 +246,99 @@ def test_a_failure_has_no_final(problem):
     assert len(wrong) == 3 and not any(
         f.case.config.get("block_n") == 32 for f in found if getattr(f, "phase", "") == "final"
     )
+
+
+# Hunts
+
+
+def screened(found):
+    return [f for f in found if isinstance(f, Record) and f.phase == "screen"]
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_every_strategy_tries_all_where_nothing_stops_it(problem, strategy):
+    if strategy is Strategy.TPE:
+        pytest.importorskip("optuna")
+    found = list(run(planned(problem), Null(), Earlier(), Hunt(strategy)))
+    assert len(screened(found)) == CONFIGS
+
+
+@pytest.mark.parametrize("most", [1, 3, 7])
+def test_a_budget_of_configs_is_kept_and_duplicates_are_free(problem, most):
+    null = Null(lambda c: Fate(binary=f"of {getattr(c.config, 'block_n', 0)}"))
+    hunt = Hunt(Strategy.MODEL, Budget(configs=most))
+    found = list(run(planned(problem), null, Earlier(), hunt))
+    timed = [label for what, label in null.asked if what == "time"]
+    assert len(timed) == min(most, 4), "four binaries in all"
+    assert any(isinstance(f, Record) and f.phase == "final" for f in found), "and then the final"
+
+
+def test_a_budget_that_was_spent_is_spent(problem):
+    made, hunt = planned(problem), Hunt(Strategy.MODEL, Budget(configs=3))
+    first = [o for o in run(made, Null(), Earlier(), hunt) if isinstance(o, Record)]
+    screens = {o.key: o for o in first if o.phase == "screen"}
+    finals = {o.key: o for o in first if o.phase == "final"}
+    again = Null()
+    assert Engine(made, again, Earlier(screens, finals), hunt).finished
+    list(run(made, again, Earlier(screens, finals), hunt))
+    assert not [what for what, _ in again.asked if what in ("compile", "time")]
+
+
+def test_a_budget_of_seconds_ends_the_screen_and_not_the_final(problem):
+    null = Null(lambda c: Fate(takes_s=0.05))
+    hunt = Hunt(budget=Budget(seconds=0.4), final_s=0.2)
+    found = list(run(planned(problem), null, Earlier(), hunt))
+    assert 1 <= len(screened(found)) < CONFIGS
+    assert any(isinstance(f, Record) and f.phase == "final" for f in found)
+
+
+def test_problems_share_what_is_left_of_the_seconds():
+    hunt = Hunt(budget=Budget(seconds=90.0))
+    shares = [hunt.share(many).budget.seconds for many in (3, 2, 1)]
+    assert shares == pytest.approx([30, 45, 90], rel=0.01)
+    assert Hunt().share(3).budget.seconds == math.inf
+
+
+def test_what_another_run_measured_leads_the_search_and_is_not_measured_as_a_duplicate(problem):
+    """A new config with the machine code of a known one takes its time."""
+    made = planned(problem)
+    fate = lambda c: Fate(binary=f"of {getattr(c.config, 'block_n', 0)}")  # noqa: E731
+    first = screened(run(made, Null(fate), Earlier()))
+    known = {r.key: r for r in first if r.case.config["num_warps"] == 1 and r.same_as is None}
+    assert known
+    again = Null(fate)
+    later = screened(run(made, again, Earlier(first=known)))
+    timed = {label for what, label in again.asked if what == "time"}
+    blocks = {r.case.config["block_n"] for r in known.values()}
+    assert len(later) == CONFIGS and not any(f"block_n {n}," in t for t in timed for n in blocks)
+
+
+def test_an_engine_is_finished_when_nothing_is_left(problem):
+    made = planned(problem)
+    first = [o for o in run(made, Null(), Earlier()) if isinstance(o, Record)]
+    earlier = Earlier(
+        {o.key: o for o in first if o.phase == "screen"},
+        {o.key: o for o in first if o.phase == "final"},
+    )
+    assert not Engine(made, Null(), Earlier(), Hunt()).finished
+    assert not Engine(made, Null(), replace(earlier, final={}), Hunt()).finished
+    assert Engine(made, Null(), earlier, Hunt()).finished
+
+
+def test_an_incumbent_is_in_the_final_though_it_is_slow(problem):
+    made = planned(problem)
+    slow = max(made.candidates, key=lambda c: (c.config.block_n, c.config.num_warps))
+    null = Null(lambda c: Fate(time_s=1e-6 * getattr(c.config, "block_n", 1)),
+                rules=Protocol(race=4, finalists=2))  # fmt: skip
+    found = list(run(made, null, Earlier(incumbent=frozenset({slow.key}))))
+    assert slow.key in {f.key for f in found if getattr(f, "phase", "") == "final"}
+
+
+def test_a_split_adds_up_to_the_whole():
+    split, backend = Split(), Null()
+    split.begin(backend)
+    split.table({"measured": 30, "failed": 2, "compiled": 32}, 0.0)
+    split.end(backend, 0.5, split._begun - 2.0)
+    assert split.seconds["start"] == pytest.approx(2.0) and split.seconds["wait"] == 0.5
+    assert sum(split.seconds.values()) == pytest.approx(2.5, abs=0.1)
+    assert split.configs_per_minute is not None

@@ -5,6 +5,8 @@ import os
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nullside import Asked
 from rich.console import Console
 from synthetic import matmul
@@ -12,9 +14,10 @@ from synthetic import matmul
 from workbench.backend.null import Fate, Null
 from workbench.record import Record
 from workbench.session import Question, Session
-from workbench.sweep import Step
-from workbench.terminal import Line, Terminal, plan_line
+from workbench.sweep import Split, Step
+from workbench.terminal import Line, Terminal, plan_line, split_line
 
+PARTS = ("start", "wait", "check", "timed", "flush", "idle")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 
 
@@ -79,6 +82,17 @@ def test_a_step_takes_the_place_of_the_counts():
         assert words in terminal._line.draw(79).plain
 
 
+@given(st.dictionaries(st.sampled_from(PARTS), st.floats(0.05, 1e4), min_size=1), st.booleans())
+def test_the_split_adds_up_and_names_each_part(seconds, paced):
+    said = split_line(Split(seconds, 1210.4 if paced else None))
+    whole, *parts = re.findall(r"(\d+\.\d)(?: s:|,|;|$)", said)
+    assert len(parts) == len(seconds)
+    assert float(whole) == pytest.approx(sum(seconds.values()), abs=0.06)
+    for (name, s), part in zip(seconds.items(), parts, strict=True):
+        assert f"{name} {part}" in said and float(part) == pytest.approx(s, abs=0.06)
+    assert ("1210 configs a minute to the complete table" in said) == paced
+
+
 def test_known_outcomes_do_not_make_the_rest_seem_quick():
     line = Line(total=10, earlier=5)
     _, outcomes = matmul(finals=False)
@@ -108,7 +122,7 @@ def said(asked, quiet, terminal=False, width=80, **environment):
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.reports.sweep.page", lambda run, outcomes: "<p>page</p>")
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
     return Asked(tmp_path)
 
 

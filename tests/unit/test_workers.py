@@ -13,7 +13,7 @@ import pytest
 
 from workbench.backend.processes import outcome_of
 from workbench.backend.protocol import Refusal
-from workbench.workers import Workers, _pass_on, cpu_count
+from workbench.workers import Solo, Workers, _pass_on, cpu_count
 
 ROOT = Path(__file__).parents[2]
 
@@ -125,3 +125,58 @@ def test_nobody_hears_of_a_result_that_nobody_waits_for():
 
 def test_cpus_are_those_of_this_process():
     assert 1 <= cpu_count() <= (os.cpu_count() or 1)
+
+
+# One process, one task at a time
+
+
+@pytest.fixture
+def solo():
+    one = Solo()
+    yield one
+    one.end()
+
+
+def test_a_solo_answers_raises_and_goes_on(solo):
+    assert solo.ask(math.sqrt, 9.0, timeout_s=60) == 3.0
+    with pytest.raises(ValueError, match="domain"):
+        solo.ask(math.sqrt, -1.0, timeout_s=30)
+    assert solo.ask(os.getpid, timeout_s=30) == solo.pid
+
+
+def test_what_was_begun_is_done_before_what_is_asked_and_its_answer_dropped(solo, tmp_path):
+    solo.begin(os.mkdir, tmp_path / "made")
+    solo.begin(math.sqrt, -1.0)
+    assert solo.ask(os.path.isdir, tmp_path / "made", timeout_s=60) is True
+
+
+def test_an_answer_that_cannot_travel_is_an_error_and_no_end(solo):
+    with pytest.raises(RuntimeError, match="cannot travel"):
+        solo.ask(open, os.devnull, timeout_s=60)
+    assert solo.ask(math.sqrt, 9.0, timeout_s=30) == 3.0
+
+
+def test_a_solo_that_hangs_is_ended_at_its_limit(solo):
+    solo.ask(math.sqrt, 1.0, timeout_s=60)
+    with pytest.raises(TimeoutError, match=r"took longer than 0\.3 s"):
+        solo.ask(time.sleep, 60, timeout_s=0.3)
+    with pytest.raises(ProcessLookupError):
+        os.kill(solo.pid, 0)
+    with pytest.raises(ChildProcessError):
+        solo.ask(math.sqrt, 1.0, timeout_s=30)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_solo_that_dies_says_how(solo, begun):
+    solo.ask(math.sqrt, 1.0, timeout_s=60)
+    if begun:
+        solo.begin(os._exit, 3)
+    with pytest.raises(ChildProcessError, match=r"exit code 3\)"):
+        solo.ask(os._exit, 3, timeout_s=30)
+    solo.end()  # again
+
+
+def test_everywhere_reaches_each_process_and_spoils_none(tmp_path):
+    with Workers(2) as pool:
+        pool.everywhere(math.sqrt, -1.0)
+        assert pool.submit(math.sqrt, 9.0, timeout_s=60).result() == 3.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 import synthetic
 from playwright.sync_api import sync_playwright
 
+from workbench.record import Failure, Record
 from workbench.report import write_page
 from workbench.reports.sweep import page as sweep_page
 
@@ -38,6 +41,7 @@ MAKERS = {
     "empty": synthetic.empty,
 }
 Open = Callable[..., Any]
+SECONDS = {"start": 4.0, "wait": 1.0, "check": 2.0, "timed": 3.5, "flush": 1.5, "idle": 0.5}
 
 # Text against what lies under it: colours composed up the tree; in figures, the cell below.
 CONTRAST = """() => {
@@ -102,7 +106,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """One page on disk for each kind of run."""
     folder = tmp_path_factory.mktemp("pages")
     return {
-        name: write_page(folder / f"{name}.html", sweep_page(*make()))
+        name: write_page(folder / f"{name}.html", sweep_page(*make(), SECONDS))
         for name, make in MAKERS.items()
     }
 
@@ -124,7 +128,9 @@ def show(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
         tab.on(
             "request",
             lambda asked: (
-                None if asked.url.startswith(("file:", "data:")) else complaints.append(asked.url)
+                None
+                if asked.url.startswith(("file:", "data:", "blob:"))
+                else complaints.append(asked.url)
             ),
         )
         tab.goto(files[name].as_uri())
@@ -176,10 +182,90 @@ def test_text_is_legible(show: Open, name: str, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAKERS)
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1280, 800, 420])
 def test_nothing_overflows_sideways(show: Open, name: str, width: int) -> None:
     tab = show(name, width=width)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("width", [1280, 800, 420])
+def test_text_in_the_figures_of_the_final_is_never_tiny(show: Open, width: int) -> None:
+    tab = show("matmul", width=width)
+    for name in ("Finalists", "Rounds of the final"):
+        drawn = tab.locator(f'svg[aria-label="{name}"]')
+        scale = drawn.bounding_box()["width"] / float(drawn.get_attribute("width"))
+        sizes = drawn.locator("text").evaluate_all(
+            "all => all.map(t => parseFloat(getComputedStyle(t).fontSize))"
+        )
+        assert len(sizes) > 5 and min(sizes) * scale >= 9.5
+
+
+def test_a_name_never_runs_into_its_time(show: Open) -> None:
+    """In each row of the finalists the name ends before the time begins."""
+    tab = show("matmul")
+    texts = tab.locator('svg[aria-label="Finalists"] text').evaluate_all(
+        "all => all.map(t => [t.textContent, t.getBoundingClientRect()])"
+        ".map(([t, b]) => [t, b.left, b.right, b.top])"
+    )
+    rows: dict[int, list[tuple[float, float]]] = {}
+    for text, left, right, top in texts:
+        if "µs ·" in text or any(text.startswith(i) for i in ("tiles", "pers", "cublas", "torch")):
+            rows.setdefault(round(top), []).append((left, right))
+    _, outcomes = synthetic.matmul()
+    assert len(rows) == sum(isinstance(o, Record) and o.phase == "final" for o in outcomes)
+    for spans in rows.values():
+        (_, end), (begin, _) = sorted(spans)
+        assert end < begin
+
+
+def test_the_csv_holds_every_row_and_needs_no_network(show: Open) -> None:
+    tab = show("matmul")
+    tab.fill("#filter", "128x256")  # what is hidden is still in the file
+    tab.get_by_role("button", name="registers").click()
+    with tab.expect_download() as waited:
+        tab.locator("#csv").click()
+    assert waited.value.suggested_filename.endswith(".csv")
+    text = Path(waited.value.path()).read_text(encoding="utf-8")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == tab.locator("#configs tbody tr").count()
+    assert all(None not in row and None not in row.values() for row in rows), "a ragged line"
+    _, outcomes = synthetic.matmul()
+    by_rank = [row for row in rows if row["rank"]]
+    finals = sorted(
+        (o for o in outcomes if isinstance(o, Record) and o.phase == "final"),
+        key=lambda r: r.time_s,
+    )
+    for record, row in zip(finals, by_rank, strict=False):
+        assert row["state"] == "final" and row["impl"] == record.case.impl
+        assert float(row["median, µs"]) == pytest.approx(record.time_s * 1e6, abs=0.01)
+        assert row["FLOPs"] == str(record.flops) and row["dtype"] == "bf16" and row["M"] == "4096"
+        assert row["regime"] == "cold" and row["clock state"] == "sustained"
+    failed = [row for row in rows if not row["rank"]]
+    reasons = [o.reason for o in outcomes if isinstance(o, Failure)]
+    assert sorted(row["reason"] for row in failed) == sorted(reasons)
+    assert not any(row["median, µs"] or row["regime"] for row in failed)
+
+
+def test_the_final_in_full_keeps_its_names_in_view(show: Open) -> None:
+    tab = show("matmul", width=800)
+    wrap = tab.locator(".rows")
+    wrap.scroll_into_view_if_needed()
+    name = wrap.locator("tbody th").first
+    before = name.bounding_box()["x"]
+    wrap.evaluate("e => { e.scrollLeft = e.scrollWidth; }")
+    assert name.bounding_box()["x"] == pytest.approx(before, abs=1)
+    assert wrap.evaluate("e => e.scrollLeft") > 100
+    assert wrap.locator("tr.w").count() == 1 and "winner" in wrap.locator("tr.w th").inner_text()
+
+
+def test_the_bar_of_where_the_time_went_is_to_scale(show: Open) -> None:
+    tab = show("matmul")
+    widths = tab.locator(".spent span").evaluate_all(
+        "all => all.map(e => e.getBoundingClientRect().width)"
+    )
+    whole = sum(SECONDS.values())
+    for width, s in zip(widths, SECONDS.values(), strict=True):
+        assert width / sum(widths) == pytest.approx(s / whole, abs=0.01)
 
 
 def test_a_header_sorts_and_says_so(show: Open) -> None:

@@ -38,7 +38,7 @@ def configs_of(tuner: Any, given: Arguments) -> tuple[list[Any], list[str]]:
     if tuner.user_defined_pre_hook or tuner.user_defined_post_hook:
         notes.append(
             "pre_hook and post_hook of @triton.autotune are not run: Triton runs them while it "
-            "tunes alone, and here each launch has fresh copies of what it changes"
+            "tunes alone, and here what a launch changes is restored before each"
         )
     return configs, notes
 

@@ -1,7 +1,8 @@
 """One call of a user's kernel as plain data: arguments, configs with their grids, memory layouts.
 
 `call.json` in the kernel's folder holds it. Tensors lie beside it: `args.pt` has the values that
-the user gave, `answer.pt` what must come out.
+the user gave, `answer.pt` what must come out; `moved_args.pt` and `moved_answer.pt` are the same
+for a second check, on other values.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import Any, Literal
 from workbench.adapted.travel import Place
 
 CALL, ARGS, ANSWER = "call.json", "args.pt", "answer.pt"
+MOVED_ARGS, MOVED_ANSWER = "moved_args.pt", "moved_answer.pt"
 
-# What a fresh output holds before the launch: what the user gave, zeros, or nothing that matters.
+# What an output must hold before the launch: what the user gave, zeros, or nothing that matters.
 Initial = Literal["values", "zeros", "nothing"]
 
 
@@ -95,7 +97,12 @@ class Call:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Tensors whose values a launch needs."""
-        return tuple(t for t in self.tensors if self.initial.get(t, "values") == "values")
+        return tuple(t for t in self.tensors if self.initial.get(t, "values") != "nothing")
+
+    @property
+    def mutates(self) -> tuple[str, ...]:
+        """Inputs that a launch changes; other outputs need not be restored before the next."""
+        return tuple(t for t in self.inputs if t in self.initial)
 
     def entry(self, values: Mapping[str, int]) -> Entry | None:
         """The config of the list with these numbers."""

@@ -10,8 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.adapted.call import ANSWER, ARGS, Call, Entry, Initial
+from workbench.adapted.call import (
+    ANSWER,
+    ARGS,
+    MOVED_ANSWER,
+    MOVED_ARGS,
+    Call,
+    Entry,
+    Initial,
+    Layout,
+)
 from workbench.adapted.kernel import Launcher
+from workbench.adapted.moved import moved, worse
 from workbench.adapted.travel import AdaptedError
 
 
@@ -23,6 +33,7 @@ class Found:
     initial: Mapping[str, Initial]  # of all that a launch changes
     first: int  # the config of the list whose answer was taken: the first that ran
     skipped: str | None = None  # why an earlier one did not
+    unmoved: str | None = None  # why the second check is on the same values as the first
 
 
 def discover(folder: Path, outputs: Sequence[str], device: str, answered: bool) -> Found:
@@ -51,19 +62,40 @@ def discover(folder: Path, outputs: Sequence[str], device: str, answered: bool) 
             "name those that it writes: outputs=('out',)."
         )
     if not answered:
-        views = {n: call.tensors[n].view(trial.after[n]) for n in outputs or written}
-        torch.save({n: v.contiguous().cpu() for n, v in views.items()}, folder / ANSWER)
+        torch.save(trial.answer(outputs or written, trial.after), folder / ANSWER)
     initial = {n: trial.initial(n) for n in written}
-    if all(initial.get(n, "values") != "values" for n in call.tensors):
+    if all(initial.get(n, "values") == "nothing" for n in call.tensors):
         initial[written[0]] = "values"  # a launch with no input at all: some tensor names the GPU
-    return Found(tuple(outputs or written), initial, first, skipped)
+    read = [n for n in call.tensors if initial.get(n, "values") != "nothing"]
+    unmoved = _second(trial, read, outputs or written, folder)
+    return Found(tuple(outputs or written), initial, first, skipped, unmoved)
+
+
+def _second(trial: Trial, read: Sequence[str], outputs: Sequence[str], folder: Path) -> str | None:
+    """Write the values of a second check and what comes out of them, and return None; or say why
+    there are none."""
+    import torch
+
+    other = {n: moved(x, trial.layout(n)) for n, x in trial.saved.items() if n in read}
+    other = {n: x for n, x in other.items() if not same_bits(x, trial.saved[n])}
+    if not other:
+        return "no tensor of floats that it reads has two different values"
+    try:
+        found = trial.answer(outputs, trial.run(other))
+    except Exception as error:
+        return f"{type(error).__name__} on the same values in another order"
+    if why := worse(found, trial.answer(outputs, trial.after)):
+        return why
+    torch.save({n: x.cpu() for n, x in other.items()}, folder / MOVED_ARGS)
+    torch.save(found, folder / MOVED_ANSWER)
+    return None
 
 
 class Trial:
     """Launches of one config on copies of the saved tensors."""
 
     def __init__(self, call: Call, saved: Mapping[str, Any]) -> None:
-        self._call, self._saved = call, saved
+        self._call, self.saved = call, saved
         self._launcher = Launcher(call)
         self._entry: Entry
         self.after: Mapping[str, Any]  # the tensors' memory after a launch on the saved values
@@ -75,7 +107,7 @@ class Trial:
         for i, entry in enumerate(self._call.entries):
             self._entry = entry
             try:
-                self.after = self._run({})
+                self.after = self.run({})
                 return i, reason
             except AdaptedError:
                 raise
@@ -84,8 +116,17 @@ class Trial:
                 reason = reason or f"{type(error).__name__}: {lines[-1]}"[:300]
         raise AdaptedError(f"No config of {self._call.name} launches; the first says {reason}")
 
-    def _run(self, other: Mapping[str, Any]) -> Mapping[str, Any]:
-        memory = {n: other.get(n, x).clone() for n, x in self._saved.items()}
+    def layout(self, name: str) -> Layout:
+        """How a tensor lies in memory."""
+        return self._call.tensors[name]
+
+    def answer(self, names: Sequence[str], memory: Mapping[str, Any]) -> dict[str, Any]:
+        """These tensors as they lie in this memory, dense and on the CPU."""
+        return {n: self.layout(n).view(memory[n]).contiguous().cpu() for n in names}
+
+    def run(self, other: Mapping[str, Any]) -> Mapping[str, Any]:
+        """All memory after a launch on copies of the saved tensors, or of others by name."""
+        memory = {n: other.get(n, x).clone() for n, x in self.saved.items()}
         self._launcher.fire(memory, self._entry)
         if any(x.is_cuda for x in memory.values()):
             import torch
@@ -95,22 +136,22 @@ class Trial:
 
     def changes(self, name: str) -> bool:
         """Whether a launch writes this tensor."""
-        saved = self._saved[name]
+        saved = self.saved[name]
         if not same_bits(saved, self.after[name]):
             return True
         if not saved.is_floating_point():
             return False
         altered = (1.0 + (saved.float() == 1)).to(saved.dtype)  # ones, and twos where ones were
-        return not same_bits(altered, self._run({name: altered})[name])
+        return not same_bits(altered, self.run({name: altered})[name])
 
     def initial(self, name: str) -> Initial:
         """What this output must hold before a launch, so that the same comes out."""
         import torch
 
-        saved = self._saved[name]
+        saved = self.saved[name]
         if saved.is_floating_point():  # an integer may be a lock or an index: not to be spoiled
             spoiled = torch.full_like(saved.float(), float("nan")).to(saved.dtype)
-            if self._unmoved(self._run({name: spoiled})):
+            if self._unmoved(self.run({name: spoiled})):
                 return "nothing"
         return "values" if bool(as_bytes(saved).any()) else "zeros"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, make_dataclass
 from functools import cached_property, partial
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from workbench import inputs
-from workbench.adapted.call import ANSWER, ARGS, Argument, Call, Entry, Layout
+from workbench.adapted.call import Argument, Call, Entry, Layout
+from workbench.adapted.kept import Kept
 from workbench.adapted.travel import AdaptedError, unpack
 from workbench.spec import (
+    ITEMSIZE,
     Impl,
     Knob,
     Limits,
@@ -26,6 +29,30 @@ from workbench.spec import (
 )
 
 WORDS: Mapping[str, Knob] = {"num_warps": threads, "num_stages": stages}
+
+
+@dataclass(frozen=True)
+class Taken(Spec):
+    """A Spec whose least bytes leave out the reading of what is perhaps only written."""
+
+    unread: tuple[str, ...] = ()
+
+    def bytes(self, sizes: Sizes, dtype: str) -> int:
+        """As of any Spec. A floor of time follows, so that what is not known to be read is not
+        counted: whole numbers that a launch changes, and memory that begins as zeros."""
+        tensors = [self.inputs[n] for n in self.unread]
+        spared = (math.prod(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in tensors)
+        return super().bytes(sizes, dtype) - sum(spared)
+
+
+def unread(call: Call) -> tuple[str, ...]:
+    """Inputs that a launch changes and is not known to read."""
+    return tuple(
+        n
+        for n in call.mutates
+        if call.initial[n] == "zeros"
+        or not inputs.torch_dtype(call.tensors[n].dtype).is_floating_point
+    )
 
 
 @dataclass(frozen=True)
@@ -62,7 +89,7 @@ def load(file: str, module: str, fingerprint: str) -> Spec:
 def spec_of(call: Call, folder: Path, module: str) -> Spec:
     """The Spec of a call, with its Impl."""
     kept, sizes = Kept(folder), sizes_of(call)
-    made = Spec(
+    made = Taken(
         name=call.name,
         inputs={
             n: Tensor(" ".join(kept_axes(n, t)), t.dtype, partial(kept.input, n))
@@ -77,6 +104,7 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
         check=[sizes],
         bench=[sizes],
         tolerance={d: Tolerance(*t) for d, t in call.tolerance.items()},
+        unread=unread(call),
     )
     launcher, config = Launcher(call), config_type(call)
 
@@ -86,7 +114,9 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
     jit.__module__ = module  # where the catalogue looks for the Impls of a file
     refuse = partial(refused, call, sizes)
     listed = tuple(config(**e.values) for e in call.entries)
-    made.impls.append(Listed(made, "jit", jit, "triton", config, refuse, None, {}, listed))
+    made.impls.append(
+        Listed(made, "jit", jit, "triton", config, refuse, None, {}, call.mutates, listed=listed)
+    )
     return made
 
 
@@ -137,47 +167,6 @@ def refused(
     return None
 
 
-class Kept:
-    """The tensors of the folder, read once in a process."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    @cached_property
-    def args(self) -> Mapping[str, Any]:
-        """What the user gave, by name."""
-        return self._read(ARGS)
-
-    @cached_property
-    def answer(self) -> Mapping[str, Any]:
-        """What must come out, by name."""
-        return self._read(ANSWER)
-
-    def _read(self, name: str) -> Mapping[str, Any]:
-        import torch
-
-        found: Mapping[str, Any] = torch.load(self._folder / name, weights_only=True)
-        return found
-
-    def input(self, name: str, shape: Any, dtype: Any, device: Any, generator: Any) -> Any:
-        """The saved values, whatever the seed: indices and masks have a meaning. Raises
-        AdaptedError at other extents."""
-        saved = self.args[name]
-        if tuple(saved.shape) != tuple(shape):
-            raise AdaptedError(f"{name} was given as {tuple(saved.shape)}, not {tuple(shape)}")
-        return saved.to(device, copy=True)
-
-    def reference(self, call: Call) -> Callable[..., Any]:
-        """The right answer, floats in float64: found when the call was taken over."""
-
-        def reference(*tensors: Any) -> tuple[Any, ...]:
-            device = tensors[0].device
-            found = (self.answer[n].to(device) for n in call.outputs)
-            return tuple(x.double() if x.is_floating_point() else x for x in found)
-
-        return reference
-
-
 class Launcher:
     """Launches the user's function with the user's arguments and a listed config."""
 
@@ -192,29 +181,23 @@ class Launcher:
         return launched(self.call.place.find())
 
     def __call__(self, *tensors: Any, config: Any) -> Any:
-        """The outputs, in fresh memory. Raises AdaptedError for a config that is not listed."""
+        """The outputs: inputs that the launch changed, or fresh memory where nothing need be in it
+        before. Raises AdaptedError for a config that is not listed."""
         entry = self._entries.get(tuple(values(config).items()))
         if entry is None:
             raise AdaptedError(f"{values(config)} is not in the list of configs that was given")
         given = dict(zip(self.call.inputs, tensors, strict=True))
-        memory = {n: self._fresh(n, given) if n in self.call.initial else given[n]
-                  for n in self.call.tensors}  # fmt: skip
+        memory = {n: given[n] if n in given else self._fresh(n, given) for n in self.call.tensors}
         views = self.fire(memory, entry)
         outputs = tuple(views[n] for n in self.call.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _fresh(self, name: str, given: Mapping[str, Any]) -> Any:
-        """Memory for what the launch changes, so that an input is never its output."""
+        """Memory for what the launch only writes."""
         import torch
 
-        layout, initial = self.call.tensors[name], self.call.initial[name]
-        device = next(iter(given.values())).device
-        memory = torch.empty(layout.kept, dtype=inputs.torch_dtype(layout.dtype), device=device)
-        if initial == "zeros":
-            memory.zero_()
-        elif initial == "values":
-            memory.copy_(given[name])
-        return memory
+        layout, device = self.call.tensors[name], next(iter(given.values())).device
+        return torch.empty(layout.kept, dtype=inputs.torch_dtype(layout.dtype), device=device)
 
     def fire(self, memory: Mapping[str, Any], entry: Entry) -> dict[str, Any]:
         """One launch on this memory, by tensor name. Returns the tensors as the kernel saw them."""

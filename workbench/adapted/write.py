@@ -19,7 +19,10 @@ from workbench.spec import ITEMSIZE
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 ALIGNED = 16  # bytes: what Triton specialises pointers for
 
-FILE = '''"""A function that workbench.adapter took over; its arguments and configs are beside."""
+FILE = '''"""A function that workbench.adapter took over; its arguments and configs are beside.
+
+What it changes is restored before each launch.
+"""
 
 # {name} of {file!r}
 from workbench.adapted.kernel import load

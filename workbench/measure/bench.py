@@ -3,29 +3,34 @@
 cold: input and output sets rotate, and together span three last-level caches, so that a call
 finds none of its data there. Where that would take too many sets, the cache is flushed whenever
 the rotation begins anew. hot: one set, back to back.
+
+A launch that changes its inputs works on copies, and the sets stay as they were made. The copies
+are restored before each sample and the cache is flushed behind that, both outside the time. A graph
+has a copy for each of its calls, so that no restore stands between two of them. Hot, where one copy
+is to stay in the cache, each call of the graph follows a restore, and the time of a graph of the
+restores alone, replayed in turn with it, is taken off.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Any, Literal
 
 from workbench import inputs, stats
-from workbench.check import as_tuple
 from workbench.measure.clocks import SmClock
+from workbench.measure.mutated import Working
 from workbench.measure.protocol import Protocol
+from workbench.measure.rotation import Rotation
 from workbench.measure.rounds import Window, clean, stable
 from workbench.measure.stream import (
-    FirstCall,
     Flush,
     Graphs,
     NotCapturable,
     Step,
     begin_samples,
-    event_samples,
-    first_call,
     host_samples,
     timer_step_s,
     wait,
@@ -61,6 +66,8 @@ class Bench:
     clock: SmClock | None = None  # tells the SM clock of each window
     _sets: list[tuple[Any, ...]] = field(init=False)
     _flush: Flush | None = field(init=False, default=None)
+    _behind: Flush | None = field(init=False, default=None)  # a restore
+    _working: Working = field(init=False)
     _graphs: Graphs | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -72,22 +79,27 @@ class Bench:
         # one random set, and copies of it: values do not matter to the cache, addresses do
         first = inputs.make(self.spec, self.sizes, self.dtype, "cuda")
         self._sets = [first] + [tuple(x.clone() for x in first) for _ in range(count - 1)]
+        self._working = Working(dict(zip(self.spec.inputs, first, strict=True)))
 
     @property
     def first_inputs(self) -> tuple[Any, ...]:
-        """The set that answers are checked on."""
+        """The set that answers are checked on; no call changes it."""
         return self._sets[0]
 
     def calls(self, impl: Impl, config: Any, regime: Regime = "cold") -> Rotation:
         """One Impl at one config, ready to be called on the next set of inputs."""
         cold = regime == "cold"
-        flush = self._flush if cold else None
-        return Rotation(impl, config, self._sets if cold else self._sets[:1], flush)
+        sets, flush = self._sets if cold else self._sets[:1], self._flush if cold else None
+        if not impl.mutates:
+            return Rotation(impl, config, sets, flush)
+        if cold and flush is None:  # what was just restored lies in the cache
+            flush = self._behind = self._behind or Flush(self.cache_bytes)
+        return Rotation(impl, config, sets, flush, self._working.copies(impl.mutates, 1))
 
     def first_time(self, rotation: Rotation) -> float:
         """Seconds of one call, roughly: the least of three after the one that compiles and
         loads. Learns what enqueueing takes the host, and whether the call waits for the GPU."""
-        rotation.call()
+        rotation.restored_call()
         wait()
         first = rotation.learn()
         again = host_samples(rotation.step(), 2) if first.waits else rotation.samples(2)
@@ -102,18 +114,36 @@ class Bench:
         if estimate_s >= self.protocol.graph_below_s:
             return Timed("events", rotation, 1, estimate_s, self.clock)
         span_s = max(graph_s or self.protocol.graph_s, STEPS * timer_step_s())
-        calls = graph_calls(span_s, estimate_s, len(rotation.sets), rotation.flush is not None)
-        if self._graphs is None:
-            self._graphs = Graphs()
+        # one that comes behind restores does not mean that the sets are too small by themselves
+        flushed = rotation.flush is not None and rotation.flush is not self._behind
+        calls = graph_calls(span_s, estimate_s, len(rotation.sets), flushed)
         try:
-            graph = self._graphs.capture(calls, rotation.call)
+            timed = self._captured(rotation, calls, estimate_s)
         except NotCapturable:
             rotation.forget()  # outputs that were never written
             return Timed("host", rotation, 1, estimate_s, self.clock)
-        timed = Timed("graph", rotation, calls, estimate_s, self.clock, graph)
-        # The first replay uploads the graph, so it may take longer than those that follow.
-        timed.estimate_s = min(estimate_s, timed.samples(1)[0])
+        # The first replay uploads the graph, so it may take longer than those that follow; where
+        # two graphs are subtracted, its difference may be anything.
+        seen = timed.samples(1 if timed.restores is None else 2)[-1]
+        timed.estimate_s = min(estimate_s, seen) if seen > 0 else estimate_s
         return timed
+
+    def _captured(self, rotation: Rotation, calls: int, estimate_s: float) -> Timed:
+        """Calls in a graph, as many as there is memory for what they change. Raises
+        NotCapturable."""
+        if self._graphs is None:
+            self._graphs = Graphs()
+        capture, copies, restores = self._graphs.capture, rotation.copies, None
+        if copies is None:
+            graph = capture(calls, rotation.call)
+        elif rotation.flush is not None:
+            copies = self._working.copies(rotation.impl.mutates, calls)
+            rotation, calls = replace(rotation, copies=copies), copies.count
+            graph = capture(calls, rotation.call)
+        else:
+            graph = capture(calls, rotation.restored_call)
+            restores = capture(calls, copies.restore)
+        return Timed("graph", rotation, calls, estimate_s, self.clock, graph, restores)
 
     def measured(
         self,
@@ -159,52 +189,6 @@ class Bench:
 
 
 @dataclass
-class Rotation:
-    """Calls that walk over input sets and keep as many outputs alive, so that no output is
-    rewritten while the cache still holds it."""
-
-    impl: Impl
-    config: Any
-    sets: list[tuple[Any, ...]]
-    flush: Flush | None = None
-    host_s: float = 50e-6  # what enqueueing one call and its events takes
-    waits: bool = False  # a call returns only when the GPU is done
-    _turn: int = 0
-    _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-
-    def call(self) -> None:
-        """One call on the next set."""
-        at = self._turn % len(self.sets)
-        self._kept[at] = as_tuple(self.impl(*self.sets[at], config=self.config))
-        self._turn += 1
-
-    def forget(self) -> None:
-        """Let go of all outputs."""
-        self._kept.clear()
-
-    def turn_over(self) -> None:
-        """Flush where the next call would begin the rotation anew."""
-        if self.flush is not None and self._turn % len(self.sets) == 0:
-            self.flush()
-
-    def step(self, device_s: float = 0.0) -> Step:
-        """One call as one sample; `device_s` is how long it takes, roughly."""
-        return Step(self.call, self.host_s, device_s, self.turn_over if self.flush else None)
-
-    def learn(self) -> FirstCall:
-        """One call behind a held stream; remembers what it showed."""
-        found = first_call(self.step())
-        self.waits = found.waits
-        if not found.waits:
-            self.host_s = found.host_s
-        return found
-
-    def samples(self, count: int, device_s: float = 0.0) -> list[float]:
-        """Seconds of each of `count` calls between events; a call takes about `device_s`."""
-        return event_samples(self.step(device_s), count)
-
-
-@dataclass
 class Timed:
     """A rotation with the method that samples it; `calls` calls make one sample. An Arm of
     `rounds`."""
@@ -215,13 +199,18 @@ class Timed:
     estimate_s: float  # of one call
     clock: SmClock | None = None
     graph: Any = None
+    restores: Any = None  # a graph of what the other one does beside the calls
 
     @property
     def sample_s(self) -> float:
-        """Seconds that one sample takes, its share of the flushes too."""
-        flush = self.rotation.flush
-        shared = 1 if self.graph is not None else len(self.rotation.sets)
-        return self.estimate_s * self.calls + (flush.seconds / shared if flush else 0.0)
+        """Seconds that one sample takes, its restores and its share of the flushes too."""
+        flush, copies = self.rotation.flush, self.rotation.copies
+        each = self.graph is not None or copies is not None
+        shared = 1 if each else len(self.rotation.sets)
+        before = flush.seconds / shared if flush else 0.0
+        if copies is not None:
+            before += copies.seconds * (1 if self.restores is None else 2 * self.calls)
+        return self.estimate_s * self.calls + before
 
     def begin(self, seconds: float, least: int = 1) -> Started:
         """Put samples on the stream that together last about `seconds`, at least `least` of them,
@@ -243,11 +232,26 @@ class Timed:
             return lambda: taken
         if self.graph is None:
             return begin_samples(self.rotation.step(self.estimate_s), count, clock).seconds
-        replay = Step(
-            self.graph.replay, device_s=self.estimate_s * self.calls, flush=self.rotation.flush
-        )
-        all_ = begin_samples(replay, count, clock)
+        if self.restores is not None:
+            return self._differences(count, clock)
+        rotation, device_s = self.rotation, self.estimate_s * self.calls
+        before = rotation.flush if rotation.copies is None else rotation.turn_over
+        host_s = Step.host_s + (rotation.copies.host_s if rotation.copies else 0.0)
+        all_ = begin_samples(Step(self.graph.replay, host_s, device_s, before), count, clock)
         return lambda: [s / self.calls for s in all_.seconds()]
+
+    def _differences(self, count: int, clock: SmClock | None) -> Callable[[], list[float]]:
+        """The graph and that of its restores alone in turn: a sample is what lies between."""
+        turns = cycle((self.graph.replay, self.restores.replay))
+        device_s = self.rotation.copies.seconds * self.calls if self.rotation.copies else 0.0
+        all_ = begin_samples(Step(lambda: next(turns)(), device_s=device_s), 2 * count, clock)
+
+        def seconds() -> list[float]:
+            found = all_.seconds()
+            pairs = zip(found[::2], found[1::2], strict=True)
+            return [(whole - restores) / self.calls for whole, restores in pairs]
+
+        return seconds
 
 
 @dataclass

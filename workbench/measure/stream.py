@@ -33,7 +33,8 @@ class Step:
     call: Callable[[], None]
     host_s: float = 50e-6  # what enqueueing it takes the host, its two events too
     device_s: float = 0.0  # what it takes the device, roughly
-    flush: Callable[[], None] | None = None  # outside the events
+    # restores what the call changes, and flushes: outside the events
+    flush: Callable[[], None] | None = None
 
     @property
     def lag_s(self) -> float:

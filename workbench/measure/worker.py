@@ -6,6 +6,7 @@ in the same process, on the very inputs and memory that are timed.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,8 +104,12 @@ def describe(repository: Path | None) -> tuple[hardware.Device, Environment, str
         return None
     import torch
 
+    from workbench.measure.clocks import Clocks
+
     index = torch.cuda.current_device()
-    return device, fingerprint(index, repository), preflight.lock_name(index)
+    others = preflight.others_on_gpu(Clocks(index).processes(), {os.getpid()})
+    found = replace(fingerprint(index, repository), others_on_gpu=others)
+    return device, found, preflight.lock_name(index)
 
 
 def warm() -> None:
@@ -378,13 +383,13 @@ def contest(left: Choice, right: Choice, asked: float) -> Contest:
     sides = [left, left, right]
     results = [_checked(left), _checked(right)]
     if any(r.reason for r in results):
-        return Contest(*results)
+        return Contest(results[0], results[1])
     arms, failed = _arms(sides, [0.0] * 3)
     if failed:
         first = {0: 0, 1: 0, 2: 1}
         for i, why in failed.items():
             results[first[i]] = why
-        return Contest(*results)
+        return Contest(results[0], results[1])
     try:
         sensors = _state().sensors
         played = rounds.contest(arms[0], arms[1], arms[2], _state().job.protocol, asked)
@@ -401,7 +406,8 @@ def contest(left: Choice, right: Choice, asked: float) -> Contest:
         ]
     except Exception as error:
         return Contest(results[0], _failed(error, "measure"))
-    return Contest(*timed, played.verdict if all(t.timing for t in timed) else None)
+    verdict = played.verdict if all(t.timing for t in timed) else None
+    return Contest(timed[0], timed[1], verdict)
 
 
 def resolve(choice: Choice) -> tuple[Impl, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any
 
 from markupsafe import Markup
@@ -42,10 +41,7 @@ def text_of(seconds: float, scale: float) -> str:
 
 def windows(timing: Measured) -> list[tuple[float, ...]]:
     """The samples by window; all as one where the windows' sizes are not known."""
-    if sum(timing.window_sizes) != len(timing.samples_s) or not timing.window_sizes:
-        return [timing.samples_s]
-    ends = [0, *accumulate(timing.window_sizes)]
-    return [timing.samples_s[a:b] for a, b in pairwise(ends)]
+    return timing.windows or [timing.samples_s]
 
 
 def round_ratios(sides: Sides, cycles: bool = False) -> list[float]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+from workbench.answer import config_key
 from workbench.record import Measured, Outcome, Record, Run
 from workbench.reports.sweep_figures import Board
 from workbench.spec import brief
 from workbench.stats import Summary, summary
 
 _SPREAD = ("min", "p5", "p25", "p75", "p95", "mean", "stddev")  # fields of a Summary
+_SHOWN = ("GB/s", "TFLOP/s")  # by the table of all configs, to three digits or four
 SAME = "="  # in the data: what the cell before it says
 
 
@@ -58,6 +62,7 @@ class Field:
     head: str
     cell: Callable[[Times], str]
     group: str
+    short: str = ""  # the head under its group, where that says the rest
 
 
 def fields(board: Board) -> list[Field]:
@@ -76,9 +81,11 @@ def _named() -> list[Field]:
 def _times(board: Board) -> list[Field]:
     unit = board.unit[1]
     group = f"time of one call, {unit}"
+    best = board.time(board.best.time_s) if board.best else 1.0
+    digits = max(0, 4 - math.floor(math.log10(best)))  # five of the best's
 
     def of(head: str, value: Callable[[Times], float]) -> Field:
-        return Field(f"{head}, {unit}", lambda t: f"{board.time(value(t)):.6g}", group)
+        return Field(f"{head}, {unit}", lambda t: f"{board.time(value(t)):.{digits}f}", group, head)
 
     def spread(name: str) -> Field:
         return of(name, lambda t: getattr(t.spread, name))
@@ -114,10 +121,10 @@ def _done() -> list[Field]:
         Field("FLOPs", lambda t: str(t.record.flops), work),
         Field("GB/s", lambda t: f"{t.record.bytes / t.record.time_s / 1e9:.4g}", work),
         Field("TFLOP/s", lambda t: f"{t.record.flops / t.record.time_s / 1e12:.4g}", work),
-        Field("measured", lambda t: _share(t.of("measured")), ceiling),
-        Field("which measured", lambda t: _which(t.of("measured")), ceiling),
-        Field("datasheet's", lambda t: _share(t.of("datasheet")), ceiling),
-        Field("which datasheet's", lambda t: _which(t.of("datasheet")), ceiling),
+        Field("of measured ceiling, %", lambda t: _share(t.of("measured")), ceiling, "measured"),
+        Field("measured ceiling", lambda t: _which(t.of("measured")), ceiling, "which"),
+        Field("of datasheet, %", lambda t: _share(t.of("datasheet")), ceiling, "datasheet"),
+        Field("datasheet's ceiling", lambda t: _which(t.of("datasheet")), ceiling, "which"),
     ]
 
 
@@ -133,7 +140,7 @@ def in_full(run: Run, board: Board, records: Sequence[Record], words: Mapping[in
         groups[field.group] = groups.get(field.group, 0) + 1
     return {
         "groups": list(groups.items()),
-        "heads": [_head(f, board) for f in known],
+        "heads": [f.short or f.head for f in known],
         "rows": [
             {
                 "name": _name(t.record),
@@ -166,7 +173,7 @@ def for_csv(run: Run, board: Board, stand: Sequence[Outcome]) -> Any:
     timed = [t for t in records if t is not None]
     if not timed:
         return {}
-    known = fields(board)
+    known = [f for f in fields(board) if f.head not in _SHOWN]
     shared = {}
     for field in known:
         seen = {field.cell(t) for t in timed}
@@ -192,13 +199,6 @@ def _line(cells: Sequence[str]) -> str:
     return "\t".join(short).rstrip("\t")
 
 
-def _head(field: Field, board: Board) -> str:
-    """Under its group a head need not repeat the unit."""
-    return field.head.removesuffix(f", {board.unit[1]}").replace("which measured", "which").replace(
-        "which datasheet's", "which"
-    )  # fmt: skip
-
-
 def _name(record: Record) -> str:
     config = f" {brief(record.case.config)}" if record.case.config else ""
     return f"{record.case.impl}{config}" + (" (default)" if record.default else "")
@@ -214,3 +214,46 @@ def _share(found: tuple[float, str] | None) -> str:
 
 def _which(found: tuple[float, str] | None) -> str:
     return "" if found is None else found[1]
+
+
+# Where the time of the whole sweep went.
+
+_STEPS: Mapping[str, str] = {
+    "start": "processes and the GPU made ready, until the first config could be tried",
+    "wait": "the GPU waited for the compilers",
+    "check": "each answer held against the reference",
+    "timed": "between the clock's two readings",
+    "flush": "inputs made ready, the cache flushed, the clock settled",
+    "idle": "the rest, in which outcomes were stored",
+}
+
+
+def spent(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | None) -> Any:
+    """Each part of the wall time with its share, and what that is in configs a minute; {} where
+    the run did not say."""
+    whole = sum((seconds or {}).values())
+    if seconds is None or whole <= 0:
+        return {}
+    parts = [
+        {"name": name, "s": f"{s:.1f}", "percent": f"{100 * s / whole:.1f}",
+         "share": round(100 * s / whole, 2), "words": _STEPS.get(name, "")}
+        for name, s in seconds.items()
+    ]  # fmt: skip
+    return {"parts": parts, "words": _pace(run, outcomes, whole)}
+
+
+def _pace(run: Run, outcomes: Sequence[Outcome], whole_s: float) -> str:
+    """What this run itself obtained, libraries and second looks not counted."""
+    begun = datetime.fromisoformat(run.started)
+    new = {
+        config_key(o.case)
+        for o in outcomes
+        if datetime.fromisoformat(o.at) >= begun
+        and not o.case.is_baseline
+        and (o.phase in ("screen", "predict") if isinstance(o, Record) else o.stage != "refused")
+    }
+    if not new:
+        return f"{whole_s:.1f} s in all; every outcome was known from earlier runs."
+    many = "1 config" if len(new) == 1 else f"{len(new)} configs"
+    pace = 60 * len(new) / whole_s
+    return f"{whole_s:.1f} s for {many}: {pace:.0f} configs a minute, the final included."

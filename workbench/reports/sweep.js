@@ -23,6 +23,48 @@
     marks.set(row, [...(marks.get(row) || []), mark]);
   }
 
+  // The CSV: what the table shows, but for its rounded times, then what only the data holds. A cell
+  // "=" repeats the one before it.
+  const csv = document.getElementById("csv");
+  function spell(cells) {
+    return cells.map((cell) => (/[",\n]/.test(cell) ? `"${cell.replaceAll('"', '""')}"` : cell)).join(",");
+  }
+  function expand(line, width) {
+    const cells = line.split("\t");
+    for (let n = 0; n < width; n++) {
+      if (cells[n] === undefined) cells[n] = "";
+      if (cells[n] === "=") cells[n] = cells[n - 1];
+    }
+    return cells;
+  }
+  function wholeCsv() {
+    const asked = JSON.parse(csv.dataset.asked), shared = JSON.parse(csv.dataset.shared);
+    const heads = JSON.parse(csv.dataset.heads);
+    const lines = document.getElementById("csv-rows").content.textContent.split("\n");
+    const kept = names.map((_, n) => n).slice(4).filter((n) => !/^(time|95 %)/.test(names[n]));
+    const top = ["rank", "impl", "config", "tags", "state", "reason", ...kept.map((n) => names[n])];
+    const out = [[...Object.keys(asked), ...top, ...heads, ...Object.keys(shared)]];
+    for (const row of rows) {
+      const cells = values.get(row), named = row.cells[2];
+      const tags = [...named.querySelectorAll("i")].map((tag) => tag.textContent);
+      const reason = row.classList.contains("f") ? row.cells[4].textContent.trim() : "";
+      const line = lines[Number(row.id.slice(1))];
+      out.push([
+        ...Object.values(asked), cells[0], cells[1], named.firstChild.textContent.trim(), tags.join("; "),
+        cells[3], reason, ...kept.map((n) => cells[n] || ""), ...expand(line, heads.length),
+        ...Object.values(shared).map((cell) => (line ? cell : "")),
+      ]);
+    }
+    return out.map(spell).join("\r\n") + "\r\n";
+  }
+  if (csv) csv.addEventListener("click", () => {
+    const link = document.createElement("a");
+    link.download = csv.dataset.name;
+    link.href = URL.createObjectURL(new Blob([wholeCsv()], { type: "text/csv" }));
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  });
+
   // Sorting. What has no value comes last, whichever way.
   function sort(column, descending) {
     const text = "text" in heads[column].firstElementChild.dataset;

@@ -6,7 +6,7 @@ Everything here is a pure function of records, and runs where neither torch nor 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from markupsafe import Markup
@@ -23,30 +23,24 @@ from workbench.answer import (
     sentence,
     standing,
 )
-from workbench.record import Failure, Measured, Outcome, Predicted, Record, Run
+from workbench.record import Measured, Outcome, Predicted, Record, Run
 from workbench.report import render
+from workbench.reports import roof_figures as roofs
 from workbench.reports import sweep_figures as draw
+from workbench.reports.detail_figures import for_csv, in_full, spent
+from workbench.reports.final_figures import lines, rounds
 from workbench.reports.sweep_figures import Board
-from workbench.spec import brief
+from workbench.reports.table_figures import PHASE_WORDS, columns, row
 
 _NEAR_ROOF = 0.6  # share of a roof from which on the roof is called the limit
 _HEAT_LEGEND = ("≤ 1.02x", "1.05x", "1.1x", "1.2x", "1.5x", "2x", "> 2x")
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of the table. `cell` takes a Record; a Failure has only what `made` says."""
+def page(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | None = None) -> str:
+    """The whole page as HTML. Never raises for want of records: a page can say that too.
 
-    head: str
-    cell: Callable[[Record], Any]
-    text: bool = False  # sorts as text; else as a number
-    made: bool = False  # read from the Resources, which a Failure may have too
-    minor: bool = False  # left out on paper
-    best_first: str = "ascending"  # the first click sorts this way
-
-
-def page(run: Run, outcomes: Sequence[Outcome]) -> str:
-    """The whole page as HTML. Never raises for want of records: a page can say that too."""
+    `seconds` is where the wall time went, by part, as the run said when it ended.
+    """
     stand = standing(relevant(run, outcomes))
     found = answer(run, outcomes)
     board = _board(run, stand, found)
@@ -54,7 +48,9 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
     even, pictured = _evened(board, stand, on_one_footing(relevant(run, outcomes)))
     compared = [o for o in pictured if isinstance(o, Record)]
     hot = [o for o in relevant(run, outcomes) if isinstance(o, Record) and o.phase == "hot"]
-    columns = _columns(board, records)
+    shown = columns(board, records)
+    finals = [r for r in records if r.phase == "final"]
+    words, lined = _words(found), lines(finals, found.winner)
     return render(
         "sweep.html.j2",
         run=run,
@@ -66,17 +62,27 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
         ),
         sentence=sentence(found),
         found=found,
-        facts=_facts(run, board, found, hot),
+        facts=_facts(run, board, found, [r for r in hot if _same_config(r, found.winner)]),
         counts=_counts(found),
         maps=_maps(run, even, pictured),
         legend=_HEAT_LEGEND,
         roof=_roof(run, even, compared),
         roof_words=_roof_words(run, found.winner),
         scatter=_scatter(even, compared),
-        finals=_finals(board, records),
+        finals=draw.finals(board, finals, "finals", words) if finals else None,
+        rounds=rounds(board, finals, lined, "rounds"),
+        library=lined.library.case.impl if lined.library else "",
+        windows=any(
+            len(r.timing.window_medians) > 1 for r in finals if isinstance(r.timing, Measured)
+        ),
+        full=in_full(run, board, [*finals, *hot], words),
+        why_won=_why_won(run, found),
+        doubts=_doubts(found.winner),
+        csv=for_csv(run, board, stand),
+        spent=spent(run, outcomes, seconds),
         marks=[(name, i % 4, _mark(board, name, stand)) for i, name in enumerate(board.impls)],
-        columns=columns,
-        rows=[_row(n, o, columns, board, found) for n, o in enumerate(stand)],
+        columns=shown,
+        rows=[row(n, o, shown, board, found) for n, o in enumerate(stand)],
         impls=board.impls,
         baselines=[i for i in board.impls if _mark(board, i, stand) == "cross"],
         ceilings=[_ceiling(k, c) for k, c in _rates(run).items()],
@@ -140,7 +146,7 @@ def _facts(
             facts.append((f"{rival.ratio:.2f}x", f"vs {name}", theirs))
     if found.default is not None and not winner.default:
         theirs = (
-            f"{board.text(found.default.record.time_s)} {unit}, {_PHASE_WORDS[found.default.phase]}"
+            f"{board.text(found.default.record.time_s)} {unit}, {PHASE_WORDS[found.default.phase]}"
         )
         facts.append((f"{found.default.ratio:.2f}x", "vs the default", theirs))
     nearest = _nearest_roof(run, winner)
@@ -152,12 +158,58 @@ def _facts(
     return facts
 
 
+def _same_config(record: Record, other: Record | None) -> bool:
+    return other is not None and config_key(record.case) == config_key(other.case)
+
+
 def _interval_words(board: Board, record: Record) -> str:
     timing = record.timing
     if isinstance(timing, Predicted):
         return f"predicted, bound by {timing.bound}"
     low, high = board.text(timing.low_s), board.text(timing.high_s)
-    return f"{record.phase}; 95 %: {low} to {high}"
+    names = f"{record.phase}, {timing.regime}, {timing.state}"
+    return f"{names}; 95 %: {low} to {high}" + ("" if timing.stable else ", unstable")
+
+
+def _words(found: Answer) -> dict[int, str]:
+    """What to say of a record beside its name, by its id."""
+    words = {id(record): "tie" for record in found.ties}
+    return words | {id(found.winner): "winner"} if found.winner else words
+
+
+def _why_won(run: Run, found: Answer) -> str:
+    """Why the tie rule preferred the winner to the fastest median; empty where it did not."""
+    winner, fastest = found.winner, found.fastest
+    if winner is None or fastest is None or winner is fastest:
+        return ""
+    if dict(run.incumbents.get(winner.case.impl, {})) == dict(winner.case.config):
+        why = "was the best in an earlier run and so stays"
+    else:
+        why = "is the default" if winner.default else "needs fewer spills, registers or warps"
+    told = f"The fastest median is {fastest.case.label}'s; it cannot be told apart from the winner"
+    return f"{told}, which {why}."
+
+
+def _doubts(winner: Record | None) -> list[str]:
+    """What to know about the winner's samples before its time is believed."""
+    timing = winner.timing if winner else None
+    if not isinstance(timing, Measured):
+        return []
+    said = []
+    if not timing.stable:
+        wide = (timing.high_s - timing.low_s) / timing.median_s / 2
+        said.append(
+            f"The winner's time is unstable: its interval, ± {100 * wide:.2g} %, did not become as "
+            "narrow as the protocol asks."
+        )
+    if timing.throttle:
+        said.append(f"The driver lowered the clock in its samples: {', '.join(timing.throttle)}.")
+    if timing.left_out:
+        said.append(
+            f"{_many(timing.left_out, 'sample')} of it taken at under 3/4 of the run's usual clock "
+            "are left out."
+        )
+    return said
 
 
 def _counts(found: Answer) -> str:
@@ -187,6 +239,7 @@ def _how(run: Run, found: Answer, records: Sequence[Record]) -> list[tuple[str, 
         return [("Model", timing.model), ("Winner bound by", timing.bound)]
     shown = [
         ("Regime", f"{timing.regime}: {_REGIMES[timing.regime]}"),
+        ("Clock state", f"{timing.state}: {_STATES[timing.state]}"),
         ("Method", f"{timing.method}: {_METHODS[timing.method]}"),
         ("Protocol", timing.protocol),
         ("Winner's samples", f"{len(timing.samples_s)} in {_many(timing.rounds, 'window')}"),
@@ -201,10 +254,13 @@ def _how(run: Run, found: Answer, records: Sequence[Record]) -> list[tuple[str, 
     return [*shown, ("Ranked", words + ", finals first" if phases["final"] else words)]
 
 
-_PHASE_WORDS = {"final": "final", "screen": "screen", "hot": "hot", "predict": "predicted"}
 _REGIMES = {
     "cold": "the last-level cache holds none of the inputs when a call begins",
     "hot": "the same buffers back to back",
+}
+_STATES = {
+    "boost": "the device was idle before, so its clock was high",
+    "sustained": "taken after the clock had settled under load",
 }
 _METHODS = {
     "events": "device events around each call",
@@ -286,8 +342,8 @@ def _roof(run: Run, board: Board, records: Sequence[Record]) -> dict[str, Any]:
         return {}
     if any(r.flops for r in records):
         some = [r for r in records if r.flops and r.bytes]
-        return {"kind": "roofline", "svg": draw.roofline(board, some, _rates(run), "roof")}
-    return {"kind": "bandwidth", "svg": draw.bandwidth(board, records, _rates(run), "roof")}
+        return {"kind": "roofline", "svg": roofs.roofline(board, some, _rates(run), "roof")}
+    return {"kind": "bandwidth", "svg": roofs.bandwidth(board, records, _rates(run), "roof")}
 
 
 def _roofs(run: Run, record: Record) -> list[tuple[float, str, bool]]:
@@ -356,124 +412,6 @@ def _scatter(board: Board, records: Sequence[Record]) -> list[Markup]:
         draw.against(board, known, lambda m: m.registers, "registers per thread", "reg"),
         draw.against(board, known, lambda m: m.spill_bytes, "spilled bytes per thread", "spill"),
     ]
-
-
-def _finals(board: Board, records: Sequence[Record]) -> Markup | None:
-    last = [r for r in records if r.phase == "final"]
-    return draw.finals(board, last, "finals") if last else None
-
-
-# The table.
-
-
-def _columns(board: Board, records: Sequence[Record]) -> list[Column]:
-    unit = board.unit[1]
-    columns = [Column(f"time, {unit}", lambda r: board.text(r.time_s))]
-    if any(isinstance(r.timing, Measured) for r in records):
-        columns.append(Column(f"95 % interval, {unit}", lambda r: _interval(board, r)))
-    if any(r.flops for r in records):
-        columns.append(_falling("TFLOP/s", lambda r: _rate(r.flops / r.time_s / 1e12)))
-    columns.append(_falling("GB/s", lambda r: _rate(r.bytes / r.time_s / 1e9)))
-    columns.append(_falling("% of best", lambda r: _of_best(board, r)))
-    if any(isinstance(r.timing, Predicted) for r in records):
-        columns += _terms(board)
-    return [*columns, *_made(), *_provenance()]
-
-
-def _of_best(board: Board, record: Record) -> str:
-    over = board.over_best(record)
-    return f"{100 / over:.1f}" if over else ""
-
-
-def _falling(head: str, cell: Callable[[Record], Any]) -> Column:
-    return Column(head, cell, best_first="descending")
-
-
-def _terms(board: Board) -> list[Column]:
-    """The model's terms, which is what a prediction can be doubted by."""
-
-    def term(name: str) -> Column:
-        return Column(
-            f"{name}, {board.unit[1]}", lambda r: board.text(getattr(r.timing, f"{name}_s", None))
-        )
-
-    bound = Column("bound by", lambda r: getattr(r.timing, "bound", ""), text=True)
-    return [bound, *(term(t) for t in ("compute", "dram", "cache", "latency", "launch"))]
-
-
-def _made() -> list[Column]:
-    """What the compiler made, in the order in which it explains a time."""
-
-    def of(head: str, cell: Callable[[Any], Any], **more: Any) -> Column:
-        return Column(head, cell, made=True, **more)
-
-    return [
-        of("registers", lambda m: m.registers),
-        of("spills, B", lambda m: m.spill_bytes),
-        of("shared, KiB", lambda m: f"{m.shared_bytes / 1024:.3g}"),
-        of("occupancy, %", lambda m: f"{m.occupancy * 100:.0f}", best_first="descending"),
-        of("limited by", lambda m: m.limiter, text=True),
-        of("waves", lambda m: f"{m.waves:.2f}"),
-        of("idle tail, %", lambda m: f"{m.tail * 100:.0f}"),
-        of("load, bits", lambda m: m.load_bits or "", minor=True, best_first="descending"),
-        of("matrix unit", lambda m: m.matrix_unit or "none", text=True, minor=True),
-        of("compile, s", lambda m: f"{m.compile_s:.1f}", minor=True),
-    ]
-
-
-def _provenance() -> list[Column]:
-    return [
-        Column("checked by", lambda r: r.checked, text=True, minor=True),
-        Column("error / tolerance", lambda r: f"{r.error:.2g}", minor=True),
-        Column("same code as", _same, text=True, minor=True),
-    ]
-
-
-def _same(record: Record) -> str:
-    return brief(record.same_as) if record.same_as else ""
-
-
-def _row(n: int, o: Outcome, columns: Sequence[Column], board: Board, found: Answer) -> Any:
-    record = o if isinstance(o, Record) else None
-    tags = []
-    if record is not None and record is found.winner:
-        tags.append("winner")
-    elif record is not None and any(record is t for t in found.ties):
-        tags.append("within 2 %" if found.predicted else "tie")
-    tags += ["default"] if o.default else []
-    tags += ["baseline"] if o.case.is_baseline else []
-    own = [c for c in columns if not c.made]
-    return {
-        "n": n,
-        "rank": n + 1 if record else "",
-        "impl": o.case.impl,
-        "config": brief(o.case.config) if o.case.config else "library",
-        "tags": tags,
-        "state": _PHASE_WORDS[record.phase] if record else o.stage,  # type: ignore[union-attr]
-        "reason": o.reason if isinstance(o, Failure) else "",
-        "span": columns.index(next(c for c in columns if c.made)),
-        "cells": [(_cell(c, o), c.minor) for c in columns if record or c.made],
-        "rest": 0 if record else len(own) - columns.index(next(c for c in columns if c.made)),
-        "bare": o.resources is None,
-        "look": f"i{board.impls.index(o.case.impl) % 4}",
-    }
-
-
-def _cell(column: Column, outcome: Outcome) -> Any:
-    if column.made:
-        return "" if outcome.resources is None else column.cell(outcome.resources)  # type: ignore[arg-type]
-    return column.cell(outcome) if isinstance(outcome, Record) else ""
-
-
-def _interval(board: Board, record: Record) -> str:
-    timing = record.timing
-    if not isinstance(timing, Measured):
-        return ""
-    return f"{board.text(timing.low_s)}–{board.text(timing.high_s)}"
-
-
-def _rate(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.3f}"
 
 
 def _percent(share: float) -> str:

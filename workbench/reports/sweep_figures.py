@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -18,10 +17,10 @@ from workbench.answer import best_per_group
 from workbench.record import Failure, Measured, Outcome, Phase, Record
 from workbench.report import colour, figure, figure_svg, place
 from workbench.spec import label
-from workbench.stats import median
 
 MARKS = ("circle", "square", "triangle", "diamond")  # of the Impls, in this order; then repeated
 HEAT_STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # a cell's time over the best; beyond: the last step
+FAR = 1.12  # a finalist's time over the fastest's, beyond which no axis shows it
 SMALL, SMALLER = 12, 11  # px, of text in figures
 
 
@@ -140,77 +139,7 @@ def one_field(
             zorder=1,
         )
     points = [(r, float(values.index(r.case.config[field])), board.time(r.time_s)) for r in records]
-    return figure_svg(fig, prefix, f"Time for each {field}", _points(ax, board, points))
-
-
-def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
-    """Rate against arithmetic intensity under the device's ceilings, log-log."""
-    at = records[0].flops / records[0].bytes
-    rates = [r.flops / r.time_s for r in records]
-    roofs, slopes = _known(ceilings, "FLOP/s"), _known(ceilings, "B/s")
-    ridges = [flat["value"] / slope["value"] for _, flat in roofs for _, slope in slopes]
-    lo, hi = min([at, *ridges]) / 8, max([at, *ridges]) * 8
-    peak = max([*rates, *(c["value"] for _, c in roofs)])
-    bottom = min([*rates, *(c["value"] * lo for _, c in slopes)])
-    fig = figure(620, 380)
-    ax = _axes(fig, 74, 14, 532, 316)
-    ax.set(xscale="log", yscale="log", xlim=(lo, hi), ylim=(bottom / 1.3, peak * 2.2))
-    ax.set(xlabel="arithmetic intensity, FLOP per byte of least traffic", ylabel="rate, FLOP/s")
-    _decades(ax)
-    top = max((c["value"] for _, c in roofs), default=peak)
-    for n, (name, flat) in enumerate(roofs):
-        start = min((flat["value"] / c["value"] for _, c in slopes), default=lo)
-        ax.plot([start, hi], [flat["value"]] * 2, **_roof_style("compute", flat))
-        ax.annotate(
-            _roof_name(name, flat),
-            (hi, flat["value"]),
-            (-4, 5 if n == 0 else -14),
-            textcoords="offset points",
-            ha="right",
-            size=SMALLER,
-            color=colour("roof-compute"),
-        )
-    for name, slope in slopes:
-        kind = "cache" if name.startswith("cache") else "memory"
-        ax.plot([lo, top / slope["value"]], [lo * slope["value"], top], **_roof_style(kind, slope))
-    if roofs and slopes:
-        _ridge(ax, roofs[0][1]["value"], slopes[0][1]["value"])
-    points = [
-        (r, at * 10 ** _aside(board, r, at < 3 * max(ridges, default=0)), r.flops / r.time_s)
-        for r in records
-    ]
-    return figure_svg(fig, prefix, "Roofline", _points(ax, board, points, "s"))
-
-
-def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
-    """A kernel without arithmetic: its rate of least bytes under the memory ceilings."""
-    slopes = _known(ceilings, "B/s")
-    rates = [r.bytes / r.time_s / 1e9 for r in records]
-    # The cache's ceiling only where it is close: it would push the points into a corner.
-    reach = max([*rates, *(c["value"] / 1e9 for k, c in slopes if not k.startswith("cache"))])
-    slopes = [(k, c) for k, c in slopes if c["value"] / 1e9 <= reach * 1.1]
-    fig = figure(620, 200)
-    ax = _axes(fig, 16, 56, 588, 94)
-    ax.set(
-        xlim=(min(rates) * 0.92, reach * 1.04), ylim=(-1, 1), xlabel="least bytes over time, GB/s"
-    )
-    ax.set_yticks([])
-    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
-    _frame(ax, ("bottom",))
-    for n, (name, slope) in enumerate(sorted(slopes, key=lambda c: c[1]["value"])):
-        kind = "cache" if name.startswith("cache") else "memory"
-        ax.axvline(slope["value"] / 1e9, **_roof_style(kind, slope))
-        ax.annotate(
-            _roof_name(name, slope),
-            (slope["value"] / 1e9, 1),
-            (0, 5 + 14 * (n % 3)),
-            textcoords="offset points",
-            ha="right",
-            size=SMALLER,
-            color=colour(f"roof-{kind}"),
-        )
-    points = [(r, g, 0.75 * _jitter(board.row(r))) for r, g in zip(records, rates, strict=True)]
-    return figure_svg(fig, prefix, "Bandwidth", _points(ax, board, points))
+    return figure_svg(fig, prefix, f"Time for each {field}", laid(ax, board, points))
 
 
 def against(
@@ -236,10 +165,10 @@ def against(
     _time_scale(ax, board, known)
     step = room / 4
     points = [
-        (r, n + step * _jitter(board.row(r)), board.time(r.time_s))
+        (r, n + step * jitter(board.row(r)), board.time(r.time_s))
         for r, n in zip(known, numbers, strict=True)
     ]
-    return figure_svg(fig, prefix, f"Time against {axis}", _points(ax, board, points))
+    return figure_svg(fig, prefix, f"Time against {axis}", laid(ax, board, points))
 
 
 def finals(
@@ -251,7 +180,7 @@ def finals(
     """
     best = min(r.time_s for r in records)
     # A config far behind would squeeze the rest into one line: it gets an arrow and its number.
-    near = [r for r in records if r.time_s <= best * 1.12]
+    near = [r for r in records if r.time_s <= best * FAR]
     spans = [t for r in near for t in _spread(r)]
     lo, hi = min(spans), max(spans)
     margin = (hi - lo) * 0.04 or best * 0.01
@@ -275,7 +204,7 @@ def finals(
             ax.annotate("beyond this axis →", (1, y + _LOWER), (-4, -4), ha="right",
                         xycoords=("axes fraction", "data"), textcoords="offset points",
                         size=SMALLER, color=colour("muted"))  # fmt: skip
-    return figure_svg(fig, prefix, "Finalists", _points(ax, board, points))
+    return figure_svg(fig, prefix, "Finalists", laid(ax, board, points))
 
 
 _LOWER = 0.18  # of a row's height: how far under its middle the times are drawn
@@ -294,17 +223,6 @@ def _named(ax: Any, board: Board, record: Record, y: int, word: str) -> None:
         ink = colour("accent" if word == "winner" else "muted")
         ax.plot([-0.014] * 2, [y - 0.36, y + 0.42], transform=ax.get_yaxis_transform(), color=ink,
                 linewidth=4, clip_on=False, solid_capstyle="butt")  # fmt: skip
-
-
-def window_medians(timing: Measured) -> list[float]:
-    """Seconds, by window in the order taken; none where nobody knows which sample is whose."""
-    if not timing.window_sizes or sum(timing.window_sizes) != len(timing.samples_s):
-        return []
-    ends = [0, *accumulate(timing.window_sizes)]
-    return [median(timing.samples_s[a:b]) for a, b in pairwise(ends)]
-
-
-Ceilings = Mapping[str, Mapping[str, Any]]
 
 
 def _axes(fig: Any, left: float, top: float, width: float, height: float) -> Any:
@@ -353,65 +271,7 @@ def _one_two_five(low: float, high: float) -> list[float]:
     return [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
 
 
-def _decades(ax: Any) -> None:
-    """Ticks at powers of ten, written as engineers read them."""
-    for axis, limits, write in (
-        (ax.xaxis, ax.get_xlim(), lambda v, _: f"{v:g}"),
-        (ax.yaxis, ax.get_ylim(), _flops),
-    ):
-        first, last = (math.log10(v) for v in limits)
-        axis.set_ticks([10.0**e for e in range(math.ceil(first), math.floor(last) + 1)])
-        axis.set_major_formatter(write)
-    ax.grid(which="major", color=colour("rule"), linewidth=0.8)
-    ax.tick_params(which="minor", length=2)
-    ax.xaxis.set_minor_formatter(lambda v, _: "")
-    ax.yaxis.set_minor_formatter(lambda v, _: "")
-
-
-def _flops(value: float, _: Any = None) -> str:
-    for size, symbol in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if value >= size:
-            return f"{value / size:.3g} {symbol}"
-    return f"{value:.3g}"
-
-
-def _known(ceilings: Ceilings, unit: str) -> list[tuple[str, Mapping[str, Any]]]:
-    return [(k, c) for k, c in ceilings.items() if c.get("unit") == unit and c.get("value", 0) > 0]
-
-
-def _roof_style(kind: str, ceiling: Mapping[str, Any]) -> dict[str, Any]:
-    dashed = ceiling.get("kind") != "measured"
-    return {
-        "color": colour(f"roof-{kind}"),
-        "linewidth": 1.4,
-        "linestyle": (0, (5, 3)) if dashed else "-",
-        "zorder": 2,
-    }
-
-
-def _roof_name(name: str, ceiling: Mapping[str, Any]) -> str:
-    what = name.removesuffix("_measured")
-    what = {"dram": "DRAM", "cache": "last-level cache"}.get(what, what)
-    if "dtype" in ceiling:
-        what = f"{ceiling['dtype']} {what}"
-    value, unit = ceiling["value"], ceiling["unit"]
-    return f"{what} {_flops(value)}{unit}, {ceiling.get('kind', 'datasheet')}"
-
-
-def _ridge(ax: Any, flat: float, slope: float) -> None:
-    x = flat / slope
-    ax.plot([x], [flat], marker="o", markersize=4, color=colour("ink"), zorder=3)
-    ax.annotate(
-        f"ridge {x:.0f} FLOP/B",
-        (x, flat),
-        (7, -14),
-        textcoords="offset points",
-        size=SMALLER,
-        color=colour("ink"),
-    )
-
-
-def _points(
+def laid(
     ax: Any, board: Board, points: Sequence[tuple[Record, float, float]], size: str = "k"
 ) -> str:
     """One `<use>` a record over the drawn axes, grouped by looks; the best last and ringed."""
@@ -432,16 +292,7 @@ def _points(
     return f'<g class="points" tabindex="0" role="group" aria-label="points">{drawn}{top}{ring}</g>'
 
 
-def _aside(board: Board, record: Record, sloping: bool) -> float:
-    """Decades by which a point of the roofline stands beside its intensity: none for the best,
-    and never leftwards under a sloping roof, which it would seem to have passed."""
-    if record is board.best:
-        return 0.0
-    spread = _jitter(board.row(record))
-    return 0.15 * (1 + spread) if sloping else 0.2 * spread
-
-
-def _jitter(row: int) -> float:
+def jitter(row: int) -> float:
     """-1 to 1, the same each time, and far apart for neighbours: multiples of the golden ratio."""
     return 2 * ((row * 0.6180339887498949) % 1) - 1
 
@@ -549,7 +400,7 @@ def _interval(ax: Any, board: Board, record: Record, y: float) -> None:
 
 def _ticks(timing: Measured) -> Sequence[float]:
     """Seconds to draw a tick at, at most about 120: more would be 100 kB."""
-    medians = window_medians(timing)
+    medians = timing.window_medians
     found: Sequence[float] = medians if len(medians) > 1 else timing.samples_s
     return found[:: max(1, len(found) // 60)]
 
@@ -573,4 +424,4 @@ def _short(record: Record) -> str:
     )
     name = name.replace(" warps", "w").replace(" stages", "s")
     name += " (default)" if record.default else ""
-    return name if len(name) <= 44 else name[:43] + "…"
+    return name if len(name) <= 54 else name[:53] + "…"

@@ -1,0 +1,74 @@
+"""The tensors of an adapted kernel's folder: what the user gave, and what must come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from workbench.adapted.call import ANSWER, ARGS, MOVED_ANSWER, MOVED_ARGS, Call
+from workbench.adapted.moved import equal
+from workbench.adapted.travel import AdaptedError
+
+
+class Kept:
+    """The tensors of the folder, read once in a process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @cached_property
+    def args(self) -> Mapping[str, Any]:
+        """What the user gave, by name."""
+        return self._read(ARGS)
+
+    @cached_property
+    def answer(self) -> Mapping[str, Any]:
+        """What must come out, by name."""
+        return self._read(ANSWER)
+
+    @cached_property
+    def moved(self) -> Mapping[str, Any]:
+        """Other values of some tensors, for a second check; none where there are no such."""
+        return self._read(MOVED_ARGS) if (self._folder / MOVED_ARGS).is_file() else {}
+
+    @cached_property
+    def moved_answer(self) -> Mapping[str, Any]:
+        """What must come out of those, by name."""
+        return self._read(MOVED_ANSWER)
+
+    def _read(self, name: str) -> Mapping[str, Any]:
+        import torch
+
+        found: Mapping[str, Any] = torch.load(self._folder / name, weights_only=True)
+        return found
+
+    def input(self, name: str, shape: Any, dtype: Any, device: Any, generator: Any) -> Any:
+        """The saved values; for any seed but 0 floats in another order. Whole numbers stay: indices
+        and masks have a meaning. Raises AdaptedError at other extents."""
+        saved = self.args[name]
+        if generator.initial_seed() != 0:
+            saved = self.moved.get(name, saved)
+        if tuple(saved.shape) != tuple(shape):
+            raise AdaptedError(f"{name} was given as {tuple(saved.shape)}, not {tuple(shape)}")
+        return saved.to(device, copy=True)
+
+    def reference(self, call: Call) -> Callable[..., Any]:
+        """The right answer, floats in float64: found when the call was taken over. Raises
+        AdaptedError for other values than those that were saved then."""
+
+        def reference(*tensors: Any) -> tuple[Any, ...]:
+            device, given = tensors[0].device, dict(zip(call.inputs, tensors, strict=True))
+            answer = self._answer_to({n: given[n] for n in self.moved})
+            found = (answer[n].to(device) for n in call.outputs)
+            return tuple(x.double() if x.is_floating_point() else x for x in found)
+
+        return reference
+
+    def _answer_to(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        for saved, answer in ((self.args, "answer"), (self.moved, "moved_answer")):
+            if all(equal(x, saved[n]) for n, x in given.items()):
+                found: Mapping[str, Any] = getattr(self, answer)
+                return found
+        raise AdaptedError(f"The right answer is not known for these {', '.join(given)}.")

@@ -1,0 +1,68 @@
+"""Other values for a second check of a user's kernel: its own floats in another order, so that
+their distribution, and infinities and NaN among them, stay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from workbench.adapted.autotuned import Arguments
+from workbench.adapted.call import Argument, Call, Layout
+
+SEED = 1
+
+
+def moved(memory: Any, layout: Layout) -> Any:
+    """A copy of the memory of a tensor, its elements shuffled; of whole numbers, as it was.
+    Elements that share memory, and gaps between elements, stay too."""
+    import torch
+
+    other = memory.clone()
+    shared = any(n > 1 and s == 0 for n, s in zip(layout.shape, layout.stride, strict=True))
+    if not memory.is_floating_point() or shared:
+        return other
+    view = layout.view(other)
+    order = torch.randperm(view.numel(), generator=torch.Generator().manual_seed(SEED))
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[view.element_size()]
+    dense = view.contiguous().view(whole).reshape(-1)  # no arithmetic: NaN keeps its bits
+    view.copy_(dense[order.to(dense.device)].view(view.dtype).reshape(view.shape))
+    return other
+
+
+def worse(found: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
+    """Why these outputs are no answer to compare with, or None: more of them than of the outputs
+    for the user's own values are not finite."""
+    for name, x in found.items():
+        if x.is_floating_point() and _odd(x) > _odd(known[name]):
+            return f"{name} gets NaN or infinities from the same values in another order"
+    return None
+
+
+def _odd(x: Any) -> int:
+    return int((~x.double().isfinite()).sum())
+
+
+def equal(wide: Any, saved: Any) -> bool:
+    """Whether a tensor in float64 holds the saved values; NaN equals NaN."""
+    same = saved.to(wide.device).to(wide.dtype)
+    return bool(((wide == same) | (wide.isnan() & same.isnan())).all())
+
+
+def substituted(given: Arguments, call: Call, other: Mapping[str, Any]) -> Arguments:
+    """The user's arguments with these memories, by tensor name, in place of their own."""
+
+    def put(argument: Argument, value: Any) -> Any:
+        if argument.tensor is None or argument.tensor not in other:
+            return value
+        mine = value if argument.descriptor is None else value.base
+        view = call.tensors[argument.tensor].view(other[argument.tensor]).to(mine.device)
+        return view if argument.descriptor is None else replace(value, base=view)
+
+    args, kwargs = given
+    by_name = {a.name: a for a in call.arguments}
+    positional = [a for a in call.arguments if a.positional]
+    return (
+        tuple(put(a, value) for a, value in zip(positional, args, strict=True)),
+        {name: put(by_name[name], value) for name, value in kwargs.items()},
+    )

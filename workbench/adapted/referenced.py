@@ -1,0 +1,64 @@
+"""What the user's own reference says must come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench.adapted.autotuned import Arguments
+from workbench.adapted.call import ANSWER, MOVED_ANSWER, MOVED_ARGS, Call
+from workbench.adapted.discover import Found
+from workbench.adapted.moved import substituted, worse
+from workbench.adapted.travel import AdaptedError
+
+
+def answer_of(reference: Callable[..., Any], given: Arguments, call: Call) -> dict[str, Any]:
+    """What the user's reference gives, by output. It gets copies, floats as float64. Raises
+    AdaptedError where it fails or its outputs are not those of the call."""
+    args, kwargs = given
+    try:
+        made = reference(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
+    except Exception as error:
+        raise AdaptedError(
+            f"The reference fails ({type(error).__name__}: {error}); it is called with the "
+            "arguments of the launch, floats as float64, and returns the outputs."
+        ) from error
+    outputs = tuple(made) if isinstance(made, (tuple, list)) else (made,)
+    wanted = {n: call.tensors[n].shape for n in call.outputs}
+    if [tuple(getattr(o, "shape", ())) for o in outputs] != list(wanted.values()):
+        said = ", ".join(f"{n} {shape}" for n, shape in wanted.items())
+        raise AdaptedError(f"The reference does not return {said}, in this order.")
+    return {n: _widened(o).cpu() for n, o in zip(wanted, outputs, strict=True)}
+
+
+def answered_again(
+    stage: Path, reference: Callable[..., Any], given: Arguments, call: Call, found: Found
+) -> Found:
+    """Save what the reference gives for the values of the second check, or drop these values and
+    say why: where it fails, say, or is not finite."""
+    import torch
+
+    if found.unmoved:
+        return found
+    other = torch.load(stage / MOVED_ARGS, weights_only=True)
+    try:
+        answer = answer_of(reference, substituted(given, call, other), call)
+    except AdaptedError as error:
+        why: str | None = str(error)
+    else:
+        why = worse(answer, torch.load(stage / ANSWER, weights_only=True))
+        torch.save(answer, stage / MOVED_ANSWER)
+    if why:
+        (stage / MOVED_ARGS).unlink()
+    return replace(found, unmoved=why)
+
+
+def _widened(value: Any) -> Any:
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return value
+    copy = value.detach().clone()
+    return copy.double() if copy.is_floating_point() else copy
