@@ -174,6 +174,7 @@ def main() -> None:
     runs: list[dict[str, Any]] = []
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+
         def one(number: int) -> tuple[Any, Any] | None:
             if time.perf_counter() - began > asked.seconds:
                 return None

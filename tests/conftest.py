@@ -1,11 +1,14 @@
 """Each test carries the marker of its folder, and Hypothesis draws the same way everywhere."""
 
 import os
+import tempfile
 from pathlib import Path
 
 from hypothesis import settings
 
 TESTS = Path(__file__).parent
+# Winners and histories go into the user's data folder by default: not those of the tests.
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="workbench-tests-")
 MARKED = {"unit", "interpret", "compile", "gpu", "metal", "web"}
 
 # No deadline: the first example of a test pays for imports, and shared machines stall.
