@@ -200,7 +200,7 @@ def opened_run(
         engine=engine,
         name=name,
         command=command,
-        started=now.isoformat(timespec="seconds"),
+        started=now.isoformat(timespec="milliseconds"),
         kernel=", ".join(kernels),
         sizes=dict(problems[0].sizes) if alike and len(kernels) == 1 else {},
         dtype=", ".join(dtypes),

@@ -200,7 +200,7 @@ def _suspicion_page(
     now = datetime.now(UTC)
     identity = f"{now:%Y%m%d-%H%M%S}-compare-{of.kernel}-{secrets.token_hex(2)}"
     run = replace(of, id=identity, engine="compare", name="runs", command=asked.command,
-                  started=now.isoformat(timespec="seconds"))  # fmt: skip
+                  started=now.isoformat(timespec="milliseconds"))  # fmt: skip
     # one config in both runs has one key, and the page tells sides apart by theirs
     left, right = (replace(r, key=place) for r, place in zip(sides, ("left", "right"), strict=True))
     case = right.case

@@ -580,7 +580,7 @@ def new_run(
         engine="sweep",
         name=asked.sweep,
         command=whole.command,
-        started=now.isoformat(timespec="seconds"),
+        started=now.isoformat(timespec="milliseconds"),
         kernel=problem.spec.name,
         sizes=dict(problem.sizes),
         dtype=problem.dtype,
