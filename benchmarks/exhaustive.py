@@ -11,8 +11,10 @@ import dataclasses
 import json
 import time
 from concurrent.futures import as_completed
+from contextlib import closing
 
 from workbench import catalog
+from workbench.backend.measuring import Lost, Measuring
 from workbench.compile import CompileError, compile_config
 from workbench.measure import worker
 from workbench.measure.protocol import Protocol
@@ -44,7 +46,8 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
         pool.submit(compiled, kernel, i, c, sizes, dtype, device, timeout_s=60): (i, c)
         for i, c in legal(kernel, sizes, dtype, device)
     }
-    ceilings = gpu.submit(worker.begin, job, timeout_s=120).result()
+    gpu.begin(job)
+    ceilings = gpu.self_test()
     rows, seen = [], {}
     for done in as_completed(futures):
         impl, config = futures[done]
@@ -61,15 +64,12 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
         if resources.binary not in seen:
             choice = worker.Choice(impl, config)
             try:
-                asked = gpu.submit(worker.screen, choice, None, timeout_s=60)
-                seen[resources.binary] = asked.result()
-            except Exception as error:
-                seen[resources.binary] = worker.Screened(stage="measure", reason=repr(error))
-                gpu.submit(worker.begin, job, timeout_s=120).result()
+                seen[resources.binary] = gpu.ask(worker.screen, choice, None, timeout_s=60)
+            except Lost as error:
+                seen[resources.binary] = worker.Screened(stage="measure", reason=str(error))
+            if seen[resources.binary].poisoned:
+                gpu.poisoned()
         got = seen[resources.binary]
-        if got.poisoned:
-            gpu.restart()
-            gpu.submit(worker.begin, job, timeout_s=120).result()
         row |= {"reason": got.reason, "error": got.error}
         row["median_s"] = got.timing.median_s if got.timing else None
         rows.append(row)
@@ -77,9 +77,9 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
     final = [worker.Choice(n, {}) for n in names]
     timed = sorted((r for r in rows if r.get("median_s")), key=lambda r: r["median_s"])[:12]
     final += [worker.Choice(r["impl"], r["config"]) for r in timed]
-    results = gpu.submit(
+    results = gpu.ask(
         worker.final, final, [0.0] * len(names) + [r["median_s"] for r in timed], timeout_s=120
-    ).result()
+    )
     best = [
         {"impl": c.impl, "config": c.config, "reason": r.reason, "median_s": r.timing.median_s,
          "low_s": r.timing.low_s, "high_s": r.timing.high_s, "n": len(r.timing.samples_s),
@@ -120,13 +120,12 @@ def main():
     spec = catalog.spec_of(args.kernel)
     shapes = [{p.split("=")[0]: int(p.split("=")[1]) for p in s.split(",")} for s in args.sizes]
     tables = []
-    with Workers(max(1, cpu_count() - 2)) as pool, Workers(1) as gpu:
-        device, _ = gpu.submit(worker.describe, None, timeout_s=180).result()
+    with Workers(max(1, cpu_count() - 1)) as pool, closing(Measuring()) as gpu:
+        device, *_ = gpu.describe(None)
         for sizes in shapes or spec.bench:
             started = time.time()
             tables.append(table(args.kernel, sizes, args.dtype, device, pool, gpu, args.seconds))
             show(args.kernel, tables[-1], time.time() - started)
-            gpu.restart()
             with open(args.out, "w") as file:
                 json.dump({"device": device.name, "tables": tables}, file)
 

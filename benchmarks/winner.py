@@ -16,18 +16,20 @@ import sys
 import tempfile
 import time
 from concurrent.futures import as_completed
+from contextlib import closing
 from pathlib import Path
 
 from exhaustive import compiled, legal
 
 from workbench import catalog
+from workbench.backend.measuring import Measuring
 from workbench.events import read
 from workbench.measure import worker
 from workbench.measure.protocol import Protocol
 from workbench.record import Record
 from workbench.workers import Workers, cpu_count
 
-LONG = Protocol(rounds=6, most_rounds=6, window_s=0.01)
+LONG = Protocol(rounds=6, most_rounds=6, window_s=0.01, final_s=400.0)
 
 
 def sweep(kernel, dtype, folder):
@@ -50,8 +52,8 @@ def sweep(kernel, dtype, folder):
 def exhaustive(kernel, dtype):
     spec = catalog.spec_of(kernel)
     sizes = dict(spec.bench[0])
-    with Workers(max(1, cpu_count() - 2)) as pool, Workers(1) as gpu:
-        device, _ = gpu.submit(worker.describe, None, timeout_s=180).result()
+    with Workers(max(1, cpu_count() - 1)) as pool, closing(Measuring()) as gpu:
+        device, *_ = gpu.describe(None)
         futures = {
             pool.submit(compiled, kernel, i, c, sizes, dtype, device, timeout_s=60): (i, c)
             for i, c in legal(kernel, sizes, dtype, device)
@@ -60,9 +62,9 @@ def exhaustive(kernel, dtype):
         for done in as_completed(futures):
             if not isinstance(done.result(), str):
                 seen.setdefault(done.result().binary, futures[done])
-        gpu.submit(worker.begin, worker.Job(kernel, sizes, dtype, LONG), timeout_s=120).result()
+        gpu.begin(worker.Job(kernel, sizes, dtype, LONG))
         choices = [worker.Choice(i, c) for i, c in seen.values()]
-        results = gpu.submit(worker.final, choices, [0.0] * len(choices), timeout_s=500).result()
+        results = gpu.ask(worker.final, choices, [0.0] * len(choices), timeout_s=500)
     return [
         {**dataclasses.asdict(c), "median_s": r.timing.median_s}
         for c, r in zip(choices, results, strict=True)

@@ -18,7 +18,7 @@ from workbench.spec import values
 pytestmark = pytest.mark.unit
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-SCRIPTS = ("autotune", "spread", "short", "verdicts", "faults", "resume")
+SCRIPTS = ("autotune", "spread", "short", "verdicts", "faults", "resume", "gap")
 KERNELS = {"matmul": 256, "softmax": 100, "rms_norm": 100, "copy": 100}
 POSITIVE = st.floats(1e-7, 1.0)
 
