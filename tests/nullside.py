@@ -14,8 +14,9 @@ from typing import Any
 from workbench.backend.null import Fate, Null
 from workbench.events import read
 from workbench.history import open_history
+from workbench.question import Question
 from workbench.record import Failure, Outcome, Record, Run
-from workbench.session import Question, Session
+from workbench.session import Session
 from workbench.terminal import Terminal
 
 KERNEL = '''"""A kernel that nothing runs: 4 x 3 configs, one of them refused, and a baseline."""

@@ -29,7 +29,8 @@ from workbench.adapted.travel import AdaptedError, Importing, unpack
 from workbench.answer import answer, sentence
 from workbench.catalog import unknown
 from workbench.history import open_history
-from workbench.session import Question, Session, gpu_present, ready, writable
+from workbench.question import Question, gpu_present, ready, writable
+from workbench.session import Session
 from workbench.spec import Tolerance, label
 from workbench.terminal import Terminal
 from workbench.workers import LOST, Workers

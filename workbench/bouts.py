@@ -17,18 +17,18 @@ from workbench import catalog, hardware
 from workbench.backend.protocol import Backend, Candidate, Problem, Refusal, Timed
 from workbench.compile import Compiled
 from workbench.events import EventLog, RunState
+from workbench.plan import Identity
 from workbench.record import Comparison, Outcome, Run, Verdict, key_of
 from workbench.report import write_page
 from workbench.sides import Side, SideError, titles
 from workbench.spec import ITEMSIZE
-from workbench.sweep import Identity
 from workbench.worktree import WORKING, Worktrees
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from workbench.reports.compare import Bout as Shown
-    from workbench.session import Store
+    from workbench.store import Store
 
 
 @dataclass(frozen=True)

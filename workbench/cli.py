@@ -97,7 +97,8 @@ def sweep(
     from workbench.backend.ahead import begin_ahead
 
     ahead = begin_ahead(kernel) if device is None else None  # before the slow imports
-    from workbench.session import Question, Session
+    from workbench.question import Question
+    from workbench.session import Session
     from workbench.terminal import Terminal
 
     asked = Question(

@@ -19,11 +19,9 @@ from workbench.events import EventLog
 from workbench.history import History, open_history
 from workbench.interrupts import Interrupts
 from workbench.measure.protocol import Protocol
-from workbench.record import Comparison, Measured, Record, Run
-from workbench.report import write_page
-from workbench.session import (
+from workbench.plan import Identity
+from workbench.question import (
     SessionError,
-    Store,
     backend_for,
     gpu_present,
     repository_of,
@@ -32,9 +30,11 @@ from workbench.session import (
     undisturbed,
     writable,
 )
+from workbench.record import Comparison, Measured, Record, Run
+from workbench.report import write_page
 from workbench.sides import Side, is_run, kernel_of, repository_with, sides_of
 from workbench.spec import label
-from workbench.sweep import Identity
+from workbench.store import Store
 from workbench.worktree import Worktrees
 
 if TYPE_CHECKING:

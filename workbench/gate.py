@@ -20,11 +20,12 @@ from workbench.events import EventLog
 from workbench.history import open_history
 from workbench.interrupts import Interrupts
 from workbench.measure.protocol import Protocol
+from workbench.plan import Identity
+from workbench.question import SessionError, backend_for, undisturbed, writable
 from workbench.record import Run
 from workbench.report import write_page
-from workbench.session import SessionError, Store, backend_for, undisturbed, writable
 from workbench.sides import Side, SideError
-from workbench.sweep import Identity
+from workbench.store import Store
 from workbench.worktree import WORKING, Repository, Worktrees
 
 if TYPE_CHECKING:

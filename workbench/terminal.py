@@ -13,8 +13,10 @@ from workbench.spec import label
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from workbench.finals import Step
+    from workbench.plan import Plan
     from workbench.portfolio import Portfolio
-    from workbench.sweep import Plan, Split, Step
+    from workbench.sweep import Split
 
 BAR = 12  # characters
 COUNTED = ("compiled", "duplicate", "wrong", "failed", "measured", "predicted")

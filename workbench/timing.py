@@ -18,11 +18,9 @@ from workbench.compile import Compiled
 from workbench.events import EventLog, RunState
 from workbench.history import open_history
 from workbench.interrupts import Interrupts
-from workbench.record import Failure, Outcome, Phase, Record, Run
-from workbench.report import write_page
-from workbench.session import (
+from workbench.plan import Identity
+from workbench.question import (
     SessionError,
-    Store,
     backend_for,
     repository_of,
     sizes_of,
@@ -30,9 +28,11 @@ from workbench.session import (
     undisturbed,
     writable,
 )
+from workbench.record import Failure, Outcome, Phase, Record, Run
+from workbench.report import write_page
 from workbench.sides import Side, sides_of
 from workbench.spec import ITEMSIZE, Impl, Spec
-from workbench.sweep import Identity
+from workbench.store import Store
 
 if TYPE_CHECKING:
     from rich.console import Console

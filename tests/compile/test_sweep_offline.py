@@ -15,8 +15,9 @@ from workbench.backend.offline import Offline
 from workbench.events import RunFinished, read
 from workbench.hardware import device_named
 from workbench.history import open_history
+from workbench.question import Question
 from workbench.record import Failure, Predicted, Record
-from workbench.session import Question, Session
+from workbench.session import Session
 from workbench.template import write_kernel
 from workbench.terminal import Terminal
 

@@ -8,8 +8,9 @@ import pytest
 
 from workbench import hardware
 from workbench.events import read
+from workbench.question import Question
 from workbench.record import Failure, Record
-from workbench.session import Question, Session
+from workbench.session import Session
 from workbench.terminal import Terminal
 
 if hardware.live() is None:

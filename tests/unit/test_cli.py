@@ -85,7 +85,7 @@ def test_an_error_is_one_sentence_and_exit_code_2(capsys, tmp_path, monkeypatch,
 
 
 def test_an_unknown_device_is_met_with_the_nearest(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.session.ready", lambda: None)
+    monkeypatch.setattr("workbench.question.ready", lambda: None)
     asked = Asked(tmp_path)
     assert "nearest are h200" in sentence(capsys, *sweep_words(asked), "--device", "h20")
     assert not asked.out.exists()

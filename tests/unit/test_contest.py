@@ -279,7 +279,8 @@ def test_without_a_gpu_the_sentence_says_what_is_needed(place, monkeypatch):
 
 
 def test_stored_runs_are_at_best_suspected(place):
-    from workbench.session import Question, Session
+    from workbench.question import Question
+    from workbench.session import Session
     from workbench.terminal import Terminal
 
     runs = []

@@ -23,19 +23,22 @@ FLOORS = {
     3: "check compile predict history answer compare report search portfolio tuned adapted sides",
     4: "measure reports doctor launch",
     5: "backend stored",
-    6: "sweep experiment profile ceilings",
-    7: "sweeps experiments profilers terminal bouts",
+    6: "plan screen finals sweep experiment profile ceilings",
+    7: "question store sweeps experiments profilers terminal bouts",
     8: "session timing contest gate adapter",
     9: "cli",
 }
 # Steps within a floor, each for a reason. They must not close a circle.
 STEPS = {
     ("record", "spec"),  # an outcome names its config in the words of the Spec
+    ("screen", "plan"),  # the engine in four files, each on the one before
+    ("finals", "plan"),
+    ("finals", "screen"),
+    ("sweep", "plan"),
+    ("sweep", "screen"),
+    ("sweep", "finals"),
     ("adapter", "session"),  # a tuning is a sweep's session with a kernel made for it
     ("bouts", "terminal"),  # a comparison begins with the line that a sweep begins with
-    ("contest", "session"),  # what sweeps, comparisons and measurements share: the Store
-    ("timing", "session"),
-    ("gate", "session"),
     ("gate", "contest"),  # a gate is many comparisons
     ("tuned", "answer"),  # who has won is said in one place
 }

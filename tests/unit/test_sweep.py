@@ -9,25 +9,15 @@ from nullside import CONFIGS, kernel_in
 from workbench import catalog
 from workbench.backend.null import ENVIRONMENT, Fate, Null
 from workbench.backend.protocol import Problem
+from workbench.finals import Step
 from workbench.hardware import device_named
 from workbench.measure.protocol import Protocol
+from workbench.plan import Earlier, NothingToSweep, group_of, plan, thinned
 from workbench.record import Failure, Record, Run
+from workbench.screen import Compilation, Hunt
 from workbench.search import Budget, Strategy
 from workbench.spec import Work, among, stages, threads, tile
-from workbench.sweep import (
-    Compilation,
-    Earlier,
-    Engine,
-    Hunt,
-    NothingToSweep,
-    Split,
-    Step,
-    Sweep,
-    group_of,
-    plan,
-    run,
-    thinned,
-)
+from workbench.sweep import Engine, Split, Sweep, run
 
 H200 = device_named("h200")
 RUN = Run(

@@ -12,9 +12,11 @@ from rich.console import Console
 from synthetic import matmul
 
 from workbench.backend.null import Fate, Null
+from workbench.finals import Step
+from workbench.question import Question
 from workbench.record import Record
-from workbench.session import Question, Session
-from workbench.sweep import Split, Step
+from workbench.session import Session
+from workbench.sweep import Split
 from workbench.terminal import Line, Terminal, plan_line, split_line
 
 PARTS = ("start", "wait", "check", "timed", "flush", "idle")

@@ -14,9 +14,9 @@ from workbench import catalog, timing
 from workbench.backend.null import Fate, Null
 from workbench.events import RunFinished, read
 from workbench.history import open_history
+from workbench.question import SessionError
 from workbench.record import Failure, Measured, Predicted, Record, Run
 from workbench.reports.measure import Group, groups_of, rows
-from workbench.session import SessionError
 from workbench.sides import SideError
 from workbench.stored import draw
 from workbench.timing import Timing, problems_of
