@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from workbench.answer import answer
 from workbench.backend.protocol import Candidate, Timed
 from workbench.compile import Compiled
 from workbench.plan import Earlier, Identity, Plan
@@ -48,9 +49,9 @@ class Finals:
             if isinstance(r, Timed) or r.own
         ]
         yield from outcomes
-        timed = [o for o in outcomes if isinstance(o, Record) and not o.case.is_baseline]
-        if timed:
-            winner = self._by_key[min(timed, key=lambda o: o.time_s).key]
+        won = answer(self._plan.run, outcomes).winner  # the fastest, or by rule inside a tie
+        if won is not None:
+            winner = self._by_key[won.key]
             yield Step("hot", 1)
             found = self._backend.hot(winner)
             if isinstance(found, Timed):

@@ -110,6 +110,8 @@ class Session:
         hunt: Hunt | None,
     ) -> int:  # fmt: skip
         self.outcomes, self.counts = [], Counter()
+        if self.tables:  # the first size's seconds count from the command's start
+            self.started = time.monotonic()
         asked = self.question
         asking = new_run(asked, sweep, problem, impls, backend)
         asking = replace(asking, incumbents=self._incumbents(asking))

@@ -315,6 +315,14 @@ def test_an_engine_is_finished_when_nothing_is_left(problem):
     assert Engine(made, Null(), earlier, Hunt()).finished
 
 
+def test_the_hot_time_is_of_the_config_that_the_sweep_names(problem):
+    """Inside a tie that is the default, not whoever was faster by a hair."""
+    null = Null(lambda c: Fate(time_s=1e-6 if c.default else 0.9999e-6, noise=0.001))
+    found = list(run(planned(problem), null, Earlier()))
+    (hot,) = (f for f in found if getattr(f, "phase", "") == "hot")
+    assert hot.default
+
+
 def test_an_incumbent_is_in_the_final_though_it_is_slow(problem):
     made = planned(problem)
     slow = max(made.candidates, key=lambda c: (c.config.block_n, c.config.num_warps))
