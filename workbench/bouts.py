@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import catalog, hardware
-from workbench.backend.protocol import Backend, Candidate, Problem, Refusal, Timed
+from workbench.backend.protocol import Backend, Candidate, Measures, Problem, Refusal, Timed
 from workbench.compile import Compiled
 from workbench.events import EventLog, RunState
 from workbench.plan import Identity
@@ -45,7 +45,7 @@ class Bout:
 class Ring:
     """Where bouts are held, one after the other, and where what comes of them is kept."""
 
-    backend: Any  # a Backend with `rules`, which only measuring sides have
+    backend: Measures
     store: Store
     run: Run
     log: EventLog

@@ -9,11 +9,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from workbench import catalog, compare
 from workbench.answer import answer
-from workbench.backend.protocol import Backend, Problem
+from workbench.backend.protocol import Backend, Measures, Problem
 from workbench.bouts import Corner, Ring, opened_run, say_begin, show_bout
 from workbench.events import EventLog
 from workbench.history import History, open_history
@@ -26,14 +26,13 @@ from workbench.question import (
     gpu_present,
     repository_of,
     sizes_of,
-    sizes_text,
     undisturbed,
     writable,
 )
 from workbench.record import Comparison, Measured, Record, Run
 from workbench.report import write_page
 from workbench.sides import Side, is_run, kernel_of, repository_with, sides_of
-from workbench.spec import label
+from workbench.spec import label, sizes_text
 from workbench.store import Store
 from workbench.worktree import Worktrees
 
@@ -121,7 +120,7 @@ class Match:
         say_begin(self.console, run, asked.threshold)
         folder = asked.out / run.id
         with EventLog(folder / "events.jsonl") as log:
-            ring = Ring(backend, store, run, log, asked.threshold)
+            ring = Ring(cast(Measures, backend), store, run, log, asked.threshold)
             try:
                 state = ring.hold_all([bout], lambda s: show_bout(self.console, s, ring.run))
             except BaseException:  # nothing more can be stored; show what there is

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from workbench.answer import answer
-from workbench.backend.protocol import Candidate, Timed
+from workbench.backend.protocol import Candidate, Measures, Timed
 from workbench.compile import Compiled
 from workbench.plan import Earlier, Identity, Plan
 from workbench.record import Outcome, Phase, Record
@@ -28,7 +28,7 @@ class Finals:
     baselines against each other; at last the winner on data that the cache may hold."""
 
     def __init__(
-        self, plan: Plan, backend: Any, earlier: Earlier, screened: Sequence[Record]
+        self, plan: Plan, backend: Measures, earlier: Earlier, screened: Sequence[Record]
     ) -> None:
         self._plan, self._backend = plan, backend
         self._incumbent = earlier.incumbent

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import workbench
 from workbench import catalog, compare
-from workbench.backend.protocol import Backend, Problem
+from workbench.backend.protocol import Backend, Measures, Problem
 from workbench.bouts import Bout, Corner, Ring, opened_run, say_begin
 from workbench.contest import Opened, needs_gpu
 from workbench.events import EventLog
@@ -128,7 +128,7 @@ class Gate:
         say_begin(self.console, run, asked.threshold)
         folder = asked.out / run.id
         with EventLog(folder / "events.jsonl") as log:
-            ring = Ring(backend, store, run, log, asked.threshold)
+            ring = Ring(cast(Measures, backend), store, run, log, asked.threshold)
             try:
                 state = ring.hold_all(bouts, self._say)
             except BaseException:  # nothing more can be stored; show what there is

@@ -25,7 +25,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from workbench.environment import environment_id
 from workbench.events import BadLine, Event, RunFinished, RunState, read
 from workbench.record import Comparison, Failure, Outcome, Record, Run, dumps, loads
-from workbench.spec import brief
+from workbench.spec import brief, sizes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -662,7 +662,7 @@ def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
             row.at[:16].replace("T", " "),
             row.kernel,
             f"{row.impl} {brief(row.config)}" if row.config else row.impl,
-            " ".join(f"{axis}={extent}" for axis, extent in row.sizes.items()),
+            sizes_text(row.sizes, " "),
             row.dtype,
             row.device,
             row.phase or ("refused" if row.stage == "refused" else f"{row.stage} failed"),

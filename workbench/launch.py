@@ -17,7 +17,7 @@ from typing import Any
 from workbench import tuned
 from workbench.hardware import Device
 from workbench.inputs import torch_dtype
-from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, label
+from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, label, sizes_text
 from workbench.winners import LOOKED_UP, Entry, Tuned, TunedError
 
 LOGGER = logging.getLogger("workbench")
@@ -57,14 +57,14 @@ def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
         LOGGER.warning("%s: %s: the default; %s", impl.title, label(vars(default)), error)
         return default
     if entry is None:
-        asked = f"{tuned.sizes_text(sizes)} in {dtype} on {device.name}"
+        asked = f"{sizes_text(sizes)} in {dtype} on {device.name}"
         return _told(impl, default, f"the default; nothing tuned for {asked}")
     config, why_not = fitting(impl, entry, device.limits, sizes)
-    since = f"tuned {entry.at[:10]} on {device.name} for {tuned.sizes_text(entry.sizes)}"
+    since = f"tuned {entry.at[:10]} on {device.name} for {sizes_text(entry.sizes)}"
     if config is None:
         return _told(impl, default, f"the default; the one {since} is refused: {why_not}")
     if dict(entry.sizes) != dict(sizes):
-        since += f", the nearest to {tuned.sizes_text(sizes)}"
+        since += f", the nearest to {sizes_text(sizes)}"
     return _told(impl, config, since)
 
 

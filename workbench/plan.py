@@ -13,7 +13,7 @@ from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
 from workbench.compile import Compiled
 from workbench.hardware import Device
 from workbench.record import Case, Failure, Outcome, Phase, Record, Run, key_of
-from workbench.spec import ITEMSIZE, Impl, Knob, values
+from workbench.spec import ITEMSIZE, Impl, Knob, sizes_text, values
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _nothing(problem: Problem, refused: Sequence[Failure], knobs: Sequence[Knob]
         return f"{problem.kernel} declares no knob of the kind {words}; try the sweep `full`."
     reasons = [f.reason for f in refused]
     usual = max(set(reasons), key=reasons.count)
-    sizes = ",".join(f"{axis}={extent}" for axis, extent in problem.sizes.items())
+    sizes = sizes_text(problem.sizes)
     return (
         f"No config of {problem.kernel} can take {sizes} in {problem.dtype} on "
         f"{refused[0].case.device}: {usual}; name other sizes with --sizes."

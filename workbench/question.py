@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -15,7 +14,7 @@ from workbench.backend.protocol import Backend, Problem
 from workbench.plan import Plan
 from workbench.screen import Hunt
 from workbench.search import Budget, Strategy
-from workbench.spec import Impl, Spec
+from workbench.spec import Impl, Spec, sizes_text
 from workbench.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -103,11 +102,6 @@ def problems_of(asked: Question) -> tuple[list[Problem], list[Impl]]:
     return list(each.values()), impls or [i for i in spec.impls if i.backend == "triton"]
 
 
-def sizes_text(sizes: Mapping[str, int]) -> str:
-    """`M=4096,N=4096,K=4096`: as `--sizes` takes them."""
-    return ",".join(f"{k}={v}" for k, v in sizes.items())
-
-
 def hunt_of(asked: Question, started: float) -> Hunt | None:
     """What `--budget` and `--search` say; None where neither does. Raises SearchError."""
     if asked.budget is None and asked.search is None:
@@ -156,7 +150,7 @@ def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:
     """
     if text is None:
         return dict(spec.bench[0])
-    example = ",".join(f"{k}={v}" for k, v in spec.bench[0].items())
+    example = sizes_text(spec.bench[0])
     sizes: dict[str, int] = {}
     for part in text.split(","):
         axis, _, extent = (word.strip() for word in part.partition("="))

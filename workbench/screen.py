@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -106,7 +106,7 @@ class Screen:
                 self._leaders[record.resources.binary] = self._by_key[key]
                 self._finished[key] = Timed(record.timing, record.error, record.checked)
 
-    def _batch(self, known: Mapping[str, Outcome] = {}) -> list[Candidate]:
+    def _batch(self, known: Collection[str] = ()) -> list[Candidate]:
         """The next to compile: all of them, unless what is measured decides what comes next."""
         changes = self._hunt.strategy in (Strategy.MODEL, Strategy.TPE)
         size = BATCH * cpu_count() if changes else len(self._points)
@@ -240,5 +240,6 @@ def _point(candidate: Candidate, problem: Problem, device: Device) -> Point:
 
 
 def seconds_of(found: Timed) -> float:
+    """Of one call, measured or predicted."""
     t = found.timing
     return t.median_s if isinstance(t, Measured) else t.predicted_s

@@ -36,7 +36,6 @@ from workbench.question import (
     most_of,
     problems_of,
     repository_of,
-    sizes_text,
     sweep_named,
     undisturbed,
     writable,
@@ -44,7 +43,7 @@ from workbench.question import (
 from workbench.record import Failure, Measured, Outcome, Record, Run
 from workbench.report import write_page
 from workbench.screen import Compilation, Hunt
-from workbench.spec import Impl, Knob, label, values
+from workbench.spec import Impl, Knob, label, sizes_text, values
 from workbench.store import Store
 from workbench.sweep import Engine, Split, Sweep
 from workbench.terminal import Terminal
@@ -109,7 +108,7 @@ class Session:
         self, sweep: Sweep, problem: Problem, impls: list[Impl], backend: Backend, store: Store,
         hunt: Hunt | None,
     ) -> int:  # fmt: skip
-        self.outcomes, self.counts = [], Counter()
+        self.outcomes, self.counts, self.split = [], Counter(), Split()
         if self.tables:  # the first size's seconds count from the command's start
             self.started = time.monotonic()
         asked = self.question
@@ -230,8 +229,7 @@ class Session:
             return
         stamp = f"{problems[0].spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         file = self.question.out / f"portfolio-{stamp}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(asdict(found), indent=1) + "\n")
+        write_page(file, json.dumps(asdict(found), indent=1) + "\n")
         self.terminal.portfolio(found, file)
 
     def _dispatched(self, found: Compilation, run_: Run, store: Store) -> None:

@@ -235,6 +235,11 @@ class Impl:
         return {f.name: f.metadata["choices"] for f in fields(self.config)}
 
 
+def sizes_text(sizes: Sizes, separator: str = ",") -> str:
+    """`M=4096,N=4096,K=4096`: as `--sizes` takes them."""
+    return separator.join(f"{axis}={extent}" for axis, extent in sizes.items())
+
+
 def values(config: Any) -> dict[str, int]:
     """A config as plain data."""
     return {f.name: getattr(config, f.name) for f in fields(config)}

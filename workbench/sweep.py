@@ -6,8 +6,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import cast
 
-from workbench.backend.protocol import Backend, Candidate
+from workbench.backend.protocol import Backend, Candidate, Measures
 from workbench.finals import Finals, Step
 from workbench.plan import Earlier, Plan, Sweep
 from workbench.record import Outcome, Record
@@ -89,7 +90,8 @@ class Engine:
             yield found
         if not self._backend.predicts and (screened := self._screened()):
             old = self._old_finals()
-            yield from old or Finals(self._plan, self._backend, self._earlier, screened).outcomes()
+            measures = cast(Measures, self._backend)  # it does not predict
+            yield from old or Finals(self._plan, measures, self._earlier, screened).outcomes()
 
     def _screened(self) -> list[Record]:
         """Records of the screen, fastest first."""

@@ -9,10 +9,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog, tuned
-from workbench.backend.protocol import Backend, Candidate, Problem, Refusal, Timed
+from workbench.backend.protocol import Backend, Candidate, Measures, Problem, Refusal, Timed
 from workbench.bouts import opened_run
 from workbench.compile import Compiled
 from workbench.events import EventLog, RunState
@@ -24,14 +24,13 @@ from workbench.question import (
     backend_for,
     repository_of,
     sizes_of,
-    sizes_text,
     undisturbed,
     writable,
 )
 from workbench.record import Failure, Outcome, Phase, Record, Run
 from workbench.report import write_page
 from workbench.sides import Side, sides_of
-from workbench.spec import ITEMSIZE, Impl, Spec
+from workbench.spec import ITEMSIZE, Impl, Spec, sizes_text
 from workbench.store import Store
 
 if TYPE_CHECKING:
@@ -271,14 +270,15 @@ class Course:
     ) -> Iterator[Outcome]:
         if not ready:
             return
-        finals = self.backend.final(ready, [0.0] * len(ready))  # no estimate: it is made there
+        measures = cast(Measures, self.backend)
+        finals = measures.final(ready, [0.0] * len(ready))  # no estimate: it is made there
         right = []
         for candidate, found in zip(ready, finals, strict=True):
             outcome = self._outcome(candidate, found, "final", made)
             right += [] if isinstance(outcome, Failure) else [candidate]
             yield outcome
         for candidate in right:
-            found = self.backend.hot(candidate)
+            found = measures.hot(candidate)
             if isinstance(found, Timed):
                 yield self._outcome(candidate, found, "hot", made)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from workbench import catalog
 from workbench.answer import answer, config_key, on_one_footing, relevant, standing
 from workbench.record import Measured, Outcome, Predicted, Record, Run
-from workbench.spec import Impl, Sizes, Spec, brief
+from workbench.spec import Impl, Spec, brief, sizes_text
 from workbench.winners import Entry, Tuned, TunedError, changing, default_path, read, write
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Entry", "Tuned", "TunedError", "Wanted", "changing", "code", "default_path", "entries_of",
-    "export", "forget", "merge", "remember", "show_tuned", "sizes_text", "source_of", "use",
+    "export", "forget", "merge", "remember", "show_tuned", "source_of", "use",
 ]  # fmt: skip
 
 
@@ -144,11 +144,6 @@ def forget(entries: Sequence[Entry], path: Path) -> None:
 # For people
 
 
-def sizes_text(sizes: Sizes) -> str:
-    """`M=4096,N=4096`: as `--sizes` takes it."""
-    return ",".join(f"{axis}={extent}" for axis, extent in sizes.items())
-
-
 @dataclass(frozen=True)
 class Wanted:
     """What `workbench tuned` is asked: one thing to do, or none, with entries of these names."""
@@ -208,7 +203,7 @@ def show_tuned(entries: Sequence[Entry], console: Console) -> None:
     for heading in shown:
         table.add_column(heading, overflow="fold", no_wrap=heading in ("time", "date"))
     for e in entries:
-        sizes = sizes_text(e.sizes).replace(",", " ")  # a narrow column breaks at spaces
+        sizes = sizes_text(e.sizes, " ")  # a narrow column breaks at spaces
         cells = (f"{e.kernel}.{e.impl}", sizes, e.dtype, e.device, brief(e.config), _time(e),
                  e.at[:10], f"torch {e.torch}, triton {e.triton}")  # fmt: skip
         table.add_row(*map(Text, cells[: len(shown)]))

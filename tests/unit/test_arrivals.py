@@ -28,3 +28,22 @@ def test_an_error_comes_after_what_came_before_it():
     assert next(arrivals) == 1
     with pytest.raises(OSError, match="the pipe broke"):
         next(arrivals)
+
+
+def test_what_nobody_waits_for_any_more_is_closed():
+    closed, go = threading.Event(), threading.Event()
+
+    def source():
+        try:
+            yield 1
+            go.wait(10)
+            yield 2
+            yield 3
+        finally:
+            closed.set()
+
+    arrivals = iter(Arrivals(source()))
+    assert next(arrivals) == 1
+    arrivals.close()
+    go.set()
+    assert closed.wait(10)

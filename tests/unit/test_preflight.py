@@ -70,9 +70,10 @@ def test_a_second_run_waits_for_the_first_and_says_for_whom(another):
 
 
 def test_another_gpu_is_another_lock(another):
-    held(another("GPU-a"))
-    with gpu_lock("GPU-b", pytest.fail):
-        pass
+    first, entered = held(another("GPU-a")), False
+    with gpu_lock("GPU-b", pytest.fail, timeout_s=0):
+        entered = first.poll() is None
+    assert entered, "both are held at once"
 
 
 def test_the_lock_of_a_killed_process_is_free(another):

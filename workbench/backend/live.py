@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
@@ -96,7 +96,7 @@ class Live:
 
     def _compile(
         self, candidates: Sequence[Candidate]
-    ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
+    ) -> Generator[tuple[Candidate, Compiled | Refusal], None, None]:
         if self._compilers is None:
             self._compilers = compilers(self._problem.kernel)
         return compile_all(self._compilers, self._problem, candidates, self.device)

@@ -20,7 +20,6 @@ from workbench.spec import ITEMSIZE, Limits, Work, values
 from workbench.workers import Workers, cpu_count
 
 INTERPRET_TIMEOUT_S = 120.0
-NOTHING_TO_SETTLE = "a model gives the same answer every time: ask nothing else of this side"
 
 
 class Offline:
@@ -94,18 +93,6 @@ class Offline:
             return Refusal("measure", str(unknown))
         except Exception as error:  # from the kernel's own `work`: whoever waits must hear of it
             return Refusal("measure", f"no prediction: {first_sentence(error)}")
-
-    def race(self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int) -> Any:
-        raise NotImplementedError(NOTHING_TO_SETTLE)
-
-    def final(self, candidates: Sequence[Candidate], estimates: Sequence[float]) -> Any:
-        raise NotImplementedError(NOTHING_TO_SETTLE)
-
-    def hot(self, candidate: Candidate) -> Any:
-        raise NotImplementedError(NOTHING_TO_SETTLE)
-
-    def contest(self, left: Candidate, right: Candidate, asked: float) -> Any:
-        raise NotImplementedError(NOTHING_TO_SETTLE)
 
     def close(self) -> None:
         self._compilers.close()

@@ -7,7 +7,7 @@ rest of the way, in whichever process. The others stop and are given what the fi
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -91,7 +91,7 @@ def claimed(claims: Path, key: str, owner: str) -> bool:
 def compile_all(
     pool: Workers, problem: Problem, candidates: Sequence[Candidate], device: Device,
     timeout_s: float = COMPILE_TIMEOUT_S,
-) -> Iterator[tuple[Candidate, Compiled | Refusal]]:  # fmt: skip
+) -> Generator[tuple[Candidate, Compiled | Refusal], None, None]:  # fmt: skip
     """Compile in parallel, begun in the order given; answers in the order in which they come.
 
     A candidate that has the machine code of another comes after it, with the other's resources,

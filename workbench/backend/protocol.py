@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from workbench.compile import Compiled
 from workbench.hardware import Device
+from workbench.measure.protocol import Protocol as Rules
 from workbench.record import Case, Checked, Environment, Measured, Predicted, Stage, Verdict
 from workbench.spec import Impl, Sizes, Spec
 
@@ -82,6 +83,15 @@ class Backend(Protocol):
     ) -> Future[Timed | Refusal]:
         """Check and time one, now or in a process that does so meanwhile."""
 
+    def close(self) -> None:
+        """End all processes."""
+
+
+class Measures(Backend, Protocol):
+    """A side with a clock. A model gives the same answer every time: it has nothing to settle."""
+
+    rules: Rules
+
     def race(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
     ) -> list[Timed | Refusal]:
@@ -99,6 +109,3 @@ class Backend(Protocol):
         self, left: Candidate, right: Candidate, asked: float
     ) -> tuple[Timed | Refusal, Timed | Refusal, Verdict | None]:
         """Both sides against each other: is the right one slower by more than `asked`?"""
-
-    def close(self) -> None:
-        """End all processes."""

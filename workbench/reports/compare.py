@@ -15,6 +15,7 @@ from workbench.record import Comparison, Measured, Outcome, Ratio, Record, Run, 
 from workbench.report import render
 from workbench.reports import compare_figures as draw
 from workbench.reports.compare_figures import Sides, text_of, unit_of
+from workbench.spec import sizes_text
 
 ENGINES = ("compare", "gate")  # whose runs this page can draw
 
@@ -34,7 +35,7 @@ class Bout:
     def name(self) -> str:
         """`matmul tiles, M=4096 N=4096 K=4096, bf16`: what tells it from the run's others."""
         c = self.comparison
-        sizes = " ".join(f"{axis}={extent}" for axis, extent in c.sizes.items())
+        sizes = sizes_text(c.sizes, " ")
         impl = self.right.case.impl if self.right else ""
         return f"{c.kernel} {impl}, {sizes}, {c.dtype}"
 

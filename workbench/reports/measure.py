@@ -20,7 +20,7 @@ from workbench.reports.compare_figures import text_of, unit_of
 from workbench.reports.measure_figures import Share, shares
 from workbench.reports.sweep import _nearest_roof as nearest_roof
 from workbench.reports.sweep_figures import MARKS, Board
-from workbench.spec import brief
+from workbench.spec import brief, sizes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,9 +41,7 @@ class Group:
     def name(self) -> str:
         """`M=4096 N=4096, bf16`."""
         case = self.outcomes[0].case
-        return (
-            " ".join(f"{axis}={extent}" for axis, extent in case.sizes.items()) + f", {case.dtype}"
-        )
+        return sizes_text(case.sizes, " ") + f", {case.dtype}"
 
     @property
     def records(self) -> list[Record]:
