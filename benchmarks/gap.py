@@ -1,11 +1,11 @@
 """What passes between two kernels of a graph? Short kernels, one after the other in one process.
 
 Each line is one kernel's median per call; the same kernel comes up several times. Where all lines
-of a kernel agree, a graph has one state; docs/facts.md tells of an H200 where it had two, 0.35 us
-apart. `--nodes` bounds how many calls one graph holds, `--one` captures all graphs by one stream
-and from one pool of memory.
+of a kernel agree, a graph has one state. With `--torch`, torch captures the graphs and not the
+driver: then they have two on an H200 (docs/facts.md).
 
-    python benchmarks/gap.py --nodes 64 --one --out gap.json
+    python benchmarks/gap.py --out gap.json
+    python benchmarks/gap.py --torch --out gap_torch.json
 """
 
 from __future__ import annotations
@@ -20,24 +20,6 @@ RMS = ("rms_norm", "rows", {"M": 128, "N": 4096})
 SOFTMAX = ("softmax", "rows", {"M": 256, "N": 1024})
 EMPTY = ("copy", "blocks", {"N": 1})
 ORDER = (COPY, EMPTY, RMS, SOFTMAX, COPY, EMPTY, RMS, SOFTMAX, COPY)
-
-
-def restricted(nodes: int, one: bool) -> None:
-    """Bound the calls of a graph, and capture all of them alike, for this process."""
-    from workbench.measure import bench
-
-    if nodes:
-        bench.MOST_CALLS = nodes
-    if one:
-        made: list[Any] = []
-        real = bench.Graphs
-
-        def shared() -> Any:
-            if not made:
-                made.append(real())
-            return made[0]
-
-        bench.Graphs = shared
 
 
 def timed(kernel: str, impl: str, sizes: dict[str, int]) -> dict[str, Any]:
@@ -57,11 +39,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--nodes", type=int, default=0, help="most calls in a graph; 0: as usual")
-    parser.add_argument("--one", action="store_true", help="one stream and one pool for all graphs")
+    parser.add_argument("--torch", action="store_true", help="torch captures the graphs")
     parser.add_argument("--out", default="gap.json", help="JSON file to write")
     asked = parser.parse_args()
-    restricted(asked.nodes, asked.one)
+    if asked.torch:
+        from workbench.measure import bench, graphs
+
+        bench.graphs = graphs.TorchGraphs
     rows: list[dict[str, Any]] = []
     for kernel, impl, sizes in ORDER:
         name = f"{kernel} {'x'.join(map(str, sizes.values()))}"

@@ -8,6 +8,7 @@ from workbench import catalog, hardware, stats
 from workbench.measure import preflight, stream
 from workbench.measure.bench import Bench, Rotation
 from workbench.measure.clocks import Clocks, SensorClock
+from workbench.measure.graphs import NotCapturable, graphs
 from workbench.measure.probe import Probe, can_probe, sm_clock
 from workbench.measure.protocol import Protocol
 
@@ -108,6 +109,41 @@ def test_what_no_graph_can_hold_is_timed_by_the_host_and_the_next_graph_works():
     assert bench.timed(copying, bench.first_time(copying)).method == "graph"
 
 
+def test_a_call_that_breaks_off_leaves_the_stream_usable():
+    """And what it says is what went wrong, not that the capture failed."""
+    made = graphs()
+    with pytest.raises(NotCapturable, match="of its own"):
+        made.capture(1, breaks_off)
+    x = torch.zeros(4, device="cuda")
+    made.capture(3, lambda: x.add_(1)).replay()
+    assert x.tolist() == [3, 3, 3, 3]
+
+
+def breaks_off():
+    torch.ones(4, device="cuda")
+    raise RuntimeError("an error of its own")
+
+
+def test_what_a_graph_allocates_stays_its_own_after_its_maker_is_gone():
+    x, kept = torch.ones(1 << 16, device="cuda"), []
+    made = graphs()
+    graph = made.capture(2, lambda: kept.append(x * 2))
+    graph.replay()
+    del made
+    others = [torch.full((1 << 16,), -1.0, device="cuda") for _ in range(64)]
+    graph.replay()
+    stream.wait()
+    assert all(bool((y == 2).all()) for y in kept)
+    assert all(bool((y == -1).all()) for y in others)
+
+
+def test_the_tenth_graph_of_a_process_takes_as_long_as_the_first():
+    bench, rotation = copies(1 << 20)
+    timed = [bench.timed(rotation, bench.first_time(rotation)) for _ in range(10)]
+    first, last = (median_of(timed[i]) for i in (0, -1))
+    assert last == pytest.approx(first, rel=0.04), "a graph has two states: see docs/facts.md"
+
+
 def test_the_probe_agrees_with_the_driver_and_counts_whole_windows(clock):
     if not can_probe():
         pytest.skip("this GPU has not both counters")
@@ -120,8 +156,8 @@ def test_the_probe_agrees_with_the_driver_and_counts_whole_windows(clock):
     rotation.samples(50, timed.estimate_s)
     sensor.end()
     assert window.sm_mhz is not None and 100 < window.sm_mhz < 4000
-    if sensor.mhz() is not None:
-        assert window.sm_mhz == pytest.approx(sensor.mhz(), rel=0.25)
+    if (told := sensor.mhz()) is not None:
+        assert window.sm_mhz == pytest.approx(told, rel=0.25)
 
 
 def test_the_probe_tells_the_cycles_of_a_hold(clock):

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from workbench import stats
-from workbench.measure import stream
+from workbench.measure import graphs, stream
 from workbench.measure.bench import (
     FLUSHED_SETS,
     MOST_CALLS,
@@ -387,7 +387,7 @@ def test_a_call_that_no_graph_can_hold_is_timed_by_the_host(cuda):
 
     def capture(calls, call):
         call()
-        raise stream.NotCapturable("no graph can hold it: it asks the host")
+        raise graphs.NotCapturable("no graph can hold it: it asks the host")
 
     bench._graphs = SimpleNamespace(capture=capture)
     turning, _ = rotation(cuda, device_s=1e-5)

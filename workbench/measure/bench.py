@@ -21,14 +21,13 @@ from typing import Any, Literal
 
 from workbench import inputs, stats
 from workbench.measure.clocks import SmClock
+from workbench.measure.graphs import Graph, Graphs, NotCapturable, graphs
 from workbench.measure.mutated import Working
 from workbench.measure.protocol import Protocol
 from workbench.measure.rotation import Rotation
 from workbench.measure.rounds import Window, clean, stable
 from workbench.measure.stream import (
     Flush,
-    Graphs,
-    NotCapturable,
     Step,
     begin_samples,
     host_samples,
@@ -120,6 +119,7 @@ class Bench:
         try:
             timed = self._captured(rotation, calls, estimate_s)
         except NotCapturable:
+            self._graphs = None
             rotation.forget()  # outputs that were never written
             return Timed("host", rotation, 1, estimate_s, self.clock)
         # The first replay uploads the graph, so it may take longer than those that follow; where
@@ -132,7 +132,7 @@ class Bench:
         """Calls in a graph, as many as there is memory for what they change. Raises
         NotCapturable."""
         if self._graphs is None:
-            self._graphs = Graphs()
+            self._graphs = graphs()
         capture, copies, restores = self._graphs.capture, rotation.copies, None
         if copies is None:
             graph = capture(calls, rotation.call)
@@ -198,8 +198,8 @@ class Timed:
     calls: int
     estimate_s: float  # of one call
     clock: SmClock | None = None
-    graph: Any = None
-    restores: Any = None  # a graph of what the other one does beside the calls
+    graph: Graph | None = None
+    restores: Graph | None = None  # a graph of what the other one does beside the calls
 
     @property
     def sample_s(self) -> float:
@@ -233,16 +233,19 @@ class Timed:
         if self.graph is None:
             return begin_samples(self.rotation.step(self.estimate_s), count, clock).seconds
         if self.restores is not None:
-            return self._differences(count, clock)
-        rotation, device_s = self.rotation, self.estimate_s * self.calls
+            return self._differences(self.graph, self.restores, count, clock)
+        rotation, replay = self.rotation, self.graph.replay
+        device_s = self.estimate_s * self.calls
         before = rotation.flush if rotation.copies is None else rotation.turn_over
         host_s = Step.host_s + (rotation.copies.host_s if rotation.copies else 0.0)
-        all_ = begin_samples(Step(self.graph.replay, host_s, device_s, before), count, clock)
+        all_ = begin_samples(Step(replay, host_s, device_s, before), count, clock)
         return lambda: [s / self.calls for s in all_.seconds()]
 
-    def _differences(self, count: int, clock: SmClock | None) -> Callable[[], list[float]]:
+    def _differences(
+        self, whole: Graph, restores: Graph, count: int, clock: SmClock | None
+    ) -> Callable[[], list[float]]:
         """The graph and that of its restores alone in turn: a sample is what lies between."""
-        turns = cycle((self.graph.replay, self.restores.replay))
+        turns = cycle((whole.replay, restores.replay))
         device_s = self.rotation.copies.seconds * self.calls if self.rotation.copies else 0.0
         all_ = begin_samples(Step(lambda: next(turns)(), device_s=device_s), 2 * count, clock)
 

@@ -1,4 +1,4 @@
-"""What is put on the GPU's stream to time a call: a hold, a flush, events, a graph.
+"""What is put on the GPU's stream to time a call: a hold, a flush, events.
 
 Waits are for the stream alone, never for the whole device: on ROCm that costs several times more.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import cycle, pairwise
@@ -20,10 +19,6 @@ from workbench.measure.clocks import SmClock
 LONGEST_HOLD_S = 0.02
 AHEAD = 256  # samples between two waits: the queue of a CUDA stream holds about 1000 launches
 HOLD_TRIAL = 200_000  # cycles: 0.1 ms at 2 GHz
-
-
-class NotCapturable(Exception):
-    """A call that no graph can hold: it waits for the GPU, or does what a capture forbids."""
 
 
 @dataclass(frozen=True)
@@ -234,34 +229,3 @@ class Flush:
     def __call__(self) -> None:
         self._junk.mul_(-1.0)
         torch.sum(self._junk, dim=0, out=self._sum)
-
-
-class Graphs:
-    """Captures graphs. They share one pool of memory and one stream: `torch.cuda.graph` waits
-    for the device and gives all cached memory back to the driver before each capture."""
-
-    def __init__(self) -> None:
-        self._stream = torch.cuda.Stream()
-        self._pool = torch.cuda.graph_pool_handle()
-        # a pool ends with its last graph, and this one stays
-        self._anchor = self.capture(1, lambda: torch.zeros(1, device="cuda"))
-
-    def capture(self, calls: int, call: Callable[[], Any]) -> Any:
-        """A graph of `calls` calls. Raises NotCapturable."""
-        graph = torch.cuda.CUDAGraph()
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                for _ in range(calls):
-                    call()
-            except Exception as error:
-                with suppress(RuntimeError):  # says again that the capture failed
-                    graph.capture_end()
-                raise NotCapturable(f"no graph can hold it: {error}") from error
-            try:
-                graph.capture_end()
-            except RuntimeError as error:
-                raise NotCapturable(f"no graph can hold it: {error}") from error
-        torch.cuda.current_stream().wait_stream(self._stream)
-        return graph
