@@ -223,6 +223,8 @@ def _spec_in(module: ModuleType, kernel: str) -> Spec:
                 raise CatalogError(
                     f"{kernel}: the {part} sizes {dict(sizes)} lack {', '.join(missing)}; {see}."
                 )
+            if why := spec.refuse(sizes):
+                raise CatalogError(f"{kernel}: the {part} sizes {dict(sizes)}: {why}; {see}.")
     return spec
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from workbench import tuned
 from workbench.hardware import Device
 from workbench.inputs import torch_dtype
-from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, label, sizes_text
+from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, label, sizes_text, solved
 from workbench.winners import LOOKED_UP, Entry, Tuned, TunedError
 
 LOGGER = logging.getLogger("workbench")
@@ -86,14 +86,19 @@ def sizes_of(spec: Spec, inputs: Sequence[Any]) -> dict[str, int] | None:
     they contradict the Spec, or where an axis is in no input."""
     if len(inputs) != len(spec.inputs):
         return None
-    sizes: dict[str, int] = {}
+    found: list[tuple[str, int]] = []
     for tensor, x in zip(spec.inputs.values(), inputs, strict=True):
         axes = tensor.axes.split()
         if len(axes) != len(x.shape):
             return None
-        for axis, extent in zip(axes, map(int, x.shape), strict=True):
-            if (int(axis) if axis.isdigit() else sizes.setdefault(axis, extent)) != extent:
+        found += zip(axes, map(int, x.shape), strict=True)
+    sizes: dict[str, int] = {}
+    for _ in range(2):  # an axis may be a product whose factors later inputs tell
+        for axis, extent in found:
+            told = solved(axis, extent, sizes)
+            if told is None:
                 return None
+            sizes |= told
     if sizes.keys() != set(spec.axes):
         return None
     return {axis: sizes[axis] for axis in (spec.bench[0] if spec.bench else spec.axes)}

@@ -163,6 +163,8 @@ def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:
         sizes[axis] = int(extent[:40])  # forty digits are more than any device holds
     if missing := [axis for axis in spec.axes if axis not in sizes]:
         raise SessionError(f"--sizes {text} lacks {', '.join(missing)}; write --sizes {example}.")
+    if why := spec.refuse(sizes):
+        raise SessionError(f"{why}; write --sizes {example}.")
     if spec.bytes(sizes, "fp32") * 3 > 1 << 42:
         raise SessionError(f"--sizes {text} needs terabytes, which no device holds; name smaller.")
     return sizes

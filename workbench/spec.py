@@ -8,8 +8,10 @@ declares a field (`tile`, `threads`, `stages`, `among`) is the word that a sweep
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from fractions import Fraction
 from typing import Any, Literal
 
 Backend = Literal["triton", "metal", "torch"]
@@ -48,8 +50,11 @@ TOLERANCE: Mapping[str, Tolerance] = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output: its axis names (`"M K"`), its dtype where that is not the one under
-    test, and who makes it where standard normal values will not do.
+    """An input or output: its axes (`"M K"`), its dtype where that is not the one under test, and
+    who makes it where standard normal values will not do.
+
+    An axis is a name, a number, or both joined by `*` and `/`, worked out from left to right:
+    `"B S Hkv*G D"`, `"N K/256*144"`.
 
     `make(shape, dtype, device, generator)` gets torch objects and returns a torch tensor.
     """
@@ -59,8 +64,31 @@ class Tensor:
     make: Callable[..., Any] | None = None
 
     def shape(self, sizes: Sizes) -> tuple[int, ...]:
-        """Extents at these sizes; an axis written as a number is that number."""
-        return tuple(int(axis) if axis.isdigit() else sizes[axis] for axis in self.axes.split())
+        """Extents at these sizes. Raises ValueError where one is no whole number."""
+        return tuple(_whole(axis, sizes) for axis in self.axes.split())
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What an axis may be, where not every number will do: one of a few, or a multiple."""
+
+    among: tuple[int, ...] = ()
+    multiple: int = 1
+
+    def refuse(self, axis: str, extent: int) -> str | None:
+        """Why the axis cannot be that long, in a sentence; None when it can."""
+        if self.among and extent not in self.among:
+            return f"{axis} is one of {', '.join(map(str, self.among))}, not {extent}"
+        if extent % self.multiple:
+            return f"{axis} is a multiple of {self.multiple}, which {extent} is not"
+        return None
+
+    def near(self, extent: int) -> int:
+        """The least that it may be from there on, or else the most."""
+        fit = [e for e in self.among if not e % self.multiple]
+        if not fit:
+            return extent + -extent % self.multiple
+        return min((e for e in fit if e >= extent), default=max(fit))
 
 
 @dataclass(frozen=True)
@@ -110,14 +138,27 @@ class Spec:
     check: Sequence[Sizes]  # small and ragged: correctness, also interpreted on a CPU
     bench: Sequence[Sizes]  # real: timing
     tolerance: Mapping[str, Tolerance] = field(default_factory=lambda: TOLERANCE)
+    extents: Mapping[str, Extent] = field(default_factory=dict)  # of axes that are not free
     impls: list[Impl] = field(default_factory=list, compare=False, repr=False)
 
     @property
     def axes(self) -> tuple[str, ...]:
         """Axis names in the order of their first appearance, inputs before outputs."""
         tensors = (*self.inputs.values(), *self.outputs.values())
-        names = (axis for t in tensors for axis in t.axes.split() if not axis.isdigit())
+        names = (name for t in tensors for name in re.findall(r"[A-Za-z_]\w*", t.axes))
         return tuple(dict.fromkeys(names))
+
+    def refuse(self, sizes: Sizes) -> str | None:
+        """Why there is no such problem, in a sentence; None when there is."""
+        for axis, extent in self.extents.items():
+            if why := extent.refuse(axis, sizes[axis]):
+                return f"{self.name}: {why}"
+        return None
+
+    def near(self, sizes: Sizes) -> dict[str, int]:
+        """The nearest sizes that there can be, mostly larger ones."""
+        free = Extent()
+        return {axis: self.extents.get(axis, free).near(n) for axis, n in sizes.items()}
 
     def bytes(self, sizes: Sizes, dtype: str) -> int:
         """Least bytes that must move: every input read once, every output written once."""
@@ -266,6 +307,41 @@ def brief(config: Mapping[str, int]) -> str:
     for long, short in words.items():
         text = text.replace(long, short)
     return text
+
+
+_JOINED = re.compile(r"([*/])?(\w+)")
+
+
+def _whole(axis: str, sizes: Sizes) -> int:
+    value = Fraction(1)
+    for sign, part in _JOINED.findall(axis):
+        factor = int(part) if part.isdigit() else sizes[part]
+        value = value / factor if sign == "/" else value * factor
+    if value.denominator != 1:
+        raise ValueError(f"{axis} is no whole number at {sizes_text(sizes)}")
+    return int(value)
+
+
+def solved(axis: str, extent: int, sizes: Sizes) -> dict[str, int] | None:
+    """What an axis of this extent tells beyond the known sizes: the one that it names, or nothing
+    where it names several unknown ones. None where it contradicts them."""
+    unknown = {part for _, part in _JOINED.findall(axis) if not part.isdigit()} - sizes.keys()
+    if not unknown:
+        try:
+            return {} if _whole(axis, sizes) == extent else None
+        except ValueError:
+            return None
+    if len(unknown) > 1:
+        return {}
+    value = Fraction(extent)
+    for sign, part in _JOINED.findall(axis):
+        if part in unknown:
+            if sign == "/":
+                return {}
+            continue
+        factor = int(part) if part.isdigit() else sizes[part]
+        value = value * factor if sign == "/" else value / factor
+    return {unknown.pop(): int(value)} if value.denominator == 1 else None
 
 
 # Knobs: the word that declares a config field is the word that a sweep varies.

@@ -1,7 +1,7 @@
 """Specs, Impls, knobs and labels: the plain values that everything else is built on."""
 
 import itertools
-from dataclasses import FrozenInstanceError, dataclass, fields
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
 
 import pytest
 from hypothesis import given
@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from workbench.spec import (
     ITEMSIZE,
+    Extent,
     Limits,
     NoKnobs,
     Spec,
     Tensor,
     among,
     label,
+    solved,
     stages,
     threads,
     tile,
@@ -69,6 +71,39 @@ def test_shape_takes_numbers_and_names():
     assert Tensor("M 3 N").shape({"M": 5, "N": 7}) == (5, 3, 7)
     with pytest.raises(KeyError):
         Tensor("M N").shape({"M": 5})
+
+
+def test_an_axis_may_be_worked_out_from_left_to_right():
+    q = Tensor("B Hkv*G K/256*144")
+    assert q.shape({"B": 2, "Hkv": 8, "G": 4, "K": 512}) == (2, 32, 288)
+    with pytest.raises(ValueError, match=r"K/256\*144 is no whole number at B=2,Hkv=8,G=4,K=500"):
+        q.shape({"B": 2, "Hkv": 8, "G": 4, "K": 500})
+
+
+@given(st.integers(1, 99), st.integers(1, 99))
+def test_an_axis_tells_the_one_size_it_names(Hkv, G):
+    sizes = {"Hkv": Hkv, "G": G}
+    (extent,) = Tensor("Hkv*G").shape(sizes)
+    assert solved("Hkv*G", extent, {}) == {}
+    assert solved("Hkv*G", extent, {"Hkv": Hkv}) == {"G": G}
+    assert solved("Hkv*G", extent, sizes) == {}
+    assert solved("Hkv*G", extent + 1, sizes) is None
+    assert solved("G/256*144", 144 * G, {}) == {"G": 256 * G}
+
+
+@given(st.integers(1, 999), st.sampled_from([Extent(), Extent(multiple=64), Extent((64, 72))]))
+def test_the_nearest_extent_is_one_that_can_be(extent, rule):
+    near = rule.near(extent)
+    assert rule.refuse("D", near) is None
+    assert near >= extent or near == max(rule.among)
+    assert (rule.refuse("D", extent) is None) == (near == extent)
+
+
+def test_sizes_that_cannot_be_are_refused_in_a_sentence():
+    spec = replace(a_spec(), extents={"K": Extent(multiple=256)})
+    assert spec.refuse({"M": 1, "N": 1, "K": 512}) is None
+    assert "K is a multiple of 256, which 300 is not" in spec.refuse({"M": 1, "N": 1, "K": 300})
+    assert spec.near({"M": 3, "N": 1, "K": 300}) == {"M": 3, "N": 1, "K": 512}
 
 
 def test_every_spec_has_its_own_impls():
