@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from workbench import hardware, tuned
@@ -187,6 +188,7 @@ class Session:
         try:
             for found in engine.outcomes():
                 if isinstance(found, Step):
+                    Thread(target=_ready, daemon=True).start()  # the final leaves us idle
                     self.split.table(self.counts, self.started)
                     self.terminal.step(found)
                 elif isinstance(found, Compilation):
@@ -275,6 +277,14 @@ class Session:
         written = self._page(begun, folder)
         said = sentence(answer(begun, self.outcomes))
         self.terminal.conclude(said, self.counts, self.split, written, events)
+
+
+def _ready() -> None:
+    """Import what the page is made with, which takes most of a second, before it is asked for."""
+    import jinja2  # noqa: F401
+    import matplotlib.backends.backend_svg  # noqa: F401
+
+    import workbench.reports.sweep  # noqa: F401
 
 
 def _kind(found: Outcome) -> str:
