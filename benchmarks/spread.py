@@ -172,6 +172,7 @@ def main() -> None:
         once(**json.loads(asked.task[1]))
         return
     runs: list[dict[str, Any]] = []
+    lost: list[str] = []  # why a process gave nothing
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
 
@@ -194,10 +195,14 @@ def main() -> None:
                 told(number, found, ended)
                 if found:
                     runs.append({**found, "wall_s": ended.wall_s})
-                    save(asked.out, {"final_s": asked.final_s, "runs": runs})
+                else:
+                    lost.append(ended.why)
+                save(asked.out, {"final_s": asked.final_s, "runs": runs, "lost": lost})
     heads = ["case", "n", "median us", *(f"{clock} %" for clock in CLOCKS), "unstable"]
     show(heads, rows_of(runs))
     cut = "" if asked.final_s is None else f"; a final was cut at {asked.final_s} s"
+    for why in lost:
+        print(f"a process gave nothing: {why}")
     print(f"%: largest median over the least of n fresh processes, less one{cut}")
 
 

@@ -25,6 +25,7 @@ from workbench.question import SessionError, backend_for, undisturbed, writable
 from workbench.record import Run
 from workbench.report import write_page
 from workbench.sides import Side, SideError
+from workbench.spec import ITEMSIZE, Impl, Limits, sizes_text
 from workbench.store import Store
 from workbench.worktree import WORKING, Repository, Worktrees
 
@@ -55,6 +56,12 @@ class Question:
             words += ["--kernel", kernel]
         words += ["--dtype", self.dtype, "--threshold", f"{self.threshold:g}"]
         return shlex.join(words + (["--json", str(self.summary)] if self.summary else []))
+
+
+def refusal(impl: Impl, problem: Problem, limits: Limits) -> str | None:
+    """Why the default config cannot run at these sizes; None when it can."""
+    config = impl.default(limits, problem.dtype)
+    return impl.refuse(config, limits, itemsize=ITEMSIZE[problem.dtype], **problem.sizes)
 
 
 @dataclass(frozen=True)
@@ -167,6 +174,11 @@ class Gate:
                 then = catalog.version_of(trees.at(baseline) / trees.repository.within(file))
                 if impl.name not in [i.name for i in then.impls]:
                     self._leave(impl.title, f"new since {baseline}")
+                    continue
+                both = (impl, catalog.impl_of(then, impl.name))
+                whys = [refusal(i, problem, backend.device.limits) for i in both]
+                if all(whys):  # it never ran there, so nothing can have become slower
+                    self._leave(f"{impl.title} at {sizes_text(problem.sizes)}", str(whys[0]))
                     continue
                 sides = Side(impl.name, {}, baseline), Side(impl.name, {}, WORKING)
                 yield corner.bout(sides, file)

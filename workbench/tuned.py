@@ -244,3 +244,9 @@ def _pasted(title: str, configs: Mapping[str, Sequence[str]]) -> str:
     for config, said in configs.items():
         lines += [*(f"    # {each}" for each in said), f"    {config},"]
     return "\n".join([*lines, "]"])
+
+
+if __name__ == "__main__":  # this copy is `__main__`; the real module is imported by the CLI
+    from workbench.cli import main
+
+    raise SystemExit(main(["tuned", *sys.argv[1:]]))

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 from nullside import Asked
 from synthetic import softmax
 
@@ -183,6 +184,8 @@ def test_new_kernel_says_what_to_try(tmp_path, capsys, monkeypatch):
 
 # As programs
 
+COMMANDS = [name for name in typer.main.get_command(cli.app).commands if "-" not in name]
+
 
 def program(*arguments, cwd=ROOT):
     return subprocess.run(
@@ -197,7 +200,7 @@ def test_the_version_is_the_packages():
     assert program("workbench.cli", "--version").stdout == f"workbench {__version__}\n"
 
 
-@pytest.mark.parametrize("name", ["sweep", "history", "report", "doctor"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_module_is_its_command(name):
     done = program(f"workbench.{name}", "--help")
     assert done.returncode == 0 and f"workbench {name}" in done.stdout, done.stderr

@@ -318,6 +318,14 @@ def test_the_gate_takes_every_impl_and_size_and_the_worst_code(place, tmp_path):
     assert {e.engine for e in place.events() if hasattr(e, "engine")} == {"gate"}
 
 
+def test_a_size_that_both_sides_refuse_fails_no_gate(place):
+    wider = place.kernel.read_text().replace('bench=[{"N": 1024}]', 'bench=[{"N": 1024}, {"N": 7}]')
+    place.kernel.write_text(wider)
+    assert place.gate("HEAD", kernels=(str(place.kernel),)) == 0
+    assert "toy.blocks at N=7: N must be a multiple of 16" in place.said()
+    assert len(place.comparisons()) == 1
+
+
 def test_by_default_the_gate_takes_what_changed(place, monkeypatch):
     monkeypatch.chdir(place.folder)
     assert place.gate("HEAD") == 0 and "no kernel's file has changed" in place.said()
