@@ -24,7 +24,7 @@ def test_a_protocol_is_named_by_all_its_parameters():
     for field in fields(Protocol):
         ids.add(replace(Protocol(), **{field.name: getattr(Protocol(), field.name) * 2}).id)
     assert len(ids) == len(fields(Protocol)) + 1
-    assert Protocol().id == Protocol().id and Protocol().id.startswith("p2-")
+    assert Protocol().id == Protocol().id and Protocol().id.startswith("p3-")
 
 
 def test_no_call_can_beat_bytes_over_bandwidth_or_flops_over_peak():

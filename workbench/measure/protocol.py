@@ -58,5 +58,5 @@ class Protocol:
 
     @property
     def id(self) -> str:
-        """Short hash that names this protocol: `p2-3f2a91`."""
-        return "p2-" + hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:6]
+        """Short hash that names this protocol: `p3-3f2a91`."""
+        return "p3-" + hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:6]
