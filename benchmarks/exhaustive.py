@@ -127,7 +127,7 @@ def main():
             tables.append(table(args.kernel, sizes, args.dtype, device, pool, gpu, args.seconds))
             show(args.kernel, tables[-1], time.time() - started)
             with open(args.out, "w") as file:
-                json.dump({"device": device.name, "tables": tables}, file)
+                json.dump({"kernel": args.kernel, "device": device.name, "tables": tables}, file)
 
 
 if __name__ == "__main__":

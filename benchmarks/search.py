@@ -106,11 +106,22 @@ def row_of(kernel: str, sizes: str, row: dict[str, str]) -> Row:
 @cache
 def tables() -> dict[Table, list[Row]]:
     found = defaultdict(list)
-    with gzip.open(DATA / "h200_bf16_2026-11-21.csv.gz", "rt") as file:
-        for row in csv.DictReader(file):
-            key = row["kernel"], row["sizes"]
-            found[key].append(row_of(*key, row))
+    for path in sorted(DATA.glob("h200_bf16_*.csv.gz")):
+        with gzip.open(path, "rt") as file:
+            for row in csv.DictReader(file):
+                key = row["kernel"], row["sizes"]
+                found[key].append(row_of(*key, row))
     return dict(found)
+
+
+@cache
+def fresh() -> frozenset[Table]:
+    """Tables that neither the model's constants nor the search's have seen."""
+    found = set()
+    for path in DATA.glob("h200_bf16_fresh_*.csv.gz"):
+        with gzip.open(path, "rt") as file:
+            found |= {(row["kernel"], row["sizes"]) for row in csv.DictReader(file)}
+    return frozenset(found)
 
 
 def budgets(rows: Sequence[Row], fractions: Sequence[float] = FRACTIONS) -> list[int]:
@@ -190,7 +201,8 @@ def replayed(strategy: Strategy, shown: Shown, seeds: Sequence[int] = SEEDS) -> 
     return [
         {
             "kernel": kernel, "sizes": sizes, "strategy": strategy.value, "shown": shown.value,
-            "fitted": sizes not in NOT_FITTED, "configs": len(rows),
+            "fitted": sizes not in NOT_FITTED and (kernel, sizes) not in fresh(),
+            "fresh": (kernel, sizes) in fresh(), "configs": len(rows),
             "binaries": len({r.binary for r in rows}), "budgets": (at := budgets(rows)),
             "regrets": [Replay(rows, strategy, shown, seed).regrets(at) for seed in seeds],
         }
@@ -211,12 +223,14 @@ def show(entries: Sequence[dict]) -> None:
     heads = "  |".join(f"{f'{f:.0%}: in 1%, p90, worst':>22}" for f in FRACTIONS)
     print(f"\n{first['strategy']}, predictions {first['shown']}\n{'':36}{heads}")
     for e in entries:
-        mark = "" if e["fitted"] else " *"
+        mark = " **" if e["fresh"] else "" if e["fitted"] else " *"
         print(line(f"{e['kernel']} {e['sizes']}{mark}", e["regrets"]))
     print(line("all", [r for e in entries for r in e["regrets"]]))
     print(
         line("* model not fitted to", [r for e in entries if not e["fitted"] for r in e["regrets"]])
     )
+    if unseen := [r for e in entries if e["fresh"] for r in e["regrets"]]:
+        print(line("** seen by nobody before", unseen))
 
 
 def main() -> None:

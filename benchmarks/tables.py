@@ -1,0 +1,56 @@
+"""Tables of `exhaustive.py` as one file of comma-separated values, for `benchmarks/data/`.
+
+python benchmarks/tables.py data/h200_bf16_fresh_2026-11-21.csv.gz MATMUL.json SWIGLU.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+RESOURCES = (
+    "registers", "spill_bytes", "shared_bytes", "threads", "blocks_per_core", "programs",
+    "load_bits",
+)  # fmt: skip
+HEADS = (
+    "kernel", "sizes", "dtype", "impl", "config", *RESOURCES, "copy_engine", "matrix_unit",
+    "binary", "median_us",
+)  # fmt: skip
+
+
+def rows_of(found: Mapping[str, Any]) -> Iterator[list[Any]]:
+    """One line a config that was timed."""
+    for table in found["tables"]:
+        sizes = " ".join(f"{axis}={n}" for axis, n in table["sizes"].items())
+        for row in table["rows"]:
+            if not row.get("median_s"):
+                continue
+            made, config = row["resources"], " ".join(f"{k}={v}" for k, v in row["config"].items())
+            yield [
+                found["kernel"], sizes, table["dtype"], row["impl"], config,
+                *(made[name] for name in RESOURCES), int(made["copy_engine"]),
+                made["matrix_unit"] or "", made["binary"][:8], f"{row['median_s'] * 1e6:.3f}",
+            ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("tables", nargs="+", type=Path)
+    asked = parser.parse_args()
+    with gzip.open(asked.out, "wt", newline="") as file:
+        lines = csv.writer(file)
+        lines.writerow(HEADS)
+        for path in asked.tables:
+            lines.writerows(rows_of(json.loads(path.read_text())))
+
+
+if __name__ == "__main__":
+    main()
