@@ -103,9 +103,10 @@ def dtypes_of(impl: Impl, limits: Limits) -> list[str]:
     ]
 
 
-def turn(impl: Impl, choices: Sequence[Any], step: int = 0) -> Any:
-    """One of several, another one for another Impl, and the same one in every run."""
-    return choices[(random.Random(impl.title).randrange(1 << 16) + step) % len(choices)]
+def turn(of: Impl | Spec, choices: Sequence[Any], step: int = 0) -> Any:
+    """One of several, another one for another Impl or Spec, and the same one in every run."""
+    name = of.title if isinstance(of, Impl) else of.name
+    return choices[(random.Random(name).randrange(1 << 16) + step) % len(choices)]
 
 
 # Configs

@@ -17,7 +17,7 @@ from workbench.workers import Workers
 
 TARGETS = ("h200", "mi300x")
 LATER = {"h200": ("llir", "ptx", "cubin"), "mi300x": ("llir", "amdgcn", "hsaco")}
-MOST = 12  # configs of one space that are compiled
+MOST = 8  # configs of one space that are compiled
 # Of each kind one: streaming, rows in registers, a loop, a product, descriptors, several launches.
 KINDS = (
     "copy.blocks", "softmax.rows", "rms_norm.looped", "matmul.tiles", "matmul.persistent",

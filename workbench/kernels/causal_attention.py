@@ -120,7 +120,7 @@ def _place(at, S, HEADS, BLOCK_M: tl.constexpr, GROUP: tl.constexpr):
 def _tiles(
     q_ptr, k_ptr, v_ptr, o_ptr, S, HEADS, H, G, scale,
     q_b, q_s, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d,
-    D: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
     EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
@@ -129,53 +129,38 @@ def _tiles(
     q_ptr += b * q_b + h.to(tl.int64) * q_h + m0.to(tl.int64) * q_s
     k_ptr += b * k_b + (h // G).to(tl.int64) * k_h
     v_ptr += b * v_b + (h // G).to(tl.int64) * v_h
-    m, n, d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, MAIN)
-    TAIL: tl.constexpr = REST if REST > 0 else 16
-    e = MAIN + tl.arange(0, TAIL)
-    CUT: tl.constexpr = MAIN + REST > D
+    m, n, d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, WIDTH)
+    CUT: tl.constexpr = WIDTH > D  # columns of zeros: tl.dot takes powers of two
     if WIDE:  # offsets within a block of rows may exceed 2^31
-        m, n, d, e = m.to(tl.int64), n.to(tl.int64), d.to(tl.int64), e.to(tl.int64)
-    q = _load(q_ptr, m, d, q_s, q_d, S - m0, D, EVEN_M, False)
-    q_rest = _load(q_ptr, m, e, q_s, q_d, S - m0, D, EVEN_M, CUT) if REST else q
-    acc = tl.zeros((BLOCK_M, MAIN), tl.float32)
-    rest = tl.zeros((BLOCK_M, TAIL), tl.float32)
+        m, n, d = m.to(tl.int64), n.to(tl.int64), d.to(tl.int64)
+    q = _load(q_ptr, m, d, q_s, q_d, S - m0, D, EVEN_M, CUT)
+    acc = tl.zeros((BLOCK_M, WIDTH), tl.float32)
     high = tl.full((BLOCK_M,), -float("inf"), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
     whole = m0 // BLOCK_N * BLOCK_N  # keys that every query of the block sees
     for _ in range(0, whole, BLOCK_N):
-        k = _load(k_ptr, n, d, k_t, k_d, S, D, True, False)
-        k_rest = _load(k_ptr, n, e, k_t, k_d, S, D, True, CUT) if REST else k
+        k = _load(k_ptr, n, d, k_t, k_d, S, D, True, CUT)
         p, keep, high, total = _weigh(
-            high, total, q, q_rest, k, k_rest, None, scale, False, REST > 0, UPCAST,
+            high, total, q, q, k, k, None, scale, False, False, UPCAST,
         )  # fmt: skip
-        v = _load(v_ptr, n, d, v_t, v_d, S, D, True, False)
+        v = _load(v_ptr, n, d, v_t, v_d, S, D, True, CUT)
         acc = _add(acc, p, keep, v, UPCAST)
-        if REST:
-            v_rest = _load(v_ptr, n, e, v_t, v_d, S, D, True, CUT)
-            rest = _add(rest, p, keep, v_rest, UPCAST)
         k_ptr += tl.full((), BLOCK_N, tl.int64) * k_t
         v_ptr += tl.full((), BLOCK_N, tl.int64) * v_t
     for n0 in range(whole, min(m0 + BLOCK_M, S), BLOCK_N):
-        k = _load(k_ptr, n, d, k_t, k_d, S - n0, D, EVEN_N, False)
-        k_rest = _load(k_ptr, n, e, k_t, k_d, S - n0, D, EVEN_N, CUT) if REST else k
+        k = _load(k_ptr, n, d, k_t, k_d, S - n0, D, EVEN_N, CUT)
         unseen = n[None, :] - m[:, None] > m0 - n0
         p, keep, high, total = _weigh(
-            high, total, q, q_rest, k, k_rest, unseen, scale, True, REST > 0, UPCAST,
+            high, total, q, q, k, k, unseen, scale, True, False, UPCAST,
         )  # fmt: skip
-        v = _load(v_ptr, n, d, v_t, v_d, S - n0, D, EVEN_N, False)
+        v = _load(v_ptr, n, d, v_t, v_d, S - n0, D, EVEN_N, CUT)
         acc = _add(acc, p, keep, v, UPCAST)
-        if REST:
-            v_rest = _load(v_ptr, n, e, v_t, v_d, S - n0, D, EVEN_N, CUT)
-            rest = _add(rest, p, keep, v_rest, UPCAST)
         k_ptr += tl.full((), BLOCK_N, tl.int64) * k_t
         v_ptr += tl.full((), BLOCK_N, tl.int64) * v_t
     o_ptr += ((b * S + m0) * H + h) * D
     o_ptrs = o_ptr + m.to(tl.int64)[:, None] * H * D
     y = (acc / total[:, None]).to(o_ptr.dtype.element_ty)
-    tl.store(o_ptrs + d[None, :], y, m[:, None] < S - m0)
-    if REST:
-        y = (rest / total[:, None]).to(o_ptr.dtype.element_ty)
-        tl.store(o_ptrs + e[None, :], y, (m[:, None] < S - m0) & (e[None, :] < D))
+    tl.store(o_ptrs + d[None, :], y, (m[:, None] < S - m0) & (d[None, :] < D))
 
 
 @triton.jit
@@ -323,7 +308,7 @@ def unfit(config, limits, itemsize, D, blocks_of_queries=1):
 
 
 def refuse_tiles(config, limits, *, itemsize, B, S, Hkv, G, D):
-    return unfit(config, limits, itemsize, D)
+    return unfit(config, limits, itemsize, 1 << (D - 1).bit_length())  # padded
 
 
 def refuse_descriptors(config, limits, *, itemsize, B, S, Hkv, G, D):
@@ -343,6 +328,8 @@ def unfit_descriptors(config, limits, itemsize, D, blocks_of_queries):
 
 
 def refuse_persistent(config, limits, *, itemsize, B, S, Hkv, G, D):
+    if S == 1:  # with nothing to loop over Triton 3.6 cannot specialise the loop
+        return "a single query is one block, which has no next one to load for"
     if limits.arch != "sm_90":
         return "only on Hopper can a warp group load for the next block while others compute"
     if D & (D - 1):
@@ -378,13 +365,13 @@ def tiles(q, k, v, *, config):
     """One program for block_m queries of a head, pointers into k and v: takes any strides."""
     (B, S, H, D), Hkv = q.shape, k.shape[2]
     o = q.new_empty(B, S, H, D)
-    main, rest = split(D)
+    width = triton.next_power_of_2(D)
     BM, BN = config.block_m, config.block_n
-    spans = [max(BM, BN) * x.stride(1) + (main + rest) * x.stride(3) for x in (q, k, v)]
+    spans = [max(BM, BN) * x.stride(1) + width * x.stride(3) for x in (q, k, v)]
     _tiles[(triton.cdiv(S, BM) * B * H,)](
         q, k, v, o, S, B * H, H, H // Hkv, LOG2E * D**-0.5,
         *q.stride(), *k.stride(), *v.stride(),
-        D=D, MAIN=main, REST=rest, BLOCK_M=BM, BLOCK_N=BN, GROUP=config.group,
+        D=D, WIDTH=width, BLOCK_M=BM, BLOCK_N=BN, GROUP=config.group,
         EVEN_M=S % BM == 0, EVEN_N=S % BN == 0, WIDE=max(spans) >= 2**31,
         UPCAST=INTERPRETED and q.dtype == torch.bfloat16,
         num_warps=config.num_warps, num_stages=config.num_stages,

@@ -191,7 +191,7 @@ class Persistent:
     num_stages: int = stages(2, 4, default=3)
 
 
-def unfit(config, limits, itemsize):
+def unfit(config, limits, itemsize, N):
     """What all versions ask of registers and shared memory."""
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * config.block_n // threads_
@@ -199,6 +199,8 @@ def unfit(config, limits, itemsize):
     buffers = config.num_stages if copies else config.num_stages - 1
     shared = buffers * (config.block_m + config.block_n) * config.block_k * itemsize
     last = config.block_m * config.block_n * itemsize  # half addends, half sums to be stored
+    if N % 16:  # addends that are not loaded 128 bits wide change their layout on the way
+        last += last // 2
     # there the next tile's stages are already on their way
     shared = shared + last if copies and isinstance(config, Persistent) else max(shared, last)
     if threads_ > limits.threads_per_block:
@@ -213,7 +215,7 @@ def unfit(config, limits, itemsize):
 
 
 def refuse_tiles(config, limits, *, itemsize, M, N, K, P):
-    return unfit(config, limits, itemsize)
+    return unfit(config, limits, itemsize, N)
 
 
 def refuse_described(config, limits, *, itemsize, M, N, K, P):
@@ -221,7 +223,7 @@ def refuse_described(config, limits, *, itemsize, M, N, K, P):
         if extent * itemsize % 16:
             row = f"{axis} = {extent} gives {extent * itemsize}"
             return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
-    return unfit(config, limits, itemsize)
+    return unfit(config, limits, itemsize, N)
 
 
 def work(config, limits, *, itemsize, M, N, K, P):
