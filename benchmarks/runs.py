@@ -239,3 +239,43 @@ def _cell(value: Any) -> str:
 def save(path: str, found: Any) -> None:
     """Write what is known so far; called again as more becomes known."""
     answered(path, found)
+
+
+@dataclass(frozen=True)
+class Compile:
+    """The default config of one Impl, to be compiled for the GPU that is here."""
+
+    kernel: str
+    impl: str
+    sizes: Mapping[str, int]
+    dtype: str
+
+
+def compiled_ahead(asked: Sequence[Compile], processes: int, limit_s: float) -> None:
+    """Fill Triton's cache from many processes, so that one that measures need not compile. What
+    fails or takes too long is left to that one, which says why."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, wait
+
+    pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
+    wait([pool.submit(_compile, one) for one in asked], limit_s)
+    workers = list((pool._processes or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for worker in workers:
+        worker.kill()
+
+
+def _compile(asked: Compile) -> None:
+    from workbench import catalog, hardware
+    from workbench.compile import CompileError, compile_config
+    from workbench.spec import ITEMSIZE
+
+    device = hardware.live()
+    if device is None:
+        return
+    with suppress(catalog.CatalogError, CompileError):
+        impl = catalog.impl_of(catalog.spec_of(asked.kernel), asked.impl)
+        config = impl.default(device.limits, asked.dtype)
+        at = {"itemsize": ITEMSIZE[asked.dtype], **asked.sizes}
+        if impl.refuse(config, device.limits, **at) is None:
+            compile_config(impl, config, asked.sizes, asked.dtype, device)

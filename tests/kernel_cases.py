@@ -1,42 +1,89 @@
 """The one body of all kernel tests: which cases there are, how inputs lie in memory, what is right.
 
 It knows no kernel by name. A new file in `workbench/kernels/` is tested by all of it, interpreted
-on the CPU and on a live GPU; what only one operation promises stands in `kernel_properties.py`.
+on the CPU and on a live GPU; what only one operation promises stands in `properties/`.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from functools import cache
+from math import prod
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 
 from workbench import catalog, inputs
 from workbench.check import Poisoned, Posed, as_tuple, check, judge
+from workbench.dsl import INTERPRETED
 from workbench.hardware import DEVICES
+from workbench.inputs import torch_dtype
 from workbench.spec import (
     ITEMSIZE,
-    TOLERANCE,
+    Extent,
     Impl,
     Limits,
     Sizes,
     Spec,
-    Tensor,
     stages,
     threads,
     values,
 )
 
-DTYPES = tuple(TOLERANCE)
+# Set by tests/run.py for the older of two versions of Triton: each Impl once in each test.
+BRIEF = os.environ.get("KERNEL_TESTS") == "brief"
+ONLY = set(filter(None, os.environ.get("KERNELS", "").split(",")))
+H200 = DEVICES["h200"].limits
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 MARGIN = 64  # elements of NaN before and behind an input: keeps it at a multiple of 16 bytes
 
 
+def patch_once_a_launch() -> None:
+    """The interpreter makes the language its own anew in every call of a device function, a
+    millisecond each, half the time of some kernels: here once in a launch for each module."""
+    from triton.runtime import interpreter
+
+    patch, launch = interpreter._patch_lang, interpreter.GridExecutor.__call__
+    done: list[set[int]] = [set()]  # by launch, the innermost last
+
+    def patched(function: Any) -> Any:
+        module = id(function.__globals__)
+        if module in done[-1]:
+            return None  # the launch alone looks at it, and is the first
+        done[-1].add(module)
+        return patch(function)
+
+    def launched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        done.append(set())
+        try:
+            return launch(self, *args, **kwargs)
+        finally:
+            done.pop()
+
+    interpreter._patch_lang, interpreter.GridExecutor.__call__ = patched, launched
+
+
+if INTERPRETED:
+    patch_once_a_launch()
+
+
+def kernels() -> list[str]:
+    """The built-in kernels, or those that KERNELS names: `KERNELS=softmax,copy`."""
+    return [n for n in catalog.kernel_names() if not ONLY or n in ONLY]
+
+
+@cache
 def triton_impls() -> list[Impl]:
-    """Every Triton Impl of every built-in kernel."""
-    specs = map(catalog.spec_of, catalog.kernel_names())
+    """Every Triton Impl of every kernel whose file fits the format; that they do is a test."""
+    specs = []
+    for name in kernels():
+        with suppress(catalog.CatalogError):
+            specs.append(catalog.spec_of(name))
     return [impl for spec in specs for impl in spec.impls if impl.backend == "triton"]
 
 
@@ -45,31 +92,53 @@ def applicable(impl: Impl, config: Any, sizes: Sizes, dtype: str, limits: Limits
     return impl.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
 
 
+def dtypes_of(impl: Impl, limits: Limits) -> list[str]:
+    """Those that the Spec's tolerance names and the Impl takes at some size to check or to time. A
+    tolerance may also be there for an output with a dtype of its own."""
+    every = (*impl.spec.check, *impl.spec.bench)
+    return [
+        dtype
+        for dtype in impl.spec.tolerance
+        if any(first_applicable(impl, sizes, dtype, limits) is not None for sizes in every)
+    ]
+
+
+def turn(of: Impl | Spec, choices: Sequence[Any], step: int = 0) -> Any:
+    """One of several, another one for another Impl or Spec, and the same one in every run."""
+    name = of.title if isinstance(of, Impl) else of.name
+    return choices[(random.Random(name).randrange(1 << 16) + step) % len(choices)]
+
+
 # Configs
 
 
 def spread(
-    impl: Impl, sizes: Sizes, dtype: str, limits: Limits, *, interpreted: bool = False
-) -> list[Any]:
-    """The default of each architecture, then the fewest configs, drawn in one fixed order, that
-    have every choice of every knob at least once; all of them applicable.
+    impl: Impl,
+    at: Sequence[tuple[Sizes, str]],
+    limits: Limits,
+    *,
+    interpreted: bool = False,
+) -> list[tuple[Any, Sizes, str]]:
+    """The fewest configs, drawn in one fixed order, that have every choice of every knob at least
+    once, each with the first of the given sizes and dtypes that takes it.
 
     Warps and stages mean nothing to the interpreter: there, configs that differ in these alone
     count as one.
     """
     unseen = {threads.__name__, stages.__name__} if interpreted else set()
     seen = [f.name for f in fields(impl.config) if f.metadata["knob"].__name__ not in unseen]
-    defaults = [impl.config(), *impl.defaults.values()]
-    chosen = {_key(c, seen): c for c in defaults if not applicable(impl, c, sizes, dtype, limits)}
-    others = [c for c in impl.space(impl.config()) if not applicable(impl, c, sizes, dtype, limits)]
-    random.Random(impl.title).shuffle(others)
-    missing = {pair for c in others for pair in _key(c, seen)}
-    missing -= {pair for key in chosen for pair in key}
-    while missing:
-        best = max(others, key=lambda c: len(missing.intersection(_key(c, seen))))
-        chosen[_key(best, seen)] = best
-        missing -= set(_key(best, seen))
-    return list(chosen.values())
+    every = list({_key(c, seen): c for c in impl.space(impl.config())}.values())
+    random.Random(impl.title).shuffle(every)
+    chosen, have = [], set()
+    for sizes, dtype in at:
+        fit = [c for c in every if not applicable(impl, c, sizes, dtype, limits)]
+        missing = {pair for c in fit for pair in _key(c, seen)} - have
+        while missing:
+            best = max(fit, key=lambda c: len(missing.intersection(_key(c, seen))))
+            chosen.append((best, sizes, dtype))
+            have |= set(_key(best, seen))
+            missing -= have
+    return chosen
 
 
 def _key(config: Any, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
@@ -82,6 +151,100 @@ def first_applicable(impl: Impl, sizes: Sizes, dtype: str, limits: Limits) -> An
         if not applicable(impl, config, sizes, dtype, limits):
             return config
     return None
+
+
+# Sizes
+
+PRIMES = (2, 3, 5, 7, 13, 31, 61, 127, 131, 257, 509, 1021, 2039, 4093)
+
+
+def middling(spec: Spec) -> Sizes:
+    """The third size to check: neither the least nor the most."""
+    return spec.check[min(2, len(spec.check) - 1)]
+
+
+def elements(spec: Spec, sizes: Sizes) -> int:
+    """Of all inputs and outputs together."""
+    return sum(prod(t.shape(sizes)) for t in (*spec.inputs.values(), *spec.outputs.values()))
+
+
+def sizes_of(spec: Spec, share: float = 1.0) -> st.SearchStrategy[dict[str, int]]:
+    """Any sizes that there can be, no axis longer and no more elements in all (or a share of them)
+    than the sizes to check have: so the interpreter is done with them about as soon."""
+    most = int(share * max(elements(spec, sizes) for sizes in spec.check))
+    drawn = st.fixed_dictionaries({axis: _extent_of(spec, axis) for axis in spec.axes})
+    return drawn.map(lambda sizes: bounded(spec, sizes, most)).filter(lambda s: _whole(spec, s))
+
+
+def _extent_of(spec: Spec, axis: str) -> st.SearchStrategy[int]:
+    """Of 1, of the sizes to check, of primes, of multiples of 8, powers of two and beside them."""
+    there = [sizes[axis] for sizes in spec.check]
+    extent, high = spec.extents.get(axis, Extent()), max(there)
+    if extent.among:
+        return st.sampled_from(extent.among)
+    if extent.multiple > 1:
+        return st.integers(1, high // extent.multiple).map(lambda n: n * extent.multiple)
+    some = st.integers(1, high)
+    near = {(1 << e) + d for e in range(high.bit_length()) for d in (-1, 0, 1)}
+    of = sorted(n for n in {*near, *PRIMES, *there} if 0 < n <= high)
+    eights = some.map(lambda n: min(max(8, n - n % 8), high))
+    return st.one_of(st.sampled_from(of), some, eights)
+
+
+def bounded(spec: Spec, sizes: Sizes, most: int) -> dict[str, int]:
+    """These sizes, with the longest free axes halved until there are at most so many elements."""
+    now = spec.near(sizes)
+    while _whole(spec, now) and elements(spec, now) > most:
+        axis = max((a for a in now if not _extent(spec, a).among), key=now.__getitem__, default="")
+        less = {**now, axis: now[axis] // 2} if axis else now
+        if spec.near(less) == now:
+            break
+        now = spec.near(less)
+    return now
+
+
+def _extent(spec: Spec, axis: str) -> Extent:
+    return spec.extents.get(axis, Extent())
+
+
+def _whole(spec: Spec, sizes: Sizes) -> bool:
+    try:
+        return spec.refuse(sizes) is None and elements(spec, sizes) > 0
+    except ValueError:
+        return False
+
+
+def taken(impl: Impl, config: Any, sizes: Sizes, dtype: str, limits: Limits) -> tuple[Any, Sizes]:
+    """The config at these sizes, where it applies; else another at them; else some config at
+    rounded ones, or at the last resort at sizes that the Spec names."""
+    spec = impl.spec
+    if not applicable(impl, config, sizes, dtype, limits):
+        return config, sizes
+    rounded = [
+        {a: n if _extent(spec, a).among else n + -n % by for a, n in sizes.items()}
+        for by in (8, 16, 32)
+    ]
+    named = [middling(spec), *spec.check]
+    for other in (sizes, *map(spec.near, rounded), *named):
+        found = first_applicable(impl, other, dtype, limits) if _whole(spec, other) else None
+        if found is not None:
+            return found, other
+    raise AssertionError(f"{impl.title} takes no size to check in {dtype}")
+
+
+def square(
+    impl: Impl, extent: int, dtype: str, limits: Limits, *, least: bool = False
+) -> tuple[Any, Sizes]:
+    """The default config, or the one of the least tiles, and sizes that are about this extent along
+    every axis, where they can be; no axis is longer than the sizes to check have it."""
+    spec = impl.spec
+    sizes = {a: min(extent, max(s[a] for s in spec.check)) for a in spec.axes}
+    most = max(elements(spec, s) for s in spec.check)
+    sizes = bounded(spec, sizes, most)
+    config, sizes = taken(impl, impl.default(limits, dtype), sizes, dtype, limits)
+    every = impl.space(config) if least else ()
+    fit = (c for c in every if not applicable(impl, c, sizes, dtype, limits))
+    return next(fit, config), sizes
 
 
 # Cases
@@ -106,9 +269,14 @@ def cases(limits: Limits, sizes: Callable[[Spec], Sequence[Sizes]]) -> list[Case
         Case(impl, at, dtype)
         for impl in triton_impls()
         for at in sizes(impl.spec)
-        for dtype in DTYPES
+        for dtype in dtypes_of(impl, limits)
     )
     return [c for c in every if first_applicable(c.impl, c.sizes, c.dtype, limits) is not None]
+
+
+def named(part: Any) -> str:
+    """Of an Impl, a property or anything else, for the title of a test."""
+    return getattr(part, "title", None) or getattr(part, "__name__", None) or str(part)
 
 
 # Inputs: their values
@@ -119,23 +287,29 @@ def filled(spec: Spec, sizes: Sizes, dtype: str, kind: str, device: str, seed: i
     generator = torch.Generator(device=device).manual_seed(seed)
     made = inputs.make(spec, sizes, dtype, device, seed)
     return [
-        x if t.make is not None else VALUES[kind](x, generator)
+        x if t.make is not None or not x.is_floating_point() else VALUES[kind](x, generator)
         for t, x in zip(spec.inputs.values(), made, strict=True)
     ]
 
 
 def _grid(x: Any, exponent: int = 0) -> Any:
     # multiples of 1/8 up to 4: few bits, so that sums of products stay exact in fp32
-    return ((x.double() * 8).round() / 8).clamp(-4, 4).mul(2.0**exponent).to(x.dtype)
+    exact = ((x.double() * 8).round() / 8).clamp(-4, 4)
+    room = int(torch.tensor(torch.finfo(x.dtype).max).log2()) - 2  # fp8 ends at 448
+    return exact.mul(2.0 ** min(exponent, room)).to(x.dtype)
 
 
 def _denormal(x: Any, generator: Any) -> Any:
+    if INTERPRETED and x.dtype == torch.bfloat16:
+        return _grid(x, -10)  # Triton's interpreter (3.6.0, 3.9.0) garbles bf16 denormals
     info = torch.finfo(x.dtype)
-    steps = torch.randint(-100, 101, x.shape, generator=generator, device=x.device)
+    most = round(1 / info.eps) if info.bits == 8 else 100
+    steps = torch.randint(-most, most + 1, x.shape, generator=generator, device=x.device)
     return (steps.double() * (info.smallest_normal * info.eps)).to(x.dtype)
 
 
 VALUES: Mapping[str, Callable[[Any, Any], Any]] = {
+    "made": lambda x, g: x,  # standard normal
     "ordinary": lambda x, g: _grid(x),
     "large": lambda x, g: _grid(x, 10),
     "tiny": lambda x, g: _grid(x, -10),
@@ -145,14 +319,22 @@ VALUES: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
+def well_posed(problem: Posed) -> bool:
+    """Whether plain fp32 arithmetic answers within the tolerance. Where it does not (the scores of
+    large attention inputs differ by more than fp32 resolves), nobody's answer says anything."""
+    narrow = (x.float() if x.is_floating_point() else x.clone() for x in problem.inputs)
+    kinds = [t.dtype or problem.dtype for t in problem.spec.outputs.values()]
+    said = as_tuple(problem.spec.reference(*narrow))
+    rounded = [x.to(torch_dtype(kind)) for x, kind in zip(said, kinds, strict=True)]
+    return judge(rounded, problem).wrong is None
+
+
 # Inputs: how they lie in memory. Whatever is not part of the input is NaN.
 
 
 def _within(x: Any, extents: Sequence[int], before: int = MARGIN) -> Any:
     """Fresh memory of these extents, full of NaN, between two margins of NaN."""
-    count = 1
-    for extent in extents:
-        count *= extent
+    count = prod(extents)
     flat = torch.empty(before + count + MARGIN, dtype=x.dtype, device=x.device)
     flat.fill_(float("nan") if x.is_floating_point() else 0x5A)
     return flat[before : before + count].view(*extents)
@@ -168,6 +350,12 @@ def _offset(x: Any) -> Any:
 
 def _transposed(x: Any) -> Any:
     return _within(x, x.shape[::-1]).permute(*reversed(range(x.dim()))).copy_(x)
+
+
+def _heads_first(x: Any) -> Any:
+    if x.dim() < 4:
+        return _dense(x)
+    return _within(x, x.transpose(1, 2).shape).transpose(1, 2).copy_(x)
 
 
 def _every_second(x: Any) -> Any:
@@ -187,27 +375,53 @@ LAYOUTS: Mapping[str, Callable[[Any], Any]] = {
     "dense": _dense,
     "offset": _offset,  # by one element, so that no address is a multiple of 16 bytes
     "transposed": _transposed,
+    "heads_first": _heads_first,  # B S H D in memory as B H S D
     "every_second": _every_second,
     "padded": _padded,
     "expanded": _expanded,  # stride 0
 }
 
 
+def laid(spec: Spec, made: Sequence[Any], layouts: Sequence[str]) -> tuple[Any, ...]:
+    """Each input in its layout. Expanding would change the values that a maker means."""
+    tensors = zip(spec.inputs.values(), made, layouts, strict=True)
+    hows = [
+        "dense" if how == "expanded" and (t.make is not None or not x.is_floating_point()) else how
+        for t, x, how in tensors
+    ]
+    return tuple(LAYOUTS[how](x) if x.dim() else x for how, x in zip(hows, made, strict=True))
+
+
 def far(x: Any, axis: int) -> Any:
     """A view of the same values whose last one along `axis` lies over 2^31 elements behind the
     first. On a CPU the memory between is asked for and never touched."""
     others = [extent for i, extent in enumerate(x.shape) if i != axis]
-    count = 1
-    for extent in others:
-        count *= extent
+    count = prod(others)
     stride = max(-(-((1 << 31) + 8) // (x.shape[axis] - 1)), count)
-    stride += -stride % 8  # descriptors want multiples of 16 bytes
+    stride += -stride % 16  # descriptors want multiples of 16 bytes
     strides, inner = [0] * x.dim(), 1
     for i in reversed([i for i in range(x.dim()) if i != axis]):
         strides[i], inner = inner, inner * x.shape[i]
     strides[axis] = stride
     flat = torch.empty(stride * (x.shape[axis] - 1) + count, dtype=x.dtype, device=x.device)
     return flat.as_strided(x.shape, strides).copy_(x)
+
+
+def far_axes(impl: Impl, made: Sequence[Any]) -> list[tuple[int, int]]:
+    """For each input its first axis and one other along which `far` can stretch it. What a launch
+    changes is copied with all that lies between, which would be 4 GB."""
+    found = []
+    for which, (name, x) in enumerate(zip(impl.spec.inputs, made, strict=True)):
+        axes = [axis for axis in range(x.dim()) if x.shape[axis] > 1]
+        if axes and name not in impl.mutates:
+            found += [(which, axis) for axis in {axes[0], turn(impl, axes[1:] or axes, which)}]
+    return found
+
+
+def posed(spec: Spec, dtype: str, placed: Sequence[Any]) -> Posed:
+    """The problem that inputs pose wherever they lie: the reference sees plain copies."""
+    copies = tuple(x.clone() for x in placed)
+    return Posed(spec, dtype, tuple(placed), Posed.given(spec, dtype, copies).expected)
 
 
 # Verdicts
@@ -230,34 +444,20 @@ def right_or_refused(impl: Impl, config: Any, problem: Posed) -> str | None:
     return None
 
 
-def verify_in_parts(impl: Impl, config: Any, spec: Spec, made: Sequence[Any], dtype: str) -> None:
-    """As `verify`, for tensors too large to widen at once: the reference is computed for some of
-    the first axis at a time, which must not be one that the operation sums over."""
-    axis = next(iter(spec.outputs.values())).axes.split()[0]
-    with Poisoned() as memory:
-        outputs = as_tuple(impl(*made, config=config))
-    assert memory.trespass() is None
-    for low, high in _parts(spec, axis, made):
-        tensors = [*spec.inputs.values()], [*spec.outputs.values()]
-        some = [[_part(t, x, axis, low, high) for t, x in zip(ts, xs, strict=True)]
-                for ts, xs in zip(tensors, (made, outputs), strict=True)]  # fmt: skip
-        wrong = judge(some[1], Posed.given(spec, dtype, tuple(some[0]))).wrong
-        assert wrong is None, f"{impl.title} {values(config)} from {axis} = {low}: {wrong}"
-
-
-def _parts(spec: Spec, axis: str, made: Sequence[Any]) -> Iterator[tuple[int, int]]:
-    held = [x for t, x in zip(spec.inputs.values(), made, strict=True) if _leads(t, axis)]
-    extent, widest = held[0].shape[0], max(x[0].numel() for x in held)
-    step = max(1, (1 << 27) // widest)
-    return ((low, min(low + step, extent)) for low in range(0, extent, step))
-
-
-def _leads(tensor: Tensor, axis: str) -> bool:
-    return tensor.axes.split()[0] == axis
-
-
-def _part(tensor: Tensor, x: Any, axis: str, low: int, high: int) -> Any:
-    return x[low:high] if _leads(tensor, axis) else x
+def right_in_any_layout(
+    impl: Impl, config: Any, made: Sequence[Any], layout: str, dtype: str
+) -> None:
+    """All inputs in this layout, and where that is refused, each of them alone: right or refused,
+    but dense inputs never."""
+    spec, dense = impl.spec, ["dense"] * len(made)
+    together = posed(spec, dtype, laid(spec, made, [layout] * len(made)))
+    refusal = right_or_refused(impl, config, together)
+    if refusal is None:
+        return
+    assert layout != "dense", f"{impl.title} refuses dense inputs: {refusal}"
+    for which in range(len(made)) if len(made) > 1 else ():
+        alone = laid(spec, made, [*dense[:which], layout, *dense[which + 1 :]])
+        right_or_refused(impl, config, posed(spec, dtype, alone))
 
 
 def bits(x: Any) -> Any:
@@ -265,4 +465,76 @@ def bits(x: Any) -> Any:
     return x.contiguous().view(BITS[x.element_size()])
 
 
-H200 = DEVICES["h200"].limits
+# Large tensors: a problem repeated along an axis whose indices have nothing to do with each other
+
+
+def leads(axes: str, axis: str) -> bool:
+    """Whether a tensor's first axis is this one, alone."""
+    return axes.split()[:1] == [axis]
+
+
+def parting_axis(
+    spec: Spec, problem: Callable[[Sizes], Posed], sizes: Sizes
+) -> tuple[str, int] | None:
+    """An axis that leads all outputs and, repeated, repeats them (a batch, rows), and the extent of
+    which that takes a multiple. None where there is none, as in a sum over rows."""
+    axis = next(iter(spec.outputs.values())).axes.split()[0]
+    free = axis in spec.axes and axis not in spec.extents
+    if not free or not all(leads(t.axes, axis) for t in spec.outputs.values()):
+        return None
+    inside = [t for t in spec.inputs.values() if axis in t.axes.split()]
+    if not inside or not all(leads(t.axes, axis) and t.axes.count(axis) == 1 for t in inside):
+        return None
+    for extent, of in ((3, 1), (sizes[axis], sizes[axis])):
+        small = problem({**sizes, axis: extent})
+        twice = as_tuple(spec.reference(*map(_wide, repeated(spec, small.inputs, axis, 2))))
+        pairs = zip(twice, small.expected, strict=True)
+        if all(
+            torch.allclose(t.double(), e.repeat(2, *[1] * (e.dim() - 1)).double(), equal_nan=True)
+            for t, e in pairs
+        ):
+            return axis, of
+    return None
+
+
+def _wide(x: Any) -> Any:
+    return x.double() if x.is_floating_point() else x
+
+
+def repeated(spec: Spec, made: Sequence[Any], axis: str, times: int) -> list[Any]:
+    """Inputs that have the axis, so many times one behind the other."""
+    return [
+        x.repeat(times, *[1] * (x.dim() - 1)) if leads(t.axes, axis) else x
+        for t, x in zip(spec.inputs.values(), made, strict=True)
+    ]
+
+
+def verify_repeated(
+    impl: Impl, config: Any, small: Posed, axis: str, times: int, at_once: int
+) -> None:
+    """The launch on the problem repeated along an axis: each repetition has the small answer. So
+    many of them are compared at once."""
+    made = repeated(impl.spec, small.inputs, axis, times)
+    with Poisoned() as memory:
+        outputs = as_tuple(impl(*made, config=config))
+    assert memory.trespass() is None
+    extent = small.expected[0].shape[0]
+    for first in range(0, times, at_once):
+        count = min(at_once, times - first)
+        expected = tuple(e.repeat(count, *[1] * (e.dim() - 1)) for e in small.expected)
+        part = [y[first * extent : (first + count) * extent] for y in outputs]
+        wrong = judge(part, Posed(impl.spec, small.dtype, (), expected)).wrong
+        assert wrong is None, (
+            f"{impl.title} {values(config)} from {axis} = {first * extent}: {wrong}"
+        )
+
+
+def each_once(items: Iterator[Any] | Sequence[Any], impl_of: Callable[[Any], Impl]) -> list[Any]:
+    """In brief tests one item of each Impl, by turns; otherwise all."""
+    every = list(items)
+    if not BRIEF:
+        return every
+    by_impl: dict[str, list[Any]] = {}
+    for item in every:
+        by_impl.setdefault(impl_of(item).title, []).append(item)
+    return [turn(impl_of(some[0]), some) for some in by_impl.values()]

@@ -4,7 +4,8 @@
     python tests/run.py unit compile   these groups alone
 
 Interpreted and compiled tests run on both ends of the supported range of Triton: on the venv's own
-and on those that `make test` puts beside it (`.venv/triton-3.6.0`).
+and on those that `make test` puts beside it (`.venv/triton-3.6.0`). The kernels' tests run in full
+on the newest and in brief, each Impl about once in each test, on the older.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ def jobs(group: str) -> Iterator[Job | str]:
             environment = {"TRITON_INTERPRET": "1"} if group == "interpret" else {}
             if path:
                 environment["PYTHONPATH"] = path
+            if minor != TRITON_ENDS[-1] and triton_path(TRITON_ENDS[-1]) is not None:
+                environment["KERNEL_TESTS"] = "brief"  # all of it runs on the newest
             yield Job(group, title, environment, ("-n", "2"))
     else:
         yield Job(group, group)

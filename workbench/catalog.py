@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import importlib.util
 import pkgutil
+import re
 import sys
 from collections.abc import Iterable
 from functools import cache
@@ -13,9 +14,10 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from workbench.spec import Impl, Spec
+from workbench.spec import ITEMSIZE, Impl, Sizes, Spec
 
 KERNELS = "workbench.kernels"
+WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")  # compared exactly
 METAL = "metal_shim.kernels"  # the same file names; each adds an Impl to the same Spec
 
 
@@ -215,17 +217,49 @@ def _spec_in(module: ModuleType, kernel: str) -> Spec:
     spec = mine[0]
     if not any(i.backend == "triton" for i in spec.impls):
         raise CatalogError(f"{kernel} has no Triton impl, so there is nothing to sweep; {see}.")
+    if why := _misfit(spec):
+        raise CatalogError(f"{kernel}: {why}; {see}.")
+    return spec
+
+
+_AXIS = re.compile(r"\w+([*/]\w+)*")
+
+
+def _misfit(spec: Spec) -> str | None:
+    """What of a Spec contradicts the rest of it; None where nothing does."""
+    tensors = {**spec.inputs, **spec.outputs}
+    for name, tensor in tensors.items():
+        if bad := [a for a in tensor.axes.split() if not _AXIS.fullmatch(a)]:
+            return f"{name} has the axis {bad[0]!r}; an axis is names and numbers joined by * and /"
+        if tensor.dtype is not None and tensor.dtype not in ITEMSIZE:
+            return f"{name} has the unknown dtype {tensor.dtype!r}"
+    if unknown := [a for a in spec.extents if a not in spec.axes]:
+        return f"extents names {unknown[0]}, which no tensor has"
+    own = [t.dtype for t in spec.outputs.values() if t.dtype is not None]
+    for dtype in own:
+        if dtype not in WHOLE and dtype not in spec.tolerance:
+            return f"an output is always {dtype}, and tolerance says nothing of it"
     for part in ("check", "bench"):
         if not getattr(spec, part):
-            raise CatalogError(f"{kernel} names no sizes to {part}: fill `{part}=[...]`; {see}.")
+            return f"it names no sizes to {part}: fill `{part}=[...]`"
         for sizes in getattr(spec, part):
-            if missing := [a for a in spec.axes if a not in sizes]:
-                raise CatalogError(
-                    f"{kernel}: the {part} sizes {dict(sizes)} lack {', '.join(missing)}; {see}."
-                )
-            if why := spec.refuse(sizes):
-                raise CatalogError(f"{kernel}: the {part} sizes {dict(sizes)}: {why}; {see}.")
-    return spec
+            if why := _no_problem(spec, sizes):
+                return f"the {part} sizes {dict(sizes)} {why}"
+    return None
+
+
+def _no_problem(spec: Spec, sizes: Sizes) -> str | None:
+    if missing := [a for a in spec.axes if a not in sizes]:
+        return f"lack {', '.join(missing)}"
+    if unknown := [a for a in sizes if a not in spec.axes]:
+        return f"name {unknown[0]}, which no tensor has"
+    try:
+        for tensor in (*spec.inputs.values(), *spec.outputs.values()):
+            tensor.shape(sizes)
+    except ValueError as error:
+        return f"do not fit: {error}"
+    why = spec.refuse(sizes)
+    return f"do not fit: {why}" if why else None
 
 
 def _declared_in(spec: Spec, module: ModuleType) -> bool:

@@ -1,57 +1,116 @@
 """Every kernel's default, compiled for GPUs that are not here: it fits, spills nothing, uses the
-matrix unit, and loads as wide as it can."""
+matrix unit, and loads as wide as it can.
+
+With KERNEL_TESTS=brief, as `tests/run.py` sets it for the older Triton, each Impl is compiled once:
+for Hopper, whose torch brings that Triton.
+"""
+
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
-from kernel_cases import ITEMSIZE, Case, applicable, first_applicable, triton_impls
+from kernel_cases import (
+    BRIEF,
+    ITEMSIZE,
+    Case,
+    applicable,
+    dtypes_of,
+    first_applicable,
+    middling,
+    triton_impls,
+    turn,
+)
 
-from workbench.compile import CompileError, compile_config
+from workbench import inputs
+from workbench.compile import CompileError, compile_config, read_resources
+from workbench.compile.launches import captured
 from workbench.hardware import DEVICES
 
 UNITS = {"a100": "mma", "h200": "wgmma", "b200": "tcgen05", "mi300x": "mfma", "rx7900xtx": "wmma"}
-WIDE = ("fp16", "bf16")  # on all targets; fp32 on one
+TARGETS = ["h200"] if BRIEF else list(UNITS)
 MEMORY_BOUND = 10  # FLOP a byte: every GPU of the table reaches more
+MUCH = 1 << 20  # bytes: with fewer, it does not matter how wide they are loaded
 
 
-def compiled_cases():
-    """Every Impl for every target: its default, at the first size to time that accepts it."""
-    for name in UNITS:
+def one_of_each_kernel():
+    return [
+        impl
+        for impl in triton_impls()
+        if impl is turn(impl.spec, [i for i in impl.spec.impls if i.backend == "triton"])
+    ]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """An Impl's default on a target, at the first size to time that it accepts."""
+
+    device: str
+    case: Case
+    config: Any
+
+    def __str__(self) -> str:
+        return f"{self.device}-{self.case.impl.title}-{self.case.dtype}"
+
+
+def fits():
+    """Every Impl on every target in a dtype of two bytes, and in all its dtypes on the H200."""
+    for name in TARGETS:
         limits = DEVICES[name].limits
         for impl in triton_impls():
-            for dtype in (*WIDE, "fp32") if name == "h200" else WIDE:
-                case, config = chosen(impl, dtype, limits)
-                yield pytest.param(name, case, config, id=f"{name}-{impl.title}-{dtype}")
+            dtypes = dtypes_of(impl, limits)
+            if not dtypes:  # refused in a sentence whatever the config: fp8 where there is none
+                assert name != "h200", f"{impl.title} takes no dtype on an H200"
+                continue
+            usual = "bf16" if "bf16" in dtypes else min(dtypes, key=ITEMSIZE.__getitem__)
+            # fp16 differs from bf16 in the names of instructions
+            others = [d for d in dtypes if d not in (usual, "fp16")]
+            for dtype in [usual, *(others if name == "h200" and not BRIEF else ())]:
+                yield chosen(name, impl, dtype)
 
 
-def chosen(impl, dtype, limits):
-    """The default, at the first size to time that accepts it."""
+def chosen(name, impl, dtype):
+    limits = DEVICES[name].limits
     default = impl.default(limits, dtype)
     for sizes in impl.spec.bench:
         if applicable(impl, default, sizes, dtype, limits) is None:
-            return Case(impl, sizes, dtype), default
-    raise AssertionError(f"{impl.title} refuses its own {dtype} default on {limits.arch}")
+            return Fit(name, Case(impl, sizes, dtype), default)
+    return Fit(name, Case(impl, impl.spec.bench[0], dtype), None)
 
 
-def unit_of(impl, config, device, sizes, dtype):
-    """The matrix unit that a launch should use: that of 16-bit products, where it has a product."""
+def compiled(impl, config, sizes, dtype, device):
+    """The resources of every launch."""
+    with captured(device) as launches:
+        impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
+    assert launches, f"{impl.title} launched no Triton kernel"
+    return [read_resources(launch, [launch], device, 0.0) for launch in launches]
+
+
+def units_of(impl, config, device, sizes, dtype):
+    """The matrix units of which a launch should use one, where it has a product of 16 bits and
+    fewer: a warpgroup's instruction takes 64 rows or none."""
     at = {"itemsize": ITEMSIZE[dtype], **sizes}
-    product = impl.work is not None and impl.work(config, device.limits, **at).dot is not None
-    return UNITS[device.name] if product and dtype != "fp32" else None
+    dot = impl.work(config, device.limits, **at).dot if impl.work is not None else None
+    if dot is None or dtype == "fp32":
+        return set()
+    return {UNITS[device.name], "mma"} if dot[0] < 64 else {UNITS[device.name]}
 
 
-@pytest.mark.parametrize(("name", "case", "config"), list(compiled_cases()))
-def test_the_default_suits_its_target(name, case, config):
-    impl, device = case.impl, DEVICES[name]
-    found = compile_config(impl, config, case.sizes, case.dtype, device).resources
-    assert found.spill_bytes == 0
-    assert 0 < found.registers <= device.limits.registers_per_thread
-    assert found.shared_bytes <= device.limits.shared_bytes
-    assert found.blocks_per_core >= 1
-    unit = unit_of(impl, config, device, case.sizes, case.dtype)
-    if unit:
-        assert found.matrix_unit == unit
-    spec = impl.spec
-    if spec.flops(**case.sizes) < MEMORY_BOUND * spec.bytes(case.sizes, case.dtype):
-        assert found.load_bits >= 128
+@pytest.mark.parametrize("fit", list(fits()), ids=str)
+def test_the_default_suits_its_target(fit):
+    impl, sizes, dtype = fit.case.impl, fit.case.sizes, fit.case.dtype
+    device, spec = DEVICES[fit.device], impl.spec
+    assert fit.config is not None, f"{fit} refuses its own default at every size to time"
+    found = compiled(impl, fit.config, sizes, dtype, device)
+    for launch in found:
+        assert launch.spill_bytes == 0
+        assert 0 < launch.registers <= device.limits.registers_per_thread
+        assert launch.shared_bytes <= device.limits.shared_bytes
+        assert launch.blocks_per_core >= 1
+    units = units_of(impl, fit.config, device, sizes, dtype)
+    assert not units or units & {launch.matrix_unit for launch in found}
+    moved = spec.bytes(sizes, dtype)
+    if moved > MUCH and spec.flops(**sizes) < MEMORY_BOUND * moved:
+        assert any(r.load_bits >= 128 or r.copy_engine for r in found)
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence():
@@ -63,10 +122,12 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
         compile_config(impl, config, sizes, "bf16", DEVICES["a100"])
 
 
-@pytest.mark.parametrize("name", ["h200", "mi300x"])
-def test_ragged_extents_and_shapes_alone_compile_too(name):
-    for impl in triton_impls():
-        device, sizes = DEVICES[name], impl.spec.check[2]
-        config = first_applicable(impl, sizes, "fp16", device.limits)
+@pytest.mark.skipif(BRIEF, reason="once, on the newer Triton")
+@pytest.mark.parametrize("impl", one_of_each_kernel(), ids=lambda impl: impl.title)
+def test_ragged_extents_and_shapes_alone_compile_too(impl):
+    name = turn(impl, ["h200", "mi300x"])
+    device, sizes = DEVICES[name], middling(impl.spec)
+    for dtype in dtypes_of(impl, device.limits)[-1:]:
+        config = first_applicable(impl, sizes, dtype, device.limits)
         if config is not None:  # descriptors refuse ragged rows
-            assert compile_config(impl, config, sizes, "fp16", device).resources.registers > 0
+            assert all(r.registers > 0 for r in compiled(impl, config, sizes, dtype, device))

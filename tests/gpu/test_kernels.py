@@ -1,35 +1,53 @@
 """Every kernel on the GPU that is here: the body of the interpreted tests, then what only a GPU
-shows: real sizes, the matrix unit's dtypes, equal bits run after run, offsets beyond 2^31."""
+shows: real sizes, the matrix unit's dtypes, equal bits run after run, offsets beyond 2^31.
+
+Most of the time goes into compiling: `pytest -n 8 tests/gpu` shares it out. KERNELS=softmax,copy
+tests these alone.
+"""
+
+from math import prod
 
 import pytest
 import torch
 from kernel_cases import (
-    DTYPES,
     LAYOUTS,
     VALUES,
-    applicable,
     bits,
     cases,
+    dtypes_of,
+    elements,
     far,
+    far_axes,
     filled,
     first_applicable,
+    leads,
+    middling,
+    named,
+    parting_axis,
+    posed,
+    right_in_any_layout,
     right_or_refused,
     spread,
+    square,
     triton_impls,
     verify,
-    verify_in_parts,
+    verify_repeated,
+    well_posed,
 )
 from kernel_properties import Subject, promises
 
-from workbench import dsl, hardware, inputs
-from workbench.check import Posed
+from workbench import dsl, hardware
+from workbench.check import Posed, as_tuple
+from workbench.spec import ITEMSIZE, Impl
 
 DEVICE = hardware.live()
 if DEVICE is None:
     pytest.skip("torch sees no GPU here", allow_module_level=True)
 LIMITS = DEVICE.limits
-IMPLS = {impl.title: impl for impl in triton_impls()}
+IMPLS = {impl.title: impl for impl in triton_impls() if dtypes_of(impl, LIMITS)}
 BEYOND = (1 << 31) + 17  # elements
+MOST = 40 << 30  # bytes of all tensors of an enlarged problem
+each_impl = pytest.mark.parametrize("impl", IMPLS.values(), ids=IMPLS)
 
 
 @pytest.fixture(autouse=True)
@@ -38,14 +56,17 @@ def free_memory():
     torch.cuda.empty_cache()
 
 
-def needs_memory(gigabytes):
-    free = torch.cuda.mem_get_info()[0] / 1e9
-    if free < gigabytes:
-        pytest.skip(f"takes up to {gigabytes} GB of GPU memory, and {free:.0f} are free")
+def needs_memory(bytes_):
+    free = torch.cuda.mem_get_info()[0]
+    if free < bytes_:
+        gigabytes = f"{bytes_ / 1e9:.0f} GB of GPU memory, and {free / 1e9:.0f} are free"
+        pytest.skip(f"takes up to {gigabytes}")
 
 
-def named(part):
-    return getattr(part, "title", None) or getattr(part, "__name__", None) or str(part)
+def narrow(impl: Impl) -> str:
+    """bf16 where the Impl takes it, or the dtype of the fewest bytes."""
+    dtypes = dtypes_of(impl, LIMITS)
+    return "bf16" if "bf16" in dtypes else min(dtypes, key=ITEMSIZE.__getitem__)
 
 
 def test_the_interpreter_is_off():
@@ -62,102 +83,118 @@ def test_right_at_check_sizes(case):
     verify(case.impl, [config], problem)
 
 
-@pytest.mark.parametrize("impl", IMPLS.values(), ids=IMPLS)
+@each_impl
 def test_right_with_every_choice_of_every_knob(impl):
-    sizes = impl.spec.check[2]
-    if first_applicable(impl, sizes, "fp32", LIMITS) is None:
-        sizes = impl.spec.check[-1]
-    for i, config in enumerate(spread(impl, sizes, "fp32", LIMITS)):
-        dtype = DTYPES[i % len(DTYPES)]
-        assert applicable(impl, config, sizes, dtype, LIMITS) is None
-        verify(impl, [config], Posed.of(impl.spec, sizes, dtype, "cuda", seed=i))
+    spec, dtypes = impl.spec, dtypes_of(impl, LIMITS)
+    sizes = [middling(spec), *spec.check, *spec.bench[:1]]
+    every = spread(impl, [(s, d) for s in sizes for d in dtypes], LIMITS)
+    for i, (config, at, dtype) in enumerate(every):
+        verify(impl, [config], Posed.of(spec, at, dtype, "cuda", seed=i))
 
 
-@pytest.mark.parametrize("impl", IMPLS.values(), ids=IMPLS)
+@each_impl
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_strides_are_right_or_refused(impl, layout):
-    spec, sizes = impl.spec, dict.fromkeys(impl.spec.axes, 136)
-    config = first_applicable(impl, sizes, "bf16", LIMITS)
-    made = filled(spec, sizes, "bf16", "ordinary", "cuda", seed=3)
-    placed = tuple(LAYOUTS[layout](x) for x in made)
-    refusal = right_or_refused(impl, config, Posed.given(spec, "bf16", placed))
-    takes = impl.title != "matmul.persistent" or layout in ("dense", "padded")
-    assert (refusal is None) == takes
+    dtype = narrow(impl)
+    config, sizes = square(impl, 136, dtype, LIMITS)
+    made = filled(impl.spec, sizes, dtype, "ordinary", "cuda", seed=3)
+    right_in_any_layout(impl, config, made, layout, dtype)
 
 
-@pytest.mark.parametrize("impl", IMPLS.values(), ids=IMPLS)
+@each_impl
 @pytest.mark.parametrize("kind", VALUES)
 def test_right_for_any_values(impl, kind):
-    spec, sizes = impl.spec, impl.spec.check[-1]
-    for dtype in DTYPES:
-        config = first_applicable(impl, sizes, dtype, LIMITS)
-        made = filled(spec, sizes, dtype, kind, "cuda", seed=4)
-        verify(impl, [config], Posed.given(spec, dtype, tuple(made)))
+    spec = impl.spec
+    for dtype in dtypes_of(impl, LIMITS):
+        for sizes in (spec.check[-1], middling(spec)):
+            config = first_applicable(impl, sizes, dtype, LIMITS)
+            if config is None:
+                continue
+            made = filled(spec, sizes, dtype, kind, "cuda", seed=4)
+            problem = Posed.given(spec, dtype, tuple(made))
+            if well_posed(problem):
+                verify(impl, [config], problem)
+            break
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("promise", "impl"), promises(), ids=named)
-def test_promise(promise, impl, dtype):
-    for seed, sizes in enumerate(impl.spec.check):
-        config = first_applicable(impl, sizes, dtype, LIMITS)
-        if config is not None:  # as above, descriptors refuse ragged rows
-            promise(Subject(impl, config, sizes, dtype, "cuda", seed))
+def test_promise(promise, impl):
+    for dtype in dtypes_of(impl, LIMITS):
+        for seed, sizes in enumerate(impl.spec.check):
+            config = first_applicable(impl, sizes, dtype, LIMITS)
+            if config is not None:  # as above, descriptors refuse ragged rows
+                promise(Subject(impl, config, dict(sizes), dtype, "cuda", seed))
 
 
 # Real sizes
 
 
-@pytest.mark.parametrize("case", cases(LIMITS, lambda spec: spec.bench), ids=str)
+def real(case):
+    """In the dtype of most use at every real size, in the others at the first."""
+    return case.dtype == narrow(case.impl) or case.sizes == case.impl.spec.bench[0]
+
+
+@pytest.mark.parametrize("case", filter(real, cases(LIMITS, lambda spec: spec.bench)), ids=str)
 def test_right_at_real_sizes_and_the_same_bits_each_time(case):
+    needs_memory(16 * elements(case.impl.spec, case.sizes))  # float64 beside the tensors
     problem = Posed.of(case.impl.spec, case.sizes, case.dtype, "cuda")
     config = first_applicable(case.impl, case.sizes, case.dtype, LIMITS)
     verify(case.impl, [config], problem)
-    first, second = (case.impl(*problem.inputs, config=config) for _ in range(2))
-    assert torch.equal(bits(first), bits(second))
+    if case.impl.mutates:
+        runs = [ran(case.impl, config, [x.clone() for x in problem.inputs]) for _ in range(2)]
+    else:
+        runs = [ran(case.impl, config, problem.inputs) for _ in range(2)]
+    for first, second in zip(*runs, strict=True):
+        assert torch.equal(bits(first), bits(second))
+
+
+def ran(impl, config, made):
+    return as_tuple(impl(*made, config=config))
 
 
 # Addresses
 
 
-def beyond(spec):
-    """The last check size with its first axis so long that each tensor that has this axis holds
-    more than 2^31 elements."""
-    axis, sizes = spec.axes[0], dict(spec.check[-1])
-    rest = []
-    for tensor in (*spec.inputs.values(), *spec.outputs.values()):
-        if axis in tensor.axes.split():
-            one = torch.Size(tensor.shape({**sizes, axis: 1})).numel()
-            rest.append(one)
-    return {**sizes, axis: -(-BEYOND // min(rest))}
-
-
-@pytest.mark.parametrize("impl", IMPLS.values(), ids=IMPLS)
+@each_impl
 def test_tensors_of_more_than_2_31_elements(impl):
-    needs_memory(60)  # matmul's output is 8.3 GB and stands there twice; the rest is in float64
-    sizes = beyond(impl.spec)
-    config = first_applicable(impl, sizes, "fp16", LIMITS)
-    made = [
-        torch.randn(t.shape(sizes), dtype=inputs.torch_dtype(t.dtype or "fp16"), device="cuda")
-        for t in impl.spec.inputs.values()
-    ]
-    verify_in_parts(impl, config, impl.spec, made, "fp16")
+    """A small problem, repeated along an axis whose indices have nothing to do with each other.
+    Its extent is odd, so that no power of two leads from one repetition to the same place of
+    another."""
+    spec, dtype = impl.spec, narrow(impl)
+    config, found = None, None
+    for sizes in reversed(spec.check):
+        config = first_applicable(impl, sizes, dtype, LIMITS)
+        if config is None:
+            continue
+        found = parting_axis(spec, lambda at: Posed.of(spec, at, dtype, "cuda"), sizes)
+        if found:
+            break
+    if not found:
+        pytest.skip("no axis of its outputs can be lengthened alone")
+    axis, of = found
+    extent = of * (1021 // of | 1)
+    leading = [t for t in (*spec.inputs.values(), *spec.outputs.values()) if leads(t.axes, axis)]
+    one = {**sizes, axis: 1}
+    rows = sorted(prod(t.shape(one)) for t in leading)
+    row_bytes = sum(prod(t.shape(one)) * ITEMSIZE[t.dtype or dtype] for t in leading)
+    # so that as many as can be of the tensors are so large: not a few numbers a row
+    least = next((row for row in rows if BEYOND // row * row_bytes <= MOST), rows[-1])
+    times = -(-BEYOND // (extent * least))
+    needs_memory(2 * times * extent * row_bytes)
+    small = Posed.of(spec, {**sizes, axis: extent}, dtype, "cuda")
+    long = {**sizes, axis: extent * times}
+    config = first_applicable(impl, long, dtype, LIMITS) or config
+    verify_repeated(impl, config, small, axis, times, max(1, (1 << 26) // (extent * rows[-1])))
 
 
-@pytest.mark.parametrize(
-    ("impl", "which", "axis"),
-    [
-        (impl, which, axis)
-        for impl in IMPLS.values()
-        for which, tensor in enumerate(impl.spec.inputs.values())
-        for axis in range(len(tensor.axes.split()))
-        if impl.title != "matmul.persistent" or axis == 0
-    ],
-    ids=named,
-)
-def test_strides_beyond_2_31_elements(impl, which, axis):
-    needs_memory(10)  # a view over 2^31 elements of fp16 takes 4.3 GB
-    sizes = dict.fromkeys(impl.spec.axes, 136)
-    config = first_applicable(impl, sizes, "fp16", LIMITS)
-    made = filled(impl.spec, sizes, "fp16", "ordinary", "cuda", seed=5)
-    made[which] = far(made[which], axis)
-    verify(impl, [config], Posed.given(impl.spec, "fp16", tuple(made)))
+@each_impl
+def test_strides_beyond_2_31_elements(impl):
+    needs_memory(20 << 30)  # a view over 2^31 elements of two bytes takes 4.3 GB, of eight 17
+    dtype = narrow(impl)
+    config, sizes = square(impl, 136, dtype, LIMITS)
+    made = filled(impl.spec, sizes, dtype, "ordinary", "cuda", seed=5)
+    for which, axis in far_axes(impl, made):
+        placed = [far(x, axis) if i == which else x for i, x in enumerate(made)]
+        right_or_refused(impl, config, posed(impl.spec, dtype, placed))
+        del placed
+        torch.cuda.empty_cache()

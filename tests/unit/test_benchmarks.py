@@ -18,7 +18,17 @@ from workbench.spec import values
 pytestmark = pytest.mark.unit
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-SCRIPTS = ("autotune", "spread", "short", "verdicts", "faults", "resume", "gap")
+SCRIPTS = (
+    "autotune",
+    "spread",
+    "short",
+    "verdicts",
+    "faults",
+    "resume",
+    "gap",
+    "kernels",
+    "sanitize",
+)
 KERNELS = {"matmul": 256, "softmax": 100, "rms_norm": 100, "copy": 100}
 POSITIVE = st.floats(1e-7, 1.0)
 
@@ -268,3 +278,85 @@ def test_an_answer_is_whole_or_absent(tmp_path):
     with pytest.raises(TypeError):
         answered(str(path), {"a": object()})
     assert path.read_text() == '{"a": 1}'
+
+
+# Goals
+
+
+def test_every_goal_finds_its_peer_and_its_number():
+    import kernels
+
+    lines = kernels.peers()
+    names = [goal.name for goal in kernels.GOALS]
+    assert len(set(names)) == len(names)
+    for goal in kernels.GOALS:
+        peer = kernels.best_peer(goal, lines)
+        assert goal.peer is None or peer is not None, goal.name
+        asked = kernels.asked_us(goal, peer and peer[1], moved=1 << 20)
+        none = goal.us is None and goal.factor is None and goal.of_copy is None
+        assert (asked is None) == none, goal.name
+
+
+def test_goals_name_kernels_axes_and_inputs_that_exist():
+    import kernels
+
+    for goal in kernels.GOALS:
+        spec = catalog.spec_of(goal.kernel)
+        assert set(goal.sizes) == set(spec.axes), goal.name
+        assert set(goal.fixed) <= set(spec.inputs), goal.name
+        assert spec.refuse(goal.sizes) is None and goal.dtype in spec.tolerance
+
+
+def test_a_line_of_the_table():
+    import kernels
+
+    goal = next(g for g in kernels.GOALS if g.name == "softmax 8192x4096 bf16")
+    final = {"rows": {"us": 33.0, "ours": True}, "torch": {"us": 99.0, "ours": False}}
+    told = dict(
+        zip(kernels.HEADS, kernels.cells(goal, {"final": final}, kernels.peers()), strict=True)
+    )
+    assert (told["ours us"], told["Impl"], told["library"]) == (33.0, "rows", "torch")
+    assert (told["peer"], told["goal us"], told["met"]) == ("quack", 34.6, "yes")
+    assert told["ours/peer"] == pytest.approx(33.0 / 34.6)
+    lost = kernels.cells(goal, {"reason": "its process ended with -6"}, kernels.peers())
+    assert lost[1] is None and "ended" in lost[2] and lost[9] is None
+
+
+def test_the_fastest_of_ours_and_libraries_that_are_near_enter_the_final():
+    import kernels
+
+    screen = {"a": 10.0, "b": 12.0, "c": 11.0, "torch": 30.0, "slow": 50.0}
+    assert kernels.chosen(screen, {"a", "b", "c"}) == {"a", "c", "torch"}
+    assert kernels.chosen({}, {"a"}) == set()
+    assert kernels.geomean([1.0, 4.0]) == pytest.approx(2.0) and kernels.geomean([]) is None
+
+
+# What compute-sanitizer says
+
+SAID = """\
+========= COMPUTE-SANITIZER
+@@begin softmax.rows
+@@end 4
+@@begin matmul.tiles
+========= Invalid __global__ read of size 16 bytes
+=========     at _tiles+0x1b0
+=========     by thread (32,0,0) in block (1,0,0)
+========= Invalid __global__ read of size 16 bytes
+@@failed RuntimeError: an illegal memory access
+========= Target application returned an error
+========= ERROR SUMMARY: 2 errors
+"""
+
+
+def test_findings_belong_to_the_impl_that_was_begun_last():
+    import sanitize
+
+    found = sanitize.findings(SAID.splitlines(keepends=True))
+    assert sanitize.clean(found["softmax.rows"])
+    assert sanitize.verdict(found["softmax.rows"]) == "clean at 4 sizes"
+    bad = found["matmul.tiles"]
+    assert len(bad["findings"]) == 2 and not sanitize.clean(bad)
+    assert sanitize.verdict(bad) == "2 findings: Invalid __global__ read of size # bytes"
+    assert "by thread (32,0,0)" in bad["report"][2]
+    lost = sanitize.findings(["@@begin copy.blocks\n"])["copy.blocks"]
+    assert not sanitize.clean(lost) and "ended" in sanitize.verdict(lost)

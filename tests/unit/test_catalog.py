@@ -33,6 +33,12 @@ def blocks(x, *, config):
 '''
 
 
+def extended(line):
+    """GOOD with one more field of its Spec."""
+    more = GOOD.replace("flops=lambda", f"{line},\n    flops=lambda")
+    return more.replace("import Spec,", "import Extent, Spec, Tolerance,")
+
+
 @pytest.fixture
 def kernel(tmp_path):
     """Write a kernel file and return its path as a person would type it."""
@@ -104,7 +110,7 @@ def test_the_hash_is_that_of_the_file(kernel):
 )
 def test_an_unknown_kernel_names_the_nearest(asked, nearest):
     sentence = refused(asked)
-    assert f"There is no kernel '{asked}'; did you mean {nearest}?" in sentence
+    assert f"There is no kernel '{asked}'; did you mean {nearest}" in sentence
     assert all(name in sentence for name in catalog.kernel_names())
 
 
@@ -164,6 +170,18 @@ def test_a_file_that_failed_can_be_mended_and_asked_for_again(kernel):
         (GOOD.replace('bench=[{"N": 4096}]', "bench=[]"), "names no sizes to bench"),
         (GOOD.replace('{"N": 3}', '{"M": 3}'), "the check sizes {'M': 3} lack N"),
         (GOOD.replace('{"N": 4096}', "{}"), "the bench sizes {} lack N"),
+        (GOOD.replace('{"N": 4096}', '{"N": 8, "K": 1}'), "name K, which no tensor has"),
+        (GOOD.replace('Tensor("N")', 'Tensor("N/2")'), "do not fit: N/2 is no whole number at N=3"),
+        (GOOD.replace('Tensor("N")', 'Tensor("N+1")'), "x has the axis 'N+1'"),
+        (GOOD.replace('Tensor("N")', 'Tensor("N", dtype="fp12")'), "unknown dtype 'fp12'"),
+        (extended('extents={"K": Extent(multiple=2)}'), "extents names K, which no tensor has"),
+        (extended('extents={"N": Extent(multiple=2)}'), "N is a multiple of 2, which 3 is not"),
+        (
+            extended('tolerance={"bf16": Tolerance(0.01)}').replace(
+                'outputs={"y": Tensor("N")}', 'outputs={"y": Tensor("N", dtype="fp32")}'
+            ),
+            "an output is always fp32, and tolerance says nothing of it",
+        ),
     ],
 )
 def test_a_file_that_is_no_kernel_says_what_it_lacks(kernel, text, lack):

@@ -1,7 +1,9 @@
 """RMS norm over the last axis: y = x / sqrt(mean(x^2) + eps) * w.
 
 At 4 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py`: a row is read
-once while it fits into registers (`rows`) and twice when it is walked in blocks (`looped`).
+once while it fits into registers (`rows`, `persistent`) and twice when it is walked in blocks
+(`looped`). What is left to win is w: read for each row it doubles what the caches must deliver,
+so it is kept in the first-level cache (`hints`) or in registers (`persistent`).
 """
 
 from dataclasses import dataclass
@@ -9,8 +11,8 @@ from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
-from workbench.spec import Spec, Tensor, Work, threads, tile
+from workbench.dsl import cores, tl, triton
+from workbench.spec import Spec, Tensor, Work, among, stages, threads, tile
 
 EPS = 1e-6
 
@@ -25,59 +27,104 @@ rms_norm = Spec(
     outputs={"y": Tensor("M N")},
     reference=reference,
     flops=lambda M, N: 4 * M * N,
-    check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 37, "N": 781}, {"M": 4, "N": 4096}],
-    bench=[{"M": 8192, "N": 8192}, {"M": 8192, "N": 4096}],
+    check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 13, "N": 781}, {"M": 4, "N": 4096}],
+    bench=[
+        {"M": 8192, "N": 8192},
+        {"M": 8192, "N": 4096},
+        {"M": 2048, "N": 32_768},
+        {"M": 32, "N": 4096},
+        {"M": 1, "N": 5120},
+    ],
 )
 
 
 @triton.jit
 def _rows(
     x_ptr, w_ptr, y_ptr, M, N, stride_m, stride_n, stride_w,
-    EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EARLY: tl.constexpr,
+    ONCE: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     mask = (m < M) & (n < N)
-    x = tl.load(x_ptr + m * stride_m + n.to(tl.int64) * stride_n, mask, other=0.0).to(tl.float32)
-    w = tl.load(w_ptr + n.to(tl.int64) * stride_w, n < N, other=0.0).to(tl.float32)
+    x_ptrs = x_ptr + m * stride_m + n.to(tl.int64) * stride_n
+    w_ptrs = w_ptr + n.to(tl.int64) * stride_w
+    x = tl.load(x_ptrs, mask, other=0.0, eviction_policy=ONCE).to(tl.float32)
+    if EARLY:
+        w = tl.load(w_ptrs, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / N + EPS)
+    if not EARLY:
+        w = tl.load(w_ptrs, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
     tl.store(y_ptr + m * N + n, (x * scale * w).to(y_ptr.dtype.element_ty), mask)
+
+
+@triton.jit
+def _persistent(
+    x_ptr, w_ptr, y_ptr, M, N, stride_m, stride_n, stride_w,
+    EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    n = tl.arange(0, BLOCK_N)[None, :]
+    w = tl.load(w_ptr + n.to(tl.int64) * stride_w, n < N, other=0.0)
+    x_ptrs = x_ptr + n.to(tl.int64) * stride_n
+    blocks = tl.cdiv(M, BLOCK_M)
+    for block in tl.range(tl.program_id(0), blocks, tl.num_programs(0), num_stages=STAGES):
+        m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        mask = (m < M) & (n < N)
+        x = tl.load(x_ptrs + m * stride_m, mask, other=0.0, eviction_policy="evict_first")
+        x = x.to(tl.float32)
+        scale = tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / N + EPS)
+        y = x * scale * w.to(tl.float32)
+        tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), mask)
 
 
 @triton.jit
 def _looped(
     x_ptr, w_ptr, y_ptr, M, N, stride_m, stride_n, stride_w,
-    EPS: tl.constexpr, BLOCK_N: tl.constexpr,
+    EPS: tl.constexpr, BLOCK_N: tl.constexpr, ONCE: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
     m = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK_N).to(tl.int64)  # a row may be as long as offsets allow
     squares = tl.zeros((BLOCK_N,), tl.float32)
     for start in range(0, N, BLOCK_N):
         n = start + lane
-        x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=0.0)
+        x_ptrs = x_ptr + m * stride_m + n * stride_n
+        x = tl.load(x_ptrs, n < N, other=0.0, eviction_policy=KEPT)  # it comes again
         squares += x.to(tl.float32) * x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(squares, axis=0) / N + EPS)
     for start in range(0, N, BLOCK_N):
         n = start + lane
-        x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=0.0)
-        w = tl.load(w_ptr + n * stride_w, n < N, other=0.0)
+        x_ptrs = x_ptr + m * stride_m + n * stride_n
+        x = tl.load(x_ptrs, n < N, other=0.0, eviction_policy=ONCE)
+        w = tl.load(w_ptr + n * stride_w, n < N, other=0.0, eviction_policy=KEPT)
         y = x.to(tl.float32) * scale * w.to(tl.float32)
         tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), n < N)
+
+
+def padded(n):
+    return 1 << (n - 1).bit_length()
+
+
+def policies(hints):
+    """Eviction policies of what is read once and of what is read again."""
+    return ("evict_first", "evict_last") if hints else ("", "")
 
 
 @dataclass(frozen=True)
 class Rows:
     block_m: int = tile(1, 16, default=1)
     num_warps: int = threads(1, 32, default=8)
+    hints: int = among(0, 1, default=1)  # x passes through the caches, w stays
+    early: int = among(0, 1, default=1)  # w is asked for before the row's sum is known
 
 
 def too_long(config, limits, *, itemsize, M, N):
-    padded = 1 << (N - 1).bit_length()
-    held = config.block_m * padded // (config.num_warps * limits.warp_size)
-    if held > 64:
-        return f"each thread would hold {held} elements of its rows in registers; 64 is the most"
-    if config.num_warps * limits.warp_size > limits.threads_per_block:
+    threads_ = config.num_warps * limits.warp_size
+    held = config.block_m * padded(N) // threads_
+    most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
+    if threads_ > limits.threads_per_block:
         return f"{config.num_warps} warps are more than one block may have here"
+    if held > most:
+        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
     return None
 
 
@@ -93,9 +140,49 @@ def rows(x, w, *, config):
     """`block_m` whole rows in registers: x is read once."""
     M, N = x.shape
     y = x.new_empty(M, N)
+    once, kept = policies(config.hints)
     _rows[(triton.cdiv(M, config.block_m),)](
         x, w, y, M, N, x.stride(0), x.stride(1), w.stride(0), EPS,
-        BLOCK_M=config.block_m, BLOCK_N=triton.next_power_of_2(N), num_warps=config.num_warps,
+        BLOCK_M=config.block_m, BLOCK_N=padded(N), EARLY=bool(config.early),
+        ONCE=once, KEPT=kept, num_warps=config.num_warps,
+    )  # fmt: skip
+    return y
+
+
+@dataclass(frozen=True)
+class Persistent:
+    block_m: int = tile(1, 4, default=1)
+    num_warps: int = threads(4, 16, default=8)
+    num_stages: int = stages(1, 4, default=4)
+    per_core: int = among(1, 2, 3, 4, default=2)  # programs on one core
+
+
+def unfit(config, limits, *, itemsize, M, N):
+    threads_ = config.num_warps * limits.warp_size
+    block = config.block_m * padded(N)
+    held = 2 * block // threads_  # of x and of w
+    most = min(96, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
+    buffers = (config.num_stages - 1) * block * itemsize
+    if threads_ > limits.threads_per_block:
+        return f"{config.num_warps} warps are more than one block may have here"
+    if held > most:
+        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
+    if limits.arch.startswith("sm_") and buffers + 1024 > limits.shared_bytes:
+        return f"the stages need {buffers} bytes of shared memory; {limits.shared_bytes} are there"
+    return None
+
+
+@rms_norm.impl(Persistent, refuse=unfit, work=rows_work)
+def persistent(x, w, *, config):
+    """Each program walks many rows: w is read once and stays in registers, and the next rows are
+    on their way while one is worked on."""
+    M, N = x.shape
+    y = x.new_empty(M, N)
+    programs = min(cores(x) * config.per_core, triton.cdiv(M, config.block_m))
+    _persistent[(programs,)](
+        x, w, y, M, N, x.stride(0), x.stride(1), w.stride(0), EPS,
+        BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages,
+        num_warps=config.num_warps,
     )  # fmt: skip
     return y
 
@@ -103,7 +190,8 @@ def rows(x, w, *, config):
 @dataclass(frozen=True)
 class Looped:
     block_n: int = tile(512, 16_384, default=4096)
-    num_warps: int = threads(1, 32, default=8)
+    num_warps: int = threads(1, 32, default=16)
+    hints: int = among(0, 1, default=1)  # what is read again stays in the caches
 
 
 def too_wide(config, limits, *, itemsize, M, N):
@@ -122,14 +210,18 @@ def looped_work(config, limits, *, itemsize, M, N):
     )
 
 
-@rms_norm.impl(Looped, refuse=too_wide, work=looped_work)
+CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Looped(num_warps=8))  # 64 threads a warp
+
+
+@rms_norm.impl(Looped, refuse=too_wide, work=looped_work, defaults=CDNA)
 def looped(x, w, *, config):
     """One row in blocks: any length, but x is read twice."""
     M, N = x.shape
     y = x.new_empty(M, N)
+    once, kept = policies(config.hints)
     _looped[(M,)](
         x, w, y, M, N, x.stride(0), x.stride(1), w.stride(0), EPS,
-        BLOCK_N=config.block_n, num_warps=config.num_warps,
+        BLOCK_N=config.block_n, ONCE=once, KEPT=kept, num_warps=config.num_warps,
     )  # fmt: skip
     return y
 

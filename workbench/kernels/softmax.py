@@ -1,8 +1,10 @@
 """Softmax over the last axis: y = exp(x - max(x)) / sum(exp(x - max(x))).
 
 At 5 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py`, so what counts
-is how often a row is read: once while it fits into registers (`rows`), twice when it is walked in
-blocks (`looped`), whose second reading finds a row of up to a few MB in the last-level cache.
+is how often a row is read: once while it fits into the registers of one program (`rows`,
+`persistent`) or of several that tell each other their maxima and sums (`cooperative`), twice when
+it is walked in blocks (`looped`, `split`), whose second reading finds a row of up to a few MB in
+the last-level cache.
 """
 
 from dataclasses import dataclass
@@ -10,8 +12,8 @@ from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
-from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
+from workbench.dsl import INTERPRETED, cores, tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 
 def reference(x):
@@ -24,8 +26,14 @@ softmax = Spec(
     outputs={"y": Tensor("M N")},
     reference=reference,
     flops=lambda M, N: 5 * M * N,
-    check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 37, "N": 781}, {"M": 4, "N": 4096}],
-    bench=[{"M": 8192, "N": 4096}, {"M": 2048, "N": 32_768}],
+    check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 13, "N": 781}, {"M": 4, "N": 4096}],
+    bench=[
+        {"M": 8192, "N": 4096},
+        {"M": 2048, "N": 32_768},
+        {"M": 1024, "N": 131_072},
+        {"M": 32_768, "N": 1024},
+        {"M": 512, "N": 262_144},
+    ],
     tolerance={
         # fp32: x * log2(e) is rounded before the exponential, 1.4e-5 at x - max = -100
         "fp32": Tolerance(relative=2e-5, of_rms=1e-6),
@@ -36,26 +44,51 @@ softmax = Spec(
 
 
 @triton.jit
-def _rows(x_ptr, y_ptr, M, N, stride_m, stride_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+def _rows(
+    x_ptr, y_ptr, M, N, stride_m, stride_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONCE: tl.constexpr,
+):  # fmt: skip
     m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     n = tl.arange(0, BLOCK_N)[None, :]
     mask = (m < M) & (n < N)
     x_ptrs = x_ptr + m * stride_m + n.to(tl.int64) * stride_n
-    x = tl.load(x_ptrs, mask, other=-float("inf")).to(tl.float32)
+    x = tl.load(x_ptrs, mask, other=-float("inf"), eviction_policy=ONCE).to(tl.float32)
     e = tl.exp(x - tl.max(x, axis=1, keep_dims=True))
-    y = e / tl.sum(e, axis=1, keep_dims=True)
+    y = e * (1.0 / tl.sum(e, axis=1, keep_dims=True))
     tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), mask)
 
 
 @triton.jit
-def _looped(x_ptr, y_ptr, M, N, stride_m, stride_n, BLOCK_N: tl.constexpr):
+def _persistent(
+    x_ptr, y_ptr, M, N, stride_m, stride_n,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    n = tl.arange(0, BLOCK_N)[None, :]
+    x_ptrs = x_ptr + n.to(tl.int64) * stride_n
+    blocks = tl.cdiv(M, BLOCK_M)
+    for block in tl.range(tl.program_id(0), blocks, tl.num_programs(0), num_stages=STAGES):
+        m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        mask = (m < M) & (n < N)
+        x = tl.load(x_ptrs + m * stride_m, mask, other=-float("inf"))  # copied past the L1 cache
+        x = x.to(tl.float32)
+        e = tl.exp(x - tl.max(x, axis=1, keep_dims=True))
+        y = e * (1.0 / tl.sum(e, axis=1, keep_dims=True))
+        tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), mask)
+
+
+@triton.jit
+def _looped(
+    x_ptr, y_ptr, M, N, stride_m, stride_n,
+    BLOCK_N: tl.constexpr, ONCE: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
     m = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, BLOCK_N).to(tl.int64)  # a row may be as long as offsets allow
+    x_row = x_ptr + m * stride_m
     high = tl.full((BLOCK_N,), -float("inf"), tl.float32)  # each lane's own running maximum
     total = tl.zeros((BLOCK_N,), tl.float32)
     for start in range(0, N, BLOCK_N):
         n = start + lane
-        x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=-float("inf"))
+        x = tl.load(x_row + n * stride_n, n < N, other=-float("inf"), eviction_policy=KEPT)
         x = x.to(tl.float32)
         higher = tl.maximum(high, x)
         base = tl.where(higher == -float("inf"), 0.0, higher)  # -inf - -inf would be NaN
@@ -66,24 +99,79 @@ def _looped(x_ptr, y_ptr, M, N, stride_m, stride_n, BLOCK_N: tl.constexpr):
     scale = 1.0 / tl.sum(total * tl.exp(high - base), axis=0)
     for start in range(0, N, BLOCK_N):
         n = start + lane
-        x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=-float("inf"))
+        x = tl.load(x_row + n * stride_n, n < N, other=-float("inf"), eviction_policy=ONCE)
         y = tl.exp(x.to(tl.float32) - base) * scale
         tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), n < N)
+
+
+@triton.jit
+def _slices(
+    x_ptr, y_ptr, words_ptr, M, N, stride_m, stride_n, SLICES,
+    BLOCK_N: tl.constexpr, BLOCK_S: tl.constexpr, TELL: tl.constexpr, HEAR: tl.constexpr,
+):  # fmt: skip
+    # `unit` counts the slices of all rows, one row after the other. What a slice tells the others
+    # of its row is one word of 64 bits, its maximum above its sum: a word arrives whole, so no
+    # order of memory is needed. Zero means "not yet": a sum is at least 1 unless the maximum is
+    # -inf, whose bits are not zero.
+    lane, s = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_S)
+    first, step = tl.program_id(0).to(tl.int64), tl.num_programs(0)
+    m, n = first // SLICES, (first % SLICES) * BLOCK_N + lane
+    x_ptrs = x_ptr + m * stride_m + n * stride_n
+    x = tl.load(x_ptrs, n < N, other=-float("inf"), eviction_policy="evict_first")
+    for unit in range(first, tl.cast(M, tl.int64) * SLICES, step):
+        wide = x.to(tl.float32)
+        if TELL:
+            top = tl.max(wide, axis=0)
+            total = tl.sum(tl.exp(wide - tl.where(top == -float("inf"), 0.0, top)), axis=0)
+            word = top.to(tl.uint32, bitcast=True).to(tl.uint64) << 32
+            word |= total.to(tl.uint32, bitcast=True).to(tl.uint64)
+            tl.atomic_xchg(words_ptr + unit, word.to(tl.int64, bitcast=True), sem="relaxed")
+        m = ((unit + step) // SLICES).to(tl.int64)
+        n = ((unit + step) % SLICES).to(tl.int64) * BLOCK_N + lane
+        x_ptrs, there = x_ptr + m * stride_m + n * stride_n, n < tl.where(m < M, N, 0)
+        x = tl.load(x_ptrs, there, other=-float("inf"), eviction_policy="evict_first")
+        if HEAR:
+            m = (unit // SLICES).to(tl.int64)
+            n = (unit % SLICES).to(tl.int64) * BLOCK_N + lane
+            words_ptrs = words_ptr + m * SLICES + s
+            words = tl.load(words_ptrs, s < SLICES, other=1, volatile=True)
+            while tl.min((words != 0).to(tl.int32), axis=0) == 0:
+                words = tl.load(words_ptrs, s < SLICES, other=1, volatile=True)
+            tops = (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+            tops = tl.where(s < SLICES, tops, -float("inf"))
+            totals = tl.where(s < SLICES, words.to(tl.int32).to(tl.float32, bitcast=True), 0.0)
+            top = tl.max(tops, axis=0)
+            base = tl.where(top == -float("inf"), 0.0, top)
+            scale = 1.0 / tl.sum(totals * tl.exp(tops - base), axis=0)
+            # exp once more, and not a factor to the slice's own: equal x give equal y everywhere
+            y = tl.exp(wide - base) * scale
+            tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), n < N)
+
+
+def padded(n):
+    return 1 << (n - 1).bit_length()
+
+
+def policies(hints):
+    """Eviction policies of what is read once and of what is read again."""
+    return ("evict_first", "evict_last") if hints else ("", "")
 
 
 @dataclass(frozen=True)
 class Rows:
     block_m: int = tile(1, 16, default=1)
     num_warps: int = threads(1, 32, default=8)
+    hints: int = among(0, 1, default=1)  # x passes through the caches
 
 
 def too_long(config, limits, *, itemsize, M, N):
-    padded = 1 << (N - 1).bit_length()
-    held = config.block_m * padded // (config.num_warps * limits.warp_size)
-    if held > 64:
-        return f"each thread would hold {held} elements of its rows in registers; 64 is the most"
-    if config.num_warps * limits.warp_size > limits.threads_per_block:
+    threads_ = config.num_warps * limits.warp_size
+    held = config.block_m * padded(N) // threads_
+    most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
+    if threads_ > limits.threads_per_block:
         return f"{config.num_warps} warps are more than one block may have here"
+    if held > most:
+        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
     return None
 
 
@@ -97,9 +185,47 @@ def rows(x, *, config):
     """`block_m` whole rows in registers: x is read once."""
     M, N = x.shape
     y = x.new_empty(M, N)
+    once, _ = policies(config.hints)
     _rows[(triton.cdiv(M, config.block_m),)](
         x, y, M, N, x.stride(0), x.stride(1),
-        BLOCK_M=config.block_m, BLOCK_N=triton.next_power_of_2(N), num_warps=config.num_warps,
+        BLOCK_M=config.block_m, BLOCK_N=padded(N), ONCE=once, num_warps=config.num_warps,
+    )  # fmt: skip
+    return y
+
+
+@dataclass(frozen=True)
+class Persistent:
+    block_m: int = tile(1, 4, default=1)
+    num_warps: int = threads(4, 16, default=8)
+    num_stages: int = stages(1, 4, default=4)
+    per_core: int = among(1, 2, 3, 4, default=2)  # programs on one core
+
+
+def unfit(config, limits, *, itemsize, M, N):
+    threads_ = config.num_warps * limits.warp_size
+    block = config.block_m * padded(N)
+    held = block // threads_
+    buffers = (config.num_stages - 1) * block * itemsize
+    if threads_ > limits.threads_per_block:
+        return f"{config.num_warps} warps are more than one block may have here"
+    most = 64 if threads_ < 1024 else 16  # 1024 threads have 64 registers each
+    if held > most:
+        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
+    if limits.arch.startswith("sm_") and buffers + 1024 > limits.shared_bytes:
+        return f"the stages need {buffers} bytes of shared memory; {limits.shared_bytes} are there"
+    return None
+
+
+@softmax.impl(Persistent, refuse=unfit, work=rows_work)
+def persistent(x, *, config):
+    """Each program walks many rows, and the next ones are on their way while one is worked on."""
+    M, N = x.shape
+    y = x.new_empty(M, N)
+    programs = min(cores(x) * config.per_core, triton.cdiv(M, config.block_m))
+    _persistent[(programs,)](
+        x, y, M, N, x.stride(0), x.stride(1),
+        BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages,
+        num_warps=config.num_warps,
     )  # fmt: skip
     return y
 
@@ -108,6 +234,7 @@ def rows(x, *, config):
 class Looped:
     block_n: int = tile(512, 16_384, default=4096)
     num_warps: int = threads(1, 32, default=8)
+    hints: int = among(0, 1, default=1)  # what is read again stays in the caches
 
 
 def too_wide(config, limits, *, itemsize, M, N):
@@ -131,9 +258,115 @@ def looped(x, *, config):
     """One row in blocks, with a running maximum: any length, but x is read twice."""
     M, N = x.shape
     y = x.new_empty(M, N)
+    once, kept = policies(config.hints)
     _looped[(M,)](
-        x, y, M, N, x.stride(0), x.stride(1), BLOCK_N=config.block_n, num_warps=config.num_warps
-    )
+        x, y, M, N, x.stride(0), x.stride(1),
+        BLOCK_N=config.block_n, ONCE=once, KEPT=kept, num_warps=config.num_warps,
+    )  # fmt: skip
+    return y
+
+
+@dataclass(frozen=True)
+class Cooperative:
+    block_n: int = tile(1024, 16_384, default=8192)
+    num_warps: int = threads(4, 16, default=8)
+    per_core: int = among(1, 2, 3, 4, default=3)  # programs on one core, all of them at once
+
+
+def not_resident(config, limits, *, itemsize, M, N):
+    threads_ = config.num_warps * limits.warp_size
+    held = config.block_n // threads_
+    # in fp32 for two passes, and the next slice as it comes: 80 compiled for 32 elements of bf16
+    registers = max(40, 16 + held + held * itemsize // 2)
+    slices = -(-N // config.block_n)
+    if threads_ > limits.threads_per_block:
+        return f"{config.num_warps} warps are more than one block may have here"
+    if not 4 <= held <= 64:
+        return f"each thread would hold {held} elements; 4 to 64 are sensible"
+    if config.per_core * threads_ > 1536:
+        return f"{config.per_core} programs of {threads_} threads are more than any core holds"
+    core = 65_536 if limits.arch.startswith("sm_") else 131_072
+    if config.per_core * threads_ * registers > core:
+        return f"{config.per_core} programs of {threads_} threads, {registers} registers each, do "\
+            "not fit one core at once"  # fmt: skip
+    if slices > config.per_core * limits.cores:
+        return f"a row's {slices} slices are more than the programs that run at once"
+    return None
+
+
+def slices_work(config, limits, *, itemsize, M, N):
+    moved = config.block_n * itemsize
+    return Work(tiles=M * -(-N // config.block_n), steps=1, load_bytes=moved, store_bytes=moved)
+
+
+def bound(config):
+    """Registers a thread may have so that `per_core` programs fit an NVIDIA core for sure: how
+    many the compiler would take differs by some ten between versions of Triton."""
+    if INTERPRETED or triton.runtime.driver.active.get_current_target().backend != "cuda":
+        return {}
+    fair = 65_536 // (32 * config.num_warps * config.per_core)
+    return {"maxnreg": min(255, fair // 8 * 8)}
+
+
+@softmax.impl(
+    Cooperative,
+    refuse=not_resident,
+    work=slices_work,
+    defaults={"fp32": Cooperative(per_core=2), "sm_80": Cooperative(per_core=2)},
+)
+def cooperative(x, *, config):
+    """Each row in slices on several cores, which wait for each other's maximum and sum: x is read
+    once whatever a row's length. Triton's interpreter runs one program after the other, so it gets
+    two launches, of which the second finds all words written."""
+    M, N = x.shape
+    slices = triton.cdiv(N, config.block_n)
+    programs = min(cores(x) * config.per_core, M * slices)
+    if programs < slices and not INTERPRETED:
+        raise ValueError(
+            f"a row's {slices} slices would wait for each other on {programs} programs"
+        )
+    y, words = x.new_empty(M, N), x.new_zeros(M, slices, dtype=torch.int64)
+    for tell, hear in ((True, False), (False, True)) if INTERPRETED else ((True, True),):
+        _slices[(programs,)](
+            x, y, words, M, N, x.stride(0), x.stride(1), slices, BLOCK_N=config.block_n,
+            BLOCK_S=padded(slices), TELL=tell, HEAR=hear, num_warps=config.num_warps,
+            launch_cooperative_grid=True, **bound(config),
+        )  # fmt: skip
+    return y
+
+
+@dataclass(frozen=True)
+class Split:
+    block_n: int = tile(1024, 16_384, default=4096)
+    num_warps: int = threads(1, 16, default=4)
+    batch_mb: int = among(4, 8, 16, 32, default=16)  # rows of so much between two launches
+
+
+def split_unfit(config, limits, *, itemsize, M, N):
+    held = config.block_n // (config.num_warps * limits.warp_size)
+    if config.num_warps * limits.warp_size > limits.threads_per_block:
+        return f"{config.num_warps} warps are more than one block may have here"
+    if not 4 <= held <= 64:
+        return f"each thread would hold {held} elements; 4 to 64 are sensible"
+    return None
+
+
+@softmax.impl(Split, refuse=split_unfit, work=slices_work)
+def split(x, *, config):
+    """Each row in slices on several cores: one launch for their maxima and sums, one that reads x
+    again, from the last-level cache as long as a batch of rows fits there."""
+    M, N = x.shape
+    slices = triton.cdiv(N, config.block_n)
+    y, words = x.new_empty(M, N), x.new_empty(M, slices, dtype=torch.int64)
+    batch = max(1, (config.batch_mb << 20) // (N * x.element_size()))
+    for low in range(0, M, batch):
+        some = min(batch, M - low)
+        for tell in (True, False):
+            _slices[(some * slices,)](
+                x[low:], y[low:], words[low:], some, N, x.stride(0), x.stride(1), slices,
+                BLOCK_N=config.block_n, BLOCK_S=padded(slices), TELL=tell, HEAR=not tell,
+                num_warps=config.num_warps,
+            )  # fmt: skip
     return y
 
 

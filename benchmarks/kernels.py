@@ -1,0 +1,439 @@
+"""How fast are our kernels beside the best public ones? The table of goals, on one NVIDIA H200.
+
+Each case is one final of our Impls at their default configs and the libraries' own, on the same
+inputs; beside it stands what the best public kernel took (data/peers_h200.json, measured by the
+same protocol on the same device), and the goal that was set for the case.
+
+    python benchmarks/kernels.py --out kernels.json
+    python benchmarks/kernels.py --only softmax norm --final-s 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from runs import HERE, ROOT, Compile, compiled_ahead, save, say, show
+
+PEERS = HERE / "data" / "peers_h200.json"
+COPY = 4240e9  # bytes a second that a copy of 1 GiB of bf16 reaches there
+FINALISTS = 2  # of ours; the others keep the time of their screen
+FAR = 4.0  # times the best: so slow a library's version is not timed again
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One case: a kernel at real sizes, and what is asked of it."""
+
+    kernel: str
+    sizes: Mapping[str, int]
+    dtype: str = "bf16"
+    peer: tuple[str, Mapping[str, Any]] | None = None  # which line of the peers' file
+    named: str | None = None  # which peer of the line, where not the best
+    factor: float | None = None  # of the peer's time
+    us: float | None = None  # or at most this
+    of_copy: float | None = None  # or this share of the rate of a copy
+    fixed: Mapping[str, float] = field(default_factory=dict)  # inputs that are alike everywhere
+    without: tuple[str, ...] = ()  # libraries' versions that take seconds
+
+    @property
+    def name(self) -> str:
+        """`softmax 8192x4096 bf16`."""
+        also = "".join(f" {k}={v:g}" for k, v in self.fixed.items() if k in ("k", "p"))
+        return f"{self.kernel} {'x'.join(map(str, self.sizes.values()))} {self.dtype}{also}"
+
+
+def rows(kernel: str, what: str, M: int, N: int, **goal: Any) -> Goal:
+    return Goal(kernel, {"M": M, "N": N}, peer=(what, {"M": M, "N": N}), **goal)
+
+
+def product(M: int, N: int, K: int) -> Goal:
+    at = {"M": M, "N": N, "K": K}
+    return Goal("matmul", at, peer=("gemm", {**at, "lay": "nn"}), factor=1 / 0.92)
+
+
+def fp8(kernel: str, n: int) -> Goal:
+    at = {"M": n, "N": n, "K": n}
+    return Goal(kernel, at, "fp8", peer=("gemm", at), factor=1 / 0.97)
+
+
+def q4(M: int, N: int, K: int, **goal: Any) -> Goal:
+    at = {"M": M, "N": N, "K": K}
+    return Goal("q4_k_matmul", at, "fp16", peer=("q4_gemm", at), **goal)
+
+
+def wkv(version: int, B: int, T: int, factor: float) -> Goal:
+    at = {"B": B, "T": T, "H": 40, "N": 64}
+    what = f"wkv{version}" + ("_decode" if T == 1 else "")
+    return Goal(f"wkv{version}", at, peer=(what, at), factor=factor, without=("torch",))
+
+
+def sample(B: int, k: int, us: float | None) -> Goal:
+    fixed = {"k": k, "p": 0.9, "temperature": 1.0} if k else {"p": 0.9, "temperature": 1.0}
+    at = {"V": 128_256, "B": B, "k": k, "p": 0.9}
+    kernel = "sample_topk_topp" if k else "sample_top_p"
+    sizes = {"B": B, "V": 128_256}
+    return Goal(kernel, sizes, peer=("sample", at), us=us, fixed=fixed)
+
+
+def attention(B: int, S: int, D: int, causal: int, factor: float) -> Goal:
+    sizes = {"B": B, "S": S, "Hkv": 16, "G": 1, "D": D, **({} if causal else {"T": S})}
+    at = {"B": B, "S": S, "H": 16, "D": D, "causal": causal}
+    kernel = "causal_attention" if causal else "attention"
+    return Goal(kernel, sizes, peer=("attn_fwd", at), factor=factor)
+
+
+def delta(d: int, r: int, us: float) -> Goal:
+    at = {"M": 64, "K": d, "N": d, "r": r}
+    return Goal("lora_delta", at, "fp32", peer=("lora_delta", at), us=us)
+
+
+GOALS = (
+    rows("softmax", "softmax", 8192, 4096, factor=1.0),
+    rows("softmax", "softmax", 2048, 32_768, factor=1.0),
+    rows("softmax", "softmax", 1024, 131_072, factor=1.05),
+    rows("softmax", "softmax", 32_768, 1024, of_copy=0.95),
+    rows("softmax", "softmax", 512, 262_144, of_copy=0.88),
+    rows("rms_norm", "rms_norm", 8192, 8192, factor=1.0),
+    rows("rms_norm", "rms_norm", 8192, 4096),
+    rows("rms_norm", "rms_norm", 2048, 32_768),
+    rows("rms_norm", "rms_norm", 32, 4096),
+    rows("rms_norm", "rms_norm", 1, 5120, us=2.0),
+    rows("fused_add_rms_norm", "fused_add_rms_norm", 8192, 8192, factor=1.0),
+    rows("fused_add_rms_norm", "fused_add_rms_norm", 8192, 4096),
+    rows("fused_add_rms_norm", "fused_add_rms_norm", 2048, 32_768),
+    rows("fused_add_rms_norm", "fused_add_rms_norm", 1, 5120),
+    rows("layer_norm", "layer_norm", 8192, 4096, factor=0.95),
+    rows("layer_norm", "layer_norm", 8192, 8192, factor=0.95),
+    rows("layer_norm", "layer_norm", 2048, 32_768, factor=0.95),
+    *(product(n, n, n) for n in (1024, 2048, 2560, 4096, 8192, 16_384)),
+    product(8192, 8192, 512), product(8192, 8192, 1024), product(4096, 4096, 14_336),
+    product(16, 4096, 4096), product(64, 4096, 4096), product(128, 8192, 8192),
+    product(1000, 3000, 1500), product(232_064, 768, 768),
+    fp8("fp8_matmul", 4096), fp8("fp8_matmul", 8192), fp8("fp8_block_matmul", 4096),
+    q4(1, 2560, 2560, us=4.0), q4(1, 14_336, 4096, us=12.5), q4(1, 28_672, 8192, us=36.0),
+    q4(4, 2560, 2560, us=4.4), q4(4, 14_336, 4096, us=13.75), q4(4, 28_672, 8192, us=39.6),
+    q4(16, 14_336, 4096, factor=1.0), q4(64, 14_336, 4096, factor=1.0),
+    Goal("q4_k_matmul", {"M": 512, "N": 14_336, "K": 4096}, "fp16",
+         peer=("f16_gemm", {"M": 512, "N": 14_336, "K": 4096}), factor=1.1),
+    wkv(7, 8, 4096, 0.80), wkv(7, 1, 4096, 0.80), wkv(6, 8, 4096, 0.80), wkv(6, 1, 4096, 0.80),
+    wkv(7, 64, 1, 0.90), wkv(6, 64, 1, 0.90),
+    sample(1, 50, 15.0), sample(8, 50, 18.0), sample(64, 50, 45.0), sample(256, 50, 130.0),
+    sample(1, 0, 25.0), sample(64, 0, 80.0),
+    Goal("lora", {"M": 8192, "N": 4096, "K": 4096, "r": 16},
+         peer=("lora", {"M": 8192, "K": 4096, "N": 4096, "r": 8}), named="cublas.base_only",
+         factor=1.05),
+    Goal("lora", {"M": 16, "N": 4096, "K": 4096, "r": 16},
+         peer=("lora", {"M": 16, "K": 4096, "N": 4096, "r": 16}), us=15.5),
+    delta(512, 8, 4.0), delta(1024, 8, 4.0), delta(2048, 8, 6.0),
+    *(delta(1024, r, 4.0) for r in (4, 16, 32, 64)),
+    Goal("patch_embed", {"M": 928_256, "N": 768, "K": 768, "P": 196},
+         peer=("patch_embed", {"M": 928_256, "K": 768, "N": 768}), factor=1.05),
+    attention(2, 8192, 128, 0, 1.25), attention(2, 8192, 128, 1, 1.25),
+    attention(8, 2048, 128, 0, 1.25), attention(8, 2048, 128, 1, 1.25),
+    attention(2, 8192, 64, 0, 1.25),
+    Goal("decode_attention", {"B": 64, "Hkv": 8, "G": 4, "D": 128, "T": 8192},
+         peer=("attn_decode", {"B": 64, "Hq": 32, "Hkv": 8, "D": 128, "KV": 8192}), factor=1.0,
+         fixed={"lens": 8192}),
+    rows("swiglu", "swiglu", 8192, 14_336, factor=1.0),
+    rows("swiglu", "swiglu", 64, 14_336),
+    Goal("rope", {"S": 8192, "Hq": 32, "Hkv": 8, "D": 128},
+         peer=("rope", {"T": 8192, "Hq": 32, "Hkv": 8, "D": 128}), factor=0.95),
+)  # fmt: skip
+
+
+# What was asked
+
+
+def best_peer(goal: Goal, lines: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
+    """Name and microseconds of the peer that the goal names, or of the best."""
+    if goal.peer is None:
+        return None
+    what, at = goal.peer
+    for line in lines:
+        same = line["what"] == what and line["dtype"] == goal.dtype and "std" not in line["at"]
+        if same and all(line["at"].get(k) == v for k, v in at.items()):
+            for peer in line["peers"]:
+                if goal.named in (None, peer["name"]):
+                    return peer["name"], peer["us"]
+    return None
+
+
+def asked_us(goal: Goal, peer_us: float | None, moved: int | None) -> float | None:
+    """The goal in microseconds; None where none was set or what it refers to is not known."""
+    if goal.us is not None:
+        return goal.us
+    if goal.of_copy is not None:
+        return None if moved is None else moved / (goal.of_copy * COPY) * 1e6
+    return None if goal.factor is None or peer_us is None else goal.factor * peer_us
+
+
+def picked(words: Sequence[str]) -> list[Goal]:
+    """Goals whose names hold one of the words; all where there are no words."""
+    return [g for g in GOALS if not words or any(w in g.name for w in words)]
+
+
+# In a process of its own, which is replaced where the GPU is lost
+
+
+def measure(asked: argparse.Namespace, goals: Sequence[Goal], known: dict[str, Any]) -> None:
+    """Time what is not yet known; the file is written after each case."""
+    import torch
+
+    from workbench.measure.preflight import gpu_lock, lock_name
+
+    with gpu_lock(lock_name(torch.cuda.current_device()), lambda said: None):
+        for goal in goals:
+            if goal.name in known["cases"]:
+                continue
+            if time.time() > asked.until:
+                return
+            known["at"] = goal.name
+            save(asked.out, known)
+            started = time.perf_counter()
+            try:
+                row = timed(goal, asked.final_s, asked.compiled)
+            except Exception as error:
+                row = {"reason": f"{type(error).__name__}: {error}"[:300]}
+                torch.cuda.synchronize()  # raises where the GPU is lost: the parent goes on
+            row["took_s"] = time.perf_counter() - started
+            known["cases"][goal.name] = row
+            save(asked.out, known)
+            print(line_of(goal, row, peers()), flush=True)
+            torch.cuda.empty_cache()
+
+
+def timed(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
+    """A screen of each way to compute it, then one final of the fastest."""
+    from workbench import catalog
+    from workbench.measure import worker
+    from workbench.measure.protocol import Protocol
+
+    try:
+        spec = catalog.spec_of(goal.kernel)
+    except catalog.CatalogError as error:
+        return {"missing": str(error)}
+    if sorted(goal.sizes) != sorted(spec.axes):
+        return {"missing": f"{goal.kernel} has the axes {', '.join(spec.axes)}"}
+    made = dict(spec.inputs)
+    for name, value in goal.fixed.items():
+        if name in made:
+            made[name] = replace(made[name], make=Same(value))
+    kept, row = dict(spec.inputs), {"bytes": spec.bytes(goal.sizes, goal.dtype), "refused": {}}
+    ours = {i.name for i in spec.impls if i.backend == "triton"}
+    spec.inputs.update(made)  # type: ignore[attr-defined]
+    try:
+        protocol = replace(Protocol(), final_s=final_s)
+        worker.begin(worker.Job(goal.kernel, dict(goal.sizes), goal.dtype, protocol))
+        choices = choices_of(spec, goal, compiled, row["refused"])
+        row["screen"] = screened(choices, row["refused"])
+        finalists = chosen(row["screen"], ours)
+        entering = [c for c in choices if c.impl in finalists]
+        results, _ = worker.final(entering, [row["screen"][c.impl] / 1e6 for c in entering])
+    finally:
+        spec.inputs.update(kept)  # type: ignore[attr-defined]
+    row["final"] = {}
+    for choice, result in zip(entering, results, strict=True):
+        if result.timing is None:
+            row["refused"][choice.impl] = result.reason
+            continue
+        t = result.timing
+        row["final"][choice.impl] = {
+            "us": t.median_s * 1e6, "low_us": t.low_s * 1e6, "high_us": t.high_s * 1e6,
+            "config": dict(choice.config), "ours": choice.impl in ours, "method": t.method,
+            "stable": t.stable, "sm_mhz": t.sm_mhz, "error": result.error,
+        }  # fmt: skip
+    return row
+
+
+@dataclass(frozen=True)
+class Same:
+    """Makes an input that has one value everywhere."""
+
+    value: float
+
+    def __call__(self, shape: Any, dtype: Any, device: str, generator: Any) -> Any:
+        import torch
+
+        return torch.full(shape, self.value, device=device).to(dtype)
+
+
+def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -> list[Any]:
+    """Our Impls at their defaults, and the libraries' versions."""
+    from workbench import hardware
+    from workbench.measure.worker import Choice
+    from workbench.spec import ITEMSIZE, values
+
+    device = hardware.live()
+    assert device is not None
+    choices = []
+    for impl in spec.impls:
+        if impl.backend == "triton":
+            config = impl.default(device.limits, goal.dtype)
+            at = {"itemsize": ITEMSIZE[goal.dtype], **goal.sizes}
+            if why := impl.refuse(config, device.limits, **at):
+                refused[impl.name] = why
+            else:
+                choices.append(Choice(impl.name, values(config)))
+        elif impl.name not in goal.without and (compiled or impl.name != "torch.compile"):
+            choices.append(Choice(impl.name, {}))
+    return choices
+
+
+def screened(choices: Sequence[Any], refused: dict[str, Any]) -> dict[str, float]:
+    """Microseconds by a short look at each; what is wrong or fails is told in `refused`."""
+    from workbench.measure import worker
+
+    found: dict[str, float] = {}
+    for choice in choices:
+        result, _ = worker.screen(choice, min(found.values()) / 1e6 if found else None)
+        if result.timing is None:
+            refused[choice.impl] = result.reason
+        else:
+            found[choice.impl] = result.timing.median_s * 1e6
+    return found
+
+
+def chosen(screen: Mapping[str, float], ours: set[str]) -> set[str]:
+    """The fastest of ours, and every library that is not far behind."""
+    ranked = sorted(screen, key=screen.__getitem__)
+    mine = [name for name in ranked if name in ours][:FINALISTS]
+    best = screen[ranked[0]] if ranked else 0.0
+    return {*mine, *(n for n in ranked if n not in ours and screen[n] <= FAR * best)}
+
+
+# The table
+
+HEADS = ["kernel and sizes", "ours us", "Impl", "library us", "library", "peer us", "peer",
+         "ours/peer", "goal us", "met"]  # fmt: skip
+
+
+def peers() -> list[dict[str, Any]]:
+    """The lines of the peers' file."""
+    return list(json.loads(PEERS.read_text())["lines"])
+
+
+def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """One line of the table."""
+    peer = best_peer(goal, lines)
+    final = row.get("final", {})
+    mine = min((n for n in final if final[n]["ours"]), key=lambda n: final[n]["us"], default=None)
+    lib = min(
+        (n for n in final if not final[n]["ours"]), key=lambda n: final[n]["us"], default=None
+    )
+    us = final[mine]["us"] if mine else None
+    goal_us = asked_us(goal, peer[1] if peer else None, row.get("bytes"))
+    met = None if us is None or goal_us is None else "yes" if us <= goal_us else "no"
+    why = row.get("missing") or row.get("reason") or "; ".join(
+        f"{n}: {w}" for n, w in row.get("refused", {}).items()
+    )  # fmt: skip
+    return [
+        goal.name, us, mine or (why or "not run")[:60],
+        final[lib]["us"] if lib else None, lib, peer[1] if peer else None,
+        peer[0] if peer else None, us / peer[1] if us and peer else None, goal_us, met,
+    ]  # fmt: skip
+
+
+def line_of(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
+    """A line of progress."""
+    told = dict(zip(HEADS, cells(goal, row, lines), strict=True))
+    parts = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in told.items() if v)
+    return f"{row.get('took_s', 0.0):5.1f} s  " + ", ".join(parts)
+
+
+def geomean(ratios: Sequence[float]) -> float | None:
+    """None of nothing."""
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+
+def table(goals: Sequence[Goal], known: Mapping[str, Any]) -> None:
+    """Everything, and what holds for several cases together."""
+    lines = peers()
+    found = [cells(g, known["cases"].get(g.name, {}), lines) for g in goals]
+    show(HEADS, found)
+    ratios = [c[7] for g, c in zip(goals, found, strict=True) if g.kernel == "matmul" and c[7]]
+    if ratios:
+        print(f"matmul: geometric mean of ours/peer {geomean(ratios):.3f} of {len(ratios)} cases")
+    met = [c[9] for c in found]
+    print(f"met {met.count('yes')}, not met {met.count('no')}, of {len(met)} cases")
+
+
+def ahead(goals: Sequence[Goal], asked: argparse.Namespace) -> None:
+    """Compile all defaults in many processes."""
+    from workbench import catalog
+
+    wanted = []
+    for goal in goals:
+        try:
+            spec = catalog.spec_of(goal.kernel)
+        except catalog.CatalogError:
+            continue
+        if sorted(goal.sizes) == sorted(spec.axes):
+            wanted += [
+                Compile(goal.kernel, impl.name, dict(goal.sizes), goal.dtype)
+                for impl in spec.impls
+                if impl.backend == "triton"
+            ]
+    say(f"compiling {len(wanted)} defaults")
+    compiled_ahead(wanted, asked.processes, max(1.0, asked.until - time.time()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="*", default=[], help="cases whose names hold these words")
+    parser.add_argument("--seconds", type=float, default=570.0, help="no case is begun after")
+    parser.add_argument("--final-s", type=float, default=1.5, help="longest final of one case")
+    parser.add_argument("--compiled", action="store_true", help="torch.compile too: slow to begin")
+    parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    parser.add_argument("--out", default="kernels.json", help="JSON file; what it holds is kept")
+    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    goals = picked(asked.only)
+    known = read(asked.out)
+    if asked.until is not None:
+        measure(asked, goals, known)
+        return
+    asked.until = time.time() + asked.seconds
+    ahead([g for g in goals if g.name not in known["cases"]], asked)
+    command = [sys.executable, str(HERE / "kernels.py"), *sys.argv[1:], "--until", str(asked.until)]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    while True:
+        code = run(command, {**os.environ, "PYTHONPATH": path}, asked.until + 60 - time.time())
+        known = read(asked.out)
+        lost = known.get("at")
+        if code == 0 or lost is None or lost in known["cases"] or time.time() > asked.until:
+            break
+        known["cases"].setdefault(lost, {"reason": f"its process ended with {code}"})
+        save(asked.out, known)
+    table(goals, known)
+
+
+def run(command: Sequence[str], environment: Mapping[str, str], limit_s: float) -> int | None:
+    """The exit code, or None where it was ended at the limit."""
+    try:
+        return subprocess.run(
+            command, env=environment, timeout=max(limit_s, 1), check=False
+        ).returncode
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def read(path: str) -> dict[str, Any]:
+    """What an earlier run left."""
+    where = Path(path)
+    return json.loads(where.read_text()) if where.exists() else {"cases": {}}
+
+
+if __name__ == "__main__":
+    main()

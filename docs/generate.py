@@ -1,0 +1,152 @@
+"""Write docs/kernels/: one page a kernel, from its file and from what was measured.
+
+    python docs/generate.py            write them
+    python docs/generate.py --check    exit 1 where one is not what it would be
+
+Times are those of `benchmarks/data/kernels_h200.json`, which `benchmarks/kernels.py` writes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench import catalog
+from workbench.spec import Impl, Spec, Tensor, brief, label, sizes_text, values
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "docs" / "kernels"
+MEASURED = ROOT / "benchmarks" / "data" / "kernels_h200.json"
+
+
+def page(name: str, measured: Mapping[str, Any]) -> str:
+    """The page of one kernel."""
+    spec = catalog.spec_of(name)
+    module = sys.modules[spec.reference.__module__]
+    parts = [
+        f"# {name}", inspect.getdoc(module) or "",
+        f"From [workbench/kernels/{name}.py](../../workbench/kernels/{name}.py).",
+        "## Inputs and outputs", "\n".join(tensors(spec)),
+        "## Implementations", "\n".join(impls(spec)),
+        "## Cost", "\n".join(costs(spec)),
+    ]  # fmt: skip
+    if rows := times(name, measured):
+        parts += ["## Measured", str(measured["said"]), "\n".join(rows)]
+    return "\n\n".join(parts) + "\n"
+
+
+def tensors(spec: Spec) -> Iterator[str]:
+    yield from ("| tensor | axes | dtype |", "|---|---|---|")
+    for kind, some in (("", spec.inputs), ("output ", spec.outputs)):
+        for name, tensor in some.items():
+            yield f"| {kind}`{name}` | {axes(tensor)} | {tensor.dtype or 'as tested'} |"
+    if spec.extents:
+        yield ""
+        yield " ".join(
+            f"`{axis}` is "
+            + (
+                f"one of {', '.join(map(str, e.among))}."
+                if e.among
+                else f"a multiple of {e.multiple}."
+            )
+            for axis, e in spec.extents.items()
+        )
+    yield ""
+    yield f"Tested in {', '.join(spec.tolerance)}."
+
+
+def axes(tensor: Tensor) -> str:
+    return " x ".join(f"`{axis}`" for axis in tensor.axes.split())
+
+
+def impls(spec: Spec) -> Iterator[str]:
+    yield from ("| Impl | is | knobs | default |", "|---|---|---|---|")
+    for impl in spec.impls:
+        words = (inspect.getdoc(impl.launch) or "the library's own").splitlines()
+        yield f"| `{impl.name}` | {' '.join(words)} | {knobs(impl)} | {defaults(impl)} |"
+
+
+def knobs(impl: Impl) -> str:
+    return "; ".join(
+        f"`{name}` {', '.join(map(str, choices))}" for name, choices in impl.choices().items()
+    )
+
+
+def defaults(impl: Impl) -> str:
+    if impl.backend != "triton":
+        return ""
+    said = [label(values(impl.config()))]
+    known: dict[str, list[str]] = {}
+    for at, config in impl.defaults.items():
+        known.setdefault(brief(values(config)), []).append(at)
+    return "; ".join([*said, *(f"{', '.join(at)}: {text}" for text, at in known.items())])
+
+
+def costs(spec: Spec) -> Iterator[str]:
+    dtype = "bf16" if "bf16" in spec.tolerance else next(iter(spec.tolerance))
+    yield f"| sizes, {dtype} | FLOP | least bytes | FLOP a byte |"
+    yield "|---|---|---|---|"
+    for sizes in spec.bench:
+        flops, moved = spec.flops(**sizes), spec.bytes(sizes, dtype)
+        at = sizes_text(sizes, " ") or "one"
+        yield f"| {at} | {flops:.3g} | {moved:.3g} | {flops / moved:.2g} |"
+
+
+def times(name: str, measured: Mapping[str, Any]) -> list[str]:
+    """One line a size that was timed: ours, the libraries', the best public one."""
+    rows = [row for row in measured.get("rows", []) if row["kernel"] == name]
+    if not rows:
+        return []
+    heads = ["sizes", "ours", "libraries here", "best public kernel", "ratio", "goal"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for row in rows:
+        lines.append("| " + " | ".join(str(row["cells"][head]) for head in heads) + " |")
+    return lines
+
+
+def index(names: list[str]) -> str:
+    lines = ["# Kernels", "", "One page a kernel, generated from its file.", ""]
+    for name in names:
+        spec = catalog.spec_of(name)
+        words = (inspect.getdoc(sys.modules[spec.reference.__module__]) or "").splitlines()
+        lines.append(f"- [{name}]({name}.md): {words[0] if words else ''}")
+    return "\n".join(lines) + "\n"
+
+
+def all_pages() -> dict[Path, str]:
+    measured = json.loads(MEASURED.read_text()) if MEASURED.is_file() else {}
+    names = list(catalog.kernel_names())
+    made = {PAGES / f"{name}.md": page(name, measured) for name in names}
+    return {**made, PAGES / "README.md": index(names)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    asked = parser.parse_args()
+    made = all_pages()
+    stale = [p for p, text in made.items() if not p.is_file() or p.read_text() != text]
+    stale += [p for p in PAGES.glob("*.md") if p not in made]
+    if asked.check:
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is not what its kernel says; run docs/generate.py")
+        return bool(stale)
+    PAGES.mkdir(exist_ok=True)
+    for path in stale:
+        if path in made:
+            path.write_text(made[path])
+        else:
+            path.unlink()
+    print(f"{len(made)} pages, {len(stale)} written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

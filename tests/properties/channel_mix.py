@@ -1,0 +1,18 @@
+"""What a squared ReLU promises: exact squares, nothing below zero, and NaN stays."""
+
+import torch
+from kernel_properties import INF, NAN, Subject, of
+
+
+@of("channel_mix")
+def whole_numbers_are_exact(s: Subject) -> None:
+    k = s.integers(-15, 15, "M", "F")
+    assert torch.equal(s(k).double(), k.double().clamp(min=0).square())
+
+
+@of("channel_mix")
+def infinities_and_nan_stay_in_place(s: Subject) -> None:
+    k = s.integers(-3, 3, "M", "F")
+    k = k.repeat(-(-3 // k.shape[0]), 1)
+    k[0, 0], k[1, -1], k[2, 0] = NAN, INF, -INF
+    s.verify(k)

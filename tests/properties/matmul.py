@@ -1,0 +1,64 @@
+"""What matmul promises: small whole numbers have products that sum exactly in fp32."""
+
+import torch
+from kernel_properties import INF, NAN, Subject, bits, of
+from pytest import raises
+
+from workbench.inputs import torch_dtype
+
+
+@of("matmul")
+def whole_numbers_are_exact(s: Subject) -> None:
+    large = 1 if s.dtype == "bf16" else 3  # sums of up to 256 and 2048 are exact in bf16 and fp16
+    assert s.sizes["K"] <= 200
+    a, b = s.integers(-large, large, "M", "K"), s.integers(-large, large, "K", "N")
+    exact = a.long().cpu() @ b.long().cpu()
+    assert torch.equal(s(a, b).cpu().long(), exact)
+
+
+@of("matmul")
+def the_identity_changes_nothing(s: Subject) -> None:
+    K = s.sizes["K"]
+    fine = torch.randn(s.sizes["M"], K, generator=torch.Generator().manual_seed(s.seed))
+    a = fine.to(s.device, torch_dtype(s.dtype))
+    c = s(a, torch.eye(K, device=s.device, dtype=a.dtype))
+    assert torch.equal(c, a)
+
+
+@of("matmul")
+def infinities_and_nan_reach_their_rows_and_columns(s: Subject) -> None:
+    a, b = s.integers(1, 4, "M", "K"), s.integers(1, 3, "K", "N")
+    b[:, ::2] *= -1
+    a[0, -1] = INF
+    a[-1, 0] = NAN
+    s.verify(a, b)
+    b[-1, -1] = -INF
+    s.verify(a, b)
+
+
+@of("matmul")
+def a_descriptor_is_refused_where_the_output_has_ragged_rows(s: Subject) -> None:
+    if s.impl.name != "persistent":
+        return
+    ones = torch.ones(8, 16, device=s.device, dtype=torch_dtype(s.dtype))
+    a, b = ones[:, :8].contiguous(), ones
+    s.verify(a, b[:, :8])
+    with raises(ValueError, match="16 bytes"):  # b's own rows are well placed
+        s(a, b[:, :13])
+
+
+@of("matmul")
+def transposing_both_transposes_the_product(s: Subject) -> None:
+    large = 1 if s.dtype == "bf16" else 3
+    rows = max(8, s.sizes["M"] // 8 * 8)  # which become columns: a descriptor wants whole eights
+    a = s.integers(-large, large, "M", "K").repeat(8, 1)[:rows].contiguous()
+    b = s.integers(-large, large, "K", "N")
+    if s.impl.name in ("persistent", "stream_k") and s.sizes["K"] * a.element_size() % 16:
+        return
+    assert torch.equal(s(b.T, a.T), s(a, b).T)
+
+
+@of("matmul")
+def twice_gives_the_same_bits(s: Subject) -> None:
+    a, b, *_ = s.inputs()
+    assert torch.equal(bits(s(a, b)), bits(s(a, b)))

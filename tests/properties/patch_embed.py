@@ -1,0 +1,61 @@
+"""What patch embedding promises: a product, the bias and the position of each patch.
+
+Small whole numbers have products that sum exactly in fp32, whatever the order.
+"""
+
+import torch
+from kernel_properties import INF, NAN, Subject, bits, of
+
+
+def _whole(s: Subject, large: int = 1) -> list:
+    return [
+        s.integers(-large, large, *axes) for axes in (("M", "K"), ("N", "K"), ("N",), ("P", "N"))
+    ]
+
+
+def _rows(s: Subject, x):
+    return torch.arange(s.sizes["M"], device=x.device) % s.sizes["P"]
+
+
+@of("patch_embed")
+def whole_numbers_are_exact(s: Subject) -> None:
+    x, w, bias, position = _whole(s)
+    assert s.sizes["K"] <= 200  # sums of up to 256 are exact in bf16
+    exact = x.long().cpu() @ w.long().cpu().T + bias.long().cpu()
+    exact += position.long().cpu()[_rows(s, x).cpu()]
+    assert torch.equal(s(x, w, bias, position).cpu().long(), exact)
+
+
+@of("patch_embed")
+def without_weights_it_is_bias_and_position(s: Subject) -> None:
+    x, w, bias, position = _whole(s, large=8)
+    y = s(x, torch.zeros_like(w), bias, position)
+    assert torch.equal(y, bias + position[_rows(s, x)])
+
+
+@of("patch_embed")
+def equal_images_get_equal_rows(s: Subject) -> None:
+    x, w, bias, position = s.inputs()
+    M, P = s.sizes["M"], s.sizes["P"]
+    x = x[_rows(s, x)].contiguous()
+    y = s(x, w, bias, position)
+    if M > P:
+        assert torch.equal(bits(y[P:]), bits(y[: M - P]))
+
+
+@of("patch_embed")
+def columns_of_zeros_change_nothing(s: Subject) -> None:
+    x, w, bias, position = _whole(s)
+    y = s(x, w, bias, position)
+    wider = [torch.nn.functional.pad(t, (0, 8)) for t in (x, w)]
+    assert torch.equal(bits(s(*wider, bias, position)), bits(y))
+
+
+@of("patch_embed")
+def infinities_and_nan_reach_their_rows_and_columns(s: Subject) -> None:
+    x, w, bias, position = _whole(s, large=2)
+    w = w.abs() + 1
+    x[0, -1], x[-1, 0] = INF, NAN
+    s.verify(x, w, bias, position)
+    bias[-1], position[0, 0] = -INF, NAN
+    s.verify(x, w, bias, position)

@@ -1,0 +1,66 @@
+"""What a product with Q4_K weights promises: that of its unpacked weights, exact where it can be.
+
+Weights of d = 1, scale 1 and minimum 8 are the whole numbers -8 to 7, with which products of
+small whole numbers sum exactly, however weights are rounded and sums are split.
+"""
+
+from typing import Any
+
+import torch
+from kernel_properties import INF, Subject, bits, of
+
+
+def _whole(s: Subject) -> tuple[Any, Any]:
+    """Blocks of the weights -8 to 7, and those weights [N, K]."""
+    N, K = s.sizes["N"], s.sizes["K"]
+    q = s._draw(0, 15, ("N", "K")).reshape(N, K // 256, 4, 2, 32)
+    w = torch.zeros(N, K // 256, 144, dtype=torch.uint8, device=s.device)
+    w[..., :4] = torch.tensor([1.0, 1.0]).half().view(torch.uint8).to(s.device)
+    w[..., 4:8], w[..., 8:12], w[..., 12:16] = 1, 8, 0x81
+    w[..., 16:] = (q[..., 0, :] | q[..., 1, :] << 4).flatten(-2).to(torch.uint8)
+    return w.flatten(1), q.flatten(1) - 8
+
+
+@of("q4_k_matmul")
+def whole_numbers_are_exact(s: Subject) -> None:
+    w, weights = _whole(s)
+    x = s.integers(-1, 1, "M", "K")
+    K, terms = x.shape[1], 32 if s.dtype == "bf16" else 256  # 16 bits hold 256 and 2048 exactly
+    x[:, torch.arange(K, device=x.device) % (K // min(K, terms)) != 0] = 0
+    exact = x.long().cpu() @ weights.cpu().T
+    assert torch.equal(s(x, w).cpu().long(), exact)
+
+
+@of("q4_k_matmul")
+def a_column_of_the_identity_reads_one_weight(s: Subject) -> None:
+    w, weights = _whole(s)
+    K = s.sizes["K"]
+    x = s.integers(0, 0, "M", "K")
+    at = (torch.arange(len(x)) * 37 + s.seed) % K
+    x[torch.arange(len(x)), at.to(x.device)] = 1
+    assert torch.equal(s(x, w).long().cpu(), weights.cpu()[:, at].T)
+
+
+@of("q4_k_matmul")
+def rows_do_not_see_each_other(s: Subject) -> None:
+    x, w = s.inputs()
+    y = s(x, w)
+    assert torch.equal(bits(s(x.flip(0), w.flip(0))), bits(y.flip(0, 1)))
+
+
+@of("q4_k_matmul")
+def doubling_doubles(s: Subject) -> None:
+    x, w = s.inputs()
+    x = x.clamp(-4, 4)
+    y = s(x, w)
+    normal = y.abs() > 2.0**-12  # below, fp16 has fewer bits
+    assert torch.equal(s(x * 4, w)[normal], y[normal] * 4)
+
+
+@of("q4_k_matmul")
+def infinity_stays_in_its_row(s: Subject) -> None:
+    x, w = s.inputs()
+    w[-1, :2] = torch.tensor([INF]).half().view(torch.uint8).to(w.device)
+    y = s(x, w)
+    assert not bool(y[:, -1].isfinite().any())
+    assert bool(y[:, :-1].isfinite().all())

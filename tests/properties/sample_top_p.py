@@ -1,0 +1,110 @@
+"""What sampling promises: tokens of the nucleus, in their proportions, whatever else is in the
+batch and however a row is split.
+
+Logits are multiples of 1/4 up to 6, which stay exact in bf16 when they are shifted.
+"""
+
+from typing import Any
+
+import torch
+from kernel_properties import INF, NAN, Subject, of
+
+from workbench import inputs
+from workbench.inputs import torch_dtype
+
+
+def _given(s: Subject) -> tuple[Any, ...]:
+    """Logits, p, temperatures and seeds; the last three as they are for a check."""
+    _, *others = inputs.make(s.impl.spec, s.sizes, s.dtype, s.device, s.seed)
+    return s.integers(-24, 24, "B", "V") / 4, *others
+
+
+def _plain(s: Subject, B: int, *, p: float, heat: float = 1.0) -> tuple[Any, ...]:
+    """p, temperatures and consecutive seeds of B equal rows."""
+    seeds = torch.arange(B, device=s.device) + s.seed * B
+    return *(torch.full((B,), value, device=s.device) for value in (p, heat)), seeds
+
+
+@of("sample_top_p")
+def tokens_lie_in_the_nucleus(s: Subject) -> None:
+    x = _given(s)[0]
+    B, p = len(x), 0.6
+    token = s(x, *_plain(s, B, p=p))
+    ranked, order = x.double().sort(dim=1, descending=True, stable=True)
+    share = ranked.softmax(1)
+    before = share.cumsum(1) - share
+    kept = before < p + 1e-6  # where the mass comes that close to p, either is right
+    place = (order == token[:, None]) & kept
+    assert bool(place.any(1).all())
+
+
+@of("sample_top_p")
+def the_largest_is_taken_where_nothing_else_is_left(s: Subject) -> None:
+    x = _given(s)[0]
+    first = (x == x.amax(1, keepdim=True)).int().argmax(1)
+    for plain in ({"p": 0.0}, {"p": 1.0, "heat": 0.0}):
+        assert torch.equal(s(x, *_plain(s, len(x), **plain)), first)
+
+
+@of("sample_top_p")
+def a_shift_changes_no_token(s: Subject) -> None:
+    x, *others = _given(s)
+    token = s(x, *others)
+    for shift in (-10.0, 0.25):
+        assert torch.equal(s(x + shift, *others), token)
+
+
+@of("sample_top_p")
+def masked_logits_are_never_drawn(s: Subject) -> None:
+    x, *_ = _given(s)
+    masked = torch.arange(x.shape[1], device=s.device) % 3 != s.sizes["V"] // 2 % 3
+    x = torch.where(masked, -INF, x)
+    token = s(x, *_plain(s, len(x), p=1.0, heat=2.0))
+    if x.shape[1] > 2:
+        assert not bool(masked[token].any())
+
+
+@of("sample_top_p")
+def rows_without_a_distribution_give_minus_one(s: Subject) -> None:
+    x, *others = _given(s)
+    x = x[:1].repeat(5, 1)
+    x[0, -1], x[1, 0], x[2] = NAN, INF, -INF
+    x[3, :-1] = -INF  # one is left
+    others = [other[:1].repeat(5) for other in others]
+    s.verify(x, *others)
+    token = s(x, *others)
+    assert token[:4].tolist() == [-1, -1, -1, x.shape[1] - 1]
+    assert int(token[4]) >= 0
+
+
+@of("sample_top_p")
+def a_row_does_not_see_its_batch(s: Subject) -> None:
+    x, *others = _given(s)
+    token = s(x, *others)
+    back = [t.flip(0) for t in (x, *others)]
+    assert torch.equal(s(*back).flip(0), token)
+    half = [t[len(t) // 2 :] for t in (x, *others)]
+    assert torch.equal(s(*half), token[len(token) // 2 :])
+
+
+@of("sample_top_p")
+def a_row_does_not_see_how_it_is_split(s: Subject) -> None:
+    given = _given(s)
+    token = s(*given)
+    space = [c for c in s.impl.space(s.impl.config()) if c.sample_warps == s.config.sample_warps]
+    assert torch.equal(s.impl(*given, config=space[s.seed % len(space)]), token)
+
+
+@of("sample_top_p")
+def draws_follow_the_softmax(s: Subject) -> None:
+    """Pearson's test of 20000 draws among 16. On a GPU the kernel makes them; the interpreter would
+    take an hour for these, so there the reference does, and the kernel some of the same."""
+    B, V = 20_000, 16
+    x = torch.linspace(0, 3, V, device=s.device).to(torch_dtype(s.dtype)).expand(B, V)
+    plain = _plain(s, B, p=1.0)
+    drawn = s(x, *plain) if s.device == "cuda" else s.impl.spec.reference(x.float(), *plain)
+    expected = x[0].double().softmax(0) * B
+    off = (drawn.bincount(minlength=V) - expected).square() / expected
+    assert float(off.sum()) < 62  # 15 degrees of freedom: once in 10 million seeds
+    if s.device != "cuda":
+        assert torch.equal(s(x[:4], *(t[:4] for t in plain)), drawn[:4])

@@ -1,0 +1,136 @@
+"""Running sums along the last axis: y[m, n] = x[m, 0] + ... + x[m, n], added up in fp32.
+
+One addition for two elements moved: memory-bound. A row is one chain, so what costs is waiting:
+with many rows a program walks one block by block and carries the sum (`looped`); with few, three
+launches cut the rows into slices: sums of slices, running sums of those, then each slice with what
+comes before it (`slices`), which reads x twice.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from workbench.dsl import tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
+
+
+def reference(x):
+    return x.cumsum(-1)
+
+
+cumsum = Spec(
+    name="cumsum",
+    inputs={"x": Tensor("M N")},
+    outputs={"y": Tensor("M N")},
+    reference=reference,
+    flops=lambda M, N: M * N,
+    check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 37, "N": 781}, {"M": 2, "N": 9001}],
+    bench=[{"M": 4096, "N": 8192}, {"M": 8, "N": 1 << 22}],
+    tolerance={
+        "fp32": Tolerance(relative=1e-5, of_rms=2e-5),
+        "fp16": Tolerance(relative=1e-3, of_rms=2e-5),
+        "bf16": Tolerance(relative=8e-3, of_rms=2e-5),
+    },
+)
+
+
+@triton.jit
+def _looped(x_ptr, y_ptr, N, stride_m, stride_n, BLOCK_N: tl.constexpr):
+    m = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, BLOCK_N).to(tl.int64)
+    before = 0.0
+    for start in range(0, N, BLOCK_N):
+        n = start + lane
+        x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=0.0).to(tl.float32)
+        y = before + tl.cumsum(x, axis=0)
+        before += tl.sum(x, axis=0)
+        tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), n < N)
+
+
+@triton.jit
+def _sums(x_ptr, part_ptr, N, S, stride_m, stride_n, BLOCK_N: tl.constexpr):
+    m, s = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    n = s * BLOCK_N + tl.arange(0, BLOCK_N)
+    x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=0.0).to(tl.float32)
+    tl.store(part_ptr + m * S + s, tl.sum(x, axis=0))
+
+
+@triton.jit
+def _carried(x_ptr, before_ptr, y_ptr, N, S, stride_m, stride_n, BLOCK_N: tl.constexpr):
+    m, s = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    n = s * BLOCK_N + tl.arange(0, BLOCK_N)
+    x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=0.0).to(tl.float32)
+    before = tl.load(before_ptr + m * S + s - 1, s > 0, other=0.0)
+    y = before + tl.cumsum(x, axis=0)
+    tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), n < N)
+
+
+@dataclass(frozen=True)
+class Looped:
+    block_n: int = tile(256, 8192, default=2048)
+    num_warps: int = threads(1, 16, default=8)
+
+
+def too_wide(config, limits, *, itemsize, M, N):
+    held = config.block_n // (config.num_warps * limits.warp_size)
+    if not 1 <= held <= 32:
+        return f"each thread would hold {held} elements in registers; 1 to 32 fit"
+    return None
+
+
+def looped_work(config, limits, *, itemsize, M, N):
+    moved = config.block_n * itemsize
+    steps = -(-N // config.block_n)
+    return Work(tiles=M, steps=steps, load_bytes=moved, store_bytes=steps * moved)
+
+
+# 64 threads a warp: 8 elements of 16 bits for each make one load of 128 bits
+CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Looped(block_n=4096))
+
+
+@cumsum.impl(Looped, refuse=too_wide, work=looped_work, defaults=CDNA)
+def looped(x, *, config):
+    """One row a program, block by block with the sum carried along: x is read once."""
+    M, N = x.shape
+    y = x.new_empty(M, N)
+    _looped[(M,)](
+        x, y, N, x.stride(0), x.stride(1), BLOCK_N=config.block_n, num_warps=config.num_warps
+    )
+    return y
+
+
+@dataclass(frozen=True)
+class Slices:
+    block_n: int = tile(1024, 8192, default=4096)
+    num_warps: int = threads(2, 16, default=8)
+
+
+def sliced_too_wide(config, limits, *, itemsize, M, N):
+    if M > 65_535:
+        return f"{M} rows are more than the second axis of a grid has; 65535 is the most"
+    return too_wide(config, limits, itemsize=itemsize, M=M, N=N)
+
+
+def slices_work(config, limits, *, itemsize, M, N):
+    moved = config.block_n * itemsize
+    return Work(tiles=M * -(-N // config.block_n), steps=2, load_bytes=moved, store_bytes=moved)
+
+
+@cumsum.impl(Slices, refuse=sliced_too_wide, work=slices_work)
+def slices(x, *, config):
+    """Sums of slices first, then each slice with what comes before it: few rows fill the device."""
+    M, N = x.shape
+    S = triton.cdiv(N, config.block_n)
+    at = {"BLOCK_N": config.block_n, "num_warps": config.num_warps}
+    part = x.new_empty(M, S, dtype=torch.float32)
+    _sums[(S, M)](x, part, N, S, x.stride(0), x.stride(1), **at)
+    before = x.new_empty(M, S, dtype=torch.float32)
+    _looped[(M,)](part, before, S, S, 1, BLOCK_N=2048, num_warps=4)
+    y = x.new_empty(M, N)
+    _carried[(S, M)](x, before, y, N, S, x.stride(0), x.stride(1), **at)
+    return y
+
+
+@cumsum.impl(backend="torch", name="torch")
+def library(x):
+    return torch.cumsum(x, -1)

@@ -1,0 +1,50 @@
+"""One zero: y = 0. What is left of a kernel when it neither reads nor computes: its launch.
+
+A time below that of this kernel on the same device and by the same method is no time of a kernel.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from workbench.dsl import tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, threads
+
+
+def reference(x):
+    return torch.zeros_like(x)
+
+
+empty = Spec(
+    name="empty",
+    inputs={"x": Tensor("1")},
+    outputs={"y": Tensor("1")},
+    reference=reference,
+    flops=lambda: 0,
+    check=[{}, {}, {}],
+    bench=[{}],
+    tolerance={dtype: Tolerance(relative=0.0) for dtype in ("fp32", "fp16", "bf16")},
+)
+
+
+@triton.jit
+def _once(y_ptr):
+    tl.store(y_ptr, 0.0)
+
+
+@dataclass(frozen=True)
+class Once:
+    num_warps: int = threads(1, 16, default=1)
+
+
+@empty.impl(Once)
+def once(x, *, config):
+    """One program writes one zero."""
+    y = x.new_empty(1)
+    _once[(1,)](y, num_warps=config.num_warps)
+    return y
+
+
+@empty.impl(backend="torch", name="torch")
+def library(x):
+    return torch.zeros_like(x)

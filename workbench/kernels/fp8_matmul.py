@@ -1,0 +1,270 @@
+"""Matrix product of 8-bit floats with a scale for each row of a and of b: a linear layer,
+c[m, n] = scale_a[m] * scale_b[n] * sum over k of a[m, k] * b[n, k], written in bf16.
+
+At M = N = K = 4096 it does 2048 FLOP for each byte it must move, so the matrix unit is the limit,
+at twice the rate of bf16. Hopper's wgmma takes 8-bit operands with k innermost alone, which is how
+a layer's activations and weights (N rows of K) lie anyway.
+
+Numbers are e4m3fn, the dtype `fp8`; the e4m3fnuz of gfx940 to gfx942 is another format and refused
+there. A scale for the whole of a or b is the same number in every row.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from workbench.dsl import INTERPRETED, TensorDescriptor, cores, tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+
+
+def reference(a, b, scale_a, scale_b):
+    return (a @ b.T) * scale_a[:, None] * scale_b
+
+
+def scales(shape, dtype, device, generator):
+    """As a quantiser gives them: a row's largest magnitude over 448, here 1/256 to 1/64."""
+    return torch.rand(shape, generator=generator, device=device, dtype=dtype) * 0.0117 + 0.0039
+
+
+fp8_matmul = Spec(
+    name="fp8_matmul",
+    inputs={
+        "a": Tensor("M K"),
+        "b": Tensor("N K"),
+        "scale_a": Tensor("M", dtype="fp32", make=scales),
+        "scale_b": Tensor("N", dtype="fp32", make=scales),
+    },
+    outputs={"c": Tensor("M N", dtype="bf16")},
+    reference=reference,
+    flops=lambda M, N, K: 2 * M * N * K,
+    check=[
+        {"M": 1, "N": 1, "K": 1},
+        {"M": 33, "N": 65, "K": 47},
+        {"M": 65, "N": 136, "K": 80},  # rows of 16 bytes' multiples: descriptors take it
+        {"M": 131, "N": 144, "K": 272},
+    ],
+    bench=[
+        {"M": 4096, "N": 4096, "K": 4096},
+        {"M": 8192, "N": 8192, "K": 8192},
+        {"M": 128, "N": 8192, "K": 8192},
+        {"M": 8192, "N": 1024, "K": 4096},
+    ],
+    # Hopper's matrix unit keeps 13 bits behind the point while it adds 8-bit products and cuts the
+    # rest off: each of the K / 32 additions loses up to 2^-13 of the sum so far, half of that on
+    # average, which is 0.8 % of the result at K = 4096 and 1.6 % at 8192, cuBLAS alike. Small
+    # products lose more beside a large sum. With `promote` each step's sum starts anew.
+    tolerance={
+        "fp8": Tolerance(relative=3e-2, of_rms=3e-2),
+        "bf16": Tolerance(relative=3e-2, of_rms=3e-2),  # of the output
+    },
+)
+
+
+@triton.jit
+def _dot(x, y, acc, PROMOTE: tl.constexpr):
+    if PROMOTE:  # each step's sum is added in fp32, outside the matrix unit
+        return tl.dot(x, y, acc, max_num_imprecise_acc=x.shape[1])
+    else:
+        return tl.dot(x, y, acc)
+
+
+@triton.jit
+def _tiles(
+    a_ptr, b_ptr, scale_a_ptr, scale_b_ptr, c_ptr, M, N, K,
+    stride_am, stride_ak, stride_bn, stride_bk, stride_sa, stride_sb,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    EVEN_MN: tl.constexpr, EVEN_K: tl.constexpr, PROMOTE: tl.constexpr,
+    DIV_K: tl.constexpr, DIV_A: tl.constexpr, DIV_B: tl.constexpr,
+):  # fmt: skip
+    # Triton asks of a number only whether it is a multiple of 16; said so, 4 or 8 help too
+    K = K // DIV_K * DIV_K
+    stride_am, stride_bn = stride_am // DIV_A * DIV_A, stride_bn // DIV_B * DIV_B
+    pid, grid_m, grid_n = tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    pid_m, pid_n = tl.swizzle2d(pid // grid_n, pid % grid_n, grid_m, grid_n, GROUP_M)
+    m = (pid_m * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    n = (pid_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    k = tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + m[:, None] * stride_am + k.to(tl.int64)[None, :] * stride_ak
+    b_ptrs = b_ptr + k.to(tl.int64)[:, None] * stride_bk + n[None, :] * stride_bn
+    step = tl.full((), BLOCK_K, tl.int64)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k0 in range(0, K, BLOCK_K):
+        if EVEN_MN and EVEN_K:
+            a, b = tl.load(a_ptrs), tl.load(b_ptrs)
+        else:
+            a = tl.load(a_ptrs, (m[:, None] < M) & (k[None, :] < K - k0), other=0.0)
+            b = tl.load(b_ptrs, (k[:, None] < K - k0) & (n[None, :] < N), other=0.0)
+        acc = _dot(a, b, acc, PROMOTE)
+        a_ptrs += step * stride_ak
+        b_ptrs += step * stride_bk
+    scale_a = tl.load(scale_a_ptr + m * stride_sa, m < M, other=0.0)
+    scale_b = tl.load(scale_b_ptr + n * stride_sb, n < N, other=0.0)
+    c = acc * scale_a[:, None] * scale_b[None, :]
+    c_ptrs = c_ptr + m[:, None] * N + n[None, :]
+    tl.store(c_ptrs, c.to(c_ptr.dtype.element_ty), (m[:, None] < M) & (n[None, :] < N))
+
+
+@triton.jit
+def _persistent(
+    a, b, scale_a_ptr, scale_b_ptr, c, M, N, K, stride_sa, stride_sb,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    PROGRAMS: tl.constexpr, PROMOTE: tl.constexpr,
+):  # fmt: skip
+    grid_m, grid_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    for tile_id in tl.range(tl.program_id(0), grid_m * grid_n, PROGRAMS, flatten=True):
+        pid_m, pid_n = tl.swizzle2d(tile_id // grid_n, tile_id % grid_n, grid_m, grid_n, GROUP_M)
+        m, n = pid_m * BLOCK_M, pid_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for step in range(tl.cdiv(K, BLOCK_K)):
+            x, y = a.load([m, step * BLOCK_K]), b.load([n, step * BLOCK_K])
+            acc = _dot(x, y.T, acc, PROMOTE)
+        i, j = m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)
+        scale_a = tl.load(scale_a_ptr + i.to(tl.int64) * stride_sa, i < M, other=0.0)
+        scale_b = tl.load(scale_b_ptr + j.to(tl.int64) * stride_sb, j < N, other=0.0)
+        scaled = acc * scale_a[:, None] * scale_b[None, :]
+        # stored in halves: what they save in shared memory is another stage
+        left, right = tl.split(
+            tl.permute(tl.reshape(scaled, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+        )
+        c.store([m, n], left.to(c.dtype))
+        c.store([m, n + BLOCK_N // 2], right.to(c.dtype))
+
+
+@dataclass(frozen=True)
+class Tiles:
+    block_m: int = tile(64, 128, default=128)
+    block_n: int = tile(64, 256, default=256)
+    block_k: int = tile(64, 128, default=128)
+    num_warps: int = threads(4, 8, default=8)
+    num_stages: int = stages(2, 4, default=3)
+    promote: int = among(0, 1, default=0)
+
+
+@dataclass(frozen=True)
+class Persistent:
+    block_m: int = tile(64, 128, default=128)
+    block_n: int = tile(64, 256, default=256)
+    block_k: int = tile(64, 128, default=128)
+    num_warps: int = threads(4, 8, default=8)
+    num_stages: int = stages(2, 4, default=4)
+    promote: int = among(0, 1, default=0)
+
+
+WIDE_ONLY = ("sm_80", "sm_86", "sm_87", "gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102")
+
+
+def refuse(config, limits, *, itemsize, M, N, K):
+    if itemsize != 1:
+        return f"fp8_matmul multiplies numbers of one byte; those of {itemsize} are for matmul"
+    if limits.arch.startswith("gfx94"):
+        return f"the 8-bit format of {limits.arch} is e4m3fnuz, and the inputs here are e4m3fn"
+    if limits.arch in WIDE_ONLY:
+        return f"{limits.arch} has no matrix instruction for 8-bit floats"
+    threads_ = config.num_warps * limits.warp_size
+    held = config.block_m * config.block_n // threads_ * (1 + config.promote)
+    buffers = config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
+    shared = buffers * (config.block_m + config.block_n) * config.block_k
+    if threads_ > limits.threads_per_block:
+        return f"{threads_} threads are more than one block may have here"
+    if held > 128:
+        return f"each thread would hold {held} sums in registers; 128 is the most without spills"
+    if shared > limits.shared_bytes:
+        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+def refuse_persistent(config, limits, *, itemsize, M, N, K):
+    if K % 16:
+        return f"a descriptor needs rows of a multiple of 16 bytes; K = {K} gives {K}"
+    if N % 8:
+        return f"a descriptor needs rows of a multiple of 16 bytes; N = {N} gives {2 * N} of c"
+    return refuse(config, limits, itemsize=itemsize, M=M, N=N, K=K)
+
+
+def tile_count(config, M, N):
+    return -(-M // config.block_m) * -(-N // config.block_n)
+
+
+def work(config, limits, *, itemsize, M, N, K):
+    return Work(
+        tiles=tile_count(config, M, N),
+        steps=-(-K // config.block_k),
+        load_bytes=(config.block_m + config.block_n) * config.block_k,
+        store_bytes=2 * config.block_m * config.block_n,
+        dot=(config.block_m, config.block_n, config.block_k),
+        band=8,
+    )
+
+
+def divisor(extent):
+    """The largest power of two up to 16 that divides it."""
+    return min(16, extent & -extent) or 16
+
+
+@fp8_matmul.impl(
+    Tiles,
+    refuse=refuse,
+    work=work,
+    defaults={"sm_89": Tiles(128, 128, 64, 8, 3), "sm_120": Tiles(128, 128, 64, 8, 3)},
+)
+def tiles(a, b, scale_a, scale_b, *, config):
+    """One program a tile, pointers into a and b: takes any size and any strides."""
+    (M, K), (N, _) = a.shape, b.shape
+    c = a.new_empty(M, N, dtype=torch.bfloat16)
+    _tiles[(tile_count(config, M, N),)](
+        a, b, scale_a, scale_b, c, M, N, K,
+        *a.stride(), *b.stride(), *scale_a.stride(), *scale_b.stride(),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=8,
+        EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0, EVEN_K=K % config.block_k == 0,
+        PROMOTE=bool(config.promote) and not INTERPRETED,  # which sums in fp32 anyway
+        DIV_K=divisor(K), DIV_A=divisor(a.stride(0)), DIV_B=divisor(b.stride(0)),
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return c
+
+
+@fp8_matmul.impl(
+    Persistent,
+    refuse=refuse_persistent,
+    work=work,
+    defaults={
+        "sm_89": Persistent(128, 128, 64, 8, 3),
+        "sm_100": Persistent(128, 256, 128, 8, 3),
+        "sm_120": Persistent(128, 128, 64, 8, 3),
+    },
+)
+def persistent(a, b, scale_a, scale_b, *, config):
+    """One program a core, which walks its tiles through tensor descriptors: the store of one tile
+    overlaps the loads of the next."""
+    (M, K), (N, _) = a.shape, b.shape
+    c = a.new_empty(M, N, dtype=torch.bfloat16)
+    for name, x in (("a", a), ("b", b), ("c", c)):
+        dense = x.stride(1) == 1 and x.stride(0) >= x.shape[1]  # a tensor map has no overlap
+        if not dense or x.stride(0) * x.element_size() % 16 or x.data_ptr() % 16:
+            raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
+    BM, BN, BK = config.block_m, config.block_n, config.block_k
+    programs = min(cores(a), tile_count(config, M, N))
+    _persistent[(programs,)](
+        TensorDescriptor.from_tensor(a, [BM, BK]), TensorDescriptor.from_tensor(b, [BN, BK]),
+        scale_a, scale_b, TensorDescriptor.from_tensor(c, [BM, BN // 2]), M, N, K,
+        *scale_a.stride(), *scale_b.stride(),
+        BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=8, PROGRAMS=programs,
+        PROMOTE=bool(config.promote) and not INTERPRETED,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return c
+
+
+@fp8_matmul.impl(backend="torch", name="torch._scaled_mm")
+def library(a, b, scale_a, scale_b):
+    """cuBLAS, which adds in the matrix unit as we do by default."""
+    return torch._scaled_mm(
+        a, b.T, scale_a[:, None], scale_b[None, :], out_dtype=torch.bfloat16, use_fast_accum=True
+    )
+
+
+@fp8_matmul.impl(backend="torch", name="torch.bf16")
+def widened(a, b, scale_a, scale_b):
+    """cuBLAS in bf16, both matrices widened in every call: where 8-bit products are missing."""
+    c = torch.mm(a.to(torch.bfloat16), b.to(torch.bfloat16).T)
+    return (c * scale_a[:, None] * scale_b).to(torch.bfloat16)

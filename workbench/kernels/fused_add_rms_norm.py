@@ -1,0 +1,262 @@
+"""Residual addition and RMS norm in one pass: h = x + r, y = h / sqrt(mean(h^2) + eps) * w.
+
+What a transformer block begins with: r is the residual stream and h the new one. Apart, the sum is
+written and read again; together they read two elements and write two for 5 FLOP, memory-bound on
+every GPU in `hardware.py`. y is computed from the sum before it is rounded to h.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from workbench.dsl import cores, tl, triton
+from workbench.spec import Spec, Tensor, Work, among, stages, threads, tile
+
+EPS = 1e-6
+
+
+def reference(x, r, w):
+    h = x + r
+    return h * torch.rsqrt(h.square().mean(-1, keepdim=True) + EPS) * w, h
+
+
+def normal(shape, dtype, device, generator):
+    # Always of ordinary size: sums of bf16 denormals are beyond Triton's interpreter
+    return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+
+fused_add_rms_norm = Spec(
+    name="fused_add_rms_norm",
+    inputs={"x": Tensor("M N"), "r": Tensor("M N", make=normal), "w": Tensor("N")},
+    outputs={"y": Tensor("M N"), "h": Tensor("M N")},
+    reference=reference,
+    flops=lambda M, N: 5 * M * N,
+    check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 13, "N": 781}, {"M": 4, "N": 4096}],
+    bench=[
+        {"M": 8192, "N": 8192},
+        {"M": 8192, "N": 4096},
+        {"M": 2048, "N": 32_768},
+        {"M": 32, "N": 4096},
+        {"M": 1, "N": 5120},
+    ],
+)
+
+
+@triton.jit
+def _rows(
+    x_ptr, r_ptr, w_ptr, y_ptr, h_ptr, M, N,
+    stride_xm, stride_xn, stride_rm, stride_rn, stride_w,
+    EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EARLY: tl.constexpr,
+    ONCE: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    mask, wide = (m < M) & (n < N), n.to(tl.int64)
+    x = tl.load(x_ptr + m * stride_xm + wide * stride_xn, mask, other=0.0, eviction_policy=ONCE)
+    r = tl.load(r_ptr + m * stride_rm + wide * stride_rn, mask, other=0.0, eviction_policy=ONCE)
+    if EARLY:
+        w = tl.load(w_ptr + wide * stride_w, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
+    h = x.to(tl.float32) + r.to(tl.float32)
+    tl.store(h_ptr + m * N + n, h.to(h_ptr.dtype.element_ty), mask)
+    scale = tl.rsqrt(tl.sum(h * h, axis=1, keep_dims=True) / N + EPS)
+    if not EARLY:
+        w = tl.load(w_ptr + wide * stride_w, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
+    tl.store(y_ptr + m * N + n, (h * scale * w).to(y_ptr.dtype.element_ty), mask)
+
+
+@triton.jit
+def _persistent(
+    x_ptr, r_ptr, w_ptr, y_ptr, h_ptr, M, N,
+    stride_xm, stride_xn, stride_rm, stride_rn, stride_w,
+    EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    n = tl.arange(0, BLOCK_N)[None, :]
+    w = tl.load(w_ptr + n.to(tl.int64) * stride_w, n < N, other=0.0)
+    x_ptrs, r_ptrs = x_ptr + n.to(tl.int64) * stride_xn, r_ptr + n.to(tl.int64) * stride_rn
+    blocks = tl.cdiv(M, BLOCK_M)
+    for block in tl.range(tl.program_id(0), blocks, tl.num_programs(0), num_stages=STAGES):
+        m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        mask = (m < M) & (n < N)
+        x = tl.load(x_ptrs + m * stride_xm, mask, other=0.0, eviction_policy="evict_first")
+        r = tl.load(r_ptrs + m * stride_rm, mask, other=0.0, eviction_policy="evict_first")
+        h = x.to(tl.float32) + r.to(tl.float32)
+        tl.store(h_ptr + m * N + n, h.to(h_ptr.dtype.element_ty), mask)
+        scale = tl.rsqrt(tl.sum(h * h, axis=1, keep_dims=True) / N + EPS)
+        y = h * scale * w.to(tl.float32)
+        tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), mask)
+
+
+@triton.jit
+def _looped(
+    x_ptr, r_ptr, w_ptr, y_ptr, h_ptr, M, N,
+    stride_xm, stride_xn, stride_rm, stride_rn, stride_w,
+    EPS: tl.constexpr, BLOCK_N: tl.constexpr, ONCE: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    m = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, BLOCK_N).to(tl.int64)  # a row may be as long as offsets allow
+    x_row, r_row = x_ptr + m * stride_xm, r_ptr + m * stride_rm
+    squares = tl.zeros((BLOCK_N,), tl.float32)
+    for start in range(0, N, BLOCK_N):
+        n = start + lane
+        x = tl.load(x_row + n * stride_xn, n < N, other=0.0, eviction_policy=KEPT)
+        r = tl.load(r_row + n * stride_rn, n < N, other=0.0, eviction_policy=KEPT)
+        h = x.to(tl.float32) + r.to(tl.float32)
+        tl.store(h_ptr + m * N + n, h.to(h_ptr.dtype.element_ty), n < N)
+        squares += h * h
+    scale = tl.rsqrt(tl.sum(squares, axis=0) / N + EPS)
+    for start in range(0, N, BLOCK_N):
+        n = start + lane
+        x = tl.load(x_row + n * stride_xn, n < N, other=0.0, eviction_policy=ONCE)
+        r = tl.load(r_row + n * stride_rn, n < N, other=0.0, eviction_policy=ONCE)
+        w = tl.load(w_ptr + n * stride_w, n < N, other=0.0, eviction_policy=KEPT)
+        y = (x.to(tl.float32) + r.to(tl.float32)) * scale * w.to(tl.float32)
+        tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), n < N)
+
+
+def padded(n):
+    return 1 << (n - 1).bit_length()
+
+
+def policies(hints):
+    """Eviction policies of what is read once and of what is read again."""
+    return ("evict_first", "evict_last") if hints else ("", "")
+
+
+@dataclass(frozen=True)
+class Rows:
+    block_m: int = tile(1, 16, default=1)
+    num_warps: int = threads(1, 32, default=8)
+    hints: int = among(0, 1, default=1)  # x and r pass through the caches, w stays
+    early: int = among(0, 1, default=1)  # w is asked for before the row's sum is known
+
+
+def too_long(config, limits, *, itemsize, M, N):
+    threads_ = config.num_warps * limits.warp_size
+    held = config.block_m * padded(N) // threads_
+    most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
+    if threads_ > limits.threads_per_block:
+        return f"{config.num_warps} warps are more than one block may have here"
+    if held > most:
+        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
+    return None
+
+
+def rows_work(config, limits, *, itemsize, M, N):
+    moved = config.block_m * N * itemsize
+    return Work(
+        tiles=-(-M // config.block_m),
+        steps=1,
+        load_bytes=2 * moved + N * itemsize,
+        store_bytes=2 * moved,
+    )
+
+
+@fused_add_rms_norm.impl(Rows, refuse=too_long, work=rows_work)
+def rows(x, r, w, *, config):
+    """`block_m` whole rows in registers: x and r are read once."""
+    M, N = x.shape
+    y, h = x.new_empty(M, N), x.new_empty(M, N)
+    once, kept = policies(config.hints)
+    _rows[(triton.cdiv(M, config.block_m),)](
+        x, r, w, y, h, M, N, *x.stride(), *r.stride(), *w.stride(), EPS,
+        BLOCK_M=config.block_m, BLOCK_N=padded(N), EARLY=bool(config.early),
+        ONCE=once, KEPT=kept, num_warps=config.num_warps,
+    )  # fmt: skip
+    return y, h
+
+
+@dataclass(frozen=True)
+class Persistent:
+    block_m: int = tile(1, 4, default=1)
+    num_warps: int = threads(4, 16, default=8)
+    num_stages: int = stages(1, 4, default=3)
+    per_core: int = among(1, 2, 3, 4, default=2)  # programs on one core
+
+
+def unfit(config, limits, *, itemsize, M, N):
+    threads_ = config.num_warps * limits.warp_size
+    block = config.block_m * padded(N)
+    held = 2 * block // threads_  # of h and of w
+    most = min(96, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
+    buffers = (config.num_stages - 1) * 2 * block * itemsize
+    if threads_ > limits.threads_per_block:
+        return f"{config.num_warps} warps are more than one block may have here"
+    if held > most:
+        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
+    if limits.arch.startswith("sm_") and buffers + 1024 > limits.shared_bytes:
+        return f"the stages need {buffers} bytes of shared memory; {limits.shared_bytes} are there"
+    return None
+
+
+@fused_add_rms_norm.impl(Persistent, refuse=unfit, work=rows_work)
+def persistent(x, r, w, *, config):
+    """Each program walks many rows: w is read once and stays in registers, and the next rows are
+    on their way while one is worked on."""
+    M, N = x.shape
+    y, h = x.new_empty(M, N), x.new_empty(M, N)
+    programs = min(cores(x) * config.per_core, triton.cdiv(M, config.block_m))
+    _persistent[(programs,)](
+        x, r, w, y, h, M, N, *x.stride(), *r.stride(), *w.stride(), EPS,
+        BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages,
+        num_warps=config.num_warps,
+    )  # fmt: skip
+    return y, h
+
+
+@dataclass(frozen=True)
+class Looped:
+    block_n: int = tile(512, 16_384, default=4096)
+    num_warps: int = threads(1, 32, default=16)
+    hints: int = among(0, 1, default=1)  # what is read again stays in the caches
+
+
+def too_wide(config, limits, *, itemsize, M, N):
+    held = config.block_n // (config.num_warps * limits.warp_size)
+    if held > 64:
+        return f"each thread would hold {held} elements in registers; 64 is the most"
+    if config.num_warps * limits.warp_size > limits.threads_per_block:
+        return f"{config.num_warps} warps are more than one block may have here"
+    return None
+
+
+def looped_work(config, limits, *, itemsize, M, N):
+    steps = -(-N // config.block_n)
+    return Work(
+        tiles=M,
+        steps=2 * steps,
+        load_bytes=2 * config.block_n * itemsize,
+        store_bytes=2 * N * itemsize,
+    )
+
+
+CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Looped(num_warps=8))  # 64 threads a warp
+
+
+@fused_add_rms_norm.impl(Looped, refuse=too_wide, work=looped_work, defaults=CDNA)
+def looped(x, r, w, *, config):
+    """One row in blocks: any length, but x and r are read twice."""
+    M, N = x.shape
+    y, h = x.new_empty(M, N), x.new_empty(M, N)
+    once, kept = policies(config.hints)
+    _looped[(M,)](
+        x, r, w, y, h, M, N, *x.stride(), *r.stride(), *w.stride(), EPS,
+        BLOCK_N=config.block_n, ONCE=once, KEPT=kept, num_warps=config.num_warps,
+    )  # fmt: skip
+    return y, h
+
+
+@fused_add_rms_norm.impl(backend="torch", name="torch")
+def library(x, r, w):
+    h = x + r
+    return torch.nn.functional.rms_norm(h, w.shape, w, EPS), h
+
+
+@fused_add_rms_norm.impl(backend="torch", name="torch.compile")
+def compiled(x, r, w):
+    return _compiled()(x, r, w)
+
+
+@cache
+def _compiled():
+    return torch.compile(library.launch, dynamic=False)

@@ -1,0 +1,312 @@
+"""Matrix products of ragged groups of rows, in one launch: c[r] = a[r] @ b[g] for the rows r of
+group g, which end before ends[g] (int32, never falling; the last one is T). A layer of experts, its
+T rows sorted by expert, is two or three of these.
+
+Each group is a matmul of its own, limited by the matrix unit where it has some hundred rows: with
+128 rows it does 128 FLOP for each byte of its b in bf16, fewer than an H200's 206, and then reading
+b once is the limit. How many tiles a group has is known on the device alone, so a program finds its
+group by counting the tiles before it, and the host waits for nothing.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from workbench.dsl import INTERPRETED, TensorDescriptor, cores, tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+
+
+def reference(a, b, ends):
+    bounds = [0, *ends.tolist()]
+    parts = [a[low:high] @ b[g] for g, (low, high) in enumerate(pairwise(bounds))]
+    return torch.cat(parts)
+
+
+class Ends(Tensor):
+    """A maker is told the shape of what it makes; where groups end depends on T, too."""
+
+    def shape(self, sizes):
+        shape = _Shape(super().shape(sizes))
+        shape.rows = sizes["T"]
+        return shape
+
+
+class _Shape(tuple):
+    rows = 0
+
+
+def ragged(shape, dtype, device, generator):
+    """As a router deals rows out: some groups get many times the rows of others, some none."""
+    share = torch.rand(shape, generator=generator, device=device, dtype=torch.float64).square()
+    ends = (share.cumsum(0) / share.sum() * shape.rows).round()
+    ends[-1] = shape.rows
+    return ends.to(dtype)
+
+
+grouped_matmul = Spec(
+    name="grouped_matmul",
+    inputs={
+        "a": Tensor("T K"),
+        "b": Tensor("G K N"),
+        "ends": Ends("G", dtype="int32", make=ragged),
+    },
+    outputs={"c": Tensor("T N")},
+    reference=reference,
+    flops=lambda G, T, N, K: 2 * T * N * K,
+    check=[
+        {"G": 1, "T": 1, "N": 1, "K": 1},
+        {"G": 3, "T": 37, "N": 33, "K": 47},
+        {"G": 5, "T": 150, "N": 72, "K": 72},
+    ],
+    bench=[
+        {"G": 8, "T": 8192, "N": 14_336, "K": 4096},
+        {"G": 64, "T": 16_384, "N": 2816, "K": 2048},
+        {"G": 64, "T": 512, "N": 2816, "K": 2048},
+    ],
+    # as matmul's: rounding inside a sum of K products is in proportion to the rms of the result
+    tolerance={
+        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
+        "fp16": Tolerance(relative=1e-3, of_rms=1e-4),
+        "bf16": Tolerance(relative=8e-3, of_rms=1e-4),
+    },
+)
+
+
+@triton.jit
+def _tiles_before(ends_ptr, G, BLOCK_M: tl.constexpr, BLOCK_G: tl.constexpr):
+    """Of each group: how many rows of tiles the groups up to and with it have."""
+    g = tl.arange(0, BLOCK_G)
+    end = tl.load(ends_ptr + g, g < G, other=0)
+    begin = tl.load(ends_ptr + g - 1, (g > 0) & (g < G), other=0)
+    return tl.cumsum((end - begin + BLOCK_M - 1) // BLOCK_M, axis=0)
+
+
+@triton.jit
+def _find(
+    ends_ptr, before, tile_id, grid_n, GROUP_M: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_G: tl.constexpr,
+):  # fmt: skip
+    """The group of a tile, the tile's first row and column of tiles, and the group's last row."""
+    group = tl.sum((before * grid_n <= tile_id).to(tl.int32), axis=0)
+    g = tl.arange(0, BLOCK_G)
+    first = tl.sum(tl.where(g == group - 1, before, 0), axis=0)
+    begin = tl.load(ends_ptr + group - 1, group > 0, other=0)
+    end = tl.load(ends_ptr + group)
+    own = tile_id - first * grid_n
+    grid_m = (end - begin + BLOCK_M - 1) // BLOCK_M
+    pid_m, pid_n = tl.swizzle2d(own // grid_n, own % grid_n, grid_m, grid_n, GROUP_M)
+    return group, begin + pid_m * BLOCK_M, pid_n, end
+
+
+@triton.jit
+def _tiles(
+    a_ptr, b_ptr, ends_ptr, c_ptr, G, N, K,
+    stride_am, stride_ak, stride_bg, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    BLOCK_G: tl.constexpr, EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    grid_n = tl.cdiv(N, BLOCK_N)
+    before = _tiles_before(ends_ptr, G, BLOCK_M, BLOCK_G)
+    tile_id = tl.program_id(0)
+    if tile_id < tl.max(before, axis=0) * grid_n:  # the grid is what the worst split would need
+        group, m, pid_n, end = _find(
+            ends_ptr, before, tile_id, grid_n, GROUP_M, BLOCK_M, BLOCK_G
+        )  # fmt: skip
+        i = (m + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        j = (pid_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[None, :]
+        k = tl.arange(0, BLOCK_K)
+        a_ptrs = a_ptr + i * stride_am + k.to(tl.int64)[None, :] * stride_ak
+        b_ptrs = b_ptr + k.to(tl.int64)[:, None] * stride_bk + j * stride_bn
+        b_ptrs += group.to(tl.int64) * stride_bg
+        step = tl.full((), BLOCK_K, tl.int64)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for k0 in range(0, K, BLOCK_K):
+            if EVEN_K:
+                a = tl.load(a_ptrs, i < end, other=0.0)
+                b = tl.load(b_ptrs, j < N, other=0.0)
+            else:
+                a = tl.load(a_ptrs, (i < end) & (k[None, :] < K - k0), other=0.0)
+                b = tl.load(b_ptrs, (k[:, None] < K - k0) & (j < N), other=0.0)
+            if UPCAST:
+                a, b = a.to(tl.float32), b.to(tl.float32)
+            acc = tl.dot(a, b, acc, input_precision="ieee")
+            a_ptrs += step * stride_ak
+            b_ptrs += step * stride_bk
+        tl.store(c_ptr + i * N + j, acc.to(c_ptr.dtype.element_ty), (i < end) & (j < N))
+
+
+@triton.jit
+def _persistent(
+    a, b, ends_ptr, c_ptr, G, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    BLOCK_G: tl.constexpr, PROGRAMS: tl.constexpr, B_T: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    grid_n = tl.cdiv(N, BLOCK_N)
+    before = _tiles_before(ends_ptr, G, BLOCK_M, BLOCK_G)
+    count = tl.max(before, axis=0) * grid_n
+    for tile_id in tl.range(tl.program_id(0), count, PROGRAMS, flatten=True):
+        group, m, pid_n, end = _find(
+            ends_ptr, before, tile_id, grid_n, GROUP_M, BLOCK_M, BLOCK_G
+        )  # fmt: skip
+        n = pid_n * BLOCK_N
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for step in range(tl.cdiv(K, BLOCK_K)):
+            k = step * BLOCK_K
+            x = a.load([m, k])  # rows behind the group's last are the next group's: not stored
+            if B_T:
+                y = tl.reshape(b.load([group, n, k]), (BLOCK_N, BLOCK_K)).T
+            else:
+                y = tl.reshape(b.load([group, k, n]), (BLOCK_K, BLOCK_N))
+            if UPCAST:
+                x, y = x.to(tl.float32), y.to(tl.float32)
+            acc = tl.dot(x, y, acc, input_precision="ieee")
+        # stored in halves, which need half the shared memory
+        left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1)))
+        i = (m + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        j = n + tl.arange(0, BLOCK_N // 2)[None, :]
+        c_ptrs = c_ptr + i * N + j
+        tl.store(c_ptrs, left.to(c_ptr.dtype.element_ty), (i < end) & (j < N))
+        mask = (i < end) & (j + BLOCK_N // 2 < N)
+        tl.store(c_ptrs + BLOCK_N // 2, right.to(c_ptr.dtype.element_ty), mask)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    block_m: int = tile(16, 128, default=128)
+    block_n: int = tile(64, 256, default=256)
+    block_k: int = tile(32, 64, default=64)
+    num_warps: int = threads(4, 8, default=8)
+    num_stages: int = stages(2, 4, default=3)
+
+
+@dataclass(frozen=True)
+class Persistent:
+    block_m: int = tile(64, 128, default=128)
+    block_n: int = tile(64, 256, default=256)
+    block_k: int = tile(32, 64, default=64)
+    num_warps: int = threads(4, 8, default=8)
+    num_stages: int = stages(2, 4, default=4)
+    group_m: int = among(4, 8, default=8)
+
+
+def unfit(config, limits, itemsize, G):
+    """What both versions ask of registers and shared memory."""
+    if G > 1024:
+        return f"a program looks at the ends of all groups at once: of 1024 at most, not of {G}"
+    threads_ = config.num_warps * limits.warp_size
+    held = config.block_m * config.block_n // threads_
+    buffers = config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
+    shared = buffers * (config.block_m + config.block_n) * config.block_k * itemsize
+    if threads_ > limits.threads_per_block:
+        return f"{threads_} threads are more than one block may have here"
+    if held > 128:
+        return f"each thread would hold {held} sums in registers; 128 is the most without spills"
+    if shared > limits.shared_bytes:
+        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+def refuse_tiles(config, limits, *, itemsize, G, T, N, K):
+    return unfit(config, limits, itemsize, G)
+
+
+def refuse_persistent(config, limits, *, itemsize, G, T, N, K):
+    for axis, extent in (("K", K), ("N", N)):
+        if extent * itemsize % 16:
+            row = f"{axis} = {extent} gives {extent * itemsize}"
+            return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
+    return unfit(config, limits, itemsize, G)
+
+
+def most_tiles(config, G, T, N):
+    """Every group but those without rows may end in a tile that is not full."""
+    return (T // config.block_m + min(G, T)) * triton.cdiv(N, config.block_n)
+
+
+def work(config, limits, *, itemsize, G, T, N, K):
+    full = -(-T // config.block_m)
+    return Work(
+        tiles=(full + min(G, T) // 2) * -(-N // config.block_n),  # half a tile lost to each group
+        steps=-(-K // config.block_k),
+        load_bytes=(config.block_m + config.block_n) * config.block_k * itemsize,
+        store_bytes=config.block_m * config.block_n * itemsize,
+        dot=(config.block_m, config.block_n, config.block_k),
+        band=8,
+    )
+
+
+@grouped_matmul.impl(
+    Tiles,
+    refuse=refuse_tiles,
+    work=work,
+    defaults={
+        "fp32": Tiles(64, 64, 32, 8, 2),
+        "sm_80": Tiles(128, 128, 32, 4, 3), "sm_89": Tiles(128, 128, 32, 4, 3),
+        "sm_120": Tiles(128, 128, 32, 4, 3), "gfx90a": Tiles(128, 128, 64, 4, 2),
+        "gfx942": Tiles(128, 128, 64, 4, 2), "gfx950": Tiles(128, 128, 64, 4, 2),
+        "gfx1100": Tiles(128, 64, 32, 4, 2),
+    },
+)  # fmt: skip
+def tiles(a, b, ends, *, config):
+    """One program a tile, and as many as the worst split needs; pointers: any size, any strides."""
+    (T, K), (G, _, N) = a.shape, b.shape
+    c = a.new_empty(T, N)
+    _tiles[(most_tiles(config, G, T, N),)](
+        a, b, ends.contiguous(), c, G, N, K, *a.stride(), *b.stride(),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=8,
+        BLOCK_G=triton.next_power_of_2(G), EVEN_K=K % config.block_k == 0,
+        UPCAST=INTERPRETED and a.dtype == torch.bfloat16,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return c
+
+
+def suits(rows):
+    """Whether a descriptor can describe it: dense rows at multiples of 16 bytes, no overlap."""
+    size, extents = rows.element_size(), rows.shape
+    outer = zip(rows.stride()[:-1], rows.stride()[1:], extents[1:], strict=True)
+    apart = all(far >= near * extent and far * size % 16 == 0 for far, near, extent in outer)
+    return rows.stride(-1) == 1 and apart and rows.data_ptr() % 16 == 0
+
+
+@grouped_matmul.impl(
+    Persistent,
+    refuse=refuse_persistent,
+    work=work,
+    defaults={
+        "fp32": Persistent(64, 64, 32, 8, 2),
+        "sm_80": Persistent(128, 128, 32, 8, 3), "sm_89": Persistent(128, 128, 32, 8, 2),
+        "sm_120": Persistent(128, 128, 32, 8, 2), "gfx90a": Persistent(128, 128, 64, 4, 2),
+        "gfx942": Persistent(128, 128, 64, 4, 2), "gfx950": Persistent(128, 128, 64, 4, 2),
+        "gfx1100": Persistent(128, 64, 32, 8, 2),
+    },
+)  # fmt: skip
+def persistent(a, b, ends, *, config):
+    """One program a core, which walks tiles of all groups through tensor descriptors: the store of
+    one tile overlaps the loads of the next, and no group waits for another's last round."""
+    (T, K), (G, _, N) = a.shape, b.shape
+    c = a.new_empty(T, N)
+    b_t = not suits(b)
+    of_b = b.transpose(1, 2) if b_t else b
+    for name, rows in (("a", a), ("b", of_b)):
+        if not suits(rows):
+            raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
+    BM, BN, BK = config.block_m, config.block_n, config.block_k
+    programs = min(cores(a), most_tiles(config, G, T, N))
+    _persistent[(programs,)](
+        TensorDescriptor.from_tensor(a, [BM, BK]),
+        TensorDescriptor.from_tensor(of_b, [1, BN, BK] if b_t else [1, BK, BN]),
+        ends.contiguous(), c, G, N, K,
+        BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=config.group_m,
+        BLOCK_G=triton.next_power_of_2(G), PROGRAMS=programs, B_T=b_t,
+        UPCAST=INTERPRETED and a.dtype == torch.bfloat16,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return c
+
+
+@grouped_matmul.impl(backend="torch", name="torch._grouped_mm")
+def library(a, b, ends):
+    """CUTLASS, in bf16 on Hopper and Blackwell."""
+    return torch._grouped_mm(a, b, offs=ends)

@@ -1,0 +1,266 @@
+"""Layer norm over the last axis: y = (x - mean(x)) / sqrt(var(x) + eps) * w + b.
+
+At 7 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py`. With the row in
+registers the variance is the mean of the centred squares, which costs no second reading and does
+not cancel as E[x^2] - E[x]^2 does. A row that is walked in blocks (`looped`) gets there by
+Welford's update: each lane has its mean and its sum of squares, joined at the end.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from workbench.dsl import cores, tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+
+EPS = 1e-5
+
+
+def reference(x, w, b):
+    centred = x - x.mean(-1, keepdim=True)
+    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPS) * w + b
+
+
+layer_norm = Spec(
+    name="layer_norm",
+    inputs={"x": Tensor("M N"), "w": Tensor("N"), "b": Tensor("N")},
+    outputs={"y": Tensor("M N")},
+    reference=reference,
+    flops=lambda M, N: 7 * M * N,
+    check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 13, "N": 781}, {"M": 4, "N": 4096}],
+    bench=[
+        {"M": 8192, "N": 4096},
+        {"M": 8192, "N": 8192},
+        {"M": 2048, "N": 32_768},
+        {"M": 32, "N": 4096},
+        {"M": 1, "N": 5120},
+    ],
+    # x - mean and the sum with b cancel: what fp32 lost before, some 2^-23 of a row's magnitude,
+    # stays beside an element that is nearly zero.
+    tolerance={
+        "fp32": Tolerance(relative=1e-5, of_rms=2e-6),
+        "fp16": Tolerance(relative=1e-3, of_rms=2e-6),
+        "bf16": Tolerance(relative=8e-3, of_rms=2e-6),
+    },
+)
+
+
+@triton.jit
+def _rows(
+    x_ptr, w_ptr, b_ptr, y_ptr, M, N, stride_m, stride_n, stride_w, stride_b,
+    EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EARLY: tl.constexpr,
+    ONCE: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    mask, wide = (m < M) & (n < N), n.to(tl.int64)
+    x = tl.load(x_ptr + m * stride_m + wide * stride_n, mask, other=0.0, eviction_policy=ONCE)
+    if EARLY:
+        w = tl.load(w_ptr + wide * stride_w, n < N, other=0.0, eviction_policy=KEPT)
+        b = tl.load(b_ptr + wide * stride_b, n < N, other=0.0, eviction_policy=KEPT)
+    x = x.to(tl.float32)
+    # div_rn: the mean of equal values must be that value, or 1 / sqrt(eps) magnifies what is left
+    mean = tl.div_rn(tl.sum(x, axis=1, keep_dims=True), tl.cast(N, tl.float32))
+    z = tl.where(n < N, x - mean, 0.0)
+    z *= tl.rsqrt(tl.sum(z * z, axis=1, keep_dims=True) / N + EPS)
+    if not EARLY:
+        w = tl.load(w_ptr + wide * stride_w, n < N, other=0.0, eviction_policy=KEPT)
+        b = tl.load(b_ptr + wide * stride_b, n < N, other=0.0, eviction_policy=KEPT)
+    y = z * w.to(tl.float32) + b.to(tl.float32)
+    tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), mask)
+
+
+@triton.jit
+def _persistent(
+    x_ptr, w_ptr, b_ptr, y_ptr, M, N, stride_m, stride_n, stride_w, stride_b,
+    EPS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    n = tl.arange(0, BLOCK_N)[None, :]
+    w = tl.load(w_ptr + n.to(tl.int64) * stride_w, n < N, other=0.0)
+    b = tl.load(b_ptr + n.to(tl.int64) * stride_b, n < N, other=0.0)
+    x_ptrs = x_ptr + n.to(tl.int64) * stride_n
+    blocks = tl.cdiv(M, BLOCK_M)
+    for block in tl.range(tl.program_id(0), blocks, tl.num_programs(0), num_stages=STAGES):
+        m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        mask = (m < M) & (n < N)
+        x = tl.load(x_ptrs + m * stride_m, mask, other=0.0, eviction_policy="evict_first")
+        x = x.to(tl.float32)
+        mean = tl.div_rn(tl.sum(x, axis=1, keep_dims=True), tl.cast(N, tl.float32))
+        z = tl.where(n < N, x - mean, 0.0)
+        z *= tl.rsqrt(tl.sum(z * z, axis=1, keep_dims=True) / N + EPS)
+        y = z * w.to(tl.float32) + b.to(tl.float32)
+        tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), mask)
+
+
+@triton.jit
+def _looped(
+    x_ptr, w_ptr, b_ptr, y_ptr, M, N, stride_m, stride_n, stride_w, stride_b,
+    EPS: tl.constexpr, BLOCK_N: tl.constexpr, ONCE: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    m = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, BLOCK_N).to(tl.int64)  # a row may be as long as offsets allow
+    x_row = x_ptr + m * stride_m
+    means = tl.zeros((BLOCK_N,), tl.float32)
+    squares = means
+    for start in range(0, N, BLOCK_N):
+        n = start + lane
+        x = tl.load(x_row + n * stride_n, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
+        away = tl.where(n < N, x - means, 0.0)
+        means += away / (start // BLOCK_N + 1)
+        squares += away * (x - means)
+    count = ((N - lane + BLOCK_N - 1) // BLOCK_N).to(tl.float32)  # what each lane has seen
+    mean = tl.div_rn(tl.sum(count * means, axis=0), tl.cast(N, tl.float32))
+    apart = means - mean
+    scale = tl.rsqrt(tl.sum(squares + count * apart * apart, axis=0) / N + EPS)
+    for start in range(0, N, BLOCK_N):
+        n = start + lane
+        x = tl.load(x_row + n * stride_n, n < N, other=0.0, eviction_policy=ONCE).to(tl.float32)
+        w = tl.load(w_ptr + n * stride_w, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
+        b = tl.load(b_ptr + n * stride_b, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
+        y = (x - mean) * scale * w + b
+        tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), n < N)
+
+
+def padded(n):
+    return 1 << (n - 1).bit_length()
+
+
+def policies(hints):
+    """Eviction policies of what is read once and of what is read again."""
+    return ("evict_first", "evict_last") if hints else ("", "")
+
+
+@dataclass(frozen=True)
+class Rows:
+    block_m: int = tile(1, 16, default=1)
+    num_warps: int = threads(1, 32, default=8)
+    hints: int = among(0, 1, default=1)  # x passes through the caches, w and b stay
+    early: int = among(0, 1, default=1)  # w and b are asked for before the row's sums are known
+
+
+def too_long(config, limits, *, itemsize, M, N):
+    threads_ = config.num_warps * limits.warp_size
+    held = config.block_m * padded(N) // threads_
+    most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
+    if threads_ > limits.threads_per_block:
+        return f"{config.num_warps} warps are more than one block may have here"
+    if held > most:
+        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
+    return None
+
+
+def rows_work(config, limits, *, itemsize, M, N):
+    moved = config.block_m * N * itemsize
+    return Work(
+        tiles=-(-M // config.block_m),
+        steps=1,
+        load_bytes=moved + 2 * N * itemsize,
+        store_bytes=moved,
+    )
+
+
+@layer_norm.impl(Rows, refuse=too_long, work=rows_work)
+def rows(x, w, b, *, config):
+    """`block_m` whole rows in registers: x is read once."""
+    M, N = x.shape
+    y = x.new_empty(M, N)
+    once, kept = policies(config.hints)
+    _rows[(triton.cdiv(M, config.block_m),)](
+        x, w, b, y, M, N, *x.stride(), *w.stride(), *b.stride(), EPS,
+        BLOCK_M=config.block_m, BLOCK_N=padded(N), EARLY=bool(config.early),
+        ONCE=once, KEPT=kept, num_warps=config.num_warps,
+    )  # fmt: skip
+    return y
+
+
+@dataclass(frozen=True)
+class Persistent:
+    block_m: int = tile(1, 4, default=1)
+    num_warps: int = threads(4, 16, default=8)
+    num_stages: int = stages(1, 4, default=4)
+    per_core: int = among(1, 2, 3, 4, default=2)  # programs on one core
+
+
+def unfit(config, limits, *, itemsize, M, N):
+    threads_ = config.num_warps * limits.warp_size
+    block = config.block_m * padded(N)
+    held = 3 * block // threads_  # of x, w and b
+    most = min(96, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
+    buffers = (config.num_stages - 1) * block * itemsize
+    if threads_ > limits.threads_per_block:
+        return f"{config.num_warps} warps are more than one block may have here"
+    if held > most:
+        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
+    if limits.arch.startswith("sm_") and buffers + 1024 > limits.shared_bytes:
+        return f"the stages need {buffers} bytes of shared memory; {limits.shared_bytes} are there"
+    return None
+
+
+@layer_norm.impl(Persistent, refuse=unfit, work=rows_work)
+def persistent(x, w, b, *, config):
+    """Each program walks many rows: w and b are read once and stay in registers, and the next
+    rows are on their way while one is worked on."""
+    M, N = x.shape
+    y = x.new_empty(M, N)
+    programs = min(cores(x) * config.per_core, triton.cdiv(M, config.block_m))
+    _persistent[(programs,)](
+        x, w, b, y, M, N, *x.stride(), *w.stride(), *b.stride(), EPS,
+        BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages,
+        num_warps=config.num_warps,
+    )  # fmt: skip
+    return y
+
+
+@dataclass(frozen=True)
+class Looped:
+    block_n: int = tile(512, 16_384, default=4096)
+    num_warps: int = threads(1, 32, default=16)
+    hints: int = among(0, 1, default=1)  # what is read again stays in the caches
+
+
+def too_wide(config, limits, *, itemsize, M, N):
+    held = config.block_n // (config.num_warps * limits.warp_size)
+    if held > 64:
+        return f"each thread would hold {held} elements in registers; 64 is the most"
+    if config.num_warps * limits.warp_size > limits.threads_per_block:
+        return f"{config.num_warps} warps are more than one block may have here"
+    return None
+
+
+def looped_work(config, limits, *, itemsize, M, N):
+    steps = -(-N // config.block_n)
+    return Work(
+        tiles=M, steps=2 * steps, load_bytes=config.block_n * itemsize, store_bytes=N * itemsize
+    )
+
+
+CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Looped(num_warps=8))  # 64 threads a warp
+
+
+@layer_norm.impl(Looped, refuse=too_wide, work=looped_work, defaults=CDNA)
+def looped(x, w, b, *, config):
+    """One row in blocks: any length, but x is read twice."""
+    M, N = x.shape
+    y = x.new_empty(M, N)
+    once, kept = policies(config.hints)
+    _looped[(M,)](
+        x, w, b, y, M, N, *x.stride(), *w.stride(), *b.stride(), EPS,
+        BLOCK_N=config.block_n, ONCE=once, KEPT=kept, num_warps=config.num_warps,
+    )  # fmt: skip
+    return y
+
+
+@layer_norm.impl(backend="torch", name="torch")
+def library(x, w, b):
+    return torch.nn.functional.layer_norm(x, w.shape, w, b, EPS)
+
+
+@layer_norm.impl(backend="torch", name="torch.compile")
+def compiled(x, w, b):
+    return _compiled()(x, w, b)
+
+
+@cache
+def _compiled():
+    return torch.compile(library.launch, dynamic=False)

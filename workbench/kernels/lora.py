@@ -1,0 +1,509 @@
+"""LoRA, a linear layer with a low-rank update: y = x W^T + SCALE (x A^T) B^T.
+
+x is M x K, W is N x K, A is r x K and B is N x r, as layers keep them. For the matrix unit
+u = SCALE x A^T is rounded to the dtype of x, as it is wherever the products are called one by one,
+but in fp16 its rows are divided by powers of two first: unlike there, none can overflow.
+
+At M = 8192, K = N = 4096 in bf16 the product with W does 2048 FLOP for each byte it must move, and
+the update adds r / K + r / N of that: below 1 % up to r = 16. What costs is how it is brought in.
+Added by a product of its own, y is read and written once more; here u is r more columns of x, and
+B r more columns of W: one more step of a tile's main loop (`tiles`, `persistent`). A few rows
+(M = 16) are memory-bound, it is W that counts, and A is so many more rows of it (`split_k`).
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from workbench.dsl import INTERPRETED, TensorDescriptor, cores, tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+
+SCALE = 2.0  # alpha / r
+BEFORE_HOPPER = ("sm_80", "sm_86", "sm_89")
+
+
+def reference(x, w, a, b):
+    return x @ w.T + SCALE * (x @ a.T) @ b.T
+
+
+lora = Spec(
+    name="lora",
+    inputs={
+        "x": Tensor("M K"),
+        "w": Tensor("N K"),
+        "a": Tensor("r K"),
+        "b": Tensor("N r"),
+    },
+    outputs={"y": Tensor("M N")},
+    reference=reference,
+    flops=lambda M, K, N, r: 2 * M * N * K + 2 * M * r * (K + N),
+    check=[
+        {"M": 1, "N": 1, "K": 1, "r": 1},
+        {"M": 33, "N": 65, "K": 47, "r": 5},
+        {"M": 65, "N": 136, "K": 72, "r": 16},  # rows of 16 bytes' multiples: descriptors take it
+        {"M": 20, "N": 136, "K": 136, "r": 4},
+    ],
+    bench=[
+        {"M": 8192, "N": 4096, "K": 4096, "r": 16},
+        {"M": 16, "N": 4096, "K": 4096, "r": 16},
+        {"M": 8192, "N": 4096, "K": 4096, "r": 64},
+        {"M": 16, "N": 4096, "K": 4096, "r": 64},
+    ],
+    # On standard normal inputs the update is the larger part of y. Rounding u puts each of its r
+    # terms off by up to 2^-8 (bf16) or 2^-11 (fp16): on average at most 1 / sqrt(3) of that, in
+    # proportion to the rms of y, and 5.5 times the average for the worst of 33 million elements.
+    tolerance={
+        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
+        "fp16": Tolerance(relative=1e-3, of_rms=2e-3),
+        "bf16": Tolerance(relative=1.6e-2, of_rms=1.6e-2),
+    },
+)
+
+
+@triton.jit
+def _shrink(
+    x_ptr, a_ptr, u_ptr, unit_ptr, M, K, stride_xm, stride_xk, stride_ar, stride_ak,
+    SCALE: tl.constexpr, RANK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_K: tl.constexpr, EVEN: tl.constexpr, UPCAST: tl.constexpr, UNITS: tl.constexpr,
+):  # fmt: skip
+    """u = SCALE x A^T, dense, BLOCK_R columns: those beyond the rank are never used. With UNITS a
+    row is divided by a power of two that keeps it below 2^15: fp16 ends at 2^16."""
+    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+    j, k = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_K)
+    x_ptrs = x_ptr + m * stride_xm + k.to(tl.int64)[None, :] * stride_xk
+    a_ptrs = a_ptr + j.to(tl.int64)[None, :] * stride_ar + k.to(tl.int64)[:, None] * stride_ak
+    step = tl.full((), BLOCK_K, tl.int64)
+    acc = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
+    for k0 in range(0, K, BLOCK_K):
+        if EVEN:
+            x, a = tl.load(x_ptrs), tl.load(a_ptrs)
+        else:
+            x = tl.load(x_ptrs, (m < M) & (k[None, :] < K - k0), other=0.0)
+            a = tl.load(a_ptrs, (k[:, None] < K - k0) & (j[None, :] < RANK), other=0.0)
+        if UPCAST:
+            x, a = x.to(tl.float32), a.to(tl.float32)
+        acc = tl.dot(x, a, acc, input_precision="ieee")
+        x_ptrs += step * stride_xk
+        a_ptrs += step * stride_ak
+    u = acc * SCALE
+    if UNITS:
+        top = tl.max(tl.abs(u), axis=1, keep_dims=True)
+        power = (top.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+        unit = tl.where(top < float("inf"), tl.maximum(power * 2.0**-14, 1.0), 1.0)
+        tl.store(unit_ptr + m, unit, m < M)
+        u = u / unit
+    tl.store(u_ptr + m * BLOCK_R + j[None, :], u.to(u_ptr.dtype.element_ty), m < M)
+
+
+@triton.jit
+def _update(
+    u_ptr, b_ptr, m, n, M, N, stride_bn, stride_br, RANK: tl.constexpr, BLOCK_R: tl.constexpr
+):
+    """The columns that u adds to x and B to W."""
+    j = tl.arange(0, BLOCK_R)
+    used = j < RANK  # beyond it u may hold NaN, where x is infinite
+    u_ptrs = u_ptr + m.to(tl.int64)[:, None] * BLOCK_R + j[None, :]
+    b_ptrs = b_ptr + n.to(tl.int64)[None, :] * stride_bn + j.to(tl.int64)[:, None] * stride_br
+    u = tl.load(u_ptrs, (m[:, None] < M) & used[None, :], other=0.0)
+    return u, tl.load(b_ptrs, (n[None, :] < N) & used[:, None], other=0.0)
+
+
+@triton.jit
+def _updated(acc, u, b, unit_ptr, m, M, UNITS: tl.constexpr, UPCAST: tl.constexpr):
+    """The sums after one more step, with the columns that u adds to x and B to W."""
+    if UPCAST:
+        u, b = u.to(tl.float32), b.to(tl.float32)
+    if UNITS:  # powers of two: nothing is lost
+        unit = tl.load(unit_ptr + m, m < M, other=1.0)[:, None]
+        return tl.dot(u, b, acc / unit, input_precision="ieee") * unit
+    return tl.dot(u, b, acc, input_precision="ieee")
+
+
+@triton.jit
+def _tiles(
+    x_ptr, w_ptr, u_ptr, unit_ptr, b_ptr, y_ptr, M, N, K,
+    stride_xm, stride_xk, stride_wn, stride_wk, stride_bn, stride_br,
+    RANK: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    EVEN_MN: tl.constexpr, EVEN_K: tl.constexpr, UNITS: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    pid, grid_m, grid_n = tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    pid_m, pid_n = tl.swizzle2d(pid // grid_n, pid % grid_n, grid_m, grid_n, GROUP_M)
+    m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    x_ptrs = x_ptr + m.to(tl.int64)[:, None] * stride_xm + k.to(tl.int64)[None, :] * stride_xk
+    w_ptrs = w_ptr + n.to(tl.int64)[None, :] * stride_wn + k.to(tl.int64)[:, None] * stride_wk
+    step = tl.full((), BLOCK_K, tl.int64)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k0 in range(0, K, BLOCK_K):
+        if EVEN_MN and EVEN_K:
+            x, w = tl.load(x_ptrs), tl.load(w_ptrs)
+        else:
+            x = tl.load(x_ptrs, (m[:, None] < M) & (k[None, :] < K - k0), other=0.0)
+            w = tl.load(w_ptrs, (k[:, None] < K - k0) & (n[None, :] < N), other=0.0)
+        if UPCAST:
+            x, w = x.to(tl.float32), w.to(tl.float32)
+        acc = tl.dot(x, w, acc, input_precision="ieee")
+        x_ptrs += step * stride_xk
+        w_ptrs += step * stride_wk
+    u, b = _update(u_ptr, b_ptr, m, n, M, N, stride_bn, stride_br, RANK, BLOCK_R)
+    acc = _updated(acc, u, b, unit_ptr, m, M, UNITS, UPCAST)
+    y_ptrs = y_ptr + m.to(tl.int64)[:, None] * N + n[None, :]
+    tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), (m[:, None] < M) & (n[None, :] < N))
+
+
+@triton.jit
+def _persistent(
+    x, w, u_ptr, unit_ptr, b_ptr, y, M, N, K, stride_bn, stride_br,
+    RANK: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    PROGRAMS: tl.constexpr, EARLY: tl.constexpr, FLATTEN: tl.constexpr,
+    UNITS: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    grid_m, grid_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    for tile_id in tl.range(tl.program_id(0), grid_m * grid_n, PROGRAMS, flatten=FLATTEN):
+        pid_m, pid_n = tl.swizzle2d(tile_id // grid_n, tile_id % grid_n, grid_m, grid_n, GROUP_M)
+        m, n = pid_m * BLOCK_M, pid_n * BLOCK_N
+        rows, columns = m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)
+        if EARLY:  # on their way while the product with W is computed, but in registers
+            u, b = _update(u_ptr, b_ptr, rows, columns, M, N, stride_bn, stride_br, RANK, BLOCK_R)
+        acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        for step in range(tl.cdiv(K, BLOCK_K)):
+            xs, ws = x.load([m, step * BLOCK_K]), w.load([n, step * BLOCK_K])
+            if UPCAST:
+                xs, ws = xs.to(tl.float32), ws.to(tl.float32)
+            acc = tl.dot(xs, ws.T, acc, input_precision="ieee")
+        if not EARLY:
+            u, b = _update(u_ptr, b_ptr, rows, columns, M, N, stride_bn, stride_br, RANK, BLOCK_R)
+        acc = _updated(acc, u, b, unit_ptr, rows, M, UNITS, UPCAST)
+        # half the shared memory for the store leaves room for one more stage
+        halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+        left, right = tl.split(halves)
+        y.store([m, n], left.to(y.dtype))
+        y.store([m, n + BLOCK_N // 2], right.to(y.dtype))
+
+
+@triton.jit
+def _parts(
+    x_ptr, w_ptr, a_ptr, part_ptr, M, N, K,
+    stride_xm, stride_xk, stride_wn, stride_wk, stride_ar, stride_ak,
+    RANK: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SPLITS: tl.constexpr, EVEN: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Sums over a part of K of x [W; A]^T, transposed: rows of W fill the matrix unit, those of x
+    need not. A's rows are the last tile of each part."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    grid_n = tl.cdiv(N, BLOCK_N) + 1
+    pid = tl.program_id(0)
+    split, pid_n, pid_m = pid % SPLITS, pid // SPLITS % grid_n, pid // SPLITS // grid_n
+    of_w = pid_n < grid_n - 1
+    rows = tl.where(of_w, N, RANK)  # of the matrix that this tile belongs to
+    first = tl.where(of_w, pid_n * BLOCK_N, 0)
+    each = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLITS) * BLOCK_K
+    low = split * each
+    n, k = tl.arange(0, BLOCK_N), low + tl.arange(0, BLOCK_K)
+    m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    base = tl.where(of_w, w_ptr, a_ptr)
+    stride_n = tl.where(of_w, stride_wn, stride_ar)
+    stride_k = tl.where(of_w, stride_wk, stride_ak)
+    row, column = (first + n).to(tl.int64)[:, None], k.to(tl.int64)
+    w_ptrs = base + row * stride_n + column[None, :] * stride_k
+    x_ptrs = x_ptr + m.to(tl.int64)[None, :] * stride_xm + column[:, None] * stride_xk
+    step = tl.full((), BLOCK_K, tl.int64)
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for k0 in range(low, tl.minimum(low + each, K), BLOCK_K):
+        if EVEN:
+            w = tl.load(w_ptrs, (first + n < rows)[:, None], other=0.0)
+            x = tl.load(x_ptrs, m[None, :] < M, other=0.0)
+        else:
+            inside = k0 - low + k < K
+            w = tl.load(w_ptrs, (first + n < rows)[:, None] & inside[None, :], other=0.0)
+            x = tl.load(x_ptrs, inside[:, None] & (m[None, :] < M), other=0.0)
+        if UPCAST:
+            w, x = w.to(tl.float32), x.to(tl.float32)
+        acc = tl.dot(w, x, acc, input_precision="ieee")
+        w_ptrs += step * stride_k
+        x_ptrs += step * stride_xk
+    columns = tl.where(of_w, pid_n * BLOCK_N, N) + n  # of the parts: first y's, then u's
+    part_ptrs = part_ptr + (split * M + m).to(tl.int64)[None, :] * (N + RANK) + columns[:, None]
+    tl.store(part_ptrs, acc, (m < M)[None, :] & (first + n < rows)[:, None])
+
+
+@triton.jit
+def _join(
+    part_ptr, b_ptr, y_ptr, M, N, stride_bn, stride_br,
+    SCALE: tl.constexpr, RANK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    grid_n = tl.cdiv(N, BLOCK_N)
+    m = (tl.program_id(0) // grid_n) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = (tl.program_id(0) % grid_n) * BLOCK_N + tl.arange(0, BLOCK_N)
+    j = tl.arange(0, BLOCK_R)
+    b_ptrs = b_ptr + n.to(tl.int64)[None, :] * stride_bn + j.to(tl.int64)[:, None] * stride_br
+    b = tl.load(b_ptrs, (n < N)[None, :] & (j < RANK)[:, None], other=0.0)
+    if PDL:  # so far nothing that the launch before has written
+        tl.extra.cuda.gdc_wait()
+    y = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    u = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
+    for split in tl.static_range(SPLITS):  # in one order: the same bits every time
+        row = part_ptr + (split * M + m).to(tl.int64)[:, None] * (N + RANK)
+        y += tl.load(row + n[None, :], (m < M)[:, None] & (n < N)[None, :], other=0.0)
+        u += tl.load(row + N + j[None, :], (m < M)[:, None] & (j < RANK)[None, :], other=0.0)
+    y = tl.dot(u * SCALE, b.to(tl.float32), y, input_precision="ieee")  # nothing rounded yet
+    y_ptrs = y_ptr + m.to(tl.int64)[:, None] * N + n[None, :]
+    tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), (m < M)[:, None] & (n < N)[None, :])
+
+
+@dataclass(frozen=True)
+class Tiles:
+    block_m: int = among(64, 128, default=128, knob=tile)
+    block_n: int = tile(64, 256, default=256)
+    block_k: int = among(32, 64, default=64, knob=tile)
+    num_warps: int = threads(4, 8, default=8)
+    num_stages: int = stages(2, 4, default=3)
+    group_m: int = among(1, 8, default=8)
+
+
+@dataclass(frozen=True)
+class Persistent:
+    block_m: int = among(64, 128, default=128, knob=tile)
+    block_n: int = tile(64, 256, default=256)
+    block_k: int = among(32, 64, default=64, knob=tile)
+    num_warps: int = threads(4, 8, default=8)
+    num_stages: int = stages(2, 4, default=3)
+    early: int = among(0, 1, default=0)  # load u and b before the product with W, not after it
+    flatten: int = among(0, 1, default=1)  # one loop over all tiles' steps: loads cross tiles
+
+
+@dataclass(frozen=True)
+class SplitK:
+    block_n: int = tile(64, 128, default=128)
+    block_k: int = tile(64, 256, default=128)
+    splits: int = among(2, 4, 8, default=4)
+    num_warps: int = threads(4, 8, default=4)
+    num_stages: int = stages(2, 4, default=4)
+    pdl: int = among(0, 1, default=0)  # the second launch begins before the first one has ended
+
+
+def padded(r):
+    """The width that a product of r columns is computed in: a matrix unit takes 16 at least."""
+    return max(16, 1 << (r - 1).bit_length())
+
+
+def crowded(limits, warps, sums, shared):
+    """Why so many warps, sums and bytes of shared memory do not fit, or None."""
+    threads_ = warps * limits.warp_size
+    if threads_ > limits.threads_per_block:
+        return f"{threads_} threads are more than one block may have here"
+    if sums // threads_ > 128:
+        return f"each thread would hold {sums // threads_} sums in registers; 128 is the most"
+    if sums // threads_ < 8:
+        return f"{warps} warps are too many for {sums} sums"
+    if shared > limits.shared_bytes:
+        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+def buffers(config, limits):
+    """AMD's pipeline keeps one of its stages in registers."""
+    return config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
+
+
+def refuse_tiles(config, limits, *, itemsize, M, N, K, r):
+    edges = config.block_m + config.block_n
+    if r > 128:
+        return f"a rank of {r} is more than one step of a tile; 128 is the most"
+    shared = buffers(config, limits) * edges * config.block_k * itemsize
+    shared = max(shared, edges * padded(r) * itemsize)
+    return crowded(limits, config.num_warps, config.block_m * config.block_n, shared)
+
+
+def refuse_persistent(config, limits, *, itemsize, M, N, K, r):
+    for axis, extent in (("K", K), ("N", N)):
+        if extent * itemsize % 16:
+            row = f"{axis} = {extent} gives {extent * itemsize}"
+            return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
+    if r > 128:
+        return f"a rank of {r} is more than one step of a tile; 128 is the most"
+    if config.flatten and limits.arch.startswith("sm_10"):
+        return "Triton does not compile a flattened loop with two products for tensor memory"
+    # at the end of a tile the next one's stages are already on their way; what is loaded early
+    # is given as many buffers as a stage
+    edges = config.block_m + config.block_n
+    deep = buffers(config, limits)
+    columns = deep * config.block_k + padded(r) * (deep if config.early else 1)
+    shared = (edges * columns + config.block_m * config.block_n // 2) * itemsize
+    if not limits.arch.startswith("sm_"):
+        shared = edges * max(deep * config.block_k, padded(r)) * itemsize  # nothing is on its way
+    return crowded(limits, config.num_warps, config.block_m * config.block_n, shared)
+
+
+def rows_at_once(M):
+    return min(64, max(16, 1 << (M - 1).bit_length()))
+
+
+def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
+    if r > config.block_n:
+        return f"a rank of {r} is more than the {config.block_n} rows of a tile"
+    if config.pdl and (limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_")):
+        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
+    BM = rows_at_once(M)
+    shared = buffers(config, limits) * (BM + config.block_n) * config.block_k * itemsize
+    return crowded(limits, config.num_warps, BM * config.block_n, shared)
+
+
+def work(config, limits, *, itemsize, M, N, K, r):
+    edges = config.block_m + config.block_n
+    return Work(
+        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        steps=-(-K // config.block_k) + 1,
+        load_bytes=edges * config.block_k * itemsize,
+        store_bytes=config.block_m * config.block_n * itemsize,
+        dot=(config.block_m, config.block_n, config.block_k),
+        band=8,
+    )
+
+
+def split_k_work(config, limits, *, itemsize, M, N, K, r):
+    BM, steps = rows_at_once(M), -(-K // config.block_k)
+    return Work(
+        tiles=-(-M // BM) * (-(-N // config.block_n) + 1) * config.splits,
+        steps=-(-steps // config.splits),
+        load_bytes=(BM + config.block_n) * config.block_k * itemsize,
+        store_bytes=BM * config.block_n * 4,
+        dot=(config.block_n, BM, config.block_k),
+    )
+
+
+def shrunk(x, a):
+    """u = SCALE x A^T for `tiles` and `persistent`, and what its rows were divided by (u itself,
+    and unused, unless that is called for): x is read once, by about as many programs as cores."""
+    (M, K), r = x.shape, len(a)
+    R, BM = padded(r), 64 if M > 2048 else 16
+    BK = 256 // x.element_size() // (2 if R > 64 else 1)
+    u, UNITS = x.new_empty(M, R), x.dtype == torch.float16
+    unit = x.new_empty(M, dtype=torch.float32) if UNITS else u
+    _shrink[(triton.cdiv(M, BM),)](
+        x, a, u, unit, M, K, *x.stride(), *a.stride(), SCALE=SCALE, RANK=r,
+        BLOCK_M=BM, BLOCK_R=R, BLOCK_K=BK, EVEN=M % BM == 0 and K % BK == 0 and r == R,
+        UPCAST=INTERPRETED and x.dtype == torch.bfloat16, UNITS=UNITS,
+        num_warps=4, num_stages=4 if R == 16 else 3,
+    )  # fmt: skip
+    return u, unit
+
+
+SMALL = Tiles(128, 128, 32, 8, 3)
+CDNA = Tiles(128, 128, 64, 4, 2)
+
+
+@lora.impl(
+    Tiles,
+    refuse=refuse_tiles,
+    work=work,
+    defaults={
+        "fp32": Tiles(128, 64, 32, 8, 2),  # on the vector units, and twice the bytes to hold
+        "sm_80": SMALL, "sm_89": SMALL, "sm_120": SMALL, "gfx90a": CDNA, "gfx942": CDNA,
+        "gfx950": CDNA, "gfx1100": Tiles(128, 64, 32, 4, 2),
+    },
+)  # fmt: skip
+def tiles(x, w, a, b, *, config):
+    """u first; then r more columns of x and W, pointers into all: any size and any strides."""
+    (M, K), (N, r) = x.shape, b.shape
+    BM, BN, BK = config.block_m, config.block_n, config.block_k
+    (u, unit), y = shrunk(x, a), x.new_empty(M, N)
+    _tiles[(triton.cdiv(M, BM) * triton.cdiv(N, BN),)](
+        x, w, u, unit, b, y, M, N, K, *x.stride(), *w.stride(), *b.stride(),
+        RANK=r, BLOCK_R=padded(r), BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=config.group_m,
+        EVEN_MN=M % BM == 0 and N % BN == 0, EVEN_K=K % BK == 0,
+        UNITS=x.dtype == torch.float16, UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return y
+
+
+@lora.impl(
+    Persistent,
+    refuse=refuse_persistent,
+    work=work,
+    defaults={
+        "fp32": Persistent(64, 64, 32, 8, 2),
+        "sm_80": Persistent(128, 128, 32, 8, 3), "sm_89": Persistent(128, 128, 32, 8, 2),
+        "sm_100": Persistent(128, 256, 64, 8, 3, 1, 0), "sm_120": Persistent(128, 128, 32, 8, 2),
+        **dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Persistent(128, 128, 64, 4, 2)),
+        "gfx1100": Persistent(128, 64, 32, 8, 2),
+    },
+)  # fmt: skip
+def persistent(x, w, a, b, *, config):
+    """u first; then one program a core, which walks its tiles through tensor descriptors: the
+    update of one tile and its store overlap the loads of the next."""
+    (M, K), (N, r) = x.shape, b.shape
+    y = x.new_empty(M, N)
+    for name, t in (("x", x), ("w", w), ("y", y)):
+        dense = t.stride(1) == 1 and t.stride(0) >= t.shape[1]  # a tensor map has no overlap
+        if not dense or t.stride(0) * t.element_size() % 16 or t.data_ptr() % 16:
+            raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
+    BM, BN, BK = config.block_m, config.block_n, config.block_k
+    programs = min(cores(x), triton.cdiv(M, BM) * triton.cdiv(N, BN))
+    u, unit = shrunk(x, a)
+    _persistent[(programs,)](
+        TensorDescriptor.from_tensor(x, [BM, BK]), TensorDescriptor.from_tensor(w, [BN, BK]),
+        u, unit, b, TensorDescriptor.from_tensor(y, [BM, BN // 2]), M, N, K, *b.stride(),
+        RANK=r, BLOCK_R=padded(r), BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=8,
+        PROGRAMS=programs, EARLY=bool(config.early), FLATTEN=bool(config.flatten),
+        UNITS=x.dtype == torch.float16, UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return y
+
+
+@lora.impl(
+    SplitK,
+    refuse=refuse_split_k,
+    work=split_k_work,
+    defaults={
+        "fp32": SplitK(64, 64, 4, 8, 3), "sm_80": SplitK(num_stages=3),
+        "sm_89": SplitK(64, 128, 4, 4, 3), "sm_120": SplitK(64, 128, 4, 4, 3),
+        **dict.fromkeys(("gfx90a", "gfx942", "gfx950", "gfx1100"), SplitK(64, 128, 8, 4, 2)),
+    },
+)  # fmt: skip
+def split_k(x, w, a, b, *, config):
+    """For a few rows: W and A are read once, by all cores, each a part of K; a second launch adds
+    the parts and the update."""
+    (M, K), (N, r) = x.shape, b.shape
+    BM, BN, BK = rows_at_once(M), config.block_n, config.block_k
+    SPLITS = min(config.splits, triton.cdiv(K, BK))
+    parts, y = x.new_empty(SPLITS, M, N + r, dtype=torch.float32), x.new_empty(M, N)
+    pdl = bool(config.pdl) and not INTERPRETED
+    _parts[(triton.cdiv(M, BM) * (triton.cdiv(N, BN) + 1) * SPLITS,)](
+        x, w, a, parts, M, N, K, *x.stride(), *w.stride(), *a.stride(), RANK=r, BLOCK_R=padded(r),
+        BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, SPLITS=SPLITS, EVEN=K % (BK * SPLITS) == 0,
+        UPCAST=INTERPRETED and x.dtype == torch.bfloat16, PDL=pdl,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    _join[(triton.cdiv(M, BM) * triton.cdiv(N, 32),)](
+        parts, b, y, M, N, *b.stride(), SCALE=SCALE, RANK=r, BLOCK_R=padded(r),
+        BLOCK_M=BM, BLOCK_N=32, SPLITS=SPLITS, PDL=pdl, num_warps=4,
+        **({"launch_pdl": True} if pdl else {}),
+    )  # fmt: skip
+    return y
+
+
+@lora.impl(backend="torch", name="torch")
+def library(x, w, a, b):
+    """The products one by one: cuBLAS or hipBLAS."""
+    y, u = torch.nn.functional.linear(x, w), torch.nn.functional.linear(x, a)
+    return y.addmm_(u, b.T, alpha=SCALE)
+
+
+@lora.impl(backend="torch", name="torch.compile")
+def compiled(x, w, a, b):
+    return _compiled()(x, w, a, b)
+
+
+@cache
+def _compiled():
+    return torch.compile(reference, dynamic=False)

@@ -1,0 +1,247 @@
+"""The update of LoRA alone: y = SCALE (x A^T) B^T, for x of M x K, A of r x K and B of N x r.
+
+The shapes are those that small fine-tunes meet: 64 rows of fp32, K = N of 512 to 2048, ranks of 4
+to 64. All that must move are 0.3 to 1.2 MB, 0.1 to 0.3 us of an H200's memory, and the FLOPs are
+less: what counts is how many launches follow each other and how many trips to the cache a program
+waits for in a row.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from workbench.dsl import INTERPRETED, tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, Work, among, threads, tile
+
+SCALE = 2.0  # alpha / r
+BEFORE_HOPPER = ("sm_80", "sm_86", "sm_89")
+
+
+def reference(x, a, b):
+    return SCALE * (x @ a.T) @ b.T
+
+
+lora_delta = Spec(
+    name="lora_delta",
+    inputs={"x": Tensor("M K"), "a": Tensor("r K"), "b": Tensor("N r")},
+    outputs={"y": Tensor("M N")},
+    reference=reference,
+    flops=lambda M, K, r, N: 2 * M * r * (K + N),
+    check=[
+        {"M": 1, "K": 1, "N": 1, "r": 1},
+        {"M": 9, "K": 47, "N": 65, "r": 5},
+        {"M": 16, "K": 136, "N": 72, "r": 16},
+        {"M": 5, "K": 600, "N": 40, "r": 4},
+        {"M": 18, "K": 40, "N": 72, "r": 33},
+    ],
+    bench=[
+        *({"M": 64, "K": d, "N": d, "r": 8} for d in (512, 1024, 2048)),
+        *({"M": 64, "K": 1024, "N": 1024, "r": r} for r in (4, 16, 32, 64)),
+    ],
+    # u stays in fp32 here; a library rounds it, which puts each of r terms off by up to 2^-8 (bf16)
+    # or 2^-11 (fp16), in proportion to the rms of y
+    tolerance={
+        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
+        "fp16": Tolerance(relative=1e-3, of_rms=2e-3),
+        "bf16": Tolerance(relative=1.6e-2, of_rms=1.6e-2),
+    },
+)
+
+
+@triton.jit
+def _fused(
+    x_ptr, a_ptr, b_ptr, y_ptr, M, N, K,
+    stride_xm, stride_xk, stride_ar, stride_ak, stride_bn, stride_br,
+    SCALE: tl.constexpr, RANK: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    grid_n = tl.cdiv(N, BLOCK_N)
+    m = ((tl.program_id(0) // grid_n) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+    n = ((tl.program_id(0) % grid_n) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[:, None]
+    j = tl.arange(0, BLOCK_R).to(tl.int64)
+    # on its way while u is computed
+    b_ptrs = b_ptr + n * stride_bn + j[None, :] * stride_br
+    b = tl.load(b_ptrs, (n < N) & (j[None, :] < RANK), other=0.0)
+    sums = tl.zeros((BLOCK_M, BLOCK_R, BLOCK_K // 4), tl.float32)  # each lane its own
+    for k0 in range(0, K, BLOCK_K):
+        k = (k0 + tl.arange(0, BLOCK_K)).to(tl.int64)[None, :]
+        x = tl.load(x_ptr + m * stride_xm + k * stride_xk, (m < M) & (k < K), other=0.0)
+        a_ptrs = a_ptr + j[:, None] * stride_ar + k * stride_ak
+        a = tl.load(a_ptrs, (j[:, None] < RANK) & (k < K), other=0.0)
+        products = x.to(tl.float32)[:, None, :] * a.to(tl.float32)[None, :, :]
+        sums += tl.sum(tl.reshape(products, (BLOCK_M, BLOCK_R, BLOCK_K // 4, 4)), axis=3)
+    u = tl.sum(sums, axis=2) * SCALE
+    u = tl.where((j < RANK)[None, :], u, 0.0)  # an infinite x leaves NaN beside the rank
+    y = tl.sum(u[:, None, :] * b.to(tl.float32)[None, :, :], axis=2)
+    column = tl.trans(n)
+    tl.store(y_ptr + m * N + column, y.to(y_ptr.dtype.element_ty), (m < M) & (column < N))
+
+
+@triton.jit
+def _shrink(
+    x_ptr, a_ptr, part_ptr, M, K, stride_xm, stride_xk, stride_ar, stride_ak,
+    RANK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
+    SPLITS: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Sums of x A^T over a part of K."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    split = tl.program_id(0) % SPLITS
+    m = ((tl.program_id(0) // SPLITS) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+    j = tl.arange(0, BLOCK_R).to(tl.int64)
+    each = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLITS) * BLOCK_K
+    acc = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
+    for k0 in range(split * each, tl.minimum(split * each + each, K), BLOCK_K):
+        k = (k0 + tl.arange(0, BLOCK_K)).to(tl.int64)
+        x_ptrs = x_ptr + m * stride_xm + k[None, :] * stride_xk
+        a_ptrs = a_ptr + j[None, :] * stride_ar + k[:, None] * stride_ak
+        x = tl.load(x_ptrs, (m < M) & (k[None, :] < K), other=0.0)
+        a = tl.load(a_ptrs, (j[None, :] < RANK) & (k[:, None] < K), other=0.0)
+        if UPCAST:
+            x, a = x.to(tl.float32), a.to(tl.float32)
+        acc = tl.dot(x, a, acc, input_precision="ieee")
+    part_ptrs = part_ptr + (split * M + m) * BLOCK_R + j[None, :]
+    tl.store(part_ptrs, acc, m < M)
+
+
+@triton.jit
+def _expand(
+    part_ptr, b_ptr, y_ptr, M, N, stride_bn, stride_br,
+    SCALE: tl.constexpr, RANK: tl.constexpr, BLOCK_R: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    grid_n = tl.cdiv(N, BLOCK_N)
+    m = ((tl.program_id(0) // grid_n) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+    n = ((tl.program_id(0) % grid_n) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[None, :]
+    j = tl.arange(0, BLOCK_R).to(tl.int64)
+    b_ptrs = b_ptr + n * stride_bn + j[:, None] * stride_br
+    b = tl.load(b_ptrs, (n < N) & (j[:, None] < RANK), other=0.0)
+    if PDL:  # so far nothing that the launch before has written
+        tl.extra.cuda.gdc_wait()
+    used = (m < M) & (j[None, :] < RANK)
+    u = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
+    for split in tl.static_range(SPLITS):  # in one order: the same bits every time
+        u += tl.load(part_ptr + (split * M + m) * BLOCK_R + j[None, :], used, other=0.0)
+    y = tl.dot(u * SCALE, b.to(tl.float32), input_precision="ieee")  # nothing is rounded yet
+    tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), (m < M) & (n < N))
+
+
+@dataclass(frozen=True)
+class Fused:
+    block_m: int = tile(2, 8, default=4)
+    block_n: int = tile(32, 256, default=128)
+    block_k: int = tile(256, 1024, default=1024)
+    num_warps: int = threads(4, 16, default=8)
+
+
+@dataclass(frozen=True)
+class SplitK:
+    block_n: int = tile(16, 64, default=32)
+    block_k: int = tile(32, 128, default=64)
+    splits: int = among(8, 16, 32, default=16)
+    num_warps: int = threads(2, 8, default=4)
+    pdl: int = among(0, 1, default=0)  # the second launch begins before the first one has ended
+
+
+def padded(r):
+    """The width that a product of r columns is computed in: 16 at least."""
+    return max(16, 1 << (r - 1).bit_length())
+
+
+def power_of_two(extent):
+    return 1 << (extent - 1).bit_length()
+
+
+def refuse_fused(config, limits, *, itemsize, M, N, K, r):
+    threads_ = config.num_warps * limits.warp_size
+    if threads_ > limits.threads_per_block:
+        return f"{threads_} threads are more than one block may have here"
+    R = power_of_two(r)
+    if R > 16:
+        return f"at a rank of {r} every program would read too much of A; 16 is the most"
+    if (held := R * config.block_k // threads_) > 128:
+        return f"each thread would hold {held} elements of A in registers; 128 is the most"
+    products = config.block_m * R * max(config.block_k, config.block_n) // threads_
+    if products > 512:
+        return f"each thread would compute {products} products at once; 512 is the most"
+    return None
+
+
+def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
+    threads_ = config.num_warps * limits.warp_size
+    if threads_ > limits.threads_per_block:
+        return f"{threads_} threads are more than one block may have here"
+    if r > 128:
+        return f"a rank of {r} is more than one step of a tile; 128 is the most"
+    if config.pdl and (limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_")):
+        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
+    shared = 2 * (16 + padded(r)) * config.block_k * itemsize
+    if shared > limits.shared_bytes:
+        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+def fused_work(config, limits, *, itemsize, M, N, K, r):
+    return Work(
+        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        steps=-(-K // config.block_k),
+        load_bytes=(config.block_m + r) * config.block_k * itemsize,
+        store_bytes=config.block_m * config.block_n * itemsize,
+    )
+
+
+@lora_delta.impl(Fused, refuse=refuse_fused, work=fused_work)
+def fused(x, a, b, *, config):
+    """One launch: every program computes its rows of x A^T again, with all lanes along K."""
+    (M, K), (N, r) = x.shape, b.shape
+    y = x.new_empty(M, N)
+    _fused[(triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n),)](
+        x, a, b, y, M, N, K, *x.stride(), *a.stride(), *b.stride(),
+        SCALE=SCALE, RANK=r, BLOCK_R=power_of_two(r), BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n, BLOCK_K=config.block_k, num_warps=config.num_warps,
+    )  # fmt: skip
+    return y
+
+
+# 64 threads a warp: with fewer warps each thread still loads 128 bits at once
+CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), SplitK(num_warps=2))
+
+
+@lora_delta.impl(SplitK, refuse=refuse_split_k, defaults=CDNA)
+def split_k(x, a, b, *, config):
+    """Two launches: x A^T once, in parts of K, then their sum times B^T; the same time at any
+    rank."""
+    (M, K), (N, r) = x.shape, b.shape
+    R, BM, SPLITS = padded(r), 16, min(config.splits, triton.cdiv(K, config.block_k))
+    parts, y = x.new_empty(SPLITS, M, R, dtype=torch.float32), x.new_empty(M, N)
+    pdl = bool(config.pdl) and not INTERPRETED
+    _shrink[(triton.cdiv(M, BM) * SPLITS,)](
+        x, a, parts, M, K, *x.stride(), *a.stride(), RANK=r, BLOCK_R=R, BLOCK_M=BM,
+        BLOCK_K=config.block_k, SPLITS=SPLITS, PDL=pdl,
+        UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
+        num_warps=config.num_warps, num_stages=2,
+    )  # fmt: skip
+    _expand[(triton.cdiv(M, BM) * triton.cdiv(N, config.block_n),)](
+        parts, b, y, M, N, *b.stride(), SCALE=SCALE, RANK=r, BLOCK_R=R, BLOCK_M=BM,
+        BLOCK_N=config.block_n, SPLITS=SPLITS, PDL=pdl,
+        num_warps=min(8, config.num_warps * R // 32), **({"launch_pdl": True} if pdl else {}),
+    )  # fmt: skip
+    return y
+
+
+@lora_delta.impl(backend="torch", name="torch")
+def library(x, a, b):
+    """Two products of cuBLAS or hipBLAS."""
+    u = torch.nn.functional.linear(x, a)
+    return torch.nn.functional.linear(u, b) * SCALE
+
+
+@lora_delta.impl(backend="torch", name="torch.compile")
+def compiled(x, a, b):
+    return _compiled()(x, a, b)
+
+
+@cache
+def _compiled():
+    return torch.compile(reference, dynamic=False)

@@ -1,0 +1,222 @@
+"""Product of a few rows with a weight matrix: y = x @ w^T, as a language model decodes.
+
+Each weight is used once for each row of x. With M rows that is M FLOP a byte in 16 bits:
+memory-bound below 200 on an H200, so only the speed counts at which w arrives. It is also what
+4-bit weights (`q4_k_matmul`) are measured against, 3.55 times fewer bytes.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from workbench.dsl import INTERPRETED, tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, Work, stages, threads, tile
+
+
+def reference(x, w):
+    return x @ w.T
+
+
+matvec = Spec(
+    name="matvec",
+    inputs={"x": Tensor("M K"), "w": Tensor("N K")},
+    outputs={"y": Tensor("M N")},
+    reference=reference,
+    flops=lambda M, N, K: 2 * M * N * K,
+    check=[
+        {"M": 1, "N": 1, "K": 1},
+        {"M": 3, "N": 17, "K": 131},
+        {"M": 2, "N": 72, "K": 520},
+    ],
+    bench=[
+        {"M": 1, "N": 14336, "K": 4096},
+        {"M": 1, "N": 2560, "K": 2560},
+        {"M": 1, "N": 28672, "K": 8192},
+        {"M": 4, "N": 14336, "K": 4096},
+        {"M": 16, "N": 14336, "K": 4096},
+    ],
+    # as in a matrix product: rounding inside a sum of K terms is in proportion to its rms
+    tolerance={
+        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
+        "fp16": Tolerance(relative=1e-3, of_rms=1e-4),
+        "bf16": Tolerance(relative=8e-3, of_rms=1e-4),
+    },
+)
+
+
+@triton.jit
+def _rows(
+    x_ptr, w_ptr, y_ptr, N, K, stride_xm, stride_xk, stride_wn, stride_wk,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(1).to(tl.int64)
+    k = tl.arange(0, BLOCK_K).to(tl.int64)
+    row = tl.minimum(n, N - 1).to(tl.int64)  # a row that is there: no masks
+    w_ptrs = w_ptr + row[:, None] * stride_wn + k[None, :] * stride_wk
+    x_ptrs = x_ptr + m * stride_xm + k * stride_xk
+    acc = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)  # every lane its own sums
+    for start in range(0, K, BLOCK_K):
+        if EVEN_K:
+            w, x = tl.load(w_ptrs), tl.load(x_ptrs)
+        else:
+            w = tl.load(w_ptrs, (k < K - start)[None, :], other=0.0)
+            x = tl.load(x_ptrs, k < K - start, other=0.0)
+        acc += w.to(tl.float32) * x.to(tl.float32)[None, :]
+        w_ptrs += tl.full((), BLOCK_K, tl.int64) * stride_wk
+        x_ptrs += tl.full((), BLOCK_K, tl.int64) * stride_xk
+    y = tl.sum(acc, axis=1)
+    tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), n < N)
+
+
+@triton.jit
+def _tiles(
+    x_ptr, w_ptr, y_ptr, M, N, K, stride_xm, stride_xk, stride_wn, stride_wk,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
+    UPCAST: tl.constexpr,
+):  # fmt: skip
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    m = tl.program_id(0) % tiles_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(0) // tiles_m * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K).to(tl.int64)
+    row = tl.minimum(n, N - 1).to(tl.int64)
+    w_ptrs = w_ptr + row[:, None] * stride_wn + k[None, :] * stride_wk
+    x_ptrs = x_ptr + m.to(tl.int64)[None, :] * stride_xm + k[:, None] * stride_xk
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for start in range(0, K, BLOCK_K):
+        if EVEN_K:
+            w, x = tl.load(w_ptrs), tl.load(x_ptrs, m[None, :] < M, other=0.0)
+        else:
+            w = tl.load(w_ptrs, (k < K - start)[None, :], other=0.0)
+            x = tl.load(x_ptrs, (m[None, :] < M) & (k < K - start)[:, None], other=0.0)
+        if UPCAST:
+            w, x = w.to(tl.float32), x.to(tl.float32)
+        acc = tl.dot(w, x, acc, input_precision="ieee")
+        w_ptrs += tl.full((), BLOCK_K, tl.int64) * stride_wk
+        x_ptrs += tl.full((), BLOCK_K, tl.int64) * stride_xk
+    y_ptrs = y_ptr + m.to(tl.int64)[None, :] * N + n[:, None]
+    tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), (m[None, :] < M) & (n[:, None] < N))
+
+
+@dataclass(frozen=True)
+class Rows:
+    block_n: int = tile(1, 16, default=4)
+    block_k: int = tile(256, 2048, default=1024)
+    num_warps: int = threads(1, 8, default=4)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    block_m: int = tile(16, 64, default=16)
+    block_n: int = tile(16, 128, default=64)
+    block_k: int = tile(64, 256, default=128)
+    num_warps: int = threads(2, 8, default=4)
+    num_stages: int = stages(2, 5, default=4)
+
+
+def refuse_rows(config, limits, *, itemsize, M, N, K):
+    threads_ = config.num_warps * limits.warp_size
+    held = config.block_n * config.block_k // threads_
+    if threads_ > limits.threads_per_block:
+        return f"{threads_} threads are more than one block may have here"
+    if held > 64:
+        return f"each thread would hold {held} sums in registers; 64 is the most"
+    if config.block_k * itemsize < 16 * limits.warp_size:
+        return f"a warp that loads 16 bytes a lane is longer than {config.block_k} elements"
+    return None
+
+
+def refuse_tiles(config, limits, *, itemsize, M, N, K):
+    threads_ = config.num_warps * limits.warp_size
+    nvidia = limits.arch.startswith("sm_")
+    buffers = config.num_stages if nvidia else config.num_stages - 1
+    shared = buffers * (config.block_m + config.block_n) * config.block_k * itemsize
+    sums = config.block_n * config.block_m // threads_
+    if threads_ > limits.threads_per_block:
+        return f"{threads_} threads are more than one block may have here"
+    if not 1 <= sums <= 64:
+        return f"each thread would hold {sums} sums; 1 to 64 is what suits it"
+    if shared > limits.shared_bytes:
+        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+def rows_work(config, limits, *, itemsize, M, N, K):
+    return Work(
+        tiles=M * -(-N // config.block_n),
+        steps=-(-K // config.block_k),
+        load_bytes=(config.block_n + 1) * config.block_k * itemsize,
+        store_bytes=config.block_n * itemsize,
+    )
+
+
+def tiles_work(config, limits, *, itemsize, M, N, K):
+    return Work(
+        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        steps=-(-K // config.block_k),
+        load_bytes=(config.block_m + config.block_n) * config.block_k * itemsize,
+        store_bytes=config.block_m * config.block_n * itemsize,
+        dot=(config.block_n, config.block_m, config.block_k),
+        band=-(-M // config.block_m),
+    )
+
+
+@matvec.impl(Rows, refuse=refuse_rows, work=rows_work, defaults={"fp32": Rows(4, 512, 4)})
+def rows(x, w, *, config):
+    """`block_n` rows of w against one row of x on the vector units: one program, one sum each."""
+    (M, K), N = x.shape, w.shape[0]
+    y = x.new_empty(M, N)
+    _rows[(triton.cdiv(N, config.block_n), M)](
+        x, w, y, N, K, x.stride(0), x.stride(1), w.stride(0), w.stride(1),
+        BLOCK_N=config.block_n, BLOCK_K=config.block_k, EVEN_K=K % config.block_k == 0,
+        num_warps=config.num_warps,
+    )  # fmt: skip
+    return y
+
+
+SMALL = Tiles(16, 64, 64, 4, 4)  # 64 KB of LDS; 99 KB of shared memory on Ada
+
+
+@matvec.impl(
+    Tiles,
+    refuse=refuse_tiles,
+    work=tiles_work,
+    defaults={
+        "fp32": Tiles(16, 32, 64, 4, 2), "sm_89": SMALL, "sm_120": SMALL,
+        "gfx90a": SMALL, "gfx942": SMALL, "gfx950": SMALL, "gfx1100": SMALL,
+    },
+)  # fmt: skip
+def tiles(x, w, *, config):
+    """Rows of w as the long side of a matrix product: `block_m` rows of x cost what one does."""
+    (M, K), N = x.shape, w.shape[0]
+    y = x.new_empty(M, N)
+    _tiles[(triton.cdiv(N, config.block_n) * triton.cdiv(M, config.block_m),)](
+        x, w, y, M, N, K, x.stride(0), x.stride(1), w.stride(0), w.stride(1),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
+        EVEN_K=K % config.block_k == 0, UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return y
+
+
+@matvec.impl(backend="torch", name="torch.linear")
+def linear(x, w):
+    """cuBLAS or hipBLAS, which choose between a matrix product and a product with a vector."""
+    return torch.nn.functional.linear(x, w)
+
+
+@matvec.impl(backend="torch", name="torch.mv")
+def vector(x, w):
+    """One row at a time: cuBLAS' product with a vector."""
+    return torch.stack([torch.mv(w, row) for row in x]) if len(x) > 1 else torch.mv(w, x[0])[None]
+
+
+@matvec.impl(backend="torch", name="torch.compile")
+def compiled(x, w):
+    return _compiled()(x, w)
+
+
+@cache
+def _compiled():
+    return torch.compile(reference, dynamic=False)

@@ -1,0 +1,386 @@
+"""Patch embedding of a vision transformer: y = x W^T + bias + position, the two additions fused.
+
+x holds one patch a row, as im2col lays it out, image after image; row m is patch m % P of its
+image and gets row m % P of the position table. W is the convolution's weight, one row a channel.
+
+At 928256 x 768 x 768 in bf16 the product does 384 FLOP for each byte it must move, so the matrix
+unit is the limit on an H200 (206 FLOP a byte); but K = 768 is short. A tile of 128 x 256 is done
+in some 8 us, of which an addition that waits for the cache at the end costs a tenth, and an
+addition in a launch of its own would move 2.9 GB more: half the product's time again.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from workbench.dsl import INTERPRETED, TensorDescriptor, cores, tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+
+
+def reference(x, w, bias, position):
+    M, P = len(x), len(position)
+    patch = torch.arange(M, device=x.device) % P
+    return x @ w.T + bias + position[patch]
+
+
+patch_embed = Spec(
+    name="patch_embed",
+    inputs={
+        "x": Tensor("M K"),
+        "w": Tensor("N K"),
+        "bias": Tensor("N"),
+        "position": Tensor("P N"),
+    },
+    outputs={"y": Tensor("M N")},
+    reference=reference,
+    flops=lambda M, K, N, P: 2 * M * N * K,
+    check=[
+        {"M": 1, "N": 1, "K": 1, "P": 1},
+        {"M": 33, "N": 65, "K": 47, "P": 7},
+        {"M": 98, "N": 136, "K": 72, "P": 49},  # rows of 16 bytes' multiples: descriptors take it
+        {"M": 131, "N": 72, "K": 72, "P": 196},
+        {"M": 20, "N": 72, "K": 36, "P": 9},  # rows of 8 bytes' multiples
+    ],
+    bench=[
+        {"M": 928_256, "N": 768, "K": 768, "P": 196},  # 4736 images of 14 x 14 patches
+        {"M": 50_176, "N": 768, "K": 768, "P": 196},
+        {"M": 46_656, "N": 1152, "K": 588, "P": 729},  # patches of 14 x 14 x 3: rows of 1176 bytes
+    ],
+    # K products of standard normal values sum to an rms of sqrt(K), in which fp32 errors are lost.
+    # A library rounds the product before it adds a position of up to 5: where the two cancel, 2^-8
+    # (bf16) or 2^-11 (fp16) of that is left.
+    tolerance={
+        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
+        "fp16": Tolerance(relative=1e-3, of_rms=5e-4),
+        "bf16": Tolerance(relative=8e-3, of_rms=4e-3),
+    },
+)
+
+
+@triton.jit
+def _addends(
+    bias_ptr, position_ptr, m, n, N, P, stride_b, stride_pp, stride_pn,
+    EVEN_N: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """What the rows m and columns n get beside the product. Rows beyond M get something, too."""
+    p, biases = m % P, bias_ptr + n.to(tl.int64) * stride_b
+    if WIDE:  # offsets of 64 bits cost registers, which are short here
+        p, n = p.to(tl.int64), n.to(tl.int64)
+    pointers = position_ptr + (p[:, None] * stride_pp + n[None, :] * stride_pn)
+    if EVEN_N:
+        return tl.load(biases), tl.load(pointers)
+    bias = tl.load(biases, n < N, other=0.0)
+    return bias, tl.load(pointers, n[None, :] < N, other=0.0)
+
+
+@triton.jit
+def _tiles(
+    x_ptr, w_ptr, bias_ptr, position_ptr, y_ptr, M, N, K, P,
+    stride_xm, stride_xk, stride_wn, stride_wk, stride_b, stride_pp, stride_pn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    UNIT: tl.constexpr, EVEN_MN: tl.constexpr, EVEN_K: tl.constexpr,
+    WIDE: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    pid, grid_n = tl.program_id(0), tl.cdiv(N, BLOCK_N)
+    m = (pid // grid_n) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = (pid % grid_n) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    # on their way while the product is computed
+    bias, position = _addends(
+        bias_ptr, position_ptr, m, n, N, P, stride_b, stride_pp, stride_pn, EVEN_MN, WIDE
+    )
+    # K and the strides of rows came divided by UNIT, so that the compiler knows the alignment
+    K, stride_xm, stride_wn = K * UNIT, stride_xm * UNIT, stride_wn * UNIT
+    x_ptrs = x_ptr + m.to(tl.int64)[:, None] * stride_xm + k.to(tl.int64)[None, :] * stride_xk
+    w_ptrs = w_ptr + n.to(tl.int64)[None, :] * stride_wn + k.to(tl.int64)[:, None] * stride_wk
+    step = tl.full((), BLOCK_K, tl.int64)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k0 in range(0, K, BLOCK_K):
+        if EVEN_MN and EVEN_K:
+            x, w = tl.load(x_ptrs), tl.load(w_ptrs)
+        else:
+            x = tl.load(x_ptrs, (m[:, None] < M) & (k[None, :] < K - k0), other=0.0)
+            w = tl.load(w_ptrs, (k[:, None] < K - k0) & (n[None, :] < N), other=0.0)
+        if UPCAST:
+            x, w = x.to(tl.float32), w.to(tl.float32)
+        acc = tl.dot(x, w, acc, input_precision="ieee")
+        x_ptrs += step * stride_xk
+        w_ptrs += step * stride_wk
+    acc += position.to(tl.float32) + bias.to(tl.float32)[None, :]
+    y_ptrs = y_ptr + m.to(tl.int64)[:, None] * N + n[None, :]
+    tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), (m[:, None] < M) & (n[None, :] < N))
+
+
+@triton.jit
+def _product(x, w, m, n, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+             UPCAST: tl.constexpr):  # fmt: skip
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for step in range(tl.cdiv(K, BLOCK_K)):
+        a, b = x.load([m, step * BLOCK_K]), w.load([n, step * BLOCK_K])
+        if UPCAST:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        acc = tl.dot(a, b.T, acc, input_precision="ieee")
+    return acc
+
+
+@triton.jit
+def _described(
+    x, w, bias_ptr, position_ptr, y, N, K, P, stride_b, stride_pp, stride_pn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    EVEN_N: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    pid, grid_n = tl.program_id(0), tl.cdiv(N, BLOCK_N)
+    # the tiles of some rows run at the same time, so that x is read from memory once
+    m, n = (pid // grid_n) * BLOCK_M, (pid % grid_n) * BLOCK_N
+    # on their way while the product is computed
+    bias, position = _addends(
+        bias_ptr, position_ptr, m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N), N, P,
+        stride_b, stride_pp, stride_pn, EVEN_N, WIDE,
+    )  # fmt: skip
+    acc = _product(x, w, m, n, K, BLOCK_M, BLOCK_N, BLOCK_K, UPCAST)
+    acc += position.to(tl.float32) + bias.to(tl.float32)[None, :]
+    y.store([m, n], acc.to(y.dtype))
+
+
+@triton.jit
+def _persistent(
+    x, w, bias_ptr, position_ptr, y, M, N, K, P, stride_b, stride_pp, stride_pn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    PROGRAMS: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    HALF: tl.constexpr = BLOCK_N // 2  # the store needs shared memory for one half at a time
+    grid_n = tl.cdiv(N, BLOCK_N)
+    tiles = tl.cdiv(M, BLOCK_M) * grid_n
+    for tile_id in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True):
+        m, n = (tile_id // grid_n) * BLOCK_M, (tile_id % grid_n) * BLOCK_N
+        acc = _product(x, w, m, n, K, BLOCK_M, BLOCK_N, BLOCK_K, UPCAST)
+        rows, columns = m + tl.arange(0, BLOCK_M), n + tl.arange(0, HALF)
+        halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, HALF)), (0, 2, 1))
+        left, right = tl.split(halves)
+        bias, position = _addends(
+            bias_ptr, position_ptr, rows, columns, N, P, stride_b, stride_pp, stride_pn,
+            EVEN_N, WIDE,
+        )  # fmt: skip
+        left += position.to(tl.float32) + bias.to(tl.float32)[None, :]
+        y.store([m, n], left.to(y.dtype))
+        bias, position = _addends(
+            bias_ptr, position_ptr, rows, columns + HALF, N, P, stride_b, stride_pp, stride_pn,
+            EVEN_N, WIDE,
+        )  # fmt: skip
+        right += position.to(tl.float32) + bias.to(tl.float32)[None, :]
+        y.store([m, n + HALF], right.to(y.dtype))
+
+
+@dataclass(frozen=True)
+class Tiles:
+    block_m: int = among(64, 128, default=128, knob=tile)
+    block_n: int = tile(64, 256, default=128)
+    block_k: int = among(32, 64, default=32, knob=tile)
+    num_warps: int = threads(4, 8, default=4)
+    num_stages: int = stages(2, 4, default=4)
+
+
+@dataclass(frozen=True)
+class Persistent:
+    block_m: int = among(64, 128, default=128, knob=tile)
+    block_n: int = tile(64, 256, default=256)
+    block_k: int = among(32, 64, default=64, knob=tile)
+    num_warps: int = threads(4, 8, default=8)
+    num_stages: int = stages(2, 4, default=3)
+
+
+def unfit(config, limits, itemsize, N):
+    """What all versions ask of registers and shared memory."""
+    threads_ = config.num_warps * limits.warp_size
+    held = config.block_m * config.block_n // threads_
+    copies = limits.arch.startswith("sm_")  # asynchronous ones; AMD keeps a stage in registers
+    buffers = config.num_stages if copies else config.num_stages - 1
+    shared = buffers * (config.block_m + config.block_n) * config.block_k * itemsize
+    last = config.block_m * config.block_n * itemsize  # half addends, half sums to be stored
+    if N % 16:  # addends that are not loaded 128 bits wide change their layout on the way
+        last += last // 2
+    # there the next tile's stages are already on their way
+    shared = shared + last if copies and isinstance(config, Persistent) else max(shared, last)
+    if threads_ > limits.threads_per_block:
+        return f"{threads_} threads are more than one block may have here"
+    if held > 128:
+        return f"each thread would hold {held} sums in registers; 128 is the most without spills"
+    if held < 8:
+        return f"{config.num_warps} warps are too many for {config.block_m}x{config.block_n} sums"
+    if shared > limits.shared_bytes:
+        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+def refuse_tiles(config, limits, *, itemsize, M, N, K, P):
+    return unfit(config, limits, itemsize, N)
+
+
+def refuse_described(config, limits, *, itemsize, M, N, K, P):
+    for axis, extent in (("K", K), ("N", N)):
+        if extent * itemsize % 16:
+            row = f"{axis} = {extent} gives {extent * itemsize}"
+            return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
+    return unfit(config, limits, itemsize, N)
+
+
+def work(config, limits, *, itemsize, M, N, K, P):
+    return Work(
+        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        steps=-(-K // config.block_k),
+        load_bytes=(config.block_m + config.block_n) * config.block_k * itemsize,
+        store_bytes=config.block_m * config.block_n * itemsize,
+        dot=(config.block_m, config.block_n, config.block_k),
+    )
+
+
+def unit(x, w):
+    """The largest power of two up to 16 that K and the strides of rows are multiples of."""
+    return math.gcd(16, x.shape[1], x.stride(0), w.stride(0))
+
+
+def wide(position, config):
+    """Whether offsets into the position table, tails of tiles included, need 64 bits."""
+    (P, N), (row, column) = position.shape, position.stride()
+    return P * row + (N + config.block_n) * column >= 1 << 31
+
+
+# 64 KB of LDS and 64 threads a warp on CDNA; 99 KB of shared memory on consumer Blackwell and Ada
+SMALL = Tiles(128, 128, 32, 8, 3)
+CDNA = Tiles(128, 128, 64, 4, 2)
+
+
+@patch_embed.impl(
+    Tiles,
+    refuse=refuse_tiles,
+    work=work,
+    defaults={
+        "fp32": Tiles(64, 64, 32, 8, 2),  # on the vector units, and twice the bytes to hold
+        "sm_80": SMALL, "sm_89": SMALL, "sm_100": Tiles(128, 128, 64, 8, 3), "sm_120": SMALL,
+        "gfx90a": CDNA, "gfx942": CDNA, "gfx950": CDNA, "gfx1100": Tiles(128, 64, 32, 4, 2),
+    },
+)  # fmt: skip
+def tiles(x, w, bias, position, *, config):
+    """One program a tile, pointers into x and w: any size and strides, also rows of 1176 bytes."""
+    (M, K), N, P = x.shape, len(w), len(position)
+    y, UNIT = x.new_empty(M, N), unit(x, w)
+    _tiles[(triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n),)](
+        x, w, bias, position, y, M, N, K // UNIT, P,
+        x.stride(0) // UNIT, x.stride(1), w.stride(0) // UNIT, w.stride(1),
+        bias.stride(0), position.stride(0), position.stride(1),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, UNIT=UNIT,
+        EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0, EVEN_K=K % config.block_k == 0,
+        WIDE=wide(position, config), UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return y
+
+
+def described_tensors(x, w, y, config):
+    """Descriptors of the three that have tiles. Raises ValueError where there can be none."""
+    for name, t in (("x", x), ("w", w), ("y", y)):
+        dense = t.stride(1) == 1 and t.stride(0) >= t.shape[1]  # a tensor map has no overlap
+        if not dense or t.stride(0) * t.element_size() % 16 or t.data_ptr() % 16:
+            raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
+    BM, BN, BK = config.block_m, config.block_n, config.block_k
+    halved = BN // 2 if isinstance(config, Persistent) else BN
+    return (
+        TensorDescriptor.from_tensor(x, [BM, BK]),
+        TensorDescriptor.from_tensor(w, [BN, BK]),
+        TensorDescriptor.from_tensor(y, [BM, halved]),
+    )
+
+
+@patch_embed.impl(
+    Tiles,
+    name="described",
+    refuse=refuse_described,
+    work=work,
+    defaults={
+        "fp32": Tiles(64, 64, 32, 8, 2),
+        "sm_80": Tiles(64, 128, 32, 4, 3), "sm_89": Tiles(64, 128, 32, 4, 3),
+        "sm_90": Tiles(128, 128, 64, 4, 3),
+        "sm_100": Tiles(128, 128, 64, 8, 3), "sm_120": SMALL,
+        "gfx90a": CDNA, "gfx942": CDNA, "gfx950": CDNA, "gfx1100": Tiles(128, 64, 32, 4, 2),
+    },
+)  # fmt: skip
+def described(x, w, bias, position, *, config):
+    """One program a tile through tensor descriptors, two a core: one computes while the other
+    stores."""
+    (M, K), N, P = x.shape, len(w), len(position)
+    y = x.new_empty(M, N)
+    X, W, Y = described_tensors(x, w, y, config)
+    _described[(triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n),)](
+        X, W, bias, position, Y, N, K, P, bias.stride(0), *position.stride(),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
+        EVEN_N=N % config.block_n == 0, WIDE=wide(position, config),
+        UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return y
+
+
+@patch_embed.impl(
+    Persistent,
+    refuse=refuse_described,
+    work=work,
+    defaults={
+        "fp32": Persistent(64, 64, 32, 8, 2),
+        "sm_80": Persistent(128, 128, 32, 8, 3), "sm_89": Persistent(128, 128, 32, 8, 2),
+        "sm_100": Persistent(128, 128, 64, 8, 4), "sm_120": Persistent(128, 128, 32, 8, 2),
+        **dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Persistent(128, 64, 64, 4, 2)),
+        "gfx1100": Persistent(128, 64, 32, 8, 2),
+    },
+)  # fmt: skip
+def persistent(x, w, bias, position, *, config):
+    """One program a core, which walks its tiles through tensor descriptors: loads of the next tile
+    overlap the additions and the store of this one."""
+    (M, K), N, P = x.shape, len(w), len(position)
+    y = x.new_empty(M, N)
+    X, W, Y = described_tensors(x, w, y, config)
+    tiles_ = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
+    programs = min(cores(x), tiles_)
+    _persistent[(programs,)](
+        X, W, bias, position, Y, M, N, K, P, bias.stride(0), *position.stride(),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
+        PROGRAMS=programs, EVEN_N=N % config.block_n == 0, WIDE=wide(position, config),
+        UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return y
+
+
+def images(y, position):
+    """Rows by patch of their image; None where the last image is cut off."""
+    M, P = len(y), len(position)
+    return y.view(M // P, P, -1) if M % P == 0 else None
+
+
+@patch_embed.impl(backend="torch", name="addmm_add")
+def product(x, w, bias, position):
+    """cuBLAS or hipBLAS with its own bias; the position is added afterwards, in place."""
+    y = torch.addmm(bias, x, w.T)
+    if (by_patch := images(y, position)) is not None:
+        by_patch += position
+        return y
+    return y.add_(position[torch.arange(len(y), device=y.device) % len(position)])
+
+
+@patch_embed.impl(backend="torch", name="torch")
+def library(x, w, bias, position):
+    y = torch.nn.functional.linear(x, w, bias)
+    if (by_patch := images(y, position)) is not None:
+        return (by_patch + position).view(y.shape)
+    return y + position[torch.arange(len(y), device=y.device) % len(position)]
+
+
+@patch_embed.impl(backend="torch", name="torch.compile")
+def compiled(x, w, bias, position):
+    return _compiled()(x, w, bias, position)
+
+
+@cache
+def _compiled():
+    return torch.compile(library.launch, dynamic=False)

@@ -1,0 +1,492 @@
+"""One token for each row of logits: temperature, then top-p alone, then one draw.
+
+The fewest tokens of a row, from the largest logit on (of equal ones the lower index is the larger),
+whose share of all probability reaches p stay; one of these is drawn with its softmax probability at
+that temperature. p from 1 on keeps all; a temperature of 0 means the largest logit. A row without a
+distribution (NaN, +inf, or nothing but -inf) gives -1.
+
+Exact and independent of how a row is split: a logit's mass is the whole number
+round(2^30 * exp((x - max) / temperature)), so that sums are the same in any order, and the draw
+is the first kept token, by index, whose running mass exceeds u * (kept mass), with u the upper 31
+bits of Philox4x32-10 at counter 0 under the row's seed. A row's token is a function of that row and
+its seed alone. Reference and kernel differ only where the masses' rounding (1e-6 of one) decides:
+about once in a million rows. Tokens below 2^-31 of the largest's probability are never drawn.
+
+The threshold needs all masses and these need the maximum, so a row is read three times, of which
+two find it in the cache (16 MB for 64 rows of 128256 in 16 bits). A few rows are bound by the
+latency of four launches, many by instructions: about a hundred for each logit.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from workbench.dsl import tl, triton
+from workbench.spec import Spec, Tensor, Work, among, threads, tile
+
+# What it means, in torch
+
+
+def philox(seed):
+    """The first 32 bits of Philox4x32-10 at counter 0 under these seeds, as int64."""
+    low = 0xFFFFFFFF
+    keys = [seed & low, (seed >> 32) & low]
+    c0 = c1 = c2 = c3 = torch.zeros_like(seed)
+    for _ in range(10):
+        # The product wraps beyond 2^63, which leaves its 64 bits right.
+        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1 = ((b >> 32) & low) ^ c1 ^ keys[0], b & low
+        c2, c3 = ((a >> 32) & low) ^ c3 ^ keys[1], a & low
+        keys = [(keys[0] + 0x9E3779B9) & low, (keys[1] + 0xBB67AE85) & low]
+    return c0
+
+
+def part(mass, share):
+    """floor(mass * share / 2^31), whose product would not fit 64 bits."""
+    high, low = mass >> 31, mass & 0x7FFFFFFF
+    return high * share + ((low * share) >> 31)
+
+
+def reference(logits, p, temperature, seed):
+    top = logits.amax(1, keepdim=True)
+    lost = ~top.isfinite()
+    greedy = temperature[:, None] <= 0
+    heat = torch.where(greedy, 1, temperature[:, None]).clamp(min=1e-30)
+    x = torch.where(lost, 0, logits)
+    mass = (torch.exp((x - torch.where(lost, 0, top)) / heat) * 2.0**30 + 0.5).floor().long()
+    order = torch.sort(x, dim=1, descending=True, stable=True).indices
+    ranked = mass.gather(1, order)
+    share = (p.double().clamp(0, 1)[:, None] * 2.0**31).long()
+    enough = part(ranked.sum(1, keepdim=True), torch.where(greedy, 0, share)).clamp(min=1)
+    ranked = torch.where(ranked.cumsum(1) - ranked < enough, ranked, 0)
+    running = torch.zeros_like(mass).scatter_(1, order, ranked).cumsum(1)
+    aim = part(running[:, -1:], philox(seed)[:, None] >> 1)
+    return torch.where(lost, -1, (running <= aim).sum(1, keepdim=True))[:, 0]
+
+
+# A batch of a power of two rows, as they are timed, is a plain one; any other mixes all kinds.
+
+
+def cycled(*kinds):
+    """A maker: the first kind for each row of a plain batch, else all in turn from any on."""
+
+    def make(shape, dtype, device, generator):
+        B = shape[0]
+        first = torch.randint(len(kinds), (1,), generator=generator, device=device)
+        rows = (first + torch.arange(B, device=device)) * bool(B & (B - 1))
+        return torch.tensor(kinds, device=device)[rows % len(kinds)].to(dtype)
+
+    return make
+
+
+def any_seed(shape, dtype, device, generator):
+    return torch.randint(-(1 << 62), 1 << 62, shape, generator=generator, device=device)
+
+
+sample_top_p = Spec(
+    name="sample_top_p",
+    inputs={
+        "logits": Tensor("B V"),
+        "p": Tensor("B", dtype="fp32", make=cycled(0.9, 0.5, 1.0, 0.7, 0.0)),
+        "temperature": Tensor("B", dtype="fp32", make=cycled(1.0, 0.7, 1.5, 0.0)),
+        "seed": Tensor("B", dtype="int64", make=any_seed),
+    },
+    outputs={"token": Tensor("B", dtype="int64")},
+    reference=reference,
+    flops=lambda B, V: 4 * B * V,
+    check=[
+        {"B": 1, "V": 1},
+        {"B": 3, "V": 127},
+        {"B": 3, "V": 2781},  # two blocks
+        {"B": 2, "V": 5000},
+    ],
+    bench=[
+        {"B": 1, "V": 128_256},
+        {"B": 8, "V": 128_256},
+        {"B": 64, "V": 128_256},
+        {"B": 256, "V": 128_256},
+    ],
+)
+
+
+# Device code
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+FULL = tl.constexpr(1 << 62)  # above every mass
+NOWHERE = tl.constexpr(0x7FFFFFFF)  # behind every token
+LEAST = tl.constexpr(-0x7FFFFFFF)  # below every logit's key
+
+
+@triton.jit
+def _key(x, SHIFT: tl.constexpr):
+    """Whole numbers in the order of these logits, with -0.0 and 0.0 the same; SHIFT bits of them
+    tell nothing, because the logits were widened from 16 bits."""
+    bits = x.to(tl.int32, bitcast=True)
+    key = (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SHIFT
+    return tl.where(key == -1, 0, key)
+
+
+@triton.jit
+def _logit(key, SHIFT: tl.constexpr):
+    """The logit with this key."""
+    bits = (key << SHIFT) | tl.where(key < 0, (1 << SHIFT) - 1, 0)
+    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _mass(x, top, scale):
+    return (tl.exp2((x - top) * scale) * 1073741824.0 + 0.5).to(tl.int32)
+
+
+@triton.jit
+def _part(mass, share):
+    """floor(mass * share / 2^31)"""
+    return (mass >> 31) * share + (((mass & 0x7FFFFFFF) * share) >> 31)
+
+
+@triton.jit
+def _maxima(
+    x_ptr, best_ptr, count_ptr, V, blocks, stride_b, stride_v,
+    BLOCK: tl.constexpr, BINS: tl.constexpr,
+):  # fmt: skip
+    """The largest logit of each block, +inf where one is NaN; and counts of 0 for `_counted`."""
+    row, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    n = block * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride_b + n.to(tl.int64) * stride_v, n < V, other=-float("inf"))
+    x = x.to(tl.float32)
+    x = tl.where(x == x, x, float("inf"))
+    tl.store(best_ptr + row * blocks + block, tl.max(x, axis=0))
+    if block == 0:
+        tl.store(count_ptr + row * BINS + tl.arange(0, BINS), tl.full((BINS,), 0, tl.int32))
+
+
+@triton.jit
+def _row(best_ptr, p_ptr, heat_ptr, row, V, blocks, stride_p, stride_heat, BLOCKS: tl.constexpr):
+    """Maximum, octaves of probability for each unit of logit, and p as 31 bits, of a row."""
+    s = tl.arange(0, BLOCKS)
+    best = tl.load(best_ptr + row * blocks + s, s < blocks, other=-float("inf"))
+    p, heat = tl.load(p_ptr + row * stride_p), tl.load(heat_ptr + row * stride_heat)
+    share = (tl.minimum(tl.maximum(p, 0.0), 1.0) * 2147483648.0).to(tl.int64)
+    share = tl.where(heat <= 0, 0, share)
+    scale = LOG2_E / tl.maximum(tl.where(heat <= 0, 1.0, heat), 1e-30)
+    return tl.max(best, axis=0), scale, share
+
+
+@triton.jit
+def _bin(x, top, scale, share, V, BINS: tl.constexpr):
+    """Which of equal parts of an octave a logit lies in, from the maximum down. The last takes all
+    whose probability is so small that they cannot fill the rest of 1 - p together."""
+    rest = tl.maximum(1.0 - share.to(tl.float32) / 2147483648.0, 2.0**-24)
+    fine = BINS / tl.minimum(tl.log2(V / rest) + 1.0, 32.0)
+    return tl.minimum((top - x) * (scale * fine), BINS - 1.0).to(tl.int32), fine
+
+
+@triton.jit
+def _counted(
+    x_ptr, best_ptr, count_ptr, p_ptr, heat_ptr, V, blocks, stride_b, stride_v, stride_p,
+    stride_heat, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BINS: tl.constexpr,
+):  # fmt: skip
+    """How many logits of a row lie in each bin."""
+    row, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    top, scale, share = _row(
+        best_ptr, p_ptr, heat_ptr, row, V, blocks, stride_p, stride_heat, BLOCKS
+    )
+    if (top > -float("inf")) & (top < float("inf")):
+        n = block * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * stride_b + n.to(tl.int64) * stride_v, n < V, other=-float("inf"))
+        which, _ = _bin(x.to(tl.float32), top, scale, share, V, BINS)
+        found = tl.histogram(which, BINS)
+        tl.atomic_add(count_ptr + row * BINS + tl.arange(0, BINS), found, found > 0, sem="relaxed")
+
+
+@triton.jit
+def _bracket(counts, fine, share, V, BINS: tl.constexpr):
+    """The first and last bin between which the edge is expected: a 256th of the row on either side
+    of the rank at which the estimated mass, that of the bins' middles, reaches p."""
+    margin = V // 256 + 8
+    b = tl.arange(0, BINS)
+    mass = counts.to(tl.float32) * tl.exp2((b + 0.5) / -fine)
+    need = tl.sum(mass, axis=0) * (share.to(tl.float32) / 2147483648.0)
+    reached = tl.cumsum(mass, axis=0)
+    edge = tl.sum((reached < need).to(tl.int32), axis=0)
+    short = need - tl.sum(tl.where(b == edge, reached - mass, 0.0), axis=0)
+    fraction = short / tl.maximum(tl.sum(tl.where(b == edge, mass, 0.0), axis=0), 1e-30)
+    of_edge = tl.sum(tl.where(b == edge, counts, 0), axis=0)
+    ranks = tl.cumsum(counts, axis=0)
+    rank = tl.sum(tl.where(b < edge, counts, 0), axis=0)
+    rank += (of_edge * tl.minimum(tl.maximum(fraction, 0.0), 1.0)).to(tl.int32)
+    first = tl.sum((ranks <= rank - margin).to(tl.int32), axis=0)
+    return first, tl.sum((ranks < rank + margin).to(tl.int32), axis=0)
+
+
+@triton.jit
+def _listed(
+    x_ptr, best_ptr, count_ptr, mass_ptr, size_ptr, list_ptr, p_ptr, heat_ptr, V, blocks,
+    stride_b, stride_v, stride_p, stride_heat,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BINS: tl.constexpr, LIST: tl.constexpr,
+    SHIFT: tl.constexpr,
+):  # fmt: skip
+    """The keys of a block's logits in the bracket, its mass above the bracket, and all its mass."""
+    row, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    slot = row * blocks + block
+    top, scale, share = _row(
+        best_ptr, p_ptr, heat_ptr, row, V, blocks, stride_p, stride_heat, BLOCKS
+    )
+    if (top > -float("inf")) & (top < float("inf")):
+        n = block * BLOCK + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * stride_b + n.to(tl.int64) * stride_v, n < V, other=-float("inf"))
+        x = x.to(tl.float32)
+        which, fine = _bin(x, top, scale, share, V, BINS)
+        counts = tl.load(count_ptr + row * BINS + tl.arange(0, BINS))
+        first, last = _bracket(counts, fine, share, V, BINS)
+        within = (which >= first) & (which <= last) & (n < V)
+        place = tl.cumsum(within.to(tl.int32), axis=0) - 1
+        tl.store(list_ptr + slot * LIST + place, _key(x, SHIFT), within & (place < LIST))
+        mass = _mass(x, top, scale).to(tl.int64)
+        tl.store(size_ptr + slot, tl.max(place, axis=0) + 1)
+        tl.store(mass_ptr + 2 * slot, tl.sum(tl.where(which < first, mass, 0), axis=0))
+        tl.store(mass_ptr + 2 * slot + 1, tl.sum(mass, axis=0))
+
+
+@triton.jit
+def _edge(keys, mass, need, low, high):
+    """The largest key in low..high at or above which lies that much mass."""
+    while low < high:
+        middle = (low | high) - ((low ^ high) >> 1)  # (low + high + 1) // 2 may not fit 32 bits
+        enough = tl.sum(tl.where(keys >= middle, mass, 0).to(tl.int64), axis=0) >= need
+        low = tl.where(enough, middle, low)
+        high = tl.where(enough, high, middle - 1)
+    return low
+
+
+@triton.jit
+def _tally(x_ptr, V, stride_v, key, top, scale, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
+    """The mass of a row's logits at or above a key."""
+    total = tl.full((BLOCK,), 0, tl.int64)
+    for start in range(0, V, BLOCK):
+        n = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + n.to(tl.int64) * stride_v, n < V, other=-float("inf")).to(tl.float32)
+        reached = (_key(x, SHIFT) >= key) & (n < V)
+        total += tl.where(reached, _mass(x, top, scale), 0).to(tl.int64)
+    return tl.sum(total, axis=0)
+
+
+@triton.jit
+def _far_edge(
+    x_ptr, V, stride_v, need, low, high, top, scale,
+    BLOCK: tl.constexpr, SHIFT: tl.constexpr,
+):  # fmt: skip
+    """The largest key in low..high that this mass lies at or above, the row being walked
+    once for each bit; and what lies above it."""
+    above = need * 0
+    while low < high:
+        middle = (low | high) - ((low ^ high) >> 1)
+        found = _tally(x_ptr, V, stride_v, middle, top, scale, BLOCK, SHIFT)
+        low = tl.where(found >= need, middle, low)
+        high = tl.where(found >= need, high, middle - 1)
+        above = tl.where(found >= need, above, found)
+    return low, above
+
+
+@triton.jit
+def _walk(
+    x_ptr, first, last, stride_v, edge, spare, aim, top, scale,
+    BLOCK: tl.constexpr, SHIFT: tl.constexpr,
+):  # fmt: skip
+    """The first kept token of first..last whose running mass exceeds the aim; of those at
+    the edge itself `spare` are kept."""
+    token = edge * 0 + NOWHERE
+    for start in range(first, last, BLOCK):
+        n = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + n.to(tl.int64) * stride_v, n < last, other=-float("inf")).to(tl.float32)
+        keys = tl.where(n < last, _key(x, SHIFT), LEAST)
+        ties = tl.cumsum((keys == edge).to(tl.int32), axis=0)
+        kept = (keys > edge) | ((keys == edge) & (ties <= spare))
+        running = tl.cumsum(tl.where(kept, _mass(x, top, scale), 0).to(tl.int64), axis=0)
+        here = tl.min(tl.where(running > aim, n, NOWHERE), axis=0)
+        token = tl.minimum(token, here)
+        aim = tl.where(here < NOWHERE, FULL, aim - tl.max(running, axis=0))
+        spare -= tl.max(ties, axis=0)
+    return token
+
+
+@triton.jit
+def _sought(x_ptr, V, stride_v, share, top, scale, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
+    """The edge, how many logits at it are kept, and all kept mass, from the row itself: exact
+    whatever its values are, but it walks the row once for each bit of a key."""
+    low, high = _key(tl.full((), -float("inf"), tl.float32), SHIFT), _key(top, SHIFT)
+    whole = _tally(x_ptr, V, stride_v, low, top, scale, BLOCK, SHIFT)
+    enough = tl.maximum(_part(whole, share), 1)
+    edge, above = _far_edge(x_ptr, V, stride_v, enough, low, high, top, scale, BLOCK, SHIFT)
+    each = _mass(_logit(edge, SHIFT), top, scale).to(tl.int64)
+    spare = (enough - above + each - 1) // each
+    return edge, spare, above + spare * each
+
+
+@triton.jit
+def _from_lists(
+    list_ptr, size, above, whole, share, top, scale,
+    BLOCKS: tl.constexpr, LIST: tl.constexpr, SHIFT: tl.constexpr,
+):  # fmt: skip
+    """Whether the lists hold the edge; the edge, the mass of a logit there and how many such are
+    kept; of each block the kept mass and the mass at the edge, kept or not."""
+    every = share == 2147483648
+    high = _key(top, SHIFT)
+    at = tl.arange(0, BLOCKS)[:, None] * LIST + tl.arange(0, LIST)[None, :]
+    inside = tl.arange(0, LIST)[None, :] < size[:, None]
+    keys = tl.load(list_ptr + at, inside, other=LEAST)
+    mass = tl.where(inside, _mass(_logit(tl.where(inside, keys, high), SHIFT), top, scale), 0)
+    flat = tl.reshape(keys, BLOCKS * LIST)
+    mass = tl.reshape(mass, BLOCKS * LIST)
+    known, enough = tl.sum(above, axis=0), tl.maximum(_part(tl.sum(whole, axis=0), share), 1)
+    found = (known < enough) & (known + tl.sum(mass.to(tl.int64), axis=0) >= enough)
+    found = found & (tl.max(size, axis=0) <= LIST)
+    low = tl.min(tl.where(flat == LEAST, high, flat), axis=0)
+    high = tl.where(found & (share < 2147483648), tl.max(flat, axis=0), low)
+    edge = _edge(flat, mass, enough - known, low, high)
+    each = tl.maximum(_mass(_logit(edge, SHIFT), top, scale).to(tl.int64), 1)
+    mass = tl.reshape(mass, BLOCKS, LIST)
+    over = above + tl.sum(tl.where(keys > edge, mass, 0).to(tl.int64), axis=1)
+    spare = (enough - tl.sum(over, axis=0) + each - 1) // each
+    ties = tl.sum(tl.where(keys == edge, mass, 0).to(tl.int64), axis=1)
+    left = tl.maximum(spare * each - (tl.cumsum(ties, axis=0) - ties), 0)
+    kept = over + tl.minimum(ties, left)
+    if every:
+        edge, kept = LEAST + edge * 0, whole
+    return found | every, edge, each, spare, kept, ties
+
+
+@triton.jit
+def _sample(
+    x_ptr, best_ptr, mass_ptr, size_ptr, list_ptr, p_ptr, heat_ptr, seed_ptr, token_ptr, V, blocks,
+    stride_b, stride_v, stride_p, stride_heat, stride_seed,
+    BLOCK: tl.constexpr, BLOCKS: tl.constexpr, LIST: tl.constexpr, SHIFT: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * stride_b
+    top, scale, share = _row(
+        best_ptr, p_ptr, heat_ptr, row, V, blocks, stride_p, stride_heat, BLOCKS
+    )
+    bits = tl.randint(tl.load(seed_ptr + row * stride_seed), tl.full((), 0, tl.int32))
+    uniform = ((bits.to(tl.int32, bitcast=True) >> 1) & 0x7FFFFFFF).to(tl.int64)
+    token = tl.full((), -1, tl.int32)
+    if (top > -float("inf")) & (top < float("inf")):
+        s = tl.arange(0, BLOCKS)
+        slot = row * blocks + s
+        size = tl.load(size_ptr + slot, s < blocks, other=0)
+        above = tl.load(mass_ptr + 2 * slot, s < blocks, other=0)
+        whole = tl.load(mass_ptr + 2 * slot + 1, s < blocks, other=0)
+        found, edge, each, spare, kept, ties = _from_lists(
+            list_ptr + row * blocks * LIST, size, above, whole, share, top, scale,
+            BLOCKS, LIST, SHIFT,
+        )  # fmt: skip
+        first = tl.full((), 0, tl.int32)
+        last = first + V
+        if found:
+            running = tl.cumsum(kept, axis=0)
+            aim = _part(tl.max(running, axis=0), uniform)
+            passed = running <= aim
+            aim -= tl.sum(tl.where(passed, kept, 0), axis=0)
+            spare -= tl.sum(tl.where(passed, ties, 0), axis=0) // each
+            first = tl.sum(passed.to(tl.int32), axis=0) * BLOCK
+            last = tl.minimum(first + BLOCK, V)
+        else:
+            edge, spare, mass = _sought(x_ptr, V, stride_v, share, top, scale, BLOCK, SHIFT)
+            aim = _part(mass, uniform)
+        token = _walk(x_ptr, first, last, stride_v, edge, spare, aim, top, scale, BLOCK, SHIFT)
+    tl.store(token_ptr + row, token.to(tl.int64))
+
+
+@dataclass(frozen=True)
+class Bracketed:
+    block_v: int = tile(1024, 4096, default=2048)
+    bins: int = among(256, 512, 1024, default=256)
+    list_len: int = among(128, 256, default=128)  # candidates a block may have
+    num_warps: int = threads(4, 8, default=8)
+    sample_warps: int = threads(8, 16, default=16)
+
+
+def too_many(config, limits, *, itemsize, B, V):
+    most = max(config.num_warps, config.sample_warps) * limits.warp_size
+    blocks = 1 << (-(-V // config.block_v) - 1).bit_length()
+    held = config.block_v // (config.num_warps * limits.warp_size)
+    merged = blocks * config.list_len // (config.sample_warps * limits.warp_size)
+    if most > limits.threads_per_block:
+        return f"{most} threads are more than one block may have here"
+    if held > 32:
+        return f"each thread would hold {held} logits in registers; 32 is the most"
+    if merged > 32:
+        return f"each thread would hold {merged} candidates in registers; 32 is the most"
+    return None
+
+
+def work(config, limits, *, itemsize, B, V):
+    blocks = -(-V // config.block_v)
+    moved = config.block_v * itemsize
+    return Work(tiles=B * blocks, steps=3, load_bytes=moved, store_bytes=4 * config.list_len)
+
+
+WAVE64 = Bracketed(num_warps=4)  # 8 warps of 64 would load 4 logits each
+
+
+@sample_top_p.impl(
+    Bracketed,
+    refuse=too_many,
+    work=work,
+    defaults={"gfx90a": WAVE64, "gfx942": WAVE64, "gfx950": WAVE64},
+)
+def bracketed(logits, p, temperature, seed, *, config):
+    """Counts by probability tell within a few thousand logits where the nucleus ends, so that one
+    program a row finds the exact edge among those alone; what the counts misjudge it seeks in the
+    whole row."""
+    B, V = logits.shape
+    blocks = triton.cdiv(V, config.block_v)
+    device = logits.device
+    best = torch.empty(B, blocks, dtype=torch.float32, device=device)
+    counts = torch.empty(B, config.bins, dtype=torch.int32, device=device)
+    masses = torch.empty(B, blocks, 2, dtype=torch.int64, device=device)
+    sizes = torch.empty(B, blocks, dtype=torch.int32, device=device)
+    lists = torch.empty(B, blocks, config.list_len, dtype=torch.int32, device=device)
+    token = torch.empty(B, dtype=torch.int64, device=device)
+    row, each = logits.stride()
+    small = {"BLOCK": config.block_v, "BLOCKS": triton.next_power_of_2(blocks)}
+    of_row = p.stride(0), temperature.stride(0)
+    binned = {**small, "BINS": config.bins, "num_warps": config.num_warps}
+    listed = {"LIST": config.list_len, "SHIFT": SHIFT[logits.dtype]}
+    _maxima[(B * blocks,)](
+        logits, best, counts, V, blocks, row, each,
+        BLOCK=config.block_v, BINS=config.bins, num_warps=config.num_warps,
+    )  # fmt: skip
+    _counted[(B * blocks,)](
+        logits, best, counts, p, temperature, V, blocks, row, each, *of_row, **binned
+    )
+    _listed[(B * blocks,)](
+        logits, best, counts, masses, sizes, lists, p, temperature, V, blocks, row, each, *of_row,
+        **binned, **listed,
+    )  # fmt: skip
+    _sample[(B,)](
+        logits, best, masses, sizes, lists, p, temperature, seed, token, V, blocks, row, each,
+        *of_row, seed.stride(0), **small, **listed, num_warps=config.sample_warps,
+    )  # fmt: skip
+    return token
+
+
+SHIFT = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
+
+
+@sample_top_p.impl(backend="torch", name="torch")
+def sorting(logits, p, temperature, seed):
+    """A sort of each row."""
+    return reference(logits.float(), p, temperature, seed)
+
+
+@sample_top_p.impl(backend="torch", name="torch.compile")
+def compiled(logits, p, temperature, seed):
+    return _compiled()(logits, p, temperature, seed)
+
+
+@cache
+def _compiled():
+    return torch.compile(sorting.launch, dynamic=False)

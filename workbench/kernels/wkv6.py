@@ -1,0 +1,334 @@
+"""The recurrence of RWKV-6. Each head keeps a state S of N keys by N values; for each token
+
+y = r (S + diag(u) k^T v),    S <- diag(exp(w)) S + k^T v
+
+where w < 0 is the logarithm of the decay, any finite number for each key and token.
+
+Token by token it is 7 N^2 FLOP for 10 N bytes in bf16: 45 FLOP a byte at N = 64, on the vector
+units, one token behind the other (`sequential`: best for a single token, where the state is all
+that moves). `chunked` takes 64 tokens at a time as matrix products. A later token i sees an earlier
+one j with the factor exp(w[j + 1] + ... + w[i - 1]). To be a product of rows and columns it must be
+split at some token between the two: split at the chunk's start, one of the parts would overflow.
+So the chunk is halved, and its halves again, down to single tokens: at each of these levels, pairs
+that lie in two sister halves are split at the border between them, where no exponent is positive.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from workbench.dsl import INTERPRETED, tl, triton
+from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+
+
+def reference(r, w, k, v, u, state):
+    decay, ys = w.exp(), []
+    for t in range(r.shape[1]):
+        kv = k[:, t, :, :, None] * v[:, t, :, None, :]
+        ys.append((r[:, t, :, None, :] @ (state + u[..., None] * kv))[..., 0, :])
+        state = decay[:, t, :, :, None] * state + kv
+    return torch.stack(ys, dim=1), state
+
+
+def normals(shape, dtype, device, generator):
+    return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+
+def log_decays(shape, dtype, device, generator):
+    x = torch.randn(shape, generator=generator, device=device)
+    return (-torch.exp(1.5 * x - 2)).to(dtype)  # -0.13 at the median, -40 at the strongest
+
+
+wkv6 = Spec(
+    name="wkv6",
+    inputs={
+        "r": Tensor("B T H N", make=normals),
+        "w": Tensor("B T H N", make=log_decays),
+        "k": Tensor("B T H N", make=normals),
+        "v": Tensor("B T H N", make=normals),
+        "u": Tensor("H N", make=normals),
+        "state": Tensor("B H N N", dtype="fp32", make=normals),
+    },
+    outputs={"y": Tensor("B T H N"), "last": Tensor("B H N N", dtype="fp32")},
+    reference=reference,
+    flops=lambda B, T, H, N: 7 * B * T * H * N * N,
+    check=[
+        {"B": 1, "T": 1, "H": 1, "N": 64},
+        {"B": 2, "T": 17, "H": 1, "N": 64},
+        {"B": 1, "T": 66, "H": 1, "N": 64},
+    ],
+    bench=[
+        {"B": 8, "T": 4096, "H": 40, "N": 64},
+        {"B": 1, "T": 4096, "H": 40, "N": 64},
+        {"B": 64, "T": 1, "H": 40, "N": 64},
+    ],
+    extents={"N": Extent(among=(64,))},
+    # In 16 bits `chunked` rounds the operands of its products to bf16, which leaves errors of about
+    # 0.3 % of the rms in y and in the state, and many times that in the worst of millions. The
+    # state, an fp32 tensor, is judged by the line for fp32 whatever the inputs are. That both Impls
+    # keep to 1e-4 where the inputs are fp32 is a property of its own.
+    tolerance={
+        "fp32": Tolerance(relative=2e-2, of_rms=4e-2),
+        "fp16": Tolerance(relative=2e-2, of_rms=4e-2),
+        "bf16": Tolerance(relative=2e-2, of_rms=4e-2),
+    },
+)
+
+
+@triton.jit
+def _sequential(
+    r_ptr, w_ptr, k_ptr, v_ptr, u_ptr, state_ptr, y_ptr, last_ptr, T, H,
+    stride_rb, stride_rt, stride_rh, stride_rn, stride_wb, stride_wt, stride_wh, stride_wn,
+    stride_kb, stride_kt, stride_kh, stride_kn, stride_vb, stride_vt, stride_vh, stride_vn,
+    stride_uh, stride_un, stride_sb, stride_sh, stride_sk, stride_sv,
+    N: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    head = (tl.program_id(0) // (N // BLOCK_V)).to(tl.int64)
+    b, h = head // H, head % H
+    n = tl.arange(0, N).to(tl.int64)
+    values = (tl.program_id(0) % (N // BLOCK_V) * BLOCK_V + tl.arange(0, BLOCK_V)).to(tl.int64)
+    state_ptr += b * stride_sb + h * stride_sh
+    S = tl.load(state_ptr + n[:, None] * stride_sk + values[None, :] * stride_sv)
+    u = tl.load(u_ptr + h * stride_uh + n * stride_un).to(tl.float32)
+    r_ptrs = r_ptr + b * stride_rb + h * stride_rh + n * stride_rn
+    w_ptrs = w_ptr + b * stride_wb + h * stride_wh + n * stride_wn
+    k_ptrs = k_ptr + b * stride_kb + h * stride_kh + n * stride_kn
+    v_ptrs = v_ptr + b * stride_vb + h * stride_vh + values * stride_vn
+    y_ptrs = y_ptr + (b * T * H + h) * N + values
+    for t in range(T):
+        at = tl.full((), t, tl.int64)
+        r, w = tl.load(r_ptrs + at * stride_rt), tl.load(w_ptrs + at * stride_wt)
+        k, v = tl.load(k_ptrs + at * stride_kt), tl.load(v_ptrs + at * stride_vt)
+        kv = k.to(tl.float32)[:, None] * v.to(tl.float32)[None, :]
+        y = tl.sum(r.to(tl.float32)[:, None] * (S + u[:, None] * kv), axis=0)
+        S = S * tl.exp(w.to(tl.float32))[:, None] + kv
+        tl.store(y_ptrs + at * H * N, y.to(y_ptr.dtype.element_ty))
+    tl.store(last_ptr + head * N * N + n[:, None] * N + values[None, :], S)
+
+
+@triton.jit
+def _chunk_inputs(ptr, b, t, h, n, T, stride_b, stride_t, stride_h, stride_n):
+    ptrs = ptr + b * stride_b + h * stride_h + t[:, None] * stride_t + n[None, :] * stride_n
+    return tl.load(ptrs, (t < T)[:, None], other=0.0)
+
+
+@triton.jit
+def _sisters(
+    r, w, k, level, C: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+    PRECISION_OF_SUMS: tl.constexpr,
+):  # fmt: skip
+    """r[i] k[j] exp(w between them) for i in an odd block of 2^level tokens and j in the one before
+    it. Sums of 16-bit decays are exact as products with ones, and need no scan across threads."""
+    i = tl.arange(0, C)
+    half = i >> level
+    odd = (half & 1) == 1
+    # from the border up to a token of the odd half, or from one of the even half to the border
+    first = tl.where(odd, half << level, i + 1)[:, None]
+    end = tl.where(odd, i, (half + 1) << level)[:, None]
+    between = tl.where((i[None, :] >= first) & (i[None, :] < end), 1.0, 0.0).to(w.dtype)
+    E = tl.exp(tl.dot(between, w, input_precision=PRECISION_OF_SUMS)).to(DOT)
+    A = tl.dot(r * E, tl.trans(k * E), input_precision=PRECISION)
+    sister = tl.where(odd, half - 1, C)
+    return tl.where(sister[:, None] == half[None, :], A, 0.0)
+
+
+@triton.jit
+def _chunks(
+    r_ptr, w_ptr, k_ptr, v_ptr, u_ptr, y_ptr, q_ptr, s_ptr, g_ptr, T, H,
+    stride_rb, stride_rt, stride_rh, stride_rn, stride_wb, stride_wt, stride_wh, stride_wn,
+    stride_kb, stride_kt, stride_kh, stride_kn, stride_vb, stride_vt, stride_vh, stride_vn,
+    stride_uh, stride_un, N: tl.constexpr, C: tl.constexpr, UNROLLED: tl.constexpr,
+    DOT: tl.constexpr, SUM: tl.constexpr, PRECISION: tl.constexpr, PRECISION_OF_SUMS: tl.constexpr,
+):  # fmt: skip
+    """What a chunk does whatever the state S before it is: y = O + Q S and S <- exp(g) S + U.
+    O goes to y."""
+    chunk, count = tl.program_id(0).to(tl.int64), tl.cdiv(T, C)
+    head = chunk // count
+    b, h = head // H, head % H
+    i, n = tl.arange(0, C), tl.arange(0, N).to(tl.int64)
+    row, column = i[:, None], i[None, :]
+    t = chunk % count * C + i
+    r = _chunk_inputs(r_ptr, b, t, h, n, T, stride_rb, stride_rt, stride_rh, stride_rn)
+    k = _chunk_inputs(k_ptr, b, t, h, n, T, stride_kb, stride_kt, stride_kh, stride_kn)
+    w = _chunk_inputs(w_ptr, b, t, h, n, T, stride_wb, stride_wt, stride_wh, stride_wn)
+    u = tl.load(u_ptr + h * stride_uh + n * stride_un).to(tl.float32)
+    w_sum = w.to(SUM)
+    tl.store(g_ptr + chunk * N + n, tl.sum(w.to(tl.float32), axis=0))
+    # A: how much of v[j] comes to y[i]. Sisters of one token have nothing between them.
+    own = tl.sum(r.to(tl.float32) * k.to(tl.float32) * u[None, :], axis=1)
+    r, k = r.to(DOT), k.to(DOT)
+    A = tl.dot(r, tl.trans(k), input_precision=PRECISION)
+    A = tl.where(((row & 1) == 1) & (column == row - 1), A, 0.0)
+    A += tl.where(row == column, own[:, None], 0.0)
+    LEVELS: tl.constexpr = 6 if C == 64 else (5 if C == 32 else 4)
+    if UNROLLED:
+        for level in tl.static_range(1, LEVELS):
+            A += _sisters(r, w_sum, k, level, C, DOT, PRECISION, PRECISION_OF_SUMS)
+    else:
+        for level in range(1, LEVELS):
+            A += _sisters(r, w_sum, k, level, C, DOT, PRECISION, PRECISION_OF_SUMS)
+    v = _chunk_inputs(v_ptr, b, t, h, n, T, stride_vb, stride_vt, stride_vh, stride_vn).to(DOT)
+    O = tl.dot(A.to(DOT), v, input_precision=PRECISION)
+    y_ptrs = y_ptr + ((b * T + t) * H + h)[:, None] * N + n[None, :]
+    tl.store(y_ptrs, O.to(y_ptr.dtype.element_ty), (t < T)[:, None])
+    before = tl.where(column < row, 1.0, 0.0).to(SUM)
+    Q = r.to(tl.float32) * tl.exp(tl.dot(before, w_sum, input_precision=PRECISION_OF_SUMS))
+    q_ptrs = q_ptr + chunk * C * N + i[:, None] * N + n[None, :]
+    tl.store(q_ptrs, Q.to(q_ptr.dtype.element_ty))
+    behind = tl.where(column > row, 1.0, 0.0).to(SUM)
+    K = (k.to(tl.float32) * tl.exp(tl.dot(behind, w_sum, input_precision=PRECISION_OF_SUMS))).to(
+        DOT
+    )
+    U = tl.dot(tl.trans(K), v, input_precision=PRECISION)
+    tl.store(s_ptr + chunk * N * N + n[:, None] * N + n[None, :], U.to(s_ptr.dtype.element_ty))
+
+
+@triton.jit
+def _states(
+    y_ptr, q_ptr, s_ptr, g_ptr, state_ptr, last_ptr, T, H,
+    stride_sb, stride_sh, stride_sk, stride_sv,
+    N: tl.constexpr, C: tl.constexpr, BLOCK_V: tl.constexpr, DOT: tl.constexpr,
+    PRECISION: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The chunks of one head, one behind the other, for some of its values: values are apart."""
+    head = (tl.program_id(0) // (N // BLOCK_V)).to(tl.int64)
+    b, h = head // H, head % H
+    i, n = tl.arange(0, C).to(tl.int64), tl.arange(0, N).to(tl.int64)
+    v = (tl.program_id(0) % (N // BLOCK_V) * BLOCK_V + tl.arange(0, BLOCK_V)).to(tl.int64)
+    state_ptr += b * stride_sb + h * stride_sh
+    S = tl.load(state_ptr + n[:, None] * stride_sk + v[None, :] * stride_sv)
+    count = tl.cdiv(T, C)
+    chunk = head * count
+    q_ptrs = q_ptr + chunk * C * N + i[:, None] * N + n[None, :]
+    s_ptrs = s_ptr + chunk * N * N + n[:, None] * N + v[None, :]
+    g_ptrs = g_ptr + chunk * N + n
+    y_ptrs = y_ptr + ((b * T + i) * H + h)[:, None] * N + v[None, :]
+    for c in tl.range(count, num_stages=STAGES):  # said here, it pipelines all loads
+        Q, U, g = tl.load(q_ptrs), tl.load(s_ptrs), tl.load(g_ptrs)
+        inside = (c * C + i < T)[:, None]
+        O = tl.load(y_ptrs, inside, other=0.0).to(tl.float32)
+        y = tl.dot(Q.to(DOT), S.to(DOT), O, input_precision=PRECISION)
+        S = S * tl.exp(g)[:, None] + U.to(tl.float32)
+        tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), inside)
+        q_ptrs += C * N
+        s_ptrs += N * N
+        g_ptrs += N
+        y_ptrs += tl.full((), C, tl.int64) * H * N
+    tl.store(last_ptr + head * N * N + n[:, None] * N + v[None, :], S)
+
+
+@dataclass(frozen=True)
+class Sequential:
+    block_v: int = tile(32, 64, default=32)
+    num_warps: int = threads(1, 8, default=4)
+
+
+def too_uneven(config, limits, *, itemsize, B, T, H, N):
+    held = config.block_v * N // (config.num_warps * limits.warp_size)
+    if held > 64:
+        return f"each thread would hold {held} elements of the state; 64 is the most"
+    if held < 4:
+        return f"{config.num_warps} warps leave each thread {held} elements, less than one load"
+    return None
+
+
+def sequential_work(config, limits, *, itemsize, B, T, H, N):
+    state = config.block_v * N * 4
+    return Work(
+        tiles=B * H * N // config.block_v, steps=T,
+        load_bytes=(3 * N + config.block_v) * itemsize + state // T,
+        store_bytes=T * config.block_v * itemsize + state,
+    )  # fmt: skip
+
+
+@wkv6.impl(Sequential, refuse=too_uneven, work=sequential_work)
+def sequential(r, w, k, v, u, state, *, config):
+    """Token by token, the state in registers: nothing but inputs, outputs and states moves."""
+    B, T, H, N = r.shape
+    y, last = r.new_empty(B, T, H, N), state.new_empty(B, H, N, N)
+    _sequential[(B * H * (N // config.block_v),)](
+        r, w, k, v, u, state, y, last, T, H, *r.stride(), *w.stride(), *k.stride(),
+        *v.stride(), *u.stride(), *state.stride(),
+        N=N, BLOCK_V=config.block_v, num_warps=config.num_warps,
+    )  # fmt: skip
+    return y, last
+
+
+@dataclass(frozen=True)
+class Chunked:
+    chunk: int = tile(16, 64, default=64)
+    unrolled: int = among(0, 1, default=0)  # the levels: fewer registers, but not for 64 tokens
+    num_warps: int = threads(2, 8, default=4)
+    block_v: int = tile(16, 64, default=32)
+    num_stages: int = stages(1, 3, default=3)
+
+
+def unfit(config, limits, *, itemsize, B, T, H, N):
+    if itemsize == 4 and config.chunk > 32:
+        return f"in fp32 products of {config.chunk} tokens do not fit the registers; 32 do"
+    if config.unrolled and config.chunk > 32 and limits.arch.startswith("sm_"):
+        return f"unrolled, the levels of {config.chunk} tokens do not fit the registers"
+    C, threads_ = config.chunk, config.num_warps * limits.warp_size
+    if threads_ > 512 or 4 * threads_ > C * N:
+        return f"{config.num_warps} warps are too many for products of {C} tokens"
+    if 32 * threads_ < C * N:
+        return f"{config.num_warps} warps are too few for products of {C} tokens"
+    buffers = config.num_stages - limits.arch.startswith("gfx")
+    kept = itemsize * (C * N + (C + N) * config.block_v)
+    shared = buffers * kept + itemsize * N * config.block_v
+    if shared > limits.shared_bytes:
+        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+def chunked_work(config, limits, *, itemsize, B, T, H, N):
+    chunks = -(-T // config.chunk)
+    levels = config.chunk.bit_length() - 1
+    return Work(
+        tiles=B * H * chunks, steps=1, load_bytes=4 * config.chunk * N * itemsize,
+        store_bytes=(2 * config.chunk + N) * N * itemsize,
+        dot=(config.chunk, N, (2 * levels + 3) * N),
+    )  # fmt: skip
+
+
+# Registers are what limits a chunk on Ampere and RDNA, whose products have 16 rows.
+CDNA = Chunked(chunk=64, num_warps=4, block_v=32, num_stages=2)
+SMALL = Chunked(chunk=32, num_warps=4, block_v=32, num_stages=2)
+RDNA = Chunked(chunk=16, unrolled=1, num_warps=4, block_v=32, num_stages=2)
+
+
+@wkv6.impl(
+    Chunked,
+    refuse=unfit,
+    work=chunked_work,
+    defaults={
+        "fp32": Chunked(16, 1, 4, 16, 1), "sm_80": SMALL, "sm_86": SMALL, "sm_89": SMALL,
+        "sm_120": SMALL, "gfx90a": CDNA, "gfx942": CDNA, "gfx950": CDNA, "gfx1100": RDNA,
+    },
+)  # fmt: skip
+def chunked(r, w, k, v, u, state, *, config):
+    """64 tokens at a time on the matrix unit: what does not need the state is computed for all
+    chunks at once, and the walk over the chunks has one product left to do in each."""
+    B, T, H, N = r.shape
+    C, wide = config.chunk, r.dtype == torch.float32
+    chunks, narrow = B * H * triton.cdiv(T, C), not wide and not INTERPRETED
+    kept, dot = (torch.bfloat16, tl.bfloat16) if narrow else (torch.float32, tl.float32)
+    y, last = r.new_empty(B, T, H, N), state.new_empty(B, H, N, N)
+    q, s = r.new_empty(chunks, C, N, dtype=kept), r.new_empty(chunks, N, N, dtype=kept)
+    g = state.new_empty(chunks, N)
+    # bf16x6: six products of bf16 parts, which make fp32 on the matrix unit. For sums of decays,
+    # three do: exp(w) w 2^-17 is at most 3e-6.
+    split = wide and not INTERPRETED
+    precision, sums = ("bf16x6", "bf16x3") if split else ("ieee", "ieee")
+    exact = tl.float16 if r.dtype == torch.float16 else dot  # of sums of decays
+    _chunks[(chunks,)](
+        r, w, k, v, u, y, q, s, g, T, H, *r.stride(), *w.stride(), *k.stride(), *v.stride(),
+        *u.stride(), N=N, C=C, UNROLLED=config.unrolled,
+        DOT=dot, SUM=exact, PRECISION=precision,
+        PRECISION_OF_SUMS=sums, num_warps=config.num_warps, num_stages=1,
+    )  # fmt: skip
+    _states[(B * H * (N // config.block_v),)](
+        y, q, s, g, state, last, T, H, *state.stride(), N=N, C=C, BLOCK_V=config.block_v,
+        DOT=dot, PRECISION=precision, STAGES=config.num_stages, num_warps=4,
+    )  # fmt: skip
+    return y, last

@@ -1,0 +1,382 @@
+"""The recurrence of RWKV-7. Each head keeps a state S of N values by N keys; for each token
+
+S <- S diag(exp(w)) - (S kk) (kk * a)^T + v k^T,    y = S r
+
+where w is the logarithm of the decay, in (-exp(-0.5), 0), kk is a unit vector and a lies in [0, 1].
+
+Token by token it is 10 N^2 FLOP for 14 N bytes in bf16: 45 FLOP a byte at N = 64, on the vector
+units, one token behind the other (`sequential`: best for a single token, where the state is all
+that moves). `chunked` takes 64 tokens at a time as matrix products. With G the decay summed from
+the chunk's start, the part of each product that a later token sees has the factor exp(G[i] - G[j]),
+which is split into exp(G[i]) and exp(-G[j]): 64 tokens bound G by -39, so that both fit bf16 and
+fp32, but not fp16. What a chunk removes from the state depends on what its earlier tokens removed,
+a unit triangular system that is solved by blocks (as in the WY form of Householder products).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from workbench.dsl import INTERPRETED, tl, triton
+from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+
+
+def reference(r, w, k, v, kk, a, state):
+    decay, back, ys = w.exp(), kk * a, []
+    for t in range(r.shape[1]):
+        removed = (state @ kk[:, t, :, :, None]) * back[:, t, :, None, :]
+        state = state * decay[:, t, :, None, :] - removed
+        state = state + v[:, t, :, :, None] * k[:, t, :, None, :]
+        ys.append((state @ r[:, t, :, :, None])[..., 0])
+    return torch.stack(ys, dim=1), state
+
+
+def normals(shape, dtype, device, generator):
+    return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+
+def log_decays(shape, dtype, device, generator):
+    x = torch.randn(shape, generator=generator, device=device)
+    return (-math.exp(-0.5) * torch.sigmoid(x)).to(dtype)
+
+
+def unit_vectors(shape, dtype, device, generator):
+    x = torch.randn(shape, generator=generator, device=device)
+    return torch.nn.functional.normalize(x, dim=-1).to(dtype)
+
+
+def rates(shape, dtype, device, generator):
+    return torch.rand(shape, generator=generator, device=device).to(dtype)
+
+
+wkv7 = Spec(
+    name="wkv7",
+    inputs={
+        "r": Tensor("B T H N", make=normals),
+        "w": Tensor("B T H N", make=log_decays),
+        "k": Tensor("B T H N", make=normals),
+        "v": Tensor("B T H N", make=normals),
+        "kk": Tensor("B T H N", make=unit_vectors),
+        "a": Tensor("B T H N", make=rates),
+        "state": Tensor("B H N N", dtype="fp32", make=normals),
+    },
+    outputs={"y": Tensor("B T H N"), "last": Tensor("B H N N", dtype="fp32")},
+    reference=reference,
+    flops=lambda B, T, H, N: 10 * B * T * H * N * N,
+    check=[
+        {"B": 1, "T": 1, "H": 1, "N": 64},
+        {"B": 2, "T": 17, "H": 1, "N": 64},
+        {"B": 1, "T": 66, "H": 1, "N": 64},
+    ],
+    bench=[
+        {"B": 8, "T": 4096, "H": 40, "N": 64},
+        {"B": 1, "T": 4096, "H": 40, "N": 64},
+        {"B": 64, "T": 1, "H": 40, "N": 64},
+    ],
+    extents={"N": Extent(among=(64,))},
+    # In 16 bits `chunked` rounds the operands of its products to bf16, which leaves errors of about
+    # 0.3 % of the rms in y and in the state, and many times that in the worst of millions. The
+    # state, an fp32 tensor, is judged by the line for fp32 whatever the inputs are. That both Impls
+    # keep to 1e-4 where the inputs are fp32 is a property of its own.
+    tolerance={
+        "fp32": Tolerance(relative=2e-2, of_rms=4e-2),
+        "fp16": Tolerance(relative=2e-2, of_rms=4e-2),
+        "bf16": Tolerance(relative=2e-2, of_rms=4e-2),
+    },
+)
+
+
+@triton.jit
+def _sequential(
+    r_ptr, w_ptr, k_ptr, v_ptr, kk_ptr, a_ptr, state_ptr, y_ptr, last_ptr, T, H,
+    stride_rb, stride_rt, stride_rh, stride_rn, stride_wb, stride_wt, stride_wh, stride_wn,
+    stride_kb, stride_kt, stride_kh, stride_kn, stride_vb, stride_vt, stride_vh, stride_vn,
+    stride_cb, stride_ct, stride_ch, stride_cn, stride_ab, stride_at, stride_ah, stride_an,
+    stride_sb, stride_sh, stride_sv, stride_sk, N: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    head = (tl.program_id(0) // (N // BLOCK_V)).to(tl.int64)
+    b, h = head // H, head % H
+    n = tl.arange(0, N).to(tl.int64)
+    rows = (tl.program_id(0) % (N // BLOCK_V) * BLOCK_V + tl.arange(0, BLOCK_V)).to(tl.int64)
+    S = tl.load(
+        state_ptr + b * stride_sb + h * stride_sh + rows[:, None] * stride_sv + n * stride_sk
+    )
+    r_ptrs = r_ptr + b * stride_rb + h * stride_rh + n * stride_rn
+    w_ptrs = w_ptr + b * stride_wb + h * stride_wh + n * stride_wn
+    k_ptrs = k_ptr + b * stride_kb + h * stride_kh + n * stride_kn
+    v_ptrs = v_ptr + b * stride_vb + h * stride_vh + rows * stride_vn
+    kk_ptrs = kk_ptr + b * stride_cb + h * stride_ch + n * stride_cn
+    a_ptrs = a_ptr + b * stride_ab + h * stride_ah + n * stride_an
+    y_ptrs = y_ptr + (b * T * H + h) * N + rows
+    for t in range(T):
+        at = tl.full((), t, tl.int64)
+        r, w = tl.load(r_ptrs + at * stride_rt), tl.load(w_ptrs + at * stride_wt)
+        k, v = tl.load(k_ptrs + at * stride_kt), tl.load(v_ptrs + at * stride_vt)
+        kk, a = tl.load(kk_ptrs + at * stride_ct), tl.load(a_ptrs + at * stride_at)
+        kk = kk.to(tl.float32)
+        removed = tl.sum(S * kk[None, :], axis=1)
+        S = S * tl.exp(w.to(tl.float32))[None, :]
+        S -= removed[:, None] * (kk * a.to(tl.float32))[None, :]
+        S += v.to(tl.float32)[:, None] * k.to(tl.float32)[None, :]
+        y = tl.sum(S * r.to(tl.float32)[None, :], axis=1)
+        tl.store(y_ptrs + at * H * N, y.to(y_ptr.dtype.element_ty))
+    tl.store(last_ptr + head * N * N + rows[:, None] * N + n, S)
+
+
+@triton.jit
+def _chunk_inputs(
+    ptr, b, t, h, n, T, stride_b, stride_t, stride_h, stride_n
+):  # fmt: skip
+    ptrs = ptr + b * stride_b + h * stride_h + t[:, None] * stride_t + n[None, :] * stride_n
+    return tl.load(ptrs, (t < T)[:, None], other=0.0)
+
+
+@triton.jit
+def _doubled(A, X, level, C: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    i = tl.arange(0, C)
+    block = i >> level
+    left = tl.where((block & 1) == 1, block - 1, C)  # the block beside it, which odd ones have
+    corner = tl.where(left[:, None] == block[None, :], A, 0.0)
+    right = tl.dot(corner, X.to(DOT), input_precision=PRECISION).to(DOT)
+    return tl.dot(X.to(DOT), right, X, input_precision=PRECISION)
+
+
+@triton.jit
+def _inverse(
+    A, C: tl.constexpr, UNROLLED: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """(I - A)^-1 for strictly lower A, from diagonal blocks of 1, 2, 4, ... rows: two inverses
+    beside each other and the block below their corner, T2 A21 T1, make one of twice the size.
+    Powers of A would do in as few products, but for equal keys they grow like binomials."""
+    i, j = tl.arange(0, C), tl.arange(0, C)
+    X = tl.where(i[:, None] == j[None, :], 1.0, 0.0)
+    X += tl.where((i | 1)[:, None] == ((j | 1) + (j & 1) * C)[None, :], A.to(tl.float32), 0.0)
+    LEVELS: tl.constexpr = 6 if C == 64 else (5 if C == 32 else 4)
+    if UNROLLED:
+        for level in tl.static_range(1, LEVELS):
+            X = _doubled(A, X, level, C, DOT, PRECISION)
+    else:
+        for level in range(1, LEVELS):
+            X = _doubled(A, X, level, C, DOT, PRECISION)
+    return X.to(DOT)
+
+
+@triton.jit
+def _summed(w, C: tl.constexpr, SUM: tl.constexpr, PRECISION: tl.constexpr):
+    """Running sums along the tokens. As a product with ones they are exact for 16-bit decays, and
+    need no scan across threads."""
+    i = tl.arange(0, C)
+    until = tl.where(i[:, None] >= i[None, :], 1.0, 0.0).to(SUM)
+    return tl.dot(until, w.to(SUM), input_precision=PRECISION)
+
+
+@triton.jit
+def _chunks(
+    r_ptr, w_ptr, k_ptr, v_ptr, kk_ptr, a_ptr, y_ptr, q_ptr, m_ptr, u_ptr, g_ptr, T, H,
+    stride_rb, stride_rt, stride_rh, stride_rn, stride_wb, stride_wt, stride_wh, stride_wn,
+    stride_kb, stride_kt, stride_kh, stride_kn, stride_vb, stride_vt, stride_vh, stride_vn,
+    stride_cb, stride_ct, stride_ch, stride_cn, stride_ab, stride_at, stride_ah, stride_an,
+    N: tl.constexpr, C: tl.constexpr, UNROLLED: tl.constexpr,
+    DOT: tl.constexpr, SUM: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What a chunk does whatever the state S before it is: y = O + Q S and S <- exp(g) S + M S + U,
+    with S as keys by values. O goes to y."""
+    chunk, count = tl.program_id(0).to(tl.int64), tl.cdiv(T, C)
+    head = chunk // count
+    b, h = head // H, head % H
+    i, n = tl.arange(0, C), tl.arange(0, N).to(tl.int64)
+    t = chunk % count * C + i
+    # What is removed: a removal sees those before it, which (I - A)^-1 resolves.
+    w = _chunk_inputs(w_ptr, b, t, h, n, T, stride_wb, stride_wt, stride_wh, stride_wn)
+    kk = _chunk_inputs(kk_ptr, b, t, h, n, T, stride_cb, stride_ct, stride_ch, stride_cn)
+    a = _chunk_inputs(a_ptr, b, t, h, n, T, stride_ab, stride_at, stride_ah, stride_an)
+    G, kk = _summed(w, C, SUM, PRECISION), kk.to(tl.float32)
+    aE = (-kk * tl.exp(G - w.to(tl.float32))).to(DOT)
+    bE = (kk * a.to(tl.float32) * tl.exp(-G)).to(DOT)
+    g = tl.sum(w.to(tl.float32), axis=0)
+    tl.store(g_ptr + chunk * N + n, g)
+    low = tl.exp(g)[:, None]
+    below = i[:, None] > i[None, :]
+    A = tl.where(below, tl.dot(aE, tl.trans(bE), input_precision=PRECISION), 0.0).to(DOT)
+    X = _inverse(A, C, UNROLLED, DOT, PRECISION)
+    W = tl.dot(X, aE, input_precision=PRECISION).to(DOT)
+    M = low * tl.dot(tl.trans(bE), W, input_precision=PRECISION)
+    square = chunk * N * N + n[:, None] * N + n[None, :]
+    tl.store(m_ptr + square, M.to(m_ptr.dtype.element_ty))
+    # What is added. The decays are summed once more: kept, they would not fit the registers.
+    w = _chunk_inputs(w_ptr, b, t, h, n, T, stride_wb, stride_wt, stride_wh, stride_wn)
+    k = _chunk_inputs(k_ptr, b, t, h, n, T, stride_kb, stride_kt, stride_kh, stride_kn)
+    v = _chunk_inputs(v_ptr, b, t, h, n, T, stride_vb, stride_vt, stride_vh, stride_vn).to(DOT)
+    r = _chunk_inputs(r_ptr, b, t, h, n, T, stride_rb, stride_rt, stride_rh, stride_rn)
+    G = _summed(w, C, SUM, PRECISION)
+    kE = (k.to(tl.float32) * tl.exp(-G)).to(DOT)
+    qE = (r.to(tl.float32) * tl.exp(G)).to(DOT)
+    A = tl.where(below, tl.dot(aE, tl.trans(kE), input_precision=PRECISION), 0.0).to(DOT)
+    u = tl.dot(A, v, input_precision=PRECISION).to(DOT)
+    u = tl.dot(X, u, input_precision=PRECISION).to(DOT)
+    U = tl.dot(tl.trans(kE), v, input_precision=PRECISION)
+    U = low * tl.dot(tl.trans(bE), u, U, input_precision=PRECISION)
+    tl.store(u_ptr + square, U.to(u_ptr.dtype.element_ty))
+    # What is read.
+    upto = i[:, None] >= i[None, :]
+    A = tl.where(upto, tl.dot(qE, tl.trans(kE), input_precision=PRECISION), 0.0).to(DOT)
+    O = tl.dot(A, v, input_precision=PRECISION)
+    A = tl.where(upto, tl.dot(qE, tl.trans(bE), input_precision=PRECISION), 0.0).to(DOT)
+    O = tl.dot(A, u, O, input_precision=PRECISION)
+    y_ptrs = y_ptr + ((b * T + t) * H + h)[:, None] * N + n[None, :]
+    tl.store(y_ptrs, O.to(y_ptr.dtype.element_ty), (t < T)[:, None])
+    Q = tl.dot(A, W, qE.to(tl.float32), input_precision=PRECISION)
+    q_ptrs = q_ptr + chunk * C * N + i[:, None] * N + n[None, :]
+    tl.store(q_ptrs, Q.to(q_ptr.dtype.element_ty))
+
+
+@triton.jit
+def _states(
+    y_ptr, q_ptr, m_ptr, u_ptr, g_ptr, state_ptr, last_ptr, T, H,
+    stride_sb, stride_sh, stride_sv, stride_sk,
+    N: tl.constexpr, C: tl.constexpr, BLOCK_V: tl.constexpr, DOT: tl.constexpr,
+    PRECISION: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """The chunks of one head, one behind the other, for some of its values: values are apart."""
+    head = (tl.program_id(0) // (N // BLOCK_V)).to(tl.int64)
+    b, h = head // H, head % H
+    i, n = tl.arange(0, C).to(tl.int64), tl.arange(0, N).to(tl.int64)
+    v = (tl.program_id(0) % (N // BLOCK_V) * BLOCK_V + tl.arange(0, BLOCK_V)).to(tl.int64)
+    state_ptr += b * stride_sb + h * stride_sh
+    S = tl.load(state_ptr + v[None, :] * stride_sv + n[:, None] * stride_sk)
+    count = tl.cdiv(T, C)
+    chunk = head * count
+    q_ptrs = q_ptr + chunk * C * N + i[:, None] * N + n[None, :]
+    m_ptrs = m_ptr + chunk * N * N + n[:, None] * N + n[None, :]
+    u_ptrs = u_ptr + chunk * N * N + n[:, None] * N + v[None, :]
+    g_ptrs = g_ptr + chunk * N + n
+    y_ptrs = y_ptr + ((b * T + i) * H + h)[:, None] * N + v[None, :]
+    for c in tl.range(count, num_stages=STAGES):  # said here, it pipelines all loads
+        M, U, g = tl.load(m_ptrs), tl.load(u_ptrs), tl.load(g_ptrs)
+        before = S.to(DOT)
+        S = S * tl.exp(g)[:, None] + U.to(tl.float32)
+        S = tl.dot(M.to(DOT), before, S, input_precision=PRECISION)
+        inside = (c * C + i < T)[:, None]
+        Q, O = tl.load(q_ptrs), tl.load(y_ptrs, inside, other=0.0).to(tl.float32)
+        y = tl.dot(Q.to(DOT), before, O, input_precision=PRECISION)
+        tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), inside)
+        q_ptrs += C * N
+        m_ptrs += N * N
+        u_ptrs += N * N
+        g_ptrs += N
+        y_ptrs += tl.full((), C, tl.int64) * H * N
+    tl.store(last_ptr + head * N * N + v[None, :] * N + n[:, None], S)
+
+
+@dataclass(frozen=True)
+class Sequential:
+    block_v: int = tile(32, 64, default=32)
+    num_warps: int = threads(1, 8, default=4)
+
+
+def too_uneven(config, limits, *, itemsize, B, T, H, N):
+    held = config.block_v * N // (config.num_warps * limits.warp_size)
+    if held > 64:
+        return f"each thread would hold {held} elements of the state; 64 is the most"
+    if held < 4:
+        return f"{config.num_warps} warps leave each thread {held} elements, less than one load"
+    return None
+
+
+def sequential_work(config, limits, *, itemsize, B, T, H, N):
+    state = config.block_v * N * 4
+    return Work(
+        tiles=B * H * N // config.block_v, steps=T,
+        load_bytes=(5 * N + config.block_v) * itemsize + state // T,
+        store_bytes=T * config.block_v * itemsize + state,
+    )  # fmt: skip
+
+
+@wkv7.impl(Sequential, refuse=too_uneven, work=sequential_work)
+def sequential(r, w, k, v, kk, a, state, *, config):
+    """Token by token, the state in registers: nothing but inputs, outputs and states moves."""
+    B, T, H, N = r.shape
+    y, last = r.new_empty(B, T, H, N), state.new_empty(B, H, N, N)
+    _sequential[(B * H * (N // config.block_v),)](
+        r, w, k, v, kk, a, state, y, last, T, H, *r.stride(), *w.stride(), *k.stride(),
+        *v.stride(), *kk.stride(), *a.stride(), *state.stride(),
+        N=N, BLOCK_V=config.block_v, num_warps=config.num_warps,
+    )  # fmt: skip
+    return y, last
+
+
+@dataclass(frozen=True)
+class Chunked:
+    chunk: int = tile(16, 64, default=64)
+    unrolled: int = among(0, 1, default=0)  # the levels: fewer registers, but not for 64 tokens
+    num_warps: int = threads(2, 8, default=4)
+    block_v: int = tile(16, 64, default=32)
+    num_stages: int = stages(1, 3, default=3)
+
+
+def unfit(config, limits, *, itemsize, B, T, H, N):
+    if itemsize == 4 and config.chunk > 32:
+        return f"in fp32 products of {config.chunk} tokens do not fit the registers; 16 do"
+    if config.unrolled and config.chunk > 32 and limits.arch.startswith("sm_"):
+        return f"unrolled, the levels of {config.chunk} tokens do not fit the registers"
+    C, threads_ = config.chunk, config.num_warps * limits.warp_size
+    if threads_ > 512 or 4 * threads_ > C * N:
+        return f"{config.num_warps} warps are too many for products of {C} tokens"
+    if 32 * threads_ < C * N:
+        return f"{config.num_warps} warps are too few for products of {C} tokens"
+    buffers = config.num_stages - limits.arch.startswith("gfx")
+    kept = itemsize * ((C + N) * N + (C + N) * config.block_v)
+    shared = buffers * kept + itemsize * N * config.block_v
+    if shared > limits.shared_bytes:
+        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+def chunked_work(config, limits, *, itemsize, B, T, H, N):
+    chunks = -(-T // config.chunk)
+    return Work(
+        tiles=B * H * chunks, steps=1, load_bytes=6 * config.chunk * N * itemsize,
+        store_bytes=2 * (config.chunk + N) * N * itemsize, dot=(config.chunk, N, 24 * N),
+    )  # fmt: skip
+
+
+# Registers are what limits a chunk: 64 threads a warp with their own matrix registers on CDNA,
+# 16-row products on Ampere and RDNA.
+SMALL = Chunked(chunk=32, unrolled=1, num_warps=4, block_v=32, num_stages=2)
+RDNA = Chunked(chunk=16, unrolled=1, num_warps=4, block_v=16, num_stages=2)
+
+
+@wkv7.impl(
+    Chunked,
+    refuse=unfit,
+    work=chunked_work,
+    defaults={
+        "fp32": Chunked(16, 1, 4, 16, 1), "sm_80": SMALL, "sm_86": SMALL, "sm_89": SMALL,
+        "sm_120": SMALL, "gfx90a": SMALL, "gfx942": SMALL, "gfx950": SMALL, "gfx1100": RDNA,
+    },
+)  # fmt: skip
+def chunked(r, w, k, v, kk, a, state, *, config):
+    """64 tokens at a time on the matrix unit: what does not need the state is computed for all
+    chunks at once, and the walk over the chunks has two products left to do in each."""
+    B, T, H, N = r.shape
+    C, wide = config.chunk, r.dtype == torch.float32
+    chunks, narrow = B * H * triton.cdiv(T, C), not wide and not INTERPRETED
+    kept, dot = (torch.bfloat16, tl.bfloat16) if narrow else (torch.float32, tl.float32)
+    y, last = r.new_empty(B, T, H, N), state.new_empty(B, H, N, N)
+    q, g = r.new_empty(chunks, C, N, dtype=kept), state.new_empty(chunks, N)
+    m, u = (r.new_empty(chunks, N, N, dtype=kept) for _ in range(2))
+    # bf16x6: six products of bf16 parts, which make fp32 on the matrix unit
+    precision = "bf16x6" if wide and not INTERPRETED else "ieee"
+    exact = tl.float16 if r.dtype == torch.float16 else dot  # of sums of decays
+    _chunks[(chunks,)](
+        r, w, k, v, kk, a, y, q, m, u, g, T, H, *r.stride(), *w.stride(), *k.stride(),
+        *v.stride(), *kk.stride(), *a.stride(), N=N, C=C, UNROLLED=config.unrolled,
+        DOT=dot, SUM=exact, PRECISION=precision,
+        num_warps=config.num_warps, num_stages=1,
+    )  # fmt: skip
+    _states[(B * H * (N // config.block_v),)](
+        y, q, m, u, g, state, last, T, H, *state.stride(), N=N, C=C, BLOCK_V=config.block_v,
+        DOT=dot, PRECISION=precision, STAGES=config.num_stages, num_warps=8 if wide else 4,
+    )  # fmt: skip
+    return y, last
