@@ -20,6 +20,9 @@ from workbench import catalog
 from workbench.spec import Impl, Spec, Tensor, brief, label, sizes_text, values
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import kernels  # noqa: E402
+
 PAGES = ROOT / "docs" / "kernels"
 MEASURED = ROOT / "benchmarks" / "data" / "kernels_h200.json"
 
@@ -99,14 +102,22 @@ def costs(spec: Spec) -> Iterator[str]:
 
 def times(name: str, measured: Mapping[str, Any]) -> list[str]:
     """One line a size that was timed: ours, the libraries', the best public one."""
-    rows = [row for row in measured.get("rows", []) if row["kernel"] == name]
-    if not rows:
+    goals = [g for g in kernels.GOALS if g.kernel == name and g.name in measured.get("cases", {})]
+    if not goals:
         return []
-    heads = ["sizes", "ours", "libraries here", "best public kernel", "ratio", "goal"]
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    for row in rows:
-        lines.append("| " + " | ".join(str(row["cells"][head]) for head in heads) + " |")
-    return lines
+    lines = kernels.peers()
+    heads = [*kernels.HEADS, "version"]
+    told = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for goal in goals:
+        case = measured["cases"][goal.name]
+        cells = [*kernels.cells(goal, case, lines), case["version"]]
+        told.append("| " + " | ".join(map(cell, cells)) + " |")
+    return told
+
+
+def cell(value: Any) -> str:
+    """Four digits of a number; a dash for nothing."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value or "-")
 
 
 def index(names: list[str]) -> str:

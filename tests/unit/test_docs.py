@@ -4,8 +4,11 @@ Nothing quoted is run here.
 """
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -135,3 +138,14 @@ def test_the_models_constants_are_the_codes():
     rows = re.findall(r"^\| `(\w+)` \| ([\d.e-]+) \|", told, flags=re.M)
     assert {name: float(value) for name, value in rows} == asdict(predict.CONSTANTS)
     assert f"`{predict.MODEL}`" in text(ROOT / "docs" / "architecture.md")
+
+
+# Kernels
+
+
+def test_the_pages_of_the_kernels_are_what_their_files_say():
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], check=False,
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -113,7 +113,7 @@ def policies(hints):
 class Rows:
     block_m: int = tile(1, 16, default=1)
     num_warps: int = threads(1, 32, default=8)
-    hints: int = among(0, 1, default=1)  # x passes through the caches, w stays
+    hints: int = among(0, 1, default=0)  # x passes through the caches, w stays
     early: int = among(0, 1, default=1)  # w is asked for before the row's sum is known
 
 

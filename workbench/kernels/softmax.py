@@ -161,7 +161,7 @@ def policies(hints):
 class Rows:
     block_m: int = tile(1, 16, default=1)
     num_warps: int = threads(1, 32, default=8)
-    hints: int = among(0, 1, default=1)  # x passes through the caches
+    hints: int = among(0, 1, default=0)  # x passes through the caches
 
 
 def too_long(config, limits, *, itemsize, M, N):
