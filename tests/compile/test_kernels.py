@@ -21,7 +21,7 @@ from kernel_cases import (
     turn,
 )
 
-from workbench import inputs
+from workbench import catalog, inputs
 from workbench.compile import CompileError, compile_config, read_resources
 from workbench.compile.launches import captured
 from workbench.hardware import DEVICES
@@ -114,7 +114,7 @@ def test_the_default_suits_its_target(fit):
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence():
-    impl = next(i for i in triton_impls() if i.title == "matmul.tiles")
+    impl = catalog.impl_of(catalog.spec_of("matmul"), "tiles")
     config = impl.config(block_m=256, block_n=256, block_k=128, num_warps=16, num_stages=4)
     sizes = impl.spec.bench[0]
     assert first_applicable(impl, sizes, "bf16", DEVICES["a100"].limits) != config
