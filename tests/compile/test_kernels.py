@@ -122,12 +122,13 @@ def test_what_does_not_fit_is_refused_in_a_sentence():
         compile_config(impl, config, sizes, "bf16", DEVICES["a100"])
 
 
-@pytest.mark.skipif(BRIEF, reason="once, on the newer Triton")
-@pytest.mark.parametrize("impl", one_of_each_kernel(), ids=lambda impl: impl.title)
-def test_ragged_extents_and_shapes_alone_compile_too(impl):
-    name = turn(impl, ["h200", "mi300x"])
-    device, sizes = DEVICES[name], middling(impl.spec)
-    for dtype in dtypes_of(impl, device.limits)[-1:]:
-        config = first_applicable(impl, sizes, dtype, device.limits)
-        if config is not None:  # descriptors refuse ragged rows
-            assert all(r.registers > 0 for r in compiled(impl, config, sizes, dtype, device))
+if not BRIEF:  # once, on the newer Triton
+
+    @pytest.mark.parametrize("impl", one_of_each_kernel(), ids=lambda impl: impl.title)
+    def test_ragged_extents_and_shapes_alone_compile_too(impl):
+        name = turn(impl, ["h200", "mi300x"])
+        device, sizes = DEVICES[name], middling(impl.spec)
+        for dtype in dtypes_of(impl, device.limits)[-1:]:
+            config = first_applicable(impl, sizes, dtype, device.limits)
+            if config is not None:  # descriptors refuse ragged rows
+                assert all(r.registers > 0 for r in compiled(impl, config, sizes, dtype, device))

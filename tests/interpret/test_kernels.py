@@ -146,14 +146,15 @@ def test_right_at_check_sizes(case):
     verify(case.impl, [first_applicable(case.impl, case.sizes, case.dtype, H200)], problem)
 
 
-@pytest.mark.skipif(BRIEF, reason="once, on the newer Triton")
-@each_impl
-def test_right_with_every_choice_of_every_knob(impl):
-    dtypes = dtypes_of(impl, H200)
-    for i, (config, sizes, dtype) in enumerate(configs_of(impl.title)):
-        other = dtypes[i % len(dtypes)]
-        dtype = dtype if applicable(impl, config, sizes, other, H200) else other
-        verify(impl, [config], Posed.of(impl.spec, sizes, dtype, "cpu", seed=i))
+if not BRIEF:  # once, on the newer Triton
+
+    @each_impl
+    def test_right_with_every_choice_of_every_knob(impl):
+        dtypes = dtypes_of(impl, H200)
+        for i, (config, sizes, dtype) in enumerate(configs_of(impl.title)):
+            other = dtypes[i % len(dtypes)]
+            dtype = dtype if applicable(impl, config, sizes, other, H200) else other
+            verify(impl, [config], Posed.of(impl.spec, sizes, dtype, "cpu", seed=i))
 
 
 @each_impl

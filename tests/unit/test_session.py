@@ -286,7 +286,7 @@ def refusal(asked, **more):
     ("more", "words"),
     [
         ({"sweep": "tile_sise"}, "SessionError: There is no sweep 'tile_sise'; did you mean tile"),
-        ({"kernel": "matmull"}, "CatalogError: There is no kernel 'matmull'; did you mean matmul?"),
+        ({"kernel": "matmull"}, "CatalogError: There is no kernel 'matmull'; did you mean matmul"),
         ({"impls": ("block",)}, "CatalogError: There is no impl of toy 'block'; did you mean bloc"),
         ({"impls": ("torch",)}, "SessionError: toy.torch is no Triton kernel"),
         ({"dtype": "bf61"}, "SessionError: There is no dtype 'bf61'; did you mean bf16 or f"),
