@@ -3,7 +3,7 @@
     python docs/generate.py            write them
     python docs/generate.py --check    exit 1 where one is not what it would be
 
-Times are those of `benchmarks/data/kernels_h200.json`, which `benchmarks/kernels.py` writes.
+Times are those of `benchmarks/data/kernels_h200.json` (see the README beside it).
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ class Terminal:
             return
         style = "bold yellow" if run.predicted else "bold"
         self.console.print(plan_line(run), style=style)
-        sizes = ", ".join(f"{k} = {v}" for k, v in run.sizes.items())
-        self.console.print(f"{run.kernel}, {sizes}, {run.dtype}; sweep {run.name}")
+        sizes = [f"{k} = {v}" for k, v in run.sizes.items()]
+        self.console.print(f"{', '.join([run.kernel, *sizes, run.dtype])}; sweep {run.name}")
         counts = f"{len(plan.candidates)} configs to try"
         if plan.left_out:
             counts += f" (the model's best of {len(plan.candidates) + plan.left_out})"

@@ -132,3 +132,12 @@ if not BRIEF:  # once, on the newer Triton
             config = first_applicable(impl, sizes, dtype, device.limits)
             if config is not None:  # descriptors refuse ragged rows
                 assert all(r.registers > 0 for r in compiled(impl, config, sizes, dtype, device))
+
+    @pytest.mark.parametrize("impl", triton_impls(), ids=lambda impl: impl.title)
+    def test_the_least_sizes_compile(impl):
+        """Triton makes a constant of an argument that is 1, and a constant has no `.to`."""
+        device, sizes = DEVICES["h200"], impl.spec.check[0]
+        for dtype in dtypes_of(impl, device.limits)[-1:]:
+            config = first_applicable(impl, sizes, dtype, device.limits)
+            if config is not None:
+                assert all(r.registers > 0 for r in compiled(impl, config, sizes, dtype, device))

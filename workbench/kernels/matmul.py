@@ -335,7 +335,12 @@ def refuse_tiles(config, limits, *, itemsize, M, N, K):
 
 
 def refuse_narrow(config, limits, *, itemsize, M, N, K):
-    return unfit(narrowed(config, limits.cores, itemsize, M, N), limits, itemsize)
+    # what the sizes choose from must all fit: a config is legal at every size or at none
+    for width in [config.block_n] if config.block_n else WIDTHS:
+        wide = replace(config, block_n=width)
+        if why := unfit(narrowed(wide, limits.cores, itemsize, M, N), limits, itemsize):
+            return why
+    return None
 
 
 def narrow_work(config, limits, *, itemsize, M, N, K):
@@ -343,11 +348,15 @@ def narrow_work(config, limits, *, itemsize, M, N, K):
     return work(resolved, limits, itemsize=itemsize, M=M, N=N, K=K)
 
 
+WIDTHS = (128, 64, 32)  # of the tiles that `narrow` chooses from
+
+
 def narrowed(config, programs, itemsize, M, N):
     """The tiles that a config of `narrow` stands for."""
     m, k, widths = config.block_m, config.block_k, [config.block_n]
     if not config.block_n:
-        widths = [n for n in (128, 64) if 4 * -(-M // m) * -(-N // n) >= 3 * programs] or [32]
+        *wider, least = WIDTHS
+        widths = [n for n in wider if 4 * -(-M // m) * -(-N // n) >= 3 * programs] or [least]
     depth = 1024 * config.buffers_kb // ((m + widths[0]) * k * itemsize)
     return Tiles(m, widths[0], k, config.num_warps, max(2, min(8, depth)), 8)
 

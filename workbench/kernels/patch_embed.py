@@ -39,7 +39,7 @@ patch_embed = Spec(
     check=[
         {"M": 1, "N": 1, "K": 1, "P": 1},
         {"M": 33, "N": 65, "K": 47, "P": 7},
-        {"M": 98, "N": 136, "K": 72, "P": 49},  # rows of 16 bytes' multiples: descriptors take it
+        {"M": 98, "N": 144, "K": 72, "P": 49},  # rows of 16 bytes' multiples: descriptors take it
         {"M": 131, "N": 72, "K": 72, "P": 196},
         {"M": 20, "N": 72, "K": 36, "P": 9},  # rows of 8 bytes' multiples
     ],
