@@ -309,9 +309,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     130 after Ctrl-C."""
     if "" not in sys.path and (here := os.getcwd()) not in sys.path:
         sys.path.append(here)  # `--kernel package.module` may lie where the user stands
-    command = typer.main.get_command(app)
     try:
-        code = command.main(
+        code = typer.main.get_command(app).main(
             args=list(sys.argv[1:] if arguments is None else arguments),
             prog_name="workbench",
             standalone_mode=False,
