@@ -220,16 +220,25 @@ def taken(impl: Impl, config: Any, sizes: Sizes, dtype: str, limits: Limits) -> 
     spec = impl.spec
     if not applicable(impl, config, sizes, dtype, limits):
         return config, sizes
+    most = max(elements(spec, at) for at in spec.check)
     rounded = [
-        {a: n if _extent(spec, a).among else n + -n % by for a, n in sizes.items()}
+        spec.near({a: n if _stays(spec, a, n, by) else n + -n % by for a, n in sizes.items()})
         for by in (8, 16, 32)
     ]
+    # eight of all of eight axes are more than the interpreter is soon done with
+    rounded = [at for at in rounded if _whole(spec, at) and elements(spec, at) <= most]
     named = [middling(spec), *spec.check]
-    for other in (sizes, *map(spec.near, rounded), *named):
+    for other in (sizes, *rounded, *named):
         found = first_applicable(impl, other, dtype, limits) if _whole(spec, other) else None
         if found is not None:
             return found, other
     raise AssertionError(f"{impl.title} takes no size to check in {dtype}")
+
+
+def _stays(spec: Spec, axis: str, extent: int, by: int) -> bool:
+    """Whether an axis is not rounded: it may be one of a few, or it counts heads, say, and no
+    bytes of a row."""
+    return bool(_extent(spec, axis).among) or (len(spec.axes) > 3 and extent < by)
 
 
 def square(

@@ -5,7 +5,8 @@
 
 Interpreted and compiled tests run on both ends of the supported range of Triton: on the venv's own
 and on those that `make test` puts beside it (`.venv/triton-3.6.0`). The kernels' tests run in full
-on the newest and in brief, each Impl about once in each test, on the older.
+on the newest and in brief, each Impl about once in each test, on the older. What is marked
+`newest` is about processes and not about the compiler, and runs on the newest alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ TESTS = Path(__file__).resolve().parent
 GROUPS = ("unit", "web", "interpret", "compile", "gpu", "metal")
 TRITON_ENDS = ("3.6", "3.9")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PARALLEL: tuple[str, ...] = ("-n", "2")
 NOTHING_COLLECTED = 5  # pytest's exit code
 
 
@@ -88,13 +90,15 @@ def jobs(group: str) -> Iterator[Job | str]:
                 yield f"{title} (not installed; `make test` installs it)"
                 continue
             environment = {"TRITON_INTERPRET": "1"} if group == "interpret" else {}
+            options = PARALLEL
             if path:
                 environment["PYTHONPATH"] = path
             if minor != TRITON_ENDS[-1] and triton_path(TRITON_ENDS[-1]) is not None:
                 environment["KERNEL_TESTS"] = "brief"  # all of it runs on the newest
-            yield Job(group, title, environment, ("-n", "2"))
+                options = (*PARALLEL, "-m", "not newest")
+            yield Job(group, title, environment, options)
     else:
-        yield Job(group, group)
+        yield Job(group, group, options=() if group == "gpu" else PARALLEL)
 
 
 def run(job: Job) -> dict[str, int]:

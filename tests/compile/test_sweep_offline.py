@@ -46,6 +46,7 @@ def outcomes(folder):
         return history.outcomes(history.run("last").id)
 
 
+@pytest.mark.newest
 def test_a_launcher_that_raises_dies_or_hangs_costs_its_config_only(tmp_path):
     kernel = write_kernel("odd", tmp_path)
     text = kernel.read_text().replace("    x = x.contiguous()\n", ODD)
@@ -85,6 +86,7 @@ def test_a_new_kernel_is_swept_as_it_stands(tmp_path, monkeypatch, capsys):
     assert sum(isinstance(o, Record) for o in outcomes(tmp_path)) == 3
 
 
+@pytest.mark.newest
 def test_a_module_is_found_from_where_the_user_stands(tmp_path):
     (tmp_path / "pack").mkdir()
     write_kernel("my_gelu", tmp_path / "pack")
@@ -99,6 +101,7 @@ def test_a_module_is_found_from_where_the_user_stands(tmp_path):
     assert sum(isinstance(o, Record) for o in outcomes(tmp_path)) == 2
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("results", [False, True])
 def test_ctrl_c_ends_all_processes_and_keeps_what_there_is(tmp_path, results):
     """While torch is still being loaded, and once results have come. The terminal signals the

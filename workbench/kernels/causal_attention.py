@@ -38,9 +38,10 @@ causal_attention = Spec(
     flops=lambda B, S, Hkv, G, D: 2 * B * Hkv * G * S * (S + 1) * D,
     check=[
         {"B": 1, "S": 1, "Hkv": 1, "G": 1, "D": 64},
-        {"B": 2, "S": 141, "Hkv": 1, "G": 2, "D": 72},
+        {"B": 1, "S": 141, "Hkv": 1, "G": 2, "D": 72},
         {"B": 1, "S": 96, "Hkv": 2, "G": 1, "D": 96},
-        {"B": 1, "S": 256, "Hkv": 1, "G": 1, "D": 128},
+        {"B": 1, "S": 65, "Hkv": 1, "G": 1, "D": 128},
+        {"B": 2, "S": 128, "Hkv": 1, "G": 1, "D": 64},
         {"B": 2, "S": 33, "Hkv": 1, "G": 1, "D": 64},
     ],
     bench=[
@@ -357,8 +358,9 @@ def work(config, limits, *, itemsize, B, S, Hkv, G, D):
         "fp32": Tiles(64, 16, 8, 2),  # on the vector units
         "sm_80": Tiles(128, 64, 8, 2), "sm_89": Tiles(128, 32, 8, 2),
         "sm_100": Tiles(128, 64, 8, 3), "sm_120": Tiles(128, 32, 8, 2),
-        "gfx90a": Tiles(128, 64, 4, 2),
-        "gfx942": Tiles(128, 64, 4, 2), "gfx950": Tiles(128, 64, 4, 2),
+        # one stage: of two, Triton 3.6 cannot make code for the targets with buffer loads
+        "gfx90a": Tiles(128, 64, 4, 1),
+        "gfx942": Tiles(128, 64, 4, 1), "gfx950": Tiles(128, 64, 4, 1),
         "gfx1100": Tiles(64, 16, 8, 1),
     },
 )  # fmt: skip
