@@ -281,14 +281,16 @@ def _cannot_tell(record: Record, fastest: Record) -> bool:
 
 
 def _frugality(record: Record, incumbents: Mapping[str, Mapping[str, int]]) -> tuple[float, ...]:
-    """Inside a tie: what was found best before stays, then the default; then fewer spills,
-    registers, warps; then the config that was itself timed."""
+    """Inside a tie: what was found best before stays, then what says its warps itself, for others
+    can run that elsewhere too, then the default; then fewer spills, registers, warps; then the
+    config that was itself timed."""
     made = record.resources
     stays = dict(incumbents.get(record.case.impl, {})) == dict(record.case.config)
     spills, registers = (made.spill_bytes, made.registers) if made else (1 << 30, 1 << 30)
     warps = record.case.config.get("num_warps", 0)
     timed = record.same_as is not None
-    return not stays, not record.default, spills, registers, warps, timed, record.time_s
+    chosen = record.case.config.get("num_warps") == 0  # by the launcher, from the sizes
+    return not stays, chosen, not record.default, spills, registers, warps, timed, record.time_s
 
 
 def _same_code(a: Record, b: Record) -> bool:

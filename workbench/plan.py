@@ -67,9 +67,10 @@ def plan(
     identity = Identity(run, problem, protocol)
     legal: list[Candidate] = []
     refused: list[Failure] = []
-    baselines = [
+    libraries = [
         identity.candidate(i, i.config(), False) for i in problem.spec.impls if i.backend == "torch"
     ]
+    baselines = [c for c in libraries if _refused(c, problem, device) is None]
     for impl in impls:
         default = impl.default(device.limits, problem.dtype)
         # what runs when nobody chose: the first Impl of the file, at its own default
@@ -146,7 +147,7 @@ def expected(candidate: Candidate, problem: Problem, device: Device) -> float:
     if impl.work is None:
         return math.inf
     itemsize = ITEMSIZE[problem.dtype]
-    warps, stages = config.get("num_warps", 4), config.get("num_stages", 1)
+    warps, stages = config.get("num_warps") or 4, config.get("num_stages", 1)  # 0: by the sizes
     try:
         work = impl.work(candidate.config, device.limits, itemsize=itemsize, **problem.sizes)
         guess = predict.guess(device, work, problem.dtype, warps=warps, stages=stages)

@@ -288,9 +288,11 @@ def values(config: Any) -> dict[str, int]:
 
 def label(config: Mapping[str, int]) -> str:
     """A config in a few words: `128x256x64, 8 warps, 3 stages, group_m 8`; a block with one edge
-    is named by it, `block_n 1024, 4 warps`."""
-    block = {k: v for k, v in config.items() if k.startswith("block_")}
-    rest = {k: v for k, v in config.items() if k not in block}
+    is named by it, `block_n 1024, 4 warps`. An edge or a number of warps that is 0 is chosen by the
+    launcher from the sizes: `auto`."""
+    auto = {k: v or "auto" for k, v in config.items() if k.startswith("block_") or k == "num_warps"}
+    block = {k: v for k, v in auto.items() if k.startswith("block_")}
+    rest = {k: auto.get(k, v) for k, v in config.items() if k not in block}
     words = {"num_warps": "warp", "num_stages": "stage"}
     edges = [f"{k} {v}" for k, v in block.items()] if len(block) == 1 else []
     parts = edges or (["x".join(map(str, block.values()))] if block else [])
@@ -306,7 +308,7 @@ def brief(config: Mapping[str, int]) -> str:
     text = label(config)
     for long, short in words.items():
         text = text.replace(long, short)
-    return text
+    return text.replace("autow", "auto warps")
 
 
 _JOINED = re.compile(r"([*/])?(\w+)")

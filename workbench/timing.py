@@ -189,7 +189,10 @@ class Picks:
             yield impl, config, origin
         asked = {side.impl for side in self.sides}
         for impl in spec.impls:
-            if impl.backend == "torch" and impl.name not in asked and not self.backend.predicts:
+            if impl.backend != "torch" or impl.name in asked or self.backend.predicts:
+                continue
+            at = {"itemsize": ITEMSIZE[problem.dtype], **problem.sizes}
+            if impl.refuse(impl.config(), limits, **at) is None:
                 yield impl, impl.config(), "library"
 
     def _tuned(self, impl: Impl, problem: Problem) -> tuned.Entry | None:

@@ -218,6 +218,7 @@ def test_refuse_says_nothing_unless_told():
         ({"num_warps": 1}, "1 warp"),
         ({"split": 2}, "split 2"),
         ({}, "as the library chooses"),
+        ({"block_m": 0, "num_warps": 0, "hints": 0}, "block_m auto, auto warps, hints 0"),
     ],
 )
 def test_label(config, expected):

@@ -6,6 +6,7 @@ product. 2 FLOP for two elements moved: memory-bound everywhere, at the speed of
 
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 
 import torch
 
@@ -88,3 +89,26 @@ def compiled(k):
 @cache
 def _compiled():
     return torch.compile(reference, dynamic=False)
+
+
+LIGER = "liger-kernel is not installed: pip install 'kernel-workbench[peers]'"
+
+
+def for_liger(config, limits, *, itemsize, M, F):
+    if find_spec("liger_kernel") is None:
+        return LIGER
+    return "liger-kernel takes rows of at most 65536 elements" if F > 65_536 else None
+
+
+@channel_mix.impl(backend="torch", name="liger", refuse=for_liger)
+def liger(k):
+    return _liger()(k)
+
+
+@cache
+def _liger():
+    if find_spec("liger_kernel") is None:
+        raise ImportError(LIGER)
+    from liger_kernel.ops import LigerReLUSquaredFunction
+
+    return LigerReLUSquaredFunction.apply

@@ -10,6 +10,7 @@ then take longer (0.28 ms at 4096 x 128256) than its memory (0.24 ms).
 
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 
 import torch
 
@@ -213,3 +214,29 @@ def compiled(logits, target):
 @cache
 def _compiled():
     return torch.compile(library.launch, dynamic=False)
+
+
+FLA = "fla-core is not installed: pip install 'kernel-workbench[peers]'"
+
+
+def for_fla(config, limits, *, itemsize, M, V):
+    if find_spec("fla") is None:
+        return FLA
+    return "with few rows, dropping targets beyond V would count" if M < 1024 else None
+
+
+@cross_entropy.impl(backend="torch", name="fla", refuse=for_fla)
+def fla(logits, target):
+    """Two small launches ahead of it drop targets beyond V; negative ones must be -100."""
+    forward = _fla()
+    loss, _, lse, *_ = forward(logits, torch.where(target < logits.shape[1], target, -100))
+    return loss, lse
+
+
+@cache
+def _fla():
+    if find_spec("fla") is None:
+        raise ImportError(FLA)
+    from fla.modules.fused_cross_entropy.ops import cross_entropy_fwd
+
+    return cross_entropy_fwd

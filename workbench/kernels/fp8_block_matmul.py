@@ -224,6 +224,19 @@ def persistent(a, b, scale_a, scale_b, *, config):
     return c
 
 
+def for_cublas(config, limits, *, itemsize, M, N, K):
+    if limits.arch != "sm_90":
+        return "cuBLAS has this scaling on Hopper alone"
+    return "cuBLAS needs scales in rows of 16 bytes' multiples" if M % 4 or K % 512 else None
+
+
+@fp8_block_matmul.impl(backend="torch", name="torch._scaled_mm", refuse=for_cublas)
+def library(a, b, scale_a, scale_b):
+    """cuBLAS of CUDA 12.9 and later. A launch turns the scales of a, which it wants by columns."""
+    columns = scale_a.T.contiguous().T
+    return torch._scaled_mm(a, b.T, columns, scale_b.T, out_dtype=torch.bfloat16)
+
+
 @fp8_block_matmul.impl(backend="torch", name="torch.bf16")
 def widened(a, b, scale_a, scale_b):
     """cuBLAS in bf16, both matrices dequantised in every call."""

@@ -6,6 +6,7 @@ a fixed order (`slices`), so that the whole device reads and the bits are the sa
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -142,3 +143,13 @@ def slices(x, *, config):
 @reduce.impl(backend="torch", name="torch")
 def library(x):
     return x.sum(-1, dtype=torch.float32)
+
+
+@reduce.impl(backend="torch", name="torch.compile")
+def compiled(x):
+    return _compiled()(x)
+
+
+@cache
+def _compiled():
+    return torch.compile(library.launch, dynamic=False)

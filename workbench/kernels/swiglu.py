@@ -8,6 +8,7 @@ has enough wide loads in flight and that no address arithmetic stands between th
 
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 
 import torch
 
@@ -115,3 +116,26 @@ def compiled(x):
 @cache
 def _compiled():
     return torch.compile(library.launch, dynamic=False)
+
+
+LIGER = "liger-kernel is not installed: pip install 'kernel-workbench[peers]'"
+
+
+def for_liger(config, limits, *, itemsize, M, N):
+    if find_spec("liger_kernel") is None:
+        return LIGER
+    return "liger-kernel takes rows of at most 65536 elements" if N > 65_536 else None
+
+
+@swiglu.impl(backend="torch", name="liger", refuse=for_liger)
+def liger(x):
+    return _liger()(x)
+
+
+@cache
+def _liger():
+    if find_spec("liger_kernel") is None:
+        raise ImportError(LIGER)
+    from liger_kernel.ops import LigerFusedGateUpSiLUMulFunction
+
+    return LigerFusedGateUpSiLUMulFunction.apply

@@ -6,6 +6,9 @@ in shared memory between, so that both sides move whole lines of 64 bytes or mor
 """
 
 from dataclasses import dataclass
+from functools import cache
+
+import torch
 
 from workbench.dsl import tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, threads, tile
@@ -89,3 +92,13 @@ def tiles(x, *, config):
 @transpose.impl(backend="torch", name="torch")
 def library(x):
     return x.t().contiguous()
+
+
+@transpose.impl(backend="torch", name="torch.compile")
+def compiled(x):
+    return _compiled()(x)
+
+
+@cache
+def _compiled():
+    return torch.compile(reference, dynamic=False)

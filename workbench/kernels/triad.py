@@ -5,6 +5,9 @@ At 2 FLOP for three elements moved it is memory-bound on every GPU in `hardware.
 """
 
 from dataclasses import dataclass
+from functools import cache
+
+import torch
 
 from workbench.dsl import tl, triton
 from workbench.spec import Spec, Tensor, Work, threads, tile
@@ -72,3 +75,13 @@ def blocks(a, b, *, config):
 @triad.impl(backend="torch", name="torch")
 def library(a, b):
     return a.add(b, alpha=SCALE)
+
+
+@triad.impl(backend="torch", name="torch.compile")
+def compiled(a, b):
+    return _compiled()(a, b)
+
+
+@cache
+def _compiled():
+    return torch.compile(reference, dynamic=False)

@@ -14,6 +14,8 @@ that lie in two sister halves are split at the border between them, where no exp
 """
 
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 
 import torch
 
@@ -332,3 +334,35 @@ def chunked(r, w, k, v, u, state, *, config):
         DOT=dot, PRECISION=precision, STAGES=config.num_stages, num_warps=4,
     )  # fmt: skip
     return y, last
+
+
+FLA = "fla-core is not installed: pip install 'kernel-workbench[peers]'"
+
+
+def for_fla(config, limits, *, itemsize, B, T, H, N):
+    return None if find_spec("fla") else FLA
+
+
+@wkv6.impl(backend="torch", name="fla.chunk", refuse=for_fla)
+def fla_chunk(r, w, k, v, u, state):
+    """64 tokens at a time. Its first call on a device tries some 140 configs: minutes."""
+    return _fla().chunk_rwkv6(
+        r, k, v, w, u, scale=1.0, initial_state=state, output_final_state=True
+    )
+
+
+@wkv6.impl(backend="torch", name="fla.recurrent", refuse=for_fla)
+def fla_recurrent(r, w, k, v, u, state):
+    """Token by token."""
+    return _fla().fused_recurrent_rwkv6(
+        r, k, v, w, u, scale=1.0, initial_state=state, output_final_state=True
+    )
+
+
+@cache
+def _fla():
+    if find_spec("fla") is None:
+        raise ImportError(FLA)
+    import fla.ops.rwkv6
+
+    return fla.ops.rwkv6

@@ -15,6 +15,8 @@ a unit triangular system that is solved by blocks (as in the WY form of Househol
 
 import math
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 
 import torch
 
@@ -380,3 +382,36 @@ def chunked(r, w, k, v, kk, a, state, *, config):
         DOT=dot, PRECISION=precision, STAGES=config.num_stages, num_warps=8 if wide else 4,
     )  # fmt: skip
     return y, last
+
+
+FLA = "fla-core is not installed: pip install 'kernel-workbench[peers]'"
+
+
+def for_fla(config, limits, *, itemsize, B, T, H, N):
+    if find_spec("fla") is None:
+        return FLA
+    if itemsize == 4:
+        return "fla promises it for 16 bits only"
+    if T < 1024:  # 8 N^2 bytes a head beside 14 N T of inputs and outputs: 4 % at T = 1024
+        return "fla keeps states as keys by values, and turning ours round would count"
+    return None
+
+
+@wkv7.impl(backend="torch", name="fla.chunk", refuse=for_fla)
+def fla_chunk(r, w, k, v, kk, a, state):
+    """64 tokens at a time, which its `safe_gate` allows for decays above -5; -kk and kk * a are
+    made in each call. Its first call on a device tries some 100 configs: minutes."""
+    y, last = _fla().chunk_rwkv7(
+        r, w, k, v, -kk, kk * a, scale=1.0, initial_state=state.mT, output_final_state=True,
+        safe_gate=True, chunk_size=64,
+    )  # fmt: skip
+    return y, last.mT
+
+
+@cache
+def _fla():
+    if find_spec("fla") is None:
+        raise ImportError(FLA)
+    import fla.ops.rwkv7
+
+    return fla.ops.rwkv7
