@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-from workbench.record import Comparison, Failure, Record, Run, from_plain, to_plain
+from workbench.record import Comparison, Failure, Finding, Record, Run, from_plain, to_plain
 
 RunState = Literal["complete", "interrupted", "failed"]
 
@@ -65,10 +65,10 @@ class RunFinished:
     seconds: Mapping[str, float] = field(default_factory=dict)  # where the time went
 
 
-Event = Run | Record | Failure | Comparison | KernelDispatched | OpCompleted | RunFinished
+Event = Run | Record | Failure | Comparison | Finding | KernelDispatched | OpCompleted | RunFinished
 
 _OWN: Mapping[str, type] = {t.__name__: t for t in (KernelDispatched, OpCompleted, RunFinished)}
-_RECORDS = frozenset(t.__name__ for t in (Run, Record, Failure, Comparison))
+_RECORDS = frozenset(t.__name__ for t in (Run, Record, Failure, Comparison, Finding))
 
 
 class EventLog:

@@ -24,7 +24,16 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from workbench.environment import environment_id
 from workbench.events import BadLine, Event, RunFinished, RunState, read
-from workbench.record import Comparison, Failure, Outcome, Record, Run, dumps, loads
+from workbench.record import (
+    Comparison,
+    Failure,
+    Finding,
+    Outcome,
+    Record,
+    Run,
+    dumps,
+    loads,
+)
 from workbench.spec import brief, sizes_text
 
 if TYPE_CHECKING:
@@ -97,7 +106,8 @@ _OUTCOMES = sa.Table(
     sa.Index("ix_outcomes_kernel_at", "kernel", "at_epoch_s"),
 )
 
-# Added after the first databases were made; one that lacks it gets it when it is opened.
+# This and the next were added after the first databases were made; one that lacks them gets them
+# when it is opened.
 _COMPARISONS = sa.Table(
     "comparisons",
     _METADATA,
@@ -111,6 +121,22 @@ _COMPARISONS = sa.Table(
     sa.Column("right_side", sa.Text, nullable=False),
     sa.Column("word", sa.Text),  # None where a side gave no time
     sa.Column("ratio", sa.Double),  # right over left, in time
+    sa.Column("at", sa.Text, nullable=False),
+    sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
+    sa.Column("payload", sa.Text, nullable=False),
+)
+
+_FINDINGS = sa.Table(
+    "findings",
+    _METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    sa.Column("run", sa.Text, nullable=False, index=True),
+    sa.Column("experiment", sa.Text, nullable=False, index=True),
+    sa.Column("kernel", sa.Text, nullable=False, index=True),
+    sa.Column("dtype", sa.Text, nullable=False),
+    sa.Column("sizes", sa.JSON, nullable=False),
+    sa.Column("word", sa.Text, nullable=False),
     sa.Column("at", sa.Text, nullable=False),
     sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
     sa.Column("payload", sa.Text, nullable=False),
@@ -225,6 +251,11 @@ class History:
         with self._writing() as db:
             _insert_once(db, _COMPARISONS, _comparison_row(found))
 
+    def add_finding(self, found: Finding) -> None:
+        """Store what an experiment says; the same twice is stored once."""
+        with self._writing() as db:
+            _insert_once(db, _FINDINGS, _finding_row(found))
+
     def import_events(self, path: Path | str) -> Imported:
         """Store what an events file holds; a second time adds nothing. All or nothing: a failure
         half way leaves the history as it was. Raises EventsError when the file cannot be read.
@@ -246,6 +277,9 @@ class History:
                 return True
             case Comparison():
                 _insert_once(db, _COMPARISONS, _comparison_row(event))
+                return True
+            case Finding():
+                _insert_once(db, _FINDINGS, _finding_row(event))
                 return True
         return False  # dispatches and steps stay in the events file
 
@@ -321,6 +355,12 @@ class History:
         with self._reading() as db:
             return [loads(payload) for payload in db.scalars(query.order_by(_COMPARISONS.c.id))]
 
+    def findings(self, run_id: str) -> list[Finding]:
+        """All findings of a run, in the order in which they were added."""
+        query = sa.select(_FINDINGS.c.payload).where(_FINDINGS.c.run == run_id)
+        with self._reading() as db:
+            return [loads(payload) for payload in db.scalars(query.order_by(_FINDINGS.c.id))]
+
     def search(
         self,
         kernel: str | None = None,
@@ -353,8 +393,10 @@ class History:
                 self._refuse_foreign(tables)
                 _METADATA.create_all(db)
                 db.execute(_SCHEMA.insert().values(version=SCHEMA))
-            elif _COMPARISONS.name not in tables:
-                _COMPARISONS.create(db)
+            else:
+                for later in (_COMPARISONS, _FINDINGS):
+                    if later.name not in tables:
+                        later.create(db)
             version = db.scalar(sa.select(sa.func.max(_SCHEMA.c.version)))
         if not isinstance(version, int) or version > SCHEMA:
             raise HistoryError(
@@ -531,6 +573,22 @@ def _comparison_row(found: Comparison) -> dict[str, Any]:
         "right_side": found.right,
         "word": found.verdict and found.verdict.word,
         "ratio": found.verdict and found.verdict.time.middle,
+        "at": found.at,
+        "at_epoch_s": _epoch(found.at),
+        "payload": payload,
+    }
+
+
+def _finding_row(found: Finding) -> dict[str, Any]:
+    payload = dumps(found)
+    return {
+        "digest": hashlib.sha256(payload.encode()).hexdigest(),
+        "run": found.run,
+        "experiment": found.experiment,
+        "kernel": found.kernel,
+        "dtype": found.dtype,
+        "sizes": dict(found.sizes),
+        "word": found.word,
         "at": found.at,
         "at_epoch_s": _epoch(found.at),
         "payload": payload,

@@ -255,6 +255,67 @@ class Comparison:
     looks: int = 1  # how often it could have stopped: part of what its interval means
 
 
+Kind = Literal["measured", "predicted", "computed", "datasheet"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One number behind a finding: its unit, and whether a clock, the model, arithmetic or a
+    datasheet gave it. Units: "s", "B", "FLOP", "B/s", "FLOP/s", "FLOP/B", "kernels"; "1" is a
+    ratio or a share. `low` to `high` is its 95 % interval."""
+
+    name: str
+    value: float
+    unit: str
+    kind: Kind
+    low: float | None = None
+    high: float | None = None
+    group: str = ""  # rows of one group stand together
+    target: str = ""  # what it should be, as its guide says it: "> 80 %"
+    met: bool | None = None
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one line of a chart; `low` and `high` are empty or as long as `y`."""
+
+    name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    kind: Kind = "measured"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """What a finding shows as a picture. Axes carry their units in their labels."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: tuple[Series, ...]
+    x_log: bool = False
+    y_log: bool = False
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an experiment says of one kernel: a word, a sentence, and the numbers behind both."""
+
+    run: str
+    at: str  # ISO 8601 with offset
+    experiment: str
+    kernel: str
+    sizes: Mapping[str, int]
+    dtype: str
+    word: str  # "memory-bound"
+    sentence: str
+    evidence: tuple[Evidence, ...] = ()
+    charts: tuple[Chart, ...] = ()
+    caveats: tuple[str, ...] = ()  # a sentence each
+
+
 def key_of(case: Case, **also: str) -> str:
     """Hash of a case with what else decides its outcome (source hash, versions, protocol)."""
     plain = {f.name: getattr(case, f.name) for f in fields(case)}
@@ -273,7 +334,7 @@ def _register(*types: type) -> None:
 
 _register(
     Measured, Predicted, Resources, Case, Record, Failure, Environment, Run, Ratio, Verdict,
-    Comparison,
+    Comparison, Evidence, Series, Chart, Finding,
 )  # fmt: skip
 
 

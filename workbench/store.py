@@ -11,7 +11,7 @@ from workbench.events import EventLog, RunFinished, RunState
 from workbench.history import History
 from workbench.interrupts import Interrupts
 from workbench.plan import Earlier, Plan
-from workbench.record import Outcome, Record, Run
+from workbench.record import Finding, Outcome, Record, Run
 
 
 @dataclass
@@ -46,6 +46,12 @@ class Store:
         with self.interrupts.later():
             self.log.write(found)
             self.history.add(found)
+
+    def keep_finding(self, found: Finding) -> None:
+        """What an experiment says, in both places when this returns."""
+        with self.interrupts.later():
+            self.log.write(found)
+            self.history.add_finding(found)
 
     def whole(self, made: Plan, earlier: Earlier) -> Run | None:
         """The earlier run that holds an outcome for every config of this plan; None where they are

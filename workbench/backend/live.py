@@ -12,8 +12,8 @@ from typing import Any, cast
 from workbench.backend.ahead import Ahead, compilers
 from workbench.backend.arrivals import Arrivals
 from workbench.backend.measuring import CannotBegin, Lost, Measuring
-from workbench.backend.processes import compile_all
-from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
+from workbench.backend.processes import compile_all, compile_parts
+from workbench.backend.protocol import Candidate, Done, Part, Problem, Refusal, Timed
 from workbench.compile import Compiled
 from workbench.hardware import Device
 from workbench.measure import preflight, worker
@@ -194,6 +194,61 @@ class Live:
             self._gpu.poisoned()
             found[culprit] = _timed(results[left.index(culprit)])
         return [found.get(i, why) for i in range(len(candidates))]
+
+    def together(self, parts: Sequence[Part]) -> list[Done]:
+        """See `worker.together`. Where a part takes the process with it, each is tried by itself,
+        and those that live are asked once more."""
+        if not parts:
+            return []
+        if self._compilers is None:
+            self._compilers = compilers(parts[0].problem.kernel)
+        made = compile_parts(self._compilers, parts, self.device)
+        why = {i: m for i, m in made.items() if isinstance(m, Refusal)}
+        taken: dict[int, worker.Taken] = {}
+        for attempt in range(2):
+            left = [i for i in range(len(parts)) if i not in why]
+            try:
+                found = self._gpu.ask(
+                    worker.together, [self._part(parts[i]) for i in left],
+                    timeout_s=TOGETHER_TIMEOUT_S,
+                ) if left else []  # fmt: skip
+            except (Lost, CannotBegin) as error:
+                alone = {i: self._alone(parts[i]) for i in left}
+                why |= {i: r for i, r in alone.items() if r is not None}
+                if attempt or all(r is None for r in alone.values()):
+                    why |= {i: _refusal(error, own=False) for i in left if i not in why}
+                continue
+            if any(t.screened.poisoned for t in found):
+                self._gpu.poisoned()
+            taken = dict(zip(left, found, strict=True))
+            break
+        return [self._done(i, made, why, taken) for i in range(len(parts))]
+
+    def _part(self, part: Part) -> worker.Part:
+        problem = part.problem
+        job = worker.Job(problem.kernel, problem.sizes, problem.dtype, self.rules)
+        return worker.Part(job, choice_of(part.candidate), part.regime, part.clock)
+
+    def _alone(self, part: Part) -> Refusal | None:
+        """Why a part cannot even be timed by itself; None where it can."""
+        try:
+            self._gpu.ask(worker.together, [self._part(part)], timeout_s=TOGETHER_TIMEOUT_S)
+        except (Lost, CannotBegin) as error:
+            return _refusal(error)
+        return None
+
+    @staticmethod
+    def _done(
+        i: int, made: Mapping[int, Compiled | Refusal], why: Mapping[int, Refusal],
+        taken: Mapping[int, worker.Taken],
+    ) -> Done:  # fmt: skip
+        compiled = made.get(i)
+        known = compiled if isinstance(compiled, Compiled) else None
+        if i in why:
+            return Done(why[i], known)
+        if i not in taken:
+            return Done(Refusal("measure", "gave no time", own=False), known)
+        return Done(_timed(taken[i].screened), known, taken[i].kernels, taken[i].peak_bytes)
 
     def close(self) -> None:
         if self._compilers is not None:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench import stats
-from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
+from workbench.backend.protocol import Candidate, Done, Part, Problem, Refusal, Timed
 from workbench.compare import verdict
 from workbench.compile import Compiled
+from workbench.compile.loops import Code
 from workbench.hardware import Device, device_named
 from workbench.measure.protocol import Protocol
 from workbench.record import Environment, Measured, Predicted, Ratio, Resources, Verdict
@@ -44,6 +45,9 @@ class Fate:
     takes_s: float = 0.0  # before the time is known
     race: str | None = None  # why it fails once it is measured again
     final: str | None = None
+    code: tuple[Code, ...] = ()  # what its machine code says
+    kernels: int | None = 1  # of one call
+    peak_bytes: int | None = None
 
 
 class Null:
@@ -152,6 +156,26 @@ class Null:
         middle = self._fate(right).time_s / self._fate(left).time_s
         ratio = Ratio(middle, middle * 0.999, middle * 1.001)
         return found[0], found[1], verdict(ratio, ratio, asked, 0.001, 24)
+
+    def together(self, parts: Sequence[Part]) -> list[Done]:
+        """In the order given, each as long as it is fated to be."""
+        found = []
+        for part in parts:
+            self._note("together", part.candidate)
+            fate = self._fate(part.candidate)
+            if fate.compile_error is not None:
+                found.append(Done(Refusal("compile", fate.compile_error)))
+                continue
+            made = Compiled(_resources(part.candidate, fate), "null", (64,), 1, code=fate.code)
+            time = Refusal("measure", fate.final) if fate.final else self._part(part, fate)
+            found.append(Done(time, made, fate.kernels, fate.peak_bytes))
+        return found
+
+    def _part(self, part: Part, fate: Fate) -> Timed | Refusal:
+        answer = self._answer(part.candidate, fate)
+        if self.predicts or part.regime == "cold" or isinstance(answer, Refusal):
+            return answer
+        return Timed(self._measured(part.candidate, fate.time_s, fate.noise, "hot"), 0.1, "gpu")
 
     def close(self) -> None:
         """Lets go of what hangs."""

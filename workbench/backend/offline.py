@@ -10,8 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog, predict
-from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, outcome_of
-from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
+from workbench.backend.processes import (
+    COMPILE_TIMEOUT_S,
+    compile_all,
+    compile_parts,
+    outcome_of,
+)
+from workbench.backend.protocol import Candidate, Done, Part, Problem, Refusal, Timed
 from workbench.compile import Compiled, first_sentence
 from workbench.environment import fingerprint
 from workbench.hardware import Device
@@ -73,12 +78,15 @@ class Offline:
                 timeout_s=self._interpret_s,
             )
         given: Future[Any] = Future()
+        problem = self._problem  # of now: another may have begun when the answer comes
         self._answers[same].add_done_callback(
-            lambda done: given.set_result(self._judged(done, candidate, compiled))
+            lambda done: given.set_result(self._judged(done, problem, candidate, compiled))
         )
         return given
 
-    def _judged(self, done: Future[Any], candidate: Candidate, compiled: Compiled) -> Any:
+    def _judged(
+        self, done: Future[Any], problem: Problem, candidate: Candidate, compiled: Compiled
+    ) -> Any:
         if done.cancelled():
             return Refusal("check", "the sweep ended before it was checked")
         error = outcome_of(done, "check")
@@ -87,12 +95,34 @@ class Offline:
         if isinstance(error, str):
             return Refusal("check", error)
         try:
-            return Timed(prediction(self._problem, candidate, compiled, self.device), error,
+            return Timed(prediction(problem, candidate, compiled, self.device), error,
                          "interpreter")  # fmt: skip
         except ValueError as unknown:
             return Refusal("measure", str(unknown))
         except Exception as error:  # from the kernel's own `work`: whoever waits must hear of it
             return Refusal("measure", f"no prediction: {first_sentence(error)}")
+
+    def together(self, parts: Sequence[Part]) -> list[Done]:
+        """Compiled and checked; predicted where the model says something of it."""
+        made = compile_parts(self._compilers, parts, self.device, self._compile_s)
+        waiting: list[tuple[Compiled | None, Future[Any] | Refusal]] = []
+        for i, part in enumerate(parts):
+            compiled = made.get(i)
+            if isinstance(compiled, Refusal):
+                waiting.append((None, compiled))
+            elif compiled is None or part.regime == "hot" or part.clock == "host":
+                waiting.append((compiled, Refusal("measure", _beyond(part))))
+            else:
+                self.begin(part.problem)
+                waiting.append((compiled, self.timed(part.candidate, compiled, None)))
+        return [
+            Done(
+                found if isinstance(found, Refusal) else found.result(),
+                compiled,
+                compiled.launches if compiled else None,
+            )
+            for compiled, found in waiting
+        ]
 
     def close(self) -> None:
         self._compilers.close()
@@ -100,6 +130,15 @@ class Offline:
 
 
 ALIKE = ("threads", "stages")
+
+
+def _beyond(part: Part) -> str:
+    """Why the model says nothing of a part."""
+    if part.candidate.impl.backend != "triton":
+        return "a library's own version has no prediction; it is timed where there is a GPU"
+    if part.clock == "host":
+        return "what the CPU takes to launch is not predicted; it is timed where there is a GPU"
+    return "calls on cached data are not predicted; they are timed where there is a GPU"
 
 
 def interpret(

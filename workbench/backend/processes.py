@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from workbench import catalog
-from workbench.backend.protocol import Candidate, Problem, Refusal
+from workbench.backend.protocol import Candidate, Part, Problem, Refusal
 from workbench.compile import Compiled, CompileError, Twin, compile_config, compile_unless_twin
 from workbench.hardware import Device
 from workbench.record import Stage
@@ -48,6 +48,7 @@ class Job:
     device: Device
     claims: Path | None  # where keys are claimed; None compiles to the end in any case
     owner: str  # how the claim names this job
+    code: bool = False  # read the machine code, too
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def compile_task(job: Job) -> Compiled | Follower | Refusal:
         impl = catalog.impl_of(spec, job.impl)
         problem = impl, impl.config(**job.config), job.sizes, job.dtype, job.device
         if job.claims is None:
-            return compile_config(*problem)
+            return compile_config(*problem, code=job.code)
         claims = job.claims
         found = compile_unless_twin(*problem, lambda key: claimed(claims, key, job.owner))
         if isinstance(found, Twin):
@@ -90,18 +91,19 @@ def claimed(claims: Path, key: str, owner: str) -> bool:
 
 def compile_all(
     pool: Workers, problem: Problem, candidates: Sequence[Candidate], device: Device,
-    timeout_s: float = COMPILE_TIMEOUT_S,
+    timeout_s: float = COMPILE_TIMEOUT_S, code: bool = False,
 ) -> Generator[tuple[Candidate, Compiled | Refusal], None, None]:  # fmt: skip
     """Compile in parallel, begun in the order given; answers in the order in which they come.
+    With `code` the machine code of each is read, and none waits for another.
 
     A candidate that has the machine code of another comes after it, with the other's resources,
     its own seconds and `twin` set. Where the other one failed, it is compiled by itself.
     """
     with TemporaryDirectory(prefix="workbench-claims-", ignore_cleanup_errors=True) as folder:
-        under_way = _UnderWay(pool, problem, device, timeout_s, Path(folder))
+        under_way = _UnderWay(pool, problem, device, timeout_s, Path(folder), code)
         try:
             for candidate in candidates:
-                under_way.submit(candidate, shared=True)
+                under_way.submit(candidate, shared=not code)
             yield from under_way.results()
         finally:
             under_way.cancel()
@@ -111,10 +113,11 @@ class _UnderWay:
     """Jobs in the pool, and who waits for whom."""
 
     def __init__(
-        self, pool: Workers, problem: Problem, device: Device, timeout_s: float, claims: Path
-    ) -> None:
+        self, pool: Workers, problem: Problem, device: Device, timeout_s: float, claims: Path,
+        code: bool,
+    ) -> None:  # fmt: skip
         self._pool, self._problem, self._device = pool, problem, device
-        self._timeout_s, self._claims = timeout_s, claims
+        self._timeout_s, self._claims, self._code = timeout_s, claims, code
         self._submitted = 0
         self._jobs: dict[Future[Any], tuple[Candidate, str]] = {}
         self._open: set[str] = set()  # owners that have not answered
@@ -129,6 +132,7 @@ class _UnderWay:
         job = Job(
             problem.kernel, candidate.version, candidate.impl.name, values(candidate.config),
             problem.sizes, problem.dtype, self._device, self._claims if shared else None, owner,
+            self._code,
         )  # fmt: skip
         future = self._pool.submit(compile_task, job, timeout_s=self._timeout_s)
         self._jobs[future] = candidate, owner
@@ -168,6 +172,24 @@ class _UnderWay:
         """Nobody wants the rest."""
         for future in self._jobs:
             future.cancel()
+
+
+def compile_parts(
+    pool: Workers, parts: Sequence[Part], device: Device, timeout_s: float = COMPILE_TIMEOUT_S
+) -> dict[int, Compiled | Refusal]:
+    """Parts of different problems, by their number: what the compiler makes of each Triton Impl,
+    its machine code read; a library's version is not there."""
+    found: dict[int, Compiled | Refusal] = {}
+    todo = {i: p for i, p in enumerate(parts) if p.candidate.impl.backend == "triton"}
+    while todo:
+        problem = next(iter(todo.values())).problem
+        same = {i: p for i, p in todo.items() if p.problem == problem}
+        todo = {i: p for i, p in todo.items() if i not in same}
+        of = {p.candidate.key: p.candidate for p in same.values()}
+        made = compile_all(pool, problem, list(of.values()), device, timeout_s, code=True)
+        by_key = {candidate.key: what for candidate, what in made}
+        found |= {i: by_key[p.candidate.key] for i, p in same.items()}
+    return found
 
 
 def outcome_of(future: Future[Any], stage: Stage) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from workbench.compile import Compiled
 from workbench.hardware import Device
@@ -54,6 +54,27 @@ class Refusal:
     own: bool = True  # the config's own doing; else it took part when something else went wrong
 
 
+@dataclass(frozen=True)
+class Part:
+    """One arm of an experiment. By the `host` clock a call lasts from its beginning until the GPU
+    is silent, and all that the CPU launches counts."""
+
+    problem: Problem
+    candidate: Candidate
+    regime: Literal["cold", "hot"] = "cold"
+    clock: Literal["device", "host"] = "device"
+
+
+@dataclass(frozen=True)
+class Done:
+    """What became of a part."""
+
+    found: Timed | Refusal
+    compiled: Compiled | None = None  # with its `code`
+    kernels: int | None = None  # launched by one call
+    peak_bytes: int | None = None  # of the GPU's memory, beyond inputs, during one call
+
+
 class Backend(Protocol):
     """One side. `compiled` yields in the order in which answers come."""
 
@@ -82,6 +103,10 @@ class Backend(Protocol):
         self, candidate: Candidate, compiled: Compiled, best_s: float | None
     ) -> Future[Timed | Refusal]:
         """Check and time one, now or in a process that does so meanwhile."""
+
+    def together(self, parts: Sequence[Part]) -> list[Done]:
+        """Parts of different problems: compiled, checked, and timed against each other. `begin`
+        was called with the problem of the first."""
 
     def close(self) -> None:
         """End all processes."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench import inputs
 from workbench.compile.gate import Claim, Gate
 from workbench.compile.launches import Launch, captured
+from workbench.compile.loops import Code, code_of
 from workbench.compile.machine_code import (
     amdgcn_registers,
     cubin_registers,
@@ -42,6 +43,7 @@ class Compiled:
     launches: int
     ttgir: str = ""  # key of its TTGIR and of all that later stages read: see `compile_unless_twin`
     twin: bool = False  # its machine code was made for another config with the same key
+    code: tuple[Code, ...] = ()  # of each launch, where it was asked for
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,23 @@ class Twin:
     compile_s: float
 
 
-def compile_config(impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device) -> Compiled:
-    """Compile every launch that `impl` makes at these sizes for `device`; nothing runs.
+def compile_config(
+    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device, code: bool = False
+) -> Compiled:
+    """Compile every launch that `impl` makes at these sizes for `device`; nothing runs. With
+    `code` the machine code of each is read, loop by loop.
 
     Raises CompileError. Compiled code lands in Triton's own cache, where a real launch finds it.
     """
     started, gate = time.perf_counter(), Gate()
     launches = _launched(impl, config, sizes, dtype, device, gate)
-    return _read(impl, launches, device, gate.key, started)
+    made = _read(impl, launches, device, gate.key, started)
+    if not code:
+        return made
+    # the launches of a chain share one kernel, and each takes 0.4 s to disassemble
+    kernels = {id(launch.kernel): launch.kernel for launch in launches}
+    read = {which: code_of(kernel.asm, device.limits.arch) for which, kernel in kernels.items()}
+    return replace(made, code=tuple(read[id(launch.kernel)] for launch in launches))
 
 
 def compile_unless_twin(

@@ -37,6 +37,9 @@ class Graphs(Protocol):
     def capture(self, calls: int, call: Callable[[], Any]) -> Graph:
         """A graph of `calls` calls. Raises NotCapturable, and then captures nothing more."""
 
+    def kernels(self, call: Callable[[], Any]) -> int | None:
+        """How many kernels one call launches; None where that cannot be told."""
+
 
 def graphs() -> Graphs:
     """What captures graphs on torch's current GPU."""
@@ -51,23 +54,38 @@ class DriverGraphs:
         self._pool = torch.cuda.MemPool()
 
     def capture(self, calls: int, call: Callable[[], Any]) -> Graph:
-        stream, captured = ctypes.c_void_p(_stream().cuda_stream), ctypes.c_void_p()
         try:
-            with torch.cuda.use_mem_pool(self._pool), torch.cuda.stream(_stream()):
-                _ask("cuStreamBeginCapture_v2", stream, THREAD_LOCAL)
-                try:
-                    for _ in range(calls):
-                        call()
-                except BaseException:
-                    _driver().cuStreamEndCapture(stream, ctypes.byref(captured))
-                    _driver().cuGraphDestroy(captured)
-                    raise
-                _ask("cuStreamEndCapture", stream, ctypes.byref(captured))
-            return DriverGraph(captured, self._pool)
+            return DriverGraph(self._captured(calls, call), self._pool)
         except Exception as error:
             if DRAWS in str(error):
                 return TorchGraphs().capture(calls, call)
             raise NotCapturable(f"no graph can hold it: {error}") from error
+
+    def kernels(self, call: Callable[[], Any]) -> int | None:
+        """By the nodes of a graph that is never run."""
+        try:
+            captured = self._captured(1, call)
+        except Exception:  # what no graph can hold has no graph to count in
+            return None
+        try:
+            return _kernel_nodes(captured)
+        finally:
+            _driver().cuGraphDestroy(captured)
+
+    def _captured(self, calls: int, call: Callable[[], Any]) -> ctypes.c_void_p:
+        """The driver's graph of these calls; whoever asks destroys it."""
+        stream, captured = ctypes.c_void_p(_stream().cuda_stream), ctypes.c_void_p()
+        with torch.cuda.use_mem_pool(self._pool), torch.cuda.stream(_stream()):
+            _ask("cuStreamBeginCapture_v2", stream, THREAD_LOCAL)
+            try:
+                for _ in range(calls):
+                    call()
+            except BaseException:
+                _driver().cuStreamEndCapture(stream, ctypes.byref(captured))
+                _driver().cuGraphDestroy(captured)
+                raise
+            _ask("cuStreamEndCapture", stream, ctypes.byref(captured))
+        return captured
 
 
 class DriverGraph:
@@ -115,6 +133,23 @@ class TorchGraphs:
             raise NotCapturable(f"no graph can hold it: {error}") from error
         torch.cuda.current_stream().wait_stream(stream)
         return graph
+
+    def kernels(self, call: Callable[[], Any]) -> int | None:
+        """torch does not tell what a graph holds."""
+        return None
+
+
+def _kernel_nodes(graph: ctypes.c_void_p) -> int:
+    """Nodes of a driver's graph that are kernels (CU_GRAPH_NODE_TYPE_KERNEL is 0)."""
+    count = ctypes.c_size_t()
+    _ask("cuGraphGetNodes", graph, None, ctypes.byref(count))
+    nodes = (ctypes.c_void_p * count.value)()
+    _ask("cuGraphGetNodes", graph, nodes, ctypes.byref(count))
+    kind, kernels = ctypes.c_int(), 0
+    for node in nodes:
+        _ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+        kernels += kind.value == 0
+    return kernels
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.check import as_tuple
 from workbench.measure.mutated import Copies
-from workbench.measure.stream import FirstCall, Flush, Step, event_samples, first_call
+from workbench.measure.stream import FirstCall, Flush, Step, event_samples, first_call, wait
 from workbench.spec import Impl
 
 
@@ -40,6 +40,17 @@ class Rotation:
         if self.copies is not None:
             self.copies.restore()
         self.call()
+
+    def peak_bytes(self) -> int:
+        """What one call takes of the GPU's memory at most, beyond what is held before it."""
+        import torch
+
+        self.forget()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        self.restored_call()
+        wait()
+        return int(torch.cuda.max_memory_allocated()) - before
 
     def forget(self) -> None:
         """Let go of all outputs."""

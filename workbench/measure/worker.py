@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from workbench import catalog, hardware
 from workbench.environment import fingerprint
@@ -54,6 +54,28 @@ class Screened:
     stage: str | None = None  # "check", "launch" or "measure" where it failed
     reason: str | None = None
     poisoned: bool = False  # the process can measure nothing any more
+
+
+@dataclass(frozen=True)
+class Part:
+    """One arm of an experiment: a choice at a problem of its own. By the `host` clock a call
+    lasts until the GPU is silent, and all its launches by the CPU count."""
+
+    job: Job
+    choice: Choice
+    regime: Literal["cold", "hot"] = "cold"
+    clock: Literal["device", "host"] = "device"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of a part. `kernels` is how many one call launches, as a captured graph counts
+    them, and `peak_bytes` what a call takes of the GPU's memory beyond its inputs; None where
+    that is not known."""
+
+    screened: Screened
+    kernels: int | None = None
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -143,6 +165,11 @@ def load() -> None:
 def begin(job: Job) -> None:
     """Make inputs and reference. Raises torch.OutOfMemoryError when the problem is too large."""
     global _now
+    _now = None  # lets go of the last problem's memory
+    _now = _made(job)
+
+
+def _made(job: Job) -> _State:
     import torch
 
     from workbench.check import Posed
@@ -150,7 +177,6 @@ def begin(job: Job) -> None:
     from workbench.measure.clocks import Clocks
     from workbench.measure.probe import sm_clock
 
-    _now = None  # lets go of the last problem's memory
     device = hardware.live()
     if device is None:
         raise RuntimeError("torch sees no GPU in the measuring process")
@@ -165,7 +191,7 @@ def begin(job: Job) -> None:
     bench = Bench(spec, job.sizes, job.dtype, cache, floor, job.protocol, clock)
     problems = {0: Posed.given(spec, job.dtype, bench.first_inputs)}
     _load_checks(problems[0])
-    _now = _State(job, spec, bench, device, sensors, problems)
+    return _State(job, spec, bench, device, sensors, problems)
 
 
 def _load_checks(posed: Any) -> None:
@@ -331,11 +357,12 @@ def _played(arms: Mapping[int, Any]) -> tuple[dict[int, list[Window]], dict[str,
 
 
 def _with_time(
-    right: Screened, arm: Any, windows: Sequence[Window], state: str, also: Mapping[str, Any]
-) -> Screened:
+    right: Screened, arm: Any, windows: Sequence[Window], state: str, also: Mapping[str, Any],
+    regime: str = "cold",
+) -> Screened:  # fmt: skip
     """A right answer with its time; an impossible time is that config's loss alone."""
     try:
-        timing = _state().bench.measured(arm, windows, "cold", state, **also)
+        timing = _state().bench.measured(arm, windows, regime, state, **also)
         return replace(right, timing=timing)
     except Exception as error:
         return _failed(error, "measure")
@@ -408,6 +435,80 @@ def contest(left: Choice, right: Choice, asked: float) -> Contest:
         return Contest(results[0], _failed(error, "measure"))
     verdict = played.verdict if all(t.timing for t in timed) else None
     return Contest(timed[0], timed[1], verdict)
+
+
+@accounted
+def together(parts: Sequence[Part]) -> list[Taken]:
+    """Parts of different problems against each other: each checked, then all timed in rounds as
+    in `final`, then each checked again with other values."""
+    own = _state()
+    states = {(own.job.kernel, *own.job.sizes.items(), own.job.dtype): own}
+    results: list[Screened] = []
+    arms: dict[int, Any] = {}
+    counts: dict[int, tuple[int | None, int | None]] = {}
+    try:
+        for i, part in enumerate(parts):
+            try:
+                with _at(_known(states, part.job)):
+                    results.append(_checked(part.choice))
+                    if results[i].reason is None:
+                        arms[i], counts[i] = _arm(part)
+            except Exception as error:
+                results[i:] = [_failed(error, "measure")]
+                arms.pop(i, None)
+            if results[i].poisoned:  # the others cannot be timed either
+                whole = [*results, *[results[i]] * (len(parts) - len(results))]
+                return [Taken(r) for r in whole]
+        windows, also = _played(arms)
+        for i, arm in arms.items():
+            with _at(_known(states, parts[i].job)):
+                results[i] = _checked(parts[i].choice, seed=1)
+                if results[i].reason is None:
+                    regime = parts[i].regime
+                    results[i] = _with_time(results[i], arm, windows[i], "sustained", also, regime)
+    finally:
+        _enter(own, own.spent)
+    return [Taken(r, *counts.get(i, (None, None))) for i, r in enumerate(results)]
+
+
+def _known(states: dict[Any, _State], job: Job) -> _State:
+    """The state of a problem, made where it is not there yet."""
+    key = (job.kernel, *job.sizes.items(), job.dtype)
+    if key not in states:
+        states[key] = _made(job)
+    return states[key]
+
+
+@contextmanager
+def _at(state: _State) -> Iterator[None]:
+    """Let the tasks' steps work on another problem; its seconds count for the task."""
+    before = _state()
+    _enter(state, before.spent)
+    try:
+        yield
+    finally:
+        _enter(before, before.spent)
+
+
+def _enter(state: _State, spent: Spent) -> None:
+    global _now
+    _now, state.spent = state, spent
+
+
+def _arm(part: Part) -> tuple[Any, tuple[int | None, int | None]]:
+    """A way to time a part, and what one call launches and takes of the memory."""
+    from workbench.measure.bench import Timed
+    from workbench.measure.graphs import graphs
+
+    bench = _state().bench
+    rotation = bench.calls(*resolve(part.choice), part.regime)
+    first = bench.first_time(rotation)
+    peak = rotation.peak_bytes()
+    kernels = None if rotation.waits else graphs().kernels(rotation.restored_call)
+    rotation.forget()  # outputs that were never written
+    if part.clock == "host":
+        return Timed("host", rotation, 1, first, bench.clock), (kernels, peak)
+    return bench.timed(rotation, first), (kernels, peak)
 
 
 def resolve(choice: Choice) -> tuple[Impl, Any]:

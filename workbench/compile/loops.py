@@ -1,0 +1,372 @@
+"""What machine code does, in all and inside its loops: loads, stores and arithmetic, counted.
+
+A loop is a cycle of the control flow that can be reached from the entry, so a prologue that loads
+ahead is outside, slow paths that lie behind the end of the kernel are where they are run from, and
+the branch to itself that pads NVIDIA's code is none. Counts are of instructions as they stand in
+the listing, not of how often they run; an unrolled loop has its body several times.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+BY_DESCRIPTOR = "descriptor"  # a load of the copy engine (TMA): its bytes stand in the descriptor
+ASYNC = "async"  # from global into shared memory, past the registers
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Instructions by what they do.
+
+    `loads` are those of global memory by kind: `"128"` is 128 bits for each thread, `"async 128"`
+    the same straight into shared memory, `"descriptor"` one tile of the copy engine. `vector` are
+    floating-point additions, multiplications and both at once, whatever their width; `special` are
+    exponentials, logarithms, roots, reciprocals and the like (MUFU).
+    """
+
+    loads: Mapping[str, int] = field(default_factory=dict)
+    stores: int = 0  # to global memory
+    shared_loads: int = 0
+    matrix: int = 0
+    vector: int = 0
+    special: int = 0
+
+    @property
+    def global_loads(self) -> int:
+        """Load instructions of global memory, of every kind."""
+        return sum(self.loads.values())
+
+    @property
+    def load_bytes(self) -> int | None:
+        """Bytes that one thread loads where each instruction runs once; None where a descriptor
+        says how many they are."""
+        if BY_DESCRIPTOR in self.loads:
+            return None
+        return sum(int(kind.split()[-1]) // 8 * count for kind, count in self.loads.items())
+
+
+@dataclass(frozen=True)
+class Code:
+    """Facts of one launch's machine code. `unknown` says, a sentence each, what the listing does
+    not tell; where `readable` is false, nothing is known at all."""
+
+    arch: str  # Triton's name of the target: "sm_90", "gfx942"
+    loops: int  # that do something which is counted: a wait is none
+    whole: Counts
+    in_loops: Counts
+    unknown: tuple[str, ...] = ()
+    readable: bool = True
+
+
+def code_of(asm: Mapping[str, Any], arch: str) -> Code:
+    """Facts of a compiled kernel, from the `asm` of Triton's CompiledKernel for the target `arch`:
+    its cubin, disassembled (some 0.1 s), or its text in AMD's assembly. Does not raise: what cannot
+    be read is a Code that says so."""
+    if "amdgcn" in asm:
+        return code_of_amdgcn(asm["amdgcn"], arch)
+    if "cubin" not in asm:
+        return _unreadable(arch, f"there is no machine code for {arch} to read")
+    try:
+        return code_of_sass(disassembled(asm["cubin"]), arch)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return _unreadable(arch, f"the machine code could not be disassembled: {error}")
+
+
+def disassembled(cubin: bytes) -> str:
+    """SASS with labels, by the nvdisasm of Triton's own wheel.
+
+    Raises OSError where there is none, ValueError where it refuses the image, SubprocessError
+    after a minute.
+    """
+    from triton import knobs
+
+    with tempfile.TemporaryDirectory() as folder:
+        image = Path(folder) / "kernel.cubin"
+        image.write_bytes(cubin)
+        command = [knobs.nvidia.nvdisasm.path, "-c", str(image)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise ValueError((done.stderr or "nvdisasm failed").strip().splitlines()[0])
+    return done.stdout
+
+
+def code_of_sass(listing: str, arch: str) -> Code:
+    """Facts of a listing by nvdisasm, with labels (`-c` or `-g`)."""
+    return _code(_parsed(listing, _sass_line, _sass_flow), _sass_kind, arch)
+
+
+def code_of_amdgcn(text: str, arch: str) -> Code:
+    """Facts of AMD assembly as LLVM writes it."""
+    return _code(_parsed(text, _amd_line, _amd_flow), _amd_kind, arch)
+
+
+# A listing, as instructions and where each one leads
+
+
+@dataclass(frozen=True)
+class _Op:
+    name: str  # with modifiers
+    operands: str
+    guarded: bool = False  # runs under a predicate
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """Where an instruction leads: to labels, on to the next, or somewhere unknown."""
+
+    jumps: tuple[str, ...] = ()
+    falls: bool = True
+    lost: bool = False
+
+
+@dataclass
+class _Listing:
+    ops: list[_Op] = field(default_factory=list)
+    after: list[list[int]] = field(default_factory=list)  # successors of each
+    roots: list[int] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)  # names of jumps that lead nobody knows where
+
+
+_LABEL = re.compile(r"^\s*([.$\w]+):")
+_SASS = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*([^;]*);")
+_AMD = re.compile(r"^\s+([a-z]\w+)\b\s*(.*)$")
+_TARGET = re.compile(r"`\(([^)]+)\)")
+_TARGETS = re.compile(r'BRANCH_TARGETS ([^"]*)"')
+
+
+def _sass_line(line: str) -> _Op | None:
+    found = _SASS.search(line)
+    return _Op(found[2], found[3].strip(), found[1] is not None) if found else None
+
+
+def _amd_line(line: str) -> _Op | None:
+    found = _AMD.match(line.split(";")[0])
+    return _Op(found[1], found[2].strip()) if found else None
+
+
+def _sass_flow(op: _Op) -> _Flow:
+    name, target = op.name.split(".")[0], _TARGET.search(op.operands)
+    if name in ("BRA", "CALL") and target:
+        always = name == "BRA" and not op.guarded and op.operands.startswith("`")
+        return _Flow((target[1],), falls=not always)
+    if name in ("BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU"):
+        several = _TARGETS.search(op.operands)
+        told = re.split(r"[,\s]+", several[1].strip()) if several else []
+        return _Flow(tuple(told), falls=op.guarded, lost=not told)
+    if name == "CALL":
+        return _Flow(lost=True)
+    return _Flow(falls=op.guarded or name not in ("EXIT", "RET", "KILL"))
+
+
+def _amd_flow(op: _Op) -> _Flow:
+    if op.name.startswith("s_cbranch_") or op.name == "s_branch":
+        return _Flow((op.operands.split()[0],), falls=op.name != "s_branch")
+    if op.name.startswith(("s_swappc", "s_call")):
+        return _Flow(lost=True)
+    if op.name.startswith("s_setpc"):
+        return _Flow(falls=False, lost=True)
+    return _Flow(falls=op.name != "s_endpgm")
+
+
+def _parsed(
+    text: str, read: Callable[[str], _Op | None], flow_of: Callable[[_Op], _Flow]
+) -> _Listing:
+    made, labels, starts = _Listing(), dict[str, int](), {0}
+    for line in text.splitlines():
+        if ".section" in line:
+            starts.add(len(made.ops))
+        elif label := _LABEL.match(line):
+            labels[label[1]] = len(made.ops)
+        else:  # AMD's dual issue is two instructions in a line, `v_dual_a .. :: v_dual_b ..`
+            made.ops += filter(None, map(read, line.split("::")))
+    flows = [flow_of(op) for op in made.ops]
+    made.roots = sorted(i for i in starts if i < len(made.ops))
+    made.lost = [op.name for op, flow in zip(made.ops, flows, strict=True) if flow.lost]
+    for i, flow in enumerate(flows):
+        leads = [i + 1] if flow.falls and i + 1 not in starts else []
+        leads += [labels.get(label, len(flows)) for label in flow.jumps]
+        if len(flows) in leads[-len(flow.jumps) :] and flow.jumps:
+            made.lost.append(made.ops[i].name)  # a label that the listing does not hold
+        made.after.append([n for n in leads if n < len(flows)])
+    return made
+
+
+# Loops
+
+
+def _reached(listing: _Listing) -> set[int]:
+    seen, todo = set(listing.roots), list(listing.roots)
+    while todo:
+        fresh = [n for n in listing.after[todo.pop()] if n not in seen]
+        seen.update(fresh)
+        todo += fresh
+    return seen
+
+
+def _cycles(nodes: Iterable[int], after: Mapping[int, Sequence[int]]) -> list[list[int]]:
+    """Strongly connected components that hold a cycle (Tarjan 1972), without recursion."""
+    order: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    held: set[int] = set()
+    found = []
+    for root in nodes:
+        if root in order:
+            continue
+        work = [(root, 0)]
+        while work:
+            node, at = work.pop()
+            if node not in order:
+                order[node] = low[node] = len(order)
+                stack.append(node)
+                held.add(node)
+            for k in range(at, len(after[node])):
+                follower = after[node][k]
+                if follower not in order:
+                    work += [(node, k), (follower, 0)]  # `node` looks at this one again after it
+                    break
+                if follower in held:
+                    low[node] = min(low[node], low[follower])
+            else:
+                if low[node] == order[node]:
+                    cut = stack.index(node)
+                    component = stack[cut:]
+                    del stack[cut:]
+                    held.difference_update(component)
+                    if len(component) > 1 or node in after[node]:
+                        found.append(component)
+    return found
+
+
+def _loops(nodes: set[int], after: Mapping[int, Sequence[int]]) -> list[set[int]]:
+    """Every loop, the outer ones and those inside them."""
+    found = []
+    for component in _cycles(sorted(nodes), after):
+        inside = set(component)
+        found.append(inside)
+        entered = {n for m in nodes - inside for n in after[m] if n in inside}
+        heads = entered or {min(inside)}
+        # without the way back to its head, what still goes round is a loop inside
+        within = {n: [m for m in after[n] if m in inside and m not in heads] for n in inside}
+        found += _loops(inside, within)
+    return found
+
+
+# Kinds of instruction
+
+_MATRIX = re.compile(r"(UTC\w*MMA|[A-Z]{1,2}G?MMA)$")
+_VECTOR = {
+    "FFMA", "FADD", "FMUL", "FFMA2", "FADD2", "FMUL2", "FFMA32I", "FADD32I", "FMUL32I",
+    "HFMA2", "HADD2", "HMUL2", "DFMA", "DADD", "DMUL",
+}  # fmt: skip
+_WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
+_AMD_MATRIX = ("v_mfma_", "v_smfmac_", "v_wmma_", "v_swmmac_")
+_AMD_VECTOR = re.compile(
+    r"v_(dual_|pk_)?(fma|fmac|fmaak|fmamk|mad|mac|add|sub|mul|dot2\w*)_.*f(16|32|64)"
+)
+_AMD_SPECIAL = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos|tanh)_")
+_AMD_LOAD = re.compile(r"(?:global|buffer|flat)_load_(.*)")
+
+
+def _sass_kind(op: _Op) -> str | None:
+    """`"load 128"`, `"matrix"`, ...; None for what is not counted."""
+    head, *marks = op.name.split(".")
+    bits = next((_WIDTHS[mark] for mark in marks if mark in _WIDTHS), 32)
+    if head in ("LDG", "LD"):
+        return f"load {bits}"
+    if head == "LDGSTS":
+        return f"load {ASYNC} {bits}"
+    if head in ("UTMALDG", "UBLKCP"):
+        # a bulk copy has its destination first: from shared memory it is a store
+        return f"load {BY_DESCRIPTOR}" if head == "UTMALDG" or ".S.G" in op.name else "store"
+    if head in ("STG", "ST", "UTMASTG"):
+        return "store"
+    if head in ("LDS", "LDSM"):
+        return "shared"
+    if _MATRIX.match(head):
+        return "matrix"
+    if head == "MUFU":
+        return "special"
+    # a multiply-add of two zeros is how an immediate gets into a register
+    moved = re.match(r"[^,]*,\s*-?RZ,\s*-?RZ\b", op.operands)
+    return "vector" if head in _VECTOR and not moved else None
+
+
+def _amd_kind(op: _Op) -> str | None:
+    if found := _AMD_LOAD.match(op.name):
+        into = f"{ASYNC} " if "lds" in op.operands.split() or "lds" in op.name else ""
+        return f"load {into}{_amd_bits(found[1])}"
+    if re.match(r"(global|buffer|flat)_store_", op.name):
+        return "store"
+    if op.name.startswith(("ds_load", "ds_read")):
+        return "shared"
+    if op.name.startswith(_AMD_MATRIX):
+        return "matrix"
+    if _AMD_SPECIAL.match(op.name):
+        return "special"
+    return "vector" if _AMD_VECTOR.match(op.name) else None
+
+
+def _amd_bits(kind: str) -> int:
+    """Width of `dwordx4`, `b128`, `ushort`, `d16_hi_b16`, `lds_dwordx4`."""
+    if found := re.search(r"dword(?:x(\d))?", kind):
+        return 32 * int(found[1] or 1)
+    if found := re.search(r"[bui](\d+)$", kind):
+        return int(found[1])
+    return 16 if "short" in kind else 8
+
+
+def _counts(kinds: Iterable[str | None]) -> Counts:
+    told = Counter(kind for kind in kinds if kind is not None)
+    loads = {k.removeprefix("load "): n for k, n in told.items() if k.startswith("load ")}
+    return Counts(
+        dict(sorted(loads.items())), told["store"], told["shared"], told["matrix"], told["vector"],
+        told["special"],
+    )  # fmt: skip
+
+
+# All of it together
+
+
+def _code(listing: _Listing, kind_of: Callable[[_Op], str | None], arch: str) -> Code:
+    if not listing.ops:
+        return _unreadable(arch, "the listing holds no instruction")
+    kinds = [kind_of(op) for op in listing.ops]
+    reached = _reached(listing)
+    after = {i: listing.after[i] for i in reached}
+    # one that only waits counts nothing
+    loops = [loop for loop in _loops(reached, after) if any(kinds[i] for i in loop)]
+    inside = set[int]().union(*loops)
+    ops = [listing.ops[i] for i in sorted(inside)]
+    return Code(
+        arch=arch,
+        loops=len(loops),
+        whole=_counts(kinds),
+        in_loops=_counts(kinds[i] for i in inside),
+        unknown=tuple(_unknown(listing, loops, ops, kinds)),
+    )
+
+
+def _unknown(
+    listing: _Listing, loops: Sequence[set[int]], inside: Sequence[_Op], kinds: Sequence[str | None]
+) -> Iterable[str]:
+    if listing.lost:
+        names = ", ".join(sorted(set(listing.lost)))
+        yield f"it jumps where the listing does not say ({names}), so loops may have been missed"
+    if f"load {BY_DESCRIPTOR}" in kinds:
+        yield "how many bytes a load by descriptor takes stands in the descriptor"
+    if any(op.name.startswith(("s_load_", "s_buffer_load_")) for op in inside):
+        yield "scalar loads inside loops are not counted: of arguments or of data, they look alike"
+    if not loops:
+        yield "it has no loop; one that was written out in full looks like any other code"
+
+
+def _unreadable(arch: str, why: str) -> Code:
+    return Code(arch, 0, Counts(), Counts(), (why,), readable=False)

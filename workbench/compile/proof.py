@@ -1,0 +1,99 @@
+"""Whether the arms of a kernel are what they say: what their machine code proves, or does not.
+
+The traffic arm must load what the kernel loads and multiply nothing, the arithmetic arm must do
+the kernel's arithmetic and load nothing inside its loop. Counts of instructions cannot prove more:
+that each arm gives the right answer is checked where it is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+
+from workbench.compile.loops import Code, Counts
+
+
+def dishonest(
+    whole: Sequence[Code], traffic: Sequence[Code], arithmetic: Sequence[Code]
+) -> list[str]:
+    """What the machine code of the launches does not prove: a sentence each; none where the arms
+    are what they say."""
+    for name, codes in (("whole", whole), ("traffic", traffic), ("arithmetic", arithmetic)):
+        if not codes:
+            return [f"The machine code of the {name} was not read"]
+        if unread := [code for code in codes if not code.readable]:
+            return [f"The machine code of the {name} is not known: {unread[0].unknown[0]}"]
+    c, a, b = summed(whole), summed(traffic), summed(arithmetic)
+    return [*_not_traffic(c, a), *_not_arithmetic(c, b)]
+
+
+def summed(codes: Sequence[Code]) -> Code:
+    """Several launches as if they were one."""
+    return Code(
+        codes[0].arch,
+        sum(code.loops for code in codes),
+        _together([code.whole for code in codes]),
+        _together([code.in_loops for code in codes]),
+        tuple(dict.fromkeys(said for code in codes for said in code.unknown)),
+    )
+
+
+def _together(counts: Sequence[Counts]) -> Counts:
+    kinds = dict.fromkeys(kind for each in counts for kind in each.loads)
+    return Counts(
+        {kind: sum(each.loads.get(kind, 0) for each in counts) for kind in kinds},
+        *(sum(getattr(each, name) for each in counts) for name in
+          ("stores", "shared_loads", "matrix", "vector", "special")),
+    )  # fmt: skip
+
+
+def _not_traffic(whole: Code, traffic: Code) -> Iterable[str]:
+    if traffic.whole.matrix:
+        yield f"The traffic arm has {traffic.whole.matrix} matrix instructions"
+    place, theirs, its = loads_of(whole, traffic)
+    if not same_loads(theirs, its):
+        yield (
+            f"The traffic arm's loads {place} are not the kernel's: {loads_text(its)} against "
+            f"{loads_text(theirs)}"
+        )
+    if whole.whole.stores and not traffic.whole.stores:
+        yield "The traffic arm stores nothing"
+
+
+def loads_of(whole: Code, arm: Code) -> tuple[str, Mapping[str, int], Mapping[str, int]]:
+    """Where the kernel's loads are compared with an arm's, and what both have there: inside loops,
+    or in all where the kernel's loops have none."""
+    if whole.in_loops.loads:
+        return "inside its loop", whole.in_loops.loads, arm.in_loops.loads
+    return "outside loops", whole.whole.loads, arm.whole.loads
+
+
+def same_loads(whole: Mapping[str, int], arm: Mapping[str, int]) -> bool:
+    """Whether an arm has the loads of the whole: the same kinds and as many of each, or the same
+    whole multiple of all where its loop is unrolled and the kernel's is not."""
+    if whole.keys() != arm.keys():
+        return False
+    times = {Fraction(arm[kind], whole[kind]) for kind in whole}
+    return not times or (len(times) == 1 and times.pop().denominator == 1)
+
+
+def _not_arithmetic(whole: Code, arithmetic: Code) -> Iterable[str]:
+    if count := arithmetic.in_loops.global_loads:
+        yield f"The arithmetic arm has {count} global loads inside its loop"
+    inside = whole.in_loops.matrix + whole.in_loops.vector + whole.in_loops.special > 0
+    theirs, its = (
+        (whole.in_loops, arithmetic.in_loops) if inside else (whole.whole, arithmetic.whole)
+    )
+    for name, least in (("matrix", 1.0), ("special", 1.0), ("vector", 0.9)):
+        wanted, there = getattr(theirs, name), getattr(its, name)
+        if there < least * wanted:
+            where = "inside its loop" if inside else "in all"
+            yield f"The arithmetic arm has {there} {name} instructions {where}, the kernel {wanted}"
+
+
+def loads_text(loads: Mapping[str, int]) -> str:
+    """`12 of async 128 bits, 2 of 32 bits`."""
+    return ", ".join(
+        f"{count} by {kind}" if not kind[-1].isdigit() else f"{count} of {kind} bits"
+        for kind, count in loads.items()
+    ) or "none"  # fmt: skip
