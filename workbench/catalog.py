@@ -17,6 +17,7 @@ from types import ModuleType
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec
 
 KERNELS = "workbench.kernels"
+ARMS = "workbench.arms"  # kernels that exist for experiments
 WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")  # compared exactly
 METAL = "metal_shim.kernels"  # the same file names; each adds an Impl to the same Spec
 
@@ -55,6 +56,8 @@ def module_of(kernel: str) -> ModuleType:
     if "." in kernel:
         return _imported(kernel, kernel)
     if kernel not in kernel_names():
+        if kernel in names_in(ARMS):
+            return _imported(f"{ARMS}.{kernel}", kernel)
         raise CatalogError(unknown("kernel", kernel, kernel_names()))
     module = _imported(f"{KERNELS}.{kernel}", kernel)
     if importlib.util.find_spec("mlx") and kernel in names_in(METAL):

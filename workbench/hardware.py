@@ -517,15 +517,72 @@ DEVICES: Mapping[str, Device] = {
 }
 
 
+def _apple(
+    name: str, title: str, cores: int, dram: Quantity, peaks: Mapping[str, Quantity]
+) -> Device:
+    """A GPU of Apple's: what a block may have is known, registers and caches are not stated."""
+    unknown = 0
+    return Device(
+        name=name,
+        title=title,
+        backend="metal",
+        limits=Limits("metal", 32, 32 * KIB, unknown, 1024, cores),
+        warps_per_core=unknown,
+        blocks_per_core=unknown,
+        registers_per_core=unknown,
+        register_unit=1,
+        shared_per_core=32 * KIB,
+        shared_reserved=0,
+        clock_hz=None,
+        dram=dram,
+        cache=Quantity(0, "B", "not stated by Apple"),
+        cache_bandwidth=None,
+        peaks=peaks,
+        limits_source="Metal feature set tables (Apple 7 and later): 1024 threads and 32 KB a "
+        "threadgroup, SIMD groups of 32",
+    )
+
+
+# Known by their figures alone: what `expected` works out needs no compiler.
+UNCOMPILED: Mapping[str, Device] = {
+    device.name: device
+    for device in (
+        _apple(
+            "m2max",
+            "Apple M2 Max",
+            38,
+            _rate(0.4, "Apple, M2 Max: 400 GB/s of unified memory"),
+            _peaks(
+                "13.6 TFLOP/s in fp32 (Apple, 38 cores), twice that in fp16", fp32=13.6, fp16=27.2
+            ),
+        ),
+    )
+}
+
+
 def device_named(name: str) -> Device:
     """The device of this name, in any case and with or without spaces and hyphens.
 
     Raises UnknownDevice, which names the nearest ones.
     """
+    return _named(name, DEVICES)
+
+
+def described(name: str) -> Device:
+    """As `device_named`, and those too that Triton does not compile for. Raises UnknownDevice."""
+    return _named(name, {**DEVICES, **UNCOMPILED})
+
+
+def _named(name: str, known: Mapping[str, Device]) -> Device:
     plain = re.sub(r"[\s_-]", "", name.lower())
-    if plain in DEVICES:
-        return DEVICES[plain]
-    near = difflib.get_close_matches(plain, DEVICES, n=3, cutoff=0.4)
+    if plain in known:
+        return known[plain]
+    if plain in UNCOMPILED:
+        raise UnknownDevice(
+            f"Triton does not compile for {UNCOMPILED[plain].title}; `workbench experiment "
+            "expected` says what it allows"
+        )
+    near = difflib.get_close_matches(plain, known, n=3, cutoff=0.4)
     hint = f"the nearest are {', '.join(near)}" if near else "and none has a similar name"
     raise UnknownDevice(
         f"no device is named {name!r}, {hint}; `python -m workbench.hardware` lists them all"
@@ -735,7 +792,7 @@ def _vector_peak(core: _Core, cores: int, clock_hz: float) -> dict[str, Quantity
 
 def _list() -> None:
     """Print the name, architecture and title of each device."""
-    for device in DEVICES.values():
+    for device in (*DEVICES.values(), *UNCOMPILED.values()):
         print(f"{device.name:<10} {device.limits.arch:<8} {device.title}")
 
 

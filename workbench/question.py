@@ -208,6 +208,19 @@ def backend_for(device: str | None, repository: Path, ahead: Ahead | None = None
         raise SessionError(str(error)) from error
 
 
+def on_paper(device: str | None, repository: Path) -> Backend:
+    """For what is only worked out: any device that is known by its figures, one that Triton does
+    not compile for too. Raises SessionError."""
+    from workbench.backend.offline import Offline
+
+    if device is None and gpu_present():
+        return backend_for(None, repository)
+    try:
+        return Offline(hardware.described(device or DEFAULT_TARGET), repository)
+    except hardware.UnknownDevice as error:
+        raise SessionError(str(error)) from error
+
+
 def gpu_present() -> bool:
     """Whether torch sees a GPU; asks the driver, and starts nothing on it."""
     import torch

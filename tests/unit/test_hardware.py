@@ -152,8 +152,16 @@ def test_any_other_name_is_refused_in_one_sentence(name):
 def test_the_list_shows_every_device(capsys):
     hardware._list()
     printed = capsys.readouterr().out
-    assert len(printed.splitlines()) == len(DEVICES)
-    assert all(d.name in printed and d.title in printed for d in DEVICES.values())
+    every = (*DEVICES.values(), *hardware.UNCOMPILED.values())
+    assert len(printed.splitlines()) == len(every)
+    assert all(d.name in printed and d.title in printed for d in every)
+
+
+def test_what_triton_does_not_compile_for_is_known_by_its_figures_alone():
+    assert hardware.described("M2 Max").dram.value == 400e9
+    assert hardware.described("h200") is DEVICES["h200"]
+    with pytest.raises(UnknownDevice, match="Triton does not compile for Apple M2 Max"):
+        device_named("m2max")
 
 
 # Ceilings

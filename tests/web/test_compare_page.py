@@ -1,4 +1,5 @@
-"""The pages of comparisons and measurements in a real browser: opened from a file, offline."""
+"""The pages of comparisons, measurements and experiments in a real browser: opened from a file,
+offline."""
 
 from __future__ import annotations
 
@@ -17,17 +18,22 @@ from workbench import stats
 from workbench.compare import verdict
 from workbench.record import (
     Case,
+    Chart,
     Comparison,
+    Evidence,
     Failure,
+    Finding,
     Measured,
     Outcome,
     Predicted,
     Ratio,
     Record,
     Run,
+    Series,
 )
 from workbench.report import write_page
 from workbench.reports.compare import page as compare_page
+from workbench.reports.experiment import page as experiment_page
 from workbench.reports.measure import page as measure_page
 
 pytestmark = pytest.mark.web
@@ -149,8 +155,28 @@ def predicted() -> str:
     return measure_page(of, [record(of, "p", timing, "predict")])
 
 
-MAKERS = {"slow": slow, "failed": failed, "suite": suite, "measured": measured,
-          "predicted": predicted, "nothing": lambda: measure_page(run("measure", "tiles"), []),
+def experiment() -> str:
+    of = run("experiment", "launch_overhead")
+    arms = [record(of, f"a{n}", t, "final", impl=f"arm_{n}")
+            for n, t in enumerate(interleaved([2e-6, 206e-6, 9e-4]))]  # fmt: skip
+    rows = (
+        Evidence("GPU utilisation", 0.42, "1", "measured", 0.4, 0.44, "KPI", "> 80 %", False),
+        Evidence("mean gap", 0.4e-6, "s", "measured", None, None, "KPI", "< 1 us", True),
+        Evidence("rate", 4.3e12, "B/s", "datasheet", group="ceilings"),
+    )
+    xs = (0.125, 1.0, 8.0, 64.0)
+    line = Series("measured", xs, (5e11, 4e12, 3e13, 6e13), (4e11, 3e12, 2e13, 5e13),
+                  (6e11, 5e12, 4e13, 7e13))  # fmt: skip
+    roof = Series("stated", xs, (6e11, 5e12, 4e13, 6e13), kind="datasheet")
+    chart = Chart("Rate against intensity", "FLOP per byte", "FLOP/s", (line, roof), True, True)
+    found = Finding(of.id, of.started, of.name, "matmul", SIZES, "bf16", "launch-bound",
+                    "The GPU waits for launches.", rows, (chart,), ("A caveat.",))  # fmt: skip
+    return experiment_page(of, arms, [found, replace(found, kernel="", charts=())])
+
+
+MAKERS = {"slow": slow, "experiment": experiment, "failed": failed, "suite": suite,
+          "measured": measured, "predicted": predicted,
+          "nothing": lambda: measure_page(run("measure", "tiles"), []),
           "no bout": lambda: compare_page(run("compare", "impls"), [], [])}  # fmt: skip
 
 # Text in figures against the page, and all other text against what lies under it.
@@ -282,3 +308,17 @@ def test_the_predicted_page_opens_with_the_word(show: Open) -> None:
     first = tab.inner_text("body").strip().splitlines()[0]
     assert first.startswith("All times on this page are predicted")
     assert "~210" in tab.inner_text("table.data")
+
+
+def test_an_experiment_says_its_word_first_and_which_targets_were_missed(show: Open) -> None:
+    tab = show("experiment")
+    assert tab.inner_text("#answer-f0").startswith("launch-bound")
+    assert tab.locator("tr.missed").first.inner_text().split("\t")[:2] == [
+        "GPU utilisation",
+        "42 %",
+    ]
+    assert tab.locator('svg[aria-label="Rate against intensity"]').count() == 1
+    assert "$" not in tab.inner_text("main")  # no tick in matplotlib's own markup
+    heads = tab.locator("h2").all_inner_texts()
+    assert heads[:2] == ["matmul, M=4096 N=4096 K=4096, bf16",
+                         "launch_overhead, M=4096 N=4096 K=4096, bf16"]  # fmt: skip

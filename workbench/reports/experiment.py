@@ -1,0 +1,154 @@
+"""The page of an experiment: per kernel the word, the sentence, the numbers and the pictures.
+
+Everything here is a pure function of records, and runs where neither torch nor Triton is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from workbench.answer import rate, ridge_of
+from workbench.record import Evidence, Failure, Finding, Measured, Outcome, Record, Run
+from workbench.report import render
+from workbench.reports.compare_figures import text_of, unit_of
+from workbench.reports.experiment_figures import chart, times
+from workbench.spec import brief, sizes_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+HEADS = ("", "value", "interval", "target", "from")
+ARMS = ("kernel", "impl", "sizes", "regime", "median", "95 % interval", "rate")
+
+
+def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> str:
+    """The whole page as HTML. Never raises for want of records: a page can say that too."""
+    records = [o for o in outcomes if isinstance(o, Record)]
+    return render(
+        "experiment.html.j2",
+        run=run,
+        env=run.environment,
+        worked_out=bool(findings) and not outcomes,
+        findings=[_shown(n, f) for n, f in enumerate(findings)],
+        arm_heads=ARMS,
+        arms=[arm_row(r, run) for r in records],
+        failures=[(f.case.kernel, f.case.label, f.stage, f.reason)
+                  for f in outcomes if isinstance(f, Failure)],
+        figure=times(records, "arms") if records else None,
+        heads=HEADS,
+        how=_how(records),
+    )  # fmt: skip
+
+
+def about(finding: Finding) -> str:
+    """`matmul, M=4096 N=4096 K=4096, bf16`; of no kernel in particular, the experiment's name."""
+    parts = (finding.kernel or finding.experiment, sizes_text(finding.sizes, " "), finding.dtype)
+    return ", ".join(part for part in parts if part)
+
+
+def quantity(value: float, unit: str) -> str:
+    """A number as engineers write it: seconds by their size, rates with a prefix, shares bare or,
+    with the unit "%", in percent."""
+    if unit == "%":
+        return f"{100 * value:.3g} %"
+    if unit == "s":
+        scale, symbol = (1.0, "s") if abs(value) >= 1 else unit_of(abs(value))
+        return f"{text_of(value, scale)} {symbol}"
+    if unit in ("1", "kernels"):
+        return f"{value:.0f}" if unit == "kernels" else f"{value:.3g}"
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size and unit != "FLOP/B":
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}"
+
+
+def evidence_row(found: Evidence) -> list[str]:
+    """Cells under `HEADS`. What nobody measured carries a tilde."""
+    unit = "%" if found.unit == "1" and "%" in found.target else found.unit  # as its target is
+    about = "~" if found.kind == "predicted" else ""
+    between = ""
+    if found.low is not None and found.high is not None:
+        between = f"{quantity(found.low, unit)} to {quantity(found.high, unit)}"
+    met = {True: "met", False: "missed", None: "undecided"}[found.met]
+    target = f"{found.target}, {met}" if found.target else ""
+    return [found.name, about + quantity(found.value, unit), between, target, found.kind]
+
+
+def arm_row(record: Record, run: Run) -> list[str]:
+    """Cells under `ARMS`."""
+    case, timing = record.case, record.timing
+    scale, unit = unit_of(record.time_s)
+    name = f"{case.impl} {brief(case.config)}" if case.config else case.impl
+    tilde = "" if record.measured else "~"
+    regime, between = "predicted", ""
+    if isinstance(timing, Measured):
+        regime = f"{timing.regime}, host clock" if timing.method == "host" else timing.regime
+        between = f"{text_of(timing.low_s, scale)} to {text_of(timing.high_s, scale)}"
+    return [
+        case.kernel, name, f"{sizes_text(case.sizes, ' ')}, {case.dtype}", regime,
+        f"{tilde}{text_of(record.time_s, scale)} {unit}", between,
+        tilde + rate(record, ridge_of(run)),
+    ]  # fmt: skip
+
+
+def groups_of(found: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
+    """Evidence by group, in the order of first appearance."""
+    groups: dict[str, list[Evidence]] = {}
+    for each in found:
+        groups.setdefault(each.group, []).append(each)
+    return list(groups.items())
+
+
+def show(console: Console, finding: Finding) -> None:
+    """One finding on the terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(f"\n{about(finding) or finding.experiment}", style="bold")
+    console.print(f"{finding.word}. {finding.sentence}")
+    for group, rows in groups_of(finding.evidence):
+        cells = [evidence_row(e) for e in rows]
+        wide = [n for n in range(1, len(HEADS)) if any(row[n] for row in cells)]
+        table = Table(box=None, pad_edge=False, title=group or None, title_justify="left")
+        table.add_column("", no_wrap=False, max_width=44)
+        for n in wide:
+            table.add_column(
+                HEADS[n], justify="left" if HEADS[n] in ("target", "from") else "right"
+            )
+        for row in cells:
+            table.add_row(Text(row[0]), *(Text(row[n]) for n in wide))
+        console.print(table)
+    for caveat in finding.caveats:
+        console.print(caveat, style="dim")
+
+
+def _shown(n: int, finding: Finding) -> dict[str, Any]:
+    groups = []
+    for name, rows in groups_of(finding.evidence):
+        cells = [(evidence_row(e), e.met) for e in rows]
+        wide = [c for c in range(len(HEADS)) if c == 0 or any(row[c] for row, _ in cells)]
+        groups.append({
+            "name": name, "heads": [HEADS[c] for c in wide],
+            "rows": [([row[c] for c in wide], met) for row, met in cells],
+        })  # fmt: skip
+    return {
+        "id": f"f{n}",
+        "about": about(finding),
+        "word": finding.word,
+        "sentence": finding.sentence,
+        "groups": groups,
+        "charts": [(c.title, chart(c, f"f{n}c{m}")) for m, c in enumerate(finding.charts)],
+        "caveats": finding.caveats,
+    }
+
+
+def _how(records: Sequence[Record]) -> list[tuple[str, str]]:
+    timings = [r.timing for r in records]
+    measured = [t for t in timings if isinstance(t, Measured)]
+    if not measured:
+        models = [t.model for t in timings if not isinstance(t, Measured)]
+        return [("Model", models[0])] if models else []
+    states = "; ".join(dict.fromkeys(f"{t.regime}, {t.state} clock" for t in measured))
+    methods = ", ".join(dict.fromkeys(t.method for t in measured))
+    return [("Regimes", states), ("Methods", methods), ("Protocol", measured[0].protocol)]
