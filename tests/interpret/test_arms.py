@@ -1,0 +1,53 @@
+"""The kernels that exist for experiments: every file fits the format, and every Impl is right at
+the sizes to check, at its default config and the last one of its space, in each dtype it takes."""
+
+from functools import cache
+
+import pytest
+from kernel_cases import BRIEF, H200, applicable, dtypes_of, first_applicable
+
+from workbench import catalog
+from workbench.check import Posed, check
+from workbench.spec import values
+
+ARMS = catalog.names_in(catalog.ARMS)
+# on the older Triton every third: what the language changed between the two is known by those
+SEEN = ARMS[::3] if BRIEF else ARMS
+
+
+@cache
+def spec_of(name):
+    return catalog.spec_of(name)
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_every_file_fits_the_format(name):
+    assert spec_of(name).name == name
+    assert name not in catalog.kernel_names(), "which of the two would be meant?"
+
+
+@pytest.mark.parametrize("name", SEEN)
+def test_every_impl_is_right(name):
+    spec = spec_of(name)
+    for impl in spec.impls:
+        if impl.backend != "triton":
+            continue
+        seen = 0
+        for dtype in dtypes_of(impl, H200):
+            for sizes in spec.check:
+                for config in configs(impl, sizes, dtype):
+                    found = check(impl, config, Posed.of(spec, sizes, dtype, "cpu"))
+                    where = f"{impl.title} {values(config)} at {dict(sizes)} in {dtype}"
+                    assert found.wrong is None, f"{where}: {found.wrong}"
+                    seen += 1
+        assert seen, f"{impl.title} takes none of the sizes to check"
+
+
+def configs(impl, sizes, dtype):
+    """The default and the last of the space, of those that run at these sizes."""
+    default = impl.default(H200, dtype)
+    every = [default] if not applicable(impl, default, sizes, dtype, H200) else []
+    if not every and (first := first_applicable(impl, sizes, dtype, H200)) is not None:
+        every = [first]
+    last = [c for c in impl.space(default) if not applicable(impl, c, sizes, dtype, H200)][-1:]
+    return list(dict.fromkeys(every + last))

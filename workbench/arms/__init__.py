@@ -1,0 +1,1 @@
+"""Kernels that exist for experiments: see the docs of each."""

@@ -1,0 +1,127 @@
+"""Matrix products of whole numbers of 8 bits that are there already: `matrix_only` for integers.
+
+Each of P programs loads a tile a (M x K) and a tile b (N x K) once. Then, 64 times, it begins a
+sum anew and adds the product a b^T to it 32 times: y[p, m] = s[p] * 32 * sum over n, k of
+a[m, k] b[n, k], exactly, in 32 bits. Its rate is in operations, which no datasheet calls FLOP.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from workbench.dsl import INTERPRETED, tl, triton
+from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, threads
+
+SUMS, ADDED = 64, 32  # their product is how often each tile is multiplied
+
+
+def reference(a, b, s):
+    # a float64 holds each of these numbers exactly, and torch multiplies no integers on a GPU
+    products = a.double() @ b.double().T
+    return (ADDED * s.double()[:, None] * products.sum(1)).long()
+
+
+def bytes_(shape, dtype, device, generator):
+    """All 8 bits in use."""
+    return torch.randint(-128, 128, shape, generator=generator, device=device, dtype=dtype)
+
+
+def signs(shape, dtype, device, generator):
+    return torch.randint(-2, 3, shape, generator=generator, device=device, dtype=dtype)
+
+
+matrix_int8 = Spec(
+    name="matrix_int8",
+    inputs={
+        "a": Tensor("M K", dtype="int8", make=bytes_),
+        "b": Tensor("N K", dtype="int8", make=bytes_),
+        "s": Tensor("P", dtype="int32", make=signs),
+    },
+    outputs={"y": Tensor("P M", dtype="int32")},
+    reference=reference,
+    # the last sums over n and the products with s are left out: under 1 in 1000
+    flops=lambda M, K, N, P: 2 * M * N * K * P * SUMS * ADDED,
+    check=[
+        {"M": 16, "K": 32, "N": 16, "P": 1},
+        {"M": 32, "K": 64, "N": 32, "P": 3},
+        {"M": 128, "K": 64, "N": 128, "P": 2},
+    ],
+    bench=[
+        {"M": 128, "K": 128, "N": 256, "P": 132},
+        {"M": 128, "K": 128, "N": 128, "P": 264},
+        {"M": 64, "K": 32, "N": 64, "P": 528},
+    ],
+    tolerance={"int8": Tolerance(relative=0.0)},
+    extents={
+        "M": Extent(among=(16, 32, 64, 128)),
+        "N": Extent(among=(16, 32, 64, 128, 256)),
+        "K": Extent(among=(32, 64, 128)),
+    },
+)
+
+
+@triton.jit
+def _resident(
+    a_ptr, b_ptr, s_ptr, y_ptr, stride_am, stride_ak, stride_bn, stride_bk, stride_s,
+    added, nothing, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, SUMS: tl.constexpr,
+):  # fmt: skip
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K).to(tl.int64)
+    a = tl.load(a_ptr + m.to(tl.int64)[:, None] * stride_am + k[None, :] * stride_ak)
+    b = tl.load(b_ptr + k[:, None] * stride_bk + n.to(tl.int64)[None, :] * stride_bn)
+    last = tl.zeros((M, N), tl.int32)
+    # `nothing` is 0, which only the launch knows: where all sums begin alike, LLVM adds up one of
+    # them and leaves out the others, as it did for every target but sm_90 and sm_100
+    for i in range(SUMS):
+        acc = tl.full((M, N), i * nothing, tl.int32)
+        for _ in range(added):
+            acc = tl.dot(a, b, acc, out_dtype=tl.int32)
+        last = acc
+    p = tl.program_id(0).to(tl.int64)
+    s = tl.load(s_ptr + p * stride_s)
+    tl.store(y_ptr + p * M + m, s * tl.sum(last, axis=1))
+
+
+@dataclass(frozen=True)
+class Resident:
+    num_warps: int = threads(4, 8, default=8)
+
+
+def refuse(config, limits, *, itemsize, M, K, N, P):
+    threads_ = config.num_warps * limits.warp_size
+    held, shared = M * N // threads_, (M + N) * K
+    if limits.arch.startswith("gfx11") and M * N * K > 64 * 64 * 32:
+        return f"{limits.arch} holds operands in registers: 64x64x32 are the most"
+    if threads_ > limits.threads_per_block:
+        return f"{threads_} threads are more than one block may have here"
+    if held > 128:
+        return f"each thread would hold {held} sums in registers; 128 is the most without spills"
+    if shared > limits.shared_bytes:
+        return f"the tiles need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+def work(config, limits, *, itemsize, M, K, N, P):
+    # the tiles are loaded once: a step's share of that
+    return Work(
+        tiles=P, steps=SUMS * ADDED, load_bytes=(M + N) * K // (SUMS * ADDED), store_bytes=4 * M,
+        dot=(M, N, K),
+    )  # fmt: skip
+
+
+@matrix_int8.impl(Resident, refuse=refuse, work=work)
+def resident(a, b, s, *, config):
+    """One program a tile, which never leaves it."""
+    (M, K), (N, _), (P,) = a.shape, b.shape, s.shape
+    y = a.new_empty(P, M, dtype=torch.int32)
+    _resident[(P,)](
+        a, b, s, y, *a.stride(), *b.stride(), s.stride(0), ADDED, 0, M=M, N=N, K=K,
+        SUMS=2 if INTERPRETED else SUMS,  # every sum is the same
+        num_warps=config.num_warps,
+    )  # fmt: skip
+    return y
+
+
+@matrix_int8.impl(backend="torch", name="torch")
+def library(a, b, s):
+    """The same numbers with each product once: what it is checked with, not a yardstick."""
+    return reference(a, b, s).int()

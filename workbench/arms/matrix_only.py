@@ -1,0 +1,131 @@
+"""Matrix products of operands that are there already: the matrix unit and nothing else.
+
+Each of P programs loads a tile a (M x K) and a tile b (N x K) once. Then, 64 times, it begins a
+sum anew and adds the product a b^T to it 32 times: y[p, m] = s[p] * 32 * sum over n, k of
+a[m, k] b[n, k]. All the sums are the same, and the last one is summed over n and stored, so every
+element of it is checked. Numbers are random: on zeros a GPU at its power cap is 13 % faster.
+
+A sum begins anew because Hopper's unit keeps 13 bits behind the point while it adds 8-bit products:
+thousands of additions in a row would lose many percent, these at most one. fp32 goes
+through the matrix unit as tf32 where there is one (NVIDIA), and as it is elsewhere.
+
+The 8-bit float is e4m3fn, the dtype `fp8`; whole numbers of 8 bits are `matrix_int8`.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from workbench.dsl import INTERPRETED, tl, triton
+from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, threads
+
+SUMS, ADDED = 64, 32  # their product is how often each tile is multiplied
+
+
+def reference(a, b, s):
+    return ADDED * s[:, None] * (a @ b.T).sum(1)
+
+
+matrix_only = Spec(
+    name="matrix_only",
+    inputs={"a": Tensor("M K"), "b": Tensor("N K"), "s": Tensor("P", dtype="fp32")},
+    outputs={"y": Tensor("P M", dtype="fp32")},
+    reference=reference,
+    # the last sums over n and the products with s are left out: under 1 in 1000
+    flops=lambda M, K, N, P: 2 * M * N * K * P * SUMS * ADDED,
+    check=[
+        {"M": 16, "K": 32, "N": 16, "P": 1},
+        {"M": 32, "K": 64, "N": 32, "P": 3},
+        {"M": 128, "K": 64, "N": 128, "P": 2},
+    ],
+    bench=[
+        {"M": 128, "K": 64, "N": 256, "P": 132},
+        {"M": 128, "K": 128, "N": 128, "P": 264},
+        {"M": 64, "K": 32, "N": 64, "P": 528},
+    ],
+    # tf32 rounds each factor by up to 2^-11, and 8-bit sums lose 2^-13 of themselves in each
+    # addition; a sum over n cancels, so what is lost is a share of the rms
+    tolerance=dict.fromkeys(("fp32", "fp16", "bf16", "fp8"), Tolerance(relative=1e-2, of_rms=1e-2)),
+    extents={
+        "M": Extent(among=(16, 32, 64, 128)),
+        "N": Extent(among=(16, 32, 64, 128, 256)),
+        "K": Extent(among=(32, 64, 128)),
+    },
+)
+
+
+@triton.jit
+def _resident(
+    a_ptr, b_ptr, s_ptr, y_ptr, stride_am, stride_ak, stride_bn, stride_bk, stride_s,
+    added, nothing, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, SUMS: tl.constexpr,
+    UPCAST: tl.constexpr,
+):  # fmt: skip
+    m, n, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K).to(tl.int64)
+    a = tl.load(a_ptr + m.to(tl.int64)[:, None] * stride_am + k[None, :] * stride_ak)
+    b = tl.load(b_ptr + k[:, None] * stride_bk + n.to(tl.int64)[None, :] * stride_bn)
+    if UPCAST:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    last = tl.zeros((M, N), tl.float32)
+    # `nothing` is 0, which only the launch knows: where all sums begin alike, LLVM adds up one of
+    # them and leaves out the others, as it did for every target but sm_90 and sm_100
+    for i in range(SUMS):
+        acc = tl.full((M, N), (i * nothing).to(tl.float32), tl.float32)
+        for _ in range(added):
+            acc = tl.dot(a, b, acc)
+        last = acc
+    p = tl.program_id(0).to(tl.int64)
+    s = tl.load(s_ptr + p * stride_s)
+    tl.store(y_ptr + p * M + m, s * tl.sum(last, axis=1))
+
+
+@dataclass(frozen=True)
+class Resident:
+    num_warps: int = threads(4, 8, default=8)
+
+
+WIDE_ONLY = ("sm_80", "sm_86", "sm_87", "gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102")
+
+
+def refuse(config, limits, *, itemsize, M, K, N, P):
+    threads_ = config.num_warps * limits.warp_size
+    if itemsize == 1 and limits.arch.startswith("gfx94"):
+        return f"the 8-bit format of {limits.arch} is e4m3fnuz, and the inputs here are e4m3fn"
+    if itemsize == 1 and limits.arch in WIDE_ONLY:
+        return f"{limits.arch} has no matrix instruction for 8-bit floats"
+    if limits.arch.startswith("gfx11") and (itemsize == 4 or M * N * K > 64 * 64 * 32):
+        return f"{limits.arch} holds operands in registers: 16 bits and 64x64x32 are the most"
+    held, shared = M * N // threads_, (M + N) * K * itemsize
+    if threads_ > limits.threads_per_block:
+        return f"{threads_} threads are more than one block may have here"
+    if held > 128:
+        return f"each thread would hold {held} sums in registers; 128 is the most without spills"
+    if shared > limits.shared_bytes:
+        return f"the tiles need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+def work(config, limits, *, itemsize, M, K, N, P):
+    # the tiles are loaded once: a step's share of that
+    return Work(
+        tiles=P, steps=SUMS * ADDED, load_bytes=(M + N) * K * itemsize // (SUMS * ADDED),
+        store_bytes=4 * M, dot=(M, N, K),
+    )  # fmt: skip
+
+
+@matrix_only.impl(Resident, refuse=refuse, work=work)
+def resident(a, b, s, *, config):
+    """One program a tile, which never leaves it."""
+    (M, K), (N, _), (P,) = a.shape, b.shape, s.shape
+    y = a.new_empty(P, M, dtype=torch.float32)
+    _resident[(P,)](
+        a, b, s, y, *a.stride(), *b.stride(), s.stride(0), ADDED, 0, M=M, N=N, K=K,
+        SUMS=2 if INTERPRETED else SUMS,  # every sum is the same
+        UPCAST=INTERPRETED and a.dtype != torch.float32, num_warps=config.num_warps,
+    )  # fmt: skip
+    return y
+
+
+@matrix_only.impl(backend="torch", name="torch")
+def library(a, b, s):
+    """The same numbers with each product once: what it is checked with, not a yardstick."""
+    return ADDED * s[:, None] * (a.float() @ b.float().T).sum(1)

@@ -1,0 +1,56 @@
+"""The memory traffic of `rms_norm` without its arithmetic: y = x + w, by the loads and stores of
+`rows`.
+
+Grid, tiles, masks and cache hints are those of the whole kernel. The sum is there because w must be
+read, too: without a use of it the compiler would leave its loads out. Half of the traffic are
+stores, so they belong to it: loads alone would call a kernel that keeps memory busy all the time
+half memory-bound.
+"""
+
+from workbench.dsl import tl, triton
+from workbench.kernels.rms_norm import RowsBySize, padded, policies, rows_work, sized, too_long
+from workbench.spec import Spec, Tensor
+
+
+def reference(x, w):
+    return x + w
+
+
+rms_norm_traffic = Spec(
+    name="rms_norm_traffic",
+    inputs={"x": Tensor("M N"), "w": Tensor("N")},
+    outputs={"y": Tensor("M N")},
+    reference=reference,
+    flops=lambda M, N: 0,  # what the sums take is no work of the kernel that this belongs to
+    check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 13, "N": 781}, {"M": 4, "N": 4096}],
+    bench=[{"M": 8192, "N": 8192}, {"M": 8192, "N": 4096}, {"M": 32, "N": 4096}],
+)
+
+
+@triton.jit
+def _rows(
+    x_ptr, w_ptr, y_ptr, M, N, stride_m, stride_n, stride_w,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, ONCE: tl.constexpr, KEPT: tl.constexpr,
+):  # fmt: skip
+    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+    n = tl.arange(0, BLOCK_N)[None, :]
+    mask = (m < M) & (n < N)
+    x_ptrs = x_ptr + m * stride_m + n.to(tl.int64) * stride_n
+    w_ptrs = w_ptr + n.to(tl.int64) * stride_w
+    x = tl.load(x_ptrs, mask, other=0.0, eviction_policy=ONCE).to(tl.float32)
+    w = tl.load(w_ptrs, n < N, other=0.0, eviction_policy=KEPT).to(tl.float32)
+    tl.store(y_ptr + m * N + n, (x + w).to(y_ptr.dtype.element_ty), mask)
+
+
+@rms_norm_traffic.impl(RowsBySize, refuse=too_long, work=rows_work)
+def rows(x, w, *, config):
+    """x is read once, w once by each program. `early` changes nothing: w waits for no sum here."""
+    M, N = x.shape
+    config, y = sized(config, M, N), x.new_empty(M, N)
+    once, kept = policies(config.hints)
+    _rows[(triton.cdiv(M, config.block_m),)](
+        x, w, y, M, N, x.stride(0), x.stride(1), w.stride(0),
+        BLOCK_M=config.block_m, BLOCK_N=padded(N), ONCE=once, KEPT=kept,
+        num_warps=config.num_warps,
+    )  # fmt: skip
+    return y
