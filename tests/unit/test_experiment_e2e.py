@@ -1,0 +1,143 @@
+"""e2e: the table of a model's step, measured and predicted."""
+
+import io
+import math
+
+import pytest
+from founds import asked, by_name, failed, told, took
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from workbench import trial
+from workbench.backend.null import Fate, Null
+from workbench.experiment import ExperimentError
+from workbench.experiments.e2e import (
+    EAGER,
+    EMPTY,
+    EXPERIMENT,
+    GRAPH,
+    TORCH,
+    USUAL,
+    WAIT,
+    arms,
+    judge,
+    pieces,
+)
+from workbench.reports.findings import GAINS, IMPACT, KPI
+
+US = 1e-6
+QUESTION = asked("model_step")
+ARMS = {arm.name: arm for arm in arms(QUESTION)}
+PRODUCTS = [p.name for p in pieces(USUAL) if p.product]
+TIMES = {EAGER: 600 * US, GRAPH: 200 * US, TORCH: 700 * US, WAIT: 20 * US, EMPTY: 0.8 * US,
+         **dict.fromkeys(PRODUCTS, 7 * US)}  # fmt: skip
+COUNTS = {EAGER: 33, GRAPH: 33, TORCH: 45}
+
+
+def found(half=0.01, without=(), **times):
+    every = {**TIMES, **times}
+    return {
+        n: failed(a) if n in without
+        else took(a, every[n], half=half, kernels=COUNTS.get(n, 1),
+                  peak_bytes=2_000_000 if n == TORCH else 1_000_000)
+        for n, a in ARMS.items()
+    }  # fmt: skip
+
+
+def judged(of, question=QUESTION):
+    (only,) = judge(question, of)
+    return only
+
+
+def test_the_step_calls_what_the_kernels_file_says():
+    every = pieces(USUAL)
+    assert sum(p.calls for p in every) == 8 * USUAL["L"] + 1
+    flops = sum(2 * p.calls * math.prod(p.sizes.values()) for p in every if p.product)
+    S, W, F, L = USUAL["S"], 64 * USUAL["H"], USUAL["F"], USUAL["L"]
+    assert flops == 2 * S * L * (4 * W * W + 3 * W * F)
+
+
+def test_the_table_of_guide_four():
+    of = judged(found(half=0.0))
+    assert of.word == "partly launch-bound" and "3.00 times" in of.sentence
+    eager, graph = by_name(of, EAGER), by_name(of, GRAPH)
+    assert graph[KPI.total].target == "decreasing" and graph[KPI.total].met is True
+    assert graph[KPI.kernels].met is True and "torch: 45" in graph[KPI.kernels].target
+    share = graph["products, share"]
+    assert share.value == pytest.approx(4 * 4 * 7 / 200)
+    assert share.target == "< 60 %" and share.met is True
+    wait = eager["waiting for the GPU, share at most"]
+    assert wait.value == pytest.approx(20 / 600) and wait.target == "< 5 %" and wait.met is True
+    assert eager["launch overhead, share"].value == pytest.approx(400 / 600)
+    assert graph["launch overhead, share at most"].value == pytest.approx(33 * 0.8 / 200)
+    assert graph["peak memory beside inputs"].met is True
+    assert graph["largest error, in tolerances"].met is True
+    assert by_name(of, IMPACT)["time in which the GPU waits"].value == pytest.approx(2 / 3)
+    assert by_name(of, GAINS)["capture the step in a graph"].value == pytest.approx(2 / 3)
+
+
+def test_products_of_which_one_has_no_time_have_no_share():
+    of = judged(found(without=PRODUCTS[:1]))
+    assert "products, share" not in by_name(of) and f"{PRODUCTS[0]}: it broke." in of.caveats
+
+
+@pytest.mark.parametrize("side", [EAGER, GRAPH])
+def test_a_step_without_a_time_leaves_no_word(side):
+    of = judged(found(without=(side,)))
+    assert of.word == "no verdict" and f"{side}: it broke." in of.caveats
+
+
+def test_without_a_gpu_the_kernels_of_a_layer_are_summed():
+    question = asked("model_step", predicts=True)
+    own = {a.name: a for a in arms(question)}
+    of = {
+        n: told(a, 5 * US) if a.kernel not in ("model_step", "empty") else failed(a)
+        for n, a in own.items()
+    }
+    only = judged(of, question)
+    assert only.word == "needs a GPU" and {e.kind for e in only.evidence} == {
+        "predicted", "computed",
+    }  # fmt: skip
+    rows = by_name(only, "step in a graph")
+    assert rows[KPI.total].value == pytest.approx(33 * 5 * US) and rows[KPI.kernels].value == 33
+    assert rows["products, share"].value == pytest.approx(16 / 33)
+    told_of = {c.partition(":")[0] for c in only.caveats}
+    assert not told_of & {EAGER, WAIT, GRAPH}
+    missing = judged(of | {"SwiGLU": failed(own["SwiGLU"])}, question)
+    assert KPI.total not in by_name(missing) and "SwiGLU" in missing.sentence
+
+
+def test_another_kernel_is_refused():
+    with pytest.raises(ExperimentError, match="leave --kernel out"):
+        arms(asked("matmul"))
+
+
+@given(st.dictionaries(st.sampled_from(sorted(ARMS)), st.floats(1e-7, 1e-2)),
+       st.sets(st.sampled_from(sorted(ARMS))), st.floats(0, 0.4))  # fmt: skip
+def test_whatever_was_timed_the_numbers_lie_in_their_intervals(other, without, half):
+    of = judged(found(half, without, **other))
+    assert all(e.low <= e.value <= e.high for e in of.evidence if e.low is not None)
+    for e in of.evidence:
+        if e.met is not None and e.target == "< 60 %":
+            assert e.met is (e.high < 0.6)
+
+
+@pytest.mark.parametrize("predicts", [False, True])
+def test_it_runs_from_the_question_to_the_page(tmp_path, predicts):
+    said = io.StringIO()
+    backend = Null(lambda c: Fate(time_s=1e-5, kernels=33), predicts=predicts)
+    question = trial.Question(
+        "e2e", out=tmp_path, database=f"sqlite:///{tmp_path}/h.db", winners=tmp_path / "w.json"
+    )
+    console = Console(file=said, width=999, highlight=False, markup=False)
+    trials = trial.Trials(question, console, lambda device, folder: backend)
+    assert trials.go() == 0 and EXPERIMENT.kernels == ("model_step",)
+    (finding,) = trials.findings
+    assert finding.kernel == "model_step" and finding.sentence in said.getvalue()
+    assert next(tmp_path.glob("*/report.html")).is_file()
+
+
+def test_a_dtype_that_the_step_is_not_for_is_one_sentence():
+    with pytest.raises(ExperimentError, match="model_step is not for fp16; name one of fp32, bf16"):
+        arms(asked("model_step", "fp16"))

@@ -1,0 +1,216 @@
+"""layer_breakdown: shares, gains and bottlenecks as functions of what was timed."""
+
+from dataclasses import replace
+
+import pytest
+from founds import asked, by_name, failed, told, took
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from workbench import catalog
+from workbench.experiment import ExperimentError
+from workbench.experiments.expected import Floor
+from workbench.experiments.layer_breakdown import (
+    ALIKE,
+    CASES,
+    LAYER,
+    TOTAL,
+    N,
+    Span,
+    Timed,
+    arms,
+    bottlenecks,
+    breakdown,
+    calls_of,
+    judge,
+    parts_of,
+)
+from workbench.spec import ITEMSIZE
+
+US = 1e-6
+AGREE = "the parts and the whole"
+NAMES = ("attention_linear", "wkv", "attention_output", "ffn")
+QUESTION = asked(LAYER)
+PREDICTED = asked(LAYER, predicts=True)
+ONE = asked(LAYER, sizes={"B": 2, "T": 64, "H": 2, "P": 2})
+
+
+def a_part(name, middle, half=0.0, floor_s=1 * US):
+    span = Span(middle, middle * (1 - half), middle * (1 + half))
+    return Timed(name, span, Floor(None, None, floor_s, None), 1 << 20, 1 << 20)
+
+
+def without(part):
+    return replace(part, span=None, why_not="it broke")
+
+
+def four(*times, floors=(1, 1, 1, 1), half=0.0):
+    return [a_part(n, t * US, half, f * US) for n, t, f in zip(NAMES, times, floors, strict=True)]
+
+
+seconds = st.floats(1e-6, 1e-2)
+parts = st.lists(st.tuples(seconds, st.floats(0.01, 1.2)), min_size=4, max_size=4).map(
+    lambda drawn: [a_part(n, t, 0.0, t * f) for n, (t, f) in zip(NAMES, drawn, strict=True)]
+)
+
+
+# The verdict
+
+
+def test_the_part_with_the_most_to_gain_has_the_word():
+    # wkv takes longest, but is near its floor
+    judged = breakdown(
+        "prefill", four(60, 100, 20, 50, floors=(20, 95, 10, 40)), a_part(TOTAL, 235 * US),
+        "measured",
+    )  # fmt: skip
+    assert judged.word == "attention_linear"
+    assert "attention_linear (40.00 µs, 67 % of its time), then attention_output" in judged.sentence
+    assert "the parts take 230.00 µs" in judged.sentence and "0.979 times" in judged.sentence
+    assert "wkv" not in judged.sentence  # of the fourth nothing is said
+    assert by_name(judged, "share of the parts")["attention_linear"].value == 60 / 230
+    assert by_name(judged, "time over its floor")["wkv"].value == pytest.approx(100 / 95)
+    assert by_name(judged, AGREE)["parts together over the layer"].met is True
+
+
+def test_two_that_may_be_first_are_both_named():
+    near = breakdown("x", four(60, 59, 20, 20, half=0.05), a_part(TOTAL, 160 * US), "measured")
+    assert near.word == "attention_linear or wkv"
+    clear = breakdown("x", four(60, 40, 20, 20, half=0.05), a_part(TOTAL, 140 * US), "measured")
+    assert clear.word == "attention_linear"
+
+
+@given(parts)
+def test_shares_make_one_and_bottlenecks_are_in_order(drawn):
+    judged = breakdown("x", drawn, a_part(TOTAL, 1.0), "measured")
+    shares = [e.value for e in judged.evidence if e.group == "share of the parts"]
+    assert sum(shares) == pytest.approx(1) and len(shares) == 4
+    gains = [p.gain.middle for p in bottlenecks(drawn)]
+    assert gains == sorted(gains, reverse=True) and min(gains) >= 0
+    most = max(p.span.middle - p.floor.least_s for p in drawn)
+    assert gains[0] == max(0.0, most)
+
+
+@given(parts, st.floats(1e-3, 1e3))
+def test_the_word_does_not_depend_on_the_unit_of_time(drawn, factor):
+    first, second = [*(p.gain.middle for p in bottlenecks(drawn)), 0.0, 0.0][:2]
+    assume(first - second > 1e-9 * first)
+    scaled = [a_part(p.name, p.span.middle * factor, 0.0, p.floor.least_s * factor) for p in drawn]
+    whole = a_part(TOTAL, 1.0)
+    words = {breakdown("x", some, whole, "measured").word for some in (drawn, scaled)}
+    assert len(words) == 1
+
+
+@given(parts, st.sampled_from(range(4)), st.floats(1.01, 100))
+def test_a_part_that_takes_longer_has_more_to_gain(drawn, which, factor):
+    slower = list(drawn)
+    part = drawn[which]
+    slower[which] = a_part(part.name, part.span.middle * factor * 1e3, 0.0, part.floor.least_s)
+    judged = breakdown("x", slower, a_part(TOTAL, 1.0), "measured")
+    assume(max(p.gain.middle for p in slower) == slower[which].gain.middle)
+    assert judged.word.split(" or ")[0] == part.name
+
+
+@pytest.mark.parametrize(("whole", "met"), [(200, True), (215, True), (170, False), (240, False)])
+def test_parts_that_do_not_make_the_whole_are_said_to(whole, met):
+    judged = breakdown("x", four(80, 60, 40, 20), a_part(TOTAL, whole * US), "measured")
+    row = by_name(judged, AGREE)["parts together over the layer"]
+    assert row.met is met is (abs(200 / whole - 1) <= ALIKE)
+    assert any("shares of the parts are not" in said for said in judged.caveats) is not met
+
+
+def test_a_part_without_a_time_leaves_no_bottleneck():
+    broken = four(80, 60, 40, 20)
+    broken[1] = without(broken[1])
+    judged = breakdown("x", broken, without(a_part(TOTAL, 1.0)), "measured")
+    assert judged.word == "incomplete" and "no time of wkv" in judged.sentence
+    assert "No time of wkv: it broke." in judged.caveats
+    assert "No time of total: it broke." in judged.caveats
+    groups = {e.group for e in judged.evidence if e.name.split(",")[0] == "wkv"}
+    assert groups == {"least bytes", "FLOPs", "floor"}
+
+
+def test_without_ceilings_there_is_no_floor():
+    unknown = [a_part(n, 10 * US, floor_s=None) for n in NAMES]
+    judged = breakdown("x", unknown, a_part(TOTAL, 40 * US), "measured")
+    assert judged.word == "no floor" and "workbench ceilings" in judged.sentence
+
+
+# The parts
+
+
+@pytest.mark.parametrize("sizes", CASES.values(), ids=CASES)
+def test_the_calls_of_a_part_do_its_products(sizes):
+    """The FLOPs of the kernels that stand for a part are those that the part declares, but for
+    sums and activations, for which no kernel stands."""
+    for part in parts_of(sizes):
+        whole = catalog.spec_of(part.whole.kernel).flops(**part.whole.sizes)
+        calls = sum(c.times * catalog.spec_of(c.kernel).flops(**c.sizes) for c in part.calls)
+        assert calls == pytest.approx(whole, rel=2e-3), part.name
+    layer = catalog.spec_of(LAYER).flops(**sizes)
+    together = sum(catalog.spec_of(p.whole.kernel).flops(**p.whole.sizes) for p in parts_of(sizes))
+    assert layer == together
+
+
+def test_weights_are_those_of_the_layer():
+    sizes = CASES["decode, 1 sequence"]
+    C, narrow = N * sizes["H"], 18 * sizes["P"]
+    weights = ITEMSIZE["bf16"] * C * (4 * C + 8 * C + 2 * narrow)
+    state = 2 * 4 * sizes["H"] * N * N
+    least = catalog.spec_of(LAYER).bytes(sizes, "bf16")
+    assert weights + state < least < 1.01 * (weights + state)
+
+
+@pytest.mark.parametrize("question", [QUESTION, PREDICTED], ids=["measured", "predicted"])
+def test_every_arm_is_an_impl_that_takes_its_sizes(question):
+    limits = question.device.limits
+    for arm in arms(question):
+        spec = catalog.spec_of(arm.kernel)
+        impl = catalog.impl_of(spec, arm.impl)
+        assert spec.refuse(arm.sizes) is None and set(arm.sizes) == set(spec.axes)
+        config = impl.config(**arm.config) if arm.config else impl.default(limits, arm.dtype)
+        assert impl.refuse(config, limits, itemsize=2, **arm.sizes) is None, arm.name
+
+
+def test_what_is_timed_is_told_in_the_words_of_its_part():
+    found = {arm.name: took(arm, 100 * US, half=0.01, kernels=3) for arm in arms(QUESTION)}
+    judged = judge(QUESTION, found)
+    assert [j.sentence.split(":")[0] for j in judged] == list(CASES)
+    for each in judged:
+        time = by_name(each, "time")
+        assert list(time) == [*NAMES, TOTAL, "the parts together"]
+        assert time["ffn"].value == 100 * US and time["ffn"].low == 99 * US
+        assert time["the parts together"].value == pytest.approx(400 * US)
+        assert by_name(each, "launches")["ffn"].value == 3
+        assert by_name(each, AGREE)["parts together over the layer"].met is False
+
+
+def test_one_size_that_is_named_is_the_only_case():
+    found = {arm.name: took(arm, 100 * US) for arm in arms(ONE)}
+    (judged,) = judge(ONE, found)
+    assert judged.sentence.startswith("B=2 T=64 H=2 P=2: ") and len(found) == 5
+
+
+def test_predicted_parts_are_the_sums_of_their_calls():
+    sizes = CASES["prefill"]
+    found = {arm.name: told(arm, 10 * US) for arm in arms(PREDICTED)}
+    judged = judge(PREDICTED, found)[0]
+    for part in parts_of(sizes):
+        row = by_name(judged, "time")[part.name]
+        assert row.value == pytest.approx(10 * US * sum(c.times for c in part.calls))
+        assert row.kind == "predicted" and row.low is None
+    assert "~" in judged.sentence and TOTAL not in by_name(judged, "time")
+    assert LAYER not in {call.kernel for call in calls_of(sizes, True)}
+
+
+def test_a_failed_arm_is_named_with_its_reason():
+    found = {
+        a.name: failed(a) if "ffn" in a.name and "prefill" in a.name else took(a, 100 * US)
+        for a in arms(QUESTION)
+    }
+    words = [j.word for j in judge(QUESTION, found)]
+    assert words[0] == "incomplete" and "incomplete" not in words[1:]
+
+
+def test_other_kernels_have_no_parts():
+    with pytest.raises(ExperimentError, match="leave --kernel out"):
+        arms(asked("matmul"))

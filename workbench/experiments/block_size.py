@@ -1,0 +1,39 @@
+"""How many threads should one block have? A sweep, as an experiment with a verdict.
+
+Each number of warps that the kernel declares, 1 to 16 for most and so 32 to 512 threads on NVIDIA,
+is tried with the few tiles and stages that the model expects most of, and judged by the fastest of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workbench.experiment import Arm, Asked, Experiment, Found, Judgement
+from workbench.experiments.tile_size import Config, Varied, arms_of, judged
+from workbench.spec import Impl, threads
+
+
+def block(impl: Impl, config: Config, asked: Asked) -> int:
+    """Threads of a block: its warps times the threads of a warp on that device."""
+    field = next(f for f, knob in impl.knobs().items() if knob == threads.__name__)
+    return config[field] * asked.device.limits.warp_size
+
+
+BLOCK = Varied("size of the block", " threads", threads, block)
+
+
+def arms(asked: Asked) -> list[Arm]:
+    """See `arms_of`."""
+    return arms_of(asked, BLOCK)
+
+
+def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+    """See `judged`."""
+    return judged(asked, found, BLOCK)
+
+
+EXPERIMENT = Experiment(
+    "how many threads a block: every number of warps with the tiles and stages that suit it", arms,
+    judge, kernels=("matmul",),
+)  # fmt: skip

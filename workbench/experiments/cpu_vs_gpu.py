@@ -1,0 +1,180 @@
+"""Is a token sooner sampled on the GPU, where the logits lie, or on the CPU?
+
+Both sides begin with logits on the GPU and end with the token there, and both are timed by the
+host's clock: the GPU's launches count, and so does the copy of the logits to the CPU and of the
+token back. The GPU's side is `sample_topk_topp`, and the experiment looks whether both of its
+kernels really ran; the CPU's side is a sampler of torch that sorts no more than it must.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.launch_overhead import Span, launches, refused, row, span_of, suited
+from workbench.record import Chart, Evidence, Kind, Measured, Record, Series
+from workbench.reports.findings import GAINS
+from workbench.spec import ITEMSIZE
+from workbench.stats import quantile, summary
+
+SAMPLER = "sample_logits"
+ROWS, VOCABULARIES = (1, 8), (32_000, 128_256)
+KERNELS = 2  # partials, then merge_and_sample
+PARTIALS = "_group_maxima"  # the launch of more programs, by its name in the kernel's file
+
+
+def arms(asked: Asked) -> list[Arm]:
+    """Three for each number of rows and size of vocabulary. Raises ExperimentError."""
+    if asked.kernel not in ("", SAMPLER):
+        raise ExperimentError(
+            f"cpu_vs_gpu is about {SAMPLER}, not {asked.kernel}; leave --kernel out."
+        )
+    suited(SAMPLER, asked.dtype)
+    made = []
+    for sizes in problems(asked):
+        cpu, gpu, alone = named(sizes)
+        made += [
+            Arm(cpu, SAMPLER, "cpu", sizes, asked.dtype, clock="host"),
+            Arm(gpu, SAMPLER, "partials_and_merge", sizes, asked.dtype, clock="host"),
+            Arm(alone, SAMPLER, "partials_and_merge", sizes, asked.dtype),
+        ]
+    return made
+
+
+def problems(asked: Asked) -> list[dict[str, int]]:
+    """The sizes that are looked at: the user's, or all."""
+    if asked.sizes is not None:
+        return [dict(asked.sizes)]
+    return [{"B": rows, "V": words} for words in VOCABULARIES for rows in ROWS]
+
+
+def named(sizes: Mapping[str, int]) -> tuple[str, str, str]:
+    """The arms of a problem: the CPU's, the GPU's, and the GPU's without launches."""
+    at = f"{sizes['B']} x {sizes['V']}"
+    return f"CPU, {at}", f"GPU, {at}", f"GPU alone, {at}"
+
+
+def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+    """A word for each problem."""
+    return [judged(asked, sizes, *(found[n] for n in named(sizes))) for sizes in problems(asked)]
+
+
+def judged(
+    asked: Asked, sizes: Mapping[str, int], cpu: Found, gpu: Found, alone: Found
+) -> Judgement:
+    """One problem. Without both times, or where another launch than the two took part, there is no
+    word for which side is faster."""
+    at = f"{sizes['B']} row{'s' * (sizes['B'] != 1)} of {sizes['V']} logits"
+    of = {cpu.arm.name: cpu, gpu.arm.name: gpu, alone.arm.name: alone}
+    evidence = [*spread(cpu), *spread(gpu), *device_time(alone), *ran(asked, gpu, alone)]
+    copied = float(sizes["B"] * sizes["V"] * ITEMSIZE[asked.dtype])
+    evidence.append(Evidence("logits copied to the CPU", copied, "B", "computed"))
+    caveats = [
+        "The CPU's time is that of torch, with as many threads as it takes, and of copies "
+        "to memory that is not pinned.",
+        *refused(of),
+    ]
+    slow, fast = span_of(cpu), span_of(gpu)
+    if asked.predicts:
+        told = "what the CPU takes, for launches or for samples, is not predicted."
+        return Judgement("needs a GPU", f"{at}: {told}", evidence, caveats=caveats)
+    if slow is None or fast is None:
+        told = "a side gave no time, so there is no comparison."
+        return Judgement("no verdict", f"{at}: {told}", evidence, caveats=caveats)
+    if wrong := other_kernels(gpu):
+        return Judgement("other kernels", f"{at}: {wrong}", evidence, caveats=caveats)
+    ratio = slow / fast
+    evidence.append(row("speed-up of the GPU", ratio, "1", "computed", ""))
+    evidence += gained(slow, fast)
+    return Judgement(
+        word_of(ratio), f"{at}: {said(ratio, slow, fast)}", evidence, spread_chart(at, cpu, gpu),
+        caveats,
+    )  # fmt: skip
+
+
+def word_of(ratio: Span) -> str:
+    """By the interval of the CPU's time over the GPU's."""
+    if ratio.low > 1:
+        return "GPU faster"
+    return "CPU faster" if ratio.high < 1 else "undecided"
+
+
+def said(ratio: Span, cpu: Span, gpu: Span) -> str:
+    """The numbers behind the word."""
+    times = f"{gpu.value * 1e6:.1f} us on the GPU, launches counted, and {cpu.value * 1e6:.1f} us "
+    times += "on the CPU, copies counted"
+    return f"{times}: {ratio.value:.3g} times ({ratio.low:.3g} to {ratio.high:.3g})."
+
+
+def spread(found: Found) -> list[Evidence]:
+    """Mean, p50, p95 and standard deviation of all samples; nothing where there are none."""
+    outcome = found.outcome
+    if not isinstance(outcome, Record) or not isinstance(outcome.timing, Measured):
+        return []
+    timing, name = outcome.timing, found.arm.name
+    if not timing.samples_s:
+        return []
+    of = summary(timing.samples_s)
+    return [
+        Evidence("mean", of.mean, "s", "measured", group=name),
+        Evidence("p50", timing.median_s, "s", "measured", timing.low_s, timing.high_s, name),
+        Evidence("p95", of.p95, "s", "measured", group=name),
+        Evidence("standard deviation", of.stddev, "s", "measured", group=name),
+    ]
+
+
+PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
+
+
+def spread_chart(at: str, *sides: Found) -> list[Chart]:
+    """Percentiles of both sides' samples, microseconds."""
+    lines = []
+    for found in sides:
+        outcome = found.outcome
+        if isinstance(outcome, Record) and isinstance(outcome.timing, Measured):
+            samples = outcome.timing.samples_s
+            times = tuple(quantile(samples, p / 100) * 1e6 for p in PERCENTILES)
+            lines.append(Series(found.arm.name, tuple(map(float, PERCENTILES)), times))
+    title = f"Samples of {at}, by percentile"
+    return [Chart(title, "percentile of samples", "time, us", tuple(lines), y_log=True)]
+
+
+def device_time(found: Found) -> list[Evidence]:
+    """Both kernels in a graph, without the CPU: measured, or predicted."""
+    one = found.evidence("time without launches by the CPU", group=found.arm.name)
+    return [one] if one else []
+
+
+def ran(asked: Asked, *arms_of_gpu: Found) -> list[Evidence]:
+    """How many kernels a call launched."""
+    counts = [count for f in arms_of_gpu if (count := launches(f)) is not None]
+    if not counts:
+        return []
+    kind: Kind = "computed" if asked.predicts else "measured"
+    target = f"{KERNELS}: partials, then merge_and_sample"
+    return [Evidence("kernels of a call on the GPU", float(counts[0]), "kernels", kind,
+                     target=target, met=counts[0] == KERNELS)]  # fmt: skip
+
+
+def other_kernels(gpu: Found) -> str:
+    """A sentence where the two kernels are not what ran; empty where they are. That the second one
+    ran is shown by the token, too: it was checked, and nothing else writes it."""
+    count = launches(gpu)
+    if count is not None and count != KERNELS:
+        return f"a call launched {count} kernels and not {KERNELS}, so something else was timed."
+    made = gpu.compiled
+    if made is not None and made.launches == KERNELS and made.kernel != PARTIALS:
+        return f"the largest launch is {made.kernel} and not {PARTIALS}."
+    return ""
+
+
+def gained(cpu: Span, gpu: Span) -> list[Evidence]:
+    """What the GPU saves of the CPU's time, where it does."""
+    gain = Span(1.0, 1.0, 1.0) - gpu / cpu
+    return [row("sample on the GPU", gain, "1", "computed", GAINS)] if gain.low > 0 else []
+
+
+EXPERIMENT = Experiment(
+    summary="top-k/top-p sampling on the CPU and on the GPU, the copy of the logits counted",
+    arms=arms, judge=judge, kernels=(SAMPLER,),
+)  # fmt: skip

@@ -1,0 +1,284 @@
+"""A step of a small model: how much of its latency is products, launches and waiting?
+
+The step is four transformer layers of width 1024 over 512 tokens, made of the workbench's kernels
+and torch's products. It is timed as the CPU launches it, by the host's clock until the GPU is
+silent, and in a graph; torch's own version of the step stands beside it. Beside these are timed:
+
+    products       each of a layer's four, alone and cold: their sum times the layers, over the
+                   step in a graph, is their share (in the step their inputs may lie in the cache)
+    wait           launching one empty kernel and waiting for it: what waiting once for the GPU
+                   costs at most, launch and all; an eager step waits once
+    empty launch   one empty kernel in a graph: what a step of the GPU from one kernel to the next
+                   costs at most
+
+Without a GPU the kernels of a layer are predicted one by one, and their sum stands for the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.launch_overhead import (
+    EMPTY,
+    REMEDY,
+    Span,
+    Timeline,
+    count,
+    launches,
+    refused,
+    row,
+    span_of,
+    suited,
+    waits,
+    word_of,
+)
+from workbench.record import Evidence, Kind, Record
+from workbench.reports.findings import GAINS, IMPACT, KPI
+from workbench.spec import Sizes
+
+STEP = "model_step"
+USUAL = {"S": 512, "H": 16, "L": 4, "F": 2816}
+WAIT = "wait"
+GEMM, SYNC = 0.6, 0.05  # targets
+HEAD = 64
+EAGER, GRAPH, TORCH = "eager", "in a graph", "torch, eager"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A kernel of the step and how often the step calls it."""
+
+    name: str
+    kernel: str
+    impl: str
+    sizes: Sizes
+    calls: int
+    product: bool = False
+
+
+def pieces(sizes: Sizes) -> list[Piece]:
+    """All that the step calls, at these sizes."""
+    S, H, L, F = (sizes[axis] for axis in "SHLF")
+    W = HEAD * H
+    product = ("matmul", "tiles")
+    heads = {"B": 1, "S": S, "Hkv": H, "G": 1, "D": HEAD}
+    return [
+        Piece("product to queries, keys, values", *product, {"M": S, "N": 3 * W, "K": W}, L, True),
+        Piece("product behind attention", *product, {"M": S, "N": W, "K": W}, L, True),
+        Piece("product to both halves of SwiGLU", *product, {"M": S, "N": 2 * F, "K": W}, L, True),
+        Piece("product behind SwiGLU", *product, {"M": S, "N": W, "K": F}, L, True),
+        Piece("RMS norm", "rms_norm", "rows", {"M": S, "N": W}, 1),
+        Piece("addition and RMS norm", "fused_add_rms_norm", "rows", {"M": S, "N": W}, 2 * L),
+        Piece("causal attention", "causal_attention", "tiles", heads, L),
+        Piece("SwiGLU", "swiglu", "blocks", {"M": S, "N": F}, L),
+    ]
+
+
+def arms(asked: Asked) -> list[Arm]:
+    """The step, its products, and what a launch costs. Raises ExperimentError."""
+    if asked.kernel not in ("", STEP):
+        raise ExperimentError(f"e2e is about {STEP}, not {asked.kernel}; leave --kernel out.")
+    suited(STEP, asked.dtype)
+    sizes = asked.sizes or USUAL
+    made = [
+        Arm(EAGER, STEP, "step", sizes, asked.dtype, clock="host"),
+        Arm(GRAPH, STEP, "step", sizes, asked.dtype),
+        Arm(TORCH, STEP, "torch", sizes, asked.dtype, clock="host"),
+        Arm(WAIT, "empty", "once", {}, "fp32", clock="host"),
+        Arm(EMPTY, "empty", "once", {}, "fp32"),
+    ]
+    for piece in pieces(sizes):
+        if piece.product or asked.predicts:
+            impl = "torch" if piece.product and not asked.predicts else piece.impl
+            made.append(Arm(piece.name, piece.kernel, impl, piece.sizes, asked.dtype))
+    return made
+
+
+def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+    """One word for the step."""
+    sizes = asked.sizes or USUAL
+    return [predicted(sizes, found) if asked.predicts else measured(sizes, found)]
+
+
+# Measured
+
+
+def measured(sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
+    """The table, and the word for the step as it is launched by the CPU."""
+    told = described(sizes)
+    eager, graph = span_of(found[EAGER]), span_of(found[GRAPH])
+    kernels = launches(found[GRAPH]) or launches(found[EAGER])
+    caveats = [*notes(), *refused(found)]
+    waiting = waits(found[GRAPH])
+    if eager is None or graph is None or kernels is None or waiting:
+        why = waiting or "The step has no time on one of its two sides."
+        evidence = [e for name in (EAGER, TORCH) for e in told_of(found[name])]
+        return Judgement("no verdict", f"{told} {why}", evidence, caveats=caveats)
+    line = Timeline(eager, graph, span_of(found[EMPTY]), kernels)
+    word = word_of(line)
+    evidence = [
+        *eager_rows(line, found), *graph_rows(line, sizes, found), *told_of(found[TORCH]),
+        row("time in which the GPU waits", Span(1.0, 1.0, 1.0) - line.utilisation, "1",
+            "computed", IMPACT),
+        *gains(eager, graph),
+    ]  # fmt: skip
+    faster = eager / graph
+    sentence = (
+        f"{told} It takes {eager.value * 1e6:.0f} us as the CPU launches it and "
+        f"{graph.value * 1e6:.0f} us in a graph, {faster.value:.2f} times "
+        f"({faster.low:.2f} to {faster.high:.2f}). {REMEDY[word]}"
+    )
+    return Judgement(word, sentence, evidence, caveats=caveats)
+
+
+def eager_rows(line: Timeline, found: Mapping[str, Found]) -> list[Evidence]:
+    """The step as the CPU launches it."""
+    launching = (line.total - line.gpu).within(0.0, line.total.high) / line.total
+    wait = span_of(found[WAIT])
+    rows = [
+        row(KPI.total, line.total, "s", "measured", EAGER),
+        row(KPI.utilisation, line.utilisation, "1", "computed", EAGER, "> 80 %",
+            line.utilisation.above(0.8)),
+        count(line.kernels, EAGER),
+        row(KPI.kernel, line.kernel, "s", "computed", EAGER),
+        row(KPI.gap, line.gap, "s", "computed", EAGER, "< 1 us", line.gap.below(1e-6)),
+        row("launch overhead, share", launching.within(0.0, 1.0), "1", "computed", EAGER),
+    ]  # fmt: skip
+    if wait is not None:
+        share = (wait / line.total).within(0.0, 1.0)
+        sync = Span(share.value, 0.0, share.high)  # the launch is in it
+        rows.append(row("waiting for the GPU, share at most", sync, "1", "computed", EAGER,
+                        "< 5 %", sync.below(SYNC)))  # fmt: skip
+    return rows + memory_and_accuracy(found[EAGER], EAGER)
+
+
+def graph_rows(line: Timeline, sizes: Sizes, found: Mapping[str, Found]) -> list[Evidence]:
+    """The same kernels in a graph, set against the eager step."""
+    shorter = (line.total - line.gpu).above(0.0)
+    rows = [row(KPI.total, line.gpu, "s", "measured", GRAPH, "decreasing", shorter)]
+    others = launches(found[TORCH])
+    own = count(line.kernels, GRAPH)
+    if others is not None:
+        fewer = line.kernels < others
+        own = replace(own, target=f"decreasing (torch: {others})", met=fewer)
+    rows.append(own)
+    if line.step is not None:
+        steps = (line.step.times(line.kernels) / line.gpu).within(0.0, 1.0)
+        rows.append(row("launch overhead, share at most", Span(steps.value, 0.0, steps.high), "1",
+                        "computed", GRAPH, "near zero"))  # fmt: skip
+    products = product_time(sizes, found)
+    if products is not None:
+        share = products / line.gpu
+        rows.append(row("products, share", share, "1", "computed", GRAPH, "< 60 %",
+                        share.below(GEMM)))  # fmt: skip
+    return rows + memory_and_accuracy(found[GRAPH], GRAPH, found[TORCH].peak_bytes)
+
+
+def product_time(sizes: Sizes, found: Mapping[str, Found]) -> Span | None:
+    """Seconds of all products of a step, each timed alone; None where one was not."""
+    total = Span(0.0, 0.0, 0.0)
+    for piece in (p for p in pieces(sizes) if p.product):
+        time = span_of(found.get(piece.name))
+        if time is None:
+            return None
+        total = total + time.times(piece.calls)
+    return total
+
+
+def memory_and_accuracy(found: Found, group: str, others: int | None = None) -> list[Evidence]:
+    """What a call takes of the memory beyond its inputs, and how far its answer is off."""
+    rows = []
+    if found.peak_bytes is not None:
+        met = None if others is None else found.peak_bytes <= others
+        target = "" if others is None else "stable: no more than torch's"
+        rows.append(Evidence("peak memory beside inputs", float(found.peak_bytes), "B", "measured",
+                             group=group, target=target, met=met))  # fmt: skip
+    if isinstance(found.outcome, Record):
+        error = found.outcome.error
+        rows.append(Evidence("largest error, in tolerances", error, "1", "measured", group=group,
+                             target="at most 1", met=error <= 1))  # fmt: skip
+    return rows
+
+
+def told_of(found: Found) -> list[Evidence]:
+    """A side of which no more is known than its time, its kernels, memory and accuracy."""
+    time, kernels, group = span_of(found), launches(found), found.arm.name
+    rows = [row(KPI.total, time, "s", "measured", group)] if time else []
+    rows += [count(kernels, group)] if time and kernels else []
+    return rows + memory_and_accuracy(found, group)
+
+
+def gains(eager: Span, graph: Span) -> list[Evidence]:
+    """What the graph saves of the eager step's time."""
+    gain = Span(1.0, 1.0, 1.0) - graph / eager
+    what = "capture the step in a graph"
+    return [row(what, gain, "1", "computed", GAINS)] if gain.low > 0 else []
+
+
+def described(sizes: Sizes) -> str:
+    return (
+        f"{sizes['L']} layers of width {HEAD * sizes['H']} over {sizes['S']} tokens, "
+        f"{sizes['F']} wide between the products."
+    )
+
+
+def notes() -> list[str]:
+    """What the numbers are not."""
+    return [
+        "Peak memory is that of an eager call. Accuracy is the largest error against the float64 "
+        "reference over what the kernel's tolerance allows there.",
+        "Products are timed alone on cold inputs, which in the step may lie in the cache: their "
+        "share is rather too large.",
+        "No trace was taken: GPU time is that of the same calls in a graph.",
+    ]
+
+
+# Predicted
+
+
+def predicted(sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
+    """The model's time of each kernel and of all; nothing of the CPU."""
+    kind: Kind = "predicted"
+    rows, total, products, calls = [], 0.0, 0.0, 0
+    missing = []
+    for piece in pieces(sizes):
+        time = span_of(found.get(piece.name))
+        if time is None:
+            missing.append(piece.name)
+            continue
+        whole = piece.calls * time.value
+        rows.append(Evidence(f"{piece.calls} x {piece.name}", whole, "s", kind, group="step"))
+        total, products = total + whole, products + whole * piece.product
+        calls += piece.calls
+    told, hosts = described(sizes), [EAGER, TORCH, WAIT]
+    caveats = refused({n: f for n, f in found.items() if n not in (GRAPH, *hosts)})
+    caveats.append("What the CPU takes, and what waits for it, is not predicted.")
+    if missing:
+        sentence = f"{told} There is no sum, for the model says nothing of {missing[0]}."
+        return Judgement("needs a GPU", sentence, rows, caveats=caveats)
+    rows += whole_step(total, products, calls)
+    sentence = (
+        f"{told} The model gives its {calls} kernels ~{total * 1e6:.0f} us in a graph, "
+        f"~{100 * products / total:.0f} % of it products; what the CPU adds, a GPU must show."
+    )
+    return Judgement("needs a GPU", sentence, rows, caveats=caveats)
+
+
+def whole_step(total: float, products: float, calls: int) -> Sequence[Evidence]:
+    """The sum of the predictions."""
+    group = "step in a graph"
+    share = products / total
+    return [
+        Evidence(KPI.total, total, "s", "predicted", group=group),
+        count(calls, group, "computed"),
+        Evidence("products, share", share, "1", "predicted", group=group, target="< 60 %",
+                 met=share < GEMM),
+    ]  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    summary="a step of a small model: products, launches, waiting, memory and accuracy",
+    arms=arms, judge=judge, kernels=(STEP,),
+)  # fmt: skip

@@ -1,0 +1,207 @@
+"""What should a call take? Bytes, FLOPs, and the least time that a device allows; nothing runs.
+
+The time at peak bandwidth is least bytes / bandwidth, the time at peak compute FLOPs / peak of the
+dtype, and the larger of the two is the floor: the roofline model (Williams, Waterman and Patterson,
+CACM 52(4), 2009). A time, measured or given, is so many times slower than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workbench import catalog
+from workbench.experiment import Arm, Asked, Experiment, Found, Judgement
+from workbench.hardware import Device
+from workbench.history import Row
+from workbench.record import Evidence, Kind
+from workbench.reports.experiment import quantity
+from workbench.roof import Ceiling, Roofs, ceiling_of
+from workbench.spec import Sizes, Spec, sizes_text
+
+
+def roofs(device: Device, known: Mapping[str, Mapping[str, Any]]) -> Roofs:
+    """The ceilings of `known` (as `hardware.ceilings` writes them), and the device's own stated
+    ones beside them."""
+    stated = {"dram": device.dram, "cache": device.cache_bandwidth}
+    stated |= {f"compute_{dtype}": peak for dtype, peak in device.peaks.items()}
+    said = {
+        name: {"value": q.value, "unit": q.unit, "source": q.source, "kind": q.kind,
+               "dtype": name.removeprefix("compute_")}
+        for name, q in stated.items() if q is not None
+    }  # fmt: skip
+    found = [ceiling_of(device.name, name, plain) for name, plain in {**known, **said}.items()]
+    return Roofs(device.name, tuple(c for c in found if c is not None), device.cache.value or None)
+
+
+def split(every: Roofs) -> tuple[Roofs, Roofs]:
+    """Those that were measured on the device, and those that somebody stated."""
+    measured = tuple(c for c in every.ceilings if c.measured)
+    stated = tuple(c for c in every.ceilings if not c.measured)
+    return replace(every, ceilings=measured), replace(every, ceilings=stated)
+
+
+def kind_of(ceiling: Ceiling) -> Kind:
+    """Where a ceiling's number comes from, in the words of `Evidence`."""
+    if ceiling.measured:
+        return "measured"
+    return "computed" if ceiling.origin == "computed" else "datasheet"
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least time of a call under one set of ceilings, in seconds. A ceiling that nobody knows
+    leaves its time None; `least_s` is then that of the other alone."""
+
+    memory: Ceiling | None
+    compute: Ceiling | None
+    memory_s: float | None
+    compute_s: float | None
+
+    @property
+    def least_s(self) -> float | None:
+        """The larger of the two times; None where neither is known."""
+        return max((s for s in (self.memory_s, self.compute_s) if s is not None), default=None)
+
+    @property
+    def bound(self) -> str:
+        """What sets it: "memory" or "compute"."""
+        return "compute" if (self.compute_s or 0.0) > (self.memory_s or 0.0) else "memory"
+
+
+def floor(spec: Spec, sizes: Sizes, dtype: str, at: Roofs) -> Floor:
+    """The least time of a call: each input read and each output written once, all FLOPs at the
+    peak of the dtype."""
+    memory, compute = at.best("dram"), at.best("compute", dtype)
+    moved, flops = spec.bytes(sizes, dtype), spec.flops(**sizes)
+    return Floor(
+        memory, compute, moved / memory.value if memory else None,
+        flops / compute.value if compute else None,
+    )  # fmt: skip
+
+
+def expected(
+    spec: Spec, sizes: Sizes, dtype: str, device: Device, given_s: float | None = None,
+    known: Mapping[str, Mapping[str, Any]] | None = None, given: str = "the time given",
+) -> Judgement:  # fmt: skip
+    """What a call of these sizes should take on that device, without running it.
+
+    `known` are ceilings as `hardware.ceilings` writes them; measured ones give a second floor.
+    `given_s` is a time in seconds to set against the floor, and `given` names it.
+    """
+    measured, stated = split(roofs(device, known or {}))
+    peak, reached = floor(spec, sizes, dtype, stated), floor(spec, sizes, dtype, measured)
+    moved, flops = spec.bytes(sizes, dtype), spec.flops(**sizes)
+    rows = [
+        Evidence("least bytes", moved, "B", "computed", group="the call"),
+        Evidence("FLOPs", flops, "FLOP", "computed", group="the call"),
+        Evidence("intensity", flops / moved, "FLOP/B", "computed", group="the call"),
+        *_rows(peak, f"on {device.title}, as stated", given_s, given),
+        *_rows(reached, f"on {device.title}, as measured", given_s, given),
+    ]
+    best = peak if peak.least_s is not None else reached
+    caveats = _caveats(best, moved, dtype, device, measured)
+    what = f"{spec.name} {sizes_text(sizes, ' ')} in {dtype}"
+    if best.least_s is None:
+        said = (
+            f"Neither the bandwidth nor the {dtype} peak of {device.title} is known; `workbench "
+            "ceilings` measures them."
+        )
+        return Judgement("unknown", f"{what}: {said}", rows, caveats=caveats)
+    word = f"at least {quantity(best.least_s, 's')}"
+    sentence = f"{what} on {device.title}: {_sentence(best, moved, flops)}"
+    if given_s is not None:
+        times = given_s / best.least_s
+        word = f"{_times(times)} the floor"
+        sentence += f" {given[0].upper()}{given[1:]}, {quantity(given_s, 's')}, is {_times(times)}"
+        sentence += " that." if times >= 1 else " that: a cache served part of it, or it is wrong."
+    return Judgement(word, sentence, rows, caveats=caveats)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.3g}x"
+
+
+def _rows(at: Floor, group: str, given_s: float | None, given: str) -> list[Evidence]:
+    rows = []
+    for name, ceiling, time_s in (
+        ("bandwidth", at.memory, at.memory_s), ("compute", at.compute, at.compute_s)
+    ):  # fmt: skip
+        if ceiling is None or time_s is None:
+            continue
+        rows.append(Evidence(
+            ceiling.what, ceiling.value, ceiling.unit, kind_of(ceiling), ceiling.low, ceiling.high,
+            group,
+        ))  # fmt: skip
+        rows.append(Evidence(f"time at that {name}", time_s, "s", "computed", group=group))
+    if at.least_s is not None:
+        rows.append(Evidence("the larger: the floor", at.least_s, "s", "computed", group=group))
+        if given_s is not None:
+            over = given_s / at.least_s
+            rows.append(Evidence(f"{given}, over the floor", over, "1", "computed", group=group))
+    return rows
+
+
+def _sentence(at: Floor, moved: float, flops: float) -> str:
+    parts = []
+    if at.memory and at.memory_s is not None:
+        rate = quantity(at.memory.value, "B/s")
+        parts.append(f"{quantity(moved, 'B')} at {rate} take {quantity(at.memory_s, 's')}")
+    if at.compute and at.compute_s is not None:
+        rate = quantity(at.compute.value, at.compute.unit)
+        parts.append(f"{quantity(flops, 'FLOP')} at {rate} take {quantity(at.compute_s, 's')}")
+    assert at.least_s is not None
+    return f"{', '.join(parts)}; the floor is {quantity(at.least_s, 's')}, set by {at.bound}."
+
+
+def _caveats(
+    at: Floor, moved: float, dtype: str, device: Device, measured: Roofs
+) -> tuple[str, ...]:
+    said = ["Bytes are the least: each input read once and each output written once, in DRAM."]
+    if at.memory is None:
+        said.append(f"The bandwidth of {device.title} is unknown; its time is left out.")
+    if at.compute is None:
+        said.append(f"No {dtype} peak of {device.title} is known; its time is left out.")
+    if 0 < moved <= device.cache.value:
+        held = quantity(device.cache.value, "B")
+        said.append(f"They fit the last-level cache of {held}: a hot call may take less.")
+    launch = measured.best("launch")
+    if launch is not None and at.least_s is not None and launch.value > at.least_s:
+        said.append(
+            f"A launch alone takes {quantity(launch.value, 's')} here, more than the floor."
+        )
+    return tuple(said)
+
+
+def fastest(rows: Iterable[Row], sizes: Sizes) -> Row | None:
+    """Of stored outcomes of one kernel, dtype and device the fastest cold, measured call of these
+    sizes; None where there is none."""
+    same = [
+        row for row in rows
+        if row.time_s and row.predicted is False and row.phase != "hot"
+        and dict(row.sizes) == dict(sizes)
+    ]  # fmt: skip
+    return min(same, key=lambda row: row.time_s or 0.0, default=None)
+
+
+def arms(asked: Asked) -> Sequence[Arm]:
+    """Nothing is run."""
+    return []
+
+
+def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+    """For the kernel that is asked about, at its first sizes to time unless others are named."""
+    spec = catalog.spec_of(asked.kernel)
+    sizes = asked.sizes or spec.bench[0]
+    given_s, named = asked.given_s, "the time given"
+    if given_s is None and (stored := fastest(asked.earlier, sizes)) is not None:
+        given_s, named = stored.time_s, f"the fastest stored time, of {stored.impl}"
+    about = spec, sizes, asked.dtype, asked.device
+    return [replace(expected(*about, given_s, asked.ceilings, named), sizes=sizes)]
+
+
+EXPERIMENT = Experiment(
+    "bytes, FLOPs and the least time of a call, without running it", arms, judge,
+    kernels=("q4_k_matmul",), dtype="fp16", runs=False,
+)  # fmt: skip

@@ -1,0 +1,291 @@
+"""From how many FLOPs a byte on is this device busy? The roofline, measured.
+
+One kernel moves the same bytes every time and does more multiply-adds on them from arm to arm,
+from 1/8 to 128 FLOP a byte in fp32. While memory is the limit the time stays and the rate rises
+with the intensity; when the FP32 units are, the rate stays. Where the two parts would meet is the
+knee, to be set against the ridge of the ceilings: peak over bandwidth (Williams, Waterman and
+Patterson, CACM 52(4), 2009). The sweep is that of mixbench (Konstantinidis and Cotronis, JPDC 107,
+2017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from workbench import stats
+from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.expected import kind_of, roofs, split
+from workbench.experiments.quantization_overhead import ranged, reasons, sort_of
+from workbench.record import Chart, Evidence, Kind, Record, Series
+from workbench.reports.experiment import quantity
+from workbench.roof import Ceiling, Roofs
+from workbench.spec import ITEMSIZE
+
+KERNEL, TENSORS = "streamed_fma", 4  # three streams read, one written
+# 0.5 GB in fp32: beyond every cache in `hardware.py`, and 15 blocks for each place of an H200
+ELEMENTS = 1 << 25
+INTENSITIES = tuple(2.0**e for e in range(-3, 8))  # FLOP a byte
+# A point belongs to the slope or to the plateau when it lies at least this factor from the knee:
+# nearer to it both limits slow it down.
+APART = 2.0
+TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Point:
+    """One arm: FLOP/B, bytes/s and FLOP/s; the rates with the ends of their intervals."""
+
+    intensity: float
+    rate: tuple[float, float, float]  # low, middle, high
+    bandwidth: tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One side of the knee: the median of its points, and all that their intervals span."""
+
+    low: float
+    middle: float
+    high: float
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class Bend:
+    """The two parts of a roofline and where they would meet."""
+
+    slope: Part  # bytes/s
+    plateau: Part  # FLOP/s
+
+    @property
+    def knee(self) -> tuple[float, float, float]:
+        """FLOP a byte: low, middle, high."""
+        slope, plateau = self.slope, self.plateau
+        return (
+            plateau.low / slope.high, plateau.middle / slope.middle, plateau.high / slope.low,
+        )  # fmt: skip
+
+
+def point(found: Found) -> Point | None:
+    """An arm on the roofline; None where it has no time."""
+    record = found.outcome
+    if not isinstance(record, Record):
+        return None
+    low, high = found.interval_s or (record.time_s, record.time_s)
+    times = high, record.time_s, low
+    flops, moved = record.flops, record.bytes
+    return Point(
+        flops / moved,
+        (flops / times[0], flops / times[1], flops / times[2]),
+        (moved / times[0], moved / times[1], moved / times[2]),
+    )
+
+
+def bend(points: Sequence[Point]) -> Bend | None:
+    """The slope through the points well before the knee, the plateau through those well beyond.
+
+    The knee decides which points are which and follows from them, so it is sought from the best
+    bandwidth and the best rate on, until both sides stay. None where a side has fewer than two
+    points.
+    """
+    if not points:
+        return None
+    knee = max(p.rate[1] for p in points) / max(p.bandwidth[1] for p in points)
+    found: Bend | None = None
+    for _ in range(len(points)):
+        slope = [p for p in points if p.intensity <= knee / APART]
+        plateau = [p for p in points if p.intensity >= knee * APART]
+        if len(slope) < 2 or len(plateau) < 2:
+            return None
+        now = Bend(
+            _part(slope, [p.bandwidth for p in slope]), _part(plateau, [p.rate for p in plateau])
+        )
+        if found == now:
+            break
+        found, knee = now, now.knee[1]
+    return found
+
+
+def _part(points: Sequence[Point], values: Sequence[tuple[float, float, float]]) -> Part:
+    return Part(
+        min(low for low, _, _ in values),
+        stats.median([middle for _, middle, _ in values]),
+        max(high for _, _, high in values),
+        tuple(points),
+    )
+
+
+def arms(asked: Asked) -> list[Arm]:
+    """An arm for each intensity that a whole number of multiply-adds gives."""
+    if asked.kernel:
+        raise ExperimentError(
+            f"intensity times a kernel of its own and says nothing of {asked.kernel}; leave "
+            "--kernel out."
+        )
+    if asked.dtype not in ("fp32", "fp16", "bf16"):
+        raise ExperimentError(
+            f"intensity moves fp32, fp16 or bf16, not {asked.dtype}; name one of them."
+        )
+    moved = TENSORS * ITEMSIZE[asked.dtype]
+    steps = [i * moved / 2 for i in INTENSITIES]  # a multiply-add is two FLOPs
+    return [
+        Arm(f"{2 * f / moved:g} FLOP/B", KERNEL, "blocks", {"N": ELEMENTS, "F": int(f)},
+            asked.dtype)
+        for f in steps if f >= 1
+    ]  # fmt: skip
+
+
+def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+    """The knee, with its interval, and the ridge that the ceilings have."""
+    timed = [each for each in found.values() if each.time_s is not None]
+    points = sorted((p for p in map(point, timed) if p), key=lambda p: p.intensity)
+    kind = sort_of(*timed)
+    # the FP32 units do the arithmetic, whatever lies in memory
+    measured, stated = split(roofs(asked.device, asked.ceilings))
+    curve = [
+        ranged(f"at {p.intensity:.3g} FLOP/B", p.rate[1], "FLOP/s", kind,
+               (p.rate[0], p.rate[2]), "rate")
+        for p in points
+    ]  # fmt: skip
+    charts = [_chart(points, kind, measured, stated)] if points else []
+    caveats = [*reasons(found), *_undone(timed), _counted(asked)]
+    bent = bend(points)
+    if bent is None:
+        return [Judgement(
+            "no knee", f"{len(points)} of {len(found)} intensities have a time, too few on one "
+            "side of a knee to find it.", curve, charts, caveats,
+        )]  # fmt: skip
+    rows = [*_evidence(bent, points, kind), *_ridges(bent, kind, measured, stated), *curve]
+    word = f"knee at {_told(bent.knee[1], kind)} FLOP/B"
+    sentence = _sentence(bent, kind, measured if _ridge(measured) else stated)
+    return [Judgement(word, sentence, rows, charts, caveats)]
+
+
+def _told(value: float, kind: Kind) -> str:
+    return f"{'~' if kind == 'predicted' else ''}{value:.3g}"
+
+
+def _counted(asked: Asked) -> str:
+    return (
+        f"Bytes are those of four streams of {asked.dtype}, each moved once; a multiply-add is two "
+        "FLOPs, done in fp32. The slope is the median over the points at no more than half of the "
+        "knee, the plateau over those from twice the knee on; intervals span all of their points."
+    )
+
+
+# The machine code of these has one instruction for one multiply-add of a thread; that of newer ones
+# and of CDNA may do two at once.
+_SINGLE = ("sm_80", "sm_86", "sm_89", "sm_90")
+
+
+def complete(found: Found) -> bool | None:
+    """Whether the machine code does the multiply-adds that the sizes ask for: those outside its
+    loop once, those inside a whole number of times. None where it does not tell."""
+    record, made = found.outcome, found.compiled
+    if not isinstance(record, Record) or made is None or record.case.dtype != "fp32":
+        return None
+    code = made.code[0] if len(made.code) == 1 else None
+    block = record.case.config.get("block_n", 0)
+    if code is None or not code.readable or code.arch not in _SINGLE or not block:
+        return None
+    asked = found.arm.sizes["F"] * block // made.resources.threads
+    inside = code.in_loops.vector
+    rest = asked - (code.whole.vector - inside)
+    return rest == 0 if not inside else rest > 0 and rest % inside == 0
+
+
+def _undone(timed: Sequence[Found]) -> list[str]:
+    names = [each.arm.name for each in timed if complete(each) is False]
+    if not names:
+        return []
+    return [
+        f"The machine code at {', '.join(names)} does not have the declared multiply-adds: its "
+        "rate is not what it says."
+    ]
+
+
+def _evidence(bent: Bend, points: Sequence[Point], kind: Kind) -> list[Evidence]:
+    group = "what the curve says"
+    slope, plateau = bent.slope, bent.plateau
+    nearest = min(points, key=lambda p: max(p.intensity / bent.knee[1], bent.knee[1] / p.intensity))
+    ideal = min(slope.middle * nearest.intensity, plateau.middle)
+    return [
+        ranged("knee", bent.knee[1], "FLOP/B", kind, (bent.knee[0], bent.knee[2]), group),
+        ranged("bandwidth of the slope", slope.middle, "B/s", kind, (slope.low, slope.high), group),
+        ranged("rate of the plateau", plateau.middle, "FLOP/s", kind,
+               (plateau.low, plateau.high), group),
+        Evidence(f"rate at {nearest.intensity:.3g} FLOP/B, next to the knee, over slope or plateau",
+                 nearest.rate[1] / ideal, "1", kind, group=group),
+    ]  # fmt: skip
+
+
+def _ridge(at: Roofs) -> tuple[Ceiling, Ceiling] | None:
+    """Memory and fp32 ceilings of one origin; None where one is not known."""
+    memory, compute = at.best("dram"), at.best("compute", "fp32")
+    return (memory, compute) if memory and compute else None
+
+
+def _ridges(bent: Bend, kind: Kind, measured: Roofs, stated: Roofs) -> list[Evidence]:
+    rows = []
+    for at, name in ((measured, "measured ceilings"), (stated, "stated ceilings")):
+        pair = _ridge(at)
+        if pair is None:
+            continue
+        memory, compute = pair
+        ridge = compute.value / memory.value
+        rows += [
+            Evidence(memory.what, memory.value, "B/s", kind_of(memory), memory.low, memory.high,
+                     name),
+            Evidence(compute.what, compute.value, "FLOP/s", kind_of(compute), compute.low,
+                     compute.high, name),
+            Evidence("ridge", ridge, "FLOP/B", "computed", group=name),
+            ranged("knee over the ridge", bent.knee[1] / ridge, "1", kind,
+                   (bent.knee[0] / ridge, bent.knee[2] / ridge), name),
+        ]  # fmt: skip
+    return rows
+
+
+def _sentence(bent: Bend, kind: Kind, at: Roofs) -> str:
+    low, middle, high = bent.knee
+    tilde = "~" if kind == "predicted" else ""
+    between = f" ({low:.3g} to {high:.3g})" if kind == "measured" else ""
+    said = (
+        f"The rate rises with {tilde}{quantity(bent.slope.middle, 'B/s')} and ends at "
+        f"{tilde}{quantity(bent.plateau.middle, 'FLOP/s')}; the two meet at {_told(middle, kind)} "
+        f"FLOP/B{between}"
+    )
+    pair = _ridge(at)
+    if pair is None:
+        return f"{said}. No bandwidth and fp32 peak of this device are known to compare it with."
+    memory, compute = pair
+    ridge = compute.value / memory.value
+    origin = "measured" if memory.measured else "stated"
+    if kind == "predicted":
+        return f"{said}, where the {origin} ceilings have their ridge at {ridge:.3g}."
+    if low <= ridge <= high:
+        return f"{said}, as the {origin} ceilings do at {ridge:.3g}."
+    side = "beyond" if low > ridge else "short of"
+    return f"{said}, {side} the ridge of the {origin} ceilings at {ridge:.3g}."
+
+
+def _chart(points: Sequence[Point], kind: Kind, measured: Roofs, stated: Roofs) -> Chart:
+    xs = tuple(float(f"{p.intensity:.3g}") for p in points)
+    low, middle, high = (tuple(p.rate[n] / TERA for p in points) for n in range(3))
+    ends = (low, high) if kind == "measured" else ((), ())
+    series = [Series(f"{kind} rate", xs, middle, *ends, kind)]
+    for at, name in ((measured, "measured ceilings"), (stated, "stated ceilings")):
+        pair = _ridge(at)
+        if pair is not None:
+            memory, compute = pair
+            ys = tuple(min(memory.value * x, compute.value) / TERA for x in xs)
+            series.append(Series(name, xs, ys, kind=kind_of(compute)))
+    return Chart(
+        "Rate against intensity", "FLOP per byte", "TFLOP/s, fp32", tuple(series), True, True,
+    )  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    "the roofline, measured: FLOPs a byte from 1/8 to 128 at fixed traffic", arms, judge,
+    dtype="fp32",
+)  # fmt: skip

@@ -1,0 +1,408 @@
+"""Where does the time of an RWKV-7 layer go, and where is most to gain?
+
+The layer of the model with 2.9 billion parameters (2560 channels, 40 heads of 64) is taken apart
+into attention_linear, wkv, attention_output and ffn. Each part is timed by itself and set against
+its own floor, the larger of least bytes / bandwidth and FLOPs / peak; what lies between is to gain.
+The whole layer is timed beside them: where its time is not about that of the parts together, they
+leave something out, or disturb each other. Prefill takes 1024 tokens of one sequence, decoding one
+token of 1 and of 64 sequences.
+
+The library's products have no prediction. Without a GPU each call of a part is predicted by itself,
+with the workbench's own products in their place, and the part is the sum of its calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+from workbench import catalog
+from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.expected import Floor, floor, roofs
+from workbench.record import Evidence, Kind
+from workbench.reports.experiment import quantity
+from workbench.roof import Roofs
+from workbench.spec import Sizes, sizes_text, values
+
+LAYER = "rwkv7_layer"
+TOTAL = "total"
+N = 64  # channels of a head
+NARROW = (3, 3, 2, 10)  # widths of the narrow matrices over P, as rwkv7_attention_linear has them
+CASES: Mapping[str, Sizes] = {
+    "prefill": {"B": 1, "T": 1024, "H": 40, "P": 32},
+    "decode, 1 sequence": {"B": 1, "T": 1, "H": 40, "P": 32},
+    "decode, 64 sequences": {"B": 64, "T": 1, "H": 40, "P": 32},
+}
+FEW = 4  # rows up to which a product is one of a matrix with vectors
+SOME = 256  # and up to which its tiles are narrow
+BUSY = 64  # tiles of 64 x 128 below which K is split
+SHORT = 16  # tokens below which the recurrence goes token by token
+ALIKE = 0.1  # by how much the parts together may differ from the whole
+FIRST = 3  # bottlenecks that are named
+
+
+@dataclass(frozen=True)
+class Call:
+    """One kernel at its sizes, and how often a part calls it."""
+
+    kernel: str
+    impl: str
+    sizes: Sizes
+    times: int = 1
+
+    @property
+    def text(self) -> str:
+        """`matmul.tiles M=1024 N=2560 K=2560`."""
+        return f"{self.kernel}.{self.impl} {sizes_text(self.sizes, ' ')}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is timed under one name, and the calls that stand for it where nothing can be timed."""
+
+    name: str
+    whole: Call
+    calls: tuple[Call, ...]
+
+
+def recurrence(T: int) -> str:
+    """The Impl of wkv7 that suits so many tokens."""
+    return "sequential" if T < SHORT else "chunked"
+
+
+def product(M: int, rows: int, columns: int, times: int = 1) -> Call:
+    """M rows of x with a matrix of so many rows and columns."""
+    sizes = {"M": M, "N": rows, "K": columns}
+    if M <= FEW:
+        return Call("matvec", "rows", sizes, times)
+    if -(-M // 64) * -(-rows // 128) < BUSY:
+        return Call("matmul", "split_k", sizes, times)
+    return Call("matmul", "narrow" if M <= SOME else "tiles", sizes, times)
+
+
+def parts_of(sizes: Sizes) -> list[Part]:
+    """The parts of a layer, in the order in which they run."""
+    B, T, H, P = (sizes[axis] for axis in "BTHP")
+    M, C = B * T, N * H
+    norm = Call("layer_norm", "rows", {"M": M, "N": C})
+    wkv = Call("wkv7", recurrence(T), {"B": B, "T": T, "H": H, "N": N})
+    narrow = [(width * P, NARROW.count(width)) for width in dict.fromkeys(NARROW)]
+    linear = (
+        norm,
+        Call("token_shift", "tiles", {"B": B, "T": T, "D": C, "X": 6}),
+        product(M, C, C, times=3),
+        *(product(M, width, C, times) for width, times in narrow),
+        *(product(M, C, width, times) for width, times in narrow),
+        Call("rwkv7_gates", "heads", {"M": M, "H": H, "N": N}),
+    )
+    output = (Call("group_norm", "heads", {"M": M, "H": H, "N": N}), product(M, C, C))
+    ffn = (
+        norm,
+        Call("token_shift", "tiles", {"B": B, "T": T, "D": C, "X": 1}),
+        product(M, 4 * C, C),
+        Call("channel_mix", "tiles", {"M": M, "F": 4 * C}),
+        product(M, C, 4 * C),
+    )
+    return [
+        Part("attention_linear", Call("rwkv7_attention_linear", "parts", dict(sizes)), linear),
+        Part("wkv", wkv, (wkv,)),
+        Part("attention_output", Call("rwkv7_attention_output", "parts", {"M": M, "H": H}), output),
+        Part("ffn", Call("rwkv7_ffn", "parts", {"B": B, "T": T, "H": H}), ffn),
+    ]
+
+
+def cases(asked: Asked) -> Mapping[str, Sizes]:
+    """Prefill and decoding, or the one size that the user names."""
+    return {sizes_text(asked.sizes, " "): asked.sizes} if asked.sizes else CASES
+
+
+def arms(asked: Asked) -> list[Arm]:
+    """The parts of each case and the whole layer; where nothing is timed, the calls instead."""
+    if asked.kernel not in ("", LAYER):
+        raise ExperimentError(
+            f"layer_breakdown takes an RWKV-7 layer apart, and knows no parts of {asked.kernel}; "
+            "leave --kernel out."
+        )
+    made: dict[str, Arm] = {}
+    for case, sizes in cases(asked).items():
+        for call in calls_of(sizes, asked.predicts):
+            name = f"{case}: {call.text}"
+            config = default_of(call, asked) if call.kernel in (LAYER, "wkv7") else None
+            made[name] = Arm(name, call.kernel, call.impl, call.sizes, asked.dtype, config)
+    return list(made.values())
+
+
+def calls_of(sizes: Sizes, predicts: bool) -> list[Call]:
+    """What stands for the layer: its parts and itself, or where times are predicted, calls."""
+    parts = parts_of(sizes)
+    if predicts:
+        return [call for part in parts for call in part.calls]
+    return [*(part.whole for part in parts), Call(LAYER, recurrence(sizes["T"]), dict(sizes))]
+
+
+def default_of(call: Call, asked: Asked) -> dict[str, int]:
+    """The default config: wkv7 has the same one in the layer and by itself, whatever was tuned."""
+    impl = catalog.impl_of(catalog.spec_of(call.kernel), call.impl)
+    return values(impl.default(asked.device.limits, asked.dtype))
+
+
+@dataclass(frozen=True)
+class Span:
+    """A number, seconds or a ratio, and its 95 % interval. That of a sum is the sum of the ends,
+    which is wider."""
+
+    middle: float
+    low: float
+    high: float
+
+    @property
+    def ends(self) -> tuple[float, float, float]:
+        """In the order in which they are given."""
+        return self.middle, self.low, self.high
+
+    def __add__(self, other: Span) -> Span:
+        return Span(self.middle + other.middle, self.low + other.low, self.high + other.high)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A part, or the whole layer, with its time and the floor below it."""
+
+    name: str
+    span: Span | None  # None: there is no time
+    floor: Floor
+    bytes: int
+    flops: int
+    why_not: str = ""
+    kernels: int | None = None
+
+    @property
+    def gain(self) -> Span | None:
+        """Seconds between the time and the floor, at least 0."""
+        least = self.floor.least_s
+        if self.span is None or least is None:
+            return None
+        return Span(*(max(0.0, s - least) for s in self.span.ends))
+
+    @property
+    def over(self) -> Span | None:
+        """The time over the floor."""
+        least = self.floor.least_s
+        if self.span is None or not least:
+            return None
+        return Span(*(s / least for s in self.span.ends))
+
+
+def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+    """One judgement for each case."""
+    at = roofs(asked.device, asked.ceilings)
+    judged = []
+    for case, sizes in cases(asked).items():
+        start = f"{case}: "
+        here = {n.removeprefix(start): f for n, f in found.items() if n.startswith(start)}
+        parts = [
+            timed(part.name, part.whole, part.calls if asked.predicts else (part.whole,), here,
+                  asked.dtype, at)
+            for part in parts_of(sizes)
+        ]  # fmt: skip
+        layer = Call(LAYER, recurrence(sizes["T"]), dict(sizes))
+        whole = timed(TOTAL, layer, () if asked.predicts else (layer,), here, asked.dtype, at)
+        judged.append(breakdown(case, parts, whole, "predicted" if asked.predicts else "measured"))
+    return judged
+
+
+def timed(
+    name: str, whole: Call, calls: Sequence[Call], found: Mapping[str, Found], dtype: str,
+    at: Roofs,
+) -> Timed:  # fmt: skip
+    """The time of these calls together, and the floor of what they stand for."""
+    spec = catalog.spec_of(whole.kernel)
+    under = floor(spec, whole.sizes, dtype, at)
+    moved, flops = spec.bytes(whole.sizes, dtype), spec.flops(**whole.sizes)
+    met = [(call, found.get(call.text)) for call in calls]
+    why = next((reason(call, f) for call, f in met if f is None or f.time_s is None), "")
+    if why or not met:
+        return Timed(name, None, under, moved, flops, why)
+    spans = [span_of(f, call.times) for call, f in met if f is not None]
+    counts = [f.kernels * call.times for call, f in met if f is not None and f.kernels is not None]
+    kernels = sum(counts) if len(counts) == len(met) else None
+    return Timed(name, reduce(add, spans), under, moved, flops, kernels=kernels)
+
+
+def reason(call: Call, found: Found | None) -> str:
+    """Why a call has no time."""
+    why = found.why_not.rstrip(".") if found is not None else "it was not timed"
+    return f"{call.text}: {why}"
+
+
+def span_of(found: Found, times: int) -> Span:
+    """The time of so many calls."""
+    assert found.time_s is not None
+    low, high = found.interval_s or (found.time_s, found.time_s)
+    return Span(times * found.time_s, times * low, times * high)
+
+
+def breakdown(case: str, parts: Sequence[Timed], whole: Timed, kind: Kind) -> Judgement:
+    """What the times of the parts and of the whole layer say: shares, gains, and the bottlenecks.
+
+    The word is the part with the most to gain; two words where their intervals overlap.
+    """
+    together = together_of(parts)
+    rows = [*tables(parts, whole, kind), *check_rows(together, whole, kind)]
+    caveats = [*missing(parts, whole), *doubts(together, whole, parts, kind)]
+    if names := [part.name for part in parts if part.span is None]:
+        said = f"{case}: no time of {', '.join(names)}, so that no bottleneck can be named."
+        return Judgement("incomplete", said, rows, caveats=caveats)
+    assert together is not None
+    ranked = bottlenecks(parts)
+    if not ranked:
+        said = (
+            f"{case}: the parts take {mark(kind)}{quantity(together.middle, 's')}; no ceiling of "
+            "this device is known, so that no floor is: `workbench ceilings` measures them."
+        )
+        return Judgement("no floor", said, rows, caveats=caveats)
+    return Judgement(
+        first_word(ranked), sentence(case, ranked, together, whole, kind), rows, caveats=caveats
+    )
+
+
+def bottlenecks(parts: Sequence[Timed]) -> list[Timed]:
+    """The parts with something to gain, the most first; parts without a floor are left out."""
+    gains = [(part.gain.middle, part) for part in parts if part.gain is not None]
+    ranked = sorted(gains, key=lambda gain: -gain[0])
+    return [part for gain, part in ranked if gain > 0] or [part for _, part in ranked[:1]]
+
+
+def first_word(ranked: Sequence[Timed]) -> str:
+    """The first bottleneck, and those whose gain may be as large."""
+    first = ranked[0]
+    assert first.gain is not None
+    equal = [p.name for p in ranked[1:] if p.gain is not None and p.gain.high >= first.gain.low]
+    return " or ".join([first.name, *equal])
+
+
+def sentence(
+    case: str, ranked: Sequence[Timed], together: Span, whole: Timed, kind: Kind
+) -> str:  # fmt: skip
+    """Which parts have the most to gain, and whether the parts make the whole."""
+    named = []
+    for part in ranked[:FIRST]:
+        assert part.gain is not None
+        assert part.span is not None
+        share = 100 * part.gain.middle / part.span.middle
+        gain = f"{mark(kind)}{quantity(part.gain.middle, 's')}"
+        named.append(f"{part.name} ({gain}, {share:.0f} % of its time)")
+    time = f"{mark(kind)}{quantity(together.middle, 's')}"
+    said = f"{case}: the parts take {time}, and most is to gain in {', then '.join(named)}."
+    if whole.span is not None:
+        over = together.middle / whole.span.middle
+        said += (
+            f" Together they take {over:.3g} times the layer's {quantity(whole.span.middle, 's')}."
+        )
+    return said
+
+
+def mark(kind: Kind) -> str:
+    """The sign before a predicted number."""
+    return "~" if kind == "predicted" else ""
+
+
+def tables(parts: Sequence[Timed], whole: Timed, kind: Kind) -> list[Evidence]:
+    """A table for each quantity, with a row for each part and for the whole layer. What has no time
+    has no rows of time."""
+    every = [*parts, whole]
+    there = [(p.name, p.span) for p in every if p.span is not None]
+    together = together_of(parts)
+    rows = [evidence(name, span, "s", kind, "time") for name, span in there]
+    if together is not None:
+        rows.append(evidence("the parts together", together, "s", kind, "time"))
+        rows += [
+            Evidence(name, span.middle / together.middle, "1", kind, group="share of the parts")
+            for name, span in there
+            if name != TOTAL
+        ]
+    for part in every:
+        if part.floor.least_s is not None:
+            name = f"{part.name}, set by {part.floor.bound}"
+            rows.append(Evidence(name, part.floor.least_s, "s", "computed", group="floor"))
+    for part in every:
+        if part.over is not None:
+            rows.append(evidence(part.name, part.over, "1", kind, "time over its floor"))
+    for part in every:
+        if part.gain is not None:
+            rows.append(evidence(part.name, part.gain, "s", kind, "to gain"))
+    rows += [Evidence(p.name, p.bytes, "B", "computed", group="least bytes") for p in every]
+    rows += [Evidence(p.name, p.flops, "FLOP", "computed", group="FLOPs") for p in every]
+    return rows + [
+        Evidence(p.name, p.kernels, "kernels", kind, group="launches")
+        for p in every
+        if p.kernels is not None
+    ]
+
+
+def together_of(parts: Sequence[Timed]) -> Span | None:
+    """The times that there are, added up."""
+    there = [part.span for part in parts if part.span is not None]
+    return reduce(add, there) if there else None
+
+
+def evidence(name: str, span: Span, unit: str, kind: Kind, group: str) -> Evidence:
+    """A number with its interval, which a predicted one has not."""
+    low, high = (span.low, span.high) if kind == "measured" else (None, None)
+    return Evidence(name, span.middle, unit, kind, low, high, group)
+
+
+def check_rows(together: Span | None, whole: Timed, kind: Kind) -> list[Evidence]:
+    """Whether the parts make the whole."""
+    if together is None or whole.span is None:
+        return []
+    over = together.middle / whole.span.middle
+    return [
+        Evidence(
+            "parts together over the layer", over, "1", kind, together.low / whole.span.high,
+            together.high / whole.span.low, "the parts and the whole",
+            f"{1 - ALIKE:.2g} to {1 + ALIKE:.2g}", abs(over - 1) <= ALIKE,
+        )
+    ]  # fmt: skip
+
+
+def missing(parts: Sequence[Timed], whole: Timed) -> list[str]:
+    """A sentence for each time that is not there."""
+    return [f"No time of {p.name}: {p.why_not}." for p in [*parts, whole] if p.why_not]
+
+
+def doubts(
+    together: Span | None, whole: Timed, parts: Sequence[Timed], kind: Kind
+) -> list[str]:  # fmt: skip
+    """What the numbers do not say."""
+    said = [
+        "Floors count what a part is given and what it leaves, weights included, each moved once; "
+        "what its own calls pass each other is not in them."
+    ]
+    if kind == "predicted":
+        said.append(
+            "Each part is the sum of its calls, with the workbench's own products; the two "
+            "activations, the sums with the residual stream and the layer as one are not predicted."
+        )
+        return said
+    said.append(
+        "Each part is timed on cold inputs. In the layer they come from the part before, mostly "
+        "through the last-level cache, so that the parts together may take longer than the layer."
+    )
+    complete = together is not None and all(part.span is not None for part in parts)
+    if complete and together is not None and whole.span is not None:
+        over = together.middle / whole.span.middle
+        if abs(over - 1) > ALIKE:
+            said.append(
+                f"The parts together take {over:.3g} times the layer: shares of the parts are not "
+                "those of the layer."
+            )
+    return said
+
+
+EXPERIMENT = Experiment(
+    "where the time of an RWKV-7 layer goes, and where most is to gain", arms, judge,
+    kernels=(LAYER,),
+)  # fmt: skip

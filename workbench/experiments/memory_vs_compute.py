@@ -1,0 +1,525 @@
+"""Is a kernel limited by memory or by arithmetic? It is timed in parts.
+
+Three arms on one grid, with one config, take turns: A is the kernel's memory traffic without its
+arithmetic, B its arithmetic without its traffic, C the whole. The launch of one empty program is
+taken off each. Both parts are lower bounds of the whole, so a = A/C and b = B/C say how much of its
+time each would need alone, and the overlap (A + B - C) / min(A, B) how much of the shorter hides
+behind the longer: 1 where C = max(A, B), 0 where C = A + B.
+
+The arms are files beside the kernel, NAME_traffic and NAME_arithmetic. That they are what they say
+is proved by their machine code, or there is no verdict: A has no matrix instruction and the loads
+of C, B the arithmetic of C and no global load inside its loop. Neither may be slower than C, nor
+faster than the ceilings allow.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from workbench import catalog
+from workbench.compile.loops import Code
+from workbench.compile.proof import dishonest, loads_of, loads_text, summed
+from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.expected import roofs
+from workbench.record import Evidence, Kind, Predicted, Record, Resources
+from workbench.reports.experiment import quantity
+from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text, values
+
+PARTS = ("traffic", "arithmetic")
+NEAR = 0.8  # share of the whole from which on a part explains its time
+LAUNCH = 0.5  # share of a call that is its launch from which on nothing else matters
+SLOWER = 1.02  # by how much a part may be slower than the whole: its clock may differ
+FASTER = 1.02  # and by how much faster than a ceiling
+GUIDE = (
+    'As a rule one reads: "If A >> C: Memory-bound, optimize memory access. If B >> C: '
+    'Compute-bound, optimize ALU usage. If A + B = C: Balanced, optimize both". It cannot be used '
+    "as it stands: A and B do parts of what C does, so neither can take much longer than C, and "
+    "where A + B = C nothing overlaps, which is serialised and not balanced."
+)
+TERMS = (
+    "The verdict follows from the model's terms of the whole kernel and not from the arms' own "
+    "predicted times, for the model was fitted to kernels and not to parts of them."
+)
+ADVICE = {
+    "memory-bound": "Fewer bytes would make it faster, less arithmetic would not.",
+    "compute-bound": "Less arithmetic would make it faster, fewer bytes would not.",
+    "balanced": "Both are near their limit and overlap, so only less of both would make it faster.",
+    "serialised": "They wait for each other: a deeper pipeline or more programs on a core would "
+    "make it faster.",
+    "latency-bound": "Neither traffic nor arithmetic explains the time, but what a launch, a start "
+    "or a wait takes: more work at once or fewer launches would make it faster.",
+}
+
+
+# The verdict: pure arithmetic on intervals
+
+
+@dataclass(frozen=True)
+class Span:
+    """A number and the ends of its interval: seconds of an arm, or a share."""
+
+    low: float
+    middle: float
+    high: float
+
+    def less(self, other: Span) -> Span:
+        """The difference, none of it below zero."""
+        ends = self.low - other.high, self.middle - other.middle, self.high - other.low
+        return Span(*(max(0.0, end) for end in ends))
+
+    def over(self, other: Span) -> Span:
+        """The ratio; infinite where the other may be nothing."""
+        return Span(
+            _over(self.low, other.high), _over(self.middle, other.middle),
+            _over(self.high, other.low),
+        )  # fmt: skip
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Low and high."""
+        return self.low, self.high
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of the arms, as measured: nothing taken off. `grid` is a grid of as many programs as
+    the whole has which do nothing; None where it was not timed."""
+
+    traffic: Span
+    arithmetic: Span
+    whole: Span
+    launch: Span
+    grid: Span | None = None
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of the whole's time: 1 is all of it. `traffic`, `arithmetic` and `overlap` are without the
+    launch, `launch` and `grid` with it."""
+
+    traffic: Span
+    arithmetic: Span
+    overlap: Span
+    launch: Span
+    grid: Span
+
+
+def shares_of(times: Times) -> Shares:
+    """What the arms' times are of the whole's. Intervals are those of the worst case: both ends of
+    each time with both of the others."""
+    alone = times.whole.less(times.launch)
+    a = times.traffic.less(times.launch).over(alone)
+    b = times.arithmetic.less(times.launch).over(alone)
+    return Shares(
+        a,
+        b,
+        Span(*(overlap(*at) for at in zip(_three(a), _three(b), strict=True))),
+        times.launch.over(times.whole),
+        times.grid.over(times.whole) if times.grid else Span(0.0, 0.0, 0.0),
+    )
+
+
+def overlap(traffic: float, arithmetic: float) -> float:
+    """How much of the shorter part hides behind the longer, 0 to 1, from their shares of the whole.
+    Grows with either share."""
+    both, shorter = traffic + arithmetic - 1, min(traffic, arithmetic)
+    if shorter <= 0 or math.isinf(both):
+        return 1.0 if both >= 0 else 0.0
+    return min(1.0, max(0.0, both / shorter))
+
+
+def word_at(traffic: float, arithmetic: float, launch: float, grid: float) -> str:
+    """The verdict on shares that are known exactly."""
+    if launch >= LAUNCH or grid >= NEAR:
+        return "latency-bound"
+    if traffic >= NEAR and arithmetic >= NEAR:
+        return "balanced"
+    if traffic >= NEAR or arithmetic >= NEAR:
+        return "memory-bound" if traffic >= NEAR else "compute-bound"
+    return "serialised" if traffic + arithmetic >= NEAR else "latency-bound"
+
+
+def words_of(shares: Shares) -> list[str]:
+    """The verdicts that the intervals allow, that of the middle first."""
+    every = (shares.traffic, shares.arithmetic, shares.launch, shares.grid)
+    middle = word_at(*(each.middle for each in every))
+    found = {word_at(*at) for at in product(*map(_telling, every))}
+    return [middle, *sorted(found - {middle})]
+
+
+def _telling(share: Span) -> set[float]:
+    """Values inside an interval that meet every verdict which any of its values meets: its ends,
+    and the largest one below the threshold, where the other part's share may still tip the sum."""
+    below = math.nextafter(NEAR, 0.0)
+    return {share.low, share.high} | ({below} if share.low < below < share.high else set())
+
+
+def impossible(times: Times) -> list[str]:
+    """Why these cannot be times of a whole and its parts: a sentence each."""
+    whole = times.whole.high * SLOWER
+    return [
+        f"The {name} alone took {quantity(part.middle, 's')}, longer than the whole, "
+        f"{quantity(times.whole.middle, 's')}: it is no part of it"
+        for name, part in (("traffic", times.traffic), ("arithmetic", times.arithmetic))
+        if part.low > whole
+    ]
+
+
+def _over(a: float, b: float) -> float:
+    return a / b if b > 0 else math.inf if a > 0 else 0.0
+
+
+def _three(span: Span) -> tuple[float, float, float]:
+    return span.low, span.middle, span.high
+
+
+# The arms
+
+
+def arms(asked: Asked) -> list[Arm]:
+    """The whole, its two parts, an empty program, and as many empty programs as the whole has.
+
+    Raises ExperimentError where the kernel has no arms or they do not fit it.
+    """
+    spec = catalog.spec_of(asked.kernel)
+    sizes = dict(asked.sizes or spec.bench[0])
+    named = {part: part_name(asked.kernel, part) for part in PARTS}
+    specs = {part: part_spec(asked.kernel, name) for part, name in named.items()}
+    for part, its in specs.items():
+        if set(its.axes) != set(spec.axes):
+            raise ExperimentError(
+                f"{named[part]} has the axes {' '.join(its.axes) or 'of one number'} and "
+                f"{asked.kernel} {' '.join(spec.axes)}; give it tensors with the same."
+            )
+    impl, config = examined(spec, specs.values(), sizes, asked)
+    at: tuple[Sizes, str, dict[str, int]] = sizes, asked.dtype, values(config)
+    plain = asked.dtype if asked.dtype in ("fp32", "fp16", "bf16") else "fp32"
+    found = [Arm("whole", asked.kernel, impl.name, *at)]
+    found += [Arm(part, named[part], impl.name, *at) for part in PARTS]
+    found.append(Arm("launch", "empty", "once", {}, plain))
+    if programs := _programs(impl, config, sizes, asked):
+        # 0: as many as the sizes ask for, which only the launcher knows
+        warps = {"num_warps": getattr(config, "num_warps", 0) or 4}
+        found.append(Arm("grid", "empty_grid", "programs", {"P": programs}, plain, warps))
+    return found
+
+
+def part_name(kernel: str, part: str) -> str:
+    """`matmul_traffic`, `package.mine_traffic`, `path/to/mine_traffic.py`."""
+    if kernel.endswith(".py"):
+        path = Path(kernel)
+        return str(path.with_name(f"{path.stem}_{part}.py"))
+    return f"{kernel}_{part}"
+
+
+def part_spec(kernel: str, name: str) -> Spec:
+    """The Spec of an arm. Raises ExperimentError where there is none, CatalogError where its file
+    does not fit the format."""
+    if not _exists(name):
+        where = name if name.endswith(".py") else f"{name}.py"
+        raise ExperimentError(
+            f"{kernel} has no arm {where}; write {part_name(kernel, 'traffic')} (its loads and "
+            "stores, each value folded into what is stored) and "
+            f"{part_name(kernel, 'arithmetic')} (its arithmetic on data loaded once before the "
+            "loop), each a kernel with the same axes, Impl name and config fields, as "
+            "matmul_traffic.py and matmul_arithmetic.py in workbench/arms/ are."
+        )
+    return catalog.spec_of(name)
+
+
+def _exists(name: str) -> bool:
+    if name.endswith(".py") or "/" in name:
+        return Path(name).is_file()
+    if "." in name:
+        try:
+            return importlib.util.find_spec(name) is not None
+        except ModuleNotFoundError:
+            return False
+    return name in catalog.names_in(catalog.ARMS) or name in catalog.kernel_names()
+
+
+def examined(spec: Spec, parts: Iterable[Spec], sizes: Sizes, asked: Asked) -> tuple[Impl, Any]:
+    """The kernel's first Triton Impl of which both arms have a namesake and whose config runs at
+    these sizes, and that config. Raises ExperimentError."""
+    twins = [{impl.name: impl for impl in part.impls} for part in parts]
+    why = "none of its Triton Impls has a namesake with the same config fields in both arms"
+    for impl in spec.impls:
+        fields = impl.choices().keys()
+        named = all(impl.name in its and its[impl.name].choices().keys() == fields for its in twins)
+        if impl.backend != "triton" or not named:
+            continue
+        config = _config(impl, sizes, asked)
+        at = {"itemsize": ITEMSIZE[asked.dtype], **sizes}
+        refusals = (i.refuse(config, asked.device.limits, **at) for i in _all(impl, twins))
+        if not (refused := next(filter(None, refusals), "")):
+            return impl, config
+        why = f"{impl.title} refuses its config: {refused}"
+    raise ExperimentError(
+        f"{spec.name} cannot be examined at {sizes_text(sizes)} in {asked.dtype}: {why}."
+    )
+
+
+def _all(impl: Impl, twins: Iterable[Mapping[str, Impl]]) -> list[Impl]:
+    return [impl, *(its[impl.name] for its in twins)]
+
+
+def _config(impl: Impl, sizes: Sizes, asked: Asked) -> Any:
+    """The one tuned for this device, else the default: named here, so that all arms have it."""
+    limits = asked.device.limits
+    default = impl.default(limits, asked.dtype)
+    if asked.predicts:
+        return default
+    from workbench import tuned
+    from workbench.environment import fingerprint
+    from workbench.launch import fitting
+
+    entry = tuned.Tuned.load(tuned.default_path()).find(
+        impl.spec.name, impl.name, sizes, asked.dtype, asked.device.name,
+        fingerprint(None, None).versions, tuned.source_of(impl),
+    )  # fmt: skip
+    config = fitting(impl, entry, limits, sizes)[0] if entry is not None else None
+    return config or default
+
+
+def _programs(impl: Impl, config: Any, sizes: Sizes, asked: Asked) -> int | None:
+    """How many programs the whole has, where each does one tile; None where nobody says."""
+    if impl.work is None:
+        return None
+    at = {"itemsize": ITEMSIZE[asked.dtype], **sizes}
+    return impl.work(config, asked.device.limits, **at).tiles
+
+
+# What follows from the times
+
+
+def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+    """One verdict, or the reasons why there is none."""
+    missing = [
+        f"No time of the {name}: {found[name].why_not.rstrip('.')}"
+        for name in ("whole", *PARTS, "launch") if found[name].why_not
+    ]  # fmt: skip
+    rows = _rows(found)
+    if missing:
+        return [_refused(missing, rows)]
+    codes = {name: found[name].compiled for name in ("whole", *PARTS)}
+    read = {name: each.code if each is not None else () for name, each in codes.items()}
+    wrong = dishonest(read["whole"], read["traffic"], read["arithmetic"])
+    if not wrong:
+        rows += _proof(read)
+        wrong += _spilled(found)
+    whole = found["whole"].outcome
+    assert isinstance(whole, Record)
+    if isinstance(whole.timing, Predicted):
+        return [_refused(wrong, rows) if wrong else _expected(whole.timing, rows)]
+    times = times_of(found)
+    fast = _rates(asked, whole, times)
+    rows += [each for each, _ in fast]
+    wrong += [*impossible(times), *(why for _, why in fast if why)]
+    return [_refused(wrong, rows) if wrong else _verdict(times, rows, _caveats(found, read))]
+
+
+def times_of(found: Mapping[str, Found]) -> Times:
+    """Seconds of the arms. The grid is left out where the whole has another number of programs."""
+    spans = {name: _span(each) for name, each in found.items() if each.time_s is not None}
+    compiled, grid = found["whole"].compiled, found.get("grid")
+    alike = grid is not None and (
+        compiled is not None and compiled.resources.programs == grid.arm.sizes["P"]
+    )
+    return Times(
+        spans["traffic"], spans["arithmetic"], spans["whole"], spans["launch"],
+        spans.get("grid") if alike else None,
+    )  # fmt: skip
+
+
+def _span(found: Found) -> Span:
+    assert found.time_s is not None
+    low, high = found.interval_s or (found.time_s, found.time_s)
+    return Span(low, found.time_s, high)
+
+
+def _refused(reasons: Sequence[str], rows: Sequence[Evidence]) -> Judgement:
+    return Judgement("refused", f"There is no verdict. {'. '.join(reasons)}.", rows, (), (GUIDE,))
+
+
+def _verdict(times: Times, rows: Sequence[Evidence], caveats: Sequence[str]) -> Judgement:
+    shares = shares_of(times)
+    word, *others = words_of(shares)
+    said = f"Its memory traffic alone takes {_percent(shares.traffic)} of its time, its arithmetic "
+    said += f"alone {_percent(shares.arithmetic)}"
+    if shares.launch.middle >= LAUNCH or shares.grid.middle >= NEAR:
+        said = f"Its launch alone takes {_percent(shares.launch)} of its time"
+        if shares.grid.middle:
+            said += f", as many programs that do nothing {_percent(shares.grid)}"
+    elif min(shares.traffic.middle, shares.arithmetic.middle) > 0.05:
+        said += f", and {_percent(shares.overlap)} of the shorter is hidden behind the longer"
+    if others:
+        known = f"It lies between {' and '.join([word, *others])}: the intervals allow each."
+        return Judgement("undecided", f"{said}. {known}", [*rows, *_share_rows(shares, times)],
+                         (), (*caveats, GUIDE))  # fmt: skip
+    rows = [*rows, *_share_rows(shares, times)]
+    return Judgement(word, f"{said}. {ADVICE[word]}", rows, (), (*caveats, GUIDE))
+
+
+def _percent(span: Span) -> str:
+    return f"{100 * span.middle:.0f} %" if math.isfinite(span.middle) else "all"
+
+
+def _expected(timing: Predicted, rows: Sequence[Evidence]) -> Judgement:
+    """What the model makes of the whole. Its terms stand for the arms, and the largest of them for
+    the time: the model's own time lies above it, as terms never hide each other completely."""
+    terms = {
+        "memory traffic": max(timing.dram_s, timing.cache_s), "arithmetic": timing.compute_s,
+        "waiting": timing.latency_s, "launch": timing.launch_s,
+    }  # fmt: skip
+    traffic, arithmetic, waiting, _ = terms.values()
+    most = max(traffic, arithmetic, waiting)
+    a, b = _over(traffic, most), _over(arithmetic, most)
+    word = word_at(a, b, timing.launch_s / timing.predicted_s, 0.0)
+    rows = [
+        *rows,
+        *(Evidence(f"{name}, alone", t, "s", "predicted", group="the model's terms of C")
+          for name, t in terms.items()),
+        Evidence("traffic over the largest term", a, "1", "predicted", group="shares"),
+        Evidence("arithmetic over the largest term", b, "1", "predicted", group="shares"),
+    ]  # fmt: skip
+    told = {name: f"~{quantity(t, 's')}" for name, t in terms.items()}
+    said = (
+        f"The model expects {told['memory traffic']} of memory traffic, {told['arithmetic']} of "
+        f"arithmetic and {told['waiting']} of waiting, were each alone, in "
+        f"~{quantity(timing.predicted_s, 's')}; nothing was measured. {ADVICE[word]}"
+    )
+    return Judgement(word, said, rows, (), (TERMS, GUIDE))
+
+
+# Evidence
+
+
+def _rows(found: Mapping[str, Found]) -> list[Evidence]:
+    named = {"whole": "C, the whole", "traffic": "A, its memory traffic",
+             "arithmetic": "B, its arithmetic", "launch": "launch of one empty program",
+             "grid": "as many programs that do nothing"}  # fmt: skip
+    every = [found[name].evidence(said, "times") for name, said in named.items() if name in found]
+    return [row for row in every if row is not None]
+
+
+def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
+    whole, traffic, arithmetic = (summed(codes[name]) for name in ("whole", *PARTS))
+    place, theirs, its = loads_of(whole, traffic)
+    rows = [
+        ("matrix instructions of the traffic arm", traffic.whole.matrix, "none"),
+        (f"global loads of the traffic arm {place}", sum(its.values()),
+         f"the kernel's: {loads_text(theirs)}"),
+        ("global loads of the arithmetic arm inside its loop", arithmetic.in_loops.global_loads,
+         "none"),
+    ]  # fmt: skip
+    if whole.whole.matrix:
+        least = whole.in_loops.matrix
+        rows.append(
+            ("matrix instructions of the arithmetic arm inside its loop",
+             arithmetic.in_loops.matrix, f"at least the kernel's {least}")
+        )  # fmt: skip
+    return [
+        Evidence(name, float(count), "1", "computed", group="machine code", target=said, met=True)
+        for name, count, said in rows
+    ]
+
+
+def _rates(asked: Asked, whole: Record, times: Times) -> list[tuple[Evidence, str]]:
+    """The rates that the arms reached, and why one cannot be, or nothing."""
+    dram, peak = _limits(asked)
+    asks = (
+        ("least bytes over A", "B/s", whole.bytes, times.traffic, dram, "the bandwidth of"),
+        ("FLOPs over B", "FLOP/s", whole.flops, times.arithmetic, peak, "the peak of"),
+    )
+    found = []
+    for name, unit, amount, span, most, whose in asks:
+        alone = span.less(times.launch)
+        if not amount or alone.low <= 0:
+            continue
+        rate = Span(*(amount / end for end in reversed(_three(alone))))
+        fits = not most or rate.low <= FASTER * most
+        target = f"at most {100 * FASTER:.0f} % of {quantity(most, unit)}" if most else ""
+        why = f"The {name} are {quantity(rate.middle, unit)}, above {whose} {quantity(most, unit)}"
+        kind: Kind = "measured"
+        row = Evidence(name, rate.middle, unit, kind, *rate.ends, "rates", target,
+                       fits if most else None)  # fmt: skip
+        found.append((row, "" if fits else why))
+    return found
+
+
+def _limits(asked: Asked) -> tuple[float, float]:
+    """B/s and FLOP/s that no arm can exceed; 0 where nobody knows."""
+    known = roofs(asked.device, asked.ceilings).ceilings
+    dram = [c for c in known if c.level == "dram"]
+    measured = [c for c in dram if c.measured]
+    # reads, writes and their mixes have a ceiling each: where one alone was measured, another may
+    # lie above it
+    best = measured if len(measured) > 1 else dram
+    dtypes = (asked.dtype, "tf32") if asked.dtype == "fp32" else (asked.dtype,)
+    # stated peaks too: an arm may run at a higher clock than the measurement of the peak did
+    peaks = [c.value for c in known if c.level == "compute" and c.dtype in dtypes]
+    return max((c.value for c in best), default=0.0), max(peaks, default=0.0)
+
+
+def _share_rows(shares: Shares, times: Times) -> list[Evidence]:
+    longer = max(times.traffic, times.arithmetic, key=lambda part: part.middle)
+    slack = times.whole.less(longer)
+    rows = [
+        ("a = A / C, launch taken off", shares.traffic, "1"),
+        ("b = B / C, launch taken off", shares.arithmetic, "1"),
+        ("overlap = (A + B - C) / min(A, B)", shares.overlap, "1"),
+        ("slack = C - max(A, B)", slack, "s"),
+        ("launch over C", shares.launch, "1"),
+        ("grid over C", shares.grid, "1"),
+    ]
+    return [
+        Evidence(name, span.middle, unit, "measured", *span.ends, "shares")
+        for name, span, unit in rows
+        if math.isfinite(span.high) and (span.middle or not name.startswith("grid"))
+    ]
+
+
+def _resources(found: Mapping[str, Found]) -> dict[str, Resources]:
+    """Of the whole and its parts, where they were compiled."""
+    every = {name: found[name].compiled for name in ("whole", *PARTS)}
+    return {name: each.resources for name, each in every.items() if each is not None}
+
+
+def _spilled(found: Mapping[str, Found]) -> list[str]:
+    """Registers of an arm that go to memory where the whole's do not are traffic of its own."""
+    spills = {name: each.spill_bytes for name, each in _resources(found).items()}
+    return [
+        f"A thread of the {part} arm spills {spills[part]} bytes, one of the whole "
+        f"{spills['whole']}"
+        for part in PARTS
+        if spills.get(part, 0) > spills.get("whole", 0)
+    ]
+
+
+def _caveats(found: Mapping[str, Found], codes: Mapping[str, Sequence[Code]]) -> list[str]:
+    """Where an arm fills the device otherwise than the whole, and what stays unknown."""
+    blocks = {name: each.blocks_per_core for name, each in _resources(found).items()}
+    said = [
+        f"{blocks[part]} blocks of the {part} arm fit a core and {blocks['whole']} of the whole, "
+        f"so it hides {'more' if blocks[part] > blocks['whole'] else 'less'} of its waiting."
+        for part in PARTS
+        if part in blocks and blocks[part] != blocks["whole"]
+    ]
+    unknown = dict.fromkeys(
+        told for name in ("whole", *PARTS) for code in codes[name] for told in code.unknown
+    )
+    return [*said, *(f"Of the machine code: {each}." for each in unknown)]
+
+
+EXPERIMENT = Experiment(
+    summary="Is a kernel limited by memory, by arithmetic, by neither?",
+    arms=arms,
+    judge=judge,
+    kernels=("matmul", "softmax", "rms_norm", "q4_k_matmul", "wkv7"),
+)

@@ -1,0 +1,236 @@
+"""What does unpacking 4-bit weights cost? A product with fp16 weights (A) against Q4_K (B).
+
+The overhead is (B - A) / A. By bytes alone it is -72 %, as Q4_K takes 4.5 bits of a weight where
+fp16 takes 16; what lies between the two is what unpacking, launches and the cache make of it. A is
+the fastest product with 16-bit weights that is at hand, ours or the library's, and B the fastest
+Q4_K product: a slow A would flatter B. Sizes are one small and one large layer, RWKV's 2560 x 2560
+and Llama's 14336 x 4096, for one row of x (a token).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from workbench import catalog, stats
+from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.expected import roofs
+from workbench.record import Evidence, Kind, Measured, Ratio, Record
+from workbench.reports.experiment import quantity
+from workbench.spec import Sizes, sizes_text
+
+SHAPES: Sequence[Sizes] = (
+    {"M": 1, "N": 2560, "K": 2560},
+    {"M": 1, "N": 14336, "K": 4096},
+)
+REGIMES = ("cold", "hot")
+PLAIN, PACKED = "A", "B"  # how the names of arms begin
+
+
+def over(left: Found, right: Found) -> Ratio | None:
+    """The right arm's time over the left's, with its 95 % interval; None where one has no time.
+
+    Arms take turns window by window, so where both kept the same number of windows, at least the
+    six that a 95 % interval needs, it is that of the ratios within each round: what a round's two
+    windows share cancels. Otherwise it is the quotient of the two intervals' ends, which is wider.
+    A predicted ratio has no interval: both ends are its middle.
+    """
+    if left.time_s is None or right.time_s is None:
+        return None
+    middle = right.time_s / left.time_s
+    a, b = _timing(left), _timing(right)
+    if a is None or b is None:
+        return Ratio(middle, middle, middle)
+    pairs = a.window_medians, b.window_medians
+    if len(pairs[0]) == len(pairs[1]) >= stats.least_for(0.95):
+        return stats.ratio(*pairs)
+    return Ratio(middle, b.low_s / a.high_s, b.high_s / a.low_s)
+
+
+def _timing(found: Found) -> Measured | None:
+    timing = found.outcome.timing if isinstance(found.outcome, Record) else None
+    return timing if isinstance(timing, Measured) else None
+
+
+def quickest(found: Sequence[Found]) -> Found | None:
+    """The arm with the least time; None where none has one."""
+    timed = [each for each in found if each.time_s is not None]
+    return min(timed, key=lambda each: each.time_s or 0.0, default=None)
+
+
+def sort_of(*found: Found) -> Kind:
+    """Whether a number made of these times is measured or predicted."""
+    return "measured" if all(_timing(each) for each in found) else "predicted"
+
+
+def ranged(
+    name: str, value: float, unit: str, kind: Kind, ends: tuple[float, float], group: str = "",
+    target: str = "", met: bool | None = None,
+) -> Evidence:  # fmt: skip
+    """A row of evidence whose interval stands only where it was measured."""
+    low, high = ends if kind == "measured" else (None, None)
+    return Evidence(name, value, unit, kind, low, high, group, target, met)
+
+
+def worded(word: str, kind: Kind) -> str:
+    """A verdict's word, which says when it rests on predictions."""
+    return f"predicted: {word}" if kind == "predicted" else word
+
+
+def reasons(found: Mapping[str, Found]) -> list[str]:
+    """A sentence for each reason why arms have no time, with the first arms that it holds for."""
+    by_reason: dict[str, list[str]] = {}
+    for name, each in found.items():
+        if each.why_not:
+            by_reason.setdefault(each.why_not.rstrip("."), []).append(name)
+    return [f"No time of {_first(names)}: {why}." for why, names in by_reason.items()]
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 3 else ""
+    return "; ".join(names[:2] if more else names) + more
+
+
+def plain_arms(M: int) -> tuple[tuple[str, str], ...]:
+    """Kernel and Impl of the 16-bit products that suit so many rows of x, the library's among
+    them: `matvec` reads each weight once for a few rows, `matmul` has the large tiles."""
+    ours = ("rows", "tiles") if M <= 4 else ("tiles",)
+    vector = (("matvec", "torch.mv"),) if M == 1 else ()
+    many = (("matmul", "tiles"), ("matmul", "persistent")) if M > 64 else ()
+    return (*(("matvec", name) for name in ours), *many, *vector, ("matvec", "torch.linear"))
+
+
+def packed_arms(M: int) -> tuple[tuple[str, str], ...]:
+    """The same of the Q4_K products."""
+    if M <= 4:
+        names: tuple[str, ...] = ("rows", "split_k")
+    else:
+        names = ("split_k", "tiles") if M <= 32 else ("tiles", "ordered")
+    return tuple(("q4_k_matmul", name) for name in names)
+
+
+def arms(asked: Asked) -> list[Arm]:
+    """Each product of each shape, cold and hot."""
+    if asked.kernel not in ("", "q4_k_matmul"):
+        raise ExperimentError(
+            "quantization_overhead compares q4_k_matmul with its fp16 twin, and knows no twin of "
+            f"{asked.kernel}; leave --kernel out."
+        )
+    if asked.dtype not in ("fp16", "bf16"):
+        raise ExperimentError(
+            f"quantization_overhead compares Q4_K with weights of 16 bits, not {asked.dtype}; name "
+            "--dtype fp16 or bf16."
+        )
+    return [
+        Arm(f"{side} {at}, {regime}: {kernel}.{impl}", kernel, impl, dict(sizes), asked.dtype,
+            regime="hot" if regime == "hot" else "cold")
+        for sizes in _shapes(asked)
+        for at in [sizes_text(sizes, " ")]
+        for side, of in ((PLAIN, plain_arms), (PACKED, packed_arms))
+        for kernel, impl in of(sizes["M"])
+        for regime in REGIMES
+    ]  # fmt: skip
+
+
+def _shapes(asked: Asked) -> Sequence[Sizes]:
+    return (asked.sizes,) if asked.sizes else SHAPES
+
+
+def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+    """One judgement for each shape, by its cold calls; hot ones stand beside them."""
+    return [_judged(asked, sizes, _of(found, sizes)) for sizes in _shapes(asked)]
+
+
+def _of(found: Mapping[str, Found], sizes: Sizes) -> dict[str, Found]:
+    return {name: each for name, each in found.items() if dict(each.arm.sizes) == dict(sizes)}
+
+
+def _judged(asked: Asked, sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
+    ideal = ideal_share(sizes, asked.dtype) - 1
+    rows: list[Evidence] = []
+    cold: Ratio | None = None
+    kind: Kind = "computed"
+    for regime in REGIMES:
+        sides = [
+            quickest([f for f in found.values()
+                      if f.arm.name.startswith(side) and f.arm.regime == regime])
+            for side in (PLAIN, PACKED)
+        ]  # fmt: skip
+        a, b = sides
+        if a is None or b is None:
+            continue
+        ratio = over(a, b)
+        assert ratio is not None  # both have a time
+        rows += _rows(regime, a, b, ratio, asked.dtype)
+        rows.append(Evidence("ideal by bytes", ideal, "1", "computed", group=f"{regime} calls"))
+        if regime == "cold":
+            cold, kind = ratio, sort_of(a, b)
+    caveats = [*_caveats(asked, sizes), *reasons(found)]
+    where = f"{sizes_text(sizes, ' ')}: "
+    if cold is None:
+        return Judgement(
+            "no verdict", f"{where}there is no cold time of both sides; the reasons stand below.",
+            rows, caveats=caveats,
+        )  # fmt: skip
+    word, said = spoken(cold, kind, asked.dtype)
+    ideal_said = f"by bytes alone it would be {100 * ideal:+.0f} %"
+    return Judgement(word, f"{where}{said}; {ideal_said}.", rows, caveats=caveats)
+
+
+def ideal_share(sizes: Sizes, dtype: str) -> float:
+    """Least bytes of the Q4_K product over those of the product with weights of `dtype`."""
+    plain, packed = catalog.spec_of("matvec"), catalog.spec_of("q4_k_matmul")
+    return packed.bytes(sizes, dtype) / plain.bytes(sizes, dtype)
+
+
+def spoken(ratio: Ratio, kind: Kind, dtype: str) -> tuple[str, str]:
+    """The word and the beginning of the sentence for B over A."""
+    low, middle, high = (100 * (r - 1) for r in (ratio.low, ratio.middle, ratio.high))
+    if kind == "predicted":
+        said = f"the overhead of Q4_K over {dtype} in cold calls is predicted as ~{middle:+.1f} %"
+        return worded("faster" if middle < 0 else "overhead", kind), said
+    amount = f"{middle:+.1f} % ({low:+.1f} to {high:+.1f} %)"
+    if ratio.high < 1:
+        return "faster", f"in cold calls the overhead of Q4_K over {dtype} is {amount}, a gain"
+    if ratio.low > 1:
+        return "overhead", f"in cold calls the overhead of Q4_K over {dtype} is {amount}"
+    return "no difference seen", f"the overhead of Q4_K over {dtype}, {amount}, may be none"
+
+
+def _rows(regime: str, a: Found, b: Found, ratio: Ratio, dtype: str) -> list[Evidence]:
+    group, kind = f"{regime} calls", sort_of(a, b)
+    times = [
+        each.evidence(f"{side}: {each.arm.kernel}.{each.arm.impl}", group)
+        for side, each in ((f"A, {dtype}", a), ("B, Q4_K", b))
+    ]
+    ends = ratio.low - 1, ratio.high - 1
+    overhead = ranged("overhead, (B - A) / A", ratio.middle - 1, "1", kind, ends, group)
+    return [*(t for t in times if t is not None), overhead]
+
+
+def _caveats(asked: Asked, sizes: Sizes) -> list[str]:
+    names = [f"{kernel}.{impl}" for kernel, impl in plain_arms(sizes["M"])]
+    said = [
+        f"A is the fastest of {', '.join(names)} with weights of {asked.dtype}: a slow A would "
+        "flatter Q4_K."
+    ]
+    cache = asked.device.cache.value
+    plain = catalog.spec_of("matvec").bytes(sizes, asked.dtype)
+    packed = catalog.spec_of("q4_k_matmul").bytes(sizes, asked.dtype)
+    if packed <= cache < plain:
+        said.append(
+            f"Hot calls are no like for like: the last-level cache of {quantity(cache, 'B')} holds "
+            f"the {quantity(packed, 'B')} of B, and not the {quantity(plain, 'B')} of A."
+        )
+    launch = roofs(asked.device, asked.ceilings).best("launch")
+    if launch is not None:
+        said.append(
+            f"Both sides contain a launch, {quantity(launch.value, 's')} here, which no packing "
+            "makes shorter."
+        )
+    return said
+
+
+EXPERIMENT = Experiment(
+    "what unpacking costs: a product with fp16 weights against Q4_K", arms, judge,
+    kernels=("q4_k_matmul",), dtype="fp16",
+)  # fmt: skip
