@@ -1,0 +1,31 @@
+"""The machine code of the kernels that ceilings are measured with does what is counted."""
+
+import pytest
+
+from workbench import catalog
+from workbench.ceilings import groups_of
+from workbench.compile import compile_config
+from workbench.hardware import DEVICES
+
+pytestmark = pytest.mark.compile
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "matrix"),
+    [("cache", "128", False), ("shared", "128", False), ("compute_bf16", "", True)],
+)
+def test_loops_hold_what_is_counted_and_nothing_else(name, bits, matrix):
+    """The reads are as wide as they can be and none is left out; products load nothing, and the
+    loop over their sums is there: it was not, where all sums were the same to the compiler."""
+    device = DEVICES["h200"]
+    sought = {s.name: s for g in groups_of(device, None) for s in g.sought}[name]
+    arm = sought.arms[0]
+    spec = catalog.spec_of(arm.kernel)
+    impl = catalog.impl_of(spec, arm.impl)
+    made = compile_config(impl, impl.config(**arm.config), arm.sizes, arm.dtype, device, code=True)
+    (code,) = made.code
+    assert set(code.in_loops.loads) == ({bits} if bits else set())
+    assert bool(code.in_loops.matrix) == matrix and code.loops >= 1 + matrix
+    assert made.resources.spill_bytes == 0
+    if name == "shared":  # four loads a trip, however often the compiler writes the trip down
+        assert code.in_loops.loads[bits] % 4 == 0

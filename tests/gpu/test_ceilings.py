@@ -1,0 +1,57 @@
+"""What ceilings are measured with gives right answers on the GPU that is here, at the sizes that
+are timed; and what is copied between host and device arrives."""
+
+import pytest
+import torch
+
+from workbench import catalog, hardware
+from workbench.ceilings import LINKS, groups_of
+from workbench.check import Posed, check
+from workbench.gauge import host_copies
+from workbench.spec import ITEMSIZE
+
+pytestmark = pytest.mark.gpu
+
+DEVICE = hardware.live()
+if DEVICE is None:
+    pytest.skip("torch sees no GPU here", allow_module_level=True)
+
+
+def arms():
+    """Of every ceiling but DRAM's, whose kernels have tests of their own."""
+    groups = groups_of(DEVICE, None)[1:]
+    return [arm for group in groups for sought in group.sought for arm in sought.arms]
+
+
+@pytest.mark.parametrize("arm", arms(), ids=lambda arm: f"{arm.kernel}-{arm.name}")
+def test_every_arm_is_right_at_the_size_that_is_timed(arm):
+    spec = catalog.spec_of(arm.kernel)
+    impl = catalog.impl_of(spec, arm.impl)
+    config = impl.config(**arm.config)
+    why = impl.refuse(config, DEVICE.limits, itemsize=ITEMSIZE[arm.dtype], **arm.sizes)
+    if why is not None:
+        assert len(why.split()) > 4
+        return
+    assert check(impl, config, Posed.of(spec, arm.sizes, arm.dtype, "cuda")).wrong is None
+
+
+def test_a_chain_of_dependent_launches_is_whole_in_a_graph_too():
+    from workbench.measure.graphs import graphs
+
+    spec = catalog.spec_of("empty_chain")
+    impl, kept = catalog.impl_of(spec, "links"), []
+    x = torch.zeros(LINKS, device="cuda")
+    pdl = impl.refuse(impl.config(pdl=1), DEVICE.limits, itemsize=4, L=LINKS) is None
+    config = impl.config(pdl=int(pdl))
+    impl(x, config=config)
+    graph = graphs().capture(1, lambda: kept.append(impl(x, config=config)))
+    for _ in range(20):
+        kept[0].fill_(-1.0)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(kept[0], torch.arange(LINKS, device="cuda", dtype=torch.float32))
+
+
+def test_what_is_copied_arrives():
+    found = host_copies()
+    assert len(found) == 36 and all(copied.right and copied.timing for copied in found)

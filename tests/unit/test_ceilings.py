@@ -1,0 +1,384 @@
+"""Ceilings on the null side: what is sought, when one stands, what is kept, what a page says."""
+
+import io
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from workbench import catalog, ceilings, gauge, trial
+from workbench.backend.null import Fate, Null
+from workbench.ceilings import MIXES, groups_of, known, mixed, stated, stream_elements, usable
+from workbench.compile.loops import Code, Counts
+from workbench.events import RunFinished, read
+from workbench.gauge import Gauging, Question
+from workbench.hardware import DEVICES
+from workbench.history import open_history
+from workbench.measure import transfers
+from workbench.measure.rounds import Window
+from workbench.question import SessionError
+from workbench.record import Failure, Record, Run
+from workbench.reports.ceilings import line, page, word
+from workbench.spec import ITEMSIZE, sizes_text
+from workbench.stored import draw
+
+pytestmark = pytest.mark.unit
+
+H200 = DEVICES["h200"]
+# what each kernel is fated to reach, a second; libraries a hundredth less
+RATES = {"read_only": 4.4e12, "fill": 4.1e12, "copy": 4.2e12, "triad": 4.25e12, "reduce": 4.4e12,
+         "cache_read": 7e12, "l1_read": 3e13, "compute_only": 6e13}  # fmt: skip
+PEAKS = {"fp32": 4e14, "fp16": 8e14, "bf16": 8e14, "fp8": 15e14, "int8": 16e14}
+
+
+def usual(candidate, factor=1.0):
+    """A time at which every check of every ceiling holds; `factor` times the rate."""
+    case, spec = candidate.case, candidate.impl.spec
+    if spec.name in ("empty", "empty_chain"):
+        count = case.sizes.get("L", 1)
+        return Fate(count * 0.8e-6 / factor, kernels=count)
+    if candidate.impl.work is not None and spec.name in ("cache_read", "l1_read"):
+        work = candidate.impl.work(candidate.config, H200.limits, itemsize=4, **case.sizes)
+        amount = work.tiles * work.steps * work.load_bytes
+    elif spec.name in RATES and spec.name != "compute_only":
+        amount = spec.bytes(case.sizes, case.dtype)
+    else:
+        amount = spec.flops(**case.sizes)
+    small = spec.name == "matmul" and case.dtype == "fp32"
+    rate = 5e13 if small else RATES.get(spec.name) or PEAKS[case.dtype]
+    slower = 0.99 if case.backend == "torch" else 1.0
+    return Fate(amount / (rate * slower * factor))
+
+
+def host_copies(right=True):
+    made = []
+    for direction in ("h2d", "d2h"):
+        for pinned in (True, False):
+            for size in transfers.SIZES[::4]:
+                dice = random.Random(size)
+                seconds = 5e-6 + size / (5e10 if pinned else 1e10)
+                windows = [Window(tuple(seconds * dice.uniform(1, 1.01) for _ in range(4)))] * 3
+                timing = transfers.measured(windows) if right else None
+                made.append(transfers.Copied(direction, pinned, size, timing, right))
+    return made
+
+
+class Place:
+    """A folder with a database and results, and ceilings measured in it."""
+
+    def __init__(self, folder):
+        self.out, self.url = folder / "results", f"sqlite:///{folder / 'history.db'}"
+        self.console = io.StringIO()
+
+    def gauge(self, fate=usual, copies=host_copies, device=None, **more):
+        asked = Question(device=device, out=self.out, database=self.url)
+        self.null = Null(fate, rules=gauge.RULES)
+        told = Console(file=self.console, width=200)
+        self.gauging = Gauging(asked, told, lambda: self.null, copies, **more)
+        return self.gauging.go()
+
+    def known(self):
+        with open_history(self.url) as history:
+            return known(history, "h200")
+
+    def events(self):
+        (file,) = self.out.glob("*/events.jsonl")
+        found = read(file)
+        assert not found.bad
+        return found.events
+
+    @property
+    def found(self):
+        return self.gauging.found
+
+    @property
+    def said(self):
+        return self.console.getvalue()
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Pages take a second to draw; the tests that look at them draw them."""
+    monkeypatch.setattr("workbench.reports.ceilings.page", lambda *a: "<p>page</p>")
+    return Place(tmp_path)
+
+
+# What is sought
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+def test_what_is_sought_can_be_asked_of_every_device(device):
+    """Kernels, Impls and configs exist, sizes fit the Specs; of each ceiling some arm may run,
+    or each refuses in a sentence."""
+    groups = groups_of(device, None)
+    names = [s.name for g in groups for s in g.sought]
+    assert len(names) == len(set(names))
+    for group in groups:
+        arms = group.arms
+        assert len({a.name for a in arms}) == len(arms)
+        for arm in arms:
+            problem = trial.arm_problem(arm)
+            assert problem.spec.refuse(arm.sizes) is None and set(problem.spec.axes) == set(
+                arm.sizes
+            )
+        for sought in group.sought:
+            why = [refusal(a, device) for a in sought.arms]
+            assert None in why or all(len(w.split()) > 4 for w in why), sought.name
+            if device.name in ("h200", "h100"):
+                assert why == [None] * len(why), f"{sought.name}: {why}"
+
+
+def refusal(arm, device):
+    spec = catalog.spec_of(arm.kernel)
+    impl = catalog.impl_of(spec, arm.impl)
+    config = impl.config(**arm.config)
+    return impl.refuse(config, device.limits, itemsize=ITEMSIZE[arm.dtype], **arm.sizes)
+
+
+@given(st.one_of(st.none(), st.integers(1 << 30, 1 << 40)))
+def test_a_stream_is_a_power_of_two_that_fits(memory):
+    count = stream_elements(memory)
+    assert count & (count - 1) == 0 and 1 << 20 <= count <= ceilings.STREAM
+    assert memory is None or 512 * count <= memory
+
+
+# One measurement
+
+
+def test_all_ceilings_are_found_checked_and_kept(place):
+    assert place.gauge() == 0
+    kept = place.known()
+    assert set(kept) == set(place.found) and not any(c.get("failed") for c in kept.values())
+    for name in ("dram_read", "cache", "shared", "compute_bf16", "compute_int8", "launch_pdl",
+                 "launch_eager", "h2d_pinned", "d2h_pageable"):  # fmt: skip
+        one = kept[name + "_measured"]
+        assert one["low"] <= one["value"] <= one["high"] and one["kind"] == "measured"
+        assert one["source"] and one["unit"] in ("B/s", "FLOP/s", "OP/s", "s")
+    assert kept["dram_copy_measured"]["value"] == pytest.approx(4.2e12, rel=0.01)
+    assert kept["launch_eager_measured"]["value"] == pytest.approx(0.8e-6, rel=0.01)
+    assert kept["h2d_pinned_measured"]["value"] == pytest.approx(5e10, rel=0.02)
+    *outcomes, run, end = place.events()
+    assert isinstance(run, Run) and run.ceilings == {**stated(H200), **place.found}
+    assert isinstance(end, RunFinished) and end.state == "complete"
+    assert len(outcomes) == len(place.gauging.outcomes)
+    with open_history(place.url) as history:
+        assert history.outcomes(run.id) == list(outcomes)
+
+
+def test_the_best_arm_counts(place):
+    def fate(c):
+        chosen = c.case.kernel == "copy" and c.case.config.get("block_n") == 2048
+        return usual(c, 1.05 if chosen else 1.0)
+
+    place.gauge(fate)
+    one = place.found["dram_copy_measured"]
+    assert one["value"] == pytest.approx(1.05 * 4.2e12, rel=0.01)
+    assert "block_n 2048" in one["source"] and "best of 3" in one["source"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "factor", "name", "why"),
+    [
+        ("matrix_only", 0.9, "compute_bf16", "does not find the limit"),
+        ("fill", 0.9, "dram_write", "torch outer product"),
+        ("read_only", 1.2, "dram_read", "cannot be"),
+        ("l1_read", 1.2, "shared", "not all of the work was done"),
+        ("l1_read", 0.2, "shared", "below last-level cache"),
+        ("copy", 1.06, "dram_read", "below DRAM, copy"),
+        ("empty_chain", 0.1, "launch", "as long as one empty kernel"),
+    ],
+)
+def test_a_ceiling_that_fails_its_check_is_shown_and_never_used(place, kernel, factor, name, why):
+    def fate(c):
+        return usual(c, factor if c.case.kernel == kernel and c.case.backend != "torch" else 1.0)
+
+    place.gauge(fate)
+    one = place.found[name + "_measured"]
+    assert one["failed"] and why in one["why"] and word(one) == "failed"
+    kept = place.known()
+    assert name + "_measured" not in kept
+    assert "compute_fp32_measured" in kept, "the others stand"
+    assert "failed" in place.said and one["why"] in place.said
+
+
+def test_launches_that_a_graph_does_not_hold_are_no_launches(place):
+    place.gauge(lambda c: replace(usual(c), kernels=255))
+    assert "255 kernels instead of 256" in place.found["launch_measured"]["why"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "counts", "name", "why"),
+    [
+        ("matrix_only", Counts({"128": 2}, matrix=8), "compute_fp16", "2 loads stand in the loop"),
+        ("matrix_only", Counts(vector=9), "compute_fp16", "no matrix instruction"),
+        ("compute_only", Counts(matrix=9), "compute_fp32", "no multiply-add"),
+        ("cache_read", Counts(vector=9), "cache", "no load is left"),
+    ],
+)
+def test_the_machine_code_must_do_what_is_counted(place, kernel, counts, name, why):
+    code = Code("sm_90", 1, counts, counts)
+
+    def fate(c):
+        return replace(usual(c), code=(code,) if c.case.kernel == kernel else ())
+
+    place.gauge(fate)
+    assert why in place.found[name + "_measured"]["why"]
+    place.gauge(lambda c: replace(usual(c), code=(replace(code, readable=False),)))
+    assert not any(c.get("failed") for c in place.found.values())
+
+
+def test_an_arm_that_fails_costs_itself_alone(place):
+    def fate(c):
+        return Fate(wrong="NaN at y[0]") if c.case.kernel == "matrix_int8" else usual(c)
+
+    assert place.gauge(fate) == 0
+    one = place.found["compute_int8_measured"]
+    assert word(one) == "missing" and "NaN at y[0]" in one["why"] and "value" not in one
+    assert "missing: NaN at y[0]" in line(one) and "compute_int8_measured" not in place.known()
+    failures = [e for e in place.events() if isinstance(e, Failure)]
+    assert {f.case.kernel for f in failures} == {"matrix_int8"}
+
+
+def test_a_ceiling_without_its_yardstick_says_that_it_was_not_held_against_one(place):
+    def fate(c):
+        broken = c.case.kernel == "copy" and c.case.backend == "torch"
+        return Fate(final="out of GPU memory") if broken else usual(c)
+
+    place.gauge(fate)
+    one = place.found["dram_copy_measured"]
+    assert word(one) == "unchecked" and "dram_copy_measured" in place.known()
+    assert "torch.clone gave no time (out of GPU memory)" in place.said
+
+
+def test_copies_that_cannot_be_timed_say_why(place):
+    def lost():
+        raise ChildProcessError("its process died (exit code -9)")
+
+    assert place.gauge(copies=lost) == 0
+    assert "exit code -9" in place.found["h2d_pinned_measured"]["why"]
+    assert "h2d_pinned_measured" not in place.known()
+
+
+def test_a_copy_that_arrives_wrong_is_a_failure(place):
+    place.gauge(copies=lambda: host_copies(right=False))
+    found = [e for e in place.events() if isinstance(e, Failure)]
+    assert found and {f.stage for f in found} == {"check"}
+    assert word(place.found["d2h_pinned_measured"]) == "missing"
+
+
+def test_nothing_measured_is_exit_code_2(place):
+    assert place.gauge(lambda c: Fate(final="no luck"), copies=list) == 2
+    assert place.known() == {}
+
+
+def test_ctrl_c_keeps_what_was_measured_and_is_no_answer(place):
+    def fate(c):
+        if c.case.kernel == "compute_only":
+            raise KeyboardInterrupt
+        return usual(c)
+
+    assert place.gauge(fate) == 130
+    assert place.known() is None, "half a run is not what a device reaches"
+    *_, run, end = place.events()
+    assert end.state == "interrupted" and "cache_measured" in run.ceilings
+    assert sum(isinstance(e, Record) for e in place.events()) == len(place.gauging.outcomes) > 0
+
+
+def test_the_latest_complete_run_is_known(place):
+    place.gauge()
+    place.gauge(lambda c: usual(c, 0.99))
+    assert place.known()["dram_copy_measured"]["value"] == pytest.approx(0.99 * 4.2e12, rel=0.01)
+    with open_history(place.url) as history:
+        assert known(history, "h100") is None
+
+
+# Without a GPU
+
+
+def test_a_named_device_is_looked_up_and_nothing_pretends(place):
+    assert place.gauge(device="mi300x") == 0
+    assert "Nothing was measured" in place.said and "5.3 TB/s" in place.said
+    assert "_measured" not in place.said and place.null.begun == 0
+    assert not list(place.out.glob("*/events.jsonl")) and place.known() is None
+    with pytest.raises(SessionError, match="mi300x"):
+        place.gauge(device="mi300")
+
+
+@pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
+def test_every_stated_ceiling_has_a_source_and_none_is_measured(device):
+    found = stated(device)
+    assert {"dram", "cache"} <= set(found) and usable(found) == {}
+    assert all(c["source"] and c["value"] > 0 for c in found.values())
+    assert {n[8:] for n in found if n.startswith("compute_")} == set(device.peaks)
+
+
+# The mix of reads and writes
+
+RATE = st.floats(1e11, 1e13)
+
+
+def measured(values):
+    return {
+        f"{name}_measured": {"value": v, "low": 0.9 * v, "high": 1.1 * v, "title": name}
+        for name, v in zip(MIXES, values, strict=False)
+    }
+
+
+@given(st.lists(RATE, min_size=1, max_size=4), st.floats(0, 1))
+def test_a_mix_lies_between_its_neighbours(values, share):
+    found = mixed(measured(values), share)
+    assert min(values) * (1 - 1e-9) <= found["value"] <= max(values) * (1 + 1e-9)
+    assert found["low"] <= found["value"] <= found["high"] and found["kind"] == "computed"
+
+
+@given(st.lists(RATE, min_size=4, max_size=4))
+def test_a_measured_mix_is_itself(values):
+    for share, value in zip(MIXES.values(), values, strict=True):
+        assert mixed(measured(values), share)["value"] == pytest.approx(value)
+
+
+def test_time_adds_up_between_two_mixes():
+    """Half the bytes at 4 TB/s and half at 2 take three quarters of a second a 2 TB: 2.67."""
+    found = mixed({k: v for k, v in measured([2e12, 1e12, 1e12, 4e12]).items()
+                   if "copy" not in k and "triad" not in k}, 0.5)  # fmt: skip
+    assert found["value"] == pytest.approx(8e12 / 3)
+
+
+def test_a_mix_of_nothing_is_none_and_a_failed_one_does_not_count():
+    assert mixed({}, 0.5) is None
+    found = measured([1e12, 2e12, 4e12, 4e12])
+    found["dram_copy_measured"]["failed"] = True
+    assert mixed(found, 0.5)["value"] != pytest.approx(2e12)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        mixed(found, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "share"), [("copy", 1 / 2), ("triad", 2 / 3), ("read_only", 4096 / 4097)]
+)
+def test_the_share_of_reads_follows_from_inputs_and_outputs(kernel, share):
+    assert ceilings.read_share(kernel, {"N": 4096}, "bf16") == pytest.approx(share)
+
+
+# The page
+
+
+def test_the_page_shows_all_and_is_drawn_again(tmp_path):
+    place = Place(tmp_path)
+    place.gauge(lambda c: usual(c, 0.9 if c.case.kernel == "matrix_only" else 1.0))
+    run = next(e for e in place.events() if isinstance(e, Run))
+    first = (place.out / run.id / "report.html").read_text()
+    assert draw("ceilings", run.id, tmp_path / "again.html", place.url).read_text() == first
+    for title in (c["title"] for c in place.found.values()):
+        assert title.replace("'", "&#39;") in first
+    assert "does not find the limit" in first and "4096.0" not in first
+    assert sizes_text({"N": ceilings.STREAM}) in first and "http" not in first.split("<body>")[1]
+
+
+def test_a_page_of_nothing_and_one_of_stated_figures_are_drawn():
+    nothing = replace(gauge.stated_run(H200, Question()), ceilings={})
+    assert "Nobody states a figure" in page(nothing, [])
+    assert "nothing here was measured" in page(gauge.stated_run(H200, Question()), [])

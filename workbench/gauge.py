@@ -1,0 +1,299 @@
+"""Ceilings from the question to the page: the `ceilings` command."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench import ceilings, hardware, tuned
+from workbench.backend.ahead import Ahead, begin_ahead
+from workbench.backend.protocol import Backend, Part
+from workbench.bouts import opened_run
+from workbench.ceilings import Group, Plain
+from workbench.environment import fingerprint
+from workbench.events import EventLog, RunState
+from workbench.experiment import Asked, Found
+from workbench.history import open_history
+from workbench.interrupts import Interrupts
+from workbench.measure import transfers
+from workbench.measure.protocol import Protocol
+from workbench.question import (
+    DEFAULT_TARGET,
+    SessionError,
+    gpu_present,
+    ready,
+    repository_of,
+    undisturbed,
+    writable,
+)
+from workbench.record import Case, Failure, Outcome, Record, Run, key_of
+from workbench.report import write_page
+from workbench.store import Store
+from workbench.trial import arm_problem, made, timed
+from workbench.workers import LOST, Solo, Workers
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Opened = Callable[[], Backend]  # the GPU that is here, or a test's own
+Copies = Callable[[], list[transfers.Copied]]
+
+# Fewer rounds than a final has: a ceiling is wanted within a percent, and there are nine groups.
+RULES = Protocol(rounds=10, most_rounds=16, settle_s=0.5, final_s=4.0)
+COPIES_S = 120.0  # the longest that the copies between host and device may take
+NEEDS_GPU = (
+    "Nothing was measured: that needs a GPU that torch sees. The figures are what makers state and "
+    "what follows from them."
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What `ceilings` was asked, in the words of the command line."""
+
+    device: str | None = None  # a named one is looked up and not measured
+    out: Path = Path("results")
+    database: str | None = None
+    strict: bool = False  # refuse where others use the GPU
+
+    @property
+    def command(self) -> str:
+        """The exact command that asks this again."""
+        words = ["python", "-m", "workbench.ceilings"]
+        return shlex.join(words + (["--device", self.device] if self.device else []))
+
+
+@dataclass
+class Gauging:
+    """The ceilings of one device, measured or looked up."""
+
+    question: Question
+    console: Console
+    opened: Opened | None = None
+    copies: Copies | None = None
+    outcomes: list[Outcome] = field(default_factory=list)
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _compilers: Workers | None = None
+
+    def go(self) -> int:
+        """Run to the end. Returns the exit code: 0; 2 where a GPU was asked and nothing gave a
+        time; 130 after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
+        asked = self.question
+        writable(asked.out)
+        if asked.device is not None:
+            return self._look_up(asked.device)
+        with ExitStack() as stack:
+            ahead = begin_ahead("copy") if self.opened is None else None  # before slow imports
+            if ahead is not None:
+                stack.callback(ahead.close)
+            if self.opened is None and not gpu_present():
+                return self._look_up(DEFAULT_TARGET)
+            history = stack.enter_context(open_history(asked.database))
+            interrupts = stack.enter_context(Interrupts())
+            backend = (self.opened or partial(gpu, ahead))()
+            stack.callback(backend.close)
+            undisturbed(backend, asked.strict)
+            self._compilers = ahead.compilers if ahead else None
+            return self._measure(backend, history, interrupts)
+
+    # Without a GPU
+
+    def _look_up(self, name: str) -> int:
+        from workbench.reports.ceilings import show
+
+        try:
+            device = hardware.device_named(name)
+        except hardware.UnknownDevice as error:
+            raise SessionError(str(error)) from error
+        run = stated_run(device, self.question)
+        show(self.console, run)
+        self.console.print(NEEDS_GPU, style="bold yellow")
+        self._draw(run)
+        return 0
+
+    # With one
+
+    def _measure(self, backend: Backend, history: Any, interrupts: Interrupts) -> int:
+        from workbench.reports.ceilings import show
+
+        groups = ceilings.groups_of(backend.device, backend.environment.gpu_memory_bytes)
+        problems = [arm_problem(arm) for group in groups for arm in group.arms]
+        run = opened_run("ceilings", "all", self.question.command, backend, problems)
+        run = replace(
+            run, id=identity(backend.device), kernel="ceilings", dtype="", sizes={}, source="",
+            ceilings=ceilings.stated(backend.device),
+        )  # fmt: skip
+        self.console.print(f"Ceilings of {backend.environment.gpu or backend.device.name}.")
+        folder = self.question.out / run.id
+        with EventLog(folder / "events.jsonl") as log:
+            store = Store(history, interrupts, log)
+            try:
+                state, run = self._obtain(groups, run, backend, store)
+            except BaseException:  # nothing more can be stored; show what there is
+                with suppress(Exception):
+                    self._draw(self._whole(run))
+                raise
+        show(self.console, run)
+        self._draw(run)
+        if state == "interrupted":
+            return 130
+        return 0 if ceilings.usable(self.found) else 2
+
+    def _whole(self, run: Run) -> Run:
+        return replace(run, ceilings={**run.ceilings, **self.found})
+
+    def _obtain(
+        self, groups: Sequence[Group], run: Run, backend: Backend, store: Store
+    ) -> tuple[RunState, Run]:
+        """Every group in turn, then the copies. The run is stored behind its outcomes, once its
+        ceilings are known; whoever stops it gets those so far."""
+        state: RunState = "complete"
+        try:
+            if self._compilers is not None:
+                compile_ahead(self._compilers, groups, run, backend)
+            for group in groups:
+                self._group(group, run, backend, store)
+            self._links(run, backend, store)
+        except KeyboardInterrupt:
+            state = "interrupted"
+        run = self._whole(run)
+        store.begin(run, store.log)
+        counts = Counter[str](o.phase if isinstance(o, Record) else o.stage for o in self.outcomes)
+        store.end(state, counts, dict(backend.spent))
+        return state, run
+
+    def _group(self, group: Group, run: Run, backend: Backend, store: Store) -> None:
+        found = time_group(group, run, backend)
+        for each in found.values():
+            self._keep(each.outcome, store)
+        plain = ceilings.judged(group.sought, found, backend.device.limits, self.found)
+        self.found |= plain
+        for one in plain.values():
+            self._say(one)
+
+    def _links(self, run: Run, backend: Backend, store: Store) -> None:
+        why, copies = "", []
+        try:
+            copies = (self.copies or host_copies)()
+        except (*LOST, RuntimeError) as error:
+            why = f"the process that copies: {error}"
+        for copied in copies:
+            self._keep(copy_outcome(copied, run, backend), store)
+        times = {
+            name: {c.bytes: c.timing for c in same if c.timing is not None}
+            for name, same in transfers.by_name(copies).items()
+        }
+        plain = ceilings.link_ceilings(times, why)
+        self.found |= plain
+        for one in plain.values():
+            self._say(one)
+
+    def _keep(self, outcome: Outcome, store: Store) -> None:
+        store.keep(outcome)
+        self.outcomes.append(outcome)
+
+    def _say(self, one: Plain) -> None:
+        from workbench.reports.ceilings import line
+
+        self.console.print(line(one), soft_wrap=True)
+
+    def _draw(self, run: Run) -> None:
+        from workbench.reports.ceilings import page
+
+        path = write_page(self.question.out / run.id / "report.html", page(run, self.outcomes))
+        self.console.print(f"report  {path.resolve()}", soft_wrap=True)
+
+
+def gpu(ahead: Ahead | None) -> Backend:
+    """The GPU that is here, measured by the rules of ceilings; `ahead` are processes that were
+    started before."""
+    from workbench.backend.live import Live
+
+    ready()
+    return Live(repository_of("copy"), rules=RULES, ahead=ahead)
+
+
+def host_copies() -> list[transfers.Copied]:
+    """Copies between host and device, timed in a process of their own. Raises TimeoutError or
+    ChildProcessError where that is lost, and what the process raised."""
+    process = Solo()
+    try:
+        found: list[transfers.Copied] = process.ask(transfers.host_copies, timeout_s=COPIES_S)
+        return found
+    finally:
+        with suppress(OSError):
+            process.end()
+
+
+def identity(device: hardware.Device) -> str:
+    """Of a run that begins now: `20261121-214153-ceilings-h200-0f5b`."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-ceilings-{device.name}-{secrets.token_hex(2)}"
+
+
+def stated_run(device: hardware.Device, asked: Question) -> Run:
+    """A run in which nothing ran: what is stated of a device."""
+    now = datetime.now(UTC)
+    return Run(
+        id=identity(device),
+        engine="ceilings", name="stated", command=replace(asked, device=device.name).command,
+        started=now.isoformat(timespec="milliseconds"), kernel="ceilings", sizes={}, dtype="",
+        device=device.name, predicted=True, vary=(), tune=(), impls={},
+        ceilings=ceilings.stated(device), environment=fingerprint(None, repository_of("copy")),
+    )  # fmt: skip
+
+
+def time_group(group: Group, run: Run, backend: Backend) -> dict[str, Found]:
+    """What became of every arm of a group, by name. Where the first problem that is to run does
+    not fit the GPU, the next one begins in its place."""
+    asked = Asked("", None, "", backend.device, backend.predicts)
+    arms = group.arms
+    trial = made(asked, arms, run, backend, tuned.Tuned())
+    for arm in [a for a in arms if a.name not in trial.refused]:
+        try:
+            backend.begin(trial.parts[arm.name].problem)
+            break
+        except RuntimeError:
+            continue
+    return timed(trial, run, backend)
+
+
+def compile_ahead(pool: Workers, groups: Sequence[Group], run: Run, backend: Backend) -> None:
+    """Compile everything at once into Triton's cache: group by group, most processes would have
+    nothing to do. What fails here fails again, with its reason, where it is timed."""
+    from workbench.backend.processes import compile_parts
+
+    asked = Asked("", None, "", backend.device, False)
+    problems: dict[tuple[Any, ...], list[Part]] = {}
+    for group in groups:
+        trial = made(asked, group.arms, run, backend, tuned.Tuned())
+        for name, part in trial.parts.items():
+            if name not in trial.refused:
+                at = (part.problem.kernel, *part.problem.sizes.items(), part.problem.dtype)
+                problems.setdefault(at, []).append(part)
+    with ThreadPoolExecutor(len(problems)) as threads:
+        list(threads.map(lambda p: compile_parts(pool, p, backend.device), problems.values()))
+
+
+def copy_outcome(copied: transfers.Copied, run: Run, backend: Backend) -> Outcome:
+    """A copy between host and device as an outcome like any other."""
+    case = Case("host_copy", copied.name, "torch", {}, {"B": copied.bytes}, "uint8", run.device)
+    versions: Mapping[str, str] = run.environment.versions
+    key = key_of(
+        case, protocol=transfers.RULES.id, torch=versions.get("torch", ""),
+        driver=run.environment.driver or "",
+    )  # fmt: skip
+    at = datetime.now(UTC).isoformat(timespec="milliseconds")
+    if copied.timing is None:
+        return Failure(case, key, run.id, at, "check", "what arrived is not what was sent")
+    return Record(
+        case, key, run.id, at, "hot", copied.timing, 0, copied.bytes, "gpu", 0.0
+    )  # fmt: skip

@@ -1,0 +1,266 @@
+"""The page of a device's ceilings: what it reaches, beside what is stated and what libraries reach.
+
+Everything here is a pure function of records, and runs where neither torch nor Triton is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.record import Failure, Measured, Outcome, Record, Run
+from workbench.report import render
+from workbench.reports.ceilings_figures import Bar, Panel, bars
+from workbench.reports.compare_figures import text_of, unit_of
+from workbench.spec import label, sizes_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Plain = Mapping[str, Any]
+
+MEASURED = "_measured"
+HEADS = ("ceiling", "low", "median", "high", "of what is stated", "yardstick", "verdict")
+STATED_HEADS = ("ceiling", "value", "kind", "source")
+LEVELS = {
+    "dram": "DRAM", "cache": "Last-level cache", "shared": "L1 and shared memory",
+    "compute": "Arithmetic", "launch": "Launches", "link": "Host and device",
+}  # fmt: skip
+# the unit of each level: what one of it is in the unit of the record, and its name
+UNITS = {
+    "B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s"), "OP/s": (1e12, "TOP/s"), "s": (1e-6, "us"),
+}  # fmt: skip
+LINK = (1e9, "GB/s")
+SAID = {
+    "dram_read": "reads DRAM at", "dram_copy": "copies at", "cache": "reads its cache at",
+    "compute_bf16": "multiplies bf16 at",
+}  # fmt: skip
+NEEDS_GPU = "No GPU took part: nothing here was measured."
+
+
+def measured_of(run: Run) -> list[dict[str, Any]]:
+    """The ceilings that were sought by measuring, level by level."""
+    found = [dict(c, name=n) for n, c in run.ceilings.items() if n.endswith(MEASURED)]
+    order = list(LEVELS)
+    return sorted(found, key=lambda c: order.index(c.get("level", "link")))
+
+
+def stated_of(run: Run) -> list[dict[str, Any]]:
+    """Those of datasheets and arithmetic."""
+    return [
+        dict(c, name=n) for n, c in run.ceilings.items()
+        if not n.endswith(MEASURED) and "title" in c
+    ]  # fmt: skip
+
+
+def page(run: Run, outcomes: Sequence[Outcome]) -> str:
+    """The whole page as HTML. Never raises for want of records: a page can say that too."""
+    found = measured_of(run)
+    shown = replace(run, kernel="Ceilings", engine="bandwidths, rates, launches", predicted=False)
+    return render(
+        "ceilings.html.j2",
+        run=shown,
+        env=run.environment,
+        measured=bool(found),
+        sentence=sentence(run),
+        heads=HEADS,
+        rows=[_cells(c) for c in found],
+        doubts=[(c["title"], word(c), reason(c)) for c in found if word(c) != "sound"],
+        sources=[(c["title"], c["source"]) for c in found if "value" in c],
+        stated_heads=STATED_HEADS,
+        stated=[_stated_cells(c) for c in stated_of(run)],
+        figure=bars(panels(found or stated_of(run)), "ceilings"),
+        copies=_copies(outcomes),
+        arms=[_arm(o) for o in outcomes if o.case.kernel != "host_copy"],
+        how=_how(outcomes),
+    )
+
+
+def sentence(run: Run) -> str:
+    """What the device reaches, in one sentence."""
+    device = run.environment.gpu or run.device
+    known = {c["name"]: c for c in measured_of(run) if word(c) in ("sound", "unchecked")}
+    parts = [
+        f"{what} {amount(known[name + MEASURED]['value'], known[name + MEASURED])}"
+        for name, what in SAID.items() if name + MEASURED in known
+    ]  # fmt: skip
+    one = known.get("launch" + MEASURED)
+    launch = f"a launch in a graph takes {amount(one['value'], one)}" if one else ""
+    said = "; ".join(filter(None, (f"{device} {', '.join(parts)}" if parts else "", launch)))
+    if said:
+        return f"{said}."
+    if measured_of(run):
+        return f"No ceiling of {device} stands: see the reasons below."
+    return f"What is stated of {device}. {NEEDS_GPU}"
+
+
+def word(one: Plain) -> str:
+    """`sound`, `unchecked` (its yardstick gave no time), `failed` or `missing`."""
+    if "value" not in one:
+        return "missing"
+    if one.get("failed"):
+        return "failed"
+    return "unchecked" if one.get("unchecked") else "sound"
+
+
+def reason(one: Plain) -> str:
+    """Why it is not sound."""
+    return str(one.get("why") or one.get("unchecked") or "")
+
+
+def scale_of(one: Plain) -> tuple[float, str]:
+    """In what a ceiling is shown: what one of it is, and its name."""
+    return LINK if one.get("level") == "link" else UNITS[one["unit"]]
+
+
+def amount(value: float, one: Plain) -> str:
+    """`4.29 TB/s`."""
+    scale, unit = scale_of(one)
+    return f"{digits(value / scale)} {unit}"
+
+
+def digits(value: float) -> str:
+    """Four significant digits from 1 on, three below."""
+    if value >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.4g}" if value >= 1 else f"{value:.3g}"
+
+
+def _cells(one: Plain) -> list[str]:
+    """Under HEADS."""
+    stated, other = one.get("stated"), one.get("yardstick")
+    of = f"{amount(stated['value'], one)} ({kind_of(stated)})" if stated else ""
+    if "value" not in one:
+        spread = ["", "missing", ""]
+    else:
+        scale, _ = scale_of(one)
+        spread = [digits(one["low"] / scale), amount(one["value"], one),
+                  digits(one["high"] / scale)]  # fmt: skip
+        of = f"{100 * one['value'] / stated['value']:.0f} % of {of}" if stated else ""
+    yard = f"{other['name']}: {amount(other['value'], one)}" if other else ""
+    return [one["title"], *spread, of, yard, word(one)]
+
+
+def _stated_cells(one: Plain) -> list[str]:
+    """Under STATED_HEADS."""
+    return [one["title"], amount(one["value"], one), kind_of(one), one["source"]]
+
+
+def kind_of(stated: Plain) -> str:
+    """How a stated figure came about. What somebody else measured is `published`: `measured` is
+    what was measured here."""
+    return "published" if stated["kind"] == "measured" else str(stated["kind"])
+
+
+def line(one: Plain) -> str:
+    """One ceiling on the terminal as it is found."""
+    if "value" not in one:
+        return f"{one['title']}: missing: {one['why']}"
+    scale, _ = scale_of(one)
+    low, high = digits(one["low"] / scale), digits(one["high"] / scale)
+    said = f"{one['title']}: {amount(one['value'], one)} (p5 to p95: {low} to {high})"
+    return said if word(one) == "sound" else f"{said}; {word(one)}: {reason(one)}"
+
+
+def show(console: Console, run: Run) -> None:
+    """The table on the terminal, and why what does not stand does not."""
+    from rich.table import Table
+    from rich.text import Text
+
+    found = measured_of(run)
+    heads = HEADS if found else STATED_HEADS
+    lines = [_cells(c) for c in found] or [_stated_cells(c) for c in stated_of(run)]
+    table = Table(box=None, pad_edge=False)
+    for n, head in enumerate(heads):
+        right = (bool(found) and 0 < n < 4) or n == 1
+        table.add_column(head, justify="right" if right else "left")
+    for cells in lines:
+        table.add_row(*map(Text, cells))
+    console.print(table)
+    for one in found:
+        if word(one) != "sound":
+            console.print(f"{one['title']}: {word(one)}: {reason(one)}", soft_wrap=True)
+
+
+# The page's parts.
+
+
+def panels(found: Sequence[Plain]) -> list[Panel]:
+    """Bars by level, each level on an axis of its own unit."""
+    made = []
+    for level, title in LEVELS.items():
+        some = [c for c in found if c.get("level") == level]
+        if not some:
+            continue
+        units = list(dict.fromkeys(scale_of(c)[1] for c in some))
+        made.append(Panel(title, " or ".join(units), [_bar(c) for c in some], level))
+    return made
+
+
+def _bar(one: Plain) -> Bar:
+    scale, unit = scale_of(one)
+
+    def scaled(value: float | None) -> float | None:
+        return None if value is None else value / scale
+
+    measured = one["name"].endswith(MEASURED)
+    stated, yard = one.get("stated"), one.get("yardstick")
+    value = one.get("value")
+    return Bar(
+        one["title"],
+        scaled(value) if measured else None,
+        scaled(one.get("low")), scaled(one.get("high")),
+        scaled(stated["value"] if stated else None if measured else value),
+        scaled(yard["value"] if yard else None),
+        f"{digits(value / scale)} {unit}" if value is not None else "missing",
+        word(one),
+    )  # fmt: skip
+
+
+def _copies(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
+    """Copies between host and device by size: GB/s of each kind."""
+    found = [o for o in outcomes if o.case.kernel == "host_copy" and isinstance(o, Record)]
+    if not found:
+        return None
+    kinds = list(dict.fromkeys(r.case.impl for r in found))
+    sizes = sorted({r.case.sizes["B"] for r in found})
+    at = {(r.case.impl, r.case.sizes["B"]): r for r in found}
+    rows = []
+    for size in sizes:
+        row = [f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"]
+        for kind in kinds:
+            r = at.get((kind, size))
+            row.append(f"{digits(size / r.time_s / 1e9)} ({digits(r.time_s * 1e6)})" if r else "")
+        rows.append(row)
+    return {"heads": ["size", *(k.replace("_", ", ") for k in kinds)], "rows": rows}
+
+
+def _arm(outcome: Outcome) -> list[str]:
+    """Kernel, sizes, regime, median, 95 % interval; or the stage and the reason."""
+    case = outcome.case
+    config = f" {label(case.config)}" if case.config else ""
+    what = [f"{case.kernel}.{case.impl}{config}", f"{sizes_text(case.sizes, ' ')} {case.dtype}"]
+    if isinstance(outcome, Failure):
+        return [*what, outcome.stage, "", "", outcome.reason]
+    t = outcome.timing
+    scale, unit = unit_of(outcome.time_s)
+    if not isinstance(t, Measured):
+        return [*what, "predicted", f"~{text_of(outcome.time_s, scale)} {unit}", "", ""]
+    interval = f"{text_of(t.low_s, scale)} to {text_of(t.high_s, scale)}"
+    note = "" if t.stable else "the interval did not become as narrow as the protocol asks"
+    regime = f"{t.regime}, {t.method}"
+    return [*what, regime, f"{text_of(t.median_s, scale)} {unit}", interval, note]
+
+
+def _how(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
+    timings = [
+        o.timing for o in outcomes if isinstance(o, Record) and isinstance(o.timing, Measured)
+    ]
+    if not timings:
+        return []
+    methods = ", ".join(dict.fromkeys(t.method for t in timings))
+    clocks = [t.sm_mhz for t in timings if t.sm_mhz]
+    told = f"{min(clocks):.0f} to {max(clocks):.0f} MHz" if clocks else "unknown"
+    protocols = ", ".join(dict.fromkeys(t.protocol for t in timings))
+    return [("Methods", methods), ("SM clock", told), ("Protocols", protocols)]
