@@ -30,7 +30,7 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
     ax = axes(fig, 74, 14, 532, 316)
     ax.set(xscale="log", yscale="log", xlim=(lo, hi), ylim=(bottom / 1.3, peak * 2.2))
     ax.set(xlabel="arithmetic intensity, FLOP per byte of least traffic", ylabel="rate, FLOP/s")
-    _decades(ax)
+    decades(ax)
     top = max((c["value"] for _, c in roofs), default=peak)
     for n, (name, flat) in enumerate(roofs):
         start = min((flat["value"] / c["value"] for _, c in slopes), default=lo)
@@ -87,7 +87,7 @@ def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefi
     return figure_svg(fig, prefix, "Bandwidth", laid(ax, board, points))
 
 
-def _decades(ax: Any) -> None:
+def decades(ax: Any) -> None:
     """Ticks at powers of ten, written as engineers read them."""
     for axis, limits, write in (
         (ax.xaxis, ax.get_xlim(), lambda v, _: f"{v:g}"),

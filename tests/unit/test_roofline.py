@@ -1,0 +1,477 @@
+"""What holds a kernel, which records are points, and what is drawn and written of them."""
+
+import csv
+import io
+import json
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import synthetic
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench import hardware
+from workbench.record import Case, Comparison, Predicted, Ratio, Record, Verdict, key_of
+from workbench.reports import paper_figures, roofline_figures
+from workbench.reports.roofline import page
+from workbench.roof import Load, Roofs, ceiling_of, diagnose, duration, quantity, roofs_of
+from workbench.roofline import (
+    COLUMNS,
+    NoFrame,
+    Stored,
+    bests,
+    csv_text,
+    frame,
+    json_text,
+    rows,
+    sheet_of,
+)
+
+DRAM, PEAK, LAUNCH, EAGER, CACHE = 4.3e12, 780e12, 0.8e-6, 3.2e-6, 6.4e12
+
+
+def ceiling(name, value, unit, **more):
+    said = {"value": value, "unit": unit, "source": "here", "kind": "measured", **more}
+    made = ceiling_of("h200", name, said)
+    assert made is not None
+    return made
+
+
+def known(*more, cache_bytes=60e6):
+    return Roofs("h200", (
+        ceiling("dram_copy_measured", DRAM, "B/s", low=0.99 * DRAM, high=1.01 * DRAM),
+        ceiling("cache_measured", CACHE, "B/s"),
+        ceiling("bf16_measured", PEAK, "FLOP/s", dtype="bf16"),
+        ceiling("launch_measured", LAUNCH, "s"),
+        ceiling("launch_eager_measured", EAGER, "s"),
+        ceiling("launch_pdl_measured", LAUNCH / 2, "s"),
+        *more,
+    ), cache_bytes)  # fmt: skip
+
+
+times = st.floats(1e-7, 1.0)
+amounts = st.integers(0, 10**13)
+regimes = st.sampled_from(["cold", "hot", "predicted"])
+loads = st.builds(
+    lambda t, wide, flops, moved, regime: Load(t, t * wide, flops, moved, "bf16", regime),
+    times, st.floats(1.0, 1.2), amounts, amounts, regimes,
+)  # fmt: skip
+
+
+# What holds a kernel.
+
+
+@given(loads)
+def test_a_share_and_a_gain_are_of_the_same_time(load):
+    held = diagnose(load, known())
+    assert held.sentence.endswith(".") and held.sentence[0] == held.sentence[0].upper()
+    if held.gain_s is not None:
+        assert 0 <= held.gain_s <= load.time_s
+    if held.share is not None and held.gain_s is not None:
+        roof_s = held.share * load.time_s
+        floor_s = max(roof_s, LAUNCH)
+        assert held.gain_s == pytest.approx(max(0.0, load.time_s - floor_s), abs=1e-12)
+        amount = load.flops if held.roof.level == "compute" else load.bytes
+        assert amount / held.roof.value == pytest.approx(roof_s)
+
+
+@given(loads)
+def test_the_nearest_roof_is_the_one_that_allows_least(load):
+    held = diagnose(load, known())
+    if held.share is None:
+        assert held.roof is None
+        return
+    memory = CACHE if load.regime == "hot" and load.bytes <= 60e6 else DRAM
+    allowed = max(load.bytes / memory, load.flops / PEAK)
+    assert held.share == pytest.approx(allowed / load.time_s)
+
+
+@given(loads, st.floats(1.0, 3.0))
+def test_a_higher_roof_is_a_smaller_share(load, factor):
+    rates = [c for c in known().ceilings if c.level != "launch"]
+    higher = Roofs(
+        "h200", tuple(replace(c, value=c.value * factor, high=None) for c in rates), 60e6
+    )
+    one, other = diagnose(load, known()), diagnose(load, higher)
+    assert (one.share is None) == (other.share is None)
+    if one.share is not None:
+        assert other.share <= one.share * (1 + 1e-9)
+        assert other.word != "above its roof" or one.word == "above its roof" or one.share > 1
+
+
+@given(loads)
+def test_only_what_passes_both_spreads_is_above(load):
+    held = diagnose(load, known())
+    assert (held.word == "above its roof") == bool(held.above)
+    if held.above:
+        amount = load.flops if held.roof.level == "compute" else load.bytes
+        assert amount / load.high_s > (held.roof.high or held.roof.value)
+    elif held.word in ("memory-bound", "compute-bound", "balanced"):
+        assert held.share >= 0.6
+
+
+@given(loads, st.sampled_from(["fp8", "tf32"]))
+def test_the_ceiling_of_another_dtype_changes_nothing(load, dtype):
+    other = ceiling(f"{dtype}_measured", 1e3, "FLOP/s", dtype=dtype)
+    assert diagnose(load, known(other)) == diagnose(load, known())
+
+
+def load_of(time_us, flops=0, moved=0, regime="cold", **more):
+    return Load(time_us * 1e-6, time_us * 1e-6, flops, moved, "bf16", regime, **more)
+
+
+@pytest.mark.parametrize(
+    ("load", "word", "said"),
+    [
+        (load_of(100, moved=int(0.93 * DRAM * 1e-4)), "memory-bound",
+         "Memory-bound: 93 % of measured DRAM (4.3 TB/s); 7 µs to gain."),
+        (load_of(100, flops=int(0.8 * PEAK * 1e-4), moved=1), "compute-bound", "80 % of measured"),
+        (load_of(100, int(0.9 * PEAK * 1e-4), int(0.9 * DRAM * 1e-4)), "balanced", "90 %"),
+        (load_of(3, moved=4096), "launch-bound", "the launch floor of 800 ns is about a quarter"),
+        (load_of(100, moved=4096, host=True), "below its roofs", "too few loads in flight"),
+        (load_of(12.5, moved=4096, host=True), "launch-bound", "of 3.2 µs is about a quarter"),
+        (load_of(100, moved=int(0.3 * DRAM * 1e-4)), "below its roofs", "it waits"),
+        (load_of(0.9), "launch-bound", "no bytes and no FLOPs"),
+        (load_of(100, moved=int(1.3 * DRAM * 1e-4)), "above its roof", "fewer bytes move"),
+        (load_of(1, moved=int(1.3 * DRAM * 1e-6)), "above its roof", "fit into the last-level"),
+        (load_of(100, int(1.3 * PEAK * 1e-4), 1), "above its roof", "fewer FLOPs are done"),
+        (load_of(1, moved=int(9e12 * 1e-6), regime="hot"), "above its roof", "hot:"),
+        (load_of(9, moved=int(1.2 * DRAM * 9e-6), regime="predicted"), "above its roof",
+         "the model"),
+        (load_of(100, moved=int(1.005 * DRAM * 1e-4)), "memory-bound", "as far as both spreads"),
+    ],
+)  # fmt: skip
+def test_words(load, word, said):
+    held = diagnose(load, known())
+    assert held.word == word and said.lower() in held.sentence.lower()
+
+
+def test_a_kinder_mix_of_reads_and_writes_is_named():
+    read = ceiling("dram_read_measured", 4.6e12, "B/s")
+    held = diagnose(load_of(100, moved=int(4.5e12 * 1e-4)), known(read))
+    assert (held.word, held.roof.stem) == ("memory-bound", "dram_read")
+    assert held.sentence.startswith("Memory-bound: 98 % of measured DRAM, read (4.6 TB/s); above a")
+    beyond = diagnose(load_of(100, moved=int(4.8e12 * 1e-4)), known(read))
+    assert beyond.word == "above its roof" and beyond.roof.stem == "dram_copy"
+
+
+def test_without_a_ceiling_nothing_is_said_of_a_share():
+    held = diagnose(load_of(100, 10**9, 10**9), Roofs("odd"))
+    assert held.word == "unknown" and held.share is None and held.gain_s is None
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "expected"),
+    [
+        ("dram", {"value": 4.8e12, "unit": "B/s", "kind": "datasheet"}, ("dram", "datasheet", "")),
+        ("cache", {"value": 9e12, "unit": "B/s", "kind": "measured"}, ("cache", "published", "")),
+        ("cache_measured", {"value": 9e12, "unit": "B/s"}, ("cache", "measured", "")),
+        ("shared_measured", {"value": 3e13, "unit": "B/s"}, ("shared", "measured", "")),
+        ("compute_fp16", {"value": 1e15, "unit": "FLOP/s"}, ("compute", "datasheet", "fp16")),
+        ("fp32_fma_measured", {"value": 6e13, "unit": "FLOP/s"}, ("compute", "measured", "fp32")),
+        ("compute", {"value": 2e15, "unit": "OP/s", "dtype": "int8"},
+         ("compute", "datasheet", "int8")),
+        ("launch_measured", {"value": 8e-7, "unit": "s"}, ("launch", "measured", "")),
+        ("h2d_pinned", {"value": 5e10, "unit": "B/s"}, ("link", "datasheet", "")),
+    ],
+)  # fmt: skip
+def test_ceilings_are_read_by_name_and_unit(name, said, expected):
+    made = ceiling_of("h200", name, said)
+    assert (made.level, made.origin, made.dtype) == expected
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{}, {"value": 0, "unit": "B/s"}, {"value": float("nan"), "unit": "B/s"},
+     {"value": "much", "unit": "B/s"}, {"value": 1.0, "unit": "Hz"},
+     {"value": 1.0, "unit": "B/s", "failed": "read is below copy"}],
+)  # fmt: skip
+def test_what_is_no_ceiling_is_left_out(said):
+    assert ceiling_of("h200", "dram", said) is None
+
+
+def run_of(engine="measure", device="h200", ceilings=None, started="2026-11-21T09:30:00+00:00"):
+    run, _ = synthetic.softmax()
+    stated = hardware.ceilings(hardware.DEVICES["h200"], "bf16") if ceilings is None else ceilings
+    return replace(run, id=f"{engine}-{started}", engine=engine, device=device, ceilings=stated,
+                   started=started)  # fmt: skip
+
+
+def test_measured_ceilings_come_from_the_newest_ceilings_run():
+    def said(value):
+        return {"dram_measured": {"value": value, "unit": "B/s", "source": "x", "kind": "measured"}}
+
+    old = run_of("ceilings", ceilings=said(1e12), started="2026-11-20T00:00:00+00:00")
+    new = run_of("ceilings", ceilings=said(2e12), started="2026-11-21T00:00:00+00:00")
+    own = run_of("sweep", ceilings=said(3e12), started="2026-11-22T00:00:00+00:00")
+    other = run_of("ceilings", "mi300x", said(9e12), started="2026-11-23T00:00:00+00:00")
+    assert roofs_of("h200", [own, old, new, other]).best("dram").value == 2e12
+    assert roofs_of("h200", [own]).best("dram").value == 3e12
+    assert roofs_of("mi300x", [old]).best("dram").origin == "datasheet"
+
+
+def test_a_part_of_a_gpu_does_not_get_the_whole_ones_peaks():
+    cut = {"dram": {"value": 1e12, "unit": "B/s", "source": "a seventh", "kind": "computed"}}
+    assert roofs_of("h200", [run_of(ceilings=cut)]).best("compute", "fp8") is None
+    assert roofs_of("h200", [run_of()]).best("compute", "fp8").value == 1978.9e12
+
+
+# Which records are points.
+
+
+def record(run, name="softmax", time_s=40e-6, phase="final", at=synthetic.AT, **more):
+    impl, backend = more.pop("impl", "rows"), more.pop("backend", "triton")
+    config = more.pop("config", {"num_warps": 4})
+    case = Case(name, impl, backend, config, {"M": 8192, "N": 4096}, "bf16", run.device)
+    timing = more.pop("timing", None) or synthetic.measured(time_s)
+    flops = more.pop("flops", 5 * 8192 * 4096)
+    return Record(case, key_of(case), run.id, at, phase, timing, flops, 4 * 8192 * 4096, "gpu", 0.4,
+                  **more)  # fmt: skip
+
+
+def test_a_sweep_gives_its_winner_default_and_libraries_and_all_on_request():
+    stored = Stored(*synthetic.matmul())
+    few, every = sheet_of([stored]), sheet_of([stored], everything=True)
+    assert sorted(p.role for p in few.points) == [
+        "default",
+        "library",
+        "library",
+        "winner",
+        "winner",
+    ]
+    assert [p.regime for p in few.points if p.role == "winner"] == ["cold", "hot"]
+    assert {p.record.phase for p in few.points} == {"final", "hot"}
+    assert len(every.points) > 200
+    configs = [(p.name, p.regime) for p in every.points]
+    assert len(configs) == len(set(configs)), "a config stands once"
+    [arrow] = few.arrows
+    start, end = few.points[arrow.start], few.points[arrow.end]
+    assert (start.role, end.role, arrow.what) == ("default", "winner", "default to winner")
+    assert arrow.change == pytest.approx(end.load.time_s / start.load.time_s - 1)
+
+
+def test_the_final_stands_before_the_screen_and_the_newer_before_the_older():
+    run, later = run_of(), run_of(started="2026-11-22T09:30:00+00:00")
+    final = record(run, time_s=40e-6)
+    screen = record(later, time_s=30e-6, phase="screen", at="2026-11-22T09:30:00+00:00")
+    newer = record(later, time_s=50e-6, at="2026-11-22T09:31:00+00:00")
+    assert [p.record for p in sheet_of([Stored(run, [screen, final])]).points] == [final]
+    both = sheet_of([Stored(later, [newer]), Stored(run, [final, screen])])
+    assert [p.record for p in both.points] == [newer]
+
+
+def test_hot_and_predicted_times_are_points_of_their_own():
+    run = run_of()
+    hot = record(run, phase="hot", timing=replace(synthetic.measured(30e-6), regime="hot"))
+    told = Predicted(35e-6, "analytic-1", 0.0, 0.0, 0.0, 0.0, 0.0, "memory")
+    predicted = record(run, phase="predict", timing=told)
+    sheet = sheet_of([Stored(run, [record(run), hot, predicted])])
+    assert [p.regime for p in sheet.points] == ["cold", "hot", "predicted"]
+    kinds = {row["regime"]: row["kind"] for row in rows(sheet)}
+    assert kinds == {"cold": "measured", "hot": "measured", "predicted": "predicted"}
+    assert sheet.points[2].held.sentence.startswith("Predicted: ")
+    shares = [p.share_of_time for p in sheet.points]
+    assert sum(shares[:2]) == pytest.approx(1) and shares[2] == 1
+
+
+def test_arrows_of_a_measurement_and_of_a_comparison():
+    run = run_of()
+    own, slow = record(run, time_s=40e-6), record(run, time_s=45e-6, config={"num_warps": 8})
+    libraries = [record(run, time_s=t, impl=name, backend="torch", config={})
+                 for name, t in (("torch", 60e-6), ("compile", 50e-6))]  # fmt: skip
+    sheet = sheet_of([Stored(run, [own, slow, *libraries])])
+    [arrow] = sheet.arrows
+    assert sheet.points[arrow.start].record is libraries[1]
+    assert sheet.points[arrow.end].record is own and arrow.what == "library to best"
+    duel = run_of("compare")
+    sides = [record(duel, time_s=t, phase="compare", config={"num_warps": w})
+             for t, w in ((40e-6, 4), (50e-6, 8))]  # fmt: skip
+    word = Verdict("SLOW", Ratio(1.25, 1.24, 1.26), None, 0.01, 0.01, 0.001, 48, "so")
+    told = Comparison(duel.id, synthetic.AT, "softmax", {}, "bf16", "a", "b", sides[0].key,
+                      sides[1].key, word)  # fmt: skip
+    sheet = sheet_of([Stored(duel, sides, [told])])
+    [arrow] = sheet.arrows
+    assert arrow.change == pytest.approx(sides[1].time_s / sides[0].time_s - 1)
+    assert [sheet.points[n].role for n in (arrow.start, arrow.end)] == ["left", "right"]
+
+
+def test_arithmetic_is_judged_by_the_units_that_do_it():
+    run = run_of()
+    made = synthetic._resources({"num_warps": 4}, 60, 0, 0, 0.5, "threads")
+    vector, matrix = made, replace(made, matrix_unit="wgmma")
+
+    def judged(dtype, resources):
+        found = record(run, resources=resources)
+        found = replace(found, case=replace(found.case, dtype=dtype))
+        return sheet_of([Stored(run, [found])]).points[0].load.dtype
+
+    assert judged("bf16", vector) == "fp32" and judged("bf16", matrix) == "bf16"
+    assert judged("fp32", matrix) == "tf32" and judged("fp32", vector) == "fp32"
+    library = record(run, impl="torch", backend="torch", config={})
+    both = sheet_of([Stored(run, [record(run, resources=vector), library])])
+    assert {p.load.dtype for p in both.points} == {"fp32"}, "a library as its kernel"
+
+
+def test_the_best_of_a_problem_is_no_library_where_there_is_another():
+    sheet = sheet_of(lifelike(), everything=True)
+    for n in bests(sheet):
+        best = sheet.points[n]
+        same = [p for p in sheet.points if p.record.case.kernel == best.record.case.kernel
+                and (p.device, p.regime) == (best.device, best.regime)]  # fmt: skip
+        own = [p for p in same if not p.record.case.is_baseline]
+        assert best.load.time_s == min(p.load.time_s for p in own)
+    assert len(bests(sheet)) == 6  # three kernels, two of them also hot, one predicted
+
+
+def test_what_gave_no_time_is_counted():
+    run = run_of()
+    failed = synthetic.failure(run, record(run), "compile", "no")
+    assert sheet_of([Stored(run, [failed])]).silent == {"softmax rows: compile": 1}
+    assert sheet_of([Stored(*synthetic.matmul())]).silent == {}
+
+
+# What is written.
+
+
+def lifelike():
+    stored = [Stored(*synthetic.matmul()), Stored(*synthetic.softmax()), Stored(*synthetic.copy())]
+    predicted, outcomes = synthetic.softmax(predicted=True)
+    moved = [replace(o, case=replace(o.case, device="mi300x")) for o in outcomes]
+    stated = hardware.ceilings(hardware.DEVICES["mi300x"], "bf16")
+    return [*stored, Stored(replace(predicted, device="mi300x", ceilings=stated), moved)]
+
+
+def test_every_number_is_written_unrounded():
+    sheet = sheet_of(lifelike())
+    read = list(csv.DictReader(io.StringIO(csv_text(sheet))))
+    assert [list(row) for row in read] == [list(COLUMNS)] * len(sheet.points)
+    told = json.loads(json_text(sheet))
+    for row, plain, point in zip(read, told["points"], sheet.points, strict=True):
+        assert float(row["time_s"]) == plain["time_s"] == point.record.time_s
+        assert int(row["flops"]) == point.record.flops and int(row["bytes"]) == point.record.bytes
+        rate = row["byte_per_s"]
+        assert float(rate) == plain["byte_per_s"] == point.record.bytes / point.record.time_s
+        assert row["diagnosis"] == point.held.sentence
+    assert {c["device"] for c in told["ceilings"]} == {"NVIDIA H200", "mi300x"}
+    assert len(told["arrows"]) == len(sheet.arrows)
+
+
+def test_a_frame_has_the_rows_and_says_what_is_missing(monkeypatch):
+    sheet = sheet_of(lifelike())
+    found = frame(sheet)
+    assert list(found.columns) == list(COLUMNS) and len(found) == len(sheet.points)
+    assert found["time_s"].tolist() == [point.record.time_s for point in sheet.points]
+    assert found["bytes"].dtype.kind == found["flops"].dtype.kind == "i"
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(NoFrame, match="pip install pandas"):
+        frame(sheet)
+
+
+@given(st.floats(1e-9, 1e3), st.floats(1, 1e16))
+def test_numbers_in_words_are_within_half_a_percent(seconds, rate):
+    scale = {"ns": 1e-9, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+    number, unit = duration(seconds).split()
+    assert float(number) * scale[unit] == pytest.approx(seconds, rel=6e-3)
+    number, unit = quantity(rate, "B/s").split()
+    prefix = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}[unit.removesuffix("B/s")]
+    assert float(number) * prefix == pytest.approx(rate, rel=6e-3)
+
+
+# What is drawn.
+
+
+def many(n):
+    """A measurement of n problems of twelve kernels, some of them without FLOPs."""
+    run = run_of()
+    made = []
+    for i in range(n):
+        kernel, flops = f"kernel_{i % 12}", 0 if i % 12 == 0 else 10 ** (6 + i % 7)
+        found = record(run, kernel, time_s=10.0 ** -(3 + i % 3) * (1 + i / n), flops=flops)
+        made.append(replace(found, case=replace(found.case, sizes={"M": i, "N": 4096})))
+    return sheet_of([Stored(run, made)])
+
+
+def test_three_hundred_points_are_a_small_page_that_needs_nothing_else():
+    sheet = many(300)
+    html = page(sheet)
+    assert len(sheet.points) == 300 and len(html.encode()) < 500_000
+    assert len(re.findall(r'<use href="#k-\w+"[^>]* data-r="', html)) == 300
+    assert not re.search(r'(?:src|href)="(?!#|data:)', html) and "@import" not in html
+    assert not re.search(r"url\((?!#)", html)
+
+
+def test_kernels_without_flops_stand_on_the_strip():
+    html = page(sheet_of([Stored(*synthetic.copy())]))
+    assert 'aria-label="Bandwidth"' in html and 'aria-label="Roofline"' not in html
+
+
+def test_a_page_of_nothing_says_so():
+    html = page(sheet_of([Stored(*synthetic.empty())]))
+    assert "nothing to draw" in html and 'id="configs"' not in html
+    assert "nothing to draw" in page(sheet_of([]))
+
+
+def test_measured_and_predicted_look_different():
+    html = page(sheet_of(lifelike()))
+    assert "All times on mi300x are predicted" in html
+    assert re.search(r'<g data-t="D1 T-bf16 K-predicted" class="i1 p">', html)
+    assert re.search(r'<g data-t="D0 T-bf16 K-cold" class="i0 m">', html)
+    assert re.search(r"<td>~\d[\d.]* µs", html), "the table of both devices marks a predicted time"
+    kept = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    words = {name: each for name, each, _ in json.loads(kept[1])["columns"]}
+    assert words["kind"] == ["measured", "predicted"]
+
+
+def test_ceilings_of_dtypes_that_nothing_computes_in_are_off():
+    html = page(sheet_of([Stored(*synthetic.matmul())]))
+    assert re.search(r'data-word="T-bf16" aria-pressed="true"', html)
+    assert re.search(r'data-word="T-fp8" aria-pressed="false"', html)
+    hidden = 'data-t="D0 T-fp8|T-int8 O-stated" class="l-compute" style="display:none"'
+    assert hidden in html
+
+
+@given(st.lists(st.tuples(st.floats(0, 700), st.floats(0, 500), st.text("abc_", min_size=1,
+                max_size=18)), max_size=25))  # fmt: skip
+def test_words_never_lie_over_one_another(wanted):
+    room = roofline_figures.Room(700, 500, 0, 0)
+    room.dots = [(x, y) for x, y, _ in wanted]
+    for x, y, text in wanted:
+        room.find(x, y, text, far=True)
+    for n, box in enumerate(room.taken):
+        assert box[0] >= 0 and box[2] <= 700 and box[1] >= 0 and box[3] <= 500
+        for other in room.taken[:n]:
+            apart = box[2] <= other[0] or other[2] <= box[0]
+            assert apart or box[3] <= other[1] or other[3] <= box[1]
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**14), st.integers(1, 10**10), st.floats(1e-7, 1e-1)),
+                min_size=1, max_size=6))  # fmt: skip
+def test_every_point_lies_within_the_axes(wanted):
+    run = run_of()
+    made = [replace(record(run, f"k{n}", time_s=t), flops=f, bytes=b)
+            for n, (f, b, t) in enumerate(wanted)]  # fmt: skip
+    scene = roofline_figures.scene_of(sheet_of([Stored(run, made)]))
+    for n in scene.placed:
+        point = scene.sheet.points[n]
+        assert scene.x[0] < point.load.intensity < scene.x[1]
+        assert scene.y[0] < point.flops_rate < scene.y[1]
+
+
+# The figure for papers.
+
+
+def test_a_figure_is_a_column_wide_and_the_same_each_time():
+    sheet = sheet_of([Stored(*synthetic.softmax())])
+    svg = paper_figures.paper(sheet, "svg")
+    assert svg == paper_figures.paper(sheet, "svg")
+    assert re.search(rb'width="240\.9\d*pt"', svg), "85 mm"
+
+
+def test_a_figure_has_the_light_colours_of_the_page():
+    folder = Path(paper_figures.__file__).parent
+    css = (folder / "sweep.css").read_text() + (folder / "roofline.css").read_text()
+    for name, value in paper_figures.INK.items():
+        assert re.search(rf"--{name}: (#\w+)", css)[1] == value

@@ -1,0 +1,325 @@
+"""Findings for people who keep them in their repository: one Markdown file of stored runs.
+
+`markdown` is a pure function of records: the same runs always give the same text, and it runs
+where neither torch nor Triton is. Only what was measured, or predicted and marked so, stands in it:
+a row that nobody measured is left out, and a line says what would measure it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from workbench.record import Evidence, Finding, Measured, Outcome, Record, Run
+from workbench.reports.experiment import quantity
+from workbench.spec import brief, sizes_text
+
+Stored = tuple[Run, Sequence[Outcome], Sequence[Finding]]
+
+# Groups of evidence with a place of their own here.
+IMPACT = "impact"  # shares of the total time that what limits takes
+GAINS = "potential gain"  # shares of the total time that something else was measured to save
+
+
+class KPI:
+    """Names of the key figures, as experiments call their evidence."""
+
+    total = "total time"
+    utilisation = "GPU utilisation"
+    efficiency = "launch efficiency"
+    kernels = "kernel count"
+    kernel = "mean kernel time"
+    gap = "mean gap"
+
+
+BASELINE = (KPI.total, KPI.utilisation, KPI.efficiency, KPI.kernels, KPI.kernel, KPI.gap)
+MEASURES = "`workbench experiment launch_overhead` measures them"
+MOST_TIMES = 40  # rows of single times: an experiment has fewer, a large gate's are cut
+
+
+def markdown(runs: Iterable[Stored]) -> str:
+    """Runs with their outcomes and findings, the oldest first, as the text of FINDINGS.md."""
+    parts = ["# Profiling results"]
+    ordered = sorted(runs, key=lambda stored: (stored[0].started, stored[0].id))
+    if not ordered:
+        parts.append("No run was given. `workbench experiment launch_overhead` makes a first one.")
+    for run, outcomes, findings in ordered:
+        parts += _section(run, outcomes, findings)
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> list[str]:
+    gpu = run.environment.gpu or run.device
+    return [
+        f"## {text(run.started[:10])}: {text(run.name)} on {text(gpu)}",
+        "### Configuration",
+        "\n".join(_configuration(run, outcomes)),
+        "### Baseline",
+        *_baseline(run, outcomes, findings),
+        "### Key findings",
+        *_findings(findings),
+        "### Optimisation opportunities",
+        *_opportunities(outcomes, findings),
+    ]
+
+
+def _configuration(run: Run, outcomes: Sequence[Outcome]) -> list[str]:
+    env = run.environment
+    software = ", ".join(f"{name} {v}" for name, v in sorted(env.versions.items()))
+    power = f"power limit {env.power_limit_w:.0f} W" if env.power_limit_w else ""
+    driver = f"driver {env.driver}" if env.driver else ""
+    clocks = f"clocks {env.clock_policy}" if env.clock_policy != "unknown" else ""
+    others = f"{env.others_on_gpu} others on the GPU" if env.others_on_gpu else ""
+    dirty = " with changes" if env.dirty else ""
+    lines = [
+        ("Run", code(run.id)),
+        ("Command", code(run.command)),
+        ("Device", text(_joined([env.gpu or run.device, driver, power, clocks, others]))),
+        ("Machine", text(_joined([env.os, env.cpu, f"Python {env.python}"]))),
+        ("Software", text(software)),
+        ("Commit", text(f"{env.commit}{dirty}") if env.commit else ""),
+        ("Times", text(_times_are(run, outcomes))),
+    ]
+    return [f"- {name}: {said}" for name, said in lines if said]
+
+
+def _times_are(run: Run, outcomes: Sequence[Outcome]) -> str:
+    """Where the run's times come from."""
+    if run.predicted:
+        return "predicted by the analytic model, marked ~; no GPU took part"
+    timings = [o.timing for o in outcomes if isinstance(o, Record)]
+    measured = [t for t in timings if isinstance(t, Measured)]
+    if not measured:
+        return "none"
+    regimes = " and ".join(sorted({t.regime for t in measured}))
+    protocols = ", ".join(sorted({t.protocol for t in measured}))
+    return f"measured, {regimes}, protocol {protocols}; medians"
+
+
+# The baseline
+
+
+def _baseline(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> list[str]:
+    for finding in findings:
+        figures = _figures(finding)
+        if figures:
+            return [f"Of {about(finding)}: {text(next(iter(figures.values())).group)}.",
+                    *_key_figures(figures)]  # fmt: skip
+    times = _times(run, outcomes)
+    missing = [name for name in BASELINE if name != KPI.total]
+    if not times:
+        return [f"Nothing has a time. Not measured: {', '.join(BASELINE)}; {MEASURES}."]
+    return [times, f"Not measured: {', '.join(missing)}; {MEASURES}."]
+
+
+def _figures(finding: Finding) -> dict[str, Evidence]:
+    """The key figures of the first group of evidence that has a total time, by name."""
+    group = next((e.group for e in finding.evidence if e.name == KPI.total), None)
+    mine = {e.name: e for e in finding.evidence if e.group == group and e.name in BASELINE}
+    return mine if group is not None else {}
+
+
+def _key_figures(figures: Mapping[str, Evidence]) -> list[str]:
+    there = [figures[name] for name in BASELINE if name in figures]
+    missing = [name for name in BASELINE if name not in figures]
+    parts = [table(HEADS, [row_of(e) for e in there], RIGHT)]
+    return parts + ([f"Not measured: {', '.join(missing)}; {MEASURES}."] if missing else [])
+
+
+def _times(run: Run, outcomes: Sequence[Outcome]) -> str:
+    """A row for each time that counts: all of them, but of a sweep's configs the best, the
+    defaults and the libraries'."""
+    records = [o for o in outcomes if isinstance(o, Record)]
+    if run.engine == "sweep":
+        last = [r for r in records if r.phase in ("final", "predict")] or records
+        best = {id(r) for r in _best(last).values()}
+        records = [r for r in last if id(r) in best or r.default or r.case.is_baseline]
+    rows = [_time_row(r) for r in records[:MOST_TIMES]]
+    more = len(records) - len(rows)
+    heads = ("Kernel", "Implementation", "Sizes", "Regime", "Median", "95 % interval")
+    shown = table(heads, rows, (4, 5)) if rows else ""
+    return f"{shown}\n\nAnd {more} more, which the run's page shows." if more else shown
+
+
+def _time_row(record: Record) -> list[str]:
+    case, timing = record.case, record.timing
+    regime, between = "predicted", ""
+    if isinstance(timing, Measured):
+        host = ", host clock" if timing.method == "host" else ""
+        regime = timing.regime + host
+        between = f"{quantity(timing.low_s, 's')} to {quantity(timing.high_s, 's')}"
+    config = f" {brief(case.config)}" if case.config else ""
+    about = f"{sizes_text(case.sizes, ' ')} {case.dtype}".strip()
+    tilde = "" if record.measured else "~"
+    return [code(case.kernel), text(case.impl + config), text(about), text(regime),
+            text(f"{tilde}{quantity(record.time_s, 's')}"), text(between)]  # fmt: skip
+
+
+# Findings and opportunities
+
+
+def _findings(findings: Sequence[Finding]) -> list[str]:
+    if not findings:
+        return ["None. `workbench experiment` lists what can be found out."]
+    return [part for n, f in enumerate(findings, 1) for part in _finding(n, f)]
+
+
+def _finding(number: int, finding: Finding) -> list[str]:
+    limits = any(e.group == IMPACT for e in finding.evidence)
+    word, cause = ("Bottleneck", "Cause") if limits else ("Verdict", "In words")
+    lines = [
+        f"- {word}: {text(finding.word)}, by {code(finding.experiment)}",
+        f"- {cause}: {text(finding.sentence)}",
+    ]
+    lines += [f"- Impact: {text(e.name)}, {text(told(e))}{_between(e)} of the total time"
+              for e in finding.evidence if e.group == IMPACT]  # fmt: skip
+    lines += [f"- Note: {text(caveat)}" for caveat in finding.caveats]
+    shown = [e for e in finding.evidence if e.group not in (IMPACT, GAINS)]
+    grouped = any(e.group for e in shown)
+    heads = (("Of",) if grouped else ()) + HEADS
+    rows = [([text(e.group)] if grouped else []) + row_of(e) for e in shown]
+    evidence = [table(heads, rows, tuple(n + grouped for n in RIGHT))] if rows else []
+    return [f"#### {number}. {about(finding)}: {text(finding.word)}", "\n".join(lines), *evidence]
+
+
+def _between(found: Evidence) -> str:
+    between = interval(found)
+    return f" ({text(between)})" if between else ""
+
+
+def _opportunities(outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> list[str]:
+    """What was measured to take less time, the largest gain first."""
+    found: list[tuple[float, str]] = []
+    for finding in findings:
+        for e in (e for e in finding.evidence if e.group == GAINS):
+            gain = f"{text(told(e))}{_between(e)} of the total time"
+            what = f"Of {about(finding)}, {text(_way(finding))}: {text(e.name)}"
+            found.append((e.value, f"{what}\n   - Potential gain: {gain}"))
+    found += _better_configs(outcomes)
+    if not found:
+        return ["None was measured. `workbench experiment launch_overhead` and "
+                "`workbench sweep tile_size` look for some."]  # fmt: skip
+    ordered = sorted(dict.fromkeys(found), key=lambda each: (-each[0], each[1]))
+    return ["\n".join(f"{n}. {what}" for n, (_, what) in enumerate(ordered, 1))]
+
+
+def _way(finding: Finding) -> str:
+    """The group of evidence that a finding is about: its first with a total time."""
+    return next((e.group for e in finding.evidence if e.name == KPI.total), finding.word)
+
+
+def _better_configs(outcomes: Sequence[Outcome]) -> list[tuple[float, str]]:
+    """Where another config than the default was measured to take less time, by finals alone."""
+    finals = [o for o in outcomes if isinstance(o, Record) and o.phase == "final"]
+    finals = [r for r in finals if isinstance(r.timing, Measured) and r.case.config]
+    defaults = {_problem(r): r for r in finals if r.default}
+    found = []
+    for problem, best in _best(finals).items():
+        default = defaults.get(problem)
+        if default is None or not _apart(best, default):
+            continue
+        gain = 1 - best.time_s / default.time_s
+        case = best.case
+        where = f"{code(case.kernel)}, {text(_joined([sizes_text(case.sizes, ' '), case.dtype]))}"
+        what = f"Of {where}: {text(case.label)} instead of {text(default.case.label)}"
+        found.append((gain, f"{what}\n   - Potential gain: {100 * gain:.1f} % of its time"))
+    return found
+
+
+def _apart(best: Record, default: Record) -> bool:
+    """Whether the intervals of both say that the best one is faster."""
+    a, b = best.timing, default.timing
+    return isinstance(a, Measured) and isinstance(b, Measured) and a.high_s < b.low_s
+
+
+def _best(records: Sequence[Record]) -> dict[tuple[object, ...], Record]:
+    """The fastest by problem, libraries apart."""
+    best: dict[tuple[object, ...], Record] = {}
+    for r in (r for r in records if not r.case.is_baseline):
+        known = best.get(_problem(r))
+        if known is None or r.time_s < known.time_s:
+            best[_problem(r)] = r
+    return best
+
+
+def _problem(record: Record) -> tuple[object, ...]:
+    case = record.case
+    return (case.kernel, tuple(case.sizes.items()), case.dtype, case.device)
+
+
+# Words, numbers and tables
+
+HEADS = ("Metric", "Value", "Interval", "Target", "Met", "From")
+RIGHT = (1, 2)  # columns of numbers
+
+
+def row_of(found: Evidence) -> list[str]:
+    """Cells under `HEADS`, escaped. What the model said carries a tilde."""
+    met = {True: "met", False: "missed", None: "undecided" if found.target else ""}[found.met]
+    cells = (found.name, told(found), interval(found), found.target, met, found.kind)
+    return [text(cell) for cell in cells]
+
+
+def told(found: Evidence) -> str:
+    """The number with its unit; shares of a time, and whatever has a target in percent, as such."""
+    tilde = "~" if found.kind == "predicted" else ""
+    return tilde + _number(found, found.value)
+
+
+def interval(found: Evidence) -> str:
+    """`3 us to 4 us`; empty where there is none."""
+    if found.low is None or found.high is None or found.unit == "kernels":
+        return ""
+    return f"{_number(found, found.low)} to {_number(found, found.high)}"
+
+
+def _number(found: Evidence, value: float) -> str:
+    share = found.group in (IMPACT, GAINS) or "%" in found.target or SHARE.search(found.name)
+    return f"{100 * value:.1f} %" if found.unit == "1" and share else quantity(value, found.unit)
+
+
+def about(finding: Finding) -> str:
+    """What a finding is about, escaped: the kernel as code, its sizes and its dtype."""
+    rest = _joined([sizes_text(finding.sizes, " "), finding.dtype])
+    return ", ".join(p for p in (code(finding.kernel or finding.experiment), text(rest)) if p)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+SHARE = re.compile(r"\bshare\b")
+# An underscore between letters and a ">" that begins no line mean nothing; a tilde may strike out.
+MARKUP = re.compile(r"([\\`*\[\]<|#~&$]|(?<![^\W_])_|_(?![^\W_]))")
+
+
+def text(said: str) -> str:
+    """Words in which Markdown sees no markup, in one line."""
+    return MARKUP.sub(r"\\\1", " ".join(said.split()))
+
+
+def code(said: str) -> str:
+    """Words in a fixed-width font, where they hold no backtick; they may stand in a table."""
+    one_line = " ".join(said.split())
+    if "`" in one_line or "|" in one_line or not one_line:
+        return text(one_line)
+    return f"`{one_line}`"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
+    """A table whose columns stand below one another in the source, too; numbers on the right. Cells
+    are escaped already, and columns in which no row has anything are left out."""
+    kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
+    cells = [[text(heads[n]) for n in kept], *([row[n] for n in kept] for row in rows)]
+    widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(kept))]
+    rule = [
+        "-" * (widths[i] - 1) + ":" if n in right else "-" * widths[i] for i, n in enumerate(kept)
+    ]
+    lines = []
+    for row in (cells[0], rule, *cells[1:]):
+        padded = (
+            cell.rjust(widths[i]) if kept[i] in right else cell.ljust(widths[i])
+            for i, cell in enumerate(row)
+        )
+        lines.append("| " + " | ".join(padded) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,353 @@
+"""The roofline report: kernels of any stored runs under the ceilings of their devices.
+
+Everything here is a pure function of records, and runs where neither torch nor Triton is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from workbench.record import Measured
+from workbench.report import render
+from workbench.reports import roofline_figures as draw
+from workbench.reports.roofline_figures import Scene, scene_of
+from workbench.reports.strip_figures import strip
+from workbench.roof import LEVELS, Ceiling, Level, Roofs, duration, percent, quantity
+from workbench.roofline import COLUMNS, Point, Sheet, bests, plain_ceiling, rows
+
+ENGINES: tuple[str, ...] = ()  # it draws runs of all engines, and is the page of none
+
+_SHOWN: tuple[Level, ...] = ("dram", "cache", "shared")
+_PLURAL = {"below its roofs": "below their roofs", "above its roof": "above their roof",
+           "unknown": "without a ceiling"}  # fmt: skip
+_KINDS = {"cold": "cold, measured", "hot": "hot, measured", "predicted": "predicted"}
+
+
+def page(sheet: Sheet) -> str:
+    """The whole page as HTML. Never raises for want of records: a page can say that too."""
+    scene = scene_of(sheet)
+    return render(
+        "roofline.html.j2",
+        sheet=sheet,
+        title=_title(sheet),
+        asked=_asked(sheet),
+        sentence=sentence(sheet),
+        predicted=[d for d in sheet.devices if _all_predicted(sheet, d)],
+        chart=draw.chart(scene, "roof") if scene.placed else None,
+        strip=strip(scene, "strip") if scene.strip else None,
+        switches=_switches(scene),
+        marks=_marks(scene),
+        ceilings=_ceilings(sheet),
+        failed=[(d, name, why.rstrip(".")) for d, roofs in sheet.roofs.items()
+                for name, why in roofs.failed],
+        held=_held(sheet),
+        warned=[(p.record.case.kernel, p.name, p.sizes, p.held.sentence)
+                for p in sheet.points if p.held.above],
+        pair=_pair(sheet),
+        heads=(heads := [h for h in HEADS if h.name != "device" or len(sheet.devices) > 1]),
+        rows=[_row(scene, n, p, heads) for n, p in enumerate(sheet.points)],
+        kernels=sorted({p.record.case.kernel for p in sheet.points}),
+        data=Markup(_data(sheet)),
+        protocols=_protocols(sheet),
+    )  # fmt: skip
+
+
+# The head of the page.
+
+
+def sentence(sheet: Sheet) -> str:
+    """What holds the best of each problem, and where there is most to gain."""
+    if not sheet.points:
+        return "No record with a time is among these runs, so there is nothing to draw."
+    best = [sheet.points[n] for n in bests(sheet)]
+    counts: dict[str, int] = {}
+    for p in best:
+        counts[p.held.word] = counts.get(p.held.word, 0) + 1
+    order = sorted(counts.items(), key=lambda c: -c[1])
+    held = ", ".join(f"{n} {word if n == 1 else _PLURAL.get(word, word)}" for word, n in order)
+    start = f"{_many(len(best), 'problem')}, at best {held}"
+    able = [p for p in best if p.held.gain_s]
+    able = [p for p in able if p.regime != "predicted"] or able
+    if not able:
+        return f"{start}."
+    most = max(able, key=lambda p: p.held.gain_s or 0.0)
+    gain = duration(most.held.gain_s or 0.0)
+    about = "is predicted to have" if most.regime == "predicted" else "has"
+    case = most.record.case
+    at = f" at {most.sizes}" if most.sizes else ""
+    return (
+        f"{start}. {case.kernel}{at} {about} most to gain: {gain} of {duration(most.load.time_s)}."
+    )
+
+
+def _title(sheet: Sheet) -> str:
+    kernels = list(dict.fromkeys(p.record.case.kernel for p in sheet.points))
+    if len(kernels) == 1:
+        return kernels[0]
+    return f"{len(kernels)} kernels" if kernels else "nothing"
+
+
+def _asked(sheet: Sheet) -> list[tuple[str, str]]:
+    measured = sum(p.regime != "predicted" for p in sheet.points)
+    counts = {"measured": measured, "predicted": len(sheet.points) - measured}
+    days = sorted({run.started[:10] for run in sheet.runs})
+    shown = [
+        ("Devices", ", ".join(sheet.devices) or "none"),
+        ("Points", ", ".join(f"{n} {kind}" for kind, n in counts.items() if n) or "none"),
+        ("Runs", f"{len(sheet.runs)}" + (f", {days[0]} to {days[-1]}" if days else "")),
+    ]
+    if sheet.silent:
+        count = sum(sheet.silent.values())
+        kernels = ", ".join(sorted({what.split()[0] for what in sheet.silent}))
+        shown.append(("Gave no time", f"{count} of {kernels}; the pages of their runs say why"))
+    return shown
+
+
+def _all_predicted(sheet: Sheet, device: str) -> bool:
+    points = [p for p in sheet.points if p.device == device]
+    return bool(points) and all(p.regime == "predicted" for p in points)
+
+
+def _many(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+# The legend.
+
+
+def _switches(scene: Scene) -> list[dict[str, Any]]:
+    """Groups of switches, each with the word that its elements carry and whether it is on."""
+    sheet, points = scene.sheet, scene.sheet.points
+    levels = [level for level in _SHOWN if any(n.ceiling.level == level for n in scene.lines)]
+    dtypes = {d for n in scene.lines for d in n.dtypes}
+    dtypes |= {p.record.case.dtype for p in points}
+    kinds = [kind for kind in _KINDS if any(p.regime == kind for p in points)]
+    origins = [
+        (word, name) for word, name, measured in
+        (("O-measured", "measured (solid)", True), ("O-stated", "stated (dashed)", False))
+        if any(n.ceiling.measured == measured for n in scene.lines)
+    ]  # fmt: skip
+    groups = [
+        ("Memory", [(f"L-{level}", LEVELS[level], True) for level in levels]),
+        ("Dtypes", [(f"T-{d}", d, d in scene.dtypes) for d in sorted(dtypes)]),
+        ("Ceilings", [(word, name, True) for word, name in origins]),
+        ("Points", [(f"K-{kind}", _KINDS[kind], True) for kind in kinds]),
+        ("Shown", [("W", "p5 to p95", True), ("A", "arrows", True), ("N", "names", True)]),
+    ]
+    if len(sheet.devices) > 1:
+        groups.insert(0, ("Devices", [(f"D{n}", d, True) for n, d in enumerate(sheet.devices)]))
+    return [{"name": name, "switches": each} for name, each in groups if each]
+
+
+def _marks(scene: Scene) -> list[tuple[str, int, str]]:
+    """What a colour and a mark stand for: name, colour, mark."""
+    if len(scene.sheet.devices) > 1:
+        found = [(d, n % 4, draw.mark_of(n)) for n, d in enumerate(scene.sheet.devices)]
+    else:
+        own = dict.fromkeys(p.record.case.dtype for p in scene.sheet.points)
+        found = [(d, n % 4, draw.mark_of(n)) for n, d in enumerate(own)]
+    if any(p.record.case.is_baseline for p in scene.sheet.points):
+        found.append(("a library's version, in the same colour", 0, "cross"))
+    return found
+
+
+# Tables.
+
+
+def _ceilings(sheet: Sheet) -> list[dict[str, Any]]:
+    order = list(LEVELS)
+    return [
+        {
+            "device": c.device, "what": c.what, "name": c.name, "origin": c.origin,
+            "value": quantity(c.value, c.unit), "low": _or_nothing(c.low, c),
+            "high": _or_nothing(c.high, c), "ridge": _ridge(c, roofs),
+            "source": c.source + (f"; {c.run}" if c.run and c.measured else ""),
+            "drawn": "drawn" if c in roofs.drawn() else "",
+        }
+        for roofs in sheet.roofs.values()
+        for c in sorted(roofs.ceilings, key=lambda c: (order.index(c.level), c.dtype, c.name))
+    ]  # fmt: skip
+
+
+def _or_nothing(value: float | None, c: Ceiling) -> str:
+    return "" if value is None else quantity(value, c.unit)
+
+
+def _ridge(c: Ceiling, roofs: Roofs) -> str:
+    ridge = roofs.ridge(c) if c.level == "compute" else None
+    return f"{ridge:.3g}" if ridge else ""
+
+
+def _held(sheet: Sheet) -> list[dict[str, str]]:
+    """For each kernel of each device the problem with most to gain, at its best, in words."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for n in bests(sheet):
+        p = sheet.points[n]
+        found.setdefault((p.device, p.record.case.kernel), []).append(n)
+    told = []
+    for (device, kernel), numbers in found.items():
+        cold = [n for n in numbers if sheet.points[n].regime != "hot"] or numbers
+        row = max(cold, key=lambda n: sheet.points[n].held.gain_s or 0.0)
+        most = sheet.points[row]
+        rest = "" if len(cold) == 1 else f"the most to gain of {len(cold)} problems"
+        at = ", ".join(filter(None, (most.sizes, most.record.case.dtype)))
+        told.append({"device": device, "kernel": kernel, "at": at, "rest": rest,
+                     "words": most.held.sentence, "row": str(row)})  # fmt: skip
+    return told
+
+
+def _pair(sheet: Sheet) -> dict[str, Any]:
+    """Two devices side by side: their ceilings, and what both have a time of."""
+    if len(sheet.devices) != 2:
+        return {}
+    one, other = sheet.devices
+    return {
+        "names": (one, other),
+        "ceilings": _pair_of_ceilings(sheet.roofs[one], sheet.roofs[other]),
+        "times": _pair_of_times(sheet, one, other),
+    }
+
+
+def _pair_of_ceilings(one: Roofs, other: Roofs) -> list[list[str]]:
+    """A row for each ceiling that both have from the same kind of source."""
+    lines = []
+    for c in one.drawn():
+        alike = [d for d in other.drawn() if (d.level, d.dtype, d.measured) ==
+                 (c.level, c.dtype, c.measured)]  # fmt: skip
+        for d in alike[:1]:
+            origin = c.origin if c.origin == d.origin else f"{c.origin}; {d.origin}"
+            lines.append([c.what, origin, quantity(c.value, c.unit), quantity(d.value, d.unit),
+                          f"{d.value / c.value:.2f}x"])  # fmt: skip
+    return lines
+
+
+def _pair_of_times(sheet: Sheet, one: str, other: str) -> list[list[str]]:
+    """A row for each problem and regime; cold and predicted times stand for one another, marked."""
+    best: dict[Any, dict[str, Point]] = {}
+    for p in (sheet.points[n] for n in bests(sheet)):
+        if p.record.case.is_baseline:
+            continue
+        case, regime = p.record.case, "hot" if p.regime == "hot" else "cold"
+        regime += ", by the host's clock" if p.load.host else ""
+        here = best.setdefault((case.kernel, p.sizes, case.dtype, regime), {})
+        before = here.get(p.device)
+        if before is None or before.regime == "predicted":  # of the same problem: measured counts
+            here[p.device] = p
+    lines = []
+    for (kernel, sizes, dtype, regime), found in best.items():
+        if {one, other} <= found.keys():
+            a, b = found[one], found[other]
+            ratio = a.load.time_s / b.load.time_s
+            unsure = "~" if "predicted" in (a.regime, b.regime) else ""
+            lines.append([kernel, sizes, dtype, regime, time_text(a), time_text(b),
+                          f"{unsure}{ratio:.2f}x", _share(a), _share(b)])  # fmt: skip
+    return lines
+
+
+def time_text(p: Point) -> str:
+    """`12.3 µs`, or `~12.3 µs` where it is predicted."""
+    return ("~" if p.regime == "predicted" else "") + duration(p.load.time_s)
+
+
+def _share(p: Point) -> str:
+    about = "~" if p.regime == "predicted" else ""
+    return about + percent(p.held.share) if p.held.share is not None else ""
+
+
+class Head(NamedTuple):
+    """A column of the table of all points."""
+
+    name: str
+    text: bool = False
+    falls: bool = False  # sorts the highest first
+    minor: bool = False  # gives way in print
+    exact: bool = False  # no time is in it, so a prediction's is as sure as a measurement's
+
+    @property
+    def css(self) -> str:
+        """Classes of its cells."""
+        said = self.name == "diagnosis"
+        names = {"say": said, "t": self.text and not said, "x": self.minor, "e": self.exact}
+        return " ".join(name for name, holds in names.items() if holds)
+
+
+HEADS = (
+    Head("sizes", text=True), Head("dtype", text=True), Head("device", text=True),
+    Head("time, µs"), Head("of roof, %", falls=True), Head("to gain, µs", falls=True),
+    Head("diagnosis", text=True), Head("vs baseline, %"), Head("share of time, %", falls=True),
+    Head("FLOP/B", falls=True, exact=True), Head("TFLOP/s", falls=True), Head("GB/s", falls=True),
+    Head("95 % interval, µs", minor=True), Head("p5 to p95, µs", minor=True),
+    Head("n", falls=True, minor=True), Head("MFLOP", falls=True, minor=True, exact=True),
+    Head("MB", falls=True, minor=True, exact=True), Head("run", text=True, minor=True),
+)  # fmt: skip
+
+
+def _row(scene: Scene, n: int, p: Point, heads: Sequence[Head]) -> dict[str, Any]:
+    """A point's cells under `heads`. The style sheet puts `~` before what is predicted, so that a
+    column still sorts by its numbers."""
+    case, timing = p.record.case, p.record.timing
+    held, load = p.held, p.load
+    interval = ends = count = ""
+    if isinstance(timing, Measured):
+        interval = f"{_us(timing.low_s)}–{_us(timing.high_s)}"
+        ends = "–".join(_us(s) for s in p.whisker_s or ())
+        count = str(len(timing.samples_s))
+    change = next((a.change for a in scene.sheet.arrows if a.end == n), None)
+    cells = (
+        p.sizes, case.dtype, p.device, _us(load.time_s),
+        "" if held.share is None else _digits(100 * held.share),
+        "" if held.gain_s is None else _us(held.gain_s), held.sentence,
+        "" if change is None else f"{100 * change:+.1f}", _digits(100 * p.share_of_time),
+        "" if load.intensity is None else _digits(load.intensity),
+        _digits(p.flops_rate / 1e12) if load.flops else "", _digits(p.bytes_rate / 1e9),
+        interval, ends, count, _digits(load.flops / 1e6), _digits(load.bytes / 1e6), p.record.run,
+    )  # fmt: skip
+    shown = [c for h, c in zip(HEADS, cells, strict=True) if h in heads]
+    tags = [p.role] if p.role else []
+    return {
+        "n": n, "rank": n + 1, "kernel": case.kernel, "name": p.name, "tags": tags,
+        "state": f"{p.record.phase}, {p.regime}" if p.regime != "predicted" else "predicted",
+        "predicted": p.regime == "predicted", "above": bool(held.above), "cells": shown,
+    }  # fmt: skip
+
+
+def _us(seconds: float) -> str:
+    return _digits(1e6 * seconds)
+
+
+def _digits(value: float) -> str:
+    """Four digits and no exponent; JavaScript sorts what it reads from this."""
+    if value >= 1000 or value == 0:
+        return f"{value:.0f}"
+    return f"{value:.4g}" if value >= 1e-3 else f"{value:.2g}"
+
+
+def _data(sheet: Sheet) -> str:
+    """Every number drawn, for the page's downloads: JSON that may stand inside a script. By column;
+    of a column of words each is told once, and the cells are their places."""
+    lines = rows(sheet)
+    columns = []
+    for name in COLUMNS:
+        cells = [line[name] for line in lines]
+        words = list(dict.fromkeys(c for c in cells if isinstance(c, str)))
+        place = {word: n for n, word in enumerate(words)}
+        if words:
+            cells = [place.get(c) for c in cells]
+        columns.append([name, words, cells])
+    told = {"columns": columns,
+            "arrows": [[a.start, a.end, a.change, a.what] for a in sheet.arrows],
+            "ceilings": [plain_ceiling(c, roofs) for roofs in sheet.roofs.values()
+                         for c in roofs.ceilings]}  # fmt: skip
+    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _protocols(sheet: Sheet) -> Sequence[str]:
+    found = dict.fromkeys(
+        f"{t.protocol}, {t.state} clock" if isinstance(t, Measured) else f"model {t.model}"
+        for t in (p.record.timing for p in sheet.points)
+    )
+    return list(found)
