@@ -111,17 +111,45 @@ def sweep(
 
 @app.command()
 def report(
-    name: Annotated[str, typer.Argument(help="The report: sweep, compare or measure.")],
-    run: Annotated[
-        str, typer.Argument(help="A run's id or its start, or an events file.")
-    ] = "last",
+    name: Annotated[
+        str,
+        typer.Argument(help="sweep, compare, measure, experiment, ceilings, roofline or findings."),
+    ],
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...", help="A run's id or its start, or an events file. Default: last."
+        ),
+    ] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="Roofline: all runs of this kernel, in place of RUN.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Roofline: all runs on this device, in place of RUN.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Roofline: every config of a sweep, not its winner alone.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Roofline: also write every number drawn, as CSV.")
+    ] = None,
+    as_json: Annotated[
+        Path | None, typer.Option("--json", help="Roofline: the same and the ceilings, as JSON.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Roofline: also a figure for papers: .png, .svg or .pdf.")
+    ] = None,
     database: Database = None,
 ) -> None:
-    """Draw the page of a stored run again."""
-    from workbench.stored import draw
+    """Draw a page of stored runs: of one run again, or the roofline of any number of runs."""
+    from workbench.stored import Wanted, make
 
-    typer.echo(f"report  {draw(name, run, out, database)}")
+    wanted = Wanted(
+        name, tuple(runs or ()), kernel, device, everything, out, csv, as_json, figure, database
+    )
+    for written in make(wanted):
+        typer.echo(f"report  {written}")
 
 
 @app.command()
@@ -288,6 +316,52 @@ def measure(
     raise typer.Exit(Timing(asked, _console()).go())
 
 
+@app.command()
+def experiment(
+    name: Annotated[str | None, typer.Argument(help="Which; none named lists them.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="A kernel's name, package.module, or path/to/mine.py.")
+    ] = None,
+    sizes: Annotated[str | None, typer.Option(help="M=4096,N=4096,K=4096")] = None,
+    dtype: Annotated[str | None, typer.Option(help="fp32, fp16 or bf16.")] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Compile and predict for this target (h200, mi300x, ...) with no GPU."),
+    ] = None,
+    time: Annotated[
+        str | None, typer.Option(help="Of `expected`: a time to set against the floor, 0.5ms.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the page and events.")] = Path("results"),
+    strict: Strict = False,
+    database: Database = None,
+) -> None:
+    """Put one question to kernels, such as memory_vs_compute, and get a verdict in words."""
+    from workbench.experiment import experiment_named, experiment_names
+    from workbench.trial import Question, Trials
+
+    if name is None:
+        for each in experiment_names():
+            typer.echo(f"{each:22s}{experiment_named(each).summary}")
+        return
+    asked = Question(name, kernel, sizes, dtype, device, out, database, strict, time=time)
+    raise typer.Exit(Trials(asked, _console()).go())
+
+
+@app.command("ceilings")
+def ceilings_(
+    device: Annotated[
+        str | None, typer.Option(help="Say what is stated of this device, and measure nothing.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the page and events.")] = Path("results"),
+    strict: Strict = False,
+    database: Database = None,
+) -> None:
+    """What this GPU reaches: bandwidths, rates, launches, copies; each held against a yardstick."""
+    from workbench.gauge import Gauging, Question
+
+    raise typer.Exit(Gauging(Question(device, out, database, strict), _console()).go())
+
+
 def _share(threshold: float | None) -> float:
     from workbench.measure.protocol import Protocol
 
@@ -355,9 +429,10 @@ STOPPED = 130  # as shells say it: 128 + SIGINT
 
 # Named, not imported: importing them would load torch and SQLAlchemy for --help.
 SENTENCES = {
-    "AdaptedError", "CatalogError", "ContestError", "EventsError", "GpuBusy", "HistoryError",
-    "Incomparable", "NoGpu", "NothingToSweep", "PortfolioError", "ReportError", "SearchError",
-    "SessionError", "SideError", "TemplateError", "TunedError", "UnknownDevice", "WorktreeError",
+    "AdaptedError", "CatalogError", "ContestError", "EventsError", "ExperimentError", "GpuBusy",
+    "HistoryError", "Incomparable", "NoGpu", "NothingToSweep", "PortfolioError", "ReportError",
+    "SearchError", "SessionError", "SideError", "TemplateError", "TunedError", "UnknownDevice",
+    "WorktreeError",
 }  # fmt: skip
 
 

@@ -122,6 +122,12 @@ def test_the_readme_fits_on_a_screen():
     assert len(text(README).splitlines()) <= 70
 
 
+def test_every_experiment_is_in_the_table():
+    table = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", section("experiment"), flags=re.M)
+    named = [name for row in table for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == names_in("workbench.experiments")
+
+
 def test_example_events_are_events(tmp_path):
     blocks = re.findall(r"```json\n(.*?)\n```", text(COMMANDS), flags=re.S)
     kinds = [json.loads(block.replace("{...}", "{}"))["type"] for block in blocks]

@@ -19,13 +19,14 @@ KERNELS = sorted(path for path in (PACKAGE / "kernels").glob("*.py") if path.ste
 FLOORS = {
     0: "spec record dsl",
     1: "hardware kernels stats workers interrupts",
-    2: "catalog occupancy environment inputs events template winners worktree",
-    3: "check compile predict history answer compare report search portfolio tuned adapted sides",
+    2: "catalog arms occupancy environment inputs events template winners worktree roof",
+    3: "check compile predict history answer compare report search portfolio tuned adapted sides "
+    "roofline",
     4: "measure reports doctor launch",
     5: "backend stored",
     6: "plan screen finals sweep experiment profile ceilings",
     7: "question store sweeps experiments profilers terminal bouts",
-    8: "session timing contest gate adapter",
+    8: "session timing contest gate adapter trial gauge",
     9: "cli",
 }
 # Steps within a floor, each for a reason. They must not close a circle.
@@ -41,6 +42,9 @@ STEPS = {
     ("bouts", "terminal"),  # a comparison begins with the line that a sweep begins with
     ("gate", "contest"),  # a gate is many comparisons
     ("tuned", "answer"),  # who has won is said in one place
+    ("roofline", "answer"),  # the same
+    ("ceilings", "experiment"),  # what is timed for a ceiling are arms
+    ("gauge", "trial"),  # and they are timed as those of an experiment are
 }
 # Imports that point up, inside a function that the importing floor itself never calls.
 UPWARD = {
