@@ -391,6 +391,11 @@ LAYOUTS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+# By an Impl's title and an input the layouts that it may refuse: `properties/` enters them. Every
+# other layout it must take. Negative strides need no entry: torch itself refuses them.
+REFUSED: dict[tuple[str, str], frozenset[str]] = {}
+
+
 def laid(spec: Spec, made: Sequence[Any], layouts: Sequence[str]) -> tuple[Any, ...]:
     """Each input in its layout. Expanding would change the values that a maker means."""
     tensors = zip(spec.inputs.values(), made, layouts, strict=True)
@@ -455,18 +460,22 @@ def right_or_refused(impl: Impl, config: Any, problem: Posed) -> str | None:
 
 def right_in_any_layout(
     impl: Impl, config: Any, made: Sequence[Any], layout: str, dtype: str
-) -> None:
-    """All inputs in this layout, and where that is refused, each of them alone: right or refused,
-    but dense inputs never."""
+) -> set[str]:
+    """All inputs in this layout, and where that is refused, each of them alone: right, or refused
+    where `REFUSED` says so. Returns the inputs that are refused so."""
     spec, dense = impl.spec, ["dense"] * len(made)
     together = posed(spec, dtype, laid(spec, made, [layout] * len(made)))
     refusal = right_or_refused(impl, config, together)
     if refusal is None:
-        return
-    assert layout != "dense", f"{impl.title} refuses dense inputs: {refusal}"
-    for which in range(len(made)) if len(made) > 1 else ():
+        return set()
+    refused = set()
+    for which, name in enumerate(spec.inputs):
         alone = laid(spec, made, [*dense[:which], layout, *dense[which + 1 :]])
-        right_or_refused(impl, config, posed(spec, dtype, alone))
+        if right_or_refused(impl, config, posed(spec, dtype, alone)) is not None:
+            refused.add(name)
+    said = {name for name in refused if layout in REFUSED.get((impl.title, name), ())}
+    assert refused and refused == said, f"{impl.title} must take {layout} inputs: {refusal}"
+    return refused
 
 
 def bits(x: Any) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_cases import ONLY, bits, triton_impls, verify
+from kernel_cases import LAYOUTS, ONLY, REFUSED, bits, triton_impls, verify
 
 from workbench import inputs
 from workbench.check import Posed
@@ -27,13 +27,14 @@ FOLDER = Path(__file__).parent / "properties"
 INF, NAN = float("inf"), float("nan")
 # What one rounding may lose, relative: half a step, but Triton's interpreter cuts bf16 off.
 ROUNDING = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-7 if INTERPRETED else 2.0**-8}
+NEAR = {"fp32": 1e-4, "fp16": 3e-2, "bf16": 3e-2}  # for `Subject.near`
 
 Property = Callable[["Subject"], None]
 PROPERTIES: dict[str, list[Property]] = {}  # by kernel; `load` fills it
 
 __all__ = [
-    "INF", "NAN", "PROPERTIES", "ROUNDING", "Subject", "bits", "load", "of", "promises",
-    "triton_impls",
+    "INF", "NAN", "NOT_DENSE_ROWS", "PROPERTIES", "ROUNDING", "Subject", "bits", "load", "of",
+    "promises", "refuses", "rows", "triton_impls",
 ]  # fmt: skip
 
 
@@ -59,6 +60,12 @@ class Subject:
         spec = self.impl.spec
         return list(inputs.make(spec, self.sizes, self.dtype, self.device, self.seed))
 
+    def near(self, actual: Any, expected: Any) -> bool:
+        """Closer than 1e-4 of the largest magnitude, or 3e-2 in 16 bits: what a sum loses whose
+        terms a kernel rounds to 16 bits and adds in another order."""
+        most = NEAR[self.dtype] * expected.double().abs().max()
+        return bool(((actual.double() - expected.double()).abs() <= most).all())
+
     def integers(self, low: int, high: int, *axes: str) -> Any:
         """Whole numbers in low..high, as the dtype under test; axes as a Tensor has them."""
         return self._draw(low, high, axes).to(torch_dtype(self.dtype))
@@ -69,6 +76,11 @@ class Subject:
         return torch.randint(low, high + 1, shape, generator=generator, device=self.device)
 
 
+def rows(x: Any, count: int) -> Any:
+    """So many rows, x over and over: fresh memory, to be changed row by row."""
+    return x.repeat(-(-count // x.shape[0]), 1)[:count].clone()
+
+
 def of(kernel: str) -> Callable[[Property], Property]:
     """Enter a property of that kernel."""
 
@@ -77,6 +89,19 @@ def of(kernel: str) -> Callable[[Property], Property]:
         return check
 
     return enter
+
+
+# What lies otherwise than a descriptor can say: it wants the last stride to be 1, and rows that
+# start at multiples of 16 bytes.
+NOT_DENSE_ROWS = "offset transposed every_second expanded"
+
+
+def refuses(impls: str, inputs: str, layouts: str) -> None:
+    """Enter that these Impls ("matmul.persistent matmul.stream_k") refuse each of these inputs
+    ("a b") in these layouts ("offset expanded"), and in no others."""
+    assert set(layouts.split()) <= set(LAYOUTS) - {"dense"}
+    for impl in impls.split():
+        REFUSED.update({(impl, name): frozenset(layouts.split()) for name in inputs.split()})
 
 
 @cache

@@ -113,6 +113,20 @@ def test_the_default_suits_its_target(fit):
         assert any(r.load_bits >= 128 or r.copy_engine for r in found)
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_q4_k_rows_spill_at_no_number_of_rows_that_their_default_accepts(name):
+    """Each row of x takes more registers, so the most that it accepts says it: 3 is compiled as 4,
+    and 2 is all where a thread holds two chunks of 16 bytes."""
+    device, impl = DEVICES[name], catalog.impl_of(catalog.spec_of("q4_k_matmul"), "rows")
+    dtype = "fp32" if name == "b200" else "fp16"  # which spilled, there and on the H200
+    default = impl.default(device.limits, dtype)
+    every = [{"M": M, "N": 14336, "K": 4096} for M in (4, 2, 1)]
+    fit = [at for at in every if not applicable(impl, default, at, dtype, device.limits)]
+    assert len(fit) == (2 if name == "h200" else 3)
+    for launch in compiled(impl, default, fit[0], dtype, device):
+        assert launch.spill_bytes == 0
+
+
 def test_what_does_not_fit_is_refused_in_a_sentence():
     impl = catalog.impl_of(catalog.spec_of("matmul"), "tiles")
     config = impl.config(block_m=256, block_n=256, block_k=128, num_warps=16, num_stages=4)

@@ -1,7 +1,9 @@
 """What attention promises: weights that sum to 1 and belong to keys, not to places."""
 
 import torch
-from kernel_properties import INF, NAN, ROUNDING, Subject, bits, of
+from kernel_properties import INF, NAN, NOT_DENSE_ROWS, ROUNDING, Subject, bits, of, refuses
+
+refuses("attention.descriptors attention.persistent", "q k v", NOT_DENSE_ROWS)
 
 
 def _dealt(s: Subject):
@@ -77,4 +79,5 @@ def nan_stays_in_its_head(s: Subject) -> None:
     finite = torch.ones_like(o, dtype=torch.bool)
     finite[0, :, :G] = False
     finite[-1, :, -G:, 0] = False
+    assert not bool(o[-1, :, -G:, 0].isfinite().any())
     assert bool(o[finite].isfinite().all())

@@ -1,7 +1,9 @@
 """What causal attention promises: no query knows of later keys."""
 
 import torch
-from kernel_properties import INF, NAN, ROUNDING, Subject, bits, of
+from kernel_properties import INF, NAN, NOT_DENSE_ROWS, ROUNDING, Subject, bits, of, refuses
+
+refuses("causal_attention.descriptors causal_attention.persistent", "q k v", NOT_DENSE_ROWS)
 
 
 def _dealt(s: Subject):

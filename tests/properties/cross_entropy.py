@@ -4,7 +4,7 @@ ignored wherever they lie outside the vocabulary."""
 import math
 
 import torch
-from kernel_properties import INF, NAN, Subject, bits, of
+from kernel_properties import INF, NAN, Subject, bits, of, rows
 
 
 def _whole(s: Subject) -> tuple:
@@ -70,7 +70,7 @@ def the_target_alone_decides_between_losses(s: Subject) -> None:
 def infinities_and_nan_stay_in_their_rows(s: Subject) -> None:
     x, target = _whole(s)
     V = s.sizes["V"]
-    x = x.repeat(-(-5 // x.shape[0]), 1)[:5].clone()
+    x = rows(x, 5)
     target = torch.zeros(5, dtype=target.dtype, device=x.device)
     x[0, V // 2 :] = -INF
     x[1] = -INF

@@ -1,7 +1,7 @@
 """What running sums promise: each is the one before and the next element."""
 
 import torch
-from kernel_properties import Subject, of
+from kernel_properties import INF, NAN, Subject, of, rows
 
 
 def _small(s: Subject):
@@ -30,3 +30,14 @@ def what_comes_later_changes_nothing_before(s: Subject) -> None:
 def the_last_is_the_sum(s: Subject) -> None:
     x = _small(s)
     assert torch.equal(s(x)[:, -1].double(), x.double().sum(-1))
+
+
+@of("cumsum")
+def infinities_and_nan_reach_what_follows_in_their_rows(s: Subject) -> None:
+    x = s.integers(-1, 1, "M", "N")
+    x = rows(x, 3)
+    half = x.shape[1] // 2
+    x[0, half], x[1, half] = NAN, -INF
+    y = s(x)
+    assert bool(y[0, half:].isnan().all()) and bool((y[1, half:] == -INF).all())
+    assert bool(y[:2, :half].isfinite().all()) and bool(y[2].isfinite().all())

@@ -88,3 +88,14 @@ def sequences_and_heads_do_not_meet(s: Subject) -> None:
     changed = s(q, k, v, lens)
     assert torch.equal(bits(changed[:, :-G]), bits(o[:, :-G]))
     assert torch.equal(changed[:, -G:], -o[:, -G:])
+
+
+@of("decode_attention")
+def nan_stays_in_its_head(s: Subject) -> None:
+    q, k, v, _ = s.inputs()
+    n = 1 + s.seed % s.sizes["T"]
+    k[0, n - 1, 0, -1] = NAN
+    o, G = s(q, k, v, _lens(s, n)), s.sizes["G"]
+    assert bool(o[0, :G].isnan().all())
+    o[0, :G] = 0
+    assert bool(o.isfinite().all())

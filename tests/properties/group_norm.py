@@ -1,7 +1,7 @@
 """What the norm over heads promises: exact shifts and constants, and heads that are apart."""
 
 import torch
-from kernel_properties import Subject, bits, of
+from kernel_properties import INF, NAN, Subject, bits, of
 
 
 def _whole(s: Subject):
@@ -36,3 +36,14 @@ def heads_are_apart(s: Subject) -> None:
     made = s.inputs()
     turned = [x.flip(-2) for x in made]
     assert torch.equal(bits(s(*turned).flip(-2)), bits(s(*made)))
+
+
+@of("group_norm")
+def nan_and_infinities_stay_in_their_heads(s: Subject) -> None:
+    x, *others = _whole(s)
+    x[0, 0, 0], x[-1, -1, -1] = NAN, INF
+    s.verify(x, *others)
+    y = s(x, *others)
+    assert bool(y[0, 0].isnan().all()) and bool(y[-1, -1].isnan().all())
+    y[0, 0] = y[-1, -1] = 0
+    assert bool(y.isfinite().all())

@@ -1,5 +1,5 @@
-"""What layer_norm_backward promises: a row's level does not count, db is a plain sum, linear in dy,
-the same bits every time."""
+"""What layer_norm_backward promises: a row's level does not count, db is a plain sum, linear in
+dy."""
 
 import torch
 from kernel_properties import NAN, Subject, bits, of
@@ -42,12 +42,6 @@ def nothing_comes_from_rows_without_dy(s: Subject) -> None:
     dy[::2] = 0
     dx, _, _ = s(x, w, dy)
     assert bool((dx[::2] == 0).all())
-
-
-@of("layer_norm_backward")
-def equal_inputs_give_equal_bits(s: Subject) -> None:
-    x, w, dy = _inputs(s)
-    assert all(torch.equal(bits(a), bits(b)) for a, b in zip(s(x, w, dy), s(x, w, dy), strict=True))
 
 
 @of("layer_norm_backward")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from kernel_properties import Subject, bits, of
+from kernel_properties import INF, NAN, Subject, bits, of
 
 from workbench.inputs import torch_dtype
 
@@ -64,3 +64,16 @@ def powers_of_two_pass_through(s: Subject) -> None:
     y = s(w, one)
     for power in (-2, 0.5, 4):
         assert torch.equal(s(w, one * power), y * power)
+
+
+@of("q4_k_dequantize")
+def infinities_and_nan_stay_in_their_blocks_and_rows(s: Subject) -> None:
+    w, _ = s.inputs()
+    w, gain = w.repeat(3, 1), _gain(s, 3 * len(w))
+    w[0, :2] = torch.tensor([INF]).half().view(torch.uint8).to(w.device)
+    w[1, -142:-140] = torch.tensor([NAN]).half().view(torch.uint8).to(w.device)
+    gain[2] = NAN
+    s.verify(w, gain)
+    y = s(w, gain)
+    assert not bool(y[0, :256].isfinite().any()) and bool(y[1, -256:].isnan().all())
+    assert bool(y[2].isnan().all()) and bool(y[3:].isfinite().all())

@@ -7,7 +7,10 @@ small whole numbers sum exactly, however weights are rounded and sums are split.
 from typing import Any
 
 import torch
-from kernel_properties import INF, Subject, bits, of
+from kernel_properties import INF, NAN, Subject, bits, of, refuses
+
+IMPLS = "q4_k_matmul.rows q4_k_matmul.tiles q4_k_matmul.split_k q4_k_matmul.ordered"
+refuses(IMPLS, "w", "offset transposed every_second")  # blocks are read as whole words
 
 
 def _whole(s: Subject) -> tuple[Any, Any]:
@@ -58,8 +61,13 @@ def doubling_doubles(s: Subject) -> None:
 
 
 @of("q4_k_matmul")
-def infinity_stays_in_its_row(s: Subject) -> None:
+def infinities_and_nan_reach_their_rows_and_columns(s: Subject) -> None:
     x, w = s.inputs()
+    x[0, -1] = NAN
+    y = s(x, w)
+    assert bool(y[0].isnan().all())
+    assert bool(y[1:].isfinite().all())
+    x[0, -1] = 0
     w[-1, :2] = torch.tensor([INF]).half().view(torch.uint8).to(w.device)
     y = s(x, w)
     assert not bool(y[:, -1].isfinite().any())

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from kernel_properties import Subject, of
+from kernel_properties import INF, NAN, Subject, of
 
 from workbench.inputs import torch_dtype
 
@@ -73,3 +73,12 @@ def blocks_do_not_see_each_other(s: Subject) -> None:
     w = s(x).reshape(len(x), -1, 144)
     alone = s(x.reshape(-1, 256))
     assert torch.equal(w.flatten(0, 1), alone)
+
+
+@of("q4_k_quantize")
+def blocks_do_not_see_what_is_no_number_in_others(s: Subject) -> None:
+    (x,) = s.inputs()
+    x = x.repeat(2, 1)
+    w = s(x)
+    x[0, :256:9], x[-1, -1] = NAN, INF
+    assert torch.equal(s(x).flatten()[144:-144], w.flatten()[144:-144])

@@ -1,7 +1,7 @@
-"""What rms_norm_backward promises: linear in dy, nothing from nothing, the same bits every time."""
+"""What rms_norm_backward promises: linear in dy and nothing from nothing."""
 
 import torch
-from kernel_properties import NAN, Subject, bits, of
+from kernel_properties import NAN, Subject, of
 
 
 def _inputs(s: Subject):
@@ -38,12 +38,6 @@ def nothing_comes_from_rows_without_dy(s: Subject) -> None:
     assert bool((dx[::2] == 0).all())
     other = torch.where((dy == 0).all(-1, keepdim=True), 2 * x + 1, x)
     assert torch.equal(s(other, w, dy)[1], dw)
-
-
-@of("rms_norm_backward")
-def equal_inputs_give_equal_bits(s: Subject) -> None:
-    x, w, dy = _inputs(s)
-    assert all(torch.equal(bits(a), bits(b)) for a, b in zip(s(x, w, dy), s(x, w, dy), strict=True))
 
 
 @of("rms_norm_backward")

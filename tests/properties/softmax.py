@@ -6,7 +6,7 @@ Inputs are multiples of 1/4 up to 16, which stay exact in bf16 when they are shi
 from typing import Any
 
 import torch
-from kernel_properties import INF, NAN, ROUNDING, Subject, bits, of
+from kernel_properties import INF, NAN, ROUNDING, Subject, bits, of, rows
 
 
 def _quarters(s: Subject) -> Any:
@@ -51,7 +51,7 @@ def a_constant_row_is_uniform(s: Subject) -> None:
 def infinities_and_nan_stay_in_their_rows(s: Subject) -> None:
     x = _quarters(s)
     N = s.sizes["N"]
-    x = x.repeat(-(-6 // x.shape[0]), 1)[:6].clone()
+    x = rows(x, 6)
     x[0, : N // 2] = -INF  # masked: the rest sums to 1
     x[1] = -INF  # nothing is left: NaN
     x[2, N - 1] = NAN

@@ -1,7 +1,7 @@
 """What a token shift promises: mixtures of 0 and 1 copy, and a sequence may come in parts."""
 
 import torch
-from kernel_properties import Subject, bits, of
+from kernel_properties import INF, NAN, Subject, bits, of
 
 
 @of("token_shift")
@@ -21,3 +21,11 @@ def parts_of_a_sequence_are_its_parts(s: Subject) -> None:
     whole = s(x, last, mix)
     parts = s(x[:, :cut], last, mix), s(x[:, cut:], x[:, cut - 1], mix)
     assert torch.equal(bits(torch.cat(parts, dim=2)), bits(whole))
+
+
+@of("token_shift")
+def infinities_and_nan_reach_their_token_and_the_next(s: Subject) -> None:
+    x, last, mix = s.inputs()
+    x, mix = x.repeat(1, 3, 1), mix.abs() + 0.5
+    x[0, 0, 0], x[-1, -1, -1], last[-1, 0] = NAN, INF, NAN
+    s.verify(x, last, mix)

@@ -1,7 +1,7 @@
 """What the triad promises: linear in both inputs, exact on grids."""
 
 import torch
-from kernel_properties import Subject, of
+from kernel_properties import INF, NAN, Subject, of
 
 
 @of("triad")
@@ -15,3 +15,10 @@ def zeros_pass_the_other_side_through(s: Subject) -> None:
     a = s.integers(-9, 9, "N")
     assert torch.equal(s(a, torch.zeros_like(a)), a)
     assert torch.equal(s(torch.zeros_like(a), a + a), a)
+
+
+@of("triad")
+def infinities_and_nan_stay_in_their_places(s: Subject) -> None:
+    a, b = s.integers(-9, 9, "N"), s.integers(-9, 9, "N")
+    a[0], b[-1] = INF, NAN
+    s.verify(a, b)

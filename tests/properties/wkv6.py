@@ -1,14 +1,7 @@
 """What RWKV-6's recurrence promises, whatever the tokens are grouped by."""
 
 import torch
-from kernel_properties import Subject, bits, of
-
-NEAR = {"fp32": 1e-4, "fp16": 3e-2, "bf16": 3e-2}  # of the largest magnitude
-
-
-def _near(s: Subject, actual, expected) -> bool:
-    most = expected.double().abs().max()
-    return bool(((actual.double() - expected.double()).abs() <= NEAR[s.dtype] * most).all())
+from kernel_properties import NAN, Subject, bits, of
 
 
 @of("wkv6")
@@ -18,7 +11,7 @@ def both_outputs_keep_fp32(s: Subject) -> None:
     made = s.inputs()
     wanted = s.impl.spec.reference(*(x.double() for x in made))
     for actual, expected in zip(s(*made), wanted, strict=True):
-        assert _near(s, actual, expected)
+        assert s.near(actual, expected)
 
 
 @of("wkv6")
@@ -33,7 +26,7 @@ def parts_of_a_sequence_are_its_parts(s: Subject) -> None:
     if s.impl.name == "sequential":
         assert torch.equal(bits(parts), bits(whole)) and torch.equal(bits(last), bits(end))
     else:
-        assert _near(s, parts, whole) and _near(s, last, end)
+        assert s.near(parts, whole) and s.near(last, end)
 
 
 @of("wkv6")
@@ -53,7 +46,7 @@ def it_is_linear_in_values_and_state(s: Subject) -> None:
     r, w, k, v, u, state = s.inputs()
     once, twice = s(r, w, k, v, u, state), s(r, w, k, 4 * v, u, 4 * state)
     if s.dtype == "fp16":  # whose small numbers have fewer bits
-        assert all(_near(s, b, 4 * a) for a, b in zip(once, twice, strict=True))
+        assert all(s.near(b, 4 * a) for a, b in zip(once, twice, strict=True))
     else:
         assert all(torch.equal(4 * a, b) for a, b in zip(once, twice, strict=True))
 
@@ -82,3 +75,16 @@ def decays_may_be_as_strong_as_they_like(s: Subject) -> None:
     w[..., ::2] = -30_000  # forgotten at once, however the exponents are grouped
     w[..., 1::4] = -40
     s.verify(r, w, k, v, u, state)
+
+
+@of("wkv6")
+def nan_stays_in_its_sequence_and_head(s: Subject) -> None:
+    made = s.inputs()
+    kept = [x.clone() for x in s(*made)]
+    v, at = made[3], s.seed % s.sizes["T"]
+    v[0, at, 0, 0] = NAN
+    y, state = s(*made)
+    assert bool(y[0, at:, 0, 0].isnan().all()) and bool(state[0, 0].isnan().any())
+    for actual, expected, head in ((y, kept[0], (0, slice(None), 0)), (state, kept[1], (0, 0))):
+        actual[head] = expected[head] = 0
+        assert torch.equal(bits(actual), bits(expected))

@@ -1,14 +1,7 @@
 """What RWKV-7's recurrence promises, whatever the tokens are grouped by."""
 
 import torch
-from kernel_properties import Subject, bits, of
-
-NEAR = {"fp32": 1e-4, "fp16": 3e-2, "bf16": 3e-2}  # of the largest magnitude
-
-
-def _near(s: Subject, actual, expected) -> bool:
-    most = expected.double().abs().max()
-    return bool(((actual.double() - expected.double()).abs() <= NEAR[s.dtype] * most).all())
+from kernel_properties import NAN, Subject, bits, of
 
 
 @of("wkv7")
@@ -18,7 +11,7 @@ def both_outputs_keep_fp32(s: Subject) -> None:
     made = s.inputs()
     wanted = s.impl.spec.reference(*(x.double() for x in made))
     for actual, expected in zip(s(*made), wanted, strict=True):
-        assert _near(s, actual, expected)
+        assert s.near(actual, expected)
 
 
 @of("wkv7")
@@ -33,7 +26,7 @@ def parts_of_a_sequence_are_its_parts(s: Subject) -> None:
     if s.impl.name == "sequential":
         assert torch.equal(bits(parts), bits(whole)) and torch.equal(bits(last), bits(end))
     else:
-        assert _near(s, parts, whole) and _near(s, last, end)
+        assert s.near(parts, whole) and s.near(last, end)
 
 
 @of("wkv7")
@@ -66,7 +59,7 @@ def it_is_linear_in_values_and_state(s: Subject) -> None:
     r, w, k, v, kk, a, state = s.inputs()
     once, twice = s(r, w, k, v, kk, a, state), s(r, w, k, 4 * v, kk, a, 4 * state)
     if s.dtype == "fp16":  # whose small numbers have fewer bits
-        assert all(_near(s, b, 4 * a) for a, b in zip(once, twice, strict=True))
+        assert all(s.near(b, 4 * a) for a, b in zip(once, twice, strict=True))
     else:
         assert all(torch.equal(4 * a, b) for a, b in zip(once, twice, strict=True))
 
@@ -89,3 +82,16 @@ def without_keys_the_state_only_shrinks(s: Subject) -> None:
     _, last = s(r, w, k * 0, v, kk, a * 0, state)
     left = state.double() * w.double().sum(1).exp()[:, :, None, :]
     assert torch.allclose(last.double(), left, rtol=1e-3, atol=1e-30)
+
+
+@of("wkv7")
+def nan_stays_in_its_sequence_and_head(s: Subject) -> None:
+    made = s.inputs()
+    kept = [x.clone() for x in s(*made)]
+    v, at = made[3], s.seed % s.sizes["T"]
+    v[0, at, 0, 0] = NAN
+    y, state = s(*made)
+    assert bool(y[0, at:, 0, 0].isnan().all()) and bool(state[0, 0].isnan().any())
+    for actual, expected, head in ((y, kept[0], (0, slice(None), 0)), (state, kept[1], (0, 0))):
+        actual[head] = expected[head] = 0
+        assert torch.equal(bits(actual), bits(expected))

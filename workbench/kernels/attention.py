@@ -7,6 +7,9 @@ it takes exponentials, and a score costs 4 * D FLOP, so at D = 128 they take hal
 products, and at D = 64 as long. What counts is that one block's products run beside another's
 exponentials. A block of block_m queries asks the cache for 2 * block_m FLOP's worth of each
 16-bit element of k and v.
+
+A NaN in a key makes NaN of every query of its heads, an infinity in v of its column there: infinite
+or NaN. Other heads and sequences do not see them.
 """
 
 from dataclasses import dataclass

@@ -5,6 +5,9 @@ long as no block above the diagonal is touched: block_m queries from m0 on take 
 keys up to m0 without a mask, then those that the diagonal crosses. What limits it is the same, the
 matrix unit and beside it the exponentials. New is that the last queries have S / block_m times the
 work of the first, so the long ones come first and the short ones fill the gaps at the end.
+
+A NaN in a key makes NaN of its heads' queries from its own position on; earlier ones, and other
+heads and sequences, do not see it.
 """
 
 from dataclasses import dataclass

@@ -2,6 +2,8 @@
 
 RWKV-7 computes Wv max(Wk x, 0)^2, and RWKV-6 multiplies that by sigmoid(r) behind the second
 product. 2 FLOP for two elements moved: memory-bound everywhere, at the speed of a copy.
+
+NaN stays NaN in its place, and -inf becomes 0.
 """
 
 from dataclasses import dataclass

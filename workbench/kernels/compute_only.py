@@ -4,6 +4,8 @@
 the vector units give in fp32, whatever the dtype in memory. Each thread holds several elements,
 and so several chains that do not wait for each other: a multiply-add takes four cycles on NVIDIA's
 GPUs, so a thread with one chain would leave the units idle unless many warps share them.
+
+NaN and infinities stay in their chains.
 """
 
 from dataclasses import dataclass

@@ -2,6 +2,8 @@
 
 The simplest memory-bound kernel: nothing to compute, every byte read once and written once. What
 it reaches is the bandwidth that any streaming kernel on the device can hope for.
+
+The bits are copied, those of NaN too.
 """
 
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ outside 0..V-1 (-100, say) are ignored: their gradient is 0, and they are not re
 
 At 4 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py`. With lse at hand
 no element depends on another: one pass, no reduction, and any element may go to any program.
+
+NaN in a logit that counts stays in its place, and -inf has the probability 0.
 """
 
 from dataclasses import dataclass

@@ -4,6 +4,9 @@ One addition for two elements moved: memory-bound. A row is one chain, so what c
 with many rows a program walks one block by block and carries the sum (`looped`); with few, three
 launches cut the rows into slices: sums of slices, running sums of those, then each slice with what
 comes before it (`slices`), which reads x twice.
+
+A NaN makes NaN of all that follows in its row, and an infinity stays one; what comes before and
+other rows do not see them.
 """
 
 from dataclasses import dataclass

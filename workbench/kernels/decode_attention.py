@@ -6,6 +6,9 @@ FLOP for each byte at 16 bits, so the memory is the limit. Then what counts is t
 asked for at once, however few sequences there are: the keys of each sequence are split among
 several programs, and a second launch merges their outputs by their logarithmic sums (LSE):
 o = sum_i 2^(lse_i - L) o_i, with L the logarithm of the sum of 2^lse_i.
+
+A NaN in a key makes NaN of all queries of its heads, unless it lies at or behind lens[b]: what is
+there does not exist, whatever it holds.
 """
 
 from dataclasses import dataclass

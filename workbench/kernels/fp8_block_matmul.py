@@ -11,6 +11,9 @@ times the bytes. No sum exceeds 128 terms inside the matrix unit, whose 13 bits 
 
 Numbers are e4m3fn, the dtype `fp8`; the e4m3fnuz of gfx940 to gfx942 is another format and refused
 there.
+
+NaN in a or in its scales reaches its row of c, in b or in its scales the columns that they are for;
+e4m3fn has no infinities.
 """
 
 from dataclasses import dataclass

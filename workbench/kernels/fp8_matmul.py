@@ -7,6 +7,9 @@ a layer's activations and weights (N rows of K) lie anyway.
 
 Numbers are e4m3fn, the dtype `fp8`; the e4m3fnuz of gfx940 to gfx942 is another format and refused
 there. A scale for the whole of a or b is the same number in every row.
+
+NaN in a or in its scales reaches its row of c, in b or in its scales its column; e4m3fn has no
+infinities.
 """
 
 from dataclasses import dataclass

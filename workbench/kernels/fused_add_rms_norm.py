@@ -3,6 +3,9 @@
 What a transformer block begins with: r is the residual stream and h the new one. Apart, the sum is
 written and read again; together they read two elements and write two for 5 FLOP, memory-bound on
 every GPU in `hardware.py`. y is computed from the sum before it is rounded to h.
+
+NaN makes NaN of its row of y; an infinity gives NaN in its place and 0 in the rest of its row. In h
+both stay in their places, and other rows do not see them.
 """
 
 from dataclasses import dataclass, replace

@@ -5,6 +5,8 @@ y = ((x - mean(x)) / sqrt(var(x) + eps) * weight + bias + sum(r * k * r_k) * v) 
 Mean, variance and sum run over the N channels of one head of one token; eps is 64e-5. About 14
 FLOP for six elements moved: memory-bound everywhere. A head is 64 channels, so one program takes
 many heads, each spread over the few threads that one wide load of it needs.
+
+NaN or an infinity in x makes NaN of its head, of that token alone.
 """
 
 from dataclasses import dataclass

@@ -6,6 +6,8 @@ Each group is a matmul of its own, limited by the matrix unit where it has some 
 128 rows it does 128 FLOP for each byte of its b in bf16, fewer than an H200's 206, and then reading
 b once is the limit. How many tiles a group has is known on the device alone, so a program finds its
 group by counting the tiles before it, and the host waits for nothing.
+
+NaN in b stays in its group, and there in its column.
 """
 
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ At 7 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py
 registers the variance is the mean of the centred squares, which costs no second reading and does
 not cancel as E[x^2] - E[x]^2 does. A row that is walked in blocks (`looped`) gets there by
 Welford's update: each lane has its mean and its sum of squares, joined at the end.
+
+NaN or an infinity in x makes NaN of its row and of no other.
 """
 
 from dataclasses import dataclass, replace

@@ -7,6 +7,8 @@ in `hardware.py`: each row is read once, mean and r are computed from it again, 
 keeps its own sums for dw and db in registers over all rows that it walks. Those partial sums, two
 rows of fp32 a program, are added by a second launch in one fixed order, so that equal inputs give
 equal bits.
+
+NaN in dy makes NaN of its row of dx and of its column in dw and db, and of nothing else.
 """
 
 from dataclasses import dataclass

@@ -9,6 +9,9 @@ the update adds r / K + r / N of that: below 1 % up to r = 16. What costs is how
 Added by a product of its own, y is read and written once more; here u is r more columns of x, and
 B r more columns of W: one more step of a tile's main loop (`tiles`, `persistent`). A few rows
 (M = 16) are memory-bound, it is W that counts, and A is so many more rows of it (`split_k`).
+
+NaN and infinities reach what the products that they stand in reach: those of x their rows of y,
+those of W and B their columns. An infinity times 0 is NaN.
 """
 
 from dataclasses import dataclass

@@ -8,6 +8,8 @@ the limit, as long as tiles are large enough: a tile of block_m x block_n asks t
 What else costs: tiles that are no multiple of the cores (288 on 132 take as long as 396), which
 `stream_k` deals out in smaller pieces; fewer tiles than cores, which `split_k` splits along K; and
 rows between multiples of 16 bytes, which no descriptor describes: `padded` copies them.
+
+NaN and infinities of a reach their rows of c, those of b their columns; an infinity times 0 is NaN.
 """
 
 from dataclasses import dataclass, replace

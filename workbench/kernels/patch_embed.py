@@ -7,6 +7,9 @@ At 928256 x 768 x 768 in bf16 the product does 384 FLOP for each byte it must mo
 unit is the limit on an H200 (206 FLOP a byte); but K = 768 is short. A tile of 128 x 256 is done
 in some 8 us, of which an addition that waits for the cache at the end costs a tenth, and an
 addition in a launch of its own would move 2.9 GB more: half the product's time again.
+
+NaN and infinities reach what the sums that they stand in reach: those of x and of a position their
+rows of y, those of W and of the bias their columns.
 """
 
 import math

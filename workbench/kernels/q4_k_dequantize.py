@@ -6,6 +6,8 @@ d * scale_j * q - dmin * minimum_j. Both products are exact in fp32, so with a g
 also says what dtype the weights get, y is the exact weight rounded once, fused or not.
 
 It writes 3.6 times as many bytes (fp16) as it reads and does 2 FLOP a weight: memory-bound.
+
+A d or dmin that is infinite or NaN reaches the weights of its block, and a gain those of its row.
 """
 
 from dataclasses import dataclass

@@ -10,6 +10,8 @@ times less to read than fp16 weights, if unpacking keeps up. An H200 that reads 
 28 weights a clock and multiprocessor, whose 128 lanes have then 4.5 instructions for each. Hence
 all Impls read nibbles 16 bytes at a time and turn them into numbers without a conversion: or-ed
 into the mantissa of 1024 (fp16) or of 1 (fp32) they are already 1024 + q and 1 + q / 16.
+
+NaN and infinities of x reach their rows of y, those of a block's d or dmin its column.
 """
 
 from dataclasses import dataclass
@@ -210,15 +212,12 @@ def _tiles(
         x, z = tl.load(at, there, other=0.0), tl.load(at + step, there, other=0.0)
         if not ORDERED:
             x, z = _ordered(x, BLOCK_M), _ordered(z, BLOCK_M)
-        w = _weights(left, one, head, first, second, third, g, BLOCK_N, WARPS, FP16).to(x.dtype)
-        if UPCAST:
-            w, x = w.to(tl.float32), x.to(tl.float32)
-        acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
+        if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
+            x, z = x.to(tl.float32), z.to(tl.float32)
+        w = _weights(left, one, head, first, second, third, g, BLOCK_N, WARPS, FP16)
+        acc = tl.dot(w.to(x.dtype), tl.trans(x), acc, input_precision="ieee")
         w = _weights(right, one, head, first, second, third, g + 2, BLOCK_N, WARPS, FP16)
-        w = w.to(z.dtype)
-        if UPCAST:
-            w, z = w.to(tl.float32), z.to(tl.float32)
-        acc = tl.dot(w, tl.trans(z), acc, input_precision="ieee")
+        acc = tl.dot(w.to(z.dtype), tl.trans(z), acc, input_precision="ieee")
     n = first_n + tl.arange(0, BLOCK_N)
     y_ptrs = y_ptr + tl.program_id(1).to(tl.int64) * stride_ys
     y_ptrs += m.to(tl.int64)[None, :] * N + n[:, None]
@@ -315,6 +314,11 @@ class SplitK:
     num_stages: int = stages(2, 4, default=4)
 
 
+def rows_at_once(M):
+    """How many rows of x one program of `rows` multiplies."""
+    return M if M <= 2 else 4
+
+
 def refuse_rows(config, limits, *, itemsize, M, N, K):
     threads_ = config.num_warps * limits.warp_size
     if M > 16:
@@ -324,8 +328,15 @@ def refuse_rows(config, limits, *, itemsize, M, N, K):
     chunks = config.block_n * config.block_b * 8
     if chunks < threads_:
         return f"{threads_} threads are too many for {chunks} chunks of 16 bytes"
-    if chunks > 8 * threads_:
-        return f"each thread would hold {chunks // threads_} chunks of 16 bytes; 8 is the most"
+    # A chunk is 32 weights, for which a thread holds as many elements of each row of x. With 8 of
+    # such rows defaults spilled where a thread has up to 256 registers (8 bytes on sm_90, fp16,
+    # 464 to 576 on gfx1100, Triton 3.9); with 4 they take 71 to 219, on gfx942 up to 306 of 512.
+    held, most = chunks // threads_ * rows_at_once(M), -(-limits.registers_per_thread // 64)
+    if held > most:
+        return (
+            f"each thread would multiply {chunks // threads_} chunks of 16 bytes by "
+            f"{rows_at_once(M)} rows of x, and has registers for {most} products of the two"
+        )
     return None
 
 
@@ -350,7 +361,7 @@ def refuse_tiles(config, limits, *, itemsize, M, N, K):
 
 def rows_work(config, limits, *, itemsize, M, N, K):
     return Work(
-        tiles=-(-M // 4) * -(-N // config.block_n),
+        tiles=-(-M // rows_at_once(M)) * -(-N // config.block_n),
         steps=-(-K // (256 * config.block_b)),
         load_bytes=config.block_b * (config.block_n * 144 + min(M, 4) * 256 * itemsize),
         store_bytes=config.block_n * itemsize,
@@ -390,14 +401,24 @@ def as_words(x, w):
     return words, words.stride(0) // unit, unit
 
 
-@q4_k_matmul.impl(Rows, refuse=refuse_rows, work=rows_work)
+# As many chunks of 16 bytes as threads, which leaves room for 4 rows of x. With warps of 64 the
+# default of Rows does so too; sm_90 keeps that one, which was timed there, for 1 and 2 rows.
+NARROW = Rows(8, 2, 4, 3)
+
+
+@q4_k_matmul.impl(
+    Rows,
+    refuse=refuse_rows,
+    work=rows_work,
+    defaults=dict.fromkeys(("sm_80", "sm_86", "sm_89", "sm_100", "sm_120", "gfx1100"), NARROW),
+)
 def rows(x, w, *, config):
     """`block_n` rows of w against one row of x on the vector units: one launch, small programs, and
     each lane sums what it unpacks."""
     (M, K), N = x.shape, w.shape[0]
     words, stride, unit = as_words(x, w)
     y = x.new_empty(M, N)
-    block_m = min(triton.next_power_of_2(M), 4)  # rows of x that find room in registers
+    block_m = rows_at_once(M)
     _rows[(triton.cdiv(N, config.block_n), triton.cdiv(M, block_m))](
         x, words, y, M, N, K // 256, 0x3F800000, x.stride(0), x.stride(1), stride,
         BLOCK_M=block_m, BLOCK_N=config.block_n, BLOCK_B=config.block_b, UNIT=unit,

@@ -11,6 +11,8 @@ by at most half a unit u in the last place of fp16, a weight that lies on
 It reads 3.6 times as many bytes (fp16) as it writes and does about 10 FLOP a weight: memory-bound.
 Every operation is one that IEEE 754 rounds in one way only, products that a sum might be fused
 with are exact, and so all devices give the same bytes.
+
+What a block with NaN or an infinity becomes is not defined; other blocks do not see it.
 """
 
 from dataclasses import dataclass

@@ -4,6 +4,9 @@ At 4 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py
 once while it fits into registers (`rows`, `persistent`) and twice when it is walked in blocks
 (`looped`). What is left to win is w: read for each row it doubles what the caches must deliver,
 so it is kept in the first-level cache (`hints`) or in registers (`persistent`).
+
+NaN in x makes NaN of its row; an infinity gives NaN in its place and 0 in the rest of its row.
+Other rows do not see them.
 """
 
 from dataclasses import dataclass, replace

@@ -6,6 +6,8 @@ written it is memory-bound on every GPU in `hardware.py`: each row is read once,
 it again, and each program keeps its own sum for dw in registers over all rows that it walks. Those
 partial sums, one row of fp32 a program, are added by a second launch in one fixed order, so that
 equal inputs give equal bits.
+
+NaN in dy makes NaN of its row of dx and of its column in dw, and of nothing else.
 """
 
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ with x = [a | b] along D, y = [a cos - b sin | b cos + a sin], the angles by the
 At 6 FLOP for four elements moved it is memory-bound on every GPU in `hardware.py`. The tables of
 cosines and sines are read once for all heads of a token: at 40 heads of 128 they are 1.3 % of the
 bytes, and rows of the table that several tokens share come from the cache.
+
+NaN and infinities reach the pair that they are in, of one head of one token.
 """
 
 from dataclasses import dataclass

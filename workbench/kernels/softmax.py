@@ -5,6 +5,9 @@ is how often a row is read: once while it fits into the registers of one program
 `persistent`) or of several that tell each other their maxima and sums (`cooperative`), twice when
 it is walked in blocks (`looped`, `split`), whose second reading finds a row of up to a few MB in
 the last-level cache.
+
+A row with NaN or +inf, or with nothing but -inf, is NaN; any other -inf becomes 0. Other rows do
+not see them.
 """
 
 from dataclasses import dataclass, replace

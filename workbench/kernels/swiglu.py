@@ -4,6 +4,8 @@ At 6 FLOP for three elements moved (two read, one written) it is memory-bound on
 `hardware.py`; two bytes read for one written is a mix on which an H200 moves more bytes a second
 than on a plain copy. Nothing is shared between elements, so all that counts is that each thread
 has enough wide loads in flight and that no address arithmetic stands between them.
+
+NaN and infinities stay in their places, one result each.
 """
 
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ Before its first token a sequence has `last`, the last token of what came before
 X = 6 ways ahead of its attention (r, w, k, v, a, g) and one way ahead of its feed-forward part.
 3 FLOP for each element written: memory-bound everywhere, and the X writes are most of the bytes,
 so x is read once for all of them.
+
+NaN and infinities reach their own token and the next one, in all mixtures.
 """
 
 from dataclasses import dataclass

@@ -2,6 +2,8 @@
 
 Two streams read, one written: the mix of STREAM's triad, and of many fused elementwise kernels.
 At 2 FLOP for three elements moved it is memory-bound on every GPU in `hardware.py`.
+
+NaN and infinities stay in their places.
 """
 
 from dataclasses import dataclass

@@ -11,6 +11,9 @@ one j with the factor exp(w[j + 1] + ... + w[i - 1]). To be a product of rows an
 split at some token between the two: split at the chunk's start, one of the parts would overflow.
 So the chunk is halved, and its halves again, down to single tokens: at each of these levels, pairs
 that lie in two sister halves are split at the border between them, where no exponent is positive.
+
+A NaN stays in its sequence and head, where it reaches its token and all later ones, and in
+`chunked` also earlier ones of its chunk.
 """
 
 from dataclasses import dataclass

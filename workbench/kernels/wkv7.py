@@ -11,6 +11,9 @@ the chunk's start, the part of each product that a later token sees has the fact
 which is split into exp(G[i]) and exp(-G[j]): 64 tokens bound G by -39, so that both fit bf16 and
 fp32, but not fp16. What a chunk removes from the state depends on what its earlier tokens removed,
 a unit triangular system that is solved by blocks (as in the WY form of Householder products).
+
+A NaN stays in its sequence and head, where it reaches its token and all later ones, and in
+`chunked` also earlier ones of its chunk.
 """
 
 import math
