@@ -6,7 +6,6 @@ import secrets
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import ceilings, hardware, tuned
 from workbench.backend.ahead import Ahead, begin_ahead
-from workbench.backend.protocol import Backend, Part
+from workbench.backend.protocol import Backend
 from workbench.bouts import opened_run
 from workbench.ceilings import Group, Plain
 from workbench.environment import fingerprint
 from workbench.events import EventLog, RunState
-from workbench.experiment import Asked, Found
+from workbench.experiment import Asked
 from workbench.history import open_history
 from workbench.interrupts import Interrupts
-from workbench.measure import transfers
+from workbench.measure import transfers, worker
 from workbench.measure.protocol import Protocol
 from workbench.question import (
     DEFAULT_TARGET,
@@ -38,8 +37,8 @@ from workbench.question import (
 from workbench.record import Case, Failure, Outcome, Record, Run, key_of
 from workbench.report import write_page
 from workbench.store import Store
-from workbench.trial import arm_problem, made, timed
-from workbench.workers import LOST, Solo, Workers
+from workbench.trial import Trial, arm_problem, begin, compile_ahead, made, timed
+from workbench.workers import LOST, Solo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +47,7 @@ Opened = Callable[[], Backend]  # the GPU that is here, or a test's own
 Copies = Callable[[], list[transfers.Copied]]
 
 # Fewer rounds than a final has: a ceiling is wanted within a percent, and there are nine groups.
-RULES = Protocol(rounds=10, most_rounds=16, settle_s=0.5, final_s=4.0)
+RULES = Protocol(rounds=10, most_rounds=12, settle_s=0.5, final_s=4.0)
 COPIES_S = 120.0  # the longest that the copies between host and device may take
 NEEDS_GPU = (
     "Nothing was measured: that needs a GPU that torch sees. The figures are what makers state and "
@@ -82,7 +81,6 @@ class Gauging:
     copies: Copies | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     found: dict[str, dict[str, Any]] = field(default_factory=dict)
-    _compilers: Workers | None = None
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0; 2 where a GPU was asked and nothing gave a
@@ -102,7 +100,9 @@ class Gauging:
             backend = (self.opened or partial(gpu, ahead))()
             stack.callback(backend.close)
             undisturbed(backend, asked.strict)
-            self._compilers = ahead.compilers if ahead else None
+            if self.copies is None:
+                self.copies = of_process = HostCopies()
+                stack.callback(of_process.close)
             return self._measure(backend, history, interrupts)
 
     # Without a GPU
@@ -111,10 +111,11 @@ class Gauging:
         from workbench.reports.ceilings import show
 
         try:
-            device = hardware.device_named(name)
+            device = hardware.described(name)  # also one that Triton does not compile for
         except hardware.UnknownDevice as error:
             raise SessionError(str(error)) from error
         run = stated_run(device, self.question)
+        self.console.print(f"What is stated of {device.title}.", style="bold yellow")
         show(self.console, run)
         self.console.print(NEEDS_GPU, style="bold yellow")
         self._draw(run)
@@ -158,10 +159,10 @@ class Gauging:
         ceilings are known; whoever stops it gets those so far."""
         state: RunState = "complete"
         try:
-            if self._compilers is not None:
-                compile_ahead(self._compilers, groups, run, backend)
-            for group in groups:
-                self._group(group, run, backend, store)
+            trials = [trial_of(group, run, backend) for group in groups]
+            compile_ahead(trials, backend)
+            for group, trial in zip(groups, trials, strict=True):
+                self._group(group, trial, run, backend, store)
             self._links(run, backend, store)
         except KeyboardInterrupt:
             state = "interrupted"
@@ -171,8 +172,9 @@ class Gauging:
         store.end(state, counts, dict(backend.spent))
         return state, run
 
-    def _group(self, group: Group, run: Run, backend: Backend, store: Store) -> None:
-        found = time_group(group, run, backend)
+    def _group(self, group: Group, trial: Trial, run: Run, backend: Backend, store: Store) -> None:
+        begin(trial, backend)
+        found = timed(trial, run, backend)
         for each in found.values():
             self._keep(each.outcome, store)
         plain = ceilings.judged(group.sought, found, backend.device.limits, self.found)
@@ -183,7 +185,7 @@ class Gauging:
     def _links(self, run: Run, backend: Backend, store: Store) -> None:
         why, copies = "", []
         try:
-            copies = (self.copies or host_copies)()
+            copies = self.copies() if self.copies is not None else []
         except (*LOST, RuntimeError) as error:
             why = f"the process that copies: {error}"
         for copied in copies:
@@ -222,16 +224,25 @@ def gpu(ahead: Ahead | None) -> Backend:
     return Live(repository_of("copy"), rules=RULES, ahead=ahead)
 
 
-def host_copies() -> list[transfers.Copied]:
-    """Copies between host and device, timed in a process of their own. Raises TimeoutError or
-    ChildProcessError where that is lost, and what the process raised."""
-    process = Solo()
-    try:
-        found: list[transfers.Copied] = process.ask(transfers.host_copies, timeout_s=COPIES_S)
+class HostCopies:
+    """Copies between host and device, timed in a process of their own, which opens the GPU while
+    the kernels are compiled."""
+
+    def __init__(self) -> None:
+        self._process = Solo()
+        self._process.begin(worker.warm)
+
+    def __call__(self) -> list[transfers.Copied]:
+        """Raises TimeoutError or ChildProcessError where the process is lost, and what it
+        raised."""
+        asked = transfers.host_copies
+        found: list[transfers.Copied] = self._process.ask(asked, timeout_s=COPIES_S)
         return found
-    finally:
+
+    def close(self) -> None:
+        """End the process."""
         with suppress(OSError):
-            process.end()
+            self._process.end()
 
 
 def identity(device: hardware.Device) -> str:
@@ -251,36 +262,10 @@ def stated_run(device: hardware.Device, asked: Question) -> Run:
     )  # fmt: skip
 
 
-def time_group(group: Group, run: Run, backend: Backend) -> dict[str, Found]:
-    """What became of every arm of a group, by name. Where the first problem that is to run does
-    not fit the GPU, the next one begins in its place."""
+def trial_of(group: Group, run: Run, backend: Backend) -> Trial:
+    """The parts of a group."""
     asked = Asked("", None, "", backend.device, backend.predicts)
-    arms = group.arms
-    trial = made(asked, arms, run, backend, tuned.Tuned())
-    for arm in [a for a in arms if a.name not in trial.refused]:
-        try:
-            backend.begin(trial.parts[arm.name].problem)
-            break
-        except RuntimeError:
-            continue
-    return timed(trial, run, backend)
-
-
-def compile_ahead(pool: Workers, groups: Sequence[Group], run: Run, backend: Backend) -> None:
-    """Compile everything at once into Triton's cache: group by group, most processes would have
-    nothing to do. What fails here fails again, with its reason, where it is timed."""
-    from workbench.backend.processes import compile_parts
-
-    asked = Asked("", None, "", backend.device, False)
-    problems: dict[tuple[Any, ...], list[Part]] = {}
-    for group in groups:
-        trial = made(asked, group.arms, run, backend, tuned.Tuned())
-        for name, part in trial.parts.items():
-            if name not in trial.refused:
-                at = (part.problem.kernel, *part.problem.sizes.items(), part.problem.dtype)
-                problems.setdefault(at, []).append(part)
-    with ThreadPoolExecutor(len(problems)) as threads:
-        list(threads.map(lambda p: compile_parts(pool, p, backend.device), problems.values()))
+    return made(asked, group.arms, run, backend, tuned.Tuned())
 
 
 def copy_outcome(copied: transfers.Copied, run: Run, backend: Backend) -> Outcome:

@@ -19,6 +19,7 @@ from workbench.sweep import Sweep
 
 if TYPE_CHECKING:
     from workbench.backend.ahead import Ahead
+    from workbench.measure.protocol import Protocol
 
 DEFAULT_TARGET = "h200"  # compiled for where no GPU is present and no device was named
 MOST = {True: 208, False: 1000}  # configs tried at most, by default: predicted, measured
@@ -193,15 +194,18 @@ def repository_of(kernel: str) -> Path:
     return Path(file).parent if file else Path.cwd()
 
 
-def backend_for(device: str | None, repository: Path, ahead: Ahead | None = None) -> Backend:
+def backend_for(
+    device: str | None, repository: Path, ahead: Ahead | None = None, rules: Protocol | None = None
+) -> Backend:
     """A named device is compiled for and predicted, whatever GPU is here. With none named it is
-    the GPU that is here, and `h200` where there is none. Raises SessionError."""
+    the GPU that is here, measured by `rules` (None: the usual ones), and `h200` where there is
+    none. Raises SessionError."""
     from workbench.backend.live import Live
     from workbench.backend.offline import Offline
 
     ready()
     if device is None and (ahead is not None or gpu_present()):
-        return Live(repository, ahead=ahead)
+        return Live(repository, rules=rules, ahead=ahead)
     try:
         return Offline(hardware.device_named(device or DEFAULT_TARGET), repository)
     except hardware.UnknownDevice as error:

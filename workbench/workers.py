@@ -95,12 +95,17 @@ class Solo:
             self._ours.send((task, args))
             self._owed += 1
 
-    def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
-        """The task's result. Raises what the task raised; TimeoutError after `timeout_s` seconds
-        or ChildProcessError when the process died, and then the process is gone."""
+    def settle(self) -> None:
+        """Wait until all that was begun is over. Raises TimeoutError or ChildProcessError, and
+        then the process is gone."""
         while self._owed:
             self._answer(BEGIN_S)
             self._owed -= 1
+
+    def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
+        """The task's result. Raises what the task raised; TimeoutError after `timeout_s` seconds
+        or ChildProcessError when the process died, and then the process is gone."""
+        self.settle()
         try:
             self._ours.send((task, args))
         except OSError:

@@ -7,7 +7,7 @@ import torch
 from workbench import catalog, hardware
 from workbench.ceilings import LINKS, groups_of
 from workbench.check import Posed, check
-from workbench.gauge import host_copies
+from workbench.gauge import HostCopies
 from workbench.spec import ITEMSIZE
 
 pytestmark = pytest.mark.gpu
@@ -53,5 +53,9 @@ def test_a_chain_of_dependent_launches_is_whole_in_a_graph_too():
 
 
 def test_what_is_copied_arrives():
-    found = host_copies()
+    copies = HostCopies()
+    try:
+        found = copies()
+    finally:
+        copies.close()
     assert len(found) == 36 and all(copied.right and copied.timing for copied in found)

@@ -6,7 +6,7 @@ a[m, k] b[n, k]. All the sums are the same, and the last one is summed over n an
 element of it is checked. Numbers are random: on zeros a GPU at its power cap is 13 % faster.
 
 A sum begins anew because Hopper's unit keeps 13 bits behind the point while it adds 8-bit products:
-thousands of additions in a row would lose many percent, these at most one. fp32 goes
+thousands of additions in a row would lose many percent, these two. fp32 goes
 through the matrix unit as tf32 where there is one (NVIDIA), and as it is elsewhere.
 
 The 8-bit float is e4m3fn, the dtype `fp8`; whole numbers of 8 bits are `matrix_int8`.
@@ -43,9 +43,14 @@ matrix_only = Spec(
         {"M": 128, "K": 128, "N": 128, "P": 264},
         {"M": 64, "K": 32, "N": 64, "P": 528},
     ],
-    # tf32 rounds each factor by up to 2^-11, and 8-bit sums lose 2^-13 of themselves in each
-    # addition; a sum over n cancels, so what is lost is a share of the rms
-    tolerance=dict.fromkeys(("fp32", "fp16", "bf16", "fp8"), Tolerance(relative=1e-2, of_rms=1e-2)),
+    # tf32 rounds each factor by up to 2^-11; a sum over n cancels, so what is lost is a share of
+    # the rms. Of 8-bit products Hopper's unit cuts off what lies 2^-13 below the largest: emulated,
+    # 32 x K / 32 such additions put y off by up to 2.2 % of itself and of the rms at K = 128, and
+    # by 3.6 % with one bit less.
+    tolerance={
+        **dict.fromkeys(("fp32", "fp16", "bf16"), Tolerance(relative=1e-2, of_rms=1e-2)),
+        "fp8": Tolerance(relative=5e-2, of_rms=5e-2),
+    },
     extents={
         "M": Extent(among=(16, 32, 64, 128)),
         "N": Extent(among=(16, 32, 64, 128, 256)),

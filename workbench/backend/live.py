@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +25,8 @@ from workbench.spec import values
 # A config that hangs may cost 3 s, and half a second of them goes into the next process.
 SCREEN_TIMEOUT_S = 2.0
 TOGETHER_TIMEOUT_S = 300.0
+ALONE_TIMEOUT_S = 30.0  # a part of an experiment by itself, with hardly a window
+ATTEMPTS = 3  # at parts together: two of them may take the process with them
 CEILINGS = {
     "dram": ("B/s", "the workbench's copy kernel, just before this run"),
     "launch": ("s", "an empty launch in a graph, just before this run"),
@@ -69,6 +72,8 @@ class Live:
         self.environment: Environment
         self.device, self.environment, self._lock = found
         self._held = ExitStack()  # the GPU's lock, from the first problem to the end
+        self._locked = False
+        self._made: dict[str, Compiled | Refusal] = {}  # parts that were compiled, by their key
         self._ahead: tuple[list[Candidate], Arrivals[Any]] | None = None
         self._problem: Problem
         self._tested: dict[str, dict[str, Any]] = {}
@@ -85,8 +90,9 @@ class Live:
         self._problem = problem
         if candidates:  # compiled meanwhile
             self._ahead = list(candidates), Arrivals(self._compile(candidates))
-        if not self._tested:
+        if not self._locked:
             self._held.enter_context(preflight.gpu_lock(self._lock, self._told))
+            self._locked = True
         try:
             self._gpu.begin(worker.Job(problem.kernel, problem.sizes, problem.dtype, self.rules))
             self._tested = self._tested or _ceilings(self._gpu.self_test())
@@ -200,42 +206,62 @@ class Live:
         and those that live are asked once more."""
         if not parts:
             return []
-        if self._compilers is None:
-            self._compilers = compilers(parts[0].problem.kernel)
-        made = compile_parts(self._compilers, parts, self.device)
+        made = self.compiled_parts(parts)
         why = {i: m for i, m in made.items() if isinstance(m, Refusal)}
         taken: dict[int, worker.Taken] = {}
-        for attempt in range(2):
+        for attempt in range(ATTEMPTS):
             left = [i for i in range(len(parts)) if i not in why]
+            if not left:
+                break
             try:
-                found = self._gpu.ask(
-                    worker.together, [self._part(parts[i]) for i in left],
-                    timeout_s=TOGETHER_TIMEOUT_S,
-                ) if left else []  # fmt: skip
+                found = self._asked([parts[i] for i in left], self.rules, together_s(len(left)))
             except (Lost, CannotBegin) as error:
-                alone = {i: self._alone(parts[i]) for i in left}
-                why |= {i: r for i, r in alone.items() if r is not None}
-                if attempt or all(r is None for r in alone.values()):
-                    why |= {i: _refusal(error, own=False) for i in left if i not in why}
+                more = attempt + 1 < ATTEMPTS and isinstance(error, Lost)
+                alone = {i: self._alone(parts[i]) for i in left} if more else {}
+                guilty = {i: r for i, r in alone.items() if r is not None}
+                why |= guilty or {i: _refusal(error, own=False) for i in left}
                 continue
-            if any(t.screened.poisoned for t in found):
-                self._gpu.poisoned()
-            taken = dict(zip(left, found, strict=True))
-            break
+            culprit = next((n for n, t in enumerate(found) if t.screened.poisoned), None)
+            if culprit is None:
+                taken = dict(zip(left, found, strict=True))
+                break
+            self._gpu.poisoned()
+            why[left[culprit]] = _told(found[culprit].screened)
         return [self._done(i, made, why, taken) for i in range(len(parts))]
 
-    def _part(self, part: Part) -> worker.Part:
-        problem = part.problem
-        job = worker.Job(problem.kernel, problem.sizes, problem.dtype, self.rules)
-        return worker.Part(job, choice_of(part.candidate), part.regime, part.clock)
+    def compiled_parts(self, parts: Sequence[Part]) -> dict[int, Compiled | Refusal]:
+        """As `compile_parts`, but what was asked before is known: whoever will ask for parts one
+        after the other may ask for all of them at first, so that no process waits."""
+        new = [part for part in parts if part.candidate.key not in self._made]
+        if new:
+            self._gpu.prepare_spare()  # meanwhile
+            if self._compilers is None:
+                self._compilers = compilers(new[0].problem.kernel)
+            made = compile_parts(self._compilers, new, self.device)
+            self._made |= {new[i].candidate.key: found for i, found in made.items()}
+        known = ((i, self._made.get(part.candidate.key)) for i, part in enumerate(parts))
+        return {i: found for i, found in known if found is not None}
+
+    def _asked(
+        self, parts: Sequence[Part], rules: Protocol, timeout_s: float
+    ) -> list[worker.Taken]:
+        """What `worker.together` says. Raises Lost and CannotBegin."""
+        self._gpu.calm()
+        asked = [_part(part, rules) for part in parts]
+        found: list[worker.Taken] = self._gpu.ask(worker.together, asked, timeout_s=timeout_s)
+        return found
 
     def _alone(self, part: Part) -> Refusal | None:
-        """Why a part cannot even be timed by itself; None where it can."""
+        """Why a part cannot even be run by itself; None where it can."""
+        brief = replace(self.rules, settle_s=0.0, rounds=2, least_rounds=2, most_rounds=2)
         try:
-            self._gpu.ask(worker.together, [self._part(part)], timeout_s=TOGETHER_TIMEOUT_S)
+            (found,) = self._asked([part], brief, ALONE_TIMEOUT_S)
         except (Lost, CannotBegin) as error:
             return _refusal(error)
-        return None
+        if not found.screened.poisoned:
+            return None
+        self._gpu.poisoned()
+        return _told(found.screened)
 
     @staticmethod
     def _done(
@@ -257,6 +283,17 @@ class Live:
         self._held.close()
 
 
+def together_s(parts: int) -> float:
+    """How long so many parts may take together: what one of them hangs costs no more."""
+    return min(TOGETHER_TIMEOUT_S, 60.0 + 5.0 * parts)
+
+
+def _part(part: Part, rules: Protocol) -> worker.Part:
+    problem = part.problem
+    job = worker.Job(problem.kernel, problem.sizes, problem.dtype, rules)
+    return worker.Part(job, choice_of(part.candidate), part.regime, part.clock)
+
+
 def choice_of(candidate: Candidate) -> worker.Choice:
     """A candidate by name, as it travels to the measuring process."""
     return worker.Choice(candidate.impl.name, values(candidate.config), candidate.version)
@@ -264,9 +301,12 @@ def choice_of(candidate: Candidate) -> worker.Choice:
 
 def _timed(screened: worker.Screened) -> Timed | Refusal:
     if screened.timing is None:
-        stage = cast(Stage, screened.stage or "measure")
-        return Refusal(stage, screened.reason or "gave no time")
+        return _told(screened)
     return Timed(screened.timing, screened.error, "gpu")
+
+
+def _told(screened: worker.Screened) -> Refusal:
+    return Refusal(cast(Stage, screened.stage or "measure"), screened.reason or "gave no time")
 
 
 def _refusal(error: Exception, own: bool = True) -> Refusal:

@@ -63,10 +63,24 @@ class Measuring:
             said = str(error).strip().splitlines() or [type(error).__name__]
             raise CannotBegin(said[0]) from None
         self._begun = True
+        self.prepare_spare()
+
+    def prepare_spare(self) -> None:
+        """Start the process that takes over, where there is none."""
         if self._spare is None:
             self._spare = Solo()
             self._spare.begin(worker.warm)
             self._spare.begin(worker.load)
+
+    def calm(self) -> None:
+        """Begin the problem, and wait until the spare process has opened the GPU: while it does,
+        nothing can be timed well. Raises CannotBegin."""
+        self._ready()
+        if self._spare is not None:
+            try:
+                self._spare.settle()
+            except LOST:
+                self._spare = None
 
     def self_test(self) -> dict[str, float]:
         """Measured ceilings, by name. Raises CannotBegin."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -179,16 +179,24 @@ def compile_parts(
 ) -> dict[int, Compiled | Refusal]:
     """Parts of different problems, by their number: what the compiler makes of each Triton Impl,
     its machine code read; a library's version is not there."""
+    same: dict[Any, list[int]] = {}
+    for i, part in enumerate(parts):
+        if part.candidate.impl.backend == "triton":
+            at = part.problem
+            same.setdefault((at.kernel, *at.sizes.items(), at.dtype), []).append(i)
+
+    def made(numbers: Sequence[int]) -> dict[int, Compiled | Refusal]:
+        of = {parts[i].candidate.key: parts[i].candidate for i in numbers}
+        problem = parts[numbers[0]].problem
+        every = compile_all(pool, problem, list(of.values()), device, timeout_s, code=True)
+        by_key = {candidate.key: what for candidate, what in every}
+        return {i: by_key[parts[i].candidate.key] for i in numbers}
+
     found: dict[int, Compiled | Refusal] = {}
-    todo = {i: p for i, p in enumerate(parts) if p.candidate.impl.backend == "triton"}
-    while todo:
-        problem = next(iter(todo.values())).problem
-        same = {i: p for i, p in todo.items() if p.problem == problem}
-        todo = {i: p for i, p in todo.items() if i not in same}
-        of = {p.candidate.key: p.candidate for p in same.values()}
-        made = compile_all(pool, problem, list(of.values()), device, timeout_s, code=True)
-        by_key = {candidate.key: what for candidate, what in made}
-        found |= {i: by_key[p.candidate.key] for i, p in same.items()}
+    if same:  # problem by problem, most processes would have nothing to do
+        with ThreadPoolExecutor(len(same)) as threads:
+            for each in threads.map(made, same.values()):
+                found |= each
     return found
 
 

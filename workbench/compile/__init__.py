@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,9 +68,11 @@ def compile_config(
     made = _read(impl, launches, device, gate.key, started)
     if not code:
         return made
-    # the launches of a chain share one kernel, and each takes 0.4 s to disassemble
+    # the launches of a chain share one kernel; each takes 0.4 s of nvdisasm, a process of its own
     kernels = {id(launch.kernel): launch.kernel for launch in launches}
-    read = {which: code_of(kernel.asm, device.limits.arch) for which, kernel in kernels.items()}
+    with ThreadPoolExecutor(min(8, len(kernels))) as threads:
+        codes = threads.map(lambda k: code_of(k.asm, device.limits.arch), kernels.values())
+        read = dict(zip(kernels, codes, strict=True))
     return replace(made, code=tuple(read[id(launch.kernel)] for launch in launches))
 
 

@@ -19,7 +19,7 @@ from workbench.record import Measured
 Direction = Literal["h2d", "d2h"]
 SIZES = tuple(4096 << 2 * e for e in range(9))  # bytes: 4 KiB to 256 MiB
 # The link has no clock that settles, and its times spread more than a kernel's: few short windows.
-RULES = Protocol(rounds=5, most_rounds=6, window_s=0.003)
+RULES = Protocol(rounds=4, most_rounds=4, window_s=0.003)
 
 
 @dataclass(frozen=True)

@@ -341,19 +341,27 @@ def _arms(
     return arms, failed
 
 
-def _played(arms: Mapping[int, Any]) -> tuple[dict[int, list[Window]], dict[str, Any]]:
-    """Windows of each arm in turn after the clock has settled, and the sensors meanwhile."""
+def _played(
+    arms: Mapping[int, Any], protocol: Protocol | None = None, busiest: Any = None
+) -> tuple[dict[int, list[Window]], dict[str, Any]]:
+    """Windows of each arm in turn after the clock has settled, and the sensors meanwhile. By the
+    job's protocol, and settled under the fastest of its configs, where no other are given."""
     if not arms:
         return {}, {}
     state, readings = _state(), []
-    busiest = min(arms.values(), key=lambda a: a.estimate_s)
-    rounds.settle(busiest, state.job.protocol)
-    windows = rounds.play(
-        arms, state.job.protocol, after_round=lambda: readings.append(state.sensors.read())
-    )
+    protocol = protocol or state.job.protocol
+    rounds.settle(busiest or min(arms.values(), key=lambda a: a.estimate_s), protocol)
+    windows = rounds.play(arms, protocol, after_round=lambda: readings.append(state.sensors.read()))
     for i, taken in windows.items():
         _took(arms[i], taken)
     return windows, state.sensors.summary(readings)
+
+
+def _heaviest(arms: Mapping[int, Any]) -> Any:
+    """Of parts that do different things, the one that keeps the GPU at work for longest: under an
+    empty kernel the clock would settle where none of the others finds it. None of no parts."""
+    alone = [arm for arm in arms.values() if arm.method != "host"] or list(arms.values())
+    return max(alone, key=lambda arm: arm.estimate_s, default=None)
 
 
 def _with_time(
@@ -440,7 +448,10 @@ def contest(left: Choice, right: Choice, asked: float) -> Contest:
 @accounted
 def together(parts: Sequence[Part]) -> list[Taken]:
     """Parts of different problems against each other: each checked, then all timed in rounds as
-    in `final`, then each checked again with other values."""
+    in `final` and by the protocol of the first, then each checked again with other values.
+
+    A part that leaves the GPU mute is the first that is `poisoned`, and none has a time then.
+    Raises ChildProcessError where it is not known which part did that."""
     own = _state()
     states = {(own.job.kernel, *own.job.sizes.items(), own.job.dtype): own}
     results: list[Screened] = []
@@ -459,13 +470,21 @@ def together(parts: Sequence[Part]) -> list[Taken]:
             if results[i].poisoned:  # the others cannot be timed either
                 whole = [*results, *[results[i]] * (len(parts) - len(results))]
                 return [Taken(r) for r in whole]
-        windows, also = _played(arms)
+        try:
+            windows, also = _played(arms, parts[0].job.protocol, _heaviest(arms))
+        except Exception as error:  # of which arm, it does not say
+            failed = _failed(error, "measure")
+            if failed.poisoned:  # whoever asked finds out, as where the process dies
+                raise ChildProcessError(f"the GPU answers it no more ({failed.reason})") from error
+            return [Taken(failed if i in arms else r) for i, r in enumerate(results)]
         for i, arm in arms.items():
             with _at(_known(states, parts[i].job)):
                 results[i] = _checked(parts[i].choice, seed=1)
                 if results[i].reason is None:
                     regime = parts[i].regime
                     results[i] = _with_time(results[i], arm, windows[i], "sustained", also, regime)
+            if results[i].poisoned:
+                break
     finally:
         _enter(own, own.spent)
     return [Taken(r, *counts.get(i, (None, None))) for i, r in enumerate(results)]
@@ -499,14 +518,18 @@ def _arm(part: Part) -> tuple[Any, tuple[int | None, int | None]]:
     """A way to time a part, and what one call launches and takes of the memory."""
     from workbench.measure.bench import Timed
     from workbench.measure.graphs import graphs
+    from workbench.measure.stream import host_samples
 
     bench = _state().bench
     rotation = bench.calls(*resolve(part.choice), part.regime)
     first = bench.first_time(rotation)
     peak = rotation.peak_bytes()
-    kernels = None if rotation.waits else graphs().kernels(rotation.restored_call)
-    rotation.forget()  # outputs that were never written
+    counting = graphs()
+    kernels = None if rotation.waits else counting.kernels(rotation.restored_call)
+    rotation.forget()  # outputs that were never written, while the memory they lie in is there
     if part.clock == "host":
+        # as the device alone takes ten times less, windows would last ten times too long
+        first = min(host_samples(rotation.step(), 2))
         return Timed("host", rotation, 1, first, bench.clock), (kernels, peak)
     return bench.timed(rotation, first), (kernels, peak)
 
