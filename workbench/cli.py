@@ -128,7 +128,8 @@ def report(
         str | None, typer.Option(help="Roofline: all runs on this device, in place of RUN.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Roofline: every config of a sweep, not its winner alone.")
+        bool,
+        typer.Option("--all", help="Roofline: every config of a sweep, every part of a kernel."),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="File to write.")] = None,
     csv: Annotated[

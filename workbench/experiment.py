@@ -12,14 +12,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from workbench import catalog
-from workbench.compile import Compiled
 from workbench.hardware import Device
-from workbench.history import Row
 from workbench.record import Chart, Evidence, Finding, Measured, Outcome, Record
 from workbench.spec import Sizes
+
+if TYPE_CHECKING:  # a compiler and a database, which `--help` does without
+    from workbench.compile import Compiled
+    from workbench.history import Row
 
 EXPERIMENTS = "workbench.experiments"
 
@@ -132,14 +134,14 @@ class Experiment:
 
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
-_TIME = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zµμ]+)\s*")
+_TIME = re.compile(r"\s*((?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµμ]+)\s*", re.ASCII)
 
 
 def seconds(text: str) -> float:
     """`0.5ms`, `12 us` or `3 s` in seconds. Raises ExperimentError on anything else, and on 0."""
     found = _TIME.fullmatch(text.lower())
     value = float(found[1]) * _UNITS.get(found[2], math.nan) if found else math.nan
-    if not value > 0:
+    if not 0 < value < math.inf:
         raise ExperimentError(
             f"{text!r} is no time; write a number above 0 and its unit, s, ms, us or ns: 0.5ms."
         )

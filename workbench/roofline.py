@@ -117,11 +117,15 @@ class Sheet:
     roofs: Mapping[str, Roofs]  # by device, in the order of their points
     runs: tuple[Run, ...]
     silent: Mapping[str, int]  # "matmul: compile" -> how many of the chosen gave no time
+    apart: int = 0  # times of parts of kernels, which are not drawn
 
     @property
     def devices(self) -> list[str]:
         """Names, in the order of their points."""
         return list(self.roofs)
+
+
+PARTS = ("_traffic", "_arithmetic")  # as files in `arms/` end that do half of what a kernel does
 
 
 def sheet_of(
@@ -132,8 +136,9 @@ def sheet_of(
     A sweep gives its winner (also hot), its default and its libraries, a run of `ceilings` the best
     of each of its kernels; with `everything` they give all. Of one config at one problem the final
     stands before the screen and the newer before the older; hot and predicted times, and those by
-    the host's clock, are points of their own. `ceilings` are runs whose ceilings count beside those
-    of `stored`.
+    the host's clock, are points of their own. Parts of a kernel, as memory_vs_compute times them,
+    are no points beside it: what they move is not what they declare. `ceilings` are runs whose
+    ceilings count beside those of `stored`.
     """
     runs: list[Run] = []
     chosen: list[Chosen] = []
@@ -144,12 +149,16 @@ def sheet_of(
         chosen += _chosen(one, everything)
         compared |= {(f.left_key, f.right_key, one.run.id) for f in one.comparisons}
         silent.update(_silent(one))
-    chosen = _newest(chosen)
+    every = _newest(chosen)
+    whole = [c for c in every if not c[0].case.kernel.endswith(PARTS)]
+    chosen = every if everything or not whole else whole
     devices = dict.fromkeys(record.case.device for record, _, _ in chosen)
     devices |= dict.fromkeys(run.device for run in runs)
     roofs = {device: roofs_of(device, [*runs, *ceilings]) for device in devices}
     points = _points(chosen, roofs)
-    return Sheet(tuple(points), tuple(_arrows(points, compared)), roofs, tuple(runs), silent)
+    arrows = tuple(_arrows(points, compared))
+    apart = len(every) - len(chosen)
+    return Sheet(tuple(points), arrows, roofs, tuple(runs), silent, apart)
 
 
 def _newest(chosen: Sequence[Chosen]) -> list[Chosen]:

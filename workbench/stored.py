@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -134,33 +135,42 @@ def _roofline(wanted: Wanted) -> list[Path]:
     found = sheet(wanted.runs, wanted.kernel, wanted.device, wanted.everything, wanted.database)
     one = found.runs[0] if len(found.runs) == 1 else None
     place = _place(one, "roofline.html") if one else Path("results") / "roofline.html"
-    files: list[tuple[Path, str | bytes]] = [(wanted.out or place, page(found))]
+    files: list[tuple[str, Path, str | bytes]] = [("--out", wanted.out or place, page(found))]
     if wanted.csv:
-        files.append((wanted.csv, csv_text(found)))
+        files.append(("--csv", wanted.csv, csv_text(found)))
     if wanted.json:
-        files.append((wanted.json, json_text(found)))
+        files.append(("--json", wanted.json, json_text(found)))
     if wanted.figure:
-        files.append((wanted.figure, paper(found, kind)))
-    return [_write(path, content).resolve() for path, content in files]
+        files.append(("--figure", wanted.figure, paper(found, kind)))
+    return _written(files)
 
 
-def _write(path: Path, content: str | bytes) -> Path:
-    """A file whole or not at all, as `write_page` writes a page."""
-    if isinstance(content, str):
-        return write_page(path, content)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _written(files: Sequence[tuple[str, Path, str | bytes]]) -> list[Path]:
+    """All of the files or none, each whole; `files` are option, path and content."""
+    by_path: dict[Path, str] = {}
+    for option, path, _ in files:
+        if (other := by_path.setdefault(path.resolve(), option)) != option:
+            raise ReportError(f"{other} and {option} both name {path}; give each its own file.")
+        if path.is_dir():
+            raise ReportError(f"{path} is a folder; name the file in it: {option} FILE.")
+    drafts = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for _, path, _ in files]
+    at = files[0]  # the one that is being written
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(content)
-        draft.replace(path)
+        for at, draft in zip(files, drafts, strict=True):
+            at[1].parent.mkdir(parents=True, exist_ok=True)
+            draft.write_bytes(at[2].encode() if isinstance(at[2], str) else at[2])
+        for at, draft in zip(files, drafts, strict=True):
+            draft.replace(at[1])
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink()
         why = (error.strerror or str(error)).lower()
         raise ReportError(
-            f"The figure cannot be written to {path}: {why}; name a folder that you may write to."
+            f"{at[1]} cannot be written to ({why}); name another place with {at[0]}."
         ) from None
-    return path
+    finally:
+        for draft in drafts:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+    return [path.resolve() for _, path, _ in files]
 
 
 def _markdown(wanted: Wanted) -> Path:
@@ -234,8 +244,11 @@ def _from_file(path: Path) -> list[Kept]:
     found = read(path)
     runs = [e for e in found.events if isinstance(e, Run)]
     if not runs:
-        bad = f" ({len(found.bad)} lines are unreadable)" if found.bad else ""
+        bad = f" ({_lines(len(found.bad))} unreadable)" if found.bad else ""
         raise ReportError(f"{path} holds no run{bad}; name an events file that a run wrote.")
+    if found.bad:  # what is drawn lacks them, and who looks at it has to know
+        said = f"in {path} {_lines(len(found.bad))} unreadable and left out"
+        print(f"note: {said}, the first is line {found.bad[0].number}", file=sys.stderr)
     kept = []
     for run in {run.id: run for run in runs}.values():
         own = [e for e in found.events if not isinstance(e, Run) and e.run == run.id]
@@ -248,6 +261,10 @@ def _from_file(path: Path) -> list[Kept]:
             ends[-1].seconds if ends else {},
         ))  # fmt: skip
     return kept
+
+
+def _lines(count: int) -> str:
+    return f"{count} line{'s are' if count != 1 else ' is'}"
 
 
 def _search(history: History, kernel: str | None, device: str | None) -> list[Run]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from workbench.record import Outcome, Record, Run
 from workbench.spec import label
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
     from workbench.finals import Step
@@ -141,6 +143,32 @@ class Terminal:
         if not self.quiet and events is not None:
             self.console.print(f"events  {events}", soft_wrap=True)
         self.console.print(f"report  {page.resolve()}", soft_wrap=True)
+
+
+@contextmanager
+def doing(console: Console, said: str) -> Iterator[None]:
+    """While something long lasts: `said` and the seconds since, on one live line that goes away.
+    Where nobody looks on, the line is written once and stays."""
+    if not console.is_terminal or console.is_dumb_terminal:
+        console.print(said, soft_wrap=True)
+        yield
+        return
+    from rich.live import Live
+    from rich.text import Text
+
+    started = time.monotonic()
+
+    def line() -> Text:
+        spent = int(time.monotonic() - started)
+        text = Text(f"{spent // 60}:{spent % 60:02d}  {said}", no_wrap=True, end="")
+        text.truncate(console.width - 1, overflow="ellipsis")
+        return text
+
+    with Live(
+        get_renderable=line, console=console, refresh_per_second=5, transient=True,
+        redirect_stdout=False, redirect_stderr=False,
+    ):  # fmt: skip
+        yield
 
 
 def split_line(split: Split) -> str:

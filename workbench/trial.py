@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import catalog, ceilings, tuned
+from workbench.backend.ahead import begin_ahead
 from workbench.backend.protocol import Backend, Candidate, Done, Part, Problem, Refusal
 from workbench.bouts import opened_run
 from workbench.events import EventLog, RunState
@@ -26,9 +28,11 @@ from workbench.experiment import (
 )
 from workbench.history import History, open_history
 from workbench.interrupts import Interrupts
+from workbench.measure.protocol import Protocol
 from workbench.plan import Identity
 from workbench.question import (
     backend_for,
+    gpu_present,
     on_paper,
     repository_of,
     sizes_of,
@@ -44,6 +48,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Opened = Callable[[str | None, Path], Backend]  # `backend_for`, or a test's own
+
+# Half of a final's rounds: an experiment tells times apart that differ by a tenth and more, and
+# all of them together are to take minutes.
+RULES = Protocol(rounds=12, most_rounds=32, final_s=6.0)
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,7 @@ class Trials:
     opened: Opened | None = None
     outcomes: list[Outcome] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
+    _told: set[str] = field(default_factory=set)  # caveats, each said once
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0; 2 where nothing gave a time; 130 after Ctrl-C.
@@ -99,15 +108,22 @@ class Trials:
         asked = self.question
         experiment = experiment_named(asked.experiment)
         given_s = _seconds(asked.time, experiment, asked.experiment)
-        if asked.kernel is not None:
-            catalog.spec_of(asked.kernel)  # a sentence before any process starts
-        winners = tuned.Tuned.load(asked.winners or tuned.default_path())
-        writable(asked.out)
         with ExitStack() as stack:
+            ahead = None  # started before kernels are imported
+            if self.opened is None and experiment.runs and asked.device is None:
+                ahead = begin_ahead(asked.kernel or "copy")
+            if ahead is not None:
+                stack.callback(ahead.close)
+            dtype_known(self._dtype(experiment), self._named(experiment))
+            winners = tuned.Tuned.load(asked.winners or tuned.default_path())
+            writable(asked.out)
+            if ahead is not None and not gpu_present():
+                ahead = None
             history = stack.enter_context(open_history(asked.database))
             interrupts = stack.enter_context(Interrupts())
             repository = repository_of(asked.kernel or "matmul")
-            opened = self.opened or (backend_for if experiment.runs else on_paper)
+            live = partial(backend_for, ahead=ahead, rules=RULES)
+            opened = self.opened or (live if experiment.runs else on_paper)
             backend = opened(asked.device, repository)
             stack.callback(backend.close)
             undisturbed(backend, asked.strict)
@@ -129,8 +145,7 @@ class Trials:
         """What is asked of each kernel, and its arms. Raises ExperimentError."""
         asked = self.question
         planned: list[tuple[Asked, Sequence[Arm]]] = []
-        named = (asked.kernel,) if asked.kernel is not None else experiment.kernels or ("",)
-        for kernel in named:
+        for kernel in self._named(experiment):
             sizes = None
             if asked.sizes is not None:
                 if not kernel:
@@ -140,11 +155,23 @@ class Trials:
                     )
                 sizes = sizes_of(catalog.spec_of(kernel), asked.sizes)
             each = Asked(
-                kernel, sizes, asked.dtype or experiment.dtype, backend.device, backend.predicts,
+                kernel, sizes, self._dtype(experiment), backend.device, backend.predicts,
                 known,
             )  # fmt: skip
-            planned.append((each, list(experiment.arms(each))))
+            arms = list(experiment.arms(each))
+            for arm in arms:
+                dtype_known(arm.dtype, (arm.kernel,))
+            planned.append((each, arms))
         return planned
+
+    def _dtype(self, experiment: Experiment) -> str:
+        asked = self.question.dtype
+        return experiment.dtype if asked is None else asked
+
+    def _named(self, experiment: Experiment) -> tuple[str, ...]:
+        """The kernels that are examined; an empty name where the experiment has its own."""
+        asked = self.question
+        return (asked.kernel,) if asked.kernel is not None else experiment.kernels or ("",)
 
     @staticmethod
     def _on_paper(asked: Asked, given_s: float | None, history: History) -> Asked:
@@ -170,6 +197,8 @@ class Trials:
                 with suppress(Exception):
                     self._draw(run, folder)
                 raise
+        if state == "interrupted":
+            self.console.print("Stopped; what was found so far is stored.")
         self.console.print(f"report  {self._draw(run, folder).resolve()}", soft_wrap=True)
         if state == "interrupted":
             return 130
@@ -184,14 +213,18 @@ class Trials:
         state: RunState = "complete"
         begun = False
         try:
-            for asked, arms in planned:
-                trial = made(asked, arms, run, backend, winners)
-                tested = backend.begin(arm_problem(arms[0])) if arms else {}
-                if not begun:
-                    run = replace(run, ceilings={**tested, **run.ceilings})
-                    store.begin(run, log)
-                    begun = True
-                found = timed(trial, run, backend)
+            trials = [made(asked, arms, run, backend, winners) for asked, arms in planned]
+            for at, trial in enumerate(trials, 1):
+                asked, arms = trial.asked, trial.arms
+                with self._doing(trial, f"{at}/{len(trials)}" if len(trials) > 1 else ""):
+                    if not begun:
+                        compile_ahead(trials, backend)
+                    tested = begin(trial, backend)
+                    if not begun:
+                        run = replace(run, ceilings={**tested, **run.ceilings})
+                        store.begin(run, log)
+                        begun = True
+                    found = timed(trial, run, backend)
                 for each in found.values():
                     store.keep(each.outcome)
                     self.outcomes.append(each.outcome)
@@ -210,6 +243,18 @@ class Trials:
         store.end(state, counts, dict(backend.spent))
         return state, run
 
+    def _doing(self, trial: Trial, at: str) -> AbstractContextManager[None]:
+        """Says what goes on, which may be a minute before the first word of an answer."""
+        from workbench.terminal import doing
+
+        if not trial.arms:
+            return nullcontext()
+        last = "predicted" if trial.asked.predicts else "timed"
+        arms = f"{len(trial.arms)} arm{'s' * (len(trial.arms) != 1)}"
+        about = trial.asked.kernel or self.question.experiment
+        what = f"{about}: {arms}, compiled, checked and {last}"
+        return doing(self.console, f"{at} {what}".strip())
+
     def _draw(self, run: Run, folder: Path) -> Path:
         from workbench.reports.experiment import page
 
@@ -218,7 +263,7 @@ class Trials:
     def _say(self, finding: Finding) -> None:
         from workbench.reports.experiment import show
 
-        show(self.console, finding)
+        show(self.console, finding, self._told)
 
 
 def _seconds(text: str | None, experiment: Experiment, name: str) -> float | None:
@@ -228,6 +273,20 @@ def _seconds(text: str | None, experiment: Experiment, name: str) -> float | Non
     if experiment.runs:
         raise ExperimentError(f"--time is for what is not run, and {name} is; leave it out.")
     return seconds(text)
+
+
+def dtype_known(dtype: str, kernels: Sequence[str]) -> None:
+    """Raises ExperimentError where a kernel is not for `dtype`, CatalogError where there is none
+    of that name."""
+    if dtype not in ITEMSIZE:
+        raise ExperimentError(catalog.unknown("dtype", dtype, ITEMSIZE))
+    for kernel in filter(None, kernels):
+        spec = catalog.spec_of(kernel)
+        if dtype not in spec.tolerance:
+            raise ExperimentError(
+                f"{spec.name} is for {', '.join(spec.tolerance)} and not for {dtype}; name one of "
+                "those with --dtype."
+            )
 
 
 def _alike(asked: Asked, arms: Sequence[Arm]) -> Sizes | None:
@@ -269,6 +328,27 @@ def made(
         if why := impl.refuse(config, limits, itemsize=itemsize, **problem.sizes):
             refused[arm.name] = Refusal("refused", why)
     return Trial(asked, arms, parts, refused)
+
+
+def compile_ahead(trials: Sequence[Trial], backend: Backend) -> None:
+    """Compile the parts of all trials at once: in one trial's turn most processes would have
+    nothing to do. What fails is told where it is timed."""
+    from workbench.backend.live import Live
+
+    if isinstance(backend, Live):
+        todo = [(t, name) for t in trials for name in t.parts if name not in t.refused]
+        backend.compiled_parts([trial.parts[name] for trial, name in todo])
+
+
+def begin(trial: Trial, backend: Backend) -> dict[str, dict[str, Any]]:
+    """Begin with the first problem that is to run and fits the GPU; returns what `backend.begin`
+    does, and nothing where none fits, which each part then says."""
+    todo = [trial.parts[name].problem for name in trial.parts if name not in trial.refused]
+    for at, problem in enumerate(todo):
+        if problem not in todo[:at]:
+            with suppress(RuntimeError):
+                return backend.begin(problem)
+    return {}
 
 
 def chosen(problem: Problem, impl: Any, backend: Backend, winners: tuned.Tuned) -> Any:

@@ -226,6 +226,8 @@ def code(entries: Sequence[Entry]) -> str:
     for e in entries:
         said = f"{sizes_text(e.sizes)} {e.dtype} on {e.device}: {_time(e)}"
         said += f"; torch {e.torch}, triton {e.triton}; {e.at[:10]}, run {e.run}"
+        if e.config.get("num_warps") == 0:
+            said += "; its launcher chooses num_warps from the sizes, so here it is Triton's 4"
         configs = lists.setdefault(f"{e.kernel}.{e.impl}", {})
         configs.setdefault(_config(e.config), []).append(said)
     return "\n".join(_pasted(title, configs) for title, configs in lists.items())
@@ -234,7 +236,7 @@ def code(entries: Sequence[Entry]) -> str:
 def _config(config: Mapping[str, int]) -> str:
     meta = {k.upper() if k.islower() else k: v for k, v in config.items() if k not in _TRITONS}
     inner = ", ".join(f'"{name}": {value}' for name, value in meta.items())
-    words = "".join(f", {name}={config[name]}" for name in _TRITONS if name in config)
+    words = "".join(f", {name}={config[name]}" for name in _TRITONS if config.get(name))
     return f"triton.Config({{{inner}}}{words})"
 
 

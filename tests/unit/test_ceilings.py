@@ -307,6 +307,12 @@ def test_a_named_device_is_looked_up_and_nothing_pretends(place):
         place.gauge(device="mi300")
 
 
+def test_what_is_stated_is_said_to_be_of_which_device_compiled_for_or_not(place):
+    assert place.gauge(device="m2max") == 0
+    assert place.said.startswith("What is stated of Apple M2 Max.")
+    assert "0.4 TB/s" in place.said and "Nothing was measured" in place.said
+
+
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 def test_every_stated_ceiling_has_a_source_and_none_is_measured(device):
     found = stated(device)

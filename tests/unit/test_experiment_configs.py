@@ -254,6 +254,15 @@ def test_a_side_without_a_time_gets_no_verdict():
     assert small.word == "no verdict" and not small.evidence
     assert any("it broke" in caveat for caveat in small.caveats)
     assert large.word == "no difference seen"
+    assert "matvec.rows" in large.caveats[0] and "torch" in large.caveats[0]
+    alone = {n: f if "rows" in n else failed(f.arm) for n, f in found.items()}
+    assert not any(
+        "torch" in c
+        for c in quantization_overhead._caveats(
+            asking("q4_k_matmul", "fp16"), dict(large.sizes), alone
+        )
+        if "is the fastest of" in c
+    )
     assert any("no like for like" in c for c in large.caveats)  # 117 MB do not fit the cache
     assert not any("no like for like" in c for c in small.caveats)
 
@@ -476,7 +485,14 @@ def test_times_are_read_as_they_are_written(value, unit, space):
     assert seconds(text) == pytest.approx(float(f"{value:.6f}") * scale)
 
 
-@pytest.mark.parametrize("text", ["", "5", "ms", "0ms", "-1 ms", "5 min", "1e", "nan s", "5 ms x"])
+def test_times_may_have_a_power_of_ten():
+    assert seconds("5e-4s") == seconds("0.5 ms") == seconds(".05E1ms") == pytest.approx(5e-4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", "ms", "0ms", "-1 ms", "5 min", "1e", "nan s", "5 ms x", "1e999s", "1e-999 s", "٣ ms"],
+)
 def test_what_is_no_time_is_one_sentence(text):
     with pytest.raises(ExperimentError, match="is no time; write a number"):
         seconds(text)

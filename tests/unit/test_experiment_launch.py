@@ -64,7 +64,7 @@ def test_the_table_of_key_figures_and_its_targets():
     assert rows[KPI.kernels].value == 64 and rows[KPI.kernels].unit == "kernels"
     assert rows[KPI.kernel].value == pytest.approx(2 * US)
     assert rows[KPI.gap].value == pytest.approx(8 * US)
-    assert rows[KPI.gap].target == "< 1 us" and rows[KPI.gap].met is False
+    assert rows[KPI.gap].target == "< 1 µs" and rows[KPI.gap].met is False
     # the true ones lie between: a graph's own steps are 0.8 us at most
     assert (rows[KPI.kernel].low, rows[KPI.kernel].high) == pytest.approx((1.2 * US, 2 * US))
     assert (rows[KPI.gap].low, rows[KPI.gap].high) == pytest.approx((8 * US, 8.8 * US))

@@ -58,7 +58,7 @@ def test_the_baseline_has_every_key_figure_with_its_target():
     assert list(rows) == [KPI.total, KPI.utilisation, KPI.efficiency, KPI.kernels, KPI.kernel,
                           KPI.gap]  # fmt: skip
     assert rows[KPI.utilisation][3:5] == ["> 80 %", "missed"]
-    assert rows[KPI.gap][3:5] == ["< 1 us", "missed"] and rows[KPI.kernels][1] == "64"
+    assert rows[KPI.gap][3:5] == ["< 1 µs", "missed"] and rows[KPI.kernels][1] == "64"
     assert rows[KPI.utilisation][1] == "20.0 %" and "Not measured" not in page
 
 

@@ -170,6 +170,14 @@ def test_the_command_line_starts_without_heavy_libraries():
     assert python(code).strip() == "[]", "import it inside the command that needs it"
 
 
+@pytest.mark.parametrize("engine", ["sweep", "experiment", "ceilings", "report"])
+def test_help_of_a_command_loads_nothing_heavy(engine):
+    """`python -m workbench.experiment` imports that module before the command line."""
+    heavy = [m for m in HEAVY if m != "rich"]  # Typer draws the help with it
+    code = f"import sys, workbench.{engine}; print([m for m in {heavy} if m in sys.modules])"
+    assert python(code).strip() == "[]", "import it inside the function that needs it"
+
+
 def test_results_are_read_without_torch():
     names = ["workbench.events", "workbench.history", "workbench.answer", "workbench.compare"]
     names += [f"workbench.reports.{path.stem}" for path in (PACKAGE / "reports").glob("[!_]*.py")]

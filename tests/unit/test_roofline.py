@@ -326,6 +326,18 @@ def test_the_best_of_a_problem_is_no_library_where_there_is_another():
     assert len(bests(sheet)) == 6  # three kernels, two of them also hot, one predicted
 
 
+def test_parts_of_kernels_are_no_points_beside_them():
+    run = run_of("experiment")
+    names = ("softmax", "softmax_traffic", "softmax_arithmetic")
+    times = [record(run, n) for n in names]
+    few, every = sheet_of([Stored(run, times)]), sheet_of([Stored(run, times)], everything=True)
+    assert [p.record.case.kernel for p in few.points] == ["softmax"] and few.apart == 2
+    assert len(every.points) == 3 and every.apart == 0
+    assert "2 times of parts of kernels" in page(few) and "parts of kernels" not in page(every)
+    alone = sheet_of([Stored(run, times[1:])])  # nothing else is there to show
+    assert len(alone.points) == 2 and alone.apart == 0
+
+
 def test_what_gave_no_time_is_counted():
     run = run_of()
     failed = synthetic.failure(run, record(run), "compile", "no")

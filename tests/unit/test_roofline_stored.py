@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import synthetic
 
-from workbench import cli, stored
+from workbench import cli
 from workbench.events import EventLog
 from workbench.history import open_history
 from workbench.report import ReportError
@@ -114,8 +114,35 @@ def test_a_place_that_cannot_be_written_to_is_said(url, tmp_path):
     last = synthetic.softmax()[0].id
     with pytest.raises(ReportError, match="cannot be written to"):
         make(Wanted("roofline", (last,), out=tmp_path / "file" / "p.html", database=url))
-    with pytest.raises(ReportError, match="figure cannot be written to"):
-        stored._write(tmp_path / "file" / "p.png", b"")
+
+
+def test_all_files_are_written_or_none(url, tmp_path):
+    (tmp_path / "file").touch()
+    good, bad = tmp_path / "new" / "p.html", tmp_path / "file" / "p.csv"
+    last = synthetic.softmax()[0].id
+    for option, csv, said in (
+        ("--csv", bad, "cannot be written to"),
+        ("--csv", tmp_path, "is a folder; name the file in it: --csv FILE"),
+        ("--csv", good, "--out and --csv both name"),
+    ):
+        with pytest.raises(ReportError, match=said) as told:
+            make(Wanted("roofline", (last,), out=good, csv=csv, database=url))
+        assert option in str(told.value)
+        assert not good.exists() and not list(tmp_path.rglob("*.tmp"))
+
+
+def test_what_is_unreadable_is_said(url, tmp_path, capsys):
+    run, outcomes = synthetic.softmax()
+    file = tmp_path / "events.jsonl"
+    with EventLog(file) as log:
+        log.write(run)
+        for outcome in outcomes:
+            log.write(outcome)
+    make(Wanted("roofline", (str(file),), out=tmp_path / "p.html", database=url))
+    assert capsys.readouterr().err == ""
+    file.write_bytes(file.read_bytes()[:-20])
+    make(Wanted("roofline", (str(file),), out=tmp_path / "p.html", database=url))
+    assert "1 line is unreadable and left out, the first is line" in capsys.readouterr().err
 
 
 def test_pages_lie_beside_their_runs(url, tmp_path, monkeypatch):

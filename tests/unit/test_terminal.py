@@ -17,7 +17,7 @@ from workbench.question import Question
 from workbench.record import Record
 from workbench.session import Session
 from workbench.sweep import Split
-from workbench.terminal import Line, Terminal, plan_line, split_line
+from workbench.terminal import Line, Terminal, doing, plan_line, split_line
 
 PARTS = ("start", "wait", "check", "timed", "flush", "idle")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
@@ -31,6 +31,21 @@ def seen(predicted, many=60):
         line.saw(outcome)
     line.counts = {"compiled": 300, "duplicate": 120, "wrong": 3, "failed": 14, "measured": 201}
     return line
+
+
+@pytest.mark.parametrize("width", [20, 60, 200])
+def test_what_takes_long_is_one_line_that_goes_away(width):
+    said = "1/5 matmul: 5 arms, compiled, checked and timed"
+    file, pipe = io.StringIO(), io.StringIO()
+    with doing(Console(file=file, force_terminal=True, width=width, _environ={}), said):
+        pass
+    shown = file.getvalue()
+    assert "0:00  1/5 matmul"[: width - 2] in shown and shown.endswith("\x1b[2K"), "erased"
+    plain = re.sub(r"\x1b\[[?0-9]*[a-zA-Z]", "", shown)
+    assert max(map(len, CONTROL.sub("\n", plain).split("\n"))) < width
+    with doing(Console(file=pipe, width=width), said):
+        assert pipe.getvalue() == said + "\n", "one line, before the work"
+    assert pipe.getvalue() == said + "\n"
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 79, 100, 139, 200])

@@ -1,9 +1,12 @@
 """An experiment from the question to the page, on a side without GPU or compiler."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from workbench import trial
@@ -13,7 +16,10 @@ from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Judgem
 from workbench.experiment import experiment_named as named
 from workbench.history import open_history
 from workbench.record import Evidence, Failure, Finding, Record
-from workbench.reports.experiment import page, quantity
+from workbench.reports.experiment import arm_row, evidence_row, failure_lines, page, quantity, show
+from workbench.reports.experiment_figures import _name
+
+AT = "2026-11-21T09:30:00.000+00:00"
 
 
 def arms(asked: Asked) -> list[Arm]:
@@ -113,11 +119,98 @@ def test_an_unknown_experiment_is_one_sentence():
         (3.7e-6, "s", "3.700 µs"), (0.5e-3, "s", "500.00 µs"), (2.0, "s", "2.000 s"),
         (4.3e12, "B/s", "4.3 TB/s"), (13.1e6, "FLOP", "13.1 MFLOP"), (0.72, "1", "0.72"),
         (2.0, "kernels", "2"), (0.725, "%", "72.5 %"), (15.0, "FLOP/B", "15 FLOP/B"),
-        (3686400, "B", "3.69 MB"),
+        (3686400, "B", "3.69 MB"), (0.076e-9, "s", "0.076 ns"), (99e-9, "s", "99 ns"),
+        (0.0, "s", "0.000 µs"), (1.004, "1", "1.00"), (1.0, "1", "1"), (1.45e-4, "1", "0.000145"),
     ],
 )  # fmt: skip
 def test_numbers_are_written_as_engineers_write_them(value, unit, told):
     assert quantity(value, unit) == told
+
+
+@given(st.floats(1e-12, 1e12), st.booleans())
+def test_a_ratio_keeps_its_size_and_has_no_power_of_ten(value, below):
+    said = quantity(-value if below else value, "1")
+    assert "e" not in said
+    assert abs(float(said)) == pytest.approx(value, rel=0.0051)
+
+
+@given(st.floats(1e-12, 1e3))
+def test_no_time_is_told_as_nothing(seconds):
+    number, unit = quantity(seconds, "s").split()
+    scale = {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+    assert float(number) * scale == pytest.approx(seconds, rel=0.0051)
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "target", "told"),
+    [
+        ("products, share", "", "", "36.3 %"), ("ffn", "share of the parts", "", "36.3 %"),
+        ("any", "", "< 60 %", "36.3 %"), ("shared over all", "", "", "0.363"),
+    ],
+)  # fmt: skip
+def test_a_share_is_told_in_percent(name, group, target, told):
+    found = Evidence(name, 0.363, "1", "computed", group=group, target=target)
+    assert evidence_row(found)[1] == told
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "fp8", ""])
+def test_a_dtype_that_the_kernel_is_not_for_is_refused_before_anything_runs(run, dtype):
+    backend = Null()
+    with pytest.raises(ExperimentError, match="dtype"):
+        run(backend, dtype=dtype)
+    assert not backend.begun and not backend.asked
+
+
+def test_it_says_what_goes_on_before_the_first_answer(run):
+    said = run(Null())[1]
+    line = "copy: 5 arms, compiled, checked and timed"
+    assert -1 < said.index(line) < said.index("seen. ")
+    assert "checked and predicted" in run(Null(predicts=True))[1]
+
+
+class Stopped(Null):
+    """Ctrl-C while arms are timed."""
+
+    def together(self, parts):
+        raise KeyboardInterrupt
+
+
+def test_a_run_that_is_stopped_says_so_and_leaves_a_page(run):
+    code, said, folder = run(Stopped())
+    assert code == 130 and "Stopped; what was found so far is stored." in said
+    assert "ended before anything was found" in next(folder.glob("*/report.html")).read_text()
+    with open_history(f"sqlite:///{folder}/h.db") as history:
+        assert history.state(history.run("last").id) == "interrupted"
+
+
+def test_a_caveat_of_several_kernels_is_said_once_and_a_sentence_is_one_line():
+    said, told = io.StringIO(), set[str]()
+    console = Console(file=said, width=60)
+    first = Finding("r", AT, "probe", "copy", {}, "bf16", "seen", "word " * 40, (), (), ("alike",))
+    show(console, first, told)
+    show(console, replace(first, kernel="triad", caveats=("alike", "own")), told)
+    lines = said.getvalue().splitlines()
+    assert lines.count("alike") == 1 and "own" in lines
+    assert len([line for line in lines if line.startswith("seen. word")]) == 2
+
+
+def test_arms_of_one_kernel_are_told_apart_by_their_sizes(run):
+    record = next(o for o in stored(run(Null())[2])[1] if isinstance(o, Record))
+    wide = {f"block_{c}": 1024 for c in "abcdefgh"}  # longer than there is room for
+    names = set()
+    for n in (1024, 2048):
+        case = replace(record.case, sizes={"M": 512, "N": n}, config=wide)
+        names.add(_name(replace(record, case=case), True))
+    assert len(names) == 2 and max(map(len, names)) == 60
+    bare = arm_row(replace(record, case=replace(record.case, sizes={})), stored(run(Null())[2])[0])
+    assert bare[2] == record.case.dtype, "no comma before it"
+
+
+def test_arms_that_fail_alike_stand_in_one_line(run):
+    outcomes = stored(run(Null(lambda c: Fate(final="broke")))[2])[1]
+    lines = dict(failure_lines([o for o in outcomes if isinstance(o, Failure)]))
+    many = [name for name in lines if name.endswith("(2 arms)")]
+    assert len(many) == 1 and lines[many[0]] == "measure: broke"
 
 
 def test_what_is_worked_out_runs_nothing(tmp_path):

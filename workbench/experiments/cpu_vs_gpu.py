@@ -9,6 +9,7 @@ kernels really ran; the CPU's side is a sampler of torch that sorts no more than
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
 from workbench.experiments.launch_overhead import Span, launches, refused, row, span_of, suited
@@ -56,7 +57,10 @@ def named(sizes: Mapping[str, int]) -> tuple[str, str, str]:
 
 def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
     """A word for each problem."""
-    return [judged(asked, sizes, *(found[n] for n in named(sizes))) for sizes in problems(asked)]
+    return [
+        replace(judged(asked, sizes, *(found[n] for n in named(sizes))), sizes=sizes)
+        for sizes in problems(asked)
+    ]
 
 
 def judged(
@@ -70,8 +74,8 @@ def judged(
     copied = float(sizes["B"] * sizes["V"] * ITEMSIZE[asked.dtype])
     evidence.append(Evidence("logits copied to the CPU", copied, "B", "computed"))
     caveats = [
-        "The CPU's time is that of torch, with as many threads as it takes, and of copies "
-        "to memory that is not pinned.",
+        "The CPU's time is that of torch in one thread, and of copies to memory that is not "
+        "pinned.",
         *refused(of),
     ]
     slow, fast = span_of(cpu), span_of(gpu)
@@ -101,7 +105,7 @@ def word_of(ratio: Span) -> str:
 
 def said(ratio: Span, cpu: Span, gpu: Span) -> str:
     """The numbers behind the word."""
-    times = f"{gpu.value * 1e6:.1f} us on the GPU, launches counted, and {cpu.value * 1e6:.1f} us "
+    times = f"{gpu.value * 1e6:.1f} µs on the GPU, launches counted, and {cpu.value * 1e6:.1f} µs "
     times += "on the CPU, copies counted"
     return f"{times}: {ratio.value:.3g} times ({ratio.low:.3g} to {ratio.high:.3g})."
 
@@ -136,7 +140,7 @@ def spread_chart(at: str, *sides: Found) -> list[Chart]:
             times = tuple(quantile(samples, p / 100) * 1e6 for p in PERCENTILES)
             lines.append(Series(found.arm.name, tuple(map(float, PERCENTILES)), times))
     title = f"Samples of {at}, by percentile"
-    return [Chart(title, "percentile of samples", "time, us", tuple(lines), y_log=True)]
+    return [Chart(title, "percentile of samples", "time, µs", tuple(lines), y_log=True)]
 
 
 def device_time(found: Found) -> list[Evidence]:

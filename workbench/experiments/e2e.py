@@ -126,8 +126,8 @@ def measured(sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
     ]  # fmt: skip
     faster = eager / graph
     sentence = (
-        f"{told} It takes {eager.value * 1e6:.0f} us as the CPU launches it and "
-        f"{graph.value * 1e6:.0f} us in a graph, {faster.value:.2f} times "
+        f"{told} It takes {eager.value * 1e6:.0f} µs as the CPU launches it and "
+        f"{graph.value * 1e6:.0f} µs in a graph, {faster.value:.2f} times "
         f"({faster.low:.2f} to {faster.high:.2f}). {REMEDY[word]}"
     )
     return Judgement(word, sentence, evidence, caveats=caveats)
@@ -143,7 +143,7 @@ def eager_rows(line: Timeline, found: Mapping[str, Found]) -> list[Evidence]:
             line.utilisation.above(0.8)),
         count(line.kernels, EAGER),
         row(KPI.kernel, line.kernel, "s", "computed", EAGER),
-        row(KPI.gap, line.gap, "s", "computed", EAGER, "< 1 us", line.gap.below(1e-6)),
+        row(KPI.gap, line.gap, "s", "computed", EAGER, "< 1 µs", line.gap.below(1e-6)),
         row("launch overhead, share", launching.within(0.0, 1.0), "1", "computed", EAGER),
     ]  # fmt: skip
     if wait is not None:
@@ -260,7 +260,7 @@ def predicted(sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
         return Judgement("needs a GPU", sentence, rows, caveats=caveats)
     rows += whole_step(total, products, calls)
     sentence = (
-        f"{told} The model gives its {calls} kernels ~{total * 1e6:.0f} us in a graph, "
+        f"{told} The model gives its {calls} kernels ~{total * 1e6:.0f} µs in a graph, "
         f"~{100 * products / total:.0f} % of it products; what the CPU adds, a GPU must show."
     )
     return Judgement("needs a GPU", sentence, rows, caveats=caveats)

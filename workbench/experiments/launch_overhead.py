@@ -160,7 +160,7 @@ class Timeline:
                 self.efficiency.above(COMPUTING)),
             count(self.kernels, group),
             row(KPI.kernel, self.kernel, "s", "computed", group),
-            row(KPI.gap, self.gap, "s", "computed", group, "< 1 us", self.gap.below(GAP_S)),
+            row(KPI.gap, self.gap, "s", "computed", group, "< 1 µs", self.gap.below(GAP_S)),
         ]  # fmt: skip
 
 
@@ -293,7 +293,7 @@ def said(word: str, line: Timeline, without: Span | None) -> str:
     if word == "transfer-bound" and without is not None:
         share = (line.total - without) / line.total
         return f"copies and waiting for them take {100 * share.value:.0f} % of the time."
-    each = f"{line.kernel.value * 1e6:.1f} us a kernel and {line.gap.value * 1e6:.1f} us a gap"
+    each = f"{line.kernel.value * 1e6:.1f} µs a kernel and {line.gap.value * 1e6:.1f} µs a gap"
     return f"the GPU is at work {100 * line.utilisation.value:.0f} % of the time, at most: {each}."
 
 
@@ -317,7 +317,7 @@ def graphed(group: str, line: Timeline) -> list[Evidence]:
     if line.step is not None:
         gap = Span(line.step.value, 0.0, line.step.high)
         name = f"{KPI.gap}, at most"
-        rows.append(row(name, gap, "s", "measured", group, "< 1 us", gap.below(GAP_S)))
+        rows.append(row(name, gap, "s", "measured", group, "< 1 µs", gap.below(GAP_S)))
     return rows
 
 

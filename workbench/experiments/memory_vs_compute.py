@@ -518,7 +518,7 @@ def _caveats(found: Mapping[str, Found], codes: Mapping[str, Sequence[Code]]) ->
 
 
 EXPERIMENT = Experiment(
-    summary="Is a kernel limited by memory, by arithmetic, by neither?",
+    summary="what limits a kernel: its memory traffic, its arithmetic, or neither",
     arms=arms,
     judge=judge,
     kernels=("matmul", "softmax", "rms_norm", "q4_k_matmul", "wkv7"),

@@ -10,6 +10,7 @@ and Llama's 14336 x 4096, for one row of x (a token).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from workbench import catalog, stats
 from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
@@ -137,7 +138,8 @@ def _shapes(asked: Asked) -> Sequence[Sizes]:
 
 def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
     """One judgement for each shape, by its cold calls; hot ones stand beside them."""
-    return [_judged(asked, sizes, _of(found, sizes)) for sizes in _shapes(asked)]
+    shapes = _shapes(asked)
+    return [replace(_judged(asked, s, _of(found, s)), sizes=s) for s in shapes]
 
 
 def _of(found: Mapping[str, Found], sizes: Sizes) -> dict[str, Found]:
@@ -161,10 +163,10 @@ def _judged(asked: Asked, sizes: Sizes, found: Mapping[str, Found]) -> Judgement
         ratio = over(a, b)
         assert ratio is not None  # both have a time
         rows += _rows(regime, a, b, ratio, asked.dtype)
-        rows.append(Evidence("ideal by bytes", ideal, "1", "computed", group=f"{regime} calls"))
+        rows.append(Evidence("ideal by bytes", ideal, "%", "computed", group=f"{regime} calls"))
         if regime == "cold":
             cold, kind = ratio, sort_of(a, b)
-    caveats = [*_caveats(asked, sizes), *reasons(found)]
+    caveats = [*_caveats(asked, sizes, found), *reasons(found)]
     where = f"{sizes_text(sizes, ' ')}: "
     if cold is None:
         return Judgement(
@@ -203,16 +205,17 @@ def _rows(regime: str, a: Found, b: Found, ratio: Ratio, dtype: str) -> list[Evi
         for side, each in ((f"A, {dtype}", a), ("B, Q4_K", b))
     ]
     ends = ratio.low - 1, ratio.high - 1
-    overhead = ranged("overhead, (B - A) / A", ratio.middle - 1, "1", kind, ends, group)
+    overhead = ranged("overhead, (B - A) / A", ratio.middle - 1, "%", kind, ends, group)
     return [*(t for t in times if t is not None), overhead]
 
 
-def _caveats(asked: Asked, sizes: Sizes) -> list[str]:
-    names = [f"{kernel}.{impl}" for kernel, impl in plain_arms(sizes["M"])]
+def _caveats(asked: Asked, sizes: Sizes, found: Mapping[str, Found]) -> list[str]:
+    timed = [f.arm for f in found.values() if f.arm.name.startswith(PLAIN) and f.time_s is not None]
+    names = dict.fromkeys(f"{arm.kernel}.{arm.impl}" for arm in timed)
     said = [
         f"A is the fastest of {', '.join(names)} with weights of {asked.dtype}: a slow A would "
         "flatter Q4_K."
-    ]
+    ] if names else []  # fmt: skip
     cache = asked.device.cache.value
     plain = catalog.spec_of("matvec").bytes(sizes, asked.dtype)
     packed = catalog.spec_of("q4_k_matmul").bytes(sizes, asked.dtype)

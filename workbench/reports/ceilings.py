@@ -29,7 +29,7 @@ LEVELS = {
 }  # fmt: skip
 # the unit of each level: what one of it is in the unit of the record, and its name
 UNITS = {
-    "B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s"), "OP/s": (1e12, "TOP/s"), "s": (1e-6, "us"),
+    "B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s"), "OP/s": (1e12, "TOP/s"), "s": (1e-6, "µs"),
 }  # fmt: skip
 LINK = (1e9, "GB/s")
 SAID = {

@@ -5,7 +5,10 @@ Everything here is a pure function of records, and runs where neither torch nor 
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from workbench.answer import rate, ridge_of
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 HEADS = ("", "value", "interval", "target", "from")
+SHARE = re.compile(r"\bshares?\b")
 ARMS = ("kernel", "impl", "sizes", "regime", "median", "95 % interval", "rate")
 
 
@@ -33,8 +37,7 @@ def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> 
         findings=[_shown(n, f) for n, f in enumerate(findings)],
         arm_heads=ARMS,
         arms=[arm_row(r, run) for r in records],
-        failures=[(f.case.kernel, f.case.label, f.stage, f.reason)
-                  for f in outcomes if isinstance(f, Failure)],
+        failures=failure_lines([o for o in outcomes if isinstance(o, Failure)]),
         figure=times(records, "arms") if records else None,
         heads=HEADS,
         how=_how(records),
@@ -53,19 +56,37 @@ def quantity(value: float, unit: str) -> str:
     if unit == "%":
         return f"{100 * value:.3g} %"
     if unit == "s":
+        if 0 < abs(value) < 1e-7:  # hundredths of a microsecond would be lost
+            return f"{digits(value * 1e9)} ns"
         scale, symbol = (1.0, "s") if abs(value) >= 1 else unit_of(abs(value))
         return f"{text_of(value, scale)} {symbol}"
     if unit in ("1", "kernels"):
-        return f"{value:.0f}" if unit == "kernels" else f"{value:.3g}"
+        return f"{value:.0f}" if unit == "kernels" else digits(value)
     for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size and unit != "FLOP/B":
             return f"{value / size:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}"
 
 
+def is_share(found: Evidence) -> bool:
+    """Whether a bare number is read as percent: its target is in percent, or it is named a share,
+    by itself or by its group."""
+    named = SHARE.search(found.name) or SHARE.search(found.group)
+    return found.unit == "1" and ("%" in found.target or named is not None)
+
+
+def digits(value: float) -> str:
+    """Three significant digits and no power of ten: 0.000145, 1.07, 23500. What is about 1 is
+    1.00; a count is 1."""
+    rounded = f"{value:.3g}"
+    if rounded.lstrip("-").isdigit() and abs(value) < 10 and value != round(value):
+        return f"{value:.2f}"
+    return rounded if "e" not in rounded else f"{Decimal(rounded):f}"
+
+
 def evidence_row(found: Evidence) -> list[str]:
     """Cells under `HEADS`. What nobody measured carries a tilde."""
-    unit = "%" if found.unit == "1" and "%" in found.target else found.unit  # as its target is
+    unit = "%" if is_share(found) else found.unit
     about = "~" if found.kind == "predicted" else ""
     between = ""
     if found.low is not None and found.high is not None:
@@ -82,14 +103,24 @@ def arm_row(record: Record, run: Run) -> list[str]:
     name = f"{case.impl} {brief(case.config)}" if case.config else case.impl
     tilde = "" if record.measured else "~"
     regime, between = "predicted", ""
+    sized = ", ".join(filter(None, (sizes_text(case.sizes, " "), case.dtype)))
     if isinstance(timing, Measured):
         regime = f"{timing.regime}, host clock" if timing.method == "host" else timing.regime
         between = f"{text_of(timing.low_s, scale)} to {text_of(timing.high_s, scale)}"
     return [
-        case.kernel, name, f"{sizes_text(case.sizes, ' ')}, {case.dtype}", regime,
+        case.kernel, name, sized, regime,
         f"{tilde}{text_of(record.time_s, scale)} {unit}", between,
         tilde + rate(record, ridge_of(run)),
     ]  # fmt: skip
+
+
+def failure_lines(failures: Sequence[Failure]) -> list[tuple[str, str]]:
+    """What has no time, and why; arms that differ in sizes or regime alone stand together."""
+    many = Counter((f"{f.case.kernel} {f.case.label}", f.stage, f.reason) for f in failures)
+    return [
+        (f"{name} ({count} arms)" if count > 1 else name, f"{stage}: {reason}")
+        for (name, stage, reason), count in many.items()
+    ]
 
 
 def groups_of(found: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
@@ -100,13 +131,15 @@ def groups_of(found: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
     return list(groups.items())
 
 
-def show(console: Console, finding: Finding) -> None:
-    """One finding on the terminal."""
+def show(console: Console, finding: Finding, told: set[str] | None = None) -> None:
+    """One finding on the terminal. Caveats in `told` were said before and are left out; those of
+    this finding are added."""
     from rich.table import Table
     from rich.text import Text
 
+    whole = not console.is_terminal  # a sentence in a pipe is one line
     console.print(f"\n{about(finding) or finding.experiment}", style="bold")
-    console.print(f"{finding.word}. {finding.sentence}")
+    console.print(f"{finding.word}. {finding.sentence}", soft_wrap=whole)
     for group, rows in groups_of(finding.evidence):
         cells = [evidence_row(e) for e in rows]
         wide = [n for n in range(1, len(HEADS)) if any(row[n] for row in cells)]
@@ -119,8 +152,11 @@ def show(console: Console, finding: Finding) -> None:
         for row in cells:
             table.add_row(Text(row[0]), *(Text(row[n]) for n in wide))
         console.print(table)
+    told = set() if told is None else told
     for caveat in finding.caveats:
-        console.print(caveat, style="dim")
+        if caveat not in told:
+            console.print(caveat, style="dim", soft_wrap=whole)
+    told.update(finding.caveats)
 
 
 def _shown(n: int, finding: Finding) -> dict[str, Any]:

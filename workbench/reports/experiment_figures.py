@@ -84,8 +84,11 @@ def times(records: Sequence[Record], prefix: str) -> Markup:
     the median where it was measured."""
     rows: list[tuple[str, Record | None]] = []
     for kernel in dict.fromkeys(r.case.kernel for r in records):
-        rows.append((kernel, None))
-        rows += [(_name(r), r) for r in records if r.case.kernel == kernel]
+        mine = [r for r in records if r.case.kernel == kernel]
+        same = all(r.case.sizes == mine[0].case.sizes for r in mine)
+        of = sizes_text(mine[0].case.sizes, " ") if same else ""
+        rows.append((f"{kernel}, {of}" if of else kernel, None))
+        rows += [(_name(r, not same), r) for r in mine]
     fig = figure(960, 8 + _LINE * len(rows) + 52)
     ax = axes(fig, 400, 8, 470, _LINE * len(rows))
     seconds = [r.time_s for r in records]
@@ -100,6 +103,8 @@ def times(records: Sequence[Record], prefix: str) -> Markup:
     ax.xaxis.set_minor_locator(_nothing())
     ax.set_yticks(range(len(rows)), [name for name, _ in rows])
     ax.tick_params(axis="y", length=0, labelsize=SMALL, labelcolor=colour("ink"))
+    for label, (_, record) in zip(ax.get_yticklabels(), rows, strict=True):
+        label.set_fontweight("normal" if record else "bold")
     ax.grid(axis="x", color=colour("rule"), linewidth=0.8)
     ax.set_axisbelow(True)
     frame(ax, ("bottom",))
@@ -124,10 +129,12 @@ def _bar(ax: Any, row: int, record: Record, scale: float) -> None:
                 color=colour("ink"))  # fmt: skip
 
 
-def _name(record: Record) -> str:
+def _name(record: Record, sized: bool) -> str:
+    """What tells an arm from its neighbours: the config, which is longest, comes last."""
     case, timing = record.case, record.timing
-    parts = [case.impl, brief(case.config) if case.config else "", sizes_text(case.sizes, " ")]
+    parts = [case.impl, sizes_text(case.sizes, " ") if sized else ""]
     if isinstance(timing, Measured):
         parts += ["hot"] * (timing.regime == "hot") + ["host clock"] * (timing.method == "host")
+    parts.append(brief(case.config) if case.config else "")
     name = ", ".join(part for part in parts if part)
-    return name if len(name) <= 52 else name[:51] + "…"
+    return name if len(name) <= 60 else name[:59] + "…"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.record import Evidence, Finding, Measured, Outcome, Record, Run
-from workbench.reports.experiment import quantity
+from workbench.reports.experiment import is_share, quantity
 from workbench.spec import brief, sizes_text
 
 Stored = tuple[Run, Sequence[Outcome], Sequence[Finding]]
@@ -274,8 +274,8 @@ def interval(found: Evidence) -> str:
 
 
 def _number(found: Evidence, value: float) -> str:
-    share = found.group in (IMPACT, GAINS) or "%" in found.target or SHARE.search(found.name)
-    return f"{100 * value:.1f} %" if found.unit == "1" and share else quantity(value, found.unit)
+    share = is_share(found) or (found.unit == "1" and found.group in (IMPACT, GAINS))
+    return f"{100 * value:.1f} %" if share else quantity(value, found.unit)
 
 
 def about(finding: Finding) -> str:
@@ -288,7 +288,6 @@ def _joined(parts: Sequence[str]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-SHARE = re.compile(r"\bshare\b")
 # An underscore between letters and a ">" that begins no line mean nothing; a tilde may strike out.
 MARKUP = re.compile(r"([\\`*\[\]<|#~&$]|(?<![^\W_])_|_(?![^\W_]))")
 

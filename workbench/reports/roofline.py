@@ -95,15 +95,19 @@ def _asked(sheet: Sheet) -> list[tuple[str, str]]:
     measured = sum(p.regime != "predicted" for p in sheet.points)
     counts = {"measured": measured, "predicted": len(sheet.points) - measured}
     days = sorted({run.started[:10] for run in sheet.runs})
+    span = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
     shown = [
         ("Devices", ", ".join(sheet.devices) or "none"),
         ("Points", ", ".join(f"{n} {kind}" for kind, n in counts.items() if n) or "none"),
-        ("Runs", f"{len(sheet.runs)}" + (f", {days[0]} to {days[-1]}" if days else "")),
+        ("Runs", f"{len(sheet.runs)}" + (f", {span}" if span else "")),
     ]
     if sheet.silent:
         count = sum(sheet.silent.values())
         kernels = ", ".join(sorted({what.split()[0] for what in sheet.silent}))
         shown.append(("Gave no time", f"{count} of {kernels}; the pages of their runs say why"))
+    if sheet.apart:
+        said = f"{_many(sheet.apart, 'time')} of parts of kernels, from experiments; --all has them"
+        shown.append(("Left out", said))
     return shown
 
 
