@@ -1,7 +1,9 @@
 """The benchmark scripts start, and what is pure in them computes what it says."""
 
+import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import catalog
-from workbench.record import dumps
+from workbench.record import Evidence, Finding, dumps
 from workbench.spec import values
 
 pytestmark = pytest.mark.unit
@@ -28,6 +30,7 @@ SCRIPTS = (
     "gap",
     "kernels",
     "sanitize",
+    "experiments",
 )
 KERNELS = {"matmul": 256, "softmax": 100, "rms_norm": 100, "copy": 100}
 POSITIVE = st.floats(1e-7, 1.0)
@@ -329,6 +332,215 @@ def test_the_fastest_of_ours_and_libraries_that_are_near_enter_the_final():
     assert kernels.chosen(screen, {"a", "b", "c"}) == {"a", "c", "torch"}
     assert kernels.chosen({}, {"a"}) == set()
     assert kernels.geomean([1.0, 4.0]) == pytest.approx(2.0) and kernels.geomean([]) is None
+
+
+# Experiments and ceilings
+
+NOW = "2026-11-21T12:00:00+00:00"
+RATES = st.floats(1e9, 1e16)
+WORDS = st.sampled_from(["memory-bound", "serialised", "refused", "undecided"])
+
+
+def ran(word=None, wall_s=7.0, why=None, **ceilings):
+    """A command as it stands in the JSON file."""
+    times = {"C": [3.0, 2.9, 3.1], "A": [2.0, 1.9, 2.1], "B": [1.0, 0.9, 1.1]}
+    found = [{"kernel": "copy", "word": word, "sentence": "So.", "times": times}] if word else []
+    return {"exit": 0, "wall_s": wall_s, "why": why, "run": "r", "on": None, "failures": [],
+            "findings": found, "ceilings": ceilings}  # fmt: skip
+
+
+def ceiling(value, beside=None, unit="B/s", **more):
+    yard = {"yardstick": {"name": "torch.clone", "value": beside}} if beside else {}
+    return {"value": value, "unit": unit, **yard, **more}
+
+
+def goal(found, start, times=20):
+    import experiments
+
+    rows = {row[0]: row[1:] for row in experiments.goals(found, ["e2e", "expected"], times)}
+    return next(cells for name, cells in rows.items() if name.startswith(start))
+
+
+@given(times=st.integers(1, 25), cut=st.integers(0, 100))
+def test_what_is_cut_short_is_cut_alike_for_each_planted_kernel(times, cut):
+    import experiments
+
+    steps = experiments.steps(times)
+    assert len({step.key for step in steps}) == len(steps)
+    planted = [step.key.split("/")[1] for step in steps if step.part == "planted"]
+    counts = [planted[:cut].count(kernel) for kernel in experiments.TRUTHS]
+    assert max(counts) - min(counts) <= 1 and planted.count("copy") == times
+    assert [s.key for s in experiments.steps(times, ["suite/e2e"])] == ["suite/e2e"]
+    assert all("planted" in s.key for s in experiments.steps(times, ["planted"]))
+
+
+def test_planted_kernels_have_arms_and_rows_go_by_the_names_that_evidence_has():
+    import experiments
+
+    from workbench.experiments import memory_vs_compute as mvc
+
+    class Timed:
+        def evidence(self, name, group):
+            return name if group == "times" else None
+
+    for kernel in experiments.TRUTHS:
+        catalog.spec_of(kernel)
+        assert all(mvc.part_spec(kernel, mvc.part_name(kernel, part)) for part in mvc.PARTS)
+    told = mvc._rows(dict.fromkeys(("whole", *mvc.PARTS, "launch"), Timed()))
+    assert set(experiments.ARMS.values()) <= set(told)
+    assert set(experiments.TRUTHS.values()) <= set(mvc.ADVICE)
+
+
+@given(st.lists(WORDS, max_size=6), st.integers(1, 6))
+def test_a_planted_kernel_is_right_only_where_every_word_is(words, times):
+    import experiments
+
+    found = {f"planted/copy/{n}": ran(word) for n, word in enumerate(words)}
+    row = experiments.planted_rows(found)[0]
+    right = words.count("memory-bound")
+    assert row[:4] == ["copy", "memory-bound", len(words), right]
+    said, met = goal(found, "copy is", times)
+    assert (met == "no") == (right < len(words))
+    assert (met == "yes") == (right == len(words) >= times)
+    assert (said is None) == (not words)
+
+
+def test_a_command_that_gave_nothing_is_a_wrong_answer_and_says_why():
+    import experiments
+
+    found = {"planted/copy/1": ran("memory-bound"), "planted/copy/2": ran(why="exit 2: No GPU.")}
+    found["planted/copy/3"] = ran("memory-bound", why="its times are predicted")
+    row = experiments.planted_rows(found)[0]
+    assert row[2:4] == [3, 1] and "1 without an answer (exit 2: No GPU.)" in row[4]
+    assert goal(found, "copy is", 3)[1] == "no"
+
+
+@given(st.lists(RATES, min_size=1, max_size=3), RATES)
+def test_a_ceiling_is_held_against_the_best_yardstick_at_its_least(values, beside):
+    import experiments
+
+    runs = {f"ceilings/{n}": ran(dram_copy=ceiling(v, beside)) for n, v in enumerate(values)}
+    row = experiments.ceiling_rows(runs)[0]
+    best = max(beside, experiments.GIVEN["dram_copy"])
+    assert row[-2] == pytest.approx(min(values) / best)
+    assert goal(runs, "dram_copy")[1] == ("yes" if row[-2] >= experiments.SHARE else "no")
+    apart = None if len(values) < 3 else 100 * (max(values) / min(values) - 1)
+    assert row[5] == (apart if apart is None else pytest.approx(apart))
+    near = None if apart is None else "yes" if apart <= experiments.SPREAD else "no"
+    assert goal(runs, "3 runs")[1] == near
+
+
+def test_ceilings_of_the_cpu_are_a_goal_of_their_own():
+    runs = {
+        f"ceilings/{n}": ran(dram_copy=ceiling(4e12), h2d_pinned=ceiling(5e10 + n * 1e9))
+        for n in range(3)
+    }
+    assert goal(runs, "3 runs") == ["0.00 % at most (dram_copy)", "yes"]
+    assert goal(runs, "... of those") == ["4.00 % at most (h2d_pinned)", "no"]
+    runs["ceilings/1"]["ceilings"].pop("dram_copy")
+    assert goal(runs, "3 runs") == [None, None]
+
+
+def test_a_ceiling_that_failed_its_check_meets_no_goal_and_a_launch_is_the_faster_the_better():
+    import experiments
+
+    good = ceiling(4.4e12, 4.3e12)
+    failed = ran(dram_copy={**good, "failed": True, "why": "it lies below"})
+    runs = {"ceilings/1": ran(dram_copy=good), "ceilings/2": failed}
+    assert goal({"ceilings/1": ran(dram_copy=good)}, "dram_copy")[1] == "yes"
+    assert goal(runs, "dram_copy")[1] == "no"
+    assert experiments.ceiling_rows(runs)[0][-1] == "it lies below"
+    assert experiments.reached("launch", ceiling(2e-6, 1e-6, "s")) == pytest.approx(0.5)
+    lost = experiments.ceiling_rows({"ceilings/1": ran(why="exit 2: No GPU.")})
+    assert lost[0][0] == "run 1" and lost[0][-1] == "exit 2: No GPU."
+
+
+@given(st.lists(st.tuples(POSITIVE, st.floats(0, 0.1)), min_size=3, max_size=3))
+def test_a_part_may_be_slower_than_the_whole_by_the_noise_alone(spans):
+    import experiments
+
+    times = {
+        arm: [t, t * (1 - noise), t * (1 + noise)]
+        for arm, (t, noise) in zip("CAB", spans, strict=True)
+    }
+    apart = any(times[part][1] > times["C"][2] for part in "AB")
+    assert experiments.holds(times) == (not apart)
+    assert experiments.holds({**times, "A": [times["A"][0], None, None]}) is None
+    assert experiments.holds({"C": times["C"]}) is None
+
+
+def test_one_kernel_whose_part_is_slower_than_it_misses_the_goal_of_all():
+    slow = ran("refused")
+    slow["findings"] = [*ran("balanced")["findings"], *slow["findings"]]
+    assert goal({"suite/memory_vs_compute": slow}, "C + noise") == ["2 of 2", "yes"]
+    slow["findings"][1]["times"]["A"] = [4.0, 3.9, 4.1]
+    assert goal({"suite/memory_vs_compute": slow}, "C + noise") == ["1 of 2", "no"]
+    slow["findings"][0]["times"].pop("C")
+    assert goal({"suite/memory_vs_compute": slow}, "C + noise")[1] == "no"
+    slow["findings"].pop()
+    assert goal({"suite/memory_vs_compute": slow}, "C + noise") == [None, None]
+
+
+def test_the_suite_has_a_time_only_when_all_of_it_ran():
+    one, other = ran("seen", wall_s=100.0), ran("seen", wall_s=199.0)
+    assert goal({"suite/e2e": one}, "all experiments") == [100.0, None]
+    assert goal({"suite/e2e": one, "suite/expected": other}, "all experiments") == [299.0, "yes"]
+    late = {"suite/e2e": ran("seen", wall_s=101.0), "suite/expected": ran("seen", wall_s=200.0)}
+    assert goal(late, "all experiments")[1] == "no"
+    lost = {"suite/e2e": one, "suite/expected": ran(why="exit 2")}
+    assert goal(lost, "all experiments")[1] is None
+
+
+def test_what_a_run_said_is_read_from_its_events():
+    import experiments
+    from runs import Ended
+
+    run, _ = synthetic.matmul()
+    measured = {"value": 4e12, "unit": "B/s", "kind": "measured", "source": "ours"}
+    gauged = replace(run, engine="ceilings", ceilings={"dram": {}, "dram_copy_measured": measured})
+    told = experiments.told(Ended(0, 0.0, 9.0, ""), [gauged])
+    assert told["ceilings"] == {"dram_copy": {"value": 4e12, "unit": "B/s"}} and told["why"] is None
+    times = [
+        Evidence(name, 1.0, "s", "measured", 0.9, 1.1, "times")
+        for name in experiments.ARMS.values()
+    ]
+    found = Finding("r", NOW, "memory_vs_compute", "copy", {}, "bf16", "balanced", "So.", (*times,))
+    told = experiments.told(Ended(0, 0.0, 9.0, ""), [run, found])
+    assert told["findings"][0]["times"] == {arm: [1.0, 0.9, 1.1] for arm in "CAB"}
+    assert told["on"]["device"] == run.device and json.loads(json.dumps(told)) == told
+    assert "exit 2" in experiments.told(Ended(2, 0.0, 9.0, "No GPU."), [run])["why"]
+    assert "nothing" in experiments.told(Ended(0, 0.0, 9.0, ""), [run])["why"]
+    _, outcomes = synthetic.matmul(predicted=True)
+    events = [run, *outcomes, found]
+    assert "predicted" in experiments.told(Ended(0, 0.0, 9.0, ""), events)["why"]
+    assert experiments.told(Ended(0, 0.0, 9.0, ""), events, predicts=True)["why"] is None
+
+
+def test_only_a_file_of_the_same_device_is_gone_on_with(tmp_path):
+    import experiments
+
+    path = tmp_path / "experiments.json"
+    assert experiments.earlier(str(path), "h200") == {"device": "h200", "steps": {}}
+    path.write_text('{"device": "h200", "steps": {"suite/e2e": {}}}')
+    assert "suite/e2e" in experiments.earlier(str(path), "h200")["steps"]
+    for text, device in ((path.read_text(), None), ("[]", "h200"), ("{", "h200")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="--out"):
+            experiments.earlier(str(path), device)
+
+
+def test_each_command_runs_once_and_none_after_the_end():
+    import experiments
+
+    steps, kept = experiments.steps(2), []
+
+    def keep(key, result):
+        kept.append(key)
+
+    experiments.course(steps, 1, time.perf_counter() + 60, lambda step: ran("seen"), keep)
+    assert sorted(kept) == sorted(step.key for step in steps)
+    experiments.course(steps, 1, time.perf_counter() - 1, lambda step: ran("seen"), keep)
+    assert len(kept) == len(steps)
 
 
 # What compute-sanitizer says

@@ -20,6 +20,7 @@ from workbench.catalog import names_in
 
 ROOT = Path(__file__).parents[2]
 README, COMMANDS, MODEL = ROOT / "README.md", ROOT / "docs" / "commands.md", ROOT / "docs/model.md"
+EXPERIMENTS = ROOT / "docs" / "experiments.md"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -73,7 +74,7 @@ def quoted(page):
 
 QUOTED = [
     (page, words)
-    for page in (README, COMMANDS, ROOT / "CONTRIBUTING.md")
+    for page in (README, COMMANDS, EXPERIMENTS, ROOT / "CONTRIBUTING.md")
     for words in quoted(page)
     if words[0] != "hardware"  # a list of devices, which takes nothing
 ]
@@ -126,6 +127,12 @@ def test_every_experiment_is_in_the_table():
     table = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", section("experiment"), flags=re.M)
     named = [name for row in table for name in re.findall(r"`(\w+)`", row)]
     assert sorted(named) == names_in("workbench.experiments")
+
+
+def test_every_experiment_has_a_section():
+    heads = re.findall(r"^## (.*)$", text(EXPERIMENTS), flags=re.M)
+    told = [name for head in heads[1:] for name in head.split(", ")]
+    assert sorted(told) == names_in("workbench.experiments")
 
 
 def test_example_events_are_events(tmp_path):

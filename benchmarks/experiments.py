@@ -1,0 +1,433 @@
+"""What the experiments and ceilings must reach, on one NVIDIA H200: each figure beside its goal.
+
+Ceilings are measured three times and held against torch's copy and sum and cuBLAS. Every
+experiment is run once, as a user runs it, with the wall time of all of them. Kernels whose truth is
+known are put to memory_vs_compute again and again. Results are read from the events files. The JSON
+is written after each command; where it is there already, only what it lacks or what failed is run.
+
+    python benchmarks/experiments.py --out experiments.json
+    python benchmarks/experiments.py --only planted --times 10 --seconds 500
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runs import Ended, launched, read_events, save, say, show
+
+REPEATS = 3  # of all ceilings
+SPREAD = 1.0  # percent between the repeats
+SHARE = 0.98  # of the best yardstick's rate
+GIVEN = {"dram_copy": 4.30e12, "dram_read": 4.35e12, "compute_bf16": 0.0}  # B/s; 0: none but beside
+HOST = ("launch_eager", "h2d", "d2h")  # ceilings that the CPU and its memory take part in
+SUITE_S = 300.0
+CEILINGS_S = 30.0
+TRUTHS = {
+    "copy": "memory-bound",
+    "compute_only": "compute-bound",
+    "matmul_one_stage": "serialised",
+    "empty": "latency-bound",
+}
+MEMORY = "memory_vs_compute"
+ARMS = {"C": "C, the whole", "A": "A, its memory traffic", "B": "B, its arithmetic"}
+SCALES = {"B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s"), "OP/s": (1e12, "TOP/s"),
+          "s": (1e-6, "us")}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command. Its key, such as `planted/copy/7`, is its place in the JSON file."""
+
+    key: str
+    words: tuple[str, ...]
+    limit_s: float
+
+    @property
+    def part(self) -> str:
+        """`ceilings`, `suite` or `planted`."""
+        return self.key.split("/")[0]
+
+
+def steps(times: int, only: Sequence[str] = ()) -> list[Step]:
+    """All commands in their order: what they are cut short by, each planted kernel loses alike."""
+    from workbench.catalog import names_in
+
+    every = [Step(f"ceilings/{n}", ("ceilings",), 120.0) for n in range(1, REPEATS + 1)]
+    every += [
+        Step(f"suite/{name}", ("experiment", name), 180.0)
+        for name in names_in("workbench.experiments")
+    ]
+    every += [
+        Step(f"planted/{kernel}/{n}", ("experiment", MEMORY, "--kernel", kernel), 120.0)
+        for n in range(1, times + 1) for kernel in TRUTHS
+    ]  # fmt: skip
+    return [s for s in every if not only or any(word in s.key for word in only)]
+
+
+# One command
+
+
+def done(step: Step, folder: Path, device: str | None) -> dict[str, Any]:
+    """Run a command, and what its events say: never an error, but a `why`."""
+    out = folder / f"{step.key.replace('/', '-')}-{time.time_ns()}"
+    command = [
+        sys.executable, "-m", f"workbench.{step.words[0]}", *step.words[1:], "--out", str(out),
+        "--database", f"sqlite:///{folder.resolve()}/history.db",
+        *(["--device", device] if device else []),
+    ]  # fmt: skip
+    # nobody's tuned configs, and one cache for all: only the first of equals compiles
+    also = {"TRITON_CACHE_DIR": str(folder / "triton"), "XDG_DATA_HOME": str(folder)}
+    ended = launched(command, step.limit_s, **also)
+    events = [e for path in sorted(out.glob("*/events.jsonl")) for e in read_events(path)]
+    return told(ended, events, device is not None)
+
+
+def told(ended: Ended, events: Sequence[Any], predicts: bool = False) -> dict[str, Any]:
+    """A command as it stands in the JSON file. `why` it gave nothing is None where it did; where
+    nobody asked for predictions, they are nothing."""
+    from workbench.record import Failure, Finding, Record, Run
+
+    run = next((e for e in reversed(events) if isinstance(e, Run)), None)
+    found = [finding(e) for e in events if isinstance(e, Finding)]
+    ceilings = ceilings_of(run) if run is not None and run.engine == "ceilings" else {}
+    gave = bool(found or any("value" in c for c in ceilings.values()))
+    failures = [e for e in events if isinstance(e, Failure)]
+    why = None if gave else "it measured nothing"
+    if not predicts and any(isinstance(e, Record) and not e.measured for e in events):
+        why = "its times are predicted: no GPU is here"
+    if ended.code != 0:  # the last line is often the page's: the first reason says more
+        why = "; ".join([ended.why, *(first.reason for first in failures[:1])])
+    return {
+        "exit": ended.code, "wall_s": ended.wall_s, "why": why,
+        "run": run.id if run is not None else None, "on": machine(run),
+        "findings": found, "ceilings": ceilings,
+        "failures": [
+            f"{e.case.kernel}.{e.case.impl}: {e.stage}: {e.reason}"
+            for e in failures
+        ],
+    }  # fmt: skip
+
+
+def machine(run: Any) -> dict[str, Any] | None:
+    """Where a run took place."""
+    if run is None:
+        return None
+    at = run.environment
+    return {
+        "device": run.device, "predicted": run.predicted, "gpu": at.gpu, "driver": at.driver,
+        "versions": dict(at.versions), "others": at.others_on_gpu, "commit": at.commit,
+    }  # fmt: skip
+
+
+def finding(found: Any) -> dict[str, Any]:
+    """A Finding: its word, and the times of arms as median, low and high."""
+    named = {e.name: e for e in found.evidence if e.group == "times"}
+    return {
+        "kernel": found.kernel, "word": found.word, "sentence": found.sentence,
+        "times": {
+            arm: [e.value, e.low, e.high]
+            for arm, name in ARMS.items() if (e := named.get(name)) is not None
+        },
+    }  # fmt: skip
+
+
+def ceilings_of(run: Any) -> dict[str, dict[str, Any]]:
+    """What a run measured, by the names without their ending."""
+    kept = ("value", "low", "high", "unit", "title", "yardstick", "unchecked", "failed", "why")
+    return {
+        name.removesuffix("_measured"): {k: one[k] for k in kept if k in one}
+        for name, one in run.ceilings.items() if name.endswith("_measured")
+    }  # fmt: skip
+
+
+# What it comes to
+
+Found = Mapping[str, Mapping[str, Any]]  # by the keys of steps
+
+
+def of(found: Found, part: str) -> dict[str, Mapping[str, Any]]:
+    """The commands of one part, by the rest of their keys."""
+    return {k.partition("/")[2]: one for k, one in found.items() if k.startswith(f"{part}/")}
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Percent between the largest and the least; None of fewer than all repeats."""
+    return 100 * (max(values) / min(values) - 1) if len(values) >= REPEATS else None
+
+
+def reached(name: str, one: Mapping[str, Any]) -> float | None:
+    """A rate over the best of its yardsticks, the one beside it and the one given; for a launch the
+    yardstick's time over its own. None where there is none."""
+    beside = (one.get("yardstick") or {}).get("value", 0.0)
+    if one["unit"] == "s":
+        return beside / one["value"] if beside else None
+    best = max(beside, GIVEN.get(name, 0.0))
+    return one["value"] / best if best else None
+
+
+CEILING_HEADS = (
+    "ceiling", "unit", *map(str, range(1, REPEATS + 1)), "spread %", "yardstick", "least share",
+    "",
+)  # fmt: skip
+
+
+def ceiling_rows(found: Found) -> list[list[Any]]:
+    """One line a ceiling; a command that gave none is a line that says why."""
+    runs = of(found, "ceilings")
+    lines: list[list[Any]] = []
+    for name in dict.fromkeys(n for run in runs.values() for n in run["ceilings"]):
+        each = [run["ceilings"].get(name, {}) for run in runs.values()]
+        known = [one for one in each if "value" in one]
+        unit = next((one["unit"] for one in each if "unit" in one), "")
+        scale, shown = SCALES.get(unit, (1.0, unit))
+        shares = [s for one in known if (s := reached(name, one)) is not None]
+        why = [w for one in each for w in (one.get("why"), one.get("unchecked")) if w]
+        cells = [one["value"] / scale if "value" in one else None for one in each]
+        yard = next((one["yardstick"]["name"] for one in known if one.get("yardstick")), None)
+        lines.append([
+            name, shown, *(cells + [None] * REPEATS)[:REPEATS], spread([o["value"] for o in known]),
+            yard, min(shares, default=None), "; ".join(dict.fromkeys(why)),
+        ])  # fmt: skip
+    blank = [None] * (len(CEILING_HEADS) - 2)
+    return lines + [[f"run {n}", *blank, run["why"]] for n, run in runs.items() if run["why"]]
+
+
+MEMORY_HEADS = ("kernel", "verdict", "C us", "A/C", "B/C", "C + noise >= A, B", "")
+
+
+def holds(times: Mapping[str, Sequence[Any]]) -> bool | None:
+    """Whether no part is slower than the whole beyond the intervals; None without intervals."""
+    if set(times) != set(ARMS) or any(x is None for one in times.values() for x in one):
+        return None
+    return bool(times["C"][2] >= max(times["A"][1], times["B"][1]))
+
+
+def memory_rows(found: Found) -> list[list[Any]]:
+    """One line a kernel of memory_vs_compute."""
+    run = of(found, "suite").get(MEMORY)
+    if run is None:
+        return []
+    rows = []
+    for each in run["findings"]:
+        times = {arm: span[0] for arm, span in each["times"].items()}
+        whole = times.get("C")
+        parts = [times[p] / whole if whole and p in times else None for p in "AB"]
+        why = each["sentence"] if each["word"] == "refused" else ""
+        rows.append([each["kernel"], each["word"], whole and whole * 1e6, *parts,
+                     yes(holds(each["times"])), why])  # fmt: skip
+    return rows + ([[MEMORY, None, None, None, None, None, run["why"]]] if run["why"] else [])
+
+
+PLANTED_HEADS = ("planted", "truth", "n", "right", "what was said else", "median s")
+
+
+def planted_rows(found: Found) -> list[list[Any]]:
+    """One line a kernel whose truth is known. A command without a verdict counts, as wrong."""
+    runs = of(found, "planted")
+    rows = []
+    for kernel, truth in TRUTHS.items():
+        mine = [run for key, run in runs.items() if key.startswith(f"{kernel}/")]
+        good = [run["findings"] for run in mine if not run["why"]]
+        words = Counter(f["word"] for findings in good for f in findings)
+        other = [f"{count} {word}" for word, count in words.items() if word != truth]
+        lost = Counter(run["why"] for run in mine if run["why"])
+        other += [f"{count} without an answer ({why})" for why, count in lost.items()]
+        other += dict.fromkeys(
+            f"({f['sentence']})" for findings in good for f in findings if f["word"] == "refused"
+        )
+        walls = [run["wall_s"] for run in mine]
+        rows.append([kernel, truth, len(mine), words[truth], ", ".join(other),
+                     statistics.median(walls) if walls else None])  # fmt: skip
+    return rows
+
+
+SUITE_HEADS = ("command", "wall s", "said", "arms without a time")
+
+
+def suite_rows(found: Found) -> list[list[Any]]:
+    """One line a command, and all experiments together."""
+    rows: list[list[Any]] = [
+        [f"ceilings {n}", run["wall_s"], run["why"] or "", len(run["failures"])]
+        for n, run in of(found, "ceilings").items()
+    ]
+    suite = of(found, "suite")
+    for name, run in suite.items():
+        words = ", ".join(f"{w} {n}x" if n > 1 else w for w, n in
+                          Counter(f["word"] for f in run["findings"]).items())  # fmt: skip
+        rows.append([name, run["wall_s"], run["why"] or words, len(run["failures"])])
+    if suite:
+        rows.append(["all experiments", sum(run["wall_s"] for run in suite.values()), "", None])
+    return rows
+
+
+GOAL_HEADS = ("goal", "found", "met")
+
+
+def goals(found: Found, names: Sequence[str], times: int) -> Iterator[list[Any]]:
+    """Each goal, what was found, and whether it is met: `-` where that is not known yet.
+
+    `names` are all experiments, `times` how often each planted kernel must be judged."""
+    lines = {row[0]: row for row in ceiling_rows(found)}
+    runs, suite = of(found, "ceilings"), of(found, "suite")
+    failed = {n for run in runs.values() for n, one in run["ceilings"].items() if one.get("failed")}
+    for name in GIVEN:
+        share = lines[name][-2] if name in lines else None
+        met = None if share is None else share >= SHARE and name not in failed
+        yield [f"{name}: at least {SHARE:g} of its yardsticks", share, yes(met)]
+    spreads = {n: row[2 + REPEATS] for n, row in lines.items() if row[1] is not None}
+    by_cpu = {n: s for n, s in spreads.items() if n.startswith(HOST)}
+    alone = {n: s for n, s in spreads.items() if n not in by_cpu}
+    yield [f"{REPEATS} runs of each ceiling within {SPREAD:g} %", *steady(alone)]
+    yield ["... of those that hang on the CPU too", *steady(by_cpu)]
+    walls = [run["wall_s"] for run in runs.values() if not run["why"]]
+    longest = max(walls, default=None)
+    yield [f"ceilings under {CEILINGS_S:g} s", longest,
+           yes(None if longest is None else longest < CEILINGS_S)]  # fmt: skip
+    whole = [row[5] for row in memory_rows(found)]
+    count = whole.count("yes")
+    met = False if "no" in whole else True if whole and count == len(whole) else None
+    said = f"{count} of {len(whole)}" if count or "no" in whole else None
+    yield ["C + noise >= max(A, B)", said, yes(met)]
+    for kernel, truth, n, right, *_ in planted_rows(found):
+        # one wrong word settles it; all right are not enough while some are missing
+        met = False if right < n else True if n >= times else None
+        yield [f"{kernel} is {truth}, {times} times", f"{right} of {n}" if n else None,
+               yes(met if n else None)]  # fmt: skip
+    took = sum(run["wall_s"] for run in suite.values())
+    all_ran = set(names) <= {n for n, run in suite.items() if not run["why"]}
+    yield [f"all experiments under {SUITE_S:g} s", took or None,
+           yes(took < SUITE_S if all_ran else None)]  # fmt: skip
+
+
+def steady(spreads: Mapping[str, float | None]) -> list[str | None]:
+    """The largest of some spreads in percent, and whether all keep to the goal: none where one is
+    not known."""
+    known = {name: s for name, s in spreads.items() if s is not None}
+    if not known:
+        return [None, None]
+    worst = max(known, key=lambda name: known[name])
+    met = False if known[worst] > SPREAD else True if len(known) == len(spreads) else None
+    return [f"{known[worst]:.2f} % at most ({worst})", yes(met)]
+
+
+def yes(met: bool | None) -> str | None:
+    """In a cell."""
+    return None if met is None else "yes" if met else "no"
+
+
+# The script
+
+
+def earlier(path: str, device: str | None) -> dict[str, Any]:
+    """What the JSON file holds already. Raises ValueError where it is of another kind."""
+    if not Path(path).exists():
+        return {"device": device, "steps": {}}
+    try:
+        found = json.loads(Path(path).read_text())
+        there, _ = found["device"], found["steps"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise ValueError(f"{path} is no file of this script; name another with --out") from None
+    if there != device:
+        raise ValueError(f"{path} is of --device {there}, not {device}; name another with --out")
+    return dict(found)
+
+
+def course(
+    todo: Sequence[Step], ahead: int, end_s: float, once: Callable[[Step], dict[str, Any]],
+    keep: Callable[[str, dict[str, Any]], None],
+) -> None:  # fmt: skip
+    """Every command, until `end_s` on the process' clock. Of planted kernels the next `ahead`
+    import while one measures: the GPU's lock lets them measure in turn."""
+    lock = threading.Lock()
+
+    def one(step: Step) -> None:
+        if time.perf_counter() > end_s:
+            return
+        result = once(step)
+        with lock:
+            keep(step.key, result)
+            words = ", ".join(f["word"] for f in result["findings"])
+            say(f"{step.key}: {result['why'] or words or 'done'}, {result['wall_s']:.1f} s")
+
+    for step in todo:
+        if step.part != "planted":
+            one(step)
+    with ThreadPoolExecutor(1 + ahead) as pool:
+        list(pool.map(one, [step for step in todo if step.part == "planted"]))
+    if time.perf_counter() > end_s:
+        say("its time is over; the same command goes on")
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", nargs="*", default=[],
+        help="commands whose keys hold these words: ceilings, suite, planted, suite/e2e",
+    )  # fmt: skip
+    parser.add_argument("--times", type=int, default=20, help="verdicts on each planted kernel")
+    parser.add_argument("--ahead", type=int, default=1, help="commands that start while one runs")
+    parser.add_argument("--seconds", type=float, default=1500.0, help="no command is begun after")
+    parser.add_argument("--device", help="predict for this device, to try the script without a GPU")
+    parser.add_argument("--folder", help="for runs, database and compile cache; else a passing one")
+    parser.add_argument("--out", default="experiments.json", help="JSON file to write")
+    asked = parser.parse_args()
+    try:
+        asked.found = earlier(asked.out, asked.device)
+    except ValueError as error:
+        parser.error(str(error))
+    return asked
+
+
+def report(found: Found, times: int, device: str | None) -> None:
+    """All tables. No goal is met by what was predicted for a device."""
+    from workbench.catalog import names_in
+
+    told = list(goals(found, names_in("workbench.experiments"), times))
+    if device:
+        told = [[goal, said, None] for goal, said, _ in told]
+    for heads, rows in (
+        (CEILING_HEADS, ceiling_rows(found)), (MEMORY_HEADS, memory_rows(found)),
+        (PLANTED_HEADS, planted_rows(found)), (SUITE_HEADS, suite_rows(found)),
+        (GOAL_HEADS, told),
+    ):  # fmt: skip
+        if rows:
+            show(heads, rows)
+            print()
+
+
+def main() -> None:
+    asked = parsed()
+    found = asked.found
+    steps_found: dict[str, Any] = found["steps"]
+
+    def keep(key: str, result: dict[str, Any]) -> None:
+        steps_found[key] = result
+        save(asked.out, found)
+
+    end_s = time.perf_counter() + asked.seconds
+    todo = [s for s in steps(asked.times, asked.only) if steps_found.get(s.key, {"why": 1})["why"]]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as passing:
+        folder = Path(asked.folder or passing).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        course(todo, asked.ahead, end_s, lambda step: done(step, folder, asked.device), keep)
+    report(steps_found, asked.times, asked.device)
+    if asked.device:
+        print(f"predicted for {asked.device}: no kernel was timed, so no goal is met or missed")
+
+
+if __name__ == "__main__":
+    main()
