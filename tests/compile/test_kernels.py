@@ -2,10 +2,14 @@
 matrix unit, and loads as wide as it can.
 
 With KERNEL_TESTS=brief, as `tests/run.py` sets it for the older Triton, each Impl is compiled once:
-for Hopper, whose torch brings that Triton.
+for Hopper, whose torch brings that Triton. In continuous integration, where no compilation is
+cached, each is compiled for Hopper and for CDNA 3 in one dtype; other dtypes, the least sizes and
+one of the other targets, in turn, have one Impl of each kernel.
 """
 
+import os
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import pytest
@@ -28,10 +32,13 @@ from workbench.hardware import DEVICES
 
 UNITS = {"a100": "mma", "h200": "wgmma", "b200": "tcgen05", "mi300x": "mfma", "rx7900xtx": "wmma"}
 TARGETS = ["h200"] if BRIEF else list(UNITS)
+SHORT = bool(os.environ.get("CI"))
+ALWAYS = ("h200", "mi300x") if SHORT else tuple(UNITS)  # for these every Impl
 MEMORY_BOUND = 10  # FLOP a byte: every GPU of the table reaches more
 MUCH = 1 << 20  # bytes: with fewer, it does not matter how wide they are loaded
 
 
+@cache
 def one_of_each_kernel():
     return [
         impl
@@ -53,10 +60,10 @@ class Fit:
 
 
 def fits():
-    """Every Impl on every target in a dtype of two bytes, and in all its dtypes on the H200."""
+    """Every Impl on its targets in a dtype of two bytes, and in all its dtypes on the H200."""
     for name in TARGETS:
         limits = DEVICES[name].limits
-        for impl in triton_impls():
+        for impl in impls_for(name):
             dtypes = dtypes_of(impl, limits)
             if not dtypes:  # refused in a sentence whatever the config: fp8 where there is none
                 assert name != "h200", f"{impl.title} takes no dtype on an H200"
@@ -64,8 +71,16 @@ def fits():
             usual = "bf16" if "bf16" in dtypes else min(dtypes, key=ITEMSIZE.__getitem__)
             # fp16 differs from bf16 in the names of instructions
             others = [d for d in dtypes if d not in (usual, "fp16")]
-            for dtype in [usual, *(others if name == "h200" and not BRIEF else ())]:
+            every = name == "h200" and not BRIEF and (not SHORT or impl in one_of_each_kernel())
+            for dtype in [usual, *(others if every else ())]:
                 yield chosen(name, impl, dtype)
+
+
+def impls_for(name):
+    if name in ALWAYS or BRIEF:
+        return triton_impls()
+    others = [target for target in UNITS if target not in ALWAYS]
+    return [impl for impl in one_of_each_kernel() if turn(impl.spec, others) == name]
 
 
 def chosen(name, impl, dtype):
@@ -147,7 +162,9 @@ if not BRIEF:  # once, on the newer Triton
             if config is not None:  # descriptors refuse ragged rows
                 assert all(r.registers > 0 for r in compiled(impl, config, sizes, dtype, device))
 
-    @pytest.mark.parametrize("impl", triton_impls(), ids=lambda impl: impl.title)
+    LEAST = one_of_each_kernel() if SHORT else triton_impls()
+
+    @pytest.mark.parametrize("impl", LEAST, ids=lambda impl: impl.title)
     def test_the_least_sizes_compile(impl):
         """Triton makes a constant of an argument that is 1, and a constant has no `.to`."""
         device, sizes = DEVICES["h200"], impl.spec.check[0]
