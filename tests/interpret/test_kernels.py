@@ -52,7 +52,8 @@ IMPLS = {impl.title: impl for impl in triton_impls()}
 CASES = cases(H200, lambda spec: spec.check)
 # Shrinking a failure takes minutes: worth it for who looks at it, not in continuous integration.
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
-PHASES += [] if os.environ.get("CI") or BRIEF else [Phase.shrink]
+SHORT = bool(os.environ.get("CI"))
+PHASES += [] if SHORT or BRIEF else [Phase.shrink]
 EXTENT = 9  # of every axis, where strides are what matters
 SHARE = 0.4  # of the elements that the sizes to check have, for cases that are many
 each_impl = pytest.mark.parametrize("impl", IMPLS.values(), ids=IMPLS)
@@ -166,7 +167,7 @@ if not BRIEF:  # once, on the newer Triton
 
 
 @each_impl
-@settings(max_examples=2 if BRIEF else 8, phases=PHASES)
+@settings(max_examples=2 if BRIEF else 5 if SHORT else 8, phases=PHASES)
 @given(data=st.data())
 def test_right_at_any_sizes_strides_and_values(impl, data):
     spec = impl.spec
@@ -245,7 +246,7 @@ def narrow(impl):
 
 
 @pytest.mark.parametrize(("promise", "impl"), promises(), ids=named)
-@settings(max_examples=1 if BRIEF else 3, phases=PHASES)
+@settings(max_examples=1 if BRIEF else 2 if SHORT else 3, phases=PHASES)
 @given(data=st.data())
 def test_promise(promise, impl, data):
     config, _, _ = data.draw(st.sampled_from(configs_of(impl.title)), label="config")
