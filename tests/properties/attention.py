@@ -3,7 +3,7 @@
 import torch
 from kernel_properties import INF, NAN, NOT_DENSE_ROWS, ROUNDING, Subject, bits, of, refuses
 
-refuses("attention.descriptors attention.persistent", "q k v", NOT_DENSE_ROWS)
+refuses("attention.overlapped", "q k v", NOT_DENSE_ROWS)
 
 
 def _dealt(s: Subject):
@@ -27,8 +27,9 @@ def constant_values_pass_through(s: Subject) -> None:
     q, k, _ = _dealt(s)
     row = s.integers(-8, 8, "D")
     o = s(q, k, row.expand(k.shape).contiguous()).double()
-    # the weights are rounded before the product, their sum is not
-    assert float((o - row.double()).abs().max()) <= 8 * (2 * ROUNDING[s.dtype] + 2.0**-20)
+    # the weights are rounded before the product, their sum is not; both sums have T terms
+    summed = (s.sizes["T"] + 8) * 2.0**-24
+    assert float((o - row.double()).abs().max()) <= 8 * (2 * ROUNDING[s.dtype] + summed)
 
 
 @of("attention")

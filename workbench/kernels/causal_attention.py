@@ -10,12 +10,12 @@ A NaN in a key makes NaN of its heads' queries from its own position on; earlier
 heads and sequences, do not see it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbench.dsl import INTERPRETED, TensorDescriptor, cores, tl, triton
+from workbench.dsl import INTERPRETED, TensorDescriptor, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 LOG2E = 1.4426950408889634
@@ -82,21 +82,16 @@ def _load(
 
 
 @triton.jit
-def _weigh(
-    high, total, q, q_rest, k, k_rest, unseen, scale,
-    MASKED: tl.constexpr, REST: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
+def _score(q, k, UPCAST: tl.constexpr):
+    if UPCAST:
+        q, k = q.to(tl.float32), k.to(tl.float32)
+    return tl.dot(q, tl.trans(k), input_precision="ieee")
+
+
+@triton.jit
+def _weigh(high, total, s, scale):
     """Weights of one block of keys, and what they do to each query's running maximum and sum; what
     came before counts `keep` times from now on."""
-    if UPCAST:
-        q, k, q_rest, k_rest = (
-            q.to(tl.float32), k.to(tl.float32), q_rest.to(tl.float32), k_rest.to(tl.float32)
-        )  # fmt: skip
-    s = tl.dot(q, tl.trans(k), input_precision="ieee")
-    if REST:
-        s = tl.dot(q_rest, tl.trans(k_rest), s, input_precision="ieee")
-    if MASKED:
-        s = tl.where(unseen, -float("inf"), s)
     higher = tl.maximum(high, tl.max(s, axis=1) * scale)
     p = tl.exp2(s * scale - higher[:, None])
     keep = tl.exp2(high - higher)
@@ -105,9 +100,10 @@ def _weigh(
 
 @triton.jit
 def _add(acc, p, keep, v, UPCAST: tl.constexpr):
+    p = p.to(v.dtype)
     if UPCAST:
-        v = v.to(tl.float32)
-    return tl.dot(p.to(v.dtype), v, acc * keep[:, None], input_precision="ieee")
+        p, v = p.to(tl.float32), v.to(tl.float32)
+    return tl.dot(p, v, acc * keep[:, None], input_precision="ieee")
 
 
 @triton.jit
@@ -145,9 +141,8 @@ def _tiles(
     whole = m0 // BLOCK_N * BLOCK_N  # keys that every query of the block sees
     for _ in range(0, whole, BLOCK_N):
         k = _load(k_ptr, n, d, k_t, k_d, S, D, True, CUT)
-        p, keep, high, total = _weigh(
-            high, total, q, q, k, k, None, scale, False, False, UPCAST,
-        )  # fmt: skip
+        s = _score(q, k, UPCAST)
+        p, keep, high, total = _weigh(high, total, s, scale)
         v = _load(v_ptr, n, d, v_t, v_d, S, D, True, CUT)
         acc = _add(acc, p, keep, v, UPCAST)
         k_ptr += tl.full((), BLOCK_N, tl.int64) * k_t
@@ -155,9 +150,8 @@ def _tiles(
     for n0 in range(whole, min(m0 + BLOCK_M, S), BLOCK_N):
         k = _load(k_ptr, n, d, k_t, k_d, S - n0, D, EVEN_N, CUT)
         unseen = n[None, :] - m[:, None] > m0 - n0
-        p, keep, high, total = _weigh(
-            high, total, q, q, k, k, unseen, scale, True, False, UPCAST,
-        )  # fmt: skip
+        s = tl.where(unseen, -float("inf"), _score(q, k, UPCAST))
+        p, keep, high, total = _weigh(high, total, s, scale)
         v = _load(v_ptr, n, d, v_t, v_d, S - n0, D, EVEN_N, CUT)
         acc = _add(acc, p, keep, v, UPCAST)
         k_ptr += tl.full((), BLOCK_N, tl.int64) * k_t
@@ -169,103 +163,64 @@ def _tiles(
 
 
 @triton.jit
-def _part(descriptor, b, h, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    return descriptor.load([b, h, row, column]).reshape(ROWS, COLUMNS)
+def _part(descriptor, b, h, row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Rows of one head; what lies outside is zero."""
+    return descriptor.load([b, row, h, 0]).reshape(ROWS, COLUMNS)
 
 
 @triton.jit
-def _descriptors(
-    q_ptr, k, k_tail, v, v_tail, o_ptr, S, HEADS, H, G, scale, q_b, q_s, q_h,
-    D: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
-    SPECIALIZE: tl.constexpr, UPCAST: tl.constexpr,
+def _put(descriptor, b, h, row, acc, total):
+    y = (acc / total[:, None]).to(descriptor.dtype)
+    descriptor.store([b, row, h, 0], y[None, :, None, :])
+
+
+@triton.jit
+def _overlapped(
+    q, q_ptr, q_b, q_s, q_h, k, v, o, S, HEADS, H, G, scale, D: tl.constexpr, WIDTH: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, HOLD: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):  # fmt: skip
     head, m0 = _place(tl.program_id(0), S, HEADS, BLOCK_M, GROUP)
     b, h = head // H, head % H
     g = h // G
-    TAIL: tl.constexpr = REST if REST > 0 else 16
-    # q and o through descriptors of this one head, made here: warp specialisation halves their
-    # block between its consumers, which it cannot do to one that the host made
-    q_ptr += b.to(tl.int64) * q_b + h.to(tl.int64) * q_h
-    q = tl.make_tensor_descriptor(q_ptr, [S, D], [q_s, 1], [BLOCK_M, MAIN]).load([m0, 0])
-    q_rest = q
-    if REST:
-        q_tail = tl.make_tensor_descriptor(q_ptr, [S, D], [q_s, 1], [BLOCK_M, TAIL])
-        q_rest = q_tail.load([m0, MAIN])
-    acc = tl.zeros((BLOCK_M, MAIN), tl.float32)
-    rest = tl.zeros((BLOCK_M, TAIL), tl.float32)
-    high = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    if HOLD:  # a block that is reshaped lies in registers
+        w = _part(q, b, h, m0, BLOCK_M, WIDTH)
+    else:
+        q_ptr += b.to(tl.int64) * q_b + h.to(tl.int64) * q_h + m0.to(tl.int64) * q_s
+        rows, d = tl.arange(0, BLOCK_M).to(tl.int64), tl.arange(0, WIDTH)
+        w = _load(q_ptr, rows, d, q_s, 1, S - m0, D, False, WIDTH > D)
+    m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
+    acc = tl.zeros((BLOCK_M, WIDTH), tl.float32)
+    # the least number, not minus infinity: the first queries see nothing of the first block
+    high = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
-    m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
-    # Two loops cannot both be specialised: then the one loop masks every block
-    whole = 0 if SPECIALIZE else m0 // BLOCK_N * BLOCK_N
-    for n0 in range(0, whole, BLOCK_N):
-        x = _part(k, b, g, n0, 0, BLOCK_N, MAIN)
-        x_rest = _part(k_tail, b, g, n0, MAIN, BLOCK_N, TAIL) if REST else x
-        p, keep, high, total = _weigh(
-            high, total, q, q_rest, x, x_rest, None, scale, False, REST > 0, UPCAST,
-        )  # fmt: skip
-        y = _part(v, b, g, n0, 0, BLOCK_N, MAIN)
-        acc = _add(acc, p, keep, y, UPCAST)
-        if REST:
-            y_rest = _part(v_tail, b, g, n0, MAIN, BLOCK_N, TAIL)
-            rest = _add(rest, p, keep, y_rest, UPCAST)
-    for n0 in tl.range(whole, min(m0 + BLOCK_M, S), BLOCK_N, warp_specialize=SPECIALIZE):
-        x = _part(k, b, g, n0, 0, BLOCK_N, MAIN)
-        x_rest = _part(k_tail, b, g, n0, MAIN, BLOCK_N, TAIL) if REST else x
-        unseen = n[None, :] + n0 > m[:, None] + m0
-        p, keep, high, total = _weigh(
-            high, total, q, q_rest, x, x_rest, unseen, scale, True, REST > 0, UPCAST,
-        )  # fmt: skip
-        y = _part(v, b, g, n0, 0, BLOCK_N, MAIN)
-        acc = _add(acc, p, keep, y, UPCAST)
-        if REST:
-            y_rest = _part(v_tail, b, g, n0, MAIN, BLOCK_N, TAIL)
-            rest = _add(rest, p, keep, y_rest, UPCAST)
-    o_ptr += (b.to(tl.int64) * S * H + h) * D
-    o = tl.make_tensor_descriptor(o_ptr, [S, D], [H * D, 1], [BLOCK_M, MAIN])
-    o.store([m0, 0], (acc / total[:, None]).to(o_ptr.dtype.element_ty))
-    if REST:
-        o_tail = tl.make_tensor_descriptor(o_ptr, [S, D], [H * D, 1], [BLOCK_M, TAIL])
-        o_tail.store([m0, MAIN], (rest / total[:, None]).to(o_ptr.dtype.element_ty))
-
-
-@triton.jit
-def _persistent(
-    q_ptr, k, v, o_ptr, S, HEADS, H, G, scale, q_s, q_h, down, q_right, o_right, PROGRAMS,
-    D: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
-    SPECIALIZE: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
-    m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
-    blocks = HEADS * tl.cdiv(S, BLOCK_M)
-    # one descriptor for all heads: sequences lie `down` rows below one another, or else `right`
-    last = HEADS // H - 1
-    rows = last * down + S
-    qs = tl.make_tensor_descriptor(
-        q_ptr, [rows, last * q_right + (H - 1) * q_h + D], [q_s, 1], [BLOCK_M, D]
-    )
-    os = tl.make_tensor_descriptor(o_ptr, [rows, last * o_right + H * D], [H * D, 1], [BLOCK_M, D])
-    for at in tl.range(tl.program_id(0), blocks, PROGRAMS, warp_specialize=SPECIALIZE):
-        # every second round backwards, so that who had the longest block gets the shortest
-        begun = at - tl.program_id(0)
-        back = begun + min(PROGRAMS, blocks - begun) - 1 - tl.program_id(0)
-        turn = tl.where(begun // PROGRAMS % 2 == 0, at, back)
-        head, m0 = _place(turn, S, HEADS, BLOCK_M, GROUP)
-        b, h = head // H, head % H
-        q = qs.load([b * down + m0, b * q_right + h * q_h])
-        acc = tl.zeros((BLOCK_M, D), tl.float32)
-        high = tl.full((BLOCK_M,), -float("inf"), tl.float32)
-        total = tl.zeros((BLOCK_M,), tl.float32)
-        for n0 in range(0, min(m0 + BLOCK_M, S), BLOCK_N):
-            x = _part(k, b, h // G, n0, 0, BLOCK_N, D)
-            unseen = n[None, :] + n0 > m[:, None] + m0
-            p, keep, high, total = _weigh(
-                high, total, q, q, x, x, unseen, scale, True, False, UPCAST,
-            )  # fmt: skip
-            y = _part(v, b, h // G, n0, 0, BLOCK_N, D)
+    # from the last keys to the first: those that the diagonal crosses, then whole blocks
+    whole = m0 // BLOCK_N * BLOCK_N
+    CROSSED: tl.constexpr = (BLOCK_M + BLOCK_N - 1) // BLOCK_N
+    p, keep = tl.zeros((BLOCK_M, BLOCK_N), k.dtype), total
+    for i in tl.static_range(CROSSED):
+        n0 = whole + (CROSSED - 1 - i) * BLOCK_N
+        x = _part(k, b, g, n0, BLOCK_N, WIDTH)
+        unseen = n[None, :] - m[:, None] > m0 - n0
+        s = tl.where(unseen, -float("inf"), _score(w, x, UPCAST))
+        if i > 0:
+            y = _part(v, b, g, n0 + BLOCK_N, BLOCK_N, WIDTH)
             acc = _add(acc, p, keep, y, UPCAST)
-        y = (acc / total[:, None]).to(o_ptr.dtype.element_ty)
-        os.store([b * down + m0, b * o_right + h * D], y)
+        p, keep, high, total = _weigh(high, total, s, scale)
+        p = p.to(k.dtype)
+    # p as a number of the trip before goes through shared memory. From registers its product is
+    # not safe: Triton 3.6 writes the next weights there before the product has read these.
+    for i in range(0, whole, BLOCK_N):
+        n0 = whole - BLOCK_N - i
+        x = _part(k, b, g, n0, BLOCK_N, WIDTH)
+        s = _score(w, x, UPCAST)
+        y = _part(v, b, g, n0 + BLOCK_N, BLOCK_N, WIDTH)
+        acc = _add(acc, p, keep, y, UPCAST)
+        p, keep, high, total = _weigh(high, total, s, scale)
+        p = p.to(k.dtype)
+    y = _part(v, b, g, 0, BLOCK_N, WIDTH)
+    acc = _add(acc, p, keep, y, UPCAST)
+    _put(o, b, h, m0, acc, total)
 
 
 @dataclass(frozen=True)
@@ -278,68 +233,57 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Descriptors:
-    block_m: int = tile(64, 128, default=128)
-    block_n: int = tile(16, 128, default=128)
-    num_warps: int = threads(4, 8, default=4)
-    num_stages: int = stages(1, 3, default=2)
-    specialize: int = among(0, 1, default=1)
+class Overlapped:
+    block_m: int = tile(32, 128, default=128)
+    block_n: int = among(0, 32, 64, 128, default=0, knob=tile)  # 0: by the width of a head
+    num_warps: int = threads(4, 8, default=8)
+    num_stages: int = stages(2, 3, default=3)
+    hold: int = among(0, 1, default=1)  # queries in registers, or in shared memory
     group: int = among(4, 16, default=4)  # heads visited together
 
 
-def split(D):
-    """D as a power of two and what is left, which tl.dot takes from 16 on: 72 is 64 + 16."""
-    main = 1 << (D.bit_length() - 1)
-    return main, (max(16, 1 << (D - main - 1).bit_length()) if main < D else 0)
-
-
-def unfit(config, limits, itemsize, D, blocks_of_queries=1):
-    """What all versions ask of registers and shared memory."""
-    threads_ = config.num_warps * limits.warp_size
-    consumers = 2 if blocks_of_queries > 1 and config.block_m > 64 else 1
-    held = config.block_m * (sum(split(D)) + config.block_n) // (threads_ * consumers)
-    # without a pipeline, and where it holds its newest stage in registers, k and v take turns
-    nvidia = limits.arch.startswith("sm_")
-    blocks = 2 * (config.num_stages if nvidia else config.num_stages - 1) or 1
-    queries = config.block_m * blocks_of_queries if nvidia else 0
-    shared = (queries + max(1, blocks) * config.block_n) * sum(split(D)) * itemsize
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
-    if held > 192:
-        return f"each thread would hold {held} scores and sums in registers; 192 is the most"
-    if shared > limits.shared_bytes:
-        return f"the blocks need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+def suited(config, width):
+    """Keys of a block and whether registers hold the queries. At 128 columns one program fills a
+    core's shared memory with long blocks; at 64 two programs share it, and one multiplies while
+    the other waits."""
+    keys = {64: 64, 128: 128, 256: 32}[width]
+    return config.block_n or keys, config.hold and width <= 128
 
 
 def refuse_tiles(config, limits, *, itemsize, B, S, Hkv, G, D):
-    return unfit(config, limits, itemsize, 1 << (D - 1).bit_length())  # padded
+    width = 1 << (D - 1).bit_length()  # padded
+    threads_ = config.num_warps * limits.warp_size
+    held = config.block_m * (width + config.block_n) // threads_
+    # without a pipeline, and where it holds its newest stage in registers, k and v take turns
+    nvidia = limits.arch.startswith("sm_")
+    blocks = 2 * (config.num_stages if nvidia else config.num_stages - 1) or 1
+    queries = config.block_m if nvidia else 0
+    shared = (queries + max(1, blocks) * config.block_n) * width * itemsize
+    if threads_ > limits.threads_per_block:
+        return f"{threads_} threads are more than one block may have here"
+    return crowded(held, shared, limits)
 
 
-def refuse_descriptors(config, limits, *, itemsize, B, S, Hkv, G, D):
-    return unfit_descriptors(config, limits, itemsize, D, blocks_of_queries=2)  # q and o
+def refuse_overlapped(config, limits, *, itemsize, B, S, Hkv, G, D):
+    if limits.arch not in ("sm_90", "sm_100", "sm_103"):
+        return "elsewhere a warp waits for its products, and nothing can run beside them"
+    width = 1 << (D - 1).bit_length()  # padded
+    (BN, hold), BM = suited(config, width), config.block_m
+    if itemsize > 2 and width > 64:
+        return f"products of fp32 are on the vector units, and {width} columns spill, 64 do not"
+    if itemsize == 2 and BM < 64:
+        return "a warp group multiplies 64 rows, and those alone run beside other instructions"
+    held = BM * (width + BN + hold * width // 2) // (config.num_warps * limits.warp_size)
+    blocks = (not hold) * BM * width + 2 * config.num_stages * BN * width
+    return crowded(held, (blocks + BM * BN) * itemsize, limits)
 
 
-def unfit_descriptors(config, limits, itemsize, D, blocks_of_queries):
-    if D > 64 and (itemsize == 4 or limits.arch.startswith("gfx1")):
-        return f"what descriptors load lies in registers there: {D} columns spill, 64 do not"
-    if not config.specialize:
-        return unfit(config, limits, itemsize, D)
-    if limits.arch != "sm_90":
-        return "warps are specialised on Hopper only: elsewhere the compiler makes less of it"
-    if config.num_warps != 4 or config.num_stages == 1:
-        return "a specialised warp group is of 4 warps, and needs 2 stages to run ahead"
-    return unfit(config, limits, itemsize, D, blocks_of_queries)
-
-
-def refuse_persistent(config, limits, *, itemsize, B, S, Hkv, G, D):
-    if S == 1:  # with nothing to loop over Triton 3.6 cannot specialise the loop
-        return "a single query is one block, which has no next one to load for"
-    if limits.arch != "sm_90":
-        return "only on Hopper can a warp group load for the next block while others compute"
-    if D & (D - 1):
-        return f"its blocks are whole heads of a power of two of columns, which {D} is not"
-    return unfit_descriptors(config, limits, itemsize, D, blocks_of_queries=config.num_stages + 1)
+def crowded(held, shared, limits):
+    if held > 192:
+        return f"each thread would hold {held} numbers in registers; 192 is the most"
+    if shared > limits.shared_bytes:
+        return f"the blocks need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
 
 
 def work(config, limits, *, itemsize, B, S, Hkv, G, D):
@@ -351,6 +295,11 @@ def work(config, limits, *, itemsize, B, S, Hkv, G, D):
         dot=(config.block_m, config.block_n, 2 * D),
         band=config.group,
     )
+
+
+def overlapped_work(config, limits, *, itemsize, D, **axes):
+    keys, _ = suited(config, 1 << (D - 1).bit_length())
+    return work(replace(config, block_n=keys), limits, itemsize=itemsize, D=D, **axes)
 
 
 @causal_attention.impl(
@@ -386,82 +335,38 @@ def tiles(q, k, v, *, config):
 
 
 @causal_attention.impl(
-    Descriptors,
-    refuse=refuse_descriptors,
-    work=work,
-    defaults={
-        "fp32": Descriptors(64, 16, 8, 1, 0),
-        "sm_80": Descriptors(64, 32, 8, 2, 0), "sm_89": Descriptors(64, 32, 8, 2, 0),
-        "sm_100": Descriptors(128, 128, 8, 2, 0), "sm_120": Descriptors(64, 32, 8, 2, 0),
-        "gfx90a": Descriptors(128, 64, 4, 2, 0), "gfx942": Descriptors(128, 64, 4, 2, 0),
-        "gfx950": Descriptors(128, 64, 4, 2, 0), "gfx1100": Descriptors(64, 32, 8, 1, 0),
-    },
-)  # fmt: skip
-def descriptors(q, k, v, *, config):
-    """The copy engine loads k and v; with `specialize` one warp group only asks it for blocks,
-    and the two that compute drift apart: one's exponentials run beside the other's products."""
-    (B, S, H, D), Hkv = q.shape, k.shape[2]
-    o = q.new_empty(B, S, H, D)
-    main, rest = split(D)
-    BM, BN = config.block_m, config.block_n
-    strides = {name: dense_strides(name, x) for name, x in (("q", q), ("k", k), ("v", v))}
-    maps = []
-    for x, (b, t, h, d) in ((k, strides["k"]), (v, strides["v"])):
-        for columns in (main, rest or 16):
-            block = [1, 1, BN, columns]
-            maps.append(TensorDescriptor(x, [B, Hkv, S, D], [b, h, t, d], block))
-    triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device=q.device))
-    _descriptors[(triton.cdiv(S, BM) * B * H,)](
-        q, *maps, o, S, B * H, H, H // Hkv, LOG2E * D**-0.5, *strides["q"][:3],
-        D=D, MAIN=main, REST=rest, BLOCK_M=BM, BLOCK_N=BN, GROUP=config.group,
-        SPECIALIZE=bool(config.specialize),
-        UPCAST=INTERPRETED and q.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
-    return o
-
-
-@causal_attention.impl(
-    Descriptors,
-    refuse=refuse_persistent,
-    work=work,
-    defaults={"fp32": Descriptors(64, 16, 8, 1, 0), "sm_90": Descriptors(group=16)},
+    Overlapped,
+    refuse=refuse_overlapped,
+    work=overlapped_work,
+    defaults={"fp32": Overlapped(32, 32, 8, 2)},
 )
-def persistent(q, k, v, *, config):
-    """As `descriptors`, but one program a core walks many blocks of queries, and the warp group
-    that loads is ahead by a block: its first keys arrive while the last output leaves."""
+def overlapped(q, k, v, *, config):
+    """A block's weights wait one trip for their product with v, which then runs beside the
+    exponentials of the next block."""
     (B, S, H, D), Hkv = q.shape, k.shape[2]
     o = q.new_empty(B, S, H, D)
-    BM, BN = config.block_m, config.block_n
-    (q_b, q_s, q_h, _), *strides = (dense_strides(n, x) for n, x in (("q", q), ("k", k), ("v", v)))
-    if max(B * q_b + H * q_h, o.numel()) >= 2**31:
-        raise ValueError("q and o must end within 2^31 elements, as far as a coordinate reaches")
-    # whole blocks may go on into the next sequence's rows; others must end where theirs does
-    below = S % BM == 0 and q_b == S * q_s
-    down, q_right, o_right = (S, 0, 0) if below else (0, q_b, S * H * D)
+    width = triton.next_power_of_2(D)
+    (BN, hold), BM = suited(config, width), config.block_m
     maps = [
-        TensorDescriptor(x, [B, Hkv, S, D], [b, h, t, d], [1, 1, BN, D])
-        for x, (b, t, h, d) in zip((k, v), strides, strict=True)
+        described(name, x, rows, width)
+        for name, x, rows in (("q", q, BM), ("k", k, BN), ("v", v, BN), ("o", o, BM))
     ]
-    triton.set_allocator(lambda size, *_: torch.empty(size, dtype=torch.int8, device=q.device))
-    programs = min(cores(q), triton.cdiv(S, BM) * B * H)
-    _persistent[(programs,)](
-        q, *maps, o, S, B * H, H, H // Hkv, LOG2E * D**-0.5,
-        q_s, q_h, down, q_right, o_right, programs,
-        D=D, BLOCK_M=BM, BLOCK_N=BN, GROUP=config.group, SPECIALIZE=bool(config.specialize),
+    _overlapped[(triton.cdiv(S, BM) * B * H,)](
+        maps[0], q, *q.stride()[:3], *maps[1:], S, B * H, H, H // Hkv, LOG2E * D**-0.5,
+        D=D, WIDTH=width, BLOCK_M=BM, BLOCK_N=BN, GROUP=config.group, HOLD=hold,
         UPCAST=INTERPRETED and q.dtype == torch.bfloat16,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     return o
 
 
-def dense_strides(name, x):
-    """Strides that a descriptor takes; those of axes of extent 1 mean nothing and are D."""
+def described(name, x, rows, columns):
+    """A descriptor of blocks of one head; strides of axes of extent 1 mean nothing and are D."""
     D, size = x.shape[3], x.element_size()
     strides = [s if n > 1 else D for s, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
     if x.stride(3) != 1 or x.data_ptr() % 16 or any(s < D or s * size % 16 for s in strides):
         raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
-    return [*strides, 1]
+    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, rows, 1, columns])
 
 
 def for_16_bits(config, limits, *, itemsize, **at):

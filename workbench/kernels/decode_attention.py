@@ -205,7 +205,7 @@ class Splits:
     block_n: int = tile(32, 128, default=64)
     num_warps: int = threads(2, 8, default=4)
     num_stages: int = stages(1, 4, default=3)
-    programs_per_core: int = among(2, 4, 8, 16, 32, default=16)
+    programs_per_core: int = among(2, 4, 8, 12, 16, 32, default=12)
 
 
 def split(D):
@@ -220,8 +220,9 @@ def queries(G):
 
 
 def shares(config, cores_, B, Hkv, T):
-    """Into how many the keys of a sequence are split: enough programs for all cores."""
-    wanted = -(-cores_ * config.programs_per_core // (B * Hkv))
+    """Into how many the keys of a sequence are split: as many as keep all programs within whole
+    rounds of the cores. A few more would wait for a round of their own."""
+    wanted = cores_ * config.programs_per_core // (B * Hkv)
     return max(1, min(wanted, -(-T // config.block_n)))
 
 
@@ -254,10 +255,10 @@ def splits_work(config, limits, *, itemsize, B, Hkv, G, D, T):
     refuse=refuse_splits,
     work=splits_work,
     defaults={
-        "fp32": Splits(32, 4, 2, 16),
-        "sm_89": Splits(64, 4, 2, 16), "sm_120": Splits(64, 4, 2, 16),
-        "gfx90a": Splits(64, 4, 2, 16), "gfx942": Splits(64, 4, 2, 16),
-        "gfx950": Splits(64, 4, 2, 16), "gfx1100": Splits(32, 4, 1, 16),
+        "fp32": Splits(32, 4, 2),
+        "sm_89": Splits(64, 4, 2), "sm_120": Splits(64, 4, 2),
+        "gfx90a": Splits(64, 4, 2), "gfx942": Splits(64, 4, 2),
+        "gfx950": Splits(64, 4, 2), "gfx1100": Splits(32, 4, 1),
     },
 )  # fmt: skip
 def splits(q, k, v, lens, *, config):
