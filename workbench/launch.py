@@ -1,5 +1,5 @@
 """Which config an Impl runs with when nobody chose one: the tuned one for this device, or the
-default; and one line that says which.
+default, or the nearest to it that fits these sizes; and one line that says which.
 
 The line is logged at level INFO by the logger `workbench`. Where the program has not set logging
 up it goes to standard error; `logging.getLogger("workbench").setLevel("WARNING")` silences it.
@@ -44,28 +44,53 @@ def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
         return impl.config()
     device = _device(place)
     dtype, sizes = dtype_of(impl.spec, inputs), sizes_of(impl.spec, inputs)
-    default = impl.default(device.limits, dtype or "")
     if dtype is None or sizes is None:
         what = "dtype" if dtype is None else "sizes"
         why = f"the inputs do not say which {what} of {impl.spec.name} this is"
-        return _told(impl, default, f"the default; {why}")
+        return _told(impl, impl.default(device.limits, dtype or ""), f"the default; {why}")
+    default, name = _standing(impl, device.limits, dtype, sizes)
     try:
         entry = _tuned(tuned.default_path()).find(
             impl.spec.name, impl.name, sizes, dtype, device.name, _versions(), tuned.source_of(impl)
         )
     except TunedError as error:
-        LOGGER.warning("%s: %s: the default; %s", impl.title, label(vars(default)), error)
+        LOGGER.warning("%s: %s: %s; %s", impl.title, label(vars(default)), name, error)
         return default
     if entry is None:
         asked = f"{sizes_text(sizes)} in {dtype} on {device.name}"
-        return _told(impl, default, f"the default; nothing tuned for {asked}")
+        return _told(impl, default, f"{name}; nothing tuned for {asked}")
     config, why_not = fitting(impl, entry, device.limits, sizes)
     since = f"tuned {entry.at[:10]} on {device.name} for {sizes_text(entry.sizes)}"
     if config is None:
-        return _told(impl, default, f"the default; the one {since} is refused: {why_not}")
+        return _told(impl, default, f"{name}; the one {since} is refused: {why_not}")
     if dict(entry.sizes) != dict(sizes):
         since += f", the nearest to {sizes_text(sizes)}"
     return _told(impl, config, since)
+
+
+def _standing(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any, str]:
+    """What runs when nothing is tuned, and its name: the default, or where that is refused the
+    config that differs from it by the fewest steps and is not. Where each is refused, or `refuse`
+    fails, it is the default all the same: the launch then says what is wrong."""
+    default = impl.default(limits, dtype)
+
+    def why(config: Any) -> str | None:
+        return impl.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+
+    def steps(config: Any) -> int:
+        return sum(
+            abs(among.index(getattr(config, knob)) - among.index(getattr(default, knob)))
+            for knob, among in impl.choices().items()
+        )
+
+    try:
+        if (refused := why(default)) is not None:
+            for config in sorted(impl.space(default), key=steps):
+                if why(config) is None:
+                    return config, f"the nearest to the default, which is refused ({refused})"
+    except Exception as error:
+        LOGGER.debug("%s: `refuse` failed: %s", impl.title, error)
+    return default, "the default"
 
 
 def fitting(impl: Impl, entry: Entry, limits: Limits, sizes: Sizes) -> tuple[Any, str]:

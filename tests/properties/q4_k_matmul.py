@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from kernel_properties import INF, NAN, Subject, bits, of, refuses
 
-IMPLS = "q4_k_matmul.rows q4_k_matmul.tiles q4_k_matmul.split_k q4_k_matmul.ordered"
+IMPLS = " ".join(
+    f"q4_k_matmul.{name}" for name in ("rows", "slices", "tiles", "split_k", "ordered")
+)
 refuses(IMPLS, "w", "offset transposed every_second")  # blocks are read as whole words
 
 

@@ -461,6 +461,27 @@ def test_without_an_entry_it_is_the_devices_default(here, caplog, changed, why):
     assert "; the default; " in caplog.text and why in caplog.text
 
 
+def refuse_large(config, limits, *, itemsize, M, N, K):
+    return f"{itemsize} bytes times {config.block_m} are too many" if config.block_m > 64 else None
+
+
+def broken(config, limits, **at):
+    raise KeyError("ours")
+
+
+def test_a_default_that_is_refused_gives_way_to_the_nearest_config_that_is_not(here, caplog):
+    caplog.set_level(logging.INFO, "workbench")
+    impl = an_impl(refuse=refuse_large, defaults={"sm_90": Tiles(256, num_stages=4)})
+    assert impl(*tensors()) == Tiles(64, num_stages=4)
+    assert "; the nearest to the default, which is refused (2 bytes times 256" in caplog.text
+    assert "; nothing tuned for M=64" in caplog.text
+
+
+@pytest.mark.parametrize("refuse", [lambda *_, **at: "nothing fits here", broken])
+def test_where_no_config_is_known_to_fit_it_is_the_default(here, refuse):
+    assert an_impl(refuse=refuse)(*tensors()) == Tiles()
+
+
 def test_sizes_that_contradict_the_spec_leave_the_default(here, caplog):
     caplog.set_level(logging.INFO, "workbench")
     impl, made = an_impl(), tensors()
@@ -478,14 +499,6 @@ def test_sizes_come_back_from_the_shapes_that_they_give(sizes):
     assert launch.sizes_of(spec, shaped) == sizes
     hidden = replace(spec, outputs={"c": Tensor("M N H")})
     assert launch.sizes_of(hidden, shaped) is None
-
-
-def refuse_large(config, limits, *, itemsize, M, N, K):
-    return f"{itemsize} bytes times {config.block_m} are too many" if config.block_m > 64 else None
-
-
-def broken(config, limits, **at):
-    raise KeyError("ours")
 
 
 @pytest.mark.parametrize(

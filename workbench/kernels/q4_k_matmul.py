@@ -14,7 +14,7 @@ into the mantissa of 1024 (fp16) or of 1 (fp32) they are already 1024 + q and 1 
 NaN and infinities of x reach their rows of y, those of a block's d or dmin its column.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -112,28 +112,29 @@ def _numbers(head, first, second, third, g):
 
 
 @triton.jit
-def _fp16(pairs):
-    """Two fp16 numbers in each int32, as a last axis: low half, high half."""
-    low = pairs.to(tl.int16).to(tl.float16, bitcast=True)
-    high = (pairs >> 16).to(tl.int16).to(tl.float16, bitcast=True)
+def _halves(pairs, DTYPE: tl.constexpr):
+    """Two 16-bit numbers in each int32, as a last axis: low half, high half."""
+    low = pairs.to(tl.int16).to(DTYPE, bitcast=True)
+    high = (pairs >> 16).to(tl.int16).to(DTYPE, bitcast=True)
     return tl.join(low, high)
 
 
 @triton.jit
 def _pairs(q, one):
-    """Words of nibbles [..] as fp16 [.., byte / 2, byte % 2, low or high], two at a time: q / 2
-    from 1024 + q, and q from 1024 + 16 q, which the next four bits of the mantissa make."""
+    """Words of nibbles [..] as fp16 [.., byte / 2, byte % 2, low or high], two at a time:
+    (q - 8) / 2 from 1024 + q, and q - 8 from 1024 + 16 q, which the next four bits of the mantissa
+    make. About 0 what is rounded in a weight is half as large as about 8."""
     r = q >> 8
-    a = _fp16((q & 0x000F000F) | one) * 0.5 - 512
-    b = _fp16((r & 0x000F000F) | one) * 0.5 - 512
-    c = _fp16((q & 0x00F000F0) | one) * 0.0625 - 64
-    d = _fp16((r & 0x00F000F0) | one) * 0.0625 - 64
+    a = _halves((q & 0x000F000F) | one, tl.float16) * 0.5 - 516
+    b = _halves((r & 0x000F000F) | one, tl.float16) * 0.5 - 516
+    c = _halves((q & 0x00F000F0) | one, tl.float16) * 0.0625 - 72
+    d = _halves((r & 0x00F000F0) | one, tl.float16) * 0.0625 - 72
     return tl.join(tl.join(a, b), tl.join(c, d))
 
 
 @triton.jit
 def _singles(q, one):
-    """The same as fp32 numbers 1 + q / 16."""
+    """The same as fp32 numbers 1 + q / 16, of q and not of q - 8."""
     a = tl.join((q << 19) & 0x780000 | one, (q << 3) & 0x780000 | one)
     b = tl.join((q << 11) & 0x780000 | one, (q >> 5) & 0x780000 | one)
     c = tl.join((q << 15) & 0x780000 | one, (q >> 1) & 0x780000 | one)
@@ -159,7 +160,7 @@ def _weights(
     q = tl.permute(tl.reshape(words, (BLOCK_N, 2, 2, 2, 2)), (0, 3, 4, 1, 2))
     if FP16:
         w = _pairs(q, one)
-        step, least = tl.join(2 * low, high), tl.join(under, over)
+        step, least = tl.join(2 * low, high), tl.join(under - 8 * low, over - 8 * high)
     else:
         w = _singles(q, one)
         step, least = tl.join(16 * low, 16 * high), tl.join(16 * low + under, 16 * high + over)
@@ -187,7 +188,7 @@ def _ordered(x, BLOCK_M: tl.constexpr):
 def _tiles(
     x_ptr, w_ptr, y_ptr, M, N, blocks, span, one, stride_xm, stride_xk, stride_wn, stride_ys,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WARPS: tl.constexpr, UNIT: tl.constexpr,
-    STAGES: tl.constexpr, ORDERED: tl.constexpr, UPCAST: tl.constexpr,
+    STAGES: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     FP16: tl.constexpr = x_ptr.dtype.element_ty == tl.float16
     tiles_m = tl.cdiv(M, BLOCK_M)
@@ -210,8 +211,7 @@ def _tiles(
         second, third = tl.load(block + 2)[:, None], tl.load(block + 3)[:, None]
         at = x_ptrs + b * (2 * step)
         x, z = tl.load(at, there, other=0.0), tl.load(at + step, there, other=0.0)
-        if not ORDERED:
-            x, z = _ordered(x, BLOCK_M), _ordered(z, BLOCK_M)
+        x, z = _ordered(x, BLOCK_M), _ordered(z, BLOCK_M)
         if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
             x, z = x.to(tl.float32), z.to(tl.float32)
         w = _weights(left, one, head, first, second, third, g, BLOCK_N, WARPS, FP16)
@@ -225,11 +225,55 @@ def _tiles(
 
 
 @triton.jit
+def _ordered_tiles(
+    x_ptr, w_ptr, y_ptr, M, N, blocks, one, stride_wn, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, WARPS: tl.constexpr, UNIT: tl.constexpr, STAGES: tl.constexpr,
+    UPCAST: tl.constexpr,
+):  # fmt: skip
+    FP16: tl.constexpr = x_ptr.dtype.element_ty == tl.float16
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    m = tl.program_id(0) % tiles_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    first_n = tl.program_id(0) // tiles_m * BLOCK_N
+    n = first_n + _row_of(tl.arange(0, BLOCK_N), WARPS)
+    row = tl.minimum(n, N - 1).to(tl.int64) * stride_wn * UNIT  # a row that is there: no masks
+    line = tl.minimum(m, M - 1).to(tl.int64) * blocks * 256
+    x_ptrs = x_ptr + line[:, None] + tl.arange(0, 64)[None, :]
+    t = tl.arange(0, 4)[None, :]
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for i in tl.range(0, 2 * blocks, num_stages=STAGES):
+        block = w_ptr + row + i // 2 * 36
+        q = tl.load((block + 4 + i % 2 * 16)[:, None] + tl.arange(0, 16)[None, :])
+        head, first = tl.load(block)[:, None], tl.load(block + 1)[:, None]
+        second, third = tl.load(block + 2)[:, None], tl.load(block + 3)[:, None]
+        x, z = tl.load(x_ptrs), tl.load(x_ptrs + 64)
+        x_ptrs += 128
+        if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
+            x, z = x.to(tl.float32), z.to(tl.float32)
+        low, high, under, over = _numbers(head, first, second, third, i % 2 * 2 + t // 2)
+        w = _long_side(_exact(q, low, under, one, 0, FP16).to(x.dtype), WARPS)
+        acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
+        w = _long_side(_exact(q, high, over, one, 1, FP16).to(x.dtype), WARPS)
+        acc = tl.dot(w, tl.trans(z), acc, input_precision="ieee")
+    n = first_n + tl.arange(0, BLOCK_N)
+    y_ptrs = y_ptr + m.to(tl.int64)[None, :] * N + n[:, None]
+    tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), (m[None, :] < M) & (n[:, None] < N))
+
+
+@triton.jit
+def _long_side(w, WARPS: tl.constexpr):
+    V: tl.constexpr = w.shape[0]
+    w = tl.reshape(w, (V // (16 * WARPS), 2, WARPS, 8, 4, 4, 2, 2))
+    return tl.reshape(tl.permute(w, (0, 2, 1, 3, 5, 6, 4, 7)), (V, 64))
+
+
+@triton.jit
 def _reorder(x_ptr, y_ptr, M, K, stride_xm, stride_xk, BLOCK_M: tl.constexpr):
-    m = (tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
-    k = (tl.program_id(0) * 128 + tl.arange(0, 128)).to(tl.int64)[None, :]
+    m = (tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    k = (tl.program_id(1) * 128 + tl.arange(0, 128)).to(tl.int64)[None, :]
     x = tl.load(x_ptr + m * stride_xm + k * stride_xk, m < M, other=0.0)
-    tl.store(y_ptr + m * K + k, _ordered(x, BLOCK_M), m < M)
+    x = tl.reshape(x, (BLOCK_M, 2, 2, 2, 2, 2, 2, 2))
+    x = tl.reshape(tl.permute(x, (0, 2, 4, 5, 7, 1, 3, 6)), (BLOCK_M, 128))
+    tl.store(y_ptr + m * K + k, x, m < M)
 
 
 @triton.jit
@@ -239,8 +283,9 @@ def _rows(
     STAGES: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
     CHUNKS: tl.constexpr = BLOCK_B * 8  # of 16 bytes: 16 low and 16 high nibbles
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    programs_m = tl.cdiv(M, BLOCK_M)
+    n = tl.program_id(0) // programs_m * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(0) % programs_m * BLOCK_M + tl.arange(0, BLOCK_M)
     row = tl.minimum(n, N - 1).to(tl.int64) * stride_wn * UNIT  # a row that is there: no masks
     c, i = tl.arange(0, CHUNKS), tl.arange(0, CHUNKS * 4)
     j = tl.arange(0, 32)  # column of x in a chunk: 16 of one sub-block, 16 of the next
@@ -281,6 +326,255 @@ def _rows(
 
 
 @triton.jit
+def _lifted(q, one, HIGH: tl.constexpr, FP16: tl.constexpr):
+    """Low or high nibbles of words [V, 16] as [V, 16, byte % 2, byte / 2]: 1024 + q in fp16, where
+    high ones are 1024 + 16 q; 128 + q in bf16."""
+    if FP16:
+        even, odd = q & (0x000F000F << (4 * HIGH)), (q >> 8) & (0x000F000F << (4 * HIGH))
+    else:
+        even, odd = (q >> (4 * HIGH)) & 0x000F000F, (q >> (8 + 4 * HIGH)) & 0x000F000F
+    return _halves(tl.join(even | one, odd | one), tl.float16 if FP16 else tl.bfloat16)
+
+
+@triton.jit
+def _exact(q, step, least, one, HIGH: tl.constexpr, FP16: tl.constexpr):
+    """The same nibbles as weights, given their steps and minima [V, 4]."""
+    if FP16:
+        w = _lifted(q, one, HIGH, FP16)
+        w = w * 0.0625 - 72 if HIGH else w * 0.5 - 516
+        least -= 8 * step
+        step *= 1 if HIGH else 2
+    else:  # one + nibble / 16 in fp32
+        if HIGH:
+            low = tl.join((q << 15) & 0x780000 | one, (q << 7) & 0x780000 | one)
+            high = tl.join((q >> 1) & 0x780000 | one, (q >> 9) & 0x780000 | one)
+        else:
+            low = tl.join((q << 19) & 0x780000 | one, (q << 11) & 0x780000 | one)
+            high = tl.join((q << 3) & 0x780000 | one, (q >> 5) & 0x780000 | one)
+        w = tl.join(low, high).to(tl.float32, bitcast=True)
+        step *= 16
+        least += step
+    V: tl.constexpr = q.shape[0]
+    w = tl.reshape(w, (V, 4, 4, 2, 2)) * tl.reshape(step.to(w.dtype), (V, 4, 1, 1, 1))
+    return w - tl.reshape(least.to(w.dtype), (V, 4, 1, 1, 1))
+
+
+@triton.jit
+def _side(w, WARPS: tl.constexpr, ROWS: tl.constexpr):
+    """Numbers [V, 4 lanes, 4 words, byte % 2, byte / 2] where the unit wants a long side."""
+    w = tl.reshape(w, (ROWS // 8, WARPS, 8, 4, 4, 2, 2))
+    return tl.reshape(tl.permute(w, (1, 0, 2, 4, 3, 5, 6)), (WARPS, ROWS, 64))
+
+
+@triton.jit
+def _added(
+    total, acc, sums, even, odd, under, over, WARPS: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    """`total` and sums [WARPS, ROWS, 8] by their steps, less those of x by their minima; both are
+    numbers [V, 4] for the even and the odd column of a lane."""
+    step, least = tl.join(even, odd), tl.join(under, over)
+    step = tl.permute(tl.reshape(step, (ROWS // 8, WARPS, 8, 4, 2)), (1, 0, 2, 3, 4))
+    least = tl.permute(tl.reshape(least, (ROWS // 8, WARPS, 8, 4, 2)), (1, 0, 2, 3, 4))
+    sums = tl.broadcast_to(sums[:, None, :, :], (WARPS, ROWS // 16, 16, 8))
+    total += acc * tl.reshape(step, (WARPS, ROWS, 8))
+    return total - tl.reshape(sums, (WARPS, ROWS, 8)) * tl.reshape(least, (WARPS, ROWS, 8))
+
+
+@triton.jit
+def _step(scale, minimum, d, dmin, HIGH: tl.constexpr, FP16: tl.constexpr):
+    """The step for sums over lifted nibbles, and the minimum for sums of x."""
+    step = d * scale.to(tl.float32)
+    least = dmin * minimum.to(tl.float32)
+    if not FP16:
+        return step, 128 * step + least
+    if HIGH:
+        return step * 0.0625, 64 * step + least
+    return step, 1024 * step + least
+
+
+@triton.jit
+def _load_x(at, there, stride_xk):
+    """16 columns of x for each lane, [V, 32] pointers of 8 columns to [V, 32 pairs, 2]."""
+    x = tl.load(at, there, other=0.0)
+    x = tl.join(x, tl.load(at + 8 * stride_xk, there, other=0.0))
+    V: tl.constexpr = at.shape[0]
+    x = tl.reshape(x, (V, 4, 2, 2, 2, 2))  # lane, word % 2, byte / 2, byte % 2, word / 2
+    return tl.reshape(tl.permute(x, (0, 1, 5, 2, 4, 3)), (V, 32, 2))
+
+
+@triton.jit
+def _short_side(x, WARPS: tl.constexpr, COLUMNS: tl.constexpr):
+    x = tl.reshape(x, (COLUMNS // 8, WARPS, 8, 4, 2, 2, 2, 2))
+    return tl.reshape(tl.permute(x, (1, 4, 5, 3, 6, 7, 0, 2)), (WARPS, 64, COLUMNS))
+
+
+@triton.jit
+def _dot(w, x, WARPS: tl.constexpr, ROWS: tl.constexpr, UPCAST: tl.constexpr):
+    w = _side(w, WARPS, ROWS)
+    if UPCAST:
+        w, x = w.to(tl.float32), x.to(tl.float32)
+    return tl.dot(w, x, input_precision="ieee")
+
+
+@triton.jit
+def _sums(x, WARPS: tl.constexpr, UPCAST: tl.constexpr):
+    """Sums of the columns of x, in each of 16 rows."""
+    ones = tl.full((WARPS, 16, 64), 1.0, tl.float32).to(x.dtype)
+    if UPCAST:
+        ones, x = ones.to(tl.float32), x.to(tl.float32)
+    return tl.dot(ones, x, input_precision="ieee")
+
+
+@triton.jit
+def _by_columns(
+    total, left, right, head, first, second, third, at, here, stride_xk, one,
+    WARPS: tl.constexpr, ROWS: tl.constexpr, FP16: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """One row of x, a sub-block a column. All columns are multiplied by all sub-blocks, and of each
+    product only the columns are kept that are its own."""
+    x = _short_side(_load_x(at, here, stride_xk), WARPS, 8)
+    column = tl.arange(0, 8)[None, None, :]
+    low = tl.where(
+        column // 4 == 0,
+        _dot(_lifted(left, one, 0, FP16), x, WARPS, ROWS, UPCAST),
+        _dot(_lifted(right, one, 0, FP16), x, WARPS, ROWS, UPCAST),
+    )
+    high = tl.where(
+        column // 4 == 0,
+        _dot(_lifted(left, one, 1, FP16), x, WARPS, ROWS, UPCAST),
+        _dot(_lifted(right, one, 1, FP16), x, WARPS, ROWS, UPCAST),
+    )
+    acc, sums = tl.where(column % 2 == 0, low, high), _sums(x, WARPS, UPCAST)
+    d, dmin = _half(head, 0), _half(head, 16)
+    scale, minimum = _codes(first, second, third, tl.arange(0, 4)[None, :])
+    even, under = _step(scale & 0xFF, minimum & 0xFF, d, dmin, 0, FP16)
+    odd, over = _step(scale >> 8, minimum >> 8, d, dmin, 1, FP16)
+    return _added(total, acc, sums, even, odd, under, over, WARPS, ROWS)
+
+
+@triton.jit
+def _by_halves(
+    total, q, head, first, second, third, g, at, here, stride_xk, one, WARPS: tl.constexpr,
+    ROWS: tl.constexpr, SHARE: tl.constexpr, FP16: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Half a block and two rows of x, a sub-block a column as above; or four, where columns part
+    only the two sub-blocks that low nibbles lie in, or high ones."""
+    d, dmin = _half(head, 0), _half(head, 16)
+    scale, minimum = _codes(first, second, third, g)
+    low, under = _step(scale & 0xFF, minimum & 0xFF, d, dmin, 0, FP16)
+    high, over = _step(scale >> 8, minimum >> 8, d, dmin, 1, FP16)
+    x = _short_side(_load_x(at, here, stride_xk), WARPS, 8)
+    acc, sums = _dot(_lifted(q, one, 0, FP16), x, WARPS, ROWS, UPCAST), _sums(x, WARPS, UPCAST)
+    if SHARE == 4:
+        odd = tl.arange(0, 4)[None, :] % 2 == 1
+        low, under = tl.where(odd, high, low), tl.where(odd, over, under)
+        other = _dot(_lifted(q, one, 1, FP16), x, WARPS, ROWS, UPCAST)
+        acc = tl.where(tl.arange(0, 8)[None, None, :] // 2 % 2 == 0, acc, other)
+    total = _added(total, acc, sums, low, low, under, under, WARPS, ROWS)
+    if SHARE == 2:
+        x = _short_side(_load_x(at + 32 * stride_xk, here, stride_xk), WARPS, 8)
+        acc, sums = _dot(_lifted(q, one, 1, FP16), x, WARPS, ROWS, UPCAST), _sums(x, WARPS, UPCAST)
+        total = _added(total, acc, sums, high, high, over, over, WARPS, ROWS)
+    return total
+
+
+@triton.jit
+def _by_weights(
+    total, q, head, first, second, third, g, at, here, stride_xk, one,
+    WARPS: tl.constexpr, ROWS: tl.constexpr, FP16: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Half a block and as many rows of x as columns."""
+    COLUMNS: tl.constexpr = total.shape[2]
+    low, high, under, over = _numbers(head, first, second, third, g)
+    for nibble in tl.static_range(2):
+        x = _load_x(at + 32 * nibble * stride_xk, here, stride_xk)
+        x = _short_side(x, WARPS, COLUMNS)
+        step, least = (high, over) if nibble else (low, under)
+        w = _side(_exact(q, step, least, one, nibble, FP16).to(x.dtype), WARPS, ROWS)
+        if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
+            x, w = x.to(tl.float32), w.to(tl.float32)
+        total = tl.dot(w, x, total, input_precision="ieee")
+    return total
+
+
+@triton.jit
+def _slices(
+    x_ptr, w_ptr, y_ptr, M, N, blocks, one, stride_xm, stride_xk, stride_wn,
+    BLOCK_M: tl.constexpr, TILES: tl.constexpr, SLICES: tl.constexpr, WARPS: tl.constexpr,
+    UNIT: tl.constexpr, EVEN: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    FP16: tl.constexpr = x_ptr.dtype.element_ty == tl.float16
+    ROWS: tl.constexpr = 16 * TILES
+    GROUPS: tl.constexpr = WARPS // SLICES
+    COLUMNS: tl.constexpr = 8 if BLOCK_M < 8 else BLOCK_M
+    SHARE: tl.constexpr = COLUMNS // BLOCK_M  # columns for one row of x: see `slices`
+    program_n = tl.program_id(0) // tl.cdiv(M, BLOCK_M) * (ROWS * GROUPS)
+    program_m = tl.program_id(0) % tl.cdiv(M, BLOCK_M) * BLOCK_M
+    i, j, t = tl.arange(0, ROWS * WARPS), tl.arange(0, 16), tl.arange(0, 4)[None, :]
+    warp = i // 8 % WARPS
+    slice_w = warp % SLICES
+    n = program_n + warp // SLICES * ROWS + i // (8 * WARPS) * 8 + i % 8
+    row = tl.minimum(n, N - 1).to(tl.int64) * stride_wn * UNIT  # a row that is there: no masks
+    i, e = tl.arange(0, COLUMNS * WARPS), tl.arange(0, 32)
+    slice_x, column, lane = i // 8 % WARPS % SLICES, i // (8 * WARPS) * 8 + i % 8, e // 8
+    m = tl.minimum(program_m + column % BLOCK_M, M - 1)
+    k = (lane // 2 * 64 + lane % 2 * 16 + e % 8)[None, :]
+    # a lane's 16 bytes have low nibbles of one sub-block and high ones of the next
+    own = (column // BLOCK_M)[:, None]  # the sub-block, of as many as share a row of x
+    if SHARE == 8:
+        k += own // 4 * 128 + own % 2 * 32
+        there = own // 2 % 2 == lane // 2
+    elif SHARE == 4:
+        k += own % 2 * 32
+        there = own // 2 == lane // 2
+    elif SHARE == 2:
+        there = own == lane // 2
+    else:
+        there = own == 0
+    x_ptrs = x_ptr + (m.to(tl.int64) * stride_xm)[:, None] + k.to(tl.int64) * stride_xk
+    step_x = tl.full((), 256, tl.int64) * stride_xk
+    total = tl.zeros((WARPS, ROWS, COLUMNS), tl.float32)
+    for b in tl.range(0, blocks, SLICES, num_stages=1):
+        block = b + slice_w
+        if not EVEN:
+            block = tl.minimum(block, blocks - 1)
+        words = w_ptr + (row + block * 36)[:, None]
+        head = tl.load(words + (j % 4)[None, :])
+        left, right = tl.load(words + 4 + j[None, :]), tl.load(words + 20 + j[None, :])
+        block = b + slice_x
+        at = x_ptrs + (block * step_x)[:, None]
+        here = (block < blocks)[:, None] & there
+        even, odd = tl.split(tl.reshape(head, (ROWS * WARPS, 4, 2, 2)))
+        head, second = tl.split(even)
+        first, third = tl.split(odd)
+        if SHARE == 8:
+            total = _by_columns(
+                total, left, right, head, first, second, third, at, here, stride_xk, one,
+                WARPS, ROWS, FP16, UPCAST,
+            )  # fmt: skip
+        else:
+            for half in tl.static_range(2):
+                q = left if half == 0 else right
+                if SHARE == 1:
+                    total = _by_weights(
+                        total, q, head, first, second, third, 2 * half + t // 2, at, here,
+                        stride_xk, one, WARPS, ROWS, FP16, UPCAST,
+                    )  # fmt: skip
+                else:
+                    total = _by_halves(
+                        total, q, head, first, second, third, 2 * half + t // 2, at, here,
+                        stride_xk, one, WARPS, ROWS, SHARE, FP16, UPCAST,
+                    )  # fmt: skip
+                at += tl.full((), 128, tl.int64) * stride_xk
+    y = tl.reshape(total, (GROUPS, SLICES, ROWS, SHARE, BLOCK_M))
+    y = tl.reshape(tl.sum(tl.sum(y, axis=3), axis=1), (GROUPS * ROWS, BLOCK_M))
+    n = program_n + tl.arange(0, GROUPS * ROWS)
+    m = program_m + tl.arange(0, BLOCK_M)
+    y_ptrs = y_ptr + m.to(tl.int64)[None, :] * N + n[:, None]
+    tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), (n[:, None] < N) & (m[None, :] < M))
+
+
+@triton.jit
 def _sum_parts(parts_ptr, y_ptr, count, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -306,12 +600,84 @@ class Tiles:
 
 
 @dataclass(frozen=True)
+class Ordered:
+    block_m: int = tile(16, 256, default=64)
+    block_n: int = among(0, 32, 64, 128, 256, default=0, knob=tile)  # 0: 64, or 128 over 64 rows
+    num_warps: int = among(0, 4, 8, 16, default=0, knob=threads)  # 0: one for 16 rows of w
+    num_stages: int = stages(2, 4, default=3)
+
+
+def chosen(config, M):
+    """The config with what is 0 in it chosen: more than one tile of x is read once for 128 rows of
+    w, or else would take longer to come from the cache than to be multiplied."""
+    block_n = config.block_n or (64 if M <= 64 else 128)
+    return replace(config, block_n=block_n, num_warps=config.num_warps or max(4, block_n // 16))
+
+
+def refuse_ordered(config, limits, *, itemsize, M, N, K):
+    config = chosen(config, M)
+    threads_ = config.num_warps * limits.warp_size
+    nvidia = limits.arch.startswith("sm_")
+    buffers = config.num_stages if nvidia else 1
+    sums, held = config.block_n * config.block_m // threads_, config.block_n * 64 // threads_
+    room = min(limits.registers_per_thread, 65536 // threads_ if nvidia else 256) - 64
+    shared = config.block_m * 128 * itemsize * buffers + config.block_n * 80 * (buffers - 1)
+    if not nvidia or limits.arch == "sm_100" or itemsize == 4:  # weights pass through it as well
+        shared += config.block_n * 128 * itemsize
+    if threads_ > limits.threads_per_block:
+        return f"{threads_} threads are more than one block may have here"
+    if sums + held * itemsize // 2 > room:
+        return f"{sums} sums and {held} weights are too many for one thread: it has room for {room}"
+    if shared > limits.shared_bytes:
+        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+@dataclass(frozen=True)
 class SplitK:
     block_m: int = tile(16, 64, default=16)
     block_n: int = tile(32, 128, default=64)
     splits: int = among(2, 4, 8, default=4)
     num_warps: int = threads(4, 8, default=4)
     num_stages: int = stages(2, 4, default=4)
+
+
+@dataclass(frozen=True)
+class Slices:
+    tiles: int = among(0, 1, 2, 4, default=0)  # of 16 rows of w, a warp; 0: as `tiles_a_warp` says
+    slices: int = tile(1, 16, default=4)  # warps that share rows of w
+    num_warps: int = threads(1, 16, default=4)
+
+
+def columns_at_once(M, itemsize):
+    """How many rows of x one program of `slices` multiplies."""
+    return min(1 << max(M - 1, 0).bit_length(), 32) if itemsize == 2 else max(8, min(M, 8))
+
+
+def tiles_a_warp(config, M, itemsize):
+    """With few rows of x small programs fill the device; from 5 on every warp reads so much of x
+    that it had better share it among more rows of w."""
+    return config.tiles or (4 if itemsize == 2 and 4 < M <= 16 else 1)
+
+
+def refuse_slices(config, limits, *, itemsize, M, N, K):
+    tiles_ = tiles_a_warp(config, M, itemsize)
+    sums = tiles_ * max(columns_at_once(M, itemsize), 8) // 2
+    # products of fp32 are made on the vector units, from shared memory
+    shared = config.num_warps * (tiles_ * 4096 + 2048) if itemsize == 4 else 0
+    if not limits.arch.startswith("sm_"):
+        return "the matrix unit there has no products with 8 columns"
+    if M > 64:
+        return f"the weights would be unpacked {-(-M // 32)} times for {M} rows of x; 2 is the most"
+    if config.slices > config.num_warps:
+        return f"{config.num_warps} warps are too few for {config.slices} slices"
+    if sums > 32:
+        return f"{sums} sums and what they need are too many for one thread"
+    if shared > limits.shared_bytes:
+        return (
+            f"the weights need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+        )
+    return None
 
 
 def rows_at_once(M):
@@ -348,6 +714,8 @@ def refuse_tiles(config, limits, *, itemsize, M, N, K):
     shared = config.block_m * 256 * itemsize * buffers + config.block_n * 144 * (buffers - 1)
     if buffers == 1 or limits.arch == "sm_100":  # weights pass through it as well
         shared += config.block_n * 256 * itemsize
+    elif itemsize == 4:  # in halves
+        shared += config.block_n * 128 * itemsize
     if threads_ > limits.threads_per_block:
         return f"{threads_} threads are more than one block may have here"
     if held > 256:
@@ -376,6 +744,30 @@ def tiles_work(config, limits, *, itemsize, M, N, K):
         store_bytes=config.block_n * config.block_m * itemsize,
         dot=(config.block_n, config.block_m, 256),
         band=-(-M // config.block_m),
+    )
+
+
+def ordered_work(config, limits, *, itemsize, M, N, K):
+    config = chosen(config, M)
+    return Work(
+        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        steps=K // 128,
+        load_bytes=config.block_n * 80 + config.block_m * 128 * itemsize,
+        store_bytes=config.block_n * config.block_m * itemsize,
+        dot=(config.block_n, config.block_m, 128),
+        band=-(-M // config.block_m),
+    )
+
+
+def slices_work(config, limits, *, itemsize, M, N, K):
+    columns = columns_at_once(M, itemsize)
+    n = 16 * tiles_a_warp(config, M, itemsize) * config.num_warps // config.slices
+    return Work(
+        tiles=-(-M // columns) * -(-N // n),
+        steps=-(-K // 256 // config.slices),
+        load_bytes=config.slices * (n * 144 + min(M, columns) * 256 * itemsize),
+        store_bytes=n * min(M, columns) * itemsize,
+        dot=(n, max(columns, 8), 256 * config.slices),
     )
 
 
@@ -419,10 +811,36 @@ def rows(x, w, *, config):
     words, stride, unit = as_words(x, w)
     y = x.new_empty(M, N)
     block_m = rows_at_once(M)
-    _rows[(triton.cdiv(N, config.block_n), triton.cdiv(M, block_m))](
+    _rows[(triton.cdiv(N, config.block_n) * triton.cdiv(M, block_m),)](
         x, words, y, M, N, K // 256, 0x3F800000, x.stride(0), x.stride(1), stride,
         BLOCK_M=block_m, BLOCK_N=config.block_n, BLOCK_B=config.block_b, UNIT=unit,
         STAGES=config.num_stages, EVEN=K // 256 % config.block_b == 0, num_warps=config.num_warps,
+    )  # fmt: skip
+    return y
+
+
+# of fp32 four warps spill 8 bytes on sm_80, and on sm_90 with one row of x (Triton 3.6)
+@q4_k_matmul.impl(
+    Slices, refuse=refuse_slices, work=slices_work, defaults={"fp32": Slices(0, 8, 8)}
+)
+def slices(x, w, *, config):
+    """Warps that take turns at the blocks of 16 rows, each by itself on the matrix unit, whose
+    product has 8 columns: up to 4 rows of x take several each, one for every sub-block, so that no
+    weight is ever made, only sums of nibbles that their steps multiply. 218 instructions, of which
+    84 unpack, are then enough for 128 weights a lane (1 row, fp16, sm_90, Triton 3.6)."""
+    (M, K), N = x.shape, w.shape[0]
+    words, stride, unit = as_words(x, w)
+    y = x.new_empty(M, N)
+    block_m = columns_at_once(M, x.element_size())
+    half = x.dtype == torch.float16
+    one = 0x64006400 if half else 0x43004300 if block_m < 8 else 0x3F800000
+    tiles_ = tiles_a_warp(config, M, x.element_size())
+    rows_ = 16 * tiles_ * config.num_warps // config.slices
+    _slices[(triton.cdiv(N, rows_) * triton.cdiv(M, block_m),)](
+        x, words, y, M, N, K // 256, one, x.stride(0), x.stride(1), stride,
+        BLOCK_M=block_m, TILES=tiles_, SLICES=config.slices, WARPS=config.num_warps,
+        UNIT=unit, EVEN=K // 256 % config.slices == 0,
+        UPCAST=INTERPRETED and x.dtype == torch.bfloat16, num_warps=config.num_warps,
     )  # fmt: skip
     return y
 
@@ -443,35 +861,45 @@ def split_k(x, w, *, config):
     return _product(x, w, config, splits=config.splits)
 
 
-# 99 KB of shared memory on Ada and consumer Blackwell, 64 KB of LDS
-LOW = Tiles(32, 64, 4, 2)
+# 99 KB of shared memory on Ada and consumer Blackwell, 64 KB of LDS; on sm_80 64 rows of x spill
+LOW = Ordered(32, 64, 4, 2)
 
 
 @q4_k_matmul.impl(
-    Tiles,
-    refuse=refuse_tiles,
-    work=tiles_work,
+    Ordered,
+    refuse=refuse_ordered,
+    work=ordered_work,
     defaults={
-        "sm_90": Tiles(64, 64, 4, 2), "sm_80": Tiles(64, 64, 4, 2), "sm_100": Tiles(64, 64, 4, 2),
-        "fp32": Tiles(16, 32, 8, 2), "sm_89": LOW, "sm_120": LOW, "gfx90a": LOW, "gfx942": LOW,
-        "gfx950": LOW, "gfx1100": Tiles(16, 64, 8, 2),
+        "fp32": Ordered(16, 32, 8, 2), "gfx1100": Ordered(16, 64, 8, 2),
+        "sm_80": LOW, "sm_86": LOW, "sm_89": LOW, "sm_120": LOW, "gfx90a": LOW, "gfx942": LOW,
+        "gfx950": LOW,
     },
 )  # fmt: skip
 def ordered(x, w, *, config):
     """As tiles, after x is put once in the order of the matrix unit: so that its tiles, of which
     large ones would take longer than the weights, pass by the registers."""
-    M, K = x.shape
-    z = x.new_empty(M, K)
-    _reorder[(K // 128, triton.cdiv(M, 16))](
+    (M, K), N = x.shape, w.shape[0]
+    words, stride, unit = as_words(x, w)
+    y, z, config = x.new_empty(M, N), x.new_empty(M, K), chosen(config, M)
+    _reorder[(triton.cdiv(M, 16), K // 128)](
         x, z, M, K, x.stride(0), x.stride(1), BLOCK_M=16, num_warps=4
     )
-    return _product(z, w, config, ordered=True)
+    _ordered_tiles[(triton.cdiv(N, config.block_n) * triton.cdiv(M, config.block_m),)](
+        z, words, y, M, N, K // 256, _one(x), stride,
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n,
+        WARPS=min(config.num_warps, config.block_n // 16), UNIT=unit, STAGES=config.num_stages,
+        UPCAST=INTERPRETED and x.dtype == torch.bfloat16, num_warps=config.num_warps,
+        num_stages=config.num_stages,
+    )  # fmt: skip
+    return y
 
 
-def _product(x, w, config, splits=1, ordered=False):
+def _product(x, w, config, splits=1):
     (M, K), N = x.shape, w.shape[0]
     words, stride, unit = as_words(x, w)
     y = x.new_empty(M, N)
+    if x.stride(1) != 1:
+        x = x.contiguous()  # of other rows Triton 3.6 fails to put tiles in order
     out = y if splits == 1 else torch.empty(splits, M, N, dtype=torch.float32, device=x.device)
     programs = triton.cdiv(N, config.block_n) * triton.cdiv(M, config.block_m)
     _tiles[(programs, splits)](
@@ -479,8 +907,7 @@ def _product(x, w, config, splits=1, ordered=False):
         x.stride(0), x.stride(1), stride, M * N,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n,
         WARPS=min(config.num_warps, config.block_n // 16), UNIT=unit, STAGES=config.num_stages,
-        ORDERED=ordered, UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
-        num_warps=config.num_warps,
+        UPCAST=INTERPRETED and x.dtype == torch.bfloat16, num_warps=config.num_warps,
     )  # fmt: skip
     if splits > 1:
         _sum_parts[(triton.cdiv(M * N, 1024),)](out, y, M * N, SPLITS=splits, BLOCK=1024)

@@ -30,8 +30,9 @@ def reference(x):
     N = x.shape[0]
     x = x.float().reshape(N, -1, 8, 32)
     drop, high = 0.0 - x.amin(-1).clamp(max=0.0), x.amax(-1).clamp(min=0.0)  # no -0.0
-    step = (high + drop) / 15
-    d, dmin = (e.amax(-1, keepdim=True) / 63 for e in (step, drop))
+    fifteen, most = (x.new_full((), number) for number in (15.0, 63.0))
+    step = (high + drop) / fifteen  # by a plain number torch on a GPU takes its reciprocal, rounded
+    d, dmin = (e.amax(-1, keepdim=True) / most for e in (step, drop))
     d, dmin = d.half(), dmin.half()
     scale, minimum = _multiple(step, d.float(), 63), _multiple(drop, dmin.float(), 63)
     lifted = x + (dmin.float() * minimum)[..., None]
