@@ -67,6 +67,8 @@ def infinities_and_nan_stay_in_their_rows(s: Subject) -> None:
 def columns_may_change_places(s: Subject) -> None:
     x = _quarters(s)
     y, turned = s(x).double(), s(x.flip(-1).contiguous()).double().flip(-1)
-    # a sum in another order: 2^-24 for each halving of a row, and one step of the dtype
+    # A sum in another order: 2^-24 for each halving of a row, and one step of the dtype. Where the
+    # sum's logarithm stands in the exponent, that exponent of up to 2^7 is rounded twice, each time
+    # by up to 2^-18.
     least = 2.0**-24 if s.dtype == "fp16" else 0.0
-    assert bool(((y - turned).abs() <= y * (2 * ROUNDING[s.dtype] + 2.0**-19) + least).all())
+    assert bool(((y - turned).abs() <= y * (2 * ROUNDING[s.dtype] + 2.0**-17) + least).all())

@@ -16,7 +16,7 @@ from functools import cache
 
 import torch
 
-from workbench.dsl import cores, tl, triton
+from workbench.dsl import INTERPRETED, cores, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 EPS = 1e-5
@@ -60,6 +60,23 @@ layer_norm_backward = Spec(
 )
 
 
+APART = tl.constexpr(INTERPRETED)  # the interpreter reduces pairs element by element
+
+
+@triton.jit
+def _add_pairs(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def _sums(a, b):
+    # Both in one round through shared memory
+    if APART:
+        return tl.sum(a, axis=1, keep_dims=True), tl.sum(b, axis=1, keep_dims=True)
+    else:
+        return tl.reduce((a, b), 1, _add_pairs, keep_dims=True)
+
+
 @triton.jit
 def _persistent(
     x_ptr, w_ptr, dy_ptr, dx_ptr, sums_ptr, M, N,
@@ -79,12 +96,12 @@ def _persistent(
         dy = tl.load(dy_ptrs + m * stride_ym, mask, other=0.0, eviction_policy="evict_first")
         x, dy = x.to(tl.float32), dy.to(tl.float32)
         g = dy * w.to(tl.float32)
-        mean = tl.div_rn(tl.sum(x, axis=1, keep_dims=True), tl.cast(N, tl.float32))
+        level, mean = _sums(g, x)
+        level, mean = level / N, tl.div_rn(mean, tl.cast(N, tl.float32))
         z = tl.where(n < N, x - mean, 0.0)
-        r = tl.rsqrt(tl.sum(z * z, axis=1, keep_dims=True) / N + EPS)
-        z = z * r
-        level = tl.sum(g, axis=1, keep_dims=True) / N
-        along = tl.sum(g * z, axis=1, keep_dims=True) / N
+        along, squares = _sums(g * z, z * z)
+        r = tl.rsqrt(squares / N + EPS)
+        z, along = z * r, along * r / N
         dx = r * (g - level - z * along)
         tl.store(dx_ptr + m * N + n, dx.to(dx_ptr.dtype.element_ty), mask)
         sums_w += dy * z

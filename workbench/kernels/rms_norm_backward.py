@@ -15,7 +15,7 @@ from functools import cache
 
 import torch
 
-from workbench.dsl import cores, tl, triton
+from workbench.dsl import INTERPRETED, cores, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 EPS = 1e-6
@@ -57,6 +57,23 @@ rms_norm_backward = Spec(
 )
 
 
+APART = tl.constexpr(INTERPRETED)  # the interpreter reduces pairs element by element
+
+
+@triton.jit
+def _add_pairs(a, b, c, d):
+    return a + c, b + d
+
+
+@triton.jit
+def _sums(a, b):
+    # Both in one round through shared memory
+    if APART:
+        return tl.sum(a, axis=1, keep_dims=True), tl.sum(b, axis=1, keep_dims=True)
+    else:
+        return tl.reduce((a, b), 1, _add_pairs, keep_dims=True)
+
+
 @triton.jit
 def _persistent(
     x_ptr, w_ptr, dy_ptr, dx_ptr, sums_ptr, M, N,
@@ -75,8 +92,9 @@ def _persistent(
         dy = tl.load(dy_ptrs + m * stride_ym, mask, other=0.0, eviction_policy="evict_first")
         x, dy = x.to(tl.float32), dy.to(tl.float32)
         g = dy * w.to(tl.float32)
-        r = tl.rsqrt(tl.sum(x * x, axis=1, keep_dims=True) / N + EPS)
-        along = r * tl.sum(g * x, axis=1, keep_dims=True) / N  # a sum that need not wait for r
+        squares, along = _sums(x * x, g * x)
+        r = tl.rsqrt(squares / N + EPS)
+        along = r * along / N
         z = x * r
         dx = r * (g - z * along)
         tl.store(dx_ptr + m * N + n, dx.to(dx_ptr.dtype.element_ty), mask)

@@ -1,10 +1,11 @@
 """Softmax over the last axis: y = exp(x - max(x)) / sum(exp(x - max(x))).
 
 At 5 FLOP for two elements moved it is memory-bound on every GPU in `hardware.py`, so what counts
-is how often a row is read: once while it fits into the registers of one program (`rows`,
-`persistent`) or of several that tell each other their maxima and sums (`cooperative`), twice when
-it is walked in blocks (`looped`, `split`), whose second reading finds a row of up to a few MB in
-the last-level cache.
+is how often a row comes from memory: once while it fits into the registers of one program (`rows`,
+`persistent`). All others read it twice. The second reading finds it in the first-level cache where
+one program walks a row of up to some 64 KB in blocks (`looped`), in the first or the last level
+where programs on several cores tell each other their maxima and sums (`cooperative`), and in the
+last level where a second launch goes over a few MB again (`split`).
 
 A row with NaN or +inf, or with nothing but -inf, is NaN; any other -inf becomes 0. Other rows do
 not see them.
@@ -47,6 +48,10 @@ softmax = Spec(
 )
 
 
+LOG2_E = tl.constexpr(1.4426950408889634)
+LEAST = tl.constexpr(-3.4028234663852886e38)
+
+
 @triton.jit
 def _rows(
     x_ptr, y_ptr, M, N, stride_m, stride_n,
@@ -57,7 +62,7 @@ def _rows(
     mask = (m < M) & (n < N)
     x_ptrs = x_ptr + m * stride_m + n.to(tl.int64) * stride_n
     x = tl.load(x_ptrs, mask, other=-float("inf"), eviction_policy=ONCE).to(tl.float32)
-    e = tl.exp(x - tl.max(x, axis=1, keep_dims=True))
+    e = tl.exp2((x - tl.max(x, axis=1, keep_dims=True)) * LOG2_E)
     y = e * (1.0 / tl.sum(e, axis=1, keep_dims=True))
     tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), mask)
 
@@ -75,7 +80,7 @@ def _persistent(
         mask = (m < M) & (n < N)
         x = tl.load(x_ptrs + m * stride_m, mask, other=-float("inf"))  # copied past the L1 cache
         x = x.to(tl.float32)
-        e = tl.exp(x - tl.max(x, axis=1, keep_dims=True))
+        e = tl.exp2((x - tl.max(x, axis=1, keep_dims=True)) * LOG2_E)
         y = e * (1.0 / tl.sum(e, axis=1, keep_dims=True))
         tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), mask)
 
@@ -85,60 +90,82 @@ def _looped(
     x_ptr, y_ptr, M, N, stride_m, stride_n,
     BLOCK_N: tl.constexpr, ONCE: tl.constexpr, KEPT: tl.constexpr,
 ):  # fmt: skip
+    # 8 neighbours are a group with one running maximum and sum: a thread's widest load of 16 bits
     m = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, BLOCK_N).to(tl.int64)  # a row may be as long as offsets allow
-    x_row = x_ptr + m * stride_m
-    high = tl.full((BLOCK_N,), -float("inf"), tl.float32)  # each lane's own running maximum
-    total = tl.zeros((BLOCK_N,), tl.float32)
+    n = tl.arange(0, BLOCK_N // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    x_ptrs = x_ptr + m * stride_m + n.to(tl.int64) * stride_n
+    high = tl.full((BLOCK_N // 8,), LEAST, tl.float32)  # no -inf: -inf - -inf would be NaN
+    total = tl.zeros((BLOCK_N // 8,), tl.float32)
     for start in range(0, N, BLOCK_N):
-        n = start + lane
-        x = tl.load(x_row + n * stride_n, n < N, other=-float("inf"), eviction_policy=KEPT)
-        x = x.to(tl.float32)
-        higher = tl.maximum(high, x)
-        base = tl.where(higher == -float("inf"), 0.0, higher)  # -inf - -inf would be NaN
-        total = total * tl.exp(high - base) + tl.exp(x - base)
+        x_now = x_ptrs + tl.cast(start, tl.int64) * stride_n
+        x = tl.load(x_now, n < N - start, other=-float("inf"), eviction_policy=KEPT).to(tl.float32)
+        higher = tl.maximum(high, tl.max(x, axis=1))
+        total *= tl.exp2((high - higher) * LOG2_E)
+        total += tl.sum(tl.exp2((x - higher[:, None]) * LOG2_E), axis=1)
         high = higher
     top = tl.max(high, axis=0)
+    shrink = tl.log2(tl.sum(total * tl.exp2((high - top) * LOG2_E), axis=0))
+    last = (N - 1) // BLOCK_N * BLOCK_N
+    for back in range(0, N, BLOCK_N):  # backwards: what was read last is still in the caches
+        start = last - back
+        x_now = x_ptrs + tl.cast(start, tl.int64) * stride_n
+        x = tl.load(x_now, n < N - start, other=-float("inf"), eviction_policy=ONCE).to(tl.float32)
+        y = tl.exp2((x - top) * LOG2_E - shrink).to(y_ptr.dtype.element_ty)
+        tl.store(y_ptr + m * N + start + n, y, n < N - start)
+
+
+@triton.jit
+def _load_slice(
+    x_ptrs, unit, M, N, stride_m, stride_n,
+    SLICES: tl.constexpr, BLOCK_N: tl.constexpr, POLICY: tl.constexpr,
+):  # fmt: skip
+    m, low = tl.cast(unit // SLICES, tl.int64), unit % SLICES * BLOCK_N
+    here = x_ptrs + (m * stride_m + tl.cast(low, tl.int64) * stride_n)
+    there = tl.arange(0, BLOCK_N) < tl.where(m < M, N - low, 0)
+    return tl.load(here, there, other=-float("inf"), eviction_policy=POLICY)
+
+
+@triton.jit
+def _tell(x, words_ptr, unit, units):
+    x = x.to(tl.float32)
+    top = tl.max(x, axis=0)
     base = tl.where(top == -float("inf"), 0.0, top)
-    scale = 1.0 / tl.sum(total * tl.exp(high - base), axis=0)
-    for start in range(0, N, BLOCK_N):
-        n = start + lane
-        x = tl.load(x_row + n * stride_n, n < N, other=-float("inf"), eviction_policy=ONCE)
-        y = tl.exp(x.to(tl.float32) - base) * scale
-        tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), n < N)
+    total = tl.sum(tl.exp2((x - base) * LOG2_E), axis=0)
+    word = top.to(tl.uint32, bitcast=True).to(tl.uint64) << 32
+    word |= total.to(tl.uint32, bitcast=True).to(tl.uint64)
+    word = word.to(tl.int64, bitcast=True)
+    tl.atomic_xchg(words_ptr + unit, word, unit < units, sem="relaxed")
 
 
 @triton.jit
 def _slices(
-    x_ptr, y_ptr, words_ptr, M, N, stride_m, stride_n, SLICES,
-    BLOCK_N: tl.constexpr, BLOCK_S: tl.constexpr, TELL: tl.constexpr, HEAR: tl.constexpr,
+    x_ptr, y_ptr, words_ptr, M, N, stride_m, stride_n,
+    SLICES: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_S: tl.constexpr,
+    TELL: tl.constexpr, HEAR: tl.constexpr,
 ):  # fmt: skip
     # `unit` counts the slices of all rows, one row after the other. What a slice tells the others
     # of its row is one word of 64 bits, its maximum above its sum: a word arrives whole, so no
     # order of memory is needed. Zero means "not yet": a sum is at least 1 unless the maximum is
-    # -inf, whose bits are not zero.
+    # -inf, whose bits are not zero. Before a program asks for a row's words it works on its next
+    # slice: nobody waits for a word that takes a microsecond. There are registers for one slice
+    # and the next, so the one whose words have come is read again.
     lane, s = tl.arange(0, BLOCK_N), tl.arange(0, BLOCK_S)
-    first, step = tl.program_id(0).to(tl.int64), tl.num_programs(0)
-    m, n = first // SLICES, (first % SLICES) * BLOCK_N + lane
-    x_ptrs = x_ptr + m * stride_m + n * stride_n
-    x = tl.load(x_ptrs, n < N, other=-float("inf"), eviction_policy="evict_first")
-    for unit in range(first, tl.cast(M, tl.int64) * SLICES, step):
-        wide = x.to(tl.float32)
-        if TELL:
-            top = tl.max(wide, axis=0)
-            total = tl.sum(tl.exp(wide - tl.where(top == -float("inf"), 0.0, top)), axis=0)
-            word = top.to(tl.uint32, bitcast=True).to(tl.uint64) << 32
-            word |= total.to(tl.uint32, bitcast=True).to(tl.uint64)
-            tl.atomic_xchg(words_ptr + unit, word.to(tl.int64, bitcast=True), sem="relaxed")
-        m = ((unit + step) // SLICES).to(tl.int64)
-        n = ((unit + step) % SLICES).to(tl.int64) * BLOCK_N + lane
-        x_ptrs, there = x_ptr + m * stride_m + n * stride_n, n < tl.where(m < M, N, 0)
-        x = tl.load(x_ptrs, there, other=-float("inf"), eviction_policy="evict_first")
+    first, step, units = tl.program_id(0), tl.num_programs(0), M * SLICES
+    x_ptrs = x_ptr + lane.to(tl.int64) * stride_n
+    x = _load_slice(x_ptrs, first, M, N, stride_m, stride_n, SLICES, BLOCK_N, "")
+    if TELL:
+        _tell(x, words_ptr, first, units)
+    x = _load_slice(x_ptrs, first + step, M, N, stride_m, stride_n, SLICES, BLOCK_N, "")
+    for unit in range(first, units, step):
+        m, low = tl.cast(unit // SLICES, tl.int64), unit % SLICES * BLOCK_N
+        words_ptrs = words_ptr + m * SLICES + s
         if HEAR:
-            m = (unit // SLICES).to(tl.int64)
-            n = (unit % SLICES).to(tl.int64) * BLOCK_N + lane
-            words_ptrs = words_ptr + m * SLICES + s
             words = tl.load(words_ptrs, s < SLICES, other=1, volatile=True)
+        if TELL:
+            _tell(x, words_ptr, unit + step, units)
+        x = _load_slice(x_ptrs, unit + 2 * step, M, N, stride_m, stride_n, SLICES, BLOCK_N, "")
+        again = _load_slice(x_ptrs, unit, M, N, stride_m, stride_n, SLICES, BLOCK_N, "evict_first")
+        if HEAR:
             while tl.min((words != 0).to(tl.int32), axis=0) == 0:
                 words = tl.load(words_ptrs, s < SLICES, other=1, volatile=True)
             tops = (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
@@ -146,10 +173,10 @@ def _slices(
             totals = tl.where(s < SLICES, words.to(tl.int32).to(tl.float32, bitcast=True), 0.0)
             top = tl.max(tops, axis=0)
             base = tl.where(top == -float("inf"), 0.0, top)
-            scale = 1.0 / tl.sum(totals * tl.exp(tops - base), axis=0)
+            shrink = tl.log2(tl.sum(totals * tl.exp2((tops - base) * LOG2_E), axis=0))
             # exp once more, and not a factor to the slice's own: equal x give equal y everywhere
-            y = tl.exp(wide - base) * scale
-            tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), n < N)
+            y = tl.exp2((again.to(tl.float32) - base) * LOG2_E - shrink).to(y_ptr.dtype.element_ty)
+            tl.store(y_ptr + (m * N + low) + lane, y, lane < N - low)
 
 
 def padded(n):
@@ -262,12 +289,28 @@ def persistent(x, *, config):
 
 @dataclass(frozen=True)
 class Looped:
-    block_n: int = tile(512, 16_384, default=4096)
-    num_warps: int = threads(1, 32, default=8)
+    """0: what suits the length of the rows."""
+
+    block_n: int = among(0, *(512 << e for e in range(6)), default=0, knob=tile)
+    num_warps: int = among(0, *(1 << e for e in range(6)), default=0, knob=threads)
     hints: int = among(0, 1, default=1)  # what is read again stays in the caches
 
 
+def looped_sized(config, N):
+    """The config that one with zeros stands for.
+
+    Two programs of 32 warps fill a core, and their rows lie in its first-level cache when they are
+    read again. With two loads of each thread on their way 2048 rows of 32768 take 71.1 us on an
+    H200, 80.0 with one; four programs of 16 warps, whose rows overflow that cache, 79.2.
+    """
+    long = N > 16_384
+    block_n = config.block_n or (16_384 if long else 4096)
+    num_warps = config.num_warps or max(1, min(32, block_n // (512 if long else 256)))
+    return replace(config, block_n=block_n, num_warps=num_warps)
+
+
 def too_wide(config, limits, *, itemsize, M, N):
+    config = looped_sized(config, N)
     held = config.block_n // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements in registers; 64 is the most"
@@ -277,16 +320,22 @@ def too_wide(config, limits, *, itemsize, M, N):
 
 
 def looped_work(config, limits, *, itemsize, M, N):
+    config = looped_sized(config, N)
     steps = -(-N // config.block_n)
     return Work(
         tiles=M, steps=2 * steps, load_bytes=config.block_n * itemsize, store_bytes=N * itemsize
     )
 
 
-@softmax.impl(Looped, refuse=too_wide, work=looped_work)
+# 64 threads a warp
+CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Looped(block_n=4096, num_warps=8))
+
+
+@softmax.impl(Looped, refuse=too_wide, work=looped_work, defaults=CDNA)
 def looped(x, *, config):
     """One row in blocks, with a running maximum: any length, but x is read twice."""
     M, N = x.shape
+    config = looped_sized(config, N)
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
     _looped[(M,)](
@@ -298,15 +347,18 @@ def looped(x, *, config):
 
 @dataclass(frozen=True)
 class Cooperative:
-    block_n: int = tile(1024, 16_384, default=8192)
-    num_warps: int = threads(4, 16, default=8)
-    per_core: int = among(1, 2, 3, 4, default=3)  # programs on one core, all of them at once
+    """Many small programs: 512 rows of 262144 take 156 us on an H200 with six of 4096 elements to a
+    core, 161 with three of 8192 and 184 with two of 16384."""
+
+    block_n: int = tile(1024, 16_384, default=4096)
+    num_warps: int = threads(4, 16, default=4)
+    per_core: int = among(1, 2, 3, 4, 6, default=6)  # programs on one core, all of them at once
 
 
 def not_resident(config, limits, *, itemsize, M, N):
     threads_ = config.num_warps * limits.warp_size
     held = config.block_n // threads_
-    # in fp32 for two passes, and the next slice as it comes: 80 compiled for 32 elements of bf16
+    # in fp32 while it is worked on, and the next slice as it comes: 80 compiled for 32 of bf16
     registers = max(40, 16 + held + held * itemsize // 2)
     slices = -(-N // config.block_n)
     if threads_ > limits.threads_per_block:
@@ -342,12 +394,12 @@ def bound(config):
     Cooperative,
     refuse=not_resident,
     work=slices_work,
-    defaults={"fp32": Cooperative(per_core=2), "sm_80": Cooperative(per_core=2)},
+    defaults={"fp32": Cooperative(per_core=4), "sm_80": Cooperative(per_core=4)},
 )
 def cooperative(x, *, config):
-    """Each row in slices on several cores, which wait for each other's maximum and sum: x is read
-    once whatever a row's length. Triton's interpreter runs one program after the other, so it gets
-    two launches, of which the second finds all words written."""
+    """Each row in slices on several cores, which wait for each other's maximum and sum: x comes
+    from memory once whatever a row's length. Triton's interpreter runs one program after the other,
+    so it gets two launches, of which the second finds all words written."""
     M, N = x.shape
     slices = triton.cdiv(N, config.block_n)
     programs = min(cores(x) * config.per_core, M * slices)
@@ -358,9 +410,9 @@ def cooperative(x, *, config):
     y, words = x.new_empty(M, N), x.new_zeros(M, slices, dtype=torch.int64)
     for tell, hear in ((True, False), (False, True)) if INTERPRETED else ((True, True),):
         _slices[(programs,)](
-            x, y, words, M, N, x.stride(0), x.stride(1), slices, BLOCK_N=config.block_n,
-            BLOCK_S=padded(slices), TELL=tell, HEAR=hear, num_warps=config.num_warps,
-            launch_cooperative_grid=True, **bound(config),
+            x, y, words, M, N, x.stride(0), x.stride(1), SLICES=slices, BLOCK_N=config.block_n,
+            BLOCK_S=padded(slices), TELL=tell, HEAR=hear,
+            num_warps=config.num_warps, launch_cooperative_grid=True, **bound(config),
         )  # fmt: skip
     return y
 
@@ -393,7 +445,7 @@ def split(x, *, config):
         some = min(batch, M - low)
         for tell in (True, False):
             _slices[(some * slices,)](
-                x[low:], y[low:], words[low:], some, N, x.stride(0), x.stride(1), slices,
+                x[low:], y[low:], words[low:], some, N, x.stride(0), x.stride(1), SLICES=slices,
                 BLOCK_N=config.block_n, BLOCK_S=padded(slices), TELL=tell, HEAR=not tell,
                 num_warps=config.num_warps,
             )  # fmt: skip
