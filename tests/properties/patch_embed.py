@@ -6,7 +6,8 @@ Small whole numbers have products that sum exactly in fp32, whatever the order.
 import torch
 from kernel_properties import INF, NAN, NOT_DENSE_ROWS, Subject, bits, of, refuses
 
-refuses("patch_embed.described patch_embed.persistent", "x w", NOT_DENSE_ROWS)
+IMPLS = "patch_embed.described patch_embed.persistent patch_embed.recurring"
+refuses(IMPLS, "x w", NOT_DENSE_ROWS)
 
 
 def _whole(s: Subject, large: int = 1) -> list:

@@ -25,17 +25,19 @@ def _plain(s: Subject, B: int, *, p: float, heat: float = 1.0) -> tuple[Any, ...
     return *(torch.full((B,), value, device=s.device) for value in (p, heat)), seeds
 
 
-@of("sample_top_p")
-def tokens_lie_in_the_nucleus(s: Subject) -> None:
-    x = _given(s)[0]
-    B, p = len(x), 0.6
-    token = s(x, *_plain(s, B, p=p))
+def _in_nucleus(x: torch.Tensor, token: torch.Tensor, p: float) -> bool:
     ranked, order = x.double().sort(dim=1, descending=True, stable=True)
     share = ranked.softmax(1)
     before = share.cumsum(1) - share
     kept = before < p + 1e-6  # where the mass comes that close to p, either is right
     place = (order == token[:, None]) & kept
-    assert bool(place.any(1).all())
+    return bool(place.any(1).all())
+
+
+@of("sample_top_p")
+def tokens_lie_in_the_nucleus(s: Subject) -> None:
+    x = _given(s)[0]
+    assert _in_nucleus(x, s(x, *_plain(s, len(x), p=0.6)), 0.6)
 
 
 @of("sample_top_p")
@@ -87,12 +89,29 @@ def a_row_does_not_see_its_batch(s: Subject) -> None:
     assert torch.equal(s(*half), token[len(token) // 2 :])
 
 
+def _alike(one: Any, other: Any) -> bool:
+    """In what is no split of a row: threads, and what not every GPU has."""
+    return all(getattr(one, k) == getattr(other, k) for k in ("sample_warps", "pdl", "maxnreg"))
+
+
 @of("sample_top_p")
 def a_row_does_not_see_how_it_is_split(s: Subject) -> None:
     given = _given(s)
     token = s(*given)
-    space = [c for c in s.impl.space(s.impl.config()) if c.sample_warps == s.config.sample_warps]
+    space = [c for c in s.impl.space(s.impl.config()) if _alike(c, s.config)]
     assert torch.equal(s.impl(*given, config=space[s.seed % len(space)]), token)
+
+
+@of("sample_top_p")
+def rows_of_few_or_of_close_values_are_right(s: Subject) -> None:
+    """Many ties, one value, a row so flat that its edge is hard to guess, and one so steep that few
+    tokens are left: the edge is counted, listed, or sought in the row."""
+    x = _given(s)[0][:1].double()
+    x = torch.cat([x * 4, x * 0 + 3, x / 1000, x * 40]).to(torch_dtype(s.dtype))
+    plain = _plain(s, len(x), p=0.7)
+    token = s(x, *plain)
+    assert _in_nucleus(x, token, 0.7)
+    assert torch.equal(s.impl(x, *plain, config=s.impl.config()), token)
 
 
 @of("sample_top_p")

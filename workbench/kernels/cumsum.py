@@ -53,7 +53,7 @@ def _looped(x_ptr, y_ptr, N, stride_m, stride_n, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def _sums(x_ptr, part_ptr, N, S, stride_m, stride_n, BLOCK_N: tl.constexpr):
-    m, s = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    m, s = (tl.program_id(0) // S).to(tl.int64), (tl.program_id(0) % S).to(tl.int64)
     n = s * BLOCK_N + tl.arange(0, BLOCK_N)
     x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=0.0).to(tl.float32)
     tl.store(part_ptr + m * S + s, tl.sum(x, axis=0))
@@ -61,7 +61,7 @@ def _sums(x_ptr, part_ptr, N, S, stride_m, stride_n, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def _carried(x_ptr, before_ptr, y_ptr, N, S, stride_m, stride_n, BLOCK_N: tl.constexpr):
-    m, s = tl.program_id(1).to(tl.int64), tl.program_id(0).to(tl.int64)
+    m, s = (tl.program_id(0) // S).to(tl.int64), (tl.program_id(0) % S).to(tl.int64)
     n = s * BLOCK_N + tl.arange(0, BLOCK_N)
     x = tl.load(x_ptr + m * stride_m + n * stride_n, n < N, other=0.0).to(tl.float32)
     before = tl.load(before_ptr + m * S + s - 1, s > 0, other=0.0)
@@ -109,29 +109,23 @@ class Slices:
     num_warps: int = threads(2, 16, default=8)
 
 
-def sliced_too_wide(config, limits, *, itemsize, M, N):
-    if M > 65_535:
-        return f"{M} rows are more than the second axis of a grid has; 65535 is the most"
-    return too_wide(config, limits, itemsize=itemsize, M=M, N=N)
-
-
 def slices_work(config, limits, *, itemsize, M, N):
     moved = config.block_n * itemsize
     return Work(tiles=M * -(-N // config.block_n), steps=2, load_bytes=moved, store_bytes=moved)
 
 
-@cumsum.impl(Slices, refuse=sliced_too_wide, work=slices_work)
+@cumsum.impl(Slices, refuse=too_wide, work=slices_work)
 def slices(x, *, config):
     """Sums of slices first, then each slice with what comes before it: few rows fill the device."""
     M, N = x.shape
     S = triton.cdiv(N, config.block_n)
     at = {"BLOCK_N": config.block_n, "num_warps": config.num_warps}
     part = x.new_empty(M, S, dtype=torch.float32)
-    _sums[(S, M)](x, part, N, S, x.stride(0), x.stride(1), **at)
+    _sums[(M * S,)](x, part, N, S, x.stride(0), x.stride(1), **at)
     before = x.new_empty(M, S, dtype=torch.float32)
     _looped[(M,)](part, before, S, S, 1, BLOCK_N=2048, num_warps=4)
     y = x.new_empty(M, N)
-    _carried[(S, M)](x, before, y, N, S, x.stride(0), x.stride(1), **at)
+    _carried[(M * S,)](x, before, y, N, S, x.stride(0), x.stride(1), **at)
     return y
 
 

@@ -204,7 +204,11 @@ def tiles(a, b, scale_a, scale_b, *, config):
     Persistent,
     refuse=refuse,
     work=work,
-    defaults={"sm_89": Persistent(128, 64, 8, 2), "sm_120": Persistent(128, 64, 8, 2)},
+    defaults={
+        "sm_89": Persistent(128, 64, 8, 2),
+        "sm_90": Persistent(64, 128, 4, 3, per_core=2),  # one scales its sums, the other multiplies
+        "sm_120": Persistent(128, 64, 8, 2),
+    },
 )
 def persistent(a, b, scale_a, scale_b, *, config):
     """A program walks its tiles through tensor descriptors: threads compute no addresses, and the

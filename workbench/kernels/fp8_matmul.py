@@ -111,10 +111,10 @@ def _tiles(
 def _persistent(
     a, b, scale_a_ptr, scale_b_ptr, c, M, N, K, stride_sa, stride_sb,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    PROGRAMS: tl.constexpr, PROMOTE: tl.constexpr,
+    PROGRAMS: tl.constexpr, PROMOTE: tl.constexpr, FLATTEN: tl.constexpr,
 ):  # fmt: skip
     grid_m, grid_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile_id in tl.range(tl.program_id(0), grid_m * grid_n, PROGRAMS, flatten=True):
+    for tile_id in tl.range(tl.program_id(0), grid_m * grid_n, PROGRAMS, flatten=FLATTEN):
         pid_m, pid_n = tl.swizzle2d(tile_id // grid_n, tile_id % grid_n, grid_m, grid_n, GROUP_M)
         m, n = pid_m * BLOCK_M, pid_n * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -145,12 +145,14 @@ class Tiles:
 
 @dataclass(frozen=True)
 class Persistent:
-    block_m: int = tile(64, 128, default=128)
+    block_m: int = tile(64, 256, default=128)
     block_n: int = tile(64, 256, default=256)
     block_k: int = tile(64, 128, default=128)
     num_warps: int = threads(4, 8, default=8)
     num_stages: int = stages(2, 4, default=4)
     promote: int = among(0, 1, default=0)
+    group_m: int = among(4, 8, 16, default=8)
+    flatten: int = among(0, 1, default=1)  # one loop over all tiles' steps: loads cross tiles
 
 
 WIDE_ONLY = ("sm_80", "sm_86", "sm_87", "gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102")
@@ -251,8 +253,8 @@ def persistent(a, b, scale_a, scale_b, *, config):
         TensorDescriptor.from_tensor(a, [BM, BK]), TensorDescriptor.from_tensor(b, [BN, BK]),
         scale_a, scale_b, TensorDescriptor.from_tensor(c, [BM, BN // 2]), M, N, K,
         *scale_a.stride(), *scale_b.stride(),
-        BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=8, PROGRAMS=programs,
-        PROMOTE=bool(config.promote) and not INTERPRETED,
+        BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=config.group_m, PROGRAMS=programs,
+        PROMOTE=bool(config.promote) and not INTERPRETED, FLATTEN=bool(config.flatten),
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
     return c

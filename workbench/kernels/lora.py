@@ -68,35 +68,39 @@ lora = Spec(
 def _shrink(
     x_ptr, a_ptr, u_ptr, unit_ptr, M, K, stride_xm, stride_xk, stride_ar, stride_ak,
     SCALE: tl.constexpr, RANK: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_R: tl.constexpr,
-    BLOCK_K: tl.constexpr, EVEN: tl.constexpr, UPCAST: tl.constexpr, UNITS: tl.constexpr,
+    BLOCK_K: tl.constexpr, PROGRAMS: tl.constexpr, EVEN: tl.constexpr, UPCAST: tl.constexpr,
+    UNITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """u = SCALE x A^T, dense, BLOCK_R columns: those beyond the rank are never used. With UNITS a
     row is divided by a power of two that keeps it below 2^15: fp16 ends at 2^16."""
-    m = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     j, k = tl.arange(0, BLOCK_R), tl.arange(0, BLOCK_K)
-    x_ptrs = x_ptr + m * stride_xm + k.to(tl.int64)[None, :] * stride_xk
-    a_ptrs = a_ptr + j.to(tl.int64)[None, :] * stride_ar + k.to(tl.int64)[:, None] * stride_ak
     step = tl.full((), BLOCK_K, tl.int64)
-    acc = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
-    for k0 in range(0, K, BLOCK_K):
-        if EVEN:
-            x, a = tl.load(x_ptrs), tl.load(a_ptrs)
-        else:
-            x = tl.load(x_ptrs, (m < M) & (k[None, :] < K - k0), other=0.0)
-            a = tl.load(a_ptrs, (k[:, None] < K - k0) & (j[None, :] < RANK), other=0.0)
-        if UPCAST:
-            x, a = x.to(tl.float32), a.to(tl.float32)
-        acc = tl.dot(x, a, acc, input_precision="ieee")
-        x_ptrs += step * stride_xk
-        a_ptrs += step * stride_ak
-    u = acc * SCALE
-    if UNITS:
-        top = tl.max(tl.abs(u), axis=1, keep_dims=True)
-        power = (top.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
-        unit = tl.where(top < float("inf"), tl.maximum(power * 2.0**-14, 1.0), 1.0)
-        tl.store(unit_ptr + m, unit, m < M)
-        u = u / unit
-    tl.store(u_ptr + m * BLOCK_R + j[None, :], u.to(u_ptr.dtype.element_ty), m < M)
+    for block in range(tl.program_id(0), tl.cdiv(M, BLOCK_M), PROGRAMS):
+        m = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
+        x_ptrs = x_ptr + m * stride_xm + k.to(tl.int64)[None, :] * stride_xk
+        a_ptrs = a_ptr + j.to(tl.int64)[None, :] * stride_ar + k.to(tl.int64)[:, None] * stride_ak
+        acc = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
+        for k0 in range(0, K, BLOCK_K):
+            if EVEN:
+                x, a = tl.load(x_ptrs), tl.load(a_ptrs)
+            else:
+                x = tl.load(x_ptrs, (m < M) & (k[None, :] < K - k0), other=0.0)
+                a = tl.load(a_ptrs, (k[:, None] < K - k0) & (j[None, :] < RANK), other=0.0)
+            if UPCAST:
+                x, a = x.to(tl.float32), a.to(tl.float32)
+            acc = tl.dot(x, a, acc, input_precision="ieee")
+            x_ptrs += step * stride_xk
+            a_ptrs += step * stride_ak
+        u = acc * SCALE
+        if UNITS:
+            top = tl.max(tl.abs(u), axis=1, keep_dims=True)
+            power = (top.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+            unit = tl.where(top < float("inf"), tl.maximum(power * 2.0**-14, 1.0), 1.0)
+            tl.store(unit_ptr + m, unit, m < M)
+            u = u / unit
+        tl.store(u_ptr + m * BLOCK_R + j[None, :], u.to(u_ptr.dtype.element_ty), m < M)
 
 
 @triton.jit
@@ -162,11 +166,11 @@ def _persistent(
     x, w, u_ptr, unit_ptr, b_ptr, y, M, N, K, stride_bn, stride_br,
     RANK: tl.constexpr, BLOCK_R: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    PROGRAMS: tl.constexpr, EARLY: tl.constexpr, FLATTEN: tl.constexpr,
-    UNITS: tl.constexpr, UPCAST: tl.constexpr,
+    PROGRAMS: tl.constexpr, EARLY: tl.constexpr, UNITS: tl.constexpr, UPCAST: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     grid_m, grid_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    for tile_id in tl.range(tl.program_id(0), grid_m * grid_n, PROGRAMS, flatten=FLATTEN):
+    for tile_id in range(tl.program_id(0), grid_m * grid_n, PROGRAMS):
         pid_m, pid_n = tl.swizzle2d(tile_id // grid_n, tile_id % grid_n, grid_m, grid_n, GROUP_M)
         m, n = pid_m * BLOCK_M, pid_n * BLOCK_N
         rows, columns = m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)
@@ -178,6 +182,8 @@ def _persistent(
             if UPCAST:
                 xs, ws = xs.to(tl.float32), ws.to(tl.float32)
             acc = tl.dot(xs, ws.T, acc, input_precision="ieee")
+        if PDL:  # u is computed meanwhile
+            tl.extra.cuda.gdc_wait()
         if not EARLY:
             u, b = _update(u_ptr, b_ptr, rows, columns, M, N, stride_bn, stride_br, RANK, BLOCK_R)
         acc = _updated(acc, u, b, unit_ptr, rows, M, UNITS, UPCAST)
@@ -279,7 +285,7 @@ class Persistent:
     num_warps: int = threads(4, 8, default=8)
     num_stages: int = stages(2, 4, default=3)
     early: int = among(0, 1, default=0)  # load u and b before the product with W, not after it
-    flatten: int = among(0, 1, default=1)  # one loop over all tiles' steps: loads cross tiles
+    pdl: int = among(0, 1, default=0)  # the product with W begins while u is computed
 
 
 @dataclass(frozen=True)
@@ -316,6 +322,12 @@ def buffers(config, limits):
     return config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
 
 
+def no_pdl(limits):
+    if limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_"):
+        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
+    return None
+
+
 def refuse_tiles(config, limits, *, itemsize, M, N, K, r):
     edges = config.block_m + config.block_n
     if r > 128:
@@ -332,16 +344,24 @@ def refuse_persistent(config, limits, *, itemsize, M, N, K, r):
             return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
     if r > 128:
         return f"a rank of {r} is more than one step of a tile; 128 is the most"
-    if config.flatten and limits.arch.startswith("sm_10"):
-        return "Triton does not compile a flattened loop with two products for tensor memory"
-    # at the end of a tile the next one's stages are already on their way; what is loaded early
-    # is given as many buffers as a stage
+    if config.pdl:
+        if why := no_pdl(limits):
+            return why
+        BM, BK, deep = shrink_blocks(M, r, itemsize, True)
+        beside = deep * (BM + padded(r)) * BK * itemsize
+        if config.early:
+            return "with pdl the product with W comes first: u is not there before it"
+        if beside > limits.shared_bytes:
+            return f"the launch for u needs {beside} bytes of shared memory, too many for a block"
+    # half a tile is stored while the next one's stages are on their way; u and b lie where the
+    # stages were, unless they are loaded before
     edges = config.block_m + config.block_n
     deep = buffers(config, limits)
-    columns = deep * config.block_k + padded(r) * (deep if config.early else 1)
+    staged, last = deep * config.block_k, padded(r)
+    columns = staged + last if config.early else max(staged, last)
     shared = (edges * columns + config.block_m * config.block_n // 2) * itemsize
     if not limits.arch.startswith("sm_"):
-        shared = edges * max(deep * config.block_k, padded(r)) * itemsize  # nothing is on its way
+        shared = edges * max(staged, last) * itemsize  # nothing is on its way there
     return crowded(limits, config.num_warps, config.block_m * config.block_n, shared)
 
 
@@ -352,8 +372,8 @@ def rows_at_once(M):
 def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
     if r > config.block_n:
         return f"a rank of {r} is more than the {config.block_n} rows of a tile"
-    if config.pdl and (limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_")):
-        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
+    if config.pdl and (why := no_pdl(limits)):
+        return why
     BM = rows_at_once(M)
     shared = buffers(config, limits) * (BM + config.block_n) * config.block_k * itemsize
     return crowded(limits, config.num_warps, BM * config.block_n, shared)
@@ -382,19 +402,31 @@ def split_k_work(config, limits, *, itemsize, M, N, K, r):
     )
 
 
-def shrunk(x, a):
+def shrink_blocks(M, r, itemsize, pdl):
+    """Rows, columns and stages of a program that computes u."""
+    R, deep = padded(r), 256 // itemsize
+    if pdl:  # as much on its way as a core can have
+        return (128 if M > 2048 else 64), deep // (2 if R > 64 else 1), 4
+    return (64 if M > 2048 else 16), deep // (2 if R > 64 else 1), (4 if R == 16 else 3)
+
+
+def shrunk(x, a, programs=None):
     """u = SCALE x A^T for `tiles` and `persistent`, and what its rows were divided by (u itself,
-    and unused, unless that is called for): x is read once, by about as many programs as cores."""
+    and unused, unless that is called for): x is read once, by about as many programs as cores or
+    by so many, beside which the next launch may begin."""
     (M, K), r = x.shape, len(a)
-    R, BM = padded(r), 64 if M > 2048 else 16
-    BK = 256 // x.element_size() // (2 if R > 64 else 1)
-    u, UNITS = x.new_empty(M, R), x.dtype == torch.float16
+    R, UNITS = padded(r), x.dtype == torch.float16
+    BM, BK, num_stages = shrink_blocks(M, r, x.element_size(), programs is not None)
+    u = x.new_empty(M, R)
     unit = x.new_empty(M, dtype=torch.float32) if UNITS else u
-    _shrink[(triton.cdiv(M, BM),)](
+    blocks = triton.cdiv(M, BM)
+    grid = min(blocks, programs or blocks)
+    _shrink[(grid,)](
         x, a, u, unit, M, K, *x.stride(), *a.stride(), SCALE=SCALE, RANK=r,
-        BLOCK_M=BM, BLOCK_R=R, BLOCK_K=BK, EVEN=M % BM == 0 and K % BK == 0 and r == R,
-        UPCAST=INTERPRETED and x.dtype == torch.bfloat16, UNITS=UNITS,
-        num_warps=4, num_stages=4 if R == 16 else 3,
+        BLOCK_M=BM, BLOCK_R=R, BLOCK_K=BK, PROGRAMS=grid,
+        EVEN=M % BM == 0 and K % BK == 0 and r == R,
+        UPCAST=INTERPRETED and x.dtype == torch.bfloat16, UNITS=UNITS, PDL=programs is not None,
+        num_warps=4, num_stages=num_stages,
     )  # fmt: skip
     return u, unit
 
@@ -434,15 +466,16 @@ def tiles(x, w, a, b, *, config):
     work=work,
     defaults={
         "fp32": Persistent(64, 64, 32, 8, 2),
-        "sm_80": Persistent(128, 128, 32, 8, 3), "sm_89": Persistent(128, 128, 32, 8, 2),
-        "sm_100": Persistent(128, 256, 64, 8, 3, 1, 0), "sm_120": Persistent(128, 128, 32, 8, 2),
+        "sm_80": Persistent(64, 128, 32, 8, 3), "sm_89": Persistent(64, 128, 32, 8, 2),
+        "sm_90": Persistent(pdl=1), "sm_100": Persistent(128, 256, 64, 8, 3, 1),
+        "sm_120": Persistent(64, 128, 32, 8, 2),
         **dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Persistent(128, 128, 64, 4, 2)),
         "gfx1100": Persistent(128, 64, 32, 8, 2),
     },
 )  # fmt: skip
 def persistent(x, w, a, b, *, config):
-    """u first; then one program a core, which walks its tiles through tensor descriptors: the
-    update of one tile and its store overlap the loads of the next."""
+    """One program a core, which walks its tiles through tensor descriptors. With pdl a few cores
+    compute u meanwhile, which a tile needs only at its end."""
     (M, K), (N, r) = x.shape, b.shape
     y = x.new_empty(M, N)
     for name, t in (("x", x), ("w", w), ("y", y)):
@@ -450,15 +483,21 @@ def persistent(x, w, a, b, *, config):
         if not dense or t.stride(0) * t.element_size() % 16 or t.data_ptr() % 16:
             raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
     BM, BN, BK = config.block_m, config.block_n, config.block_k
-    programs = min(cores(x), triton.cdiv(M, BM) * triton.cdiv(N, BN))
-    u, unit = shrunk(x, a)
+    count = triton.cdiv(M, BM) * triton.cdiv(N, BN)
+    programs = min(cores(x), count)
+    pdl = bool(config.pdl) and not INTERPRETED
+    # u is for the cores that would have no tile in the last round: they begin with their tiles
+    # when it is done, the others at once
+    idle = -count % cores(x)
+    u, unit = shrunk(x, a, max(idle, cores(x) // 8) if pdl else None)
     _persistent[(programs,)](
         TensorDescriptor.from_tensor(x, [BM, BK]), TensorDescriptor.from_tensor(w, [BN, BK]),
         u, unit, b, TensorDescriptor.from_tensor(y, [BM, BN // 2]), M, N, K, *b.stride(),
         RANK=r, BLOCK_R=padded(r), BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=8,
-        PROGRAMS=programs, EARLY=bool(config.early), FLATTEN=bool(config.flatten),
-        UNITS=x.dtype == torch.float16, UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
+        PROGRAMS=programs, EARLY=bool(config.early),
+        UNITS=x.dtype == torch.float16, UPCAST=INTERPRETED and x.dtype == torch.bfloat16, PDL=pdl,
         num_warps=config.num_warps, num_stages=config.num_stages,
+        **({"launch_pdl": True} if pdl else {}),
     )  # fmt: skip
     return y
 
@@ -468,7 +507,7 @@ def persistent(x, w, a, b, *, config):
     refuse=refuse_split_k,
     work=split_k_work,
     defaults={
-        "fp32": SplitK(64, 64, 4, 8, 3), "sm_80": SplitK(num_stages=3),
+        "fp32": SplitK(64, 64, 4, 8, 3), "sm_80": SplitK(num_stages=3), "sm_90": SplitK(pdl=1),
         "sm_89": SplitK(64, 128, 4, 4, 3), "sm_120": SplitK(64, 128, 4, 4, 3),
         **dict.fromkeys(("gfx90a", "gfx942", "gfx950", "gfx1100"), SplitK(64, 128, 8, 4, 2)),
     },

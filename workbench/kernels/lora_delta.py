@@ -85,7 +85,7 @@ def _fused(
 def _shrink(
     x_ptr, a_ptr, part_ptr, M, K, stride_xm, stride_xk, stride_ar, stride_ak,
     RANK: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr,
-    SPLITS: tl.constexpr, UPCAST: tl.constexpr, PDL: tl.constexpr,
+    SPLITS: tl.constexpr, UPCAST: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Sums of x A^T over a part of K."""
     if PDL:
@@ -103,7 +103,7 @@ def _shrink(
         a = tl.load(a_ptrs, (j[None, :] < RANK) & (k[:, None] < K), other=0.0)
         if UPCAST:
             x, a = x.to(tl.float32), a.to(tl.float32)
-        acc = tl.dot(x, a, acc, input_precision="ieee")
+        acc = tl.dot(x, a, acc, input_precision=PRECISION)
     part_ptrs = part_ptr + (split * M + m) * BLOCK_R + j[None, :]
     tl.store(part_ptrs, acc, m < M)
 
@@ -112,7 +112,8 @@ def _shrink(
 def _expand(
     part_ptr, b_ptr, y_ptr, M, N, stride_bn, stride_br,
     SCALE: tl.constexpr, RANK: tl.constexpr, BLOCK_R: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SPLITS: tl.constexpr,
+    PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     grid_n = tl.cdiv(N, BLOCK_N)
     m = ((tl.program_id(0) // grid_n) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
@@ -126,7 +127,7 @@ def _expand(
     u = tl.zeros((BLOCK_M, BLOCK_R), tl.float32)
     for split in tl.static_range(SPLITS):  # in one order: the same bits every time
         u += tl.load(part_ptr + (split * M + m) * BLOCK_R + j[None, :], used, other=0.0)
-    y = tl.dot(u * SCALE, b.to(tl.float32), input_precision="ieee")  # nothing is rounded yet
+    y = tl.dot(u * SCALE, b.to(tl.float32), input_precision=PRECISION)  # nothing is rounded yet
     tl.store(y_ptr + m * N + n, y.to(y_ptr.dtype.element_ty), (m < M) & (n < N))
 
 
@@ -145,6 +146,7 @@ class SplitK:
     splits: int = among(8, 16, 32, default=16)
     num_warps: int = threads(2, 8, default=4)
     pdl: int = among(0, 1, default=0)  # the second launch begins before the first one has ended
+    tf32: int = among(0, 1, default=0)  # products of fp32 as three of tf32, by the matrix unit
 
 
 def padded(r):
@@ -179,6 +181,8 @@ def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
         return f"a rank of {r} is more than one step of a tile; 128 is the most"
     if config.pdl and (limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_")):
         return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
+    if config.tf32 and not limits.arch.startswith("sm_"):
+        return "the matrix units of AMD have no tf32 here, and multiply fp32 themselves"
     shared = 2 * (16 + padded(r)) * config.block_k * itemsize
     if shared > limits.shared_bytes:
         return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
@@ -207,27 +211,30 @@ def fused(x, a, b, *, config):
     return y
 
 
-# 64 threads a warp: with fewer warps each thread still loads 128 bits at once
-CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), SplitK(num_warps=2))
+DEFAULTS = {
+    "sm_90": SplitK(pdl=1, tf32=1),
+    # 64 threads a warp: with fewer warps each thread still loads 128 bits at once
+    **dict.fromkeys(("gfx90a", "gfx942", "gfx950"), SplitK(num_warps=2)),
+}
 
 
-@lora_delta.impl(SplitK, refuse=refuse_split_k, defaults=CDNA)
+@lora_delta.impl(SplitK, refuse=refuse_split_k, defaults=DEFAULTS)
 def split_k(x, a, b, *, config):
     """Two launches: x A^T once, in parts of K, then their sum times B^T; the same time at any
     rank."""
     (M, K), (N, r) = x.shape, b.shape
     R, BM, SPLITS = padded(r), 16, min(config.splits, triton.cdiv(K, config.block_k))
     parts, y = x.new_empty(SPLITS, M, R, dtype=torch.float32), x.new_empty(M, N)
-    pdl = bool(config.pdl) and not INTERPRETED
+    pdl, precision = bool(config.pdl) and not INTERPRETED, "tf32x3" if config.tf32 else "ieee"
     _shrink[(triton.cdiv(M, BM) * SPLITS,)](
         x, a, parts, M, K, *x.stride(), *a.stride(), RANK=r, BLOCK_R=R, BLOCK_M=BM,
-        BLOCK_K=config.block_k, SPLITS=SPLITS, PDL=pdl,
+        BLOCK_K=config.block_k, SPLITS=SPLITS, PRECISION=precision, PDL=pdl,
         UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
         num_warps=config.num_warps, num_stages=2,
     )  # fmt: skip
     _expand[(triton.cdiv(M, BM) * triton.cdiv(N, config.block_n),)](
         parts, b, y, M, N, *b.stride(), SCALE=SCALE, RANK=r, BLOCK_R=R, BLOCK_M=BM,
-        BLOCK_N=config.block_n, SPLITS=SPLITS, PDL=pdl,
+        BLOCK_N=config.block_n, SPLITS=SPLITS, PRECISION=precision, PDL=pdl,
         num_warps=min(8, config.num_warps * R // 32), **({"launch_pdl": True} if pdl else {}),
     )  # fmt: skip
     return y

@@ -20,6 +20,8 @@ import torch
 from workbench.dsl import INTERPRETED, TensorDescriptor, cores, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
+BEFORE_HOPPER = ("sm_80", "sm_86", "sm_89")
+
 
 def reference(a, b):
     return a @ b
@@ -35,7 +37,7 @@ matmul = Spec(
         {"M": 1, "N": 1, "K": 1},
         {"M": 33, "N": 65, "K": 47},
         {"M": 65, "N": 136, "K": 72},  # rows of 16 bytes' multiples: descriptors take it
-        {"M": 67, "N": 264, "K": 136},
+        {"M": 72, "N": 264, "K": 136},  # columns, too
     ],
     bench=[
         {"M": 4096, "N": 4096, "K": 4096},
@@ -94,7 +96,10 @@ def _tiles(
     EVEN_MN: tl.constexpr, EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
     DIV_M: tl.constexpr, DIV_N: tl.constexpr, DIV_K: tl.constexpr,
     DIV_AM: tl.constexpr, DIV_AK: tl.constexpr, DIV_BK: tl.constexpr, DIV_BN: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     # Triton asks of a number only whether it is a multiple of 16; said so, a multiple of 4 or 8
     # is enough for loads of 8 or 16 bytes
     M, N, K = M // DIV_M * DIV_M, N // DIV_N * DIV_N, K // DIV_K * DIV_K
@@ -116,8 +121,11 @@ def _tiles(
 
 @triton.jit
 def _add_parts(
-    part_ptr, c_ptr, count, PARTS: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr
-):
+    part_ptr, c_ptr, count, PARTS: tl.constexpr, PROGRAMS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_wait()
     for block in range(tl.program_id(0), tl.cdiv(count, BLOCK), PROGRAMS):
         i = tl.cast(block, tl.int64) * BLOCK + tl.arange(0, BLOCK)
         total = tl.zeros((BLOCK,), tl.float32)
@@ -133,6 +141,27 @@ def _multiply(a, b, acc, m, n, k, A_T: tl.constexpr, B_T: tl.constexpr, UPCAST: 
     if UPCAST:
         x, y = x.to(tl.float32), y.to(tl.float32)
     return tl.dot(x, y, acc, input_precision="ieee")
+
+
+@triton.jit
+def _described(
+    a, b, c_ptr, M, N, K, k_each,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    A_T: tl.constexpr, B_T: tl.constexpr, DIV_N: tl.constexpr, UPCAST: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    N = N // DIV_N * DIV_N
+    pid, grid_m, grid_n = tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    pid_m, pid_n = tl.swizzle2d(pid // grid_n, pid % grid_n, grid_m, grid_n, GROUP_M)
+    m, n, part = pid_m * BLOCK_M, pid_n * BLOCK_N, tl.program_id(1)
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k in range(part * k_each, tl.minimum(part * k_each + k_each, K), BLOCK_K):
+        acc = _multiply(a, b, acc, m, n, k, A_T, B_T, UPCAST)
+    i, j = m + tl.arange(0, BLOCK_M)[:, None], n + tl.arange(0, BLOCK_N)[None, :]
+    c_ptrs = c_ptr + (part.to(tl.int64) * M + i) * N + j
+    tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), (i < M) & (j < N))
 
 
 @triton.jit
@@ -270,6 +299,7 @@ class Narrow:
     block_k: int = tile(64, 128, default=128)
     num_warps: int = threads(2, 8, default=4)
     buffers_kb: int = among(48, 96, 192, default=192)  # shared memory, which sets the stages
+    descriptors: int = among(0, 1, default=0)  # where rows suit them and fill a tile
 
 
 @dataclass(frozen=True)
@@ -280,6 +310,8 @@ class SplitK:
     num_warps: int = threads(4, 8, default=8)
     num_stages: int = stages(3, 4, default=4)
     split: int = among(0, 1, 2, 4, 8, default=0)  # parts of K; 0: as many as fill the cores
+    descriptors: int = among(0, 1, default=0)  # where rows suit them and fill a tile
+    pdl: int = among(0, 1, default=0)  # the second launch begins before the first one has ended
 
 
 @dataclass(frozen=True)
@@ -332,8 +364,29 @@ def unfit(config, limits, itemsize):
     return None
 
 
+def unfit_persistent(config, limits, itemsize):
+    """The same of what stores a tile, or half of it, while the stages of the next are loaded."""
+    if not limits.arch.startswith("sm_"):  # elsewhere nothing is on its way then
+        return unfit(config, limits, itemsize)
+    stage = (config.block_m + config.block_n) * config.block_k * itemsize
+    # fp32 is multiplied from registers, so that one stage less has to lie there
+    stages_bytes = (config.num_stages - (itemsize > 2)) * stage
+    parts = 1 + getattr(config, "split_store", 1)
+    shared = stages_bytes + config.block_m * config.block_n * itemsize // parts
+    if shared > limits.shared_bytes:
+        return (
+            f"the stages and what is stored meanwhile need {shared} bytes of shared memory; "
+            f"a block has {limits.shared_bytes}"
+        )
+    return unfit(config, limits, itemsize)
+
+
 def refuse_tiles(config, limits, *, itemsize, M, N, K):
     return unfit(config, limits, itemsize)
+
+
+def refuse_padded(config, limits, *, itemsize, M, N, K):
+    return unfit_persistent(config, limits, itemsize)
 
 
 def refuse_narrow(config, limits, *, itemsize, M, N, K):
@@ -369,6 +422,8 @@ def refuse_split_k(config, limits, *, itemsize, M, N, K):
         return (
             f"{parts} parts of {M}x{N} fp32 sums would need over 4 GiB of memory beside the output"
         )
+    if config.pdl and (limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_")):
+        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
     return unfit(config, limits, itemsize)
 
 
@@ -377,7 +432,7 @@ def refuse_persistent(config, limits, *, itemsize, M, N, K):
         if extent * itemsize % 16:
             row = f"{axis} = {extent} gives {extent * itemsize}"
             return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
-    return unfit(config, limits, itemsize)
+    return unfit_persistent(config, limits, itemsize)
 
 
 def parts_of(config, programs, M, N, K):
@@ -420,9 +475,22 @@ def divisor(extent):
     return min(16, extent & -extent) or 16
 
 
-def launch_tiles(a, b, c, config, parts, each, group_m):
+def launch_tiles(a, b, c, config, parts, each, group_m, descriptors=False, pdl=False):
     """c = a @ b, or the `parts` partial sums of it that c has room for."""
     (M, K), (_, N) = a.shape, b.shape
+    # the copy engine takes as long to fill a tile with zeros as with numbers
+    whole = descriptors and config.block_m <= M
+    of_a, of_b = (rows_of(a), rows_of(b)) if whole else (None, None)
+    if of_a and of_b:
+        _described[(tile_count(config, M, N), parts)](
+            descriptor(*of_a, [config.block_m, config.block_k]),
+            descriptor(*of_b, [config.block_k, config.block_n]), c, M, N, K, each,
+            BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
+            GROUP_M=group_m, A_T=of_a[1], B_T=of_b[1], DIV_N=divisor(N),
+            UPCAST=INTERPRETED and a.dtype == torch.bfloat16, PDL=pdl,
+            num_warps=config.num_warps, num_stages=config.num_stages,
+        )  # fmt: skip
+        return
     strides = (*a.stride(), *b.stride())
     _tiles[(tile_count(config, M, N), parts)](
         a, b, c, M, N, K, each, *strides,
@@ -432,7 +500,7 @@ def launch_tiles(a, b, c, config, parts, each, group_m):
         # rows vary from call to call, and matter to the loads of a transposed a alone
         DIV_M=divisor(M) if a.stride(0) == 1 else 1, DIV_N=divisor(N), DIV_K=divisor(K),
         DIV_AM=divisor(strides[0]), DIV_AK=divisor(strides[1]),
-        DIV_BK=divisor(strides[2]), DIV_BN=divisor(strides[3]),
+        DIV_BK=divisor(strides[2]), DIV_BN=divisor(strides[3]), PDL=pdl,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip
 
@@ -467,6 +535,7 @@ def tiles(a, b, *, config):
     work=narrow_work,
     defaults={
         "fp32": Narrow(64, 64, 64, 8, 96),
+        "sm_90": Narrow(descriptors=1), "sm_100": Narrow(descriptors=1),
         "sm_80": Narrow(64, 0, 64, 4, 96), "sm_89": Narrow(64, 0, 64, 4, 48),
         "sm_120": Narrow(64, 0, 64, 4, 48), "gfx90a": Narrow(64, 0, 64, 4, 48),
         "gfx942": Narrow(64, 0, 64, 4, 48), "gfx950": Narrow(64, 0, 64, 4, 48),
@@ -475,11 +544,13 @@ def tiles(a, b, *, config):
 )  # fmt: skip
 def narrow(a, b, *, config):
     """As tiles, so narrow that each core has one, and a deep pipeline: with few rows the bytes of b
-    on their way count, and 4.2 TB/s for 0.76 us on an H200 are 24 KB a core."""
+    on their way count, and 4.2 TB/s for 0.76 us on an H200 are 24 KB a core. Descriptors take the
+    addresses of so many loads off the warps."""
     (M, K), (_, N) = a.shape, b.shape
     c = a.new_empty(M, N)
     resolved = narrowed(config, cores(a), a.element_size(), M, N)
-    launch_tiles(a, b, c, resolved, 1, K + -K % config.block_k, 8)
+    described_ = bool(config.descriptors)
+    launch_tiles(a, b, c, resolved, 1, K + -K % config.block_k, 8, described_)
     return c
 
 
@@ -489,6 +560,7 @@ def narrow(a, b, *, config):
     work=split_k_work,
     defaults={
         "fp32": SplitK(64, 64, 64, 8, 3),
+        "sm_90": SplitK(num_warps=4, descriptors=1, pdl=1),
         "sm_80": SplitK(64, 128, 64, 4, 3), "sm_89": SplitK(64, 128, 64, 4, 3),
         "sm_120": SplitK(64, 128, 64, 4, 3), "gfx90a": SplitK(64, 128, 64, 4, 3),
         "gfx942": SplitK(64, 128, 64, 4, 3), "gfx950": SplitK(64, 128, 64, 4, 3),
@@ -501,13 +573,18 @@ def split_k(a, b, *, config):
     (M, K), (_, N) = a.shape, b.shape
     c = a.new_empty(M, N)
     parts, each = parts_of(config, cores(a), M, N, K)
+    descriptors = bool(config.descriptors)
     if parts == 1:
-        launch_tiles(a, b, c, config, 1, each, 8)
+        launch_tiles(a, b, c, config, 1, each, 8, descriptors)
         return c
+    pdl = bool(config.pdl) and not INTERPRETED
     sums = a.new_empty(parts, M, N, dtype=torch.float32)
-    launch_tiles(a, b, sums, config, parts, each, 8)
+    launch_tiles(a, b, sums, config, parts, each, 8, descriptors, pdl)
     programs = min(triton.cdiv(M * N, 2048), parts * tile_count(config, M, N))
-    _add_parts[(programs,)](sums, c, M * N, PARTS=parts, PROGRAMS=programs, BLOCK=2048, num_warps=8)
+    _add_parts[(programs,)](
+        sums, c, M * N, PARTS=parts, PROGRAMS=programs, BLOCK=2048, PDL=pdl, num_warps=8,
+        **({"launch_pdl": True} if pdl else {}),
+    )  # fmt: skip
     return c
 
 
@@ -577,7 +654,7 @@ def launch_persistent(of_a, of_b, c, config, group_m, split_store):
 
 @matmul.impl(
     Padded,
-    refuse=refuse_tiles,
+    refuse=refuse_padded,
     work=work,
     defaults={
         "fp32": Padded(64, 64, 32, 8, 2),

@@ -176,6 +176,59 @@ def _persistent(
         y.store([m, n + HALF], right.to(y.dtype))
 
 
+@triton.jit
+def _nth(at, grid_m, period):
+    """Of rows of tiles sorted by the positions that they need: which positions, and which row."""
+    times, more = grid_m // period, grid_m % period  # so many positions are met once more
+    behind = at - more * (times + 1)
+    which = tl.where(behind < 0, at // (times + 1), more + behind // times)
+    step = tl.where(behind < 0, at % (times + 1), behind % times)
+    return which, which + period * step
+
+
+@triton.jit
+def _recurring(
+    x, w, bias_ptr, position_ptr, y, M, N, K, P, period, groups, stride_b, stride_pp, stride_pn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    FLATTEN: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    HALF: tl.constexpr = BLOCK_N // 2  # the store needs shared memory for one half at a time
+    grid_m, grid_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    # programs that run at the same time share their rows, so that x is read from memory once
+    n, group = (tl.program_id(0) % grid_n) * BLOCK_N, tl.program_id(0) // grid_n
+    rows, columns = tl.arange(0, BLOCK_M), n + tl.arange(0, HALF)
+    each = tl.cdiv(grid_m, groups)
+    first = group * each
+    which = _nth(first, grid_m, period)[0]
+    left_bias, left_position = _addends(
+        bias_ptr, position_ptr, which * BLOCK_M + rows, columns, N, P,
+        stride_b, stride_pp, stride_pn, EVEN_N, WIDE,
+    )  # fmt: skip
+    right_bias, right_position = _addends(
+        bias_ptr, position_ptr, which * BLOCK_M + rows, columns + HALF, N, P,
+        stride_b, stride_pp, stride_pn, EVEN_N, WIDE,
+    )  # fmt: skip
+    for at in tl.range(first, tl.minimum(first + each, grid_m), flatten=FLATTEN):
+        m = _nth(at, grid_m, period)[1] * BLOCK_M
+        acc = _product(x, w, m, n, K, BLOCK_M, BLOCK_N, BLOCK_K, UPCAST)
+        left, right = tl.split(tl.permute(tl.reshape(acc, (BLOCK_M, 2, HALF)), (0, 2, 1)))
+        left += left_position.to(tl.float32) + left_bias.to(tl.float32)[None, :]
+        y.store([m, n], left.to(y.dtype))
+        right += right_position.to(tl.float32) + right_bias.to(tl.float32)[None, :]
+        y.store([m, n + HALF], right.to(y.dtype))
+        following = _nth(at + 1, grid_m, period)[0]
+        if following != which:
+            which = following
+            left_position = _addends(
+                bias_ptr, position_ptr, which * BLOCK_M + rows, columns, N, P,
+                stride_b, stride_pp, stride_pn, EVEN_N, WIDE,
+            )[1]  # fmt: skip
+            right_position = _addends(
+                bias_ptr, position_ptr, which * BLOCK_M + rows, columns + HALF, N, P,
+                stride_b, stride_pp, stride_pn, EVEN_N, WIDE,
+            )[1]  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Tiles:
     block_m: int = among(64, 128, default=128, knob=tile)
@@ -192,6 +245,11 @@ class Persistent:
     block_k: int = among(32, 64, default=64, knob=tile)
     num_warps: int = threads(4, 8, default=8)
     num_stages: int = stages(2, 4, default=3)
+
+
+@dataclass(frozen=True)
+class Recurring(Persistent):
+    block_m: int = among(32, 64, 128, default=128, knob=tile)
 
 
 def unfit(config, limits, itemsize, N):
@@ -349,6 +407,41 @@ def persistent(x, w, bias, position, *, config):
         X, W, bias, position, Y, M, N, K, P, bias.stride(0), *position.stride(),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
         PROGRAMS=programs, EVEN_N=N % config.block_n == 0, WIDE=wide(position, config),
+        UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
+        num_warps=config.num_warps, num_stages=config.num_stages,
+    )  # fmt: skip
+    return y
+
+
+@patch_embed.impl(
+    Recurring,
+    name="recurring",
+    refuse=refuse_described,
+    work=work,
+    defaults={
+        "fp32": Recurring(32, 64, 32, 8, 2),
+        "sm_80": Recurring(64, 128, 32, 8, 3), "sm_89": Recurring(64, 128, 32, 8, 2),
+        "sm_100": Recurring(128, 128, 64, 8, 4), "sm_120": Recurring(64, 128, 32, 8, 2),
+        **dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Recurring(128, 64, 64, 4, 2)),
+        "gfx1100": Recurring(128, 64, 32, 8, 2),
+    },
+)  # fmt: skip
+def recurring(x, w, bias, position, *, config):
+    """As persistent, but a program's tiles follow each other by their positions, which then stay in
+    registers over many tiles."""
+    (M, K), N, P = x.shape, len(w), len(position)
+    y = x.new_empty(M, N)
+    X, W, Y = described_tensors(x, w, y, config)
+    grid_m, grid_n = triton.cdiv(M, config.block_m), triton.cdiv(N, config.block_n)
+    groups = max(1, min(cores(x) // grid_n, grid_m))
+    # after so many rows of tiles the same positions follow
+    period = min(len(position) // math.gcd(len(position), config.block_m), grid_m)
+    _recurring[(groups * grid_n,)](
+        X, W, bias, position, Y, M, N, K, P, period, groups,
+        bias.stride(0), *position.stride(),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
+        FLATTEN=x.element_size() < 4,  # registers are short where sums and positions are fp32
+        EVEN_N=N % config.block_n == 0, WIDE=wide(position, config),
         UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

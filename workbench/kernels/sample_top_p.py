@@ -14,7 +14,8 @@ about once in a million rows. Tokens below 2^-31 of the largest's probability ar
 
 The threshold needs all masses and these need the maximum, so a row is read three times, of which
 two find it in the cache (16 MB for 64 rows of 128256 in 16 bits). A few rows are bound by the
-latency of four launches, many by instructions: about a hundred for each logit.
+latency of four launches, many by instructions: about a hundred for each logit, most of them to
+count.
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import INTERPRETED, tl, triton
 from workbench.spec import Spec, Tensor, Work, among, threads, tile
 
 # What it means, in torch
@@ -149,9 +150,11 @@ def _part(mass, share):
 @triton.jit
 def _maxima(
     x_ptr, best_ptr, count_ptr, V, blocks, stride_b, stride_v,
-    BLOCK: tl.constexpr, BINS: tl.constexpr,
+    BLOCK: tl.constexpr, BINS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The largest logit of each block, +inf where one is NaN; and counts of 0 for `_counted`."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     row, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
     n = block * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + row * stride_b + n.to(tl.int64) * stride_v, n < V, other=-float("inf"))
@@ -175,79 +178,105 @@ def _row(best_ptr, p_ptr, heat_ptr, row, V, blocks, stride_p, stride_heat, BLOCK
 
 
 @triton.jit
-def _bin(x, top, scale, share, V, BINS: tl.constexpr):
-    """Which of equal parts of an octave a logit lies in, from the maximum down. The last takes all
-    whose probability is so small that they cannot fill the rest of 1 - p together."""
+def _fine(share, V, BINS: tl.constexpr):
+    """Bins an octave. The last begins where logits are so improbable that they cannot fill the rest
+    of 1 - p together."""
     rest = tl.maximum(1.0 - share.to(tl.float32) / 2147483648.0, 2.0**-24)
-    fine = BINS / tl.minimum(tl.log2(V / rest) + 1.0, 32.0)
-    return tl.minimum((top - x) * (scale * fine), BINS - 1.0).to(tl.int32), fine
+    return BINS / tl.minimum(tl.log2(V / rest) + 1.0, 32.0)
 
 
 @triton.jit
 def _counted(
     x_ptr, best_ptr, count_ptr, p_ptr, heat_ptr, V, blocks, stride_b, stride_v, stride_p,
-    stride_heat, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BINS: tl.constexpr,
+    stride_heat, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BINS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """How many logits of a row lie in each bin."""
+    """How many logits of a row lie in each of equal parts of an octave, from the maximum down."""
     row, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    n = block * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride_b + n.to(tl.int64) * stride_v, n < V, other=-float("inf"))
+    if PDL:  # so far nothing that the launch before has written
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     top, scale, share = _row(
         best_ptr, p_ptr, heat_ptr, row, V, blocks, stride_p, stride_heat, BLOCKS
     )
     if (top > -float("inf")) & (top < float("inf")):
-        n = block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * stride_b + n.to(tl.int64) * stride_v, n < V, other=-float("inf"))
-        which, _ = _bin(x.to(tl.float32), top, scale, share, V, BINS)
-        found = tl.histogram(which, BINS)
+        fine = _fine(share, V, BINS)
+        which = tl.minimum((top - x.to(tl.float32)) * (scale * fine), BINS - 1.0)
+        found = tl.histogram(which.to(tl.int32), BINS)
         tl.atomic_add(count_ptr + row * BINS + tl.arange(0, BINS), found, found > 0, sem="relaxed")
 
 
 @triton.jit
-def _bracket(counts, fine, share, V, BINS: tl.constexpr):
-    """The first and last bin between which the edge is expected: a 256th of the row on either side
-    of the rank at which the estimated mass, that of the bins' middles, reaches p."""
-    margin = V // 256 + 8
-    b = tl.arange(0, BINS)
-    mass = counts.to(tl.float32) * tl.exp2((b + 0.5) / -fine)
-    need = tl.sum(mass, axis=0) * (share.to(tl.float32) / 2147483648.0)
+def _share_of(part, whole):
+    return tl.minimum(tl.maximum(part / tl.maximum(whole, 1e-30), 0.0), 1.0)
+
+
+@triton.jit
+def _bracket(
+    counts, top, scale, share, V,
+    BLOCK: tl.constexpr, BINS: tl.constexpr, LIST: tl.constexpr, SHIFT: tl.constexpr,
+):  # fmt: skip
+    """The lowest and highest key between which the edge is expected: those of so many logits on
+    either side of the rank at which the estimated mass, that of the bins' middles, reaches p, that
+    evenly spread they would fill a quarter of the lists; or LIST keys where that is more. Within a
+    bin ranks are taken to be evenly spread. The last bin, where the edge is never, stays outside.
+    """
+    fine = _fine(share, V, BINS)
+    counts = counts.to(tl.float32)
+    mass = counts * tl.exp2((tl.arange(0, BINS) + 0.5) / -fine)
     reached = tl.cumsum(mass, axis=0)
-    edge = tl.sum((reached < need).to(tl.int32), axis=0)
-    short = need - tl.sum(tl.where(b == edge, reached - mass, 0.0), axis=0)
-    fraction = short / tl.maximum(tl.sum(tl.where(b == edge, mass, 0.0), axis=0), 1e-30)
-    of_edge = tl.sum(tl.where(b == edge, counts, 0), axis=0)
-    ranks = tl.cumsum(counts, axis=0)
-    rank = tl.sum(tl.where(b < edge, counts, 0), axis=0)
-    rank += (of_edge * tl.minimum(tl.maximum(fraction, 0.0), 1.0)).to(tl.int32)
-    first = tl.sum((ranks <= rank - margin).to(tl.int32), axis=0)
-    return first, tl.sum((ranks < rank + margin).to(tl.int32), axis=0)
+    need = tl.max(reached, axis=0) * (share.to(tl.float32) / 2147483648.0)
+    rank = tl.sum(counts * _share_of(need - (reached - mass), mass), axis=0)
+    margin = tl.minimum(V * (LIST / (8 * BLOCK)) + 8, rank / 2 + 16)
+    before = tl.cumsum(counts, axis=0) - counts
+    first = tl.sum(_share_of(rank - margin - before, counts), axis=0)
+    last = tl.sum(_share_of(rank + margin - before, counts), axis=0)
+    high = _key(top - first / (scale * fine), SHIFT)
+    low = _key(top - tl.minimum(last, BINS - 1.0) / (scale * fine), SHIFT)
+    few = high.to(tl.int64) - low < LIST
+    low = tl.where(few, ((low ^ high) >> 1) + (low & high) - LIST // 2, low)
+    return low, tl.where(few, low + (LIST - 1), high)
 
 
 @triton.jit
 def _listed(
-    x_ptr, best_ptr, count_ptr, mass_ptr, size_ptr, list_ptr, p_ptr, heat_ptr, V, blocks,
-    stride_b, stride_v, stride_p, stride_heat,
+    x_ptr, best_ptr, count_ptr, bracket_ptr, mass_ptr, size_ptr, list_ptr, p_ptr, heat_ptr,
+    V, blocks, stride_b, stride_v, stride_p, stride_heat,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BINS: tl.constexpr, LIST: tl.constexpr,
-    SHIFT: tl.constexpr,
+    SHIFT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The keys of a block's logits in the bracket, its mass above the bracket, and all its mass."""
+    """A block's logits in the bracket, its mass above the bracket, and all its mass. Of a bracket
+    of LIST keys it is told how often each occurs, otherwise the keys are listed."""
     row, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
     slot = row * blocks + block
+    n = block * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * stride_b + n.to(tl.int64) * stride_v, n < V, other=-float("inf"))
+    x = x.to(tl.float32)
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     top, scale, share = _row(
         best_ptr, p_ptr, heat_ptr, row, V, blocks, stride_p, stride_heat, BLOCKS
     )
     if (top > -float("inf")) & (top < float("inf")):
-        n = block * BLOCK + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * stride_b + n.to(tl.int64) * stride_v, n < V, other=-float("inf"))
-        x = x.to(tl.float32)
-        which, fine = _bin(x, top, scale, share, V, BINS)
         counts = tl.load(count_ptr + row * BINS + tl.arange(0, BINS))
-        first, last = _bracket(counts, fine, share, V, BINS)
-        within = (which >= first) & (which <= last) & (n < V)
-        place = tl.cumsum(within.to(tl.int32), axis=0) - 1
-        tl.store(list_ptr + slot * LIST + place, _key(x, SHIFT), within & (place < LIST))
+        low, high = _bracket(counts, top, scale, share, V, BLOCK, BINS, LIST, SHIFT)
+        if block == 0:
+            tl.store(bracket_ptr + 2 * row, low)
+            tl.store(bracket_ptr + 2 * row + 1, high)
+        keys = tl.where(n < V, _key(x, SHIFT), LEAST)
         mass = _mass(x, top, scale).to(tl.int64)
-        tl.store(size_ptr + slot, tl.max(place, axis=0) + 1)
-        tl.store(mass_ptr + 2 * slot, tl.sum(tl.where(which < first, mass, 0), axis=0))
+        tl.store(mass_ptr + 2 * slot, tl.sum(tl.where(keys > high, mass, 0), axis=0))
         tl.store(mass_ptr + 2 * slot + 1, tl.sum(mass, axis=0))
+        within = (keys >= low) & (keys <= high)
+        if high.to(tl.int64) - low < LIST:
+            each = tl.histogram(tl.where(within, high - keys, 0), LIST, mask=within)
+            tl.store(list_ptr + slot * LIST + tl.arange(0, LIST), each)
+        else:
+            place = tl.cumsum(within.to(tl.int32), axis=0) - 1
+            tl.store(list_ptr + slot * LIST + place, keys, within & (place < LIST))
+            tl.store(size_ptr + slot, tl.max(place, axis=0) + 1)
 
 
 @triton.jit
@@ -326,62 +355,90 @@ def _sought(x_ptr, V, stride_v, share, top, scale, BLOCK: tl.constexpr, SHIFT: t
 
 
 @triton.jit
+def _from_counts(
+    list_ptr, above, enough, high, top, scale,
+    blocks, BLOCKS: tl.constexpr, LIST: tl.constexpr, SHIFT: tl.constexpr,
+):  # fmt: skip
+    """The mass at and above the lowest key; the edge and the mass of a logit there; of each block
+    the mass above the edge and the mass at it."""
+    j = tl.arange(0, LIST)
+    at = tl.arange(0, BLOCKS)[:, None] * LIST + j[None, :]
+    counts = tl.load(list_ptr + at, (tl.arange(0, BLOCKS) < blocks)[:, None], other=0)
+    mass = _mass(_logit(tl.minimum(high - j, _key(top, SHIFT)), SHIFT), top, scale).to(tl.int64)
+    reached = tl.cumsum(tl.sum(counts, axis=0) * mass, axis=0) + tl.sum(above, axis=0)
+    edge = tl.sum((reached < enough).to(tl.int32), axis=0)
+    each = tl.maximum(tl.sum(tl.where(j == edge, mass, 0), axis=0), 1)
+    larger = tl.where(j < edge, mass, 0)
+    over = above + tl.sum(counts * larger[None, :], axis=1)
+    ties = tl.sum(tl.where((j == edge)[None, :], counts, 0), axis=1) * each
+    return tl.max(reached, axis=0), high - edge, each, over, ties
+
+
+@triton.jit
 def _from_lists(
-    list_ptr, size, above, whole, share, top, scale,
+    list_ptr, size, above, enough, top, scale,
     BLOCKS: tl.constexpr, LIST: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
-    """Whether the lists hold the edge; the edge, the mass of a logit there and how many such are
-    kept; of each block the kept mass and the mass at the edge, kept or not."""
-    every = share == 2147483648
+    """The same from the keys themselves; 0 as the first where a list is not whole."""
     high = _key(top, SHIFT)
     at = tl.arange(0, BLOCKS)[:, None] * LIST + tl.arange(0, LIST)[None, :]
     inside = tl.arange(0, LIST)[None, :] < size[:, None]
     keys = tl.load(list_ptr + at, inside, other=LEAST)
     mass = tl.where(inside, _mass(_logit(tl.where(inside, keys, high), SHIFT), top, scale), 0)
     flat = tl.reshape(keys, BLOCKS * LIST)
-    mass = tl.reshape(mass, BLOCKS * LIST)
-    known, enough = tl.sum(above, axis=0), tl.maximum(_part(tl.sum(whole, axis=0), share), 1)
-    found = (known < enough) & (known + tl.sum(mass.to(tl.int64), axis=0) >= enough)
-    found = found & (tl.max(size, axis=0) <= LIST)
+    known = tl.sum(above, axis=0)
+    listed = tl.reshape(mass, BLOCKS * LIST)
+    reached = known + tl.sum(listed.to(tl.int64), axis=0)
+    reached = tl.where(tl.max(size, axis=0) <= LIST, reached, 0)
     low = tl.min(tl.where(flat == LEAST, high, flat), axis=0)
-    high = tl.where(found & (share < 2147483648), tl.max(flat, axis=0), low)
-    edge = _edge(flat, mass, enough - known, low, high)
+    high = tl.where(reached >= enough, tl.max(flat, axis=0), low)
+    edge = _edge(flat, listed, enough - known, low, high)
     each = tl.maximum(_mass(_logit(edge, SHIFT), top, scale).to(tl.int64), 1)
-    mass = tl.reshape(mass, BLOCKS, LIST)
     over = above + tl.sum(tl.where(keys > edge, mass, 0).to(tl.int64), axis=1)
-    spare = (enough - tl.sum(over, axis=0) + each - 1) // each
     ties = tl.sum(tl.where(keys == edge, mass, 0).to(tl.int64), axis=1)
-    left = tl.maximum(spare * each - (tl.cumsum(ties, axis=0) - ties), 0)
-    kept = over + tl.minimum(ties, left)
-    if every:
-        edge, kept = LEAST + edge * 0, whole
-    return found | every, edge, each, spare, kept, ties
+    return reached, edge, each, over, ties
 
 
 @triton.jit
 def _sample(
-    x_ptr, best_ptr, mass_ptr, size_ptr, list_ptr, p_ptr, heat_ptr, seed_ptr, token_ptr, V, blocks,
-    stride_b, stride_v, stride_p, stride_heat, stride_seed,
+    x_ptr, best_ptr, bracket_ptr, mass_ptr, size_ptr, list_ptr, p_ptr, heat_ptr, seed_ptr,
+    token_ptr, V, blocks, stride_b, stride_v, stride_p, stride_heat, stride_seed,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, LIST: tl.constexpr, SHIFT: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_b
+    bits = tl.randint(tl.load(seed_ptr + row * stride_seed), tl.full((), 0, tl.int32))
+    uniform = ((bits.to(tl.int32, bitcast=True) >> 1) & 0x7FFFFFFF).to(tl.int64)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
     top, scale, share = _row(
         best_ptr, p_ptr, heat_ptr, row, V, blocks, stride_p, stride_heat, BLOCKS
     )
-    bits = tl.randint(tl.load(seed_ptr + row * stride_seed), tl.full((), 0, tl.int32))
-    uniform = ((bits.to(tl.int32, bitcast=True) >> 1) & 0x7FFFFFFF).to(tl.int64)
     token = tl.full((), -1, tl.int32)
     if (top > -float("inf")) & (top < float("inf")):
         s = tl.arange(0, BLOCKS)
         slot = row * blocks + s
-        size = tl.load(size_ptr + slot, s < blocks, other=0)
         above = tl.load(mass_ptr + 2 * slot, s < blocks, other=0)
         whole = tl.load(mass_ptr + 2 * slot + 1, s < blocks, other=0)
-        found, edge, each, spare, kept, ties = _from_lists(
-            list_ptr + row * blocks * LIST, size, above, whole, share, top, scale,
-            BLOCKS, LIST, SHIFT,
-        )  # fmt: skip
+        enough = tl.maximum(_part(tl.sum(whole, axis=0), share), 1)
+        low, high = tl.load(bracket_ptr + 2 * row), tl.load(bracket_ptr + 2 * row + 1)
+        list_ptr += row * blocks * LIST
+        if high.to(tl.int64) - low < LIST:
+            reached, edge, each, over, ties = _from_counts(
+                list_ptr, above, enough, high, top, scale, blocks, BLOCKS, LIST, SHIFT
+            )
+        else:
+            size = tl.load(size_ptr + slot, s < blocks, other=0)
+            reached, edge, each, over, ties = _from_lists(
+                list_ptr, size, above, enough, top, scale, BLOCKS, LIST, SHIFT
+            )
+        found = (tl.sum(above, axis=0) < enough) & (reached >= enough)
+        spare = (enough - tl.sum(over, axis=0) + each - 1) // each
+        left = tl.maximum(spare * each - (tl.cumsum(ties, axis=0) - ties), 0)
+        kept = over + tl.minimum(ties, left)
+        if share == 2147483648:  # p = 1 keeps all
+            found, edge, kept = share > 0, LEAST + edge * 0, whole
         first = tl.full((), 0, tl.int32)
         last = first + V
         if found:
@@ -402,10 +459,15 @@ def _sample(
 @dataclass(frozen=True)
 class Bracketed:
     block_v: int = tile(1024, 4096, default=2048)
-    bins: int = among(256, 512, 1024, default=256)
-    list_len: int = among(128, 256, default=128)  # candidates a block may have
-    num_warps: int = threads(4, 8, default=8)
-    sample_warps: int = threads(8, 16, default=16)
+    bins: int = among(128, 256, default=128)
+    list_len: int = among(64, 128, default=64)  # candidates a block may have
+    num_warps: int = threads(4, 8, default=4)
+    sample_warps: int = threads(8, 16, default=8)
+    pdl: int = among(0, 1, default=0)  # a launch begins before the one before it has ended
+    maxnreg: int = among(0, 96, default=0)  # of a thread that lists, for more blocks at a time
+
+
+BEFORE_HOPPER = ("sm_80", "sm_86", "sm_89")
 
 
 def too_many(config, limits, *, itemsize, B, V):
@@ -413,6 +475,10 @@ def too_many(config, limits, *, itemsize, B, V):
     blocks = 1 << (-(-V // config.block_v) - 1).bit_length()
     held = config.block_v // (config.num_warps * limits.warp_size)
     merged = blocks * config.list_len // (config.sample_warps * limits.warp_size)
+    if config.pdl and (limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_")):
+        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
+    if config.maxnreg and not limits.arch.startswith("sm_"):
+        return "only NVIDIA's compiler can be told how many registers a thread may have"
     if most > limits.threads_per_block:
         return f"{most} threads are more than one block may have here"
     if held > 32:
@@ -428,19 +494,24 @@ def work(config, limits, *, itemsize, B, V):
     return Work(tiles=B * blocks, steps=3, load_bytes=moved, store_bytes=4 * config.list_len)
 
 
-WAVE64 = Bracketed(num_warps=4)  # 8 warps of 64 would load 4 logits each
+# Other values lie closer to each other than those of bf16, so that few are counted and many listed.
+FINER = Bracketed(bins=256, list_len=128, sample_warps=16)
+HOPPER = Bracketed(pdl=1, maxnreg=96)
 
 
 @sample_top_p.impl(
     Bracketed,
     refuse=too_many,
     work=work,
-    defaults={"gfx90a": WAVE64, "gfx942": WAVE64, "gfx950": WAVE64},
-)
+    defaults={
+        "fp32": FINER, "fp16": FINER, "sm_90": HOPPER, "sm_100": Bracketed(pdl=1),
+        "sm_120": Bracketed(pdl=1),
+    },
+)  # fmt: skip
 def bracketed(logits, p, temperature, seed, *, config):
     """Counts by probability tell within a few thousand logits where the nucleus ends, so that one
-    program a row finds the exact edge among those alone; what the counts misjudge it seeks in the
-    whole row."""
+    program a row finds the exact edge among those alone, counted by value where few values lie
+    there; what the counts misjudge it seeks in the whole row."""
     B, V = logits.shape
     blocks = triton.cdiv(V, config.block_v)
     device = logits.device
@@ -448,27 +519,33 @@ def bracketed(logits, p, temperature, seed, *, config):
     counts = torch.empty(B, config.bins, dtype=torch.int32, device=device)
     masses = torch.empty(B, blocks, 2, dtype=torch.int64, device=device)
     sizes = torch.empty(B, blocks, dtype=torch.int32, device=device)
+    bracket = torch.empty(B, 2, dtype=torch.int32, device=device)
     lists = torch.empty(B, blocks, config.list_len, dtype=torch.int32, device=device)
     token = torch.empty(B, dtype=torch.int64, device=device)
     row, each = logits.stride()
-    small = {"BLOCK": config.block_v, "BLOCKS": triton.next_power_of_2(blocks)}
+    pdl = bool(config.pdl) and not INTERPRETED
+    after = {"launch_pdl": True} if pdl else {}
+    small = {"BLOCK": config.block_v, "BLOCKS": triton.next_power_of_2(blocks), "PDL": pdl}
     of_row = p.stride(0), temperature.stride(0)
     binned = {**small, "BINS": config.bins, "num_warps": config.num_warps}
     listed = {"LIST": config.list_len, "SHIFT": SHIFT[logits.dtype]}
     _maxima[(B * blocks,)](
         logits, best, counts, V, blocks, row, each,
-        BLOCK=config.block_v, BINS=config.bins, num_warps=config.num_warps,
+        BLOCK=config.block_v, BINS=config.bins, PDL=pdl, num_warps=config.num_warps,
     )  # fmt: skip
     _counted[(B * blocks,)](
-        logits, best, counts, p, temperature, V, blocks, row, each, *of_row, **binned
-    )
+        logits, best, counts, p, temperature, V, blocks, row, each, *of_row, **binned,
+        **after,
+    )  # fmt: skip
     _listed[(B * blocks,)](
-        logits, best, counts, masses, sizes, lists, p, temperature, V, blocks, row, each, *of_row,
-        **binned, **listed,
+        logits, best, counts, bracket, masses, sizes, lists, p, temperature, V, blocks, row, each,
+        *of_row,
+        **binned, **listed, **after, **({"maxnreg": config.maxnreg} if config.maxnreg else {}),
     )  # fmt: skip
     _sample[(B,)](
-        logits, best, masses, sizes, lists, p, temperature, seed, token, V, blocks, row, each,
-        *of_row, seed.stride(0), **small, **listed, num_warps=config.sample_warps,
+        logits, best, bracket, masses, sizes, lists, p, temperature, seed, token, V, blocks,
+        row, each, *of_row, seed.stride(0), **small, **listed,
+        num_warps=config.sample_warps, **after,
     )  # fmt: skip
     return token
 

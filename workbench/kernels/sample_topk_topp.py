@@ -22,7 +22,7 @@ from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import INTERPRETED, tl, triton
 from workbench.spec import Spec, Tensor, Work, among, threads, tile
 
 # What it means, in torch
@@ -125,9 +125,12 @@ LEAST = tl.constexpr(-0x7FFFFFFF)  # below every logit's key
 
 @triton.jit
 def _group_maxima(
-    x_ptr, best_ptr, V, groups, stride_b, stride_v, BLOCK: tl.constexpr, GROUP: tl.constexpr
-):
+    x_ptr, best_ptr, V, groups, stride_b, stride_v, BLOCK: tl.constexpr, GROUP: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
     """The largest logit of each `GROUP` neighbours; +inf where one of them is NaN."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     blocks = tl.cdiv(V, BLOCK)
     row, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
     n = block * BLOCK + tl.arange(0, BLOCK)
@@ -319,14 +322,11 @@ def _merge_and_sample(
     x_ptr, best_ptr, list_ptr, k_ptr, p_ptr, heat_ptr, seed_ptr, token_ptr, V, groups,
     stride_b, stride_v, stride_k, stride_p, stride_heat, stride_seed,
     GROUPS: tl.constexpr, GROUP: tl.constexpr, KEPT: tl.constexpr, BLOCK: tl.constexpr,
-    SHIFT: tl.constexpr,
+    SHIFT: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     x_ptr += row * stride_b
     list_ptr += row * (3 * KEPT)
-    g = tl.arange(0, GROUPS)
-    best = tl.load(best_ptr + row * groups + g, g < groups, other=-float("inf")).to(tl.float32)
-    top = tl.max(best, axis=0)
     k, p = tl.load(k_ptr + row * stride_k), tl.load(p_ptr + row * stride_p)
     heat = tl.load(heat_ptr + row * stride_heat)
     bits = tl.randint(tl.load(seed_ptr + row * stride_seed), tl.full((), 0, tl.int32))
@@ -335,6 +335,11 @@ def _merge_and_sample(
     k = tl.where((k < 1) | (k > V), V, k)
     k = tl.where(heat <= 0, 1, k)
     scale = LOG2_E / tl.maximum(tl.where(heat <= 0, 1.0, heat), 1e-30)
+    if PDL:  # so far nothing that the launch before has written
+        tl.extra.cuda.gdc_wait()
+    g = tl.arange(0, GROUPS)
+    best = tl.load(best_ptr + row * groups + g, g < groups, other=-float("inf")).to(tl.float32)
+    top = tl.max(best, axis=0)
     token = tl.full((), -1, tl.int32)
     if (top > -float("inf")) & (top < float("inf")):
         if k <= KEPT:
@@ -365,11 +370,17 @@ class GroupMaxima:
     kept: int = among(64, 256, default=64)  # the largest k without walking the row
     num_warps: int = threads(4, 8, default=4)
     merge_warps: int = threads(4, 16, default=8)
+    pdl: int = among(0, 1, default=0)  # the second launch begins before the first one has ended
+
+
+BEFORE_HOPPER = ("sm_80", "sm_86", "sm_89")
 
 
 def too_many(config, limits, *, itemsize, B, V):
     groups = 1 << (-(-V // config.group) - 1).bit_length()
     held = config.block_v // (config.num_warps * limits.warp_size)
+    if config.pdl and (limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_")):
+        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
     merged = max(groups, config.kept * config.group) // (config.merge_warps * limits.warp_size)
     if max(config.num_warps, config.merge_warps) * limits.warp_size > limits.threads_per_block:
         return f"{config.merge_warps} warps are more than one block may have here"
@@ -386,7 +397,15 @@ def work(config, limits, *, itemsize, B, V):
     return Work(tiles=B * blocks, steps=1, load_bytes=moved, store_bytes=moved // config.group)
 
 
-@sample_topk_topp.impl(GroupMaxima, refuse=too_many, work=work)
+LATER = GroupMaxima(pdl=1)
+
+
+@sample_topk_topp.impl(
+    GroupMaxima,
+    refuse=too_many,
+    work=work,
+    defaults={"sm_90": LATER, "sm_100": LATER, "sm_120": LATER},
+)
 def group_maxima(logits, k, p, temperature, seed, *, config):
     """One maximum for each `group` logits, read once at memory speed; the k largest maxima name
     the groups that hold the k largest logits, so that one program a row need not read others."""
@@ -395,15 +414,17 @@ def group_maxima(logits, k, p, temperature, seed, *, config):
     best = logits.new_empty(B, groups)
     lists = torch.empty(B, 3, config.kept, dtype=torch.int32, device=logits.device)
     token = torch.empty(B, dtype=torch.int64, device=logits.device)
+    pdl = bool(config.pdl) and not INTERPRETED
     _group_maxima[(B * triton.cdiv(V, config.block_v),)](
         logits, best, V, groups, logits.stride(0), logits.stride(1),
-        BLOCK=config.block_v, GROUP=config.group, num_warps=config.num_warps,
+        BLOCK=config.block_v, GROUP=config.group, PDL=pdl, num_warps=config.num_warps,
     )  # fmt: skip
     _merge_and_sample[(B,)](
         logits, best, lists, k, p, temperature, seed, token, V, groups,
         logits.stride(0), logits.stride(1), k.stride(0), p.stride(0), temperature.stride(0),
         seed.stride(0), GROUPS=triton.next_power_of_2(groups), GROUP=config.group,
-        KEPT=config.kept, BLOCK=2048, SHIFT=SHIFT[logits.dtype], num_warps=config.merge_warps,
+        KEPT=config.kept, BLOCK=2048, SHIFT=SHIFT[logits.dtype], PDL=pdl,
+        num_warps=config.merge_warps, **({"launch_pdl": True} if pdl else {}),
     )  # fmt: skip
     return token
 

@@ -6,9 +6,10 @@ where w < 0 is the logarithm of the decay, any finite number for each key and to
 
 Token by token it is 7 N^2 FLOP for 10 N bytes in bf16: 45 FLOP a byte at N = 64, on the vector
 units, one token behind the other (`sequential`: best for a single token, where the state is all
-that moves). `chunked` takes 64 tokens at a time as matrix products. A later token i sees an earlier
-one j with the factor exp(w[j + 1] + ... + w[i - 1]). To be a product of rows and columns it must be
-split at some token between the two: split at the chunk's start, one of the parts would overflow.
+that moves). `chunked` takes 16 to 64 tokens at a time as matrix products. A later token i sees an
+earlier one j with the factor exp(w[j + 1] + ... + w[i - 1]). To be a product of rows and columns it
+must be split at some token between the two: split at the chunk's start, one of the parts would
+overflow.
 So the chunk is halved, and its halves again, down to single tokens: at each of these levels, pairs
 that lie in two sister halves are split at the border between them, where no exponent is positive.
 
@@ -22,7 +23,7 @@ from importlib.util import find_spec
 
 import torch
 
-from workbench.dsl import INTERPRETED, tl, triton
+from workbench.dsl import INTERPRETED, cores, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 
@@ -118,12 +119,20 @@ def _chunk_inputs(ptr, b, t, h, n, T, stride_b, stride_t, stride_h, stride_n):
 
 
 @triton.jit
+def _decay(which, w, PRECISION: tl.constexpr):
+    """What is left after the tokens that each row names by ones. As products with ones the sums of
+    16-bit decays are exact, and need no scan across threads; `exp2` takes one instruction, `exp`
+    five."""
+    return tl.exp2(tl.dot(which, w, input_precision=PRECISION) * 1.4426950408889634)
+
+
+@triton.jit
 def _sisters(
     r, w, k, level, C: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
     PRECISION_OF_SUMS: tl.constexpr,
 ):  # fmt: skip
     """r[i] k[j] exp(w between them) for i in an odd block of 2^level tokens and j in the one before
-    it. Sums of 16-bit decays are exact as products with ones, and need no scan across threads."""
+    it."""
     i = tl.arange(0, C)
     half = i >> level
     odd = (half & 1) == 1
@@ -131,7 +140,7 @@ def _sisters(
     first = tl.where(odd, half << level, i + 1)[:, None]
     end = tl.where(odd, i, (half + 1) << level)[:, None]
     between = tl.where((i[None, :] >= first) & (i[None, :] < end), 1.0, 0.0).to(w.dtype)
-    E = tl.exp(tl.dot(between, w, input_precision=PRECISION_OF_SUMS)).to(DOT)
+    E = _decay(between, w, PRECISION_OF_SUMS).to(DOT)
     A = tl.dot(r * E, tl.trans(k * E), input_precision=PRECISION)
     sister = tl.where(odd, half - 1, C)
     return tl.where(sister[:, None] == half[None, :], A, 0.0)
@@ -177,13 +186,11 @@ def _chunks(
     y_ptrs = y_ptr + ((b * T + t) * H + h)[:, None] * N + n[None, :]
     tl.store(y_ptrs, O.to(y_ptr.dtype.element_ty), (t < T)[:, None])
     before = tl.where(column < row, 1.0, 0.0).to(SUM)
-    Q = r.to(tl.float32) * tl.exp(tl.dot(before, w_sum, input_precision=PRECISION_OF_SUMS))
+    Q = r.to(tl.float32) * _decay(before, w_sum, PRECISION_OF_SUMS)
     q_ptrs = q_ptr + chunk * C * N + i[:, None] * N + n[None, :]
     tl.store(q_ptrs, Q.to(q_ptr.dtype.element_ty))
     behind = tl.where(column > row, 1.0, 0.0).to(SUM)
-    K = (k.to(tl.float32) * tl.exp(tl.dot(behind, w_sum, input_precision=PRECISION_OF_SUMS))).to(
-        DOT
-    )
+    K = (k.to(tl.float32) * _decay(behind, w_sum, PRECISION_OF_SUMS)).to(DOT)
     U = tl.dot(tl.trans(K), v, input_precision=PRECISION)
     tl.store(s_ptr + chunk * N * N + n[:, None] * N + n[None, :], U.to(s_ptr.dtype.element_ty))
 
@@ -224,7 +231,7 @@ def _states(
 
 @dataclass(frozen=True)
 class Sequential:
-    block_v: int = tile(32, 64, default=32)
+    block_v: int = tile(16, 64, default=32)
     num_warps: int = threads(1, 8, default=4)
 
 
@@ -264,8 +271,14 @@ class Chunked:
     chunk: int = tile(16, 64, default=64)
     unrolled: int = among(0, 1, default=0)  # the levels: fewer registers, but not for 64 tokens
     num_warps: int = threads(2, 8, default=4)
-    block_v: int = tile(16, 64, default=32)
+    block_v: int = among(0, 16, 32, 64, default=0, knob=tile)  # 0: see `values_of`
     num_stages: int = stages(1, 3, default=3)
+
+
+def values_of(config, count, B, H):
+    """All values of a head where the heads alone give each of so many cores two, else half of
+    them: the fewer, the more often the same chunks are read."""
+    return config.block_v or (64 if B * H // count >= 2 else 32)
 
 
 def unfit(config, limits, *, itemsize, B, T, H, N):
@@ -278,9 +291,10 @@ def unfit(config, limits, *, itemsize, B, T, H, N):
         return f"{config.num_warps} warps are too many for products of {C} tokens"
     if 32 * threads_ < C * N:
         return f"{config.num_warps} warps are too few for products of {C} tokens"
+    block_v = values_of(config, limits.cores, B, H)
     buffers = config.num_stages - limits.arch.startswith("gfx")
-    kept = itemsize * (C * N + (C + N) * config.block_v)
-    shared = buffers * kept + itemsize * N * config.block_v
+    kept = itemsize * (C * N + (C + N) * block_v)
+    shared = buffers * kept + itemsize * N * block_v
     if shared > limits.shared_bytes:
         return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
     return None
@@ -299,6 +313,7 @@ def chunked_work(config, limits, *, itemsize, B, T, H, N):
 # Registers are what limits a chunk on Ampere and RDNA, whose products have 16 rows.
 CDNA = Chunked(chunk=64, num_warps=4, block_v=32, num_stages=2)
 SMALL = Chunked(chunk=32, num_warps=4, block_v=32, num_stages=2)
+HOPPER = Chunked(chunk=32, unrolled=1)  # a core holds four blocks of 32 tokens, of 64 two
 RDNA = Chunked(chunk=16, unrolled=1, num_warps=4, block_v=32, num_stages=2)
 
 
@@ -307,13 +322,14 @@ RDNA = Chunked(chunk=16, unrolled=1, num_warps=4, block_v=32, num_stages=2)
     refuse=unfit,
     work=chunked_work,
     defaults={
-        "fp32": Chunked(16, 1, 4, 16, 1), "sm_80": SMALL, "sm_86": SMALL, "sm_89": SMALL,
-        "sm_120": SMALL, "gfx90a": CDNA, "gfx942": CDNA, "gfx950": CDNA, "gfx1100": RDNA,
+        "fp32": Chunked(16, 1, 4, 16, 1), "sm_90": HOPPER, "sm_80": SMALL, "sm_86": SMALL,
+        "sm_89": SMALL, "sm_120": SMALL, "gfx90a": CDNA, "gfx942": CDNA, "gfx950": CDNA,
+        "gfx1100": RDNA,
     },
 )  # fmt: skip
 def chunked(r, w, k, v, u, state, *, config):
-    """64 tokens at a time on the matrix unit: what does not need the state is computed for all
-    chunks at once, and the walk over the chunks has one product left to do in each."""
+    """Chunks of 16 to 64 tokens on the matrix unit: what does not need the state is computed for
+    all chunks at once, and the walk over the chunks has one product left to do in each."""
     B, T, H, N = r.shape
     C, wide = config.chunk, r.dtype == torch.float32
     chunks, narrow = B * H * triton.cdiv(T, C), not wide and not INTERPRETED
@@ -332,8 +348,9 @@ def chunked(r, w, k, v, u, state, *, config):
         DOT=dot, SUM=exact, PRECISION=precision,
         PRECISION_OF_SUMS=sums, num_warps=config.num_warps, num_stages=1,
     )  # fmt: skip
-    _states[(B * H * (N // config.block_v),)](
-        y, q, s, g, state, last, T, H, *state.stride(), N=N, C=C, BLOCK_V=config.block_v,
+    block_v = values_of(config, cores(r), B, H)
+    _states[(B * H * (N // block_v),)](
+        y, q, s, g, state, last, T, H, *state.stride(), N=N, C=C, BLOCK_V=block_v,
         DOT=dot, PRECISION=precision, STAGES=config.num_stages, num_warps=4,
     )  # fmt: skip
     return y, last
