@@ -2,8 +2,10 @@
 
 Ceilings are measured three times and held against torch's copy and sum and cuBLAS. Every
 experiment is run once, as a user runs it, with the wall time of all of them. Kernels whose truth is
-known are put to memory_vs_compute again and again. Results are read from the events files. The JSON
-is written after each command; where it is there already, only what it lacks or what failed is run.
+known are put to memory_vs_compute again and again in one process, where everything is compiled and
+warm after the first: each verdict is of fresh inputs and fresh times. Results are read from the
+events files. The JSON is written after each step; where it is there already, only what it lacks or
+what failed is run.
 
     python benchmarks/experiments.py --out experiments.json
     python benchmarks/experiments.py --only planted --times 10 --seconds 500
@@ -13,14 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,10 +50,11 @@ SCALES = {"B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s"), "OP/s": (1e12, "TO
 
 @dataclass(frozen=True)
 class Step:
-    """One command. Its key, such as `planted/copy/7`, is its place in the JSON file."""
+    """One command, or in this process what it does. Its key, such as `planted/copy/7`, is its place
+    in the JSON file."""
 
     key: str
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # of the command; of a planted kernel, its name
     limit_s: float
 
     @property
@@ -61,7 +64,7 @@ class Step:
 
 
 def steps(times: int, only: Sequence[str] = ()) -> list[Step]:
-    """All commands in their order: what they are cut short by, each planted kernel loses alike."""
+    """All steps in their order: what they are cut short by, each planted kernel loses alike."""
     from workbench.catalog import names_in
 
     every = [Step(f"ceilings/{n}", ("ceilings",), 120.0) for n in range(1, REPEATS + 1)]
@@ -70,28 +73,89 @@ def steps(times: int, only: Sequence[str] = ()) -> list[Step]:
         for name in names_in("workbench.experiments")
     ]
     every += [
-        Step(f"planted/{kernel}/{n}", ("experiment", MEMORY, "--kernel", kernel), 120.0)
+        Step(f"planted/{kernel}/{n}", (kernel,), 120.0)
         for n in range(1, times + 1) for kernel in TRUTHS
     ]  # fmt: skip
     return [s for s in every if not only or any(word in s.key for word in only)]
 
 
-# One command
+# One step
 
 
-def done(step: Step, folder: Path, device: str | None) -> dict[str, Any]:
-    """Run a command, and what its events say: never an error, but a `why`."""
-    out = folder / f"{step.key.replace('/', '-')}-{time.time_ns()}"
-    command = [
-        sys.executable, "-m", f"workbench.{step.words[0]}", *step.words[1:], "--out", str(out),
-        "--database", f"sqlite:///{folder.resolve()}/history.db",
-        *(["--device", device] if device else []),
-    ]  # fmt: skip
-    # nobody's tuned configs, and one cache for all: only the first of equals compiles
-    also = {"TRITON_CACHE_DIR": str(folder / "triton"), "XDG_DATA_HOME": str(folder)}
-    ended = launched(command, step.limit_s, **also)
-    events = [e for path in sorted(out.glob("*/events.jsonl")) for e in read_events(path)]
-    return told(ended, events, device is not None)
+class Runner:
+    """Runs steps: a command in a process of its own, a planted kernel in this one. No step raises
+    an error, but says `why` it gave nothing."""
+
+    def __init__(self, folder: Path, device: str | None) -> None:
+        """`folder` holds the runs, their database and the compile cache."""
+        self._folder, self._device = folder, device
+        # nobody's tuned configs, and one cache for all: only the first of equals compiles
+        self._also = {"TRITON_CACHE_DIR": str(folder / "triton"), "XDG_DATA_HOME": str(folder)}
+        self._database = f"sqlite:///{folder.resolve()}/history.db"
+        self._kept: Any = None
+
+    def __call__(self, step: Step) -> dict[str, Any]:
+        out = self._folder / f"{step.key.replace('/', '-')}-{time.time_ns()}"
+        ended = self._judged(step, out) if step.part == "planted" else self._launched(step, out)
+        events = [e for path in sorted(out.glob("*/events.jsonl")) for e in read_events(path)]
+        return told(ended, events, self._device is not None)
+
+    def _launched(self, step: Step, out: Path) -> Ended:
+        command = [
+            sys.executable, "-m", f"workbench.{step.words[0]}", *step.words[1:], "--out", str(out),
+            "--database", self._database, *(["--device", self._device] if self._device else []),
+        ]  # fmt: skip
+        return launched(command, step.limit_s, **self._also)
+
+    def _judged(self, step: Step, out: Path) -> Ended:
+        """What the `experiment` command does with a planted kernel, but for the page."""
+        os.environ.update(self._also)
+        from rich.console import Console
+
+        from workbench.trial import Question, Trials
+
+        class Unseen(Trials):
+            def _draw(self, run: Any, folder: Path) -> Path:
+                return folder
+
+        began, clock = time.time(), time.perf_counter()
+        asked = Question(
+            MEMORY, kernel=step.words[0], device=self._device, out=out, database=self._database
+        )
+        code, said = 2, ""
+        try:
+            code = Unseen(asked, Console(quiet=True), self._opened).go()
+        except Exception as error:  # of one step, and no reason to lose the others
+            said = f"{type(error).__name__}: {error}"
+        if code == 130:
+            raise KeyboardInterrupt
+        return Ended(code, began, time.perf_counter() - clock, said)
+
+    def _opened(self, device: str | None, repository: Path) -> Any:
+        """The GPU that is here, which stays open from one step to the next."""
+        from workbench.backend.live import Live
+        from workbench.question import backend_for, gpu_present
+        from workbench.trial import RULES
+
+        if device is not None or not gpu_present():
+            return backend_for(device, repository)
+
+        class Kept(Live):
+            def close(self) -> None:
+                """Not yet."""
+
+        if self._kept is None:
+            self._kept = Kept(repository, rules=RULES)
+        return self._kept
+
+    def close(self) -> None:
+        """Let go of the GPU."""
+        from workbench.backend.live import Live
+
+        if self._kept is not None:
+            with suppress(OSError):
+                Live.close(self._kept)
+        self._kept = None
 
 
 def told(ended: Ended, events: Sequence[Any], predicts: bool = False) -> dict[str, Any]:
@@ -345,29 +409,18 @@ def earlier(path: str, device: str | None) -> dict[str, Any]:
 
 
 def course(
-    todo: Sequence[Step], ahead: int, end_s: float, once: Callable[[Step], dict[str, Any]],
+    todo: Sequence[Step], end_s: float, once: Callable[[Step], dict[str, Any]],
     keep: Callable[[str, dict[str, Any]], None],
 ) -> None:  # fmt: skip
-    """Every command, until `end_s` on the process' clock. Of planted kernels the next `ahead`
-    import while one measures: the GPU's lock lets them measure in turn."""
-    lock = threading.Lock()
-
-    def one(step: Step) -> None:
+    """Every step, until `end_s` on the process' clock."""
+    for step in todo:
         if time.perf_counter() > end_s:
+            say("its time is over; the same command goes on")
             return
         result = once(step)
-        with lock:
-            keep(step.key, result)
-            words = ", ".join(f["word"] for f in result["findings"])
-            say(f"{step.key}: {result['why'] or words or 'done'}, {result['wall_s']:.1f} s")
-
-    for step in todo:
-        if step.part != "planted":
-            one(step)
-    with ThreadPoolExecutor(1 + ahead) as pool:
-        list(pool.map(one, [step for step in todo if step.part == "planted"]))
-    if time.perf_counter() > end_s:
-        say("its time is over; the same command goes on")
+        keep(step.key, result)
+        words = ", ".join(f["word"] for f in result["findings"])
+        say(f"{step.key}: {result['why'] or words or 'done'}, {result['wall_s']:.1f} s")
 
 
 def parsed() -> argparse.Namespace:
@@ -376,11 +429,10 @@ def parsed() -> argparse.Namespace:
     )
     parser.add_argument(
         "--only", nargs="*", default=[],
-        help="commands whose keys hold these words: ceilings, suite, planted, suite/e2e",
+        help="steps whose keys hold these words: ceilings, suite, planted, suite/e2e",
     )  # fmt: skip
     parser.add_argument("--times", type=int, default=20, help="verdicts on each planted kernel")
-    parser.add_argument("--ahead", type=int, default=1, help="commands that start while one runs")
-    parser.add_argument("--seconds", type=float, default=1500.0, help="no command is begun after")
+    parser.add_argument("--seconds", type=float, default=1500.0, help="no step is begun after")
     parser.add_argument("--device", help="predict for this device, to try the script without a GPU")
     parser.add_argument("--folder", help="for runs, database and compile cache; else a passing one")
     parser.add_argument("--out", default="experiments.json", help="JSON file to write")
@@ -423,7 +475,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as passing:
         folder = Path(asked.folder or passing).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        course(todo, asked.ahead, end_s, lambda step: done(step, folder, asked.device), keep)
+        with closing(Runner(folder, asked.device)) as runner:
+            course(todo, end_s, runner, keep)
     report(steps_found, asked.times, asked.device)
     if asked.device:
         print(f"predicted for {asked.device}: no kernel was timed, so no goal is met or missed")

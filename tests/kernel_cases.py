@@ -450,8 +450,13 @@ def verify(impl: Impl, configs: Sequence[Any], problem: Posed) -> None:
 
 def right_or_refused(impl: Impl, config: Any, problem: Posed) -> str | None:
     """Right, or refused by a ValueError with a sentence, which is returned: never wrong."""
+    return refusal_of(impl, lambda: verify(impl, [config], problem))
+
+
+def refusal_of(impl: Impl, tried: Callable[[], None]) -> str | None:
+    """The sentence of the ValueError that a launch raises; None where it raises none."""
     try:
-        verify(impl, [config], problem)
+        tried()
     except ValueError as error:
         assert len(str(error).split()) >= 5, f"{impl.title}: {error!r} is no sentence"
         return str(error)
@@ -506,13 +511,19 @@ def parting_axis(
     for extent, of in ((3, 1), (sizes[axis], sizes[axis])):
         small = problem({**sizes, axis: extent})
         twice = as_tuple(spec.reference(*map(_wide, repeated(spec, small.inputs, axis, 2))))
-        pairs = zip(twice, small.expected, strict=True)
-        if all(
-            torch.allclose(t.double(), e.repeat(2, *[1] * (e.dim() - 1)).double(), equal_nan=True)
-            for t, e in pairs
-        ):
+        if all(map(_alike, twice, (repetition(e, 2) for e in small.expected))):
             return axis, of
     return None
+
+
+def repetition(x: Any, times: int) -> Any:
+    """A tensor so many times behind itself."""
+    return x.repeat(times, *[1] * (x.dim() - 1))
+
+
+def _alike(x: Any, y: Any) -> bool:
+    # an input that counts rows (where groups end, say) is not repeated: fewer rows come out
+    return x.shape == y.shape and torch.allclose(x.double(), y.double(), equal_nan=True)
 
 
 def _wide(x: Any) -> Any:
@@ -522,7 +533,7 @@ def _wide(x: Any) -> Any:
 def repeated(spec: Spec, made: Sequence[Any], axis: str, times: int) -> list[Any]:
     """Inputs that have the axis, so many times one behind the other."""
     return [
-        x.repeat(times, *[1] * (x.dim() - 1)) if leads(t.axes, axis) else x
+        repetition(x, times) if leads(t.axes, axis) else x
         for t, x in zip(spec.inputs.values(), made, strict=True)
     ]
 
@@ -539,7 +550,7 @@ def verify_repeated(
     extent = small.expected[0].shape[0]
     for first in range(0, times, at_once):
         count = min(at_once, times - first)
-        expected = tuple(e.repeat(count, *[1] * (e.dim() - 1)) for e in small.expected)
+        expected = tuple(repetition(e, count) for e in small.expected)
         part = [y[first * extent : (first + count) * extent] for y in outputs]
         wrong = judge(part, Posed(impl.spec, small.dtype, (), expected)).wrong
         assert wrong is None, (

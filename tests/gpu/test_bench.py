@@ -35,6 +35,7 @@ def median_of(timed, seconds=0.02):
     return stats.median(timed.window(seconds, least=10).samples_s)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("megabytes", [40, 100])
 def test_graphs_and_events_agree(megabytes):
     found = {}
@@ -47,6 +48,7 @@ def test_graphs_and_events_agree(megabytes):
     assert found["graph"] == pytest.approx(found["events"], rel=0.15, abs=4e-6)
 
 
+@pytest.mark.alone
 def test_a_graph_of_more_calls_tells_the_same_time():
     bench, rotation = copies(4 << 20)
     estimate = bench.first_time(rotation)
@@ -55,6 +57,7 @@ def test_a_graph_of_more_calls_tells_the_same_time():
     assert median_of(short) == pytest.approx(median_of(long), rel=0.05, abs=1e-7)
 
 
+@pytest.mark.alone
 def test_with_a_flush_a_small_problem_is_cold():
     bench, cold = copies(1 << 18)  # 1 MiB in and out: by itself it would stay in the cache
     assert cold.flush is not None
@@ -137,6 +140,7 @@ def test_what_a_graph_allocates_stays_its_own_after_its_maker_is_gone():
     assert all(bool((y == -1).all()) for y in others)
 
 
+@pytest.mark.alone
 def test_the_tenth_graph_of_a_process_takes_as_long_as_the_first():
     bench, rotation = copies(1 << 20)
     timed = [bench.timed(rotation, bench.first_time(rotation)) for _ in range(10)]
@@ -144,6 +148,7 @@ def test_the_tenth_graph_of_a_process_takes_as_long_as_the_first():
     assert last == pytest.approx(first, rel=0.04), "a graph has two states: see docs/facts.md"
 
 
+@pytest.mark.alone
 def test_the_probe_agrees_with_the_driver_and_counts_whole_windows(clock):
     if not can_probe():
         pytest.skip("this GPU has not both counters")
@@ -160,6 +165,7 @@ def test_the_probe_agrees_with_the_driver_and_counts_whole_windows(clock):
         assert window.sm_mhz == pytest.approx(told, rel=0.25)
 
 
+@pytest.mark.alone
 def test_the_probe_tells_the_cycles_of_a_hold(clock):
     """A hold counts cycles of the same clock: so many cycles in so many seconds."""
     if not can_probe() or torch.version.hip is not None:
@@ -178,6 +184,7 @@ def test_the_probe_tells_the_cycles_of_a_hold(clock):
     assert probe.mhz() == pytest.approx(cycles / seconds / 1e6, rel=0.02)
 
 
+@pytest.mark.alone
 def test_the_self_test_is_physical():
     found = preflight.self_test(CACHE, Protocol())
     assert set(found) == {"dram", "launch", "resolution"}

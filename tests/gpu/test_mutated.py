@@ -59,12 +59,14 @@ def test_every_call_finds_its_input_as_it_was_made(regime, below, count):
     assert check(impl, NoKnobs(), Posed.given(impl.spec, "fp32", bench.first_inputs)).wrong is None
 
 
+@pytest.mark.alone
 def test_in_place_takes_as_long_as_out_of_place():
     """Both read two tensors and write one; the restores are not in the time."""
     found = [median_of(timed_of(adding(m), 1 << 24, "cold")[1]) for m in (("x",), ())]
     assert found[0] == pytest.approx(found[1], rel=0.15)
 
 
+@pytest.mark.alone
 def test_graphs_and_events_agree():
     found = [
         median_of(timed_of(adding(("x",)), 1 << 25, "cold", graph_below_s=below)[1])

@@ -29,6 +29,7 @@ def together(*parts):
     return found
 
 
+@pytest.mark.alone
 def test_each_part_has_the_time_of_its_own_problem():
     sizes = {"N": 1 << 24}
     copy, triad, library = together(
@@ -41,6 +42,7 @@ def test_each_part_has_the_time_of_its_own_problem():
     assert copy.peak_bytes == pytest.approx(2 << 24, rel=0.01)  # its output
 
 
+@pytest.mark.alone
 def test_hot_is_faster_and_the_host_sees_the_launch_too():
     sizes = {"N": 1 << 20}
     cold, hot, host = together(

@@ -373,10 +373,28 @@ def test_each_call_gets_the_clock_that_suits_it(cuda, waiting):
             assert turning.host_s == pytest.approx(7e-6, rel=1e-3)
 
 
+@pytest.mark.parametrize(("copies", "slower", "method"), [
+    (3, 1.5, "events"), (3, 1.05, "graph"), (0, 1.5, "graph"),
+])  # fmt: skip
+def test_what_the_driver_copies_otherwise_in_a_graph_is_timed_by_events(
+    cuda, copies, slower, method
+):
+    bench = bench_of(Protocol())
+    bench._graphs = SimpleNamespace(
+        capture=lambda calls, call: FakeGraph(cuda, calls * slower * 1e-4, copies)
+    )
+    turning, _ = rotation(cuda, device_s=1e-4)
+    timed = bench.timed(turning, bench.first_time(turning))
+    assert timed.method == method
+    told = stats.median(timed.window(4e-3).samples_s)
+    assert told == pytest.approx(1e-4 if method == "events" else slower * 1e-4, rel=1e-3)
+
+
 @dataclass
 class FakeGraph:
     cuda: FakeCuda
     device_s: float
+    copies: int = 0
 
     def replay(self):
         self.cuda.launch(self.device_s)

@@ -537,9 +537,9 @@ def test_each_command_runs_once_and_none_after_the_end():
     def keep(key, result):
         kept.append(key)
 
-    experiments.course(steps, 1, time.perf_counter() + 60, lambda step: ran("seen"), keep)
+    experiments.course(steps, time.perf_counter() + 60, lambda step: ran("seen"), keep)
     assert sorted(kept) == sorted(step.key for step in steps)
-    experiments.course(steps, 1, time.perf_counter() - 1, lambda step: ran("seen"), keep)
+    experiments.course(steps, time.perf_counter() - 1, lambda step: ran("seen"), keep)
     assert len(kept) == len(steps)
 
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do is not forbidden
+KERNEL, COPIES = 0, (1, 2)  # CU_GRAPH_NODE_TYPE_KERNEL; _MEMCPY and _MEMSET
 DRAWS = "CUDA generator"  # in torch's words where a call draws from it in a capture not its own
 
 
@@ -25,7 +26,10 @@ class NotCapturable(Exception):
 
 
 class Graph(Protocol):
-    """Calls that were captured."""
+    """Calls that were captured. `copies` are those of its nodes that the driver copies or sets
+    memory by, as many as are known of."""
+
+    copies: int
 
     def replay(self) -> None:
         """Put them on torch's current stream."""
@@ -68,7 +72,7 @@ class DriverGraphs:
         except Exception:  # what no graph can hold has no graph to count in
             return None
         try:
-            return _kernel_nodes(captured)
+            return _nodes(captured, KERNEL)
         finally:
             _driver().cuGraphDestroy(captured)
 
@@ -95,6 +99,7 @@ class DriverGraph:
         """Takes the captured graph over; what its calls allocated stays in `pool`. Raises
         RuntimeError where it cannot be made ready."""
         self._pool = pool
+        self.copies = _nodes(captured, *COPIES)
         self._ready = ctypes.c_void_p()
         ready, flags = ctypes.byref(self._ready), ctypes.c_ulonglong(0)
         try:
@@ -111,6 +116,12 @@ class DriverGraph:
             _driver().cuGraphExecDestroy(self._ready)  # one that runs ends first
 
 
+class TorchGraph(torch.cuda.CUDAGraph):
+    """A graph that torch captured; it does not tell what it holds."""
+
+    copies = 0
+
+
 class TorchGraphs:
     """Graphs that torch captures. `torch.cuda.graph` would wait for the device and give all cached
     memory back to the driver before each capture."""
@@ -119,7 +130,7 @@ class TorchGraphs:
         self._pool = torch.cuda.graph_pool_handle()
 
     def capture(self, calls: int, call: Callable[[], Any]) -> Graph:
-        graph, stream = torch.cuda.CUDAGraph(), _stream()
+        graph, stream = TorchGraph(), _stream()
         stream.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(stream):
@@ -139,17 +150,17 @@ class TorchGraphs:
         return None
 
 
-def _kernel_nodes(graph: ctypes.c_void_p) -> int:
-    """Nodes of a driver's graph that are kernels (CU_GRAPH_NODE_TYPE_KERNEL is 0)."""
+def _nodes(graph: ctypes.c_void_p, *kinds: int) -> int:
+    """How many nodes of a driver's graph are of these kinds."""
     count = ctypes.c_size_t()
     _ask("cuGraphGetNodes", graph, None, ctypes.byref(count))
     nodes = (ctypes.c_void_p * count.value)()
     _ask("cuGraphGetNodes", graph, nodes, ctypes.byref(count))
-    kind, kernels = ctypes.c_int(), 0
+    kind, found = ctypes.c_int(), 0
     for node in nodes:
         _ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
-        kernels += kind.value == 0
-    return kernels
+        found += kind.value in kinds
+    return found
 
 
 @cache

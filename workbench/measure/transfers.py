@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from workbench import stats
@@ -38,6 +39,14 @@ class Copied:
         return f"{self.direction}_{'pinned' if self.pinned else 'pageable'}"
 
 
+def prepare() -> None:
+    """Everything that `host_copies` does before it takes a time."""
+    import torch
+
+    if torch.cuda.is_available():
+        _arms()
+
+
 def host_copies() -> list[Copied]:
     """Both directions, pinned and pageable, at every size, in turns. Runs in a process of its own;
     raises RuntimeError where torch sees no GPU."""
@@ -45,19 +54,29 @@ def host_copies() -> list[Copied]:
 
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no GPU in the process that copies")
+    arms = _arms()
+    taken = rounds.play(arms, RULES)
+    return [_copied(key, arm, taken[key]) for key, arm in arms.items()]
+
+
+@cache
+def _arms() -> dict[tuple[Direction, bool, int], _Copy]:
+    """All copies, ready: pages are mapped and staging memory is there."""
+    import torch
+
     generator = torch.Generator().manual_seed(0)
     noise = torch.empty(SIZES[-1] // 8, dtype=torch.int64).random_(generator=generator)
     sent = noise.view(torch.uint8)
+    directions: tuple[Direction, ...] = ("h2d", "d2h")
     arms = {
         (direction, pinned, size): _Copy.of(direction, pinned, sent[:size])
         for size in SIZES
         for pinned in (True, False)
-        for direction in ("h2d", "d2h")
+        for direction in directions
     }
     for arm in arms.values():
-        arm.begin(0.0, 2)  # pages are mapped and staging memory is there
-    taken = rounds.play(arms, RULES)
-    return [_copied(key, arm, taken[key]) for key, arm in arms.items()]
+        arm.begin(0.0, 2)
+    return arms
 
 
 def _copied(key: tuple[Any, bool, int], arm: _Copy, windows: list[Window]) -> Copied:
@@ -112,7 +131,7 @@ class _Copy:
         """Whether the target holds what the source holds."""
         import torch
 
-        return bool(torch.equal(self.target.cpu(), self.source.cpu()))
+        return bool(torch.equal(self.target.cuda(), self.source.cuda()))
 
 
 @dataclass(frozen=True)
