@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,7 +30,7 @@ from workbench.question import (
     writable,
 )
 from workbench.record import Comparison, Measured, Record, Run
-from workbench.report import write_page
+from workbench.report import drawn_at_least, write_page
 from workbench.sides import Side, is_run, kernel_of, repository_with, sides_of
 from workbench.spec import label, sizes_text
 from workbench.store import Store
@@ -121,12 +121,8 @@ class Match:
         folder = asked.out / run.id
         with EventLog(folder / "events.jsonl") as log:
             ring = Ring(cast(Measures, backend), store, run, log, asked.threshold)
-            try:
+            with drawn_at_least(lambda: ring.draw(folder)):
                 state = ring.hold_all([bout], lambda s: show_bout(self.console, s, ring.run))
-            except BaseException:  # nothing more can be stored; show what there is
-                with suppress(Exception):
-                    ring.draw(folder)
-                raise
         if state == "interrupted":
             return 130
         self.console.print(f"report  {ring.draw(folder).resolve()}", soft_wrap=True)

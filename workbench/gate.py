@@ -6,7 +6,7 @@ import ast
 import json
 import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +23,7 @@ from workbench.measure.protocol import Protocol
 from workbench.plan import Identity
 from workbench.question import SessionError, backend_for, undisturbed, writable
 from workbench.record import Run
-from workbench.report import write_page
+from workbench.report import drawn_at_least, write_page
 from workbench.sides import Side, SideError
 from workbench.spec import ITEMSIZE, Impl, Limits, sizes_text
 from workbench.store import Store
@@ -136,12 +136,8 @@ class Gate:
         folder = asked.out / run.id
         with EventLog(folder / "events.jsonl") as log:
             ring = Ring(cast(Measures, backend), store, run, log, asked.threshold)
-            try:
+            with drawn_at_least(lambda: ring.draw(folder)):
                 state = ring.hold_all(bouts, self._say)
-            except BaseException:  # nothing more can be stored; show what there is
-                with suppress(Exception):
-                    ring.draw(folder)
-                raise
         page = ring.draw(folder).resolve()
         code = 130 if state == "interrupted" else self._code(ring)
         self._conclude(ring, page, code)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ TEMPLATES = Path(__file__).parent / "reports"
 # only takes real colours, so each name travels through it as a colour that nobody would choose.
 PALETTE = (
     *("ink", "muted", "rule", "hatch", "accent", "roof-memory", "roof-cache", "roof-compute"),
+    "ground",
     *(f"impl-{i}" for i in range(4)),
     *(f"heat-{i}" for i in range(7)),
     *(f"heat-ink-{i}" for i in range(7)),
@@ -37,6 +39,18 @@ class ReportError(Exception):
 def colour(name: str) -> str:
     """The stand-in for the CSS variable of this name; KeyError when the palette lacks it."""
     return _SENTINELS[name]
+
+
+@contextlib.contextmanager
+def drawn_at_least(draw: Callable[[], object]) -> Iterator[None]:
+    """Whatever ends the work in it, which can then store nothing more: what there is is drawn
+    before the error goes on."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            draw()
+        raise
 
 
 def write_page(path: Path | str, html: str) -> Path:

@@ -217,7 +217,7 @@ def roofs_of(device: str, runs: Iterable[Run]) -> Roofs:
             if made:
                 found.setdefault(_identity(made), made)
     if known and all(_whole(run, known) for run in mine):
-        for made in _of_table(device, known):
+        for made in stated(device, known):
             found.setdefault(_identity(made), made)
     cache_bytes = known.cache.value if known else None
     return Roofs(device, tuple(found.values()), cache_bytes, tuple(failed.items()))
@@ -240,7 +240,8 @@ def _whole(run: Run, known: Device) -> bool:
     return all(said is None or not q or abs(said / q.value - 1) < 0.01 for said, q in pairs)
 
 
-def _of_table(device: str, known: Device) -> list[Ceiling]:
+def stated(device: str, known: Device) -> list[Ceiling]:
+    """What is stated of a device, under the name that a run has for it."""
     quantities = {"dram": known.dram, "cache": known.cache_bandwidth}
     quantities |= {f"compute_{dtype}": q for dtype, q in known.peaks.items()}
     made = [
@@ -402,10 +403,10 @@ def _above(load: Load, roof: Ceiling, roofs: Roofs) -> str:
     """Why a kernel may be above a roof that it cannot pass: the likeliest reason that the numbers
     allow."""
     if roof.level == "compute":
-        stated = "" if roof.measured else ", though its maker states it"
+        though = "" if roof.measured else ", though its maker states it"
         return (
             f"either fewer FLOPs are done than its kernel declares, or the ceiling of {roof.dtype} "
-            f"is too low{stated}"
+            f"is too low{though}"
         )
     if load.regime == "predicted":
         return "the model takes bandwidth to be higher than this ceiling"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -28,7 +28,7 @@ from workbench.question import (
     writable,
 )
 from workbench.record import Failure, Outcome, Phase, Record, Run
-from workbench.report import write_page
+from workbench.report import drawn_at_least, write_page
 from workbench.sides import Side, sides_of
 from workbench.spec import ITEMSIZE, Impl, Spec, sizes_text
 from workbench.store import Store
@@ -101,16 +101,14 @@ class Timing:
             device=backend.device.name if backend.predicts else None,
         )  # fmt: skip
         named = ", ".join(dict.fromkeys(picks.names(problems[0].spec)))
-        run = opened_run("measure", named, whole.command, backend, problems)
-        self._say_begin(run)
-        folder = asked.out / run.id
-        with EventLog(folder / "events.jsonl") as log:
-            try:
-                state, run = self._obtain(problems, picks, run, backend, store, log)
-            except BaseException:  # nothing more can be stored; show what there is
-                with suppress(Exception):
-                    self._draw(run, folder)
-                raise
+        begun = opened_run("measure", named, whole.command, backend, problems)
+        self._say_begin(begun)
+        folder = asked.out / begun.id
+        with (
+            EventLog(folder / "events.jsonl") as log,
+            drawn_at_least(lambda: self._draw(begun, folder)),
+        ):
+            state, run = self._obtain(problems, picks, begun, backend, store, log)
         self.console.print(f"report  {self._draw(run, folder).resolve()}", soft_wrap=True)
         if state == "interrupted":
             return 130

@@ -40,7 +40,7 @@ from workbench.question import (
     writable,
 )
 from workbench.record import Finding, Outcome, Phase, Record, Run, key_of
-from workbench.report import write_page
+from workbench.report import drawn_at_least, write_page
 from workbench.spec import ITEMSIZE, Sizes
 from workbench.store import Store
 
@@ -181,22 +181,20 @@ class Trials:
         return replace(asked, given_s=given_s, earlier=rows)
 
     def _go(
-        self, experiment: Experiment, planned: Sequence[tuple[Asked, Sequence[Arm]]], run: Run,
+        self, experiment: Experiment, planned: Sequence[tuple[Asked, Sequence[Arm]]], begun: Run,
         backend: Backend, winners: tuned.Tuned, store: Store,
     ) -> int:  # fmt: skip
         from workbench.terminal import plan_line
 
         on_paper = f"Nothing is run: worked out for {backend.device.title}."
-        line = plan_line(run) if experiment.runs else on_paper
-        self.console.print(line, style="bold yellow" if run.predicted else "bold")
-        folder = self.question.out / run.id
-        with EventLog(folder / "events.jsonl") as log:
-            try:
-                state, run = self._obtain(experiment, planned, run, backend, winners, store, log)
-            except BaseException:  # nothing more can be stored; show what there is
-                with suppress(Exception):
-                    self._draw(run, folder)
-                raise
+        line = plan_line(begun) if experiment.runs else on_paper
+        self.console.print(line, style="bold yellow" if begun.predicted else "bold")
+        folder = self.question.out / begun.id
+        with (
+            EventLog(folder / "events.jsonl") as log,
+            drawn_at_least(lambda: self._draw(begun, folder)),
+        ):
+            state, run = self._obtain(experiment, planned, begun, backend, winners, store, log)
         if state == "interrupted":
             self.console.print("Stopped; what was found so far is stored.")
         self.console.print(f"report  {self._draw(run, folder).resolve()}", soft_wrap=True)

@@ -23,10 +23,11 @@ from workbench.experiments import (
     quantization_overhead,
     tile_size,
 )
-from workbench.experiments.quantization_overhead import over
 from workbench.hardware import described, device_named
 from workbench.history import open_history
-from workbench.record import Case, Failure, Measured, Predicted, Ratio, Record, Resources
+from workbench.judging import knobs
+from workbench.judging.times import Span, over
+from workbench.record import Case, Failure, Measured, Predicted, Record, Resources
 from workbench.spec import ITEMSIZE
 
 H200 = device_named("h200")
@@ -106,10 +107,11 @@ def test_the_knee_is_where_bandwidth_and_peak_meet(bandwidth, knee, noise, seed)
     found = all_timed(INTENSITY, roofline(bandwidth, bandwidth * knee, noise=noise, seed=seed),
                       spread=0.005)  # fmt: skip
     bent = intensity.bend([intensity.point(f) for f in found.values()])
-    low, middle, high = bent.knee
-    assert low <= knee <= high and middle == pytest.approx(knee, rel=0.011)
-    assert bent.slope.middle == pytest.approx(bandwidth, rel=0.005)
-    assert high / low < 1.04  # all points of both sides, and no wider
+    found_knee = bent.knee
+    assert found_knee.low <= knee <= found_knee.high
+    assert found_knee.value == pytest.approx(knee, rel=0.011)
+    assert bent.slope.value == pytest.approx(bandwidth, rel=0.005)
+    assert found_knee.high / found_knee.low < 1.04  # all points of both sides, and no wider
 
 
 @settings(max_examples=25, deadline=None)
@@ -117,7 +119,7 @@ def test_the_knee_is_where_bandwidth_and_peak_meet(bandwidth, knee, noise, seed)
 def test_a_round_knee_is_found_from_points_that_lie_apart(knee, sharpness):
     found = all_timed(INTENSITY, roofline(4e12, 4e12 * knee, sharpness))
     bent = intensity.bend([intensity.point(f) for f in found.values()])
-    assert bent.knee[1] == pytest.approx(knee, rel=0.06)
+    assert bent.knee.value == pytest.approx(knee, rel=0.06)
 
 
 def test_intensities_are_those_of_the_question():
@@ -294,7 +296,7 @@ def test_each_value_has_a_few_configs_that_can_run(arms, varied, wanted):
     impl = catalog.impl_of(catalog.spec_of("matmul"), "tiles")
     numbers = [varied.number(impl, a.config, asking("matmul")) for a in arms]
     assert sorted(set(numbers)) == wanted
-    assert all(1 <= numbers.count(n) <= tile_size.TRIED + 1 for n in wanted)
+    assert all(1 <= numbers.count(n) <= knobs.TRIED + 1 for n in wanted)
     assert len({a.name for a in arms}) == len(arms)
     assert impl.default(H200.limits, "bf16") in [impl.config(**a.config) for a in arms]
     for arm in arms:
@@ -337,11 +339,11 @@ def test_the_fastest_value_wins_and_ties_are_those_that_cannot_be_told_apart(tim
         v: [timed(TILES[0], t, spread), timed(TILES[1], 2 * t, spread), failed(TILES[2])]
         for v, t in zip(VALUES, times, strict=True)
     }
-    ranked = tile_size.ranking(by_value)
+    ranked = knobs.ranking(by_value)
     best = min(times)
     assert ranked.best[ranked.winner].time_s == best and not ranked.missing
     for v, t in zip(VALUES, times, strict=True):
-        assert ranked.ratios[v].middle == pytest.approx(t / best)
+        assert ranked.ratios[v].value == pytest.approx(t / best)
         if v != ranked.winner:
             apart = t / best > max(1.005, (1 + spread) / (1 - spread)) * 1.0001
             assert (v in ranked.ties) is not apart or t / best == pytest.approx(1.005, rel=1e-3)
@@ -369,6 +371,8 @@ def test_a_verdict_says_which_how_much_and_whether_it_is_at_the_edge():
     assert one.charts[0].series[0].x == (16, 32, 64, 128, 256) and not one.charts[0].y_log
     tie = spoken(tile_size, TILES, lambda a: {**inner, 64: 1.001e-5}[edge(a)])
     assert tie.word == "tie of 64 and 128"
+    many = spoken(tile_size, TILES, lambda a: {**inner, 64: 1e-5, 256: 1e-5}[edge(a)])
+    assert many.word == "tie of 64, 128 and 256"
     predicted = spoken(block_size, BLOCKS, lambda a: 1e-5, predicted=True)
     assert predicted.word == "predicted: all tie"
     assert "~10.00 µs" in predicted.sentence and "The worst" not in predicted.sentence
@@ -538,4 +542,4 @@ def test_an_experiment_runs_to_its_page(tmp_path, predicts):
 
 def test_a_ratio_of_predictions_claims_no_interval():
     a, b = (timed(INTENSITY[0], t, predicted=True) for t in (1e-5, 2e-5))
-    assert over(a, b) == Ratio(2.0, 2.0, 2.0)
+    assert over(a, b) == Span.exactly(2.0)

@@ -91,14 +91,14 @@ def test_no_word_where_other_kernels_ran(kernels, launches, made, said):
 @pytest.mark.parametrize("side", [CPU, GPU])
 def test_a_side_without_a_time_leaves_no_word(side):
     of = found() | {side: failed(ARMS[side])}
-    assert judged(of).word == "no verdict" and f"{side}: it broke." in judged(of).caveats
+    assert judged(of).word == "no verdict" and f"No time of {side}: it broke." in judged(of).caveats
 
 
 def test_without_a_gpu_the_device_alone_is_predicted():
     question = asked("sample_logits", sizes=SIZES, predicts=True)
     of = {CPU: failed(ARMS[CPU]), GPU: failed(ARMS[GPU]), ALONE: told(ARMS[ALONE], 3 * US, 2)}
     only = judged(of, question)
-    assert only.word == "needs a GPU" and f"{CPU}: it broke." in only.caveats
+    assert only.word == "needs a GPU" and f"No time of {CPU}; {GPU}: it broke." in only.caveats
     (time,) = (e for e in only.evidence if e.unit == "s")
     assert time.kind == "predicted" and time.group == ALONE
 

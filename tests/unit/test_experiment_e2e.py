@@ -79,13 +79,16 @@ def test_the_table_of_guide_four():
 
 def test_products_of_which_one_has_no_time_have_no_share():
     of = judged(found(without=PRODUCTS[:1]))
-    assert "products, share" not in by_name(of) and f"{PRODUCTS[0]}: it broke." in of.caveats
+    assert (
+        "products, share" not in by_name(of)
+        and f"No time of {PRODUCTS[0]}: it broke." in of.caveats
+    )
 
 
 @pytest.mark.parametrize("side", [EAGER, GRAPH])
 def test_a_step_without_a_time_leaves_no_word(side):
     of = judged(found(without=(side,)))
-    assert of.word == "no verdict" and f"{side}: it broke." in of.caveats
+    assert of.word == "no verdict" and f"No time of {side}: it broke." in of.caveats
 
 
 def test_without_a_gpu_the_kernels_of_a_layer_are_summed():
@@ -102,8 +105,8 @@ def test_without_a_gpu_the_kernels_of_a_layer_are_summed():
     rows = by_name(only, "step in a graph")
     assert rows[KPI.total].value == pytest.approx(33 * 5 * US) and rows[KPI.kernels].value == 33
     assert rows["products, share"].value == pytest.approx(16 / 33)
-    told_of = {c.partition(":")[0] for c in only.caveats}
-    assert not told_of & {EAGER, WAIT, GRAPH}
+    # what a GPU alone can tell is no failure: of the other arms' reasons none is left out
+    assert f"No time of {EMPTY}: it broke." in only.caveats
     missing = judged(of | {"SwiGLU": failed(own["SwiGLU"])}, question)
     assert KPI.total not in by_name(missing) and "SwiGLU" in missing.sentence
 
@@ -136,8 +139,3 @@ def test_it_runs_from_the_question_to_the_page(tmp_path, predicts):
     (finding,) = trials.findings
     assert finding.kernel == "model_step" and finding.sentence in said.getvalue()
     assert next(tmp_path.glob("*/report.html")).is_file()
-
-
-def test_a_dtype_that_the_step_is_not_for_is_one_sentence():
-    with pytest.raises(ExperimentError, match="model_step is not for fp16; name one of fp32, bf16"):
-        arms(asked("model_step", "fp16"))

@@ -9,14 +9,12 @@ from hypothesis import strategies as st
 
 from workbench import catalog
 from workbench.experiment import ExperimentError
-from workbench.experiments.expected import Floor
 from workbench.experiments.layer_breakdown import (
     ALIKE,
     CASES,
     LAYER,
     TOTAL,
     N,
-    Span,
     Timed,
     arms,
     bottlenecks,
@@ -25,6 +23,8 @@ from workbench.experiments.layer_breakdown import (
     judge,
     parts_of,
 )
+from workbench.judging.floors import Floor
+from workbench.judging.times import Span
 from workbench.spec import ITEMSIZE
 
 US = 1e-6
@@ -84,17 +84,17 @@ def test_shares_make_one_and_bottlenecks_are_in_order(drawn):
     judged = breakdown("x", drawn, a_part(TOTAL, 1.0), "measured")
     shares = [e.value for e in judged.evidence if e.group == "share of the parts"]
     assert sum(shares) == pytest.approx(1) and len(shares) == 4
-    gains = [p.gain.middle for p in bottlenecks(drawn)]
+    gains = [p.gain.value for p in bottlenecks(drawn)]
     assert gains == sorted(gains, reverse=True) and min(gains) >= 0
-    most = max(p.span.middle - p.floor.least_s for p in drawn)
+    most = max(p.span.value - p.floor.least_s for p in drawn)
     assert gains[0] == max(0.0, most)
 
 
 @given(parts, st.floats(1e-3, 1e3))
 def test_the_word_does_not_depend_on_the_unit_of_time(drawn, factor):
-    first, second = [*(p.gain.middle for p in bottlenecks(drawn)), 0.0, 0.0][:2]
+    first, second = [*(p.gain.value for p in bottlenecks(drawn)), 0.0, 0.0][:2]
     assume(first - second > 1e-9 * first)
-    scaled = [a_part(p.name, p.span.middle * factor, 0.0, p.floor.least_s * factor) for p in drawn]
+    scaled = [a_part(p.name, p.span.value * factor, 0.0, p.floor.least_s * factor) for p in drawn]
     whole = a_part(TOTAL, 1.0)
     words = {breakdown("x", some, whole, "measured").word for some in (drawn, scaled)}
     assert len(words) == 1
@@ -104,9 +104,9 @@ def test_the_word_does_not_depend_on_the_unit_of_time(drawn, factor):
 def test_a_part_that_takes_longer_has_more_to_gain(drawn, which, factor):
     slower = list(drawn)
     part = drawn[which]
-    slower[which] = a_part(part.name, part.span.middle * factor * 1e3, 0.0, part.floor.least_s)
+    slower[which] = a_part(part.name, part.span.value * factor * 1e3, 0.0, part.floor.least_s)
     judged = breakdown("x", slower, a_part(TOTAL, 1.0), "measured")
-    assume(max(p.gain.middle for p in slower) == slower[which].gain.middle)
+    assume(max(p.gain.value for p in slower) == slower[which].gain.value)
     assert judged.word.split(" or ")[0] == part.name
 
 
@@ -198,7 +198,8 @@ def test_predicted_parts_are_the_sums_of_their_calls():
         row = by_name(judged, "time")[part.name]
         assert row.value == pytest.approx(10 * US * sum(c.times for c in part.calls))
         assert row.kind == "predicted" and row.low is None
-    assert "~" in judged.sentence and TOTAL not in by_name(judged, "time")
+    assert judged.word.startswith("predicted: ") and "~" in judged.sentence
+    assert TOTAL not in by_name(judged, "time")
     assert LAYER not in {call.kernel for call in calls_of(sizes, True)}
 
 

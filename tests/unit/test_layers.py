@@ -24,7 +24,7 @@ FLOORS = {
     "roofline",
     4: "measure reports doctor launch",
     5: "backend stored",
-    6: "plan screen finals sweep experiment profile ceilings",
+    6: "plan screen finals sweep experiment judging profile ceilings",
     7: "question store sweeps experiments profilers terminal bouts",
     8: "session timing contest gate adapter trial gauge",
     9: "cli",
@@ -43,6 +43,8 @@ STEPS = {
     ("gate", "contest"),  # a gate is many comparisons
     ("tuned", "answer"),  # who has won is said in one place
     ("roofline", "answer"),  # the same
+    ("judging", "experiment"),  # what is judged is what became of arms
+    ("judging", "plan"),  # which configs the model expects most of
     ("ceilings", "experiment"),  # what is timed for a ceiling are arms
     ("gauge", "trial"),  # and they are timed as those of an experiment are
 }

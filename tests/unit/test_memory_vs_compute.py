@@ -13,8 +13,9 @@ from workbench.compile.proof import dishonest, same_loads
 from workbench.environment import fingerprint
 from workbench.experiment import Arm, Asked, ExperimentError, Found
 from workbench.experiments import memory_vs_compute as mvc
-from workbench.experiments.memory_vs_compute import Span, Times, overlap, shares_of, words_of
+from workbench.experiments.memory_vs_compute import Times, overlap, shares_of, words_of
 from workbench.hardware import DEVICES
+from workbench.judging.times import Span
 from workbench.record import Case, Failure, Measured, Predicted, Record, Resources
 from workbench.spec import values
 from workbench.winners import Entry
@@ -25,7 +26,7 @@ SWAPPED = {"memory-bound": "compute-bound", "compute-bound": "memory-bound"}
 
 
 def span(middle, noise=0.0):
-    return Span(middle * (1 - noise), middle, middle * (1 + noise))
+    return Span(middle, middle * (1 - noise), middle * (1 + noise))
 
 
 def times(a, b, whole=1e-4, launch=0.0, grid=None, noise=0.0):
@@ -61,10 +62,7 @@ def planted(draw):
     off = [draw(st.floats(1 - NOISE, 1 + NOISE)) for _ in range(4)]
     found = times(a, b, draw(seconds), draw(small), noise=NOISE)
     parts = (found.traffic, found.arithmetic, found.whole, found.launch)
-    moved = (
-        Span(each.low * by, each.middle * by, each.high * by)
-        for each, by in zip(parts, off, strict=True)
-    )
+    moved = (each.times(by) for each, by in zip(parts, off, strict=True))
     return word, Times(*moved)
 
 
@@ -79,7 +77,7 @@ def test_planted_truths_are_found_in_noise(case):
 def test_the_scale_of_the_times_does_not_matter(a, b, whole, launch, grid, by):
     one, other = (shares_of(times(a, b, w, launch, grid, NOISE)) for w in (whole, whole * by))
     for name in ("traffic", "arithmetic", "overlap", "launch", "grid"):
-        assert getattr(one, name).middle == pytest.approx(getattr(other, name).middle, abs=1e-9)
+        assert getattr(one, name).value == pytest.approx(getattr(other, name).value, abs=1e-9)
     assume(_clear(a, b, launch, grid))
     assert words_of(one) == words_of(other)
 
@@ -115,7 +113,7 @@ def test_whatever_lies_inside_the_intervals_is_allowed(a, b, whole, launch, nois
         for each, by in ((known.traffic, at), (known.arithmetic, to))
     ]
     assume(min(abs(x - mvc.NEAR) for x in (*inside, sum(inside))) > 1e-9)
-    word = mvc.word_at(*inside, known.launch.middle, known.grid.middle)
+    word = mvc.word_at(*inside, known.launch.value, known.grid.value)
     assert word in words_of(known)
 
 
@@ -333,7 +331,7 @@ def found_of(shares_, **timing):
              "launch": known.launch}  # fmt: skip
     codes = {"whole": WHOLE, "traffic": TRAFFIC, "arithmetic": ARITHMETIC}
     return {
-        name: one(name, timing.get(name, measured(each.middle)), codes.get(name))
+        name: one(name, timing.get(name, measured(each.value)), codes.get(name))
         for name, each in spans.items()
     }
 
@@ -370,6 +368,16 @@ def test_measured_arms_give_a_word_with_its_numbers(shares_, word):
     assert known["a = A / C, launch taken off"].low < known["a = A / C, launch taken off"].value
     assert known["C, the whole"].kind == "measured" and known["C, the whole"].unit == "s"
     assert known["matrix instructions of the traffic arm"].met
+
+
+@pytest.mark.parametrize(("grid_s", "said"), [(6e-5, True), (1e-5, False)])
+def test_the_start_of_many_programs_is_told_from_the_work_of_the_parts(grid_s, said):
+    with_grid = found_of((0.95, 0.5))
+    grid = Arm("grid", "empty_grid", "programs", {"P": RESOURCES.programs}, "bf16")
+    with_grid["grid"] = replace(one("grid", measured(grid_s)), arm=grid)
+    found = judged(with_grid)
+    assert found.word == "memory-bound"
+    assert any("programs that do nothing takes 30 %" in c for c in found.caveats) is said
 
 
 def test_intervals_that_allow_two_words_leave_it_undecided():
@@ -424,6 +432,6 @@ def test_a_prediction_says_that_nothing_was_measured():
     model = Predicted(2.2e-4, "analytic-1", 1.5e-4, 3e-5, 6e-5, 9e-5, 8e-7, "compute")
     found = judged({name: replace(each, outcome=replace(each.outcome, timing=model))
                     for name, each in found_of((0.9, 0.9)).items()})  # fmt: skip
-    assert found.word == "compute-bound" and "nothing was measured" in found.sentence
+    assert found.word == "predicted: compute-bound" and "nothing was measured" in found.sentence
     assert {row.kind for row in found.evidence} == {"predicted", "computed"}
     assert "~" in found.sentence

@@ -15,7 +15,8 @@ from workbench.events import read
 from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Judgement
 from workbench.experiment import experiment_named as named
 from workbench.history import open_history
-from workbench.record import Evidence, Failure, Finding, Record
+from workbench.record import Chart, Evidence, Failure, Finding, Record, Series
+from workbench.reports import experiment_figures
 from workbench.reports.experiment import arm_row, evidence_row, failure_lines, page, quantity, show
 from workbench.reports.experiment_figures import _name
 
@@ -151,6 +152,30 @@ def test_no_time_is_told_as_nothing(seconds):
 def test_a_share_is_told_in_percent(name, group, target, told):
     found = Evidence(name, 0.363, "1", "computed", group=group, target=target)
     assert evidence_row(found)[1] == told
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "high", "unit", "told"),
+    [
+        (33.92e-6, 33.90e-6, 33.94e-6, "s", ("33.92 µs", "33.90 to 33.94 µs")),
+        (0.998, 0.9974, 0.9986, "%", ("99.8 %", "99.7 to 99.9 %")),
+        (9.99e-3, 9.98e-3, 10.02e-3, "s", ("9990.0 µs", "9980.0 µs to 10.02 ms")),
+        (4.041e12, 4.039e12, 4.043e12, "B/s", ("4.041 TB/s", "4.039 to 4.043 TB/s")),
+        (1.5, 1.4, 1.6, "1", ("1.5", "1.4 to 1.6")),
+        (1.003, 1.002, 1.004, "1", ("1.003", "1.002 to 1.004")),
+    ],
+)  # fmt: skip
+def test_an_interval_has_its_unit_once_and_figures_enough_to_be_seen(value, low, high, unit, told):
+    found = Evidence("any", value, unit, "measured", low, high)
+    assert tuple(evidence_row(found)[1:3]) == told
+
+
+def test_a_chart_leaves_room_above_its_highest_point(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(experiment_figures, "figure_svg", lambda fig, *more: drawn.append(fig))
+    line = Series("line", (16.0, 32.0), (3.0, 7.0), (2.9, 6.8), (3.1, 7.2), "measured")
+    experiment_figures.chart(Chart("a", "x", "y", (line,), True), "c")
+    assert drawn[0].axes[0].get_ylim() == (0, pytest.approx(1.08 * 7.2))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "fp8", ""])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workbench.experiment import Arm, Asked, Experiment, Found, Judgement
-from workbench.experiments.tile_size import Config, Varied, arms_of, judged
+from workbench.judging.knobs import Config, Varied, arms_of, judged
 from workbench.spec import Impl, threads
 
 

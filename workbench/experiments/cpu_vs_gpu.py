@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.experiments.launch_overhead import Span, launches, refused, row, span_of, suited
+from workbench.judging.times import Span, launches, reasons, row, span_of
 from workbench.record import Chart, Evidence, Kind, Measured, Record, Series
 from workbench.reports.findings import GAINS
 from workbench.spec import ITEMSIZE
@@ -30,7 +30,6 @@ def arms(asked: Asked) -> list[Arm]:
         raise ExperimentError(
             f"cpu_vs_gpu is about {SAMPLER}, not {asked.kernel}; leave --kernel out."
         )
-    suited(SAMPLER, asked.dtype)
     made = []
     for sizes in problems(asked):
         cpu, gpu, alone = named(sizes)
@@ -76,7 +75,7 @@ def judged(
     caveats = [
         "The CPU's time is that of torch in one thread, and of copies to memory that is not "
         "pinned.",
-        *refused(of),
+        *reasons(of),
     ]
     slow, fast = span_of(cpu), span_of(gpu)
     if asked.predicts:
@@ -174,7 +173,7 @@ def other_kernels(gpu: Found) -> str:
 
 def gained(cpu: Span, gpu: Span) -> list[Evidence]:
     """What the GPU saves of the CPU's time, where it does."""
-    gain = Span(1.0, 1.0, 1.0) - gpu / cpu
+    gain = Span.exactly(1.0) - gpu / cpu
     return [row("sample on the GPU", gain, "1", "computed", GAINS)] if gain.low > 0 else []
 
 

@@ -20,20 +20,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.experiments.launch_overhead import (
+from workbench.judging.products import product_for
+from workbench.judging.timeline import (
+    BUSY,
     EMPTY,
+    GAP_S,
     REMEDY,
-    Span,
     Timeline,
     count,
-    launches,
-    refused,
-    row,
-    span_of,
-    suited,
     waits,
     word_of,
 )
+from workbench.judging.times import Span, launches, reasons, row, span_of
 from workbench.record import Evidence, Kind, Record
 from workbench.reports.findings import GAINS, IMPACT, KPI
 from workbench.spec import Sizes
@@ -62,13 +60,16 @@ def pieces(sizes: Sizes) -> list[Piece]:
     """All that the step calls, at these sizes."""
     S, H, L, F = (sizes[axis] for axis in "SHLF")
     W = HEAD * H
-    product = ("matmul", "tiles")
     heads = {"B": 1, "S": S, "Hkv": H, "G": 1, "D": HEAD}
+
+    def product(name: str, N: int, K: int) -> Piece:
+        return Piece(f"product {name}", *product_for(S, N), {"M": S, "N": N, "K": K}, L, True)
+
     return [
-        Piece("product to queries, keys, values", *product, {"M": S, "N": 3 * W, "K": W}, L, True),
-        Piece("product behind attention", *product, {"M": S, "N": W, "K": W}, L, True),
-        Piece("product to both halves of SwiGLU", *product, {"M": S, "N": 2 * F, "K": W}, L, True),
-        Piece("product behind SwiGLU", *product, {"M": S, "N": W, "K": F}, L, True),
+        product("to queries, keys, values", 3 * W, W),
+        product("behind attention", W, W),
+        product("to both halves of SwiGLU", 2 * F, W),
+        product("behind SwiGLU", W, F),
         Piece("RMS norm", "rms_norm", "rows", {"M": S, "N": W}, 1),
         Piece("addition and RMS norm", "fused_add_rms_norm", "rows", {"M": S, "N": W}, 2 * L),
         Piece("causal attention", "causal_attention", "tiles", heads, L),
@@ -80,7 +81,6 @@ def arms(asked: Asked) -> list[Arm]:
     """The step, its products, and what a launch costs. Raises ExperimentError."""
     if asked.kernel not in ("", STEP):
         raise ExperimentError(f"e2e is about {STEP}, not {asked.kernel}; leave --kernel out.")
-    suited(STEP, asked.dtype)
     sizes = asked.sizes or USUAL
     made = [
         Arm(EAGER, STEP, "step", sizes, asked.dtype, clock="host"),
@@ -110,7 +110,7 @@ def measured(sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
     told = described(sizes)
     eager, graph = span_of(found[EAGER]), span_of(found[GRAPH])
     kernels = launches(found[GRAPH]) or launches(found[EAGER])
-    caveats = [*notes(), *refused(found)]
+    caveats = [*notes(), *reasons(found)]
     waiting = waits(found[GRAPH])
     if eager is None or graph is None or kernels is None or waiting:
         why = waiting or "The step has no time on one of its two sides."
@@ -120,7 +120,7 @@ def measured(sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
     word = word_of(line)
     evidence = [
         *eager_rows(line, found), *graph_rows(line, sizes, found), *told_of(found[TORCH]),
-        row("time in which the GPU waits", Span(1.0, 1.0, 1.0) - line.utilisation, "1",
+        row("time in which the GPU waits", Span.exactly(1.0) - line.utilisation, "1",
             "computed", IMPACT),
         *gains(eager, graph),
     ]  # fmt: skip
@@ -140,10 +140,10 @@ def eager_rows(line: Timeline, found: Mapping[str, Found]) -> list[Evidence]:
     rows = [
         row(KPI.total, line.total, "s", "measured", EAGER),
         row(KPI.utilisation, line.utilisation, "1", "computed", EAGER, "> 80 %",
-            line.utilisation.above(0.8)),
+            line.utilisation.above(BUSY)),
         count(line.kernels, EAGER),
         row(KPI.kernel, line.kernel, "s", "computed", EAGER),
-        row(KPI.gap, line.gap, "s", "computed", EAGER, "< 1 µs", line.gap.below(1e-6)),
+        row(KPI.gap, line.gap, "s", "computed", EAGER, "< 1 µs", line.gap.below(GAP_S)),
         row("launch overhead, share", launching.within(0.0, 1.0), "1", "computed", EAGER),
     ]  # fmt: skip
     if wait is not None:
@@ -178,7 +178,7 @@ def graph_rows(line: Timeline, sizes: Sizes, found: Mapping[str, Found]) -> list
 
 def product_time(sizes: Sizes, found: Mapping[str, Found]) -> Span | None:
     """Seconds of all products of a step, each timed alone; None where one was not."""
-    total = Span(0.0, 0.0, 0.0)
+    total = Span.exactly(0.0)
     for piece in (p for p in pieces(sizes) if p.product):
         time = span_of(found.get(piece.name))
         if time is None:
@@ -212,7 +212,7 @@ def told_of(found: Found) -> list[Evidence]:
 
 def gains(eager: Span, graph: Span) -> list[Evidence]:
     """What the graph saves of the eager step's time."""
-    gain = Span(1.0, 1.0, 1.0) - graph / eager
+    gain = Span.exactly(1.0) - graph / eager
     what = "capture the step in a graph"
     return [row(what, gain, "1", "computed", GAINS)] if gain.low > 0 else []
 
@@ -253,7 +253,7 @@ def predicted(sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
         total, products = total + whole, products + whole * piece.product
         calls += piece.calls
     told, hosts = described(sizes), [EAGER, TORCH, WAIT]
-    caveats = refused({n: f for n, f in found.items() if n not in (GRAPH, *hosts)})
+    caveats = reasons({n: f for n, f in found.items() if n not in (GRAPH, *hosts)})
     caveats.append("What the CPU takes, and what waits for it, is not predicted.")
     if missing:
         sentence = f"{told} There is no sum, for the model says nothing of {missing[0]}."

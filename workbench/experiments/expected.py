@@ -8,77 +8,18 @@ CACM 52(4), 2009). A time, measured or given, is so many times slower than that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from workbench import catalog
 from workbench.experiment import Arm, Asked, Experiment, Found, Judgement
 from workbench.hardware import Device
 from workbench.history import Row
-from workbench.record import Evidence, Kind
+from workbench.judging.floors import Floor, floor, origin, roofs, split
+from workbench.record import Evidence
 from workbench.reports.experiment import quantity
-from workbench.roof import Ceiling, Roofs, ceiling_of
+from workbench.roof import Roofs
 from workbench.spec import Sizes, Spec, sizes_text
-
-
-def roofs(device: Device, known: Mapping[str, Mapping[str, Any]]) -> Roofs:
-    """The ceilings of `known` (as `hardware.ceilings` writes them), and the device's own stated
-    ones beside them."""
-    stated = {"dram": device.dram, "cache": device.cache_bandwidth}
-    stated |= {f"compute_{dtype}": peak for dtype, peak in device.peaks.items()}
-    said = {
-        name: {"value": q.value, "unit": q.unit, "source": q.source, "kind": q.kind,
-               "dtype": name.removeprefix("compute_")}
-        for name, q in stated.items() if q is not None
-    }  # fmt: skip
-    found = [ceiling_of(device.name, name, plain) for name, plain in {**known, **said}.items()]
-    return Roofs(device.name, tuple(c for c in found if c is not None), device.cache.value or None)
-
-
-def split(every: Roofs) -> tuple[Roofs, Roofs]:
-    """Those that were measured on the device, and those that somebody stated."""
-    measured = tuple(c for c in every.ceilings if c.measured)
-    stated = tuple(c for c in every.ceilings if not c.measured)
-    return replace(every, ceilings=measured), replace(every, ceilings=stated)
-
-
-def kind_of(ceiling: Ceiling) -> Kind:
-    """Where a ceiling's number comes from, in the words of `Evidence`."""
-    if ceiling.measured:
-        return "measured"
-    return "computed" if ceiling.origin == "computed" else "datasheet"
-
-
-@dataclass(frozen=True)
-class Floor:
-    """The least time of a call under one set of ceilings, in seconds. A ceiling that nobody knows
-    leaves its time None; `least_s` is then that of the other alone."""
-
-    memory: Ceiling | None
-    compute: Ceiling | None
-    memory_s: float | None
-    compute_s: float | None
-
-    @property
-    def least_s(self) -> float | None:
-        """The larger of the two times; None where neither is known."""
-        return max((s for s in (self.memory_s, self.compute_s) if s is not None), default=None)
-
-    @property
-    def bound(self) -> str:
-        """What sets it: "memory" or "compute"."""
-        return "compute" if (self.compute_s or 0.0) > (self.memory_s or 0.0) else "memory"
-
-
-def floor(spec: Spec, sizes: Sizes, dtype: str, at: Roofs) -> Floor:
-    """The least time of a call: each input read and each output written once, all FLOPs at the
-    peak of the dtype."""
-    memory, compute = at.best("dram"), at.best("compute", dtype)
-    moved, flops = spec.bytes(sizes, dtype), spec.flops(**sizes)
-    return Floor(
-        memory, compute, moved / memory.value if memory else None,
-        flops / compute.value if compute else None,
-    )  # fmt: skip
 
 
 def expected(
@@ -131,7 +72,7 @@ def _rows(at: Floor, group: str, given_s: float | None, given: str) -> list[Evid
         if ceiling is None or time_s is None:
             continue
         rows.append(Evidence(
-            ceiling.what, ceiling.value, ceiling.unit, kind_of(ceiling), ceiling.low, ceiling.high,
+            ceiling.what, ceiling.value, ceiling.unit, origin(ceiling), ceiling.low, ceiling.high,
             group,
         ))  # fmt: skip
         rows.append(Evidence(f"time at that {name}", time_s, "s", "computed", group=group))

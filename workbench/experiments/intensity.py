@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from workbench import stats
 from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.experiments.expected import kind_of, roofs, split
-from workbench.experiments.quantization_overhead import ranged, reasons, sort_of
+from workbench.judging.floors import origin, roofs, split
+from workbench.judging.times import Span, kind_of, mark, reasons, row, span_of
 from workbench.record import Chart, Evidence, Kind, Record, Series
 from workbench.reports.experiment import quantity
 from workbench.roof import Ceiling, Roofs
@@ -34,52 +34,34 @@ TERA = 1e12
 
 @dataclass(frozen=True)
 class Point:
-    """One arm: FLOP/B, bytes/s and FLOP/s; the rates with the ends of their intervals."""
+    """One arm: FLOP/B, FLOP/s and bytes/s."""
 
     intensity: float
-    rate: tuple[float, float, float]  # low, middle, high
-    bandwidth: tuple[float, float, float]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One side of the knee: the median of its points, and all that their intervals span."""
-
-    low: float
-    middle: float
-    high: float
-    points: tuple[Point, ...]
+    rate: Span
+    bandwidth: Span
 
 
 @dataclass(frozen=True)
 class Bend:
-    """The two parts of a roofline and where they would meet."""
+    """The two parts of a roofline: of each the median of its points, and all that their intervals
+    span."""
 
-    slope: Part  # bytes/s
-    plateau: Part  # FLOP/s
+    slope: Span  # bytes/s
+    plateau: Span  # FLOP/s
 
     @property
-    def knee(self) -> tuple[float, float, float]:
-        """FLOP a byte: low, middle, high."""
-        slope, plateau = self.slope, self.plateau
-        return (
-            plateau.low / slope.high, plateau.middle / slope.middle, plateau.high / slope.low,
-        )  # fmt: skip
+    def knee(self) -> Span:
+        """Where the two would meet, FLOP a byte."""
+        return self.plateau / self.slope
 
 
 def point(found: Found) -> Point | None:
     """An arm on the roofline; None where it has no time."""
-    record = found.outcome
-    if not isinstance(record, Record):
+    record, time = found.outcome, span_of(found)
+    if not isinstance(record, Record) or time is None:
         return None
-    low, high = found.interval_s or (record.time_s, record.time_s)
-    times = high, record.time_s, low
-    flops, moved = record.flops, record.bytes
-    return Point(
-        flops / moved,
-        (flops / times[0], flops / times[1], flops / times[2]),
-        (moved / times[0], moved / times[1], moved / times[2]),
-    )
+    flops, moved = Span.exactly(record.flops), Span.exactly(record.bytes)
+    return Point(record.flops / record.bytes, flops / time, moved / time)
 
 
 def bend(points: Sequence[Point]) -> Bend | None:
@@ -91,29 +73,25 @@ def bend(points: Sequence[Point]) -> Bend | None:
     """
     if not points:
         return None
-    knee = max(p.rate[1] for p in points) / max(p.bandwidth[1] for p in points)
+    knee = max(p.rate.value for p in points) / max(p.bandwidth.value for p in points)
     found: Bend | None = None
     for _ in range(len(points)):
-        slope = [p for p in points if p.intensity <= knee / APART]
-        plateau = [p for p in points if p.intensity >= knee * APART]
+        slope = [p.bandwidth for p in points if p.intensity <= knee / APART]
+        plateau = [p.rate for p in points if p.intensity >= knee * APART]
         if len(slope) < 2 or len(plateau) < 2:
             return None
-        now = Bend(
-            _part(slope, [p.bandwidth for p in slope]), _part(plateau, [p.rate for p in plateau])
-        )
+        now = Bend(_together(slope), _together(plateau))
         if found == now:
             break
-        found, knee = now, now.knee[1]
+        found, knee = now, now.knee.value
     return found
 
 
-def _part(points: Sequence[Point], values: Sequence[tuple[float, float, float]]) -> Part:
-    return Part(
-        min(low for low, _, _ in values),
-        stats.median([middle for _, middle, _ in values]),
-        max(high for _, _, high in values),
-        tuple(points),
-    )
+def _together(spans: Sequence[Span]) -> Span:
+    return Span(
+        stats.median([each.value for each in spans]), min(each.low for each in spans),
+        max(each.high for each in spans),
+    )  # fmt: skip
 
 
 def arms(asked: Asked) -> list[Arm]:
@@ -140,14 +118,10 @@ def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
     """The knee, with its interval, and the ridge that the ceilings have."""
     timed = [each for each in found.values() if each.time_s is not None]
     points = sorted((p for p in map(point, timed) if p), key=lambda p: p.intensity)
-    kind = sort_of(*timed)
+    kind = kind_of(*timed)
     # the FP32 units do the arithmetic, whatever lies in memory
     measured, stated = split(roofs(asked.device, asked.ceilings))
-    curve = [
-        ranged(f"at {p.intensity:.3g} FLOP/B", p.rate[1], "FLOP/s", kind,
-               (p.rate[0], p.rate[2]), "rate")
-        for p in points
-    ]  # fmt: skip
+    curve = [row(f"at {p.intensity:.3g} FLOP/B", p.rate, "FLOP/s", kind, "rate") for p in points]
     charts = [_chart(points, kind, measured, stated)] if points else []
     caveats = [*reasons(found), *_undone(timed), _counted(asked)]
     bent = bend(points)
@@ -157,13 +131,13 @@ def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
             "side of a knee to find it.", curve, charts, caveats,
         )]  # fmt: skip
     rows = [*_evidence(bent, points, kind), *_ridges(bent, kind, measured, stated), *curve]
-    word = f"knee at {_told(bent.knee[1], kind)} FLOP/B"
+    word = f"knee at {_told(bent.knee.value, kind)} FLOP/B"
     sentence = _sentence(bent, kind, measured if _ridge(measured) else stated)
     return [Judgement(word, sentence, rows, charts, caveats)]
 
 
 def _told(value: float, kind: Kind) -> str:
-    return f"{'~' if kind == 'predicted' else ''}{value:.3g}"
+    return f"{mark(kind)}{value:.3g}"
 
 
 def _counted(asked: Asked) -> str:
@@ -206,17 +180,15 @@ def _undone(timed: Sequence[Found]) -> list[str]:
 
 
 def _evidence(bent: Bend, points: Sequence[Point], kind: Kind) -> list[Evidence]:
-    group = "what the curve says"
-    slope, plateau = bent.slope, bent.plateau
-    nearest = min(points, key=lambda p: max(p.intensity / bent.knee[1], bent.knee[1] / p.intensity))
-    ideal = min(slope.middle * nearest.intensity, plateau.middle)
+    group, knee = "what the curve says", bent.knee
+    nearest = min(points, key=lambda p: max(p.intensity / knee.value, knee.value / p.intensity))
+    ideal = min(bent.slope.value * nearest.intensity, bent.plateau.value)
     return [
-        ranged("knee", bent.knee[1], "FLOP/B", kind, (bent.knee[0], bent.knee[2]), group),
-        ranged("bandwidth of the slope", slope.middle, "B/s", kind, (slope.low, slope.high), group),
-        ranged("rate of the plateau", plateau.middle, "FLOP/s", kind,
-               (plateau.low, plateau.high), group),
+        row("knee", knee, "FLOP/B", kind, group),
+        row("bandwidth of the slope", bent.slope, "B/s", kind, group),
+        row("rate of the plateau", bent.plateau, "FLOP/s", kind, group),
         Evidence(f"rate at {nearest.intensity:.3g} FLOP/B, next to the knee, over slope or plateau",
-                 nearest.rate[1] / ideal, "1", kind, group=group),
+                 nearest.rate.value / ideal, "1", kind, group=group),
     ]  # fmt: skip
 
 
@@ -235,25 +207,23 @@ def _ridges(bent: Bend, kind: Kind, measured: Roofs, stated: Roofs) -> list[Evid
         memory, compute = pair
         ridge = compute.value / memory.value
         rows += [
-            Evidence(memory.what, memory.value, "B/s", kind_of(memory), memory.low, memory.high,
+            Evidence(memory.what, memory.value, "B/s", origin(memory), memory.low, memory.high,
                      name),
-            Evidence(compute.what, compute.value, "FLOP/s", kind_of(compute), compute.low,
+            Evidence(compute.what, compute.value, "FLOP/s", origin(compute), compute.low,
                      compute.high, name),
             Evidence("ridge", ridge, "FLOP/B", "computed", group=name),
-            ranged("knee over the ridge", bent.knee[1] / ridge, "1", kind,
-                   (bent.knee[0] / ridge, bent.knee[2] / ridge), name),
+            row("knee over the ridge", bent.knee.times(1 / ridge), "1", kind, name),
         ]  # fmt: skip
     return rows
 
 
 def _sentence(bent: Bend, kind: Kind, at: Roofs) -> str:
-    low, middle, high = bent.knee
-    tilde = "~" if kind == "predicted" else ""
-    between = f" ({low:.3g} to {high:.3g})" if kind == "measured" else ""
+    knee, tilde = bent.knee, mark(kind)
+    between = f" ({knee.low:.3g} to {knee.high:.3g})" if kind == "measured" else ""
     said = (
-        f"The rate rises with {tilde}{quantity(bent.slope.middle, 'B/s')} and ends at "
-        f"{tilde}{quantity(bent.plateau.middle, 'FLOP/s')}; the two meet at {_told(middle, kind)} "
-        f"FLOP/B{between}"
+        f"The rate rises with {tilde}{quantity(bent.slope.value, 'B/s')} and ends at "
+        f"{tilde}{quantity(bent.plateau.value, 'FLOP/s')}; the two meet at "
+        f"{_told(knee.value, kind)} FLOP/B{between}"
     )
     pair = _ridge(at)
     if pair is None:
@@ -263,23 +233,27 @@ def _sentence(bent: Bend, kind: Kind, at: Roofs) -> str:
     origin = "measured" if memory.measured else "stated"
     if kind == "predicted":
         return f"{said}, where the {origin} ceilings have their ridge at {ridge:.3g}."
-    if low <= ridge <= high:
+    if knee.low <= ridge <= knee.high:
         return f"{said}, as the {origin} ceilings do at {ridge:.3g}."
-    side = "beyond" if low > ridge else "short of"
+    side = "beyond" if knee.low > ridge else "short of"
     return f"{said}, {side} the ridge of the {origin} ceilings at {ridge:.3g}."
 
 
 def _chart(points: Sequence[Point], kind: Kind, measured: Roofs, stated: Roofs) -> Chart:
     xs = tuple(float(f"{p.intensity:.3g}") for p in points)
-    low, middle, high = (tuple(p.rate[n] / TERA for p in points) for n in range(3))
-    ends = (low, high) if kind == "measured" else ((), ())
-    series = [Series(f"{kind} rate", xs, middle, *ends, kind)]
+    rates = [p.rate.times(1 / TERA) for p in points]
+    shown = rates if kind == "measured" else []
+    series = [
+        Series(f"{kind} rate", xs, tuple(r.value for r in rates), tuple(r.low for r in shown),
+               tuple(r.high for r in shown), kind)
+    ]  # fmt: skip
     for at, name in ((measured, "measured ceilings"), (stated, "stated ceilings")):
         pair = _ridge(at)
         if pair is not None:
             memory, compute = pair
-            ys = tuple(min(memory.value * x, compute.value) / TERA for x in xs)
-            series.append(Series(name, xs, ys, kind=kind_of(compute)))
+            bends = sorted({*xs, float(f"{compute.value / memory.value:.3g}")})
+            ys = tuple(min(memory.value * x, compute.value) / TERA for x in bends)
+            series.append(Series(name, tuple(bends), ys, kind="computed"))
     return Chart(
         "Rate against intensity", "FLOP per byte", "TFLOP/s, fp32", tuple(series), True, True,
     )  # fmt: skip

@@ -14,13 +14,15 @@ with the workbench's own products in their place, and the part is the sum of its
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
 from workbench import catalog
 from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.experiments.expected import Floor, floor, roofs
+from workbench.judging.floors import Floor, floor, roofs
+from workbench.judging.products import product_for
+from workbench.judging.times import Span, mark, row, span_of, worded
 from workbench.record import Evidence, Kind
 from workbench.reports.experiment import quantity
 from workbench.roof import Roofs
@@ -35,9 +37,6 @@ CASES: Mapping[str, Sizes] = {
     "decode, 1 sequence": {"B": 1, "T": 1, "H": 40, "P": 32},
     "decode, 64 sequences": {"B": 64, "T": 1, "H": 40, "P": 32},
 }
-FEW = 4  # rows up to which a product is one of a matrix with vectors
-SOME = 256  # and up to which its tiles are narrow
-BUSY = 64  # tiles of 64 x 128 below which K is split
 SHORT = 16  # tokens below which the recurrence goes token by token
 ALIKE = 0.1  # by how much the parts together may differ from the whole
 FIRST = 3  # bottlenecks that are named
@@ -74,12 +73,7 @@ def recurrence(T: int) -> str:
 
 def product(M: int, rows: int, columns: int, times: int = 1) -> Call:
     """M rows of x with a matrix of so many rows and columns."""
-    sizes = {"M": M, "N": rows, "K": columns}
-    if M <= FEW:
-        return Call("matvec", "rows", sizes, times)
-    if -(-M // 64) * -(-rows // 128) < BUSY:
-        return Call("matmul", "split_k", sizes, times)
-    return Call("matmul", "narrow" if M <= SOME else "tiles", sizes, times)
+    return Call(*product_for(M, rows), {"M": M, "N": rows, "K": columns}, times)
 
 
 def parts_of(sizes: Sizes) -> list[Part]:
@@ -149,24 +143,6 @@ def default_of(call: Call, asked: Asked) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Span:
-    """A number, seconds or a ratio, and its 95 % interval. That of a sum is the sum of the ends,
-    which is wider."""
-
-    middle: float
-    low: float
-    high: float
-
-    @property
-    def ends(self) -> tuple[float, float, float]:
-        """In the order in which they are given."""
-        return self.middle, self.low, self.high
-
-    def __add__(self, other: Span) -> Span:
-        return Span(self.middle + other.middle, self.low + other.low, self.high + other.high)
-
-
-@dataclass(frozen=True)
 class Timed:
     """A part, or the whole layer, with its time and the floor below it."""
 
@@ -184,7 +160,7 @@ class Timed:
         least = self.floor.least_s
         if self.span is None or least is None:
             return None
-        return Span(*(max(0.0, s - least) for s in self.span.ends))
+        return self.span.less(Span.exactly(least))
 
     @property
     def over(self) -> Span | None:
@@ -192,7 +168,7 @@ class Timed:
         least = self.floor.least_s
         if self.span is None or not least:
             return None
-        return Span(*(s / least for s in self.span.ends))
+        return self.span.times(1 / least)
 
 
 def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
@@ -209,7 +185,8 @@ def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
         ]  # fmt: skip
         layer = Call(LAYER, recurrence(sizes["T"]), dict(sizes))
         whole = timed(TOTAL, layer, () if asked.predicts else (layer,), here, asked.dtype, at)
-        judged.append(breakdown(case, parts, whole, "predicted" if asked.predicts else "measured"))
+        said = breakdown(case, parts, whole, "predicted" if asked.predicts else "measured")
+        judged.append(replace(said, sizes=sizes))
     return judged
 
 
@@ -225,7 +202,7 @@ def timed(
     why = next((reason(call, f) for call, f in met if f is None or f.time_s is None), "")
     if why or not met:
         return Timed(name, None, under, moved, flops, why)
-    spans = [span_of(f, call.times) for call, f in met if f is not None]
+    spans = [s.times(call.times) for call, f in met if (s := span_of(f)) is not None]
     counts = [f.kernels * call.times for call, f in met if f is not None and f.kernels is not None]
     kernels = sum(counts) if len(counts) == len(met) else None
     return Timed(name, reduce(add, spans), under, moved, flops, kernels=kernels)
@@ -235,13 +212,6 @@ def reason(call: Call, found: Found | None) -> str:
     """Why a call has no time."""
     why = found.why_not.rstrip(".") if found is not None else "it was not timed"
     return f"{call.text}: {why}"
-
-
-def span_of(found: Found, times: int) -> Span:
-    """The time of so many calls."""
-    assert found.time_s is not None
-    low, high = found.interval_s or (found.time_s, found.time_s)
-    return Span(times * found.time_s, times * low, times * high)
 
 
 def breakdown(case: str, parts: Sequence[Timed], whole: Timed, kind: Kind) -> Judgement:
@@ -259,18 +229,17 @@ def breakdown(case: str, parts: Sequence[Timed], whole: Timed, kind: Kind) -> Ju
     ranked = bottlenecks(parts)
     if not ranked:
         said = (
-            f"{case}: the parts take {mark(kind)}{quantity(together.middle, 's')}; no ceiling of "
+            f"{case}: the parts take {mark(kind)}{quantity(together.value, 's')}; no ceiling of "
             "this device is known, so that no floor is: `workbench ceilings` measures them."
         )
         return Judgement("no floor", said, rows, caveats=caveats)
-    return Judgement(
-        first_word(ranked), sentence(case, ranked, together, whole, kind), rows, caveats=caveats
-    )
+    word = worded(first_word(ranked), kind)
+    return Judgement(word, sentence(case, ranked, together, whole, kind), rows, caveats=caveats)
 
 
 def bottlenecks(parts: Sequence[Timed]) -> list[Timed]:
     """The parts with something to gain, the most first; parts without a floor are left out."""
-    gains = [(part.gain.middle, part) for part in parts if part.gain is not None]
+    gains = [(part.gain.value, part) for part in parts if part.gain is not None]
     ranked = sorted(gains, key=lambda gain: -gain[0])
     return [part for gain, part in ranked if gain > 0] or [part for _, part in ranked[:1]]
 
@@ -291,22 +260,17 @@ def sentence(
     for part in ranked[:FIRST]:
         assert part.gain is not None
         assert part.span is not None
-        share = 100 * part.gain.middle / part.span.middle
-        gain = f"{mark(kind)}{quantity(part.gain.middle, 's')}"
+        share = 100 * part.gain.value / part.span.value
+        gain = f"{mark(kind)}{quantity(part.gain.value, 's')}"
         named.append(f"{part.name} ({gain}, {share:.0f} % of its time)")
-    time = f"{mark(kind)}{quantity(together.middle, 's')}"
+    time = f"{mark(kind)}{quantity(together.value, 's')}"
     said = f"{case}: the parts take {time}, and most is to gain in {', then '.join(named)}."
     if whole.span is not None:
-        over = together.middle / whole.span.middle
+        over = together.value / whole.span.value
         said += (
-            f" Together they take {over:.3g} times the layer's {quantity(whole.span.middle, 's')}."
+            f" Together they take {over:.3g} times the layer's {quantity(whole.span.value, 's')}."
         )
     return said
-
-
-def mark(kind: Kind) -> str:
-    """The sign before a predicted number."""
-    return "~" if kind == "predicted" else ""
 
 
 def tables(parts: Sequence[Timed], whole: Timed, kind: Kind) -> list[Evidence]:
@@ -315,11 +279,11 @@ def tables(parts: Sequence[Timed], whole: Timed, kind: Kind) -> list[Evidence]:
     every = [*parts, whole]
     there = [(p.name, p.span) for p in every if p.span is not None]
     together = together_of(parts)
-    rows = [evidence(name, span, "s", kind, "time") for name, span in there]
+    rows = [row(name, span, "s", kind, "time") for name, span in there]
     if together is not None:
-        rows.append(evidence("the parts together", together, "s", kind, "time"))
+        rows.append(row("the parts together", together, "s", kind, "time"))
         rows += [
-            Evidence(name, span.middle / together.middle, "1", kind, group="share of the parts")
+            Evidence(name, span.value / together.value, "1", kind, group="share of the parts")
             for name, span in there
             if name != TOTAL
         ]
@@ -329,14 +293,15 @@ def tables(parts: Sequence[Timed], whole: Timed, kind: Kind) -> list[Evidence]:
             rows.append(Evidence(name, part.floor.least_s, "s", "computed", group="floor"))
     for part in every:
         if part.over is not None:
-            rows.append(evidence(part.name, part.over, "1", kind, "time over its floor"))
+            rows.append(row(part.name, part.over, "1", kind, "time over its floor"))
     for part in every:
         if part.gain is not None:
-            rows.append(evidence(part.name, part.gain, "s", kind, "to gain"))
+            rows.append(row(part.name, part.gain, "s", kind, "to gain"))
     rows += [Evidence(p.name, p.bytes, "B", "computed", group="least bytes") for p in every]
     rows += [Evidence(p.name, p.flops, "FLOP", "computed", group="FLOPs") for p in every]
+    counted: Kind = "computed" if kind == "predicted" else kind  # the compiler caught each launch
     return rows + [
-        Evidence(p.name, p.kernels, "kernels", kind, group="launches")
+        Evidence(p.name, p.kernels, "kernels", counted, group="launches")
         for p in every
         if p.kernels is not None
     ]
@@ -348,24 +313,15 @@ def together_of(parts: Sequence[Timed]) -> Span | None:
     return reduce(add, there) if there else None
 
 
-def evidence(name: str, span: Span, unit: str, kind: Kind, group: str) -> Evidence:
-    """A number with its interval, which a predicted one has not."""
-    low, high = (span.low, span.high) if kind == "measured" else (None, None)
-    return Evidence(name, span.middle, unit, kind, low, high, group)
-
-
 def check_rows(together: Span | None, whole: Timed, kind: Kind) -> list[Evidence]:
     """Whether the parts make the whole."""
     if together is None or whole.span is None:
         return []
-    over = together.middle / whole.span.middle
-    return [
-        Evidence(
-            "parts together over the layer", over, "1", kind, together.low / whole.span.high,
-            together.high / whole.span.low, "the parts and the whole",
-            f"{1 - ALIKE:.2g} to {1 + ALIKE:.2g}", abs(over - 1) <= ALIKE,
-        )
-    ]  # fmt: skip
+    over = together / whole.span
+    met = abs(over.value - 1) <= ALIKE
+    target = f"{1 - ALIKE:.2g} to {1 + ALIKE:.2g}"
+    group = "the parts and the whole"
+    return [row("parts together over the layer", over, "1", kind, group, target, met)]
 
 
 def missing(parts: Sequence[Timed], whole: Timed) -> list[str]:
@@ -393,7 +349,7 @@ def doubts(
     )
     complete = together is not None and all(part.span is not None for part in parts)
     if complete and together is not None and whole.span is not None:
-        over = together.middle / whole.span.middle
+        over = together.value / whole.span.value
         if abs(over - 1) > ALIKE:
             said.append(
                 f"The parts together take {over:.3g} times the layer: shares of the parts are not "

@@ -13,17 +13,19 @@ from dataclasses import dataclass
 
 from workbench import catalog
 from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.experiments.expected import floor, kind_of, roofs
-from workbench.experiments.quantization_overhead import (
+from workbench.judging.floors import floor, origin, roofs
+from workbench.judging.times import (
+    Span,
+    kind_of,
+    line,
+    mark,
     over,
     quickest,
-    ranged,
     reasons,
-    sort_of,
+    row,
     worded,
 )
-from workbench.experiments.tile_size import times_of
-from workbench.record import Chart, Evidence, Kind, Ratio
+from workbench.record import Chart, Evidence, Kind
 from workbench.reports.compare_figures import unit_of
 from workbench.reports.experiment import quantity
 from workbench.spec import ITEMSIZE, Sizes, Spec, sizes_text
@@ -97,7 +99,7 @@ class Layer:
         return sizes_text(self.sizes, " ")
 
     @property
-    def spread(self) -> Ratio | None:
+    def spread(self) -> Span | None:
         """The largest time over the least; None with fewer than two ranks."""
         if len(self.ours) < 2:
             return None
@@ -120,13 +122,13 @@ def layer(sizes: Sizes, found: Mapping[str, Found]) -> Layer:
     return Layer(sizes, ours, library)
 
 
-def shape_of(spread: Ratio | None, kind: Kind) -> str:
+def shape_of(spread: Span | None, kind: Kind) -> str:
     """`flat`, `grows`, or `undecided` where the interval does not carry either; a prediction has
     no interval and is taken at its word."""
     if spread is None:
         return "undecided"
-    low, high = (spread.low, spread.high) if kind == "measured" else (spread.middle,) * 2
-    return "flat" if high <= FLAT else "grows" if low > FLAT else "undecided"
+    grows = spread.above(FLAT)
+    return "undecided" if grows is None else "grows" if grows else "flat"
 
 
 _WORDS = {"flat": "flat in rank", "grows": "the rank costs time", "undecided": "not decided"}
@@ -136,7 +138,7 @@ def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
     """Flat where the largest time is at most 1.15 times the least at every size."""
     spec = _spec(asked)
     layers = [layer(sizes, found) for sizes in _layers(asked)]
-    kinds = {each.name: sort_of(*each.ours.values()) for each in layers}
+    kinds = {each.name: kind_of(*each.ours.values()) for each in layers}
     shapes = [shape_of(each.spread, kinds[each.name]) for each in layers]
     overall = next((s for s in ("grows", "undecided") if s in shapes), "flat")
     rows = [e for each in layers for e in _evidence(spec, asked, each, kinds[each.name])]
@@ -152,11 +154,11 @@ def _said(each: Layer, kind: Kind) -> str:
     spread = each.spread
     if spread is None:
         return f"{each.name} has fewer than two ranks with a time"
-    tilde = "~" if kind == "predicted" else ""
+    tilde = mark(kind)
     between = f" ({spread.low:.2f} to {spread.high:.2f})" if kind == "measured" else ""
     ordered = sorted(each.ours, key=lambda r: each.ours[r].time_s or 0.0)
     return (
-        f"{each.name} {tilde}{spread.middle:.2f}{between}, "
+        f"{each.name} {tilde}{spread.value:.2f}{between}, "
         f"{tilde}{quantity(each.ours[ordered[0]].time_s or 0.0, 's')} at rank {ordered[0]} to "
         f"{tilde}{quantity(each.ours[ordered[-1]].time_s or 0.0, 's')} at {ordered[-1]}"
     )
@@ -170,25 +172,22 @@ def _evidence(spec: Spec, asked: Asked, each: Layer, kind: Kind) -> list[Evidenc
         library = each.library.get(rank)
         ratio = over(library, found) if library is not None else None
         if ratio is not None:
-            ends = ratio.low, ratio.high
             name = f"rank {rank}: over the library's time"
-            rows.append(ranged(name, ratio.middle, "1", kind, ends, each.name))
+            rows.append(row(name, ratio, "1", kind, each.name))
         least = floor(spec, {**each.sizes, "r": rank}, asked.dtype, at)
         if least.least_s is not None and rank in (min(each.ours), max(each.ours)):
             name = f"rank {rank}: floor by {least.bound}"
             rows.append(Evidence(name, least.least_s, "s", "computed", group=each.name))
     spread = each.spread
     if spread is not None:
-        ends = spread.low, spread.high
         shape = shape_of(spread, kind)
         met = None if shape == "undecided" else shape == "flat"
-        rows.append(ranged("largest over least time", spread.middle, "1", kind, ends,
-                           each.name, f"<= {FLAT}", met))  # fmt: skip
+        rows.append(row("largest over least time", spread, "1", kind, each.name, f"<= {FLAT}", met))
     launch = at.best("launch")
     if launch is not None:
-        rows.append(Evidence("one launch", launch.value, "s", kind_of(launch), launch.low,
+        rows.append(Evidence("one launch", launch.value, "s", origin(launch), launch.low,
                              launch.high, each.name))  # fmt: skip
-    return [row for row in rows if row is not None]
+    return [each for each in rows if each is not None]
 
 
 def _caveats(layers: Sequence[Layer]) -> list[str]:
@@ -204,7 +203,7 @@ def _chart(layers: Sequence[Layer], kinds: Mapping[str, Kind]) -> Chart:
     layers = [each for each in layers if each.ours]
     least = min(found.time_s or 0.0 for each in layers for found in each.ours.values())
     scale, unit = unit_of(least)
-    series = tuple(times_of(each.name, each.ours, scale, kinds[each.name]) for each in layers)
+    series = tuple(line(each.name, each.ours, scale, kinds[each.name]) for each in layers)
     return Chart("Time against rank", "rank", f"time of one call, {unit}", series, x_log=True)
 
 

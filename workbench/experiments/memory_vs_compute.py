@@ -26,14 +26,16 @@ from workbench import catalog
 from workbench.compile.loops import Code
 from workbench.compile.proof import dishonest, loads_of, loads_text, summed
 from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.experiments.expected import roofs
-from workbench.record import Evidence, Kind, Predicted, Record, Resources
+from workbench.judging.floors import roofs
+from workbench.judging.times import Span, quotient, row, span_of, worded
+from workbench.record import Evidence, Predicted, Record, Resources
 from workbench.reports.experiment import quantity
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text, values
 
 PARTS = ("traffic", "arithmetic")
 NEAR = 0.8  # share of the whole from which on a part explains its time
 LAUNCH = 0.5  # share of a call that is its launch from which on nothing else matters
+STARTED = 0.1  # share of the whole from which on its programs' start is worth a word
 SLOWER = 1.02  # by how much a part may be slower than the whole: its clock may differ
 FASTER = 1.02  # and by how much faster than a ceiling
 GUIDE = (
@@ -58,32 +60,6 @@ ADVICE = {
 
 
 # The verdict: pure arithmetic on intervals
-
-
-@dataclass(frozen=True)
-class Span:
-    """A number and the ends of its interval: seconds of an arm, or a share."""
-
-    low: float
-    middle: float
-    high: float
-
-    def less(self, other: Span) -> Span:
-        """The difference, none of it below zero."""
-        ends = self.low - other.high, self.middle - other.middle, self.high - other.low
-        return Span(*(max(0.0, end) for end in ends))
-
-    def over(self, other: Span) -> Span:
-        """The ratio; infinite where the other may be nothing."""
-        return Span(
-            _over(self.low, other.high), _over(self.middle, other.middle),
-            _over(self.high, other.low),
-        )  # fmt: skip
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """Low and high."""
-        return self.low, self.high
 
 
 @dataclass(frozen=True)
@@ -114,15 +90,13 @@ def shares_of(times: Times) -> Shares:
     """What the arms' times are of the whole's. Intervals are those of the worst case: both ends of
     each time with both of the others."""
     alone = times.whole.less(times.launch)
-    a = times.traffic.less(times.launch).over(alone)
-    b = times.arithmetic.less(times.launch).over(alone)
+    a = times.traffic.less(times.launch) / alone
+    b = times.arithmetic.less(times.launch) / alone
+    hidden = overlap(a.value, b.value), overlap(a.low, b.low), overlap(a.high, b.high)
     return Shares(
-        a,
-        b,
-        Span(*(overlap(*at) for at in zip(_three(a), _three(b), strict=True))),
-        times.launch.over(times.whole),
-        times.grid.over(times.whole) if times.grid else Span(0.0, 0.0, 0.0),
-    )
+        a, b, Span(*hidden), times.launch / times.whole,
+        times.grid / times.whole if times.grid else Span.exactly(0.0),
+    )  # fmt: skip
 
 
 def overlap(traffic: float, arithmetic: float) -> float:
@@ -148,7 +122,7 @@ def word_at(traffic: float, arithmetic: float, launch: float, grid: float) -> st
 def words_of(shares: Shares) -> list[str]:
     """The verdicts that the intervals allow, that of the middle first."""
     every = (shares.traffic, shares.arithmetic, shares.launch, shares.grid)
-    middle = word_at(*(each.middle for each in every))
+    middle = word_at(*(each.value for each in every))
     found = {word_at(*at) for at in product(*map(_telling, every))}
     return [middle, *sorted(found - {middle})]
 
@@ -164,19 +138,11 @@ def impossible(times: Times) -> list[str]:
     """Why these cannot be times of a whole and its parts: a sentence each."""
     whole = times.whole.high * SLOWER
     return [
-        f"The {name} alone took {quantity(part.middle, 's')}, longer than the whole, "
-        f"{quantity(times.whole.middle, 's')}: it is no part of it"
+        f"The {name} alone took {quantity(part.value, 's')}, longer than the whole, "
+        f"{quantity(times.whole.value, 's')}: it is no part of it"
         for name, part in (("traffic", times.traffic), ("arithmetic", times.arithmetic))
         if part.low > whole
     ]
-
-
-def _over(a: float, b: float) -> float:
-    return a / b if b > 0 else math.inf if a > 0 else 0.0
-
-
-def _three(span: Span) -> tuple[float, float, float]:
-    return span.low, span.middle, span.high
 
 
 # The arms
@@ -318,7 +284,7 @@ def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
     if isinstance(whole.timing, Predicted):
         return [_refused(wrong, rows) if wrong else _expected(whole.timing, rows)]
     times = times_of(found)
-    fast = _rates(asked, whole, times)
+    fast = _rates(whole, times, _limits(asked, summed(read["whole"]).whole.matrix > 0))
     rows += [each for each, _ in fast]
     wrong += [*impossible(times), *(why for _, why in fast if why)]
     return [_refused(wrong, rows) if wrong else _verdict(times, rows, _caveats(found, read))]
@@ -326,7 +292,7 @@ def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
 
 def times_of(found: Mapping[str, Found]) -> Times:
     """Seconds of the arms. The grid is left out where the whole has another number of programs."""
-    spans = {name: _span(each) for name, each in found.items() if each.time_s is not None}
+    spans = {name: span for name, each in found.items() if (span := span_of(each)) is not None}
     compiled, grid = found["whole"].compiled, found.get("grid")
     alike = grid is not None and (
         compiled is not None and compiled.resources.programs == grid.arm.sizes["P"]
@@ -337,12 +303,6 @@ def times_of(found: Mapping[str, Found]) -> Times:
     )  # fmt: skip
 
 
-def _span(found: Found) -> Span:
-    assert found.time_s is not None
-    low, high = found.interval_s or (found.time_s, found.time_s)
-    return Span(low, found.time_s, high)
-
-
 def _refused(reasons: Sequence[str], rows: Sequence[Evidence]) -> Judgement:
     return Judgement("refused", f"There is no verdict. {'. '.join(reasons)}.", rows, (), (GUIDE,))
 
@@ -350,13 +310,14 @@ def _refused(reasons: Sequence[str], rows: Sequence[Evidence]) -> Judgement:
 def _verdict(times: Times, rows: Sequence[Evidence], caveats: Sequence[str]) -> Judgement:
     shares = shares_of(times)
     word, *others = words_of(shares)
+    caveats = [*_started(shares), *caveats]
     said = f"Its memory traffic alone takes {_percent(shares.traffic)} of its time, its arithmetic "
     said += f"alone {_percent(shares.arithmetic)}"
-    if shares.launch.middle >= LAUNCH or shares.grid.middle >= NEAR:
+    if shares.launch.value >= LAUNCH or shares.grid.value >= NEAR:
         said = f"Its launch alone takes {_percent(shares.launch)} of its time"
-        if shares.grid.middle:
+        if shares.grid.value:
             said += f", as many programs that do nothing {_percent(shares.grid)}"
-    elif min(shares.traffic.middle, shares.arithmetic.middle) > 0.05:
+    elif min(shares.traffic.value, shares.arithmetic.value) > 0.05:
         said += f", and {_percent(shares.overlap)} of the shorter is hidden behind the longer"
     if others:
         known = f"It lies between {' and '.join([word, *others])}: the intervals allow each."
@@ -366,8 +327,18 @@ def _verdict(times: Times, rows: Sequence[Evidence], caveats: Sequence[str]) -> 
     return Judgement(word, f"{said}. {ADVICE[word]}", rows, (), (*caveats, GUIDE))
 
 
+def _started(shares: Shares) -> list[str]:
+    """What both parts hold that is neither traffic nor arithmetic."""
+    if shares.grid.value < STARTED:
+        return []
+    return [
+        f"Starting as many programs that do nothing takes {_percent(shares.grid)} of its time, "
+        "which both parts hold: so much of them is neither traffic nor arithmetic."
+    ]
+
+
 def _percent(span: Span) -> str:
-    return f"{100 * span.middle:.0f} %" if math.isfinite(span.middle) else "all"
+    return f"{100 * span.value:.0f} %" if math.isfinite(span.value) else "all"
 
 
 def _expected(timing: Predicted, rows: Sequence[Evidence]) -> Judgement:
@@ -379,7 +350,7 @@ def _expected(timing: Predicted, rows: Sequence[Evidence]) -> Judgement:
     }  # fmt: skip
     traffic, arithmetic, waiting, _ = terms.values()
     most = max(traffic, arithmetic, waiting)
-    a, b = _over(traffic, most), _over(arithmetic, most)
+    a, b = quotient(traffic, most), quotient(arithmetic, most)
     word = word_at(a, b, timing.launch_s / timing.predicted_s, 0.0)
     rows = [
         *rows,
@@ -394,7 +365,7 @@ def _expected(timing: Predicted, rows: Sequence[Evidence]) -> Judgement:
         f"arithmetic and {told['waiting']} of waiting, were each alone, in "
         f"~{quantity(timing.predicted_s, 's')}; nothing was measured. {ADVICE[word]}"
     )
-    return Judgement(word, said, rows, (), (TERMS, GUIDE))
+    return Judgement(worded(word, "predicted"), said, rows, (), (TERMS, GUIDE))
 
 
 # Evidence
@@ -405,7 +376,7 @@ def _rows(found: Mapping[str, Found]) -> list[Evidence]:
              "arithmetic": "B, its arithmetic", "launch": "launch of one empty program",
              "grid": "as many programs that do nothing"}  # fmt: skip
     every = [found[name].evidence(said, "times") for name, said in named.items() if name in found]
-    return [row for row in every if row is not None]
+    return [each for each in every if each is not None]
 
 
 def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
@@ -430,9 +401,9 @@ def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
     ]
 
 
-def _rates(asked: Asked, whole: Record, times: Times) -> list[tuple[Evidence, str]]:
+def _rates(whole: Record, times: Times, most_of: tuple[float, float]) -> list[tuple[Evidence, str]]:
     """The rates that the arms reached, and why one cannot be, or nothing."""
-    dram, peak = _limits(asked)
+    dram, peak = most_of
     asks = (
         ("least bytes over A", "B/s", whole.bytes, times.traffic, dram, "the bandwidth of"),
         ("FLOPs over B", "FLOP/s", whole.flops, times.arithmetic, peak, "the peak of"),
@@ -442,19 +413,18 @@ def _rates(asked: Asked, whole: Record, times: Times) -> list[tuple[Evidence, st
         alone = span.less(times.launch)
         if not amount or alone.low <= 0:
             continue
-        rate = Span(*(amount / end for end in reversed(_three(alone))))
+        rate = Span.exactly(float(amount)) / alone
         fits = not most or rate.low <= FASTER * most
         target = f"at most {100 * FASTER:.0f} % of {quantity(most, unit)}" if most else ""
-        why = f"The {name} are {quantity(rate.middle, unit)}, above {whose} {quantity(most, unit)}"
-        kind: Kind = "measured"
-        row = Evidence(name, rate.middle, unit, kind, *rate.ends, "rates", target,
-                       fits if most else None)  # fmt: skip
-        found.append((row, "" if fits else why))
+        why = f"The {name} are {quantity(rate.value, unit)}, above {whose} {quantity(most, unit)}"
+        shown = row(name, rate, unit, "measured", "rates", target, fits if most else None)
+        found.append((shown, "" if fits else why))
     return found
 
 
-def _limits(asked: Asked) -> tuple[float, float]:
-    """B/s and FLOP/s that no arm can exceed; 0 where nobody knows."""
+def _limits(asked: Asked, matrix: bool) -> tuple[float, float]:
+    """B/s and FLOP/s that no arm can exceed; 0 where nobody knows. Without the matrix unit 16 bits
+    have twice the rate of fp32, two numbers in one instruction."""
     known = roofs(asked.device, asked.ceilings).ceilings
     dram = [c for c in known if c.level == "dram"]
     measured = [c for c in dram if c.measured]
@@ -462,13 +432,14 @@ def _limits(asked: Asked) -> tuple[float, float]:
     # lie above it
     best = measured if len(measured) > 1 else dram
     dtypes = (asked.dtype, "tf32") if asked.dtype == "fp32" else (asked.dtype,)
+    dtypes, packed = (dtypes, 1) if matrix else (("fp32",), 4 // ITEMSIZE[asked.dtype])
     # stated peaks too: an arm may run at a higher clock than the measurement of the peak did
     peaks = [c.value for c in known if c.level == "compute" and c.dtype in dtypes]
-    return max((c.value for c in best), default=0.0), max(peaks, default=0.0)
+    return max((c.value for c in best), default=0.0), packed * max(peaks, default=0.0)
 
 
 def _share_rows(shares: Shares, times: Times) -> list[Evidence]:
-    longer = max(times.traffic, times.arithmetic, key=lambda part: part.middle)
+    longer = max(times.traffic, times.arithmetic, key=lambda part: part.value)
     slack = times.whole.less(longer)
     rows = [
         ("a = A / C, launch taken off", shares.traffic, "1"),
@@ -479,9 +450,9 @@ def _share_rows(shares: Shares, times: Times) -> list[Evidence]:
         ("grid over C", shares.grid, "1"),
     ]
     return [
-        Evidence(name, span.middle, unit, "measured", *span.ends, "shares")
+        row(name, span, unit, "measured", "shares")
         for name, span, unit in rows
-        if math.isfinite(span.high) and (span.middle or not name.startswith("grid"))
+        if math.isfinite(span.high) and (span.value or not name.startswith("grid"))
     ]
 
 
@@ -507,7 +478,7 @@ def _caveats(found: Mapping[str, Found], codes: Mapping[str, Sequence[Code]]) ->
     blocks = {name: each.blocks_per_core for name, each in _resources(found).items()}
     said = [
         f"{blocks[part]} blocks of the {part} arm fit a core and {blocks['whole']} of the whole, "
-        f"so it hides {'more' if blocks[part] > blocks['whole'] else 'less'} of its waiting."
+        f"so the arm hides {'more' if blocks[part] > blocks['whole'] else 'less'} of its waiting."
         for part in PARTS
         if part in blocks and blocks[part] != blocks["whole"]
     ]

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from workbench import catalog, stats
+from workbench import catalog
 from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.experiments.expected import roofs
-from workbench.record import Evidence, Kind, Measured, Ratio, Record
+from workbench.judging.floors import roofs
+from workbench.judging.times import Span, kind_of, over, quickest, reasons, row, worded
+from workbench.record import Evidence, Kind
 from workbench.reports.experiment import quantity
 from workbench.spec import Sizes, sizes_text
 
@@ -25,70 +26,6 @@ SHAPES: Sequence[Sizes] = (
 )
 REGIMES = ("cold", "hot")
 PLAIN, PACKED = "A", "B"  # how the names of arms begin
-
-
-def over(left: Found, right: Found) -> Ratio | None:
-    """The right arm's time over the left's, with its 95 % interval; None where one has no time.
-
-    Arms take turns window by window, so where both kept the same number of windows, at least the
-    six that a 95 % interval needs, it is that of the ratios within each round: what a round's two
-    windows share cancels. Otherwise it is the quotient of the two intervals' ends, which is wider.
-    A predicted ratio has no interval: both ends are its middle.
-    """
-    if left.time_s is None or right.time_s is None:
-        return None
-    middle = right.time_s / left.time_s
-    a, b = _timing(left), _timing(right)
-    if a is None or b is None:
-        return Ratio(middle, middle, middle)
-    pairs = a.window_medians, b.window_medians
-    if len(pairs[0]) == len(pairs[1]) >= stats.least_for(0.95):
-        return stats.ratio(*pairs)
-    return Ratio(middle, b.low_s / a.high_s, b.high_s / a.low_s)
-
-
-def _timing(found: Found) -> Measured | None:
-    timing = found.outcome.timing if isinstance(found.outcome, Record) else None
-    return timing if isinstance(timing, Measured) else None
-
-
-def quickest(found: Sequence[Found]) -> Found | None:
-    """The arm with the least time; None where none has one."""
-    timed = [each for each in found if each.time_s is not None]
-    return min(timed, key=lambda each: each.time_s or 0.0, default=None)
-
-
-def sort_of(*found: Found) -> Kind:
-    """Whether a number made of these times is measured or predicted."""
-    return "measured" if all(_timing(each) for each in found) else "predicted"
-
-
-def ranged(
-    name: str, value: float, unit: str, kind: Kind, ends: tuple[float, float], group: str = "",
-    target: str = "", met: bool | None = None,
-) -> Evidence:  # fmt: skip
-    """A row of evidence whose interval stands only where it was measured."""
-    low, high = ends if kind == "measured" else (None, None)
-    return Evidence(name, value, unit, kind, low, high, group, target, met)
-
-
-def worded(word: str, kind: Kind) -> str:
-    """A verdict's word, which says when it rests on predictions."""
-    return f"predicted: {word}" if kind == "predicted" else word
-
-
-def reasons(found: Mapping[str, Found]) -> list[str]:
-    """A sentence for each reason why arms have no time, with the first arms that it holds for."""
-    by_reason: dict[str, list[str]] = {}
-    for name, each in found.items():
-        if each.why_not:
-            by_reason.setdefault(each.why_not.rstrip("."), []).append(name)
-    return [f"No time of {_first(names)}: {why}." for why, names in by_reason.items()]
-
-
-def _first(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 2} more" if len(names) > 3 else ""
-    return "; ".join(names[:2] if more else names) + more
 
 
 def plain_arms(M: int) -> tuple[tuple[str, str], ...]:
@@ -101,11 +38,13 @@ def plain_arms(M: int) -> tuple[tuple[str, str], ...]:
 
 
 def packed_arms(M: int) -> tuple[tuple[str, str], ...]:
-    """The same of the Q4_K products."""
+    """The same of the Q4_K products: for a few rows all of ours but those that unpack a weight for
+    many."""
     if M <= 4:
-        names: tuple[str, ...] = ("rows", "split_k")
+        ours = [i.name for i in catalog.spec_of("q4_k_matmul").impls if i.backend == "triton"]
+        names = [name for name in ours if name not in ("tiles", "ordered")]
     else:
-        names = ("split_k", "tiles") if M <= 32 else ("tiles", "ordered")
+        names = ["split_k", "tiles"] if M <= 32 else ["tiles", "ordered"]
     return tuple(("q4_k_matmul", name) for name in names)
 
 
@@ -149,7 +88,7 @@ def _of(found: Mapping[str, Found], sizes: Sizes) -> dict[str, Found]:
 def _judged(asked: Asked, sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
     ideal = ideal_share(sizes, asked.dtype) - 1
     rows: list[Evidence] = []
-    cold: Ratio | None = None
+    cold: Span | None = None
     kind: Kind = "computed"
     for regime in REGIMES:
         sides = [
@@ -165,17 +104,14 @@ def _judged(asked: Asked, sizes: Sizes, found: Mapping[str, Found]) -> Judgement
         rows += _rows(regime, a, b, ratio, asked.dtype)
         rows.append(Evidence("ideal by bytes", ideal, "%", "computed", group=f"{regime} calls"))
         if regime == "cold":
-            cold, kind = ratio, sort_of(a, b)
+            cold, kind = ratio, kind_of(a, b)
     caveats = [*_caveats(asked, sizes, found), *reasons(found)]
-    where = f"{sizes_text(sizes, ' ')}: "
     if cold is None:
-        return Judgement(
-            "no verdict", f"{where}there is no cold time of both sides; the reasons stand below.",
-            rows, caveats=caveats,
-        )  # fmt: skip
+        said = "There is no cold time of both sides; the reasons stand below."
+        return Judgement("no verdict", said, rows, caveats=caveats)
     word, said = spoken(cold, kind, asked.dtype)
     ideal_said = f"by bytes alone it would be {100 * ideal:+.0f} %"
-    return Judgement(word, f"{where}{said}; {ideal_said}.", rows, caveats=caveats)
+    return Judgement(word, f"{said}; {ideal_said}.", rows, caveats=caveats)
 
 
 def ideal_share(sizes: Sizes, dtype: str) -> float:
@@ -184,28 +120,30 @@ def ideal_share(sizes: Sizes, dtype: str) -> float:
     return packed.bytes(sizes, dtype) / plain.bytes(sizes, dtype)
 
 
-def spoken(ratio: Ratio, kind: Kind, dtype: str) -> tuple[str, str]:
+def spoken(ratio: Span, kind: Kind, dtype: str) -> tuple[str, str]:
     """The word and the beginning of the sentence for B over A."""
-    low, middle, high = (100 * (r - 1) for r in (ratio.low, ratio.middle, ratio.high))
+    low, middle, high = (100 * (r - 1) for r in (ratio.low, ratio.value, ratio.high))
     if kind == "predicted":
-        said = f"the overhead of Q4_K over {dtype} in cold calls is predicted as ~{middle:+.1f} %"
+        said = f"The overhead of Q4_K over {dtype} in cold calls is predicted as ~{middle:+.1f} %"
         return worded("faster" if middle < 0 else "overhead", kind), said
     amount = f"{middle:+.1f} % ({low:+.1f} to {high:+.1f} %)"
     if ratio.high < 1:
-        return "faster", f"in cold calls the overhead of Q4_K over {dtype} is {amount}, a gain"
+        return "faster", f"In cold calls the overhead of Q4_K over {dtype} is {amount}, a gain"
     if ratio.low > 1:
-        return "overhead", f"in cold calls the overhead of Q4_K over {dtype} is {amount}"
-    return "no difference seen", f"the overhead of Q4_K over {dtype}, {amount}, may be none"
+        return "overhead", f"In cold calls the overhead of Q4_K over {dtype} is {amount}"
+    return (
+        "no difference seen",
+        f"The overhead of Q4_K over {dtype} in cold calls, {amount}, may be none",
+    )
 
 
-def _rows(regime: str, a: Found, b: Found, ratio: Ratio, dtype: str) -> list[Evidence]:
-    group, kind = f"{regime} calls", sort_of(a, b)
+def _rows(regime: str, a: Found, b: Found, ratio: Span, dtype: str) -> list[Evidence]:
+    group, kind = f"{regime} calls", kind_of(a, b)
     times = [
         each.evidence(f"{side}: {each.arm.kernel}.{each.arm.impl}", group)
         for side, each in ((f"A, {dtype}", a), ("B, Q4_K", b))
     ]
-    ends = ratio.low - 1, ratio.high - 1
-    overhead = ranged("overhead, (B - A) / A", ratio.middle - 1, "%", kind, ends, group)
+    overhead = row("overhead, (B - A) / A", ratio - Span.exactly(1.0), "%", kind, group)
     return [*(t for t in times if t is not None), overhead]
 
 

@@ -127,6 +127,11 @@ def digits(value: float) -> str:
     return f"{value:.4g}" if value >= 1 else f"{value:.3g}"
 
 
+def with_zeros(value: float) -> str:
+    """The same with its zeros: 4.400 beside 4.387."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:#.{4 if value >= 1 else 3}g}"
+
+
 def _cells(one: Plain) -> list[str]:
     """Under HEADS."""
     stated, other = one.get("stated"), one.get("yardstick")
@@ -134,9 +139,9 @@ def _cells(one: Plain) -> list[str]:
     if "value" not in one:
         spread = ["", "missing", ""]
     else:
-        scale, _ = scale_of(one)
-        spread = [digits(one["low"] / scale), amount(one["value"], one),
-                  digits(one["high"] / scale)]  # fmt: skip
+        scale, unit = scale_of(one)
+        low, middle, high = (with_zeros(one[end] / scale) for end in ("low", "value", "high"))
+        spread = [low, f"{middle} {unit}", high]
         of = f"{100 * one['value'] / stated['value']:.0f} % of {of}" if stated else ""
     yard = f"{other['name']}: {amount(other['value'], one)}" if other else ""
     return [one["title"], *spread, of, yard, word(one)]
@@ -157,9 +162,9 @@ def line(one: Plain) -> str:
     """One ceiling on the terminal as it is found."""
     if "value" not in one:
         return f"{one['title']}: missing: {one['why']}"
-    scale, _ = scale_of(one)
-    low, high = digits(one["low"] / scale), digits(one["high"] / scale)
-    said = f"{one['title']}: {amount(one['value'], one)} (p5 to p95: {low} to {high})"
+    scale, unit = scale_of(one)
+    low, middle, high = (with_zeros(one[end] / scale) for end in ("low", "value", "high"))
+    said = f"{one['title']}: {middle} {unit} (p5 to p95: {low} to {high})"
     return said if word(one) == "sound" else f"{said}; {word(one)}: {reason(one)}"
 
 
@@ -206,14 +211,14 @@ def _bar(one: Plain) -> Bar:
 
     measured = one["name"].endswith(MEASURED)
     stated, yard = one.get("stated"), one.get("yardstick")
-    value = one.get("value")
+    value, shown = one.get("value"), with_zeros if measured else digits
     return Bar(
         one["title"],
         scaled(value) if measured else None,
         scaled(one.get("low")), scaled(one.get("high")),
         scaled(stated["value"] if stated else None if measured else value),
         scaled(yard["value"] if yard else None),
-        f"{digits(value / scale)} {unit}" if value is not None else "missing",
+        f"{shown(value / scale)} {unit}" if value is not None else "missing",
         word(one),
     )  # fmt: skip
 
@@ -231,9 +236,16 @@ def _copies(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
         row = [f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"]
         for kind in kinds:
             r = at.get((kind, size))
-            row.append(f"{digits(size / r.time_s / 1e9)} ({digits(r.time_s * 1e6)})" if r else "")
+            rate, time = (size / r.time_s / 1e9, r.time_s * 1e6) if r else (0.0, 0.0)
+            row.append(f"{with_zeros(rate)} ({with_zeros(time)})" if r else "")
         rows.append(row)
-    return {"heads": ["size", *(k.replace("_", ", ") for k in kinds)], "rows": rows}
+    return {"heads": ["size", *map(_way, kinds)], "rows": rows}
+
+
+def _way(kind: str) -> str:
+    """`host to device, pinned` of `h2d_pinned`."""
+    known = kind.replace("h2d", "host to device").replace("d2h", "device to host")
+    return known.replace("_", ", ")
 
 
 def _arm(outcome: Outcome) -> list[str]:

@@ -101,8 +101,9 @@ def _bar(ax: object, row: int, bar: Bar, ink: str) -> None:
         ax.plot([bar.stated] * 2, [row - 0.38, row + 0.38], color=colour("ink"),  # type: ignore[attr-defined]
                 linewidth=2, linestyle=(0, (2, 1.4)))  # fmt: skip
     if bar.yardstick is not None:
-        ax.plot([bar.yardstick], [row], marker="x", markersize=7, markeredgewidth=1.8,  # type: ignore[attr-defined]
-                color=colour("accent"))  # fmt: skip
+        for width, size, ink in ((5.0, 9, colour("ground")), (2.0, 7, colour("ink"))):  # a halo
+            ax.plot([bar.yardstick], [row], marker="x", markersize=size,  # type: ignore[attr-defined]
+                    markeredgewidth=width, color=ink)  # fmt: skip
     note = bar.text if bar.word == "sound" else f"{bar.text}, {bar.word}"
     ax.annotate(note if bar.text != "missing" else "missing", (1, row), (8, 0), va="center",  # type: ignore[attr-defined]
                 xycoords=("axes fraction", "data"), textcoords="offset points", size=SMALL,

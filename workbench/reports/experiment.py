@@ -23,21 +23,25 @@ if TYPE_CHECKING:
 
 HEADS = ("", "value", "interval", "target", "from")
 SHARE = re.compile(r"\bshares?\b")
+# a space that must not end a line: between a number and its unit
+UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMGTP]?(?:FLOP|B)(?:/[sB])?)(?!\w))")
 ARMS = ("kernel", "impl", "sizes", "regime", "median", "95 % interval", "rate")
 
 
 def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> str:
     """The whole page as HTML. Never raises for want of records: a page can say that too."""
     records = [o for o in outcomes if isinstance(o, Record)]
+    shared = _shared(findings)
     return render(
         "experiment.html.j2",
         run=run,
         env=run.environment,
         worked_out=bool(findings) and not outcomes,
-        findings=[_shown(n, f) for n, f in enumerate(findings)],
+        findings=[_shown(n, f, shared) for n, f in enumerate(findings)],
+        shared=shared,
         arm_heads=ARMS,
         arms=[arm_row(r, run) for r in records],
-        failures=failure_lines([o for o in outcomes if isinstance(o, Failure)]),
+        failures=failure_lines(_untold(run, outcomes, findings)),
         figure=times(records, "arms") if records else None,
         heads=HEADS,
         how=_how(records),
@@ -50,22 +54,22 @@ def about(finding: Finding) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def quantity(value: float, unit: str) -> str:
-    """A number as engineers write it: seconds by their size, rates with a prefix, shares bare or,
-    with the unit "%", in percent."""
+def quantity(value: float, unit: str, figures: int = 3) -> str:
+    """A number as engineers write it: seconds by their size, all else with so many figures, rates
+    with a prefix, shares bare or, with the unit "%", in percent."""
     if unit == "%":
-        return f"{100 * value:.3g} %"
+        return f"{100 * value:.{figures}g} %"
     if unit == "s":
         if 0 < abs(value) < 1e-7:  # hundredths of a microsecond would be lost
             return f"{digits(value * 1e9)} ns"
         scale, symbol = (1.0, "s") if abs(value) >= 1 else unit_of(abs(value))
         return f"{text_of(value, scale)} {symbol}"
     if unit in ("1", "kernels"):
-        return f"{value:.0f}" if unit == "kernels" else digits(value)
+        return f"{value:.0f}" if unit == "kernels" else digits(value, figures)
     for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size and unit != "FLOP/B":
-            return f"{value / size:.3g} {prefix}{unit}"
-    return f"{value:.3g} {unit}"
+            return f"{value / size:.{figures}g} {prefix}{unit}"
+    return f"{value:.{figures}g} {unit}"
 
 
 def is_share(found: Evidence) -> bool:
@@ -75,12 +79,12 @@ def is_share(found: Evidence) -> bool:
     return found.unit == "1" and ("%" in found.target or named is not None)
 
 
-def digits(value: float) -> str:
-    """Three significant digits and no power of ten: 0.000145, 1.07, 23500. What is about 1 is
-    1.00; a count is 1."""
-    rounded = f"{value:.3g}"
+def digits(value: float, figures: int = 3) -> str:
+    """Significant digits and no power of ten: 0.000145, 1.07, 23500. What is about 1 is 1.00; a
+    count is 1."""
+    rounded = f"{value:.{figures}g}"
     if rounded.lstrip("-").isdigit() and abs(value) < 10 and value != round(value):
-        return f"{value:.2f}"
+        return f"{value:.{figures - 1}f}"
     return rounded if "e" not in rounded else f"{Decimal(rounded):f}"
 
 
@@ -88,12 +92,23 @@ def evidence_row(found: Evidence) -> list[str]:
     """Cells under `HEADS`. What nobody measured carries a tilde."""
     unit = "%" if is_share(found) else found.unit
     about = "~" if found.kind == "predicted" else ""
-    between = ""
+    figures, between = 3, ""
     if found.low is not None and found.high is not None:
-        between = f"{quantity(found.low, unit)} to {quantity(found.high, unit)}"
+        low, high = quantity(found.low, unit), quantity(found.high, unit)
+        if low == high:  # a narrow interval takes a figure more to be seen
+            figures = 4
+            low, high = quantity(found.low, unit, figures), quantity(found.high, unit, figures)
+        between = f"{_without_unit(low, high)} to {high}"
     met = {True: "met", False: "missed", None: "undecided"}[found.met]
     target = f"{found.target}, {met}" if found.target else ""
-    return [found.name, about + quantity(found.value, unit), between, target, found.kind]
+    value = about + quantity(found.value, unit, figures)
+    return [found.name, value, between, target, found.kind]
+
+
+def _without_unit(low: str, high: str) -> str:
+    """`33.90` of `33.90 µs` before `33.94 µs`, and whole where the units differ."""
+    number, _, unit = low.rpartition(" ")
+    return number if number and high.endswith(f" {unit}") else low
 
 
 def arm_row(record: Record, run: Run) -> list[str]:
@@ -112,6 +127,13 @@ def arm_row(record: Record, run: Run) -> list[str]:
         f"{tilde}{text_of(record.time_s, scale)} {unit}", between,
         tilde + rate(record, ridge_of(run)),
     ]  # fmt: skip
+
+
+def _untold(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> list[Failure]:
+    """What has no time. What the model alone cannot tell is left out where a caveat says so."""
+    said = " ".join(c for finding in findings for c in finding.caveats) if run.predicted else ""
+    failures = [o for o in outcomes if isinstance(o, Failure)]
+    return [f for f in failures if f.reason.rstrip(".") not in said]
 
 
 def failure_lines(failures: Sequence[Failure]) -> list[tuple[str, str]]:
@@ -159,7 +181,13 @@ def show(console: Console, finding: Finding, told: set[str] | None = None) -> No
     told.update(finding.caveats)
 
 
-def _shown(n: int, finding: Finding) -> dict[str, Any]:
+def _shared(findings: Sequence[Finding]) -> list[str]:
+    """Caveats of all findings, which the page says once; none where there is one finding."""
+    first, *rest = (f.caveats for f in findings) if len(findings) > 1 else ((),)
+    return [caveat for caveat in first if all(caveat in other for other in rest)]
+
+
+def _shown(n: int, finding: Finding, shared: Sequence[str]) -> dict[str, Any]:
     groups = []
     for name, rows in groups_of(finding.evidence):
         cells = [(evidence_row(e), e.met) for e in rows]
@@ -172,10 +200,10 @@ def _shown(n: int, finding: Finding) -> dict[str, Any]:
         "id": f"f{n}",
         "about": about(finding),
         "word": finding.word,
-        "sentence": finding.sentence,
+        "sentence": UNIT.sub("\u00a0", finding.sentence),
         "groups": groups,
         "charts": [(c.title, chart(c, f"f{n}c{m}")) for m, c in enumerate(finding.charts)],
-        "caveats": finding.caveats,
+        "caveats": [c for c in finding.caveats if c not in shared],
     }
 
 

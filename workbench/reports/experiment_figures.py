@@ -21,7 +21,8 @@ _LINE = 24  # px between rows
 
 
 def chart(found: Chart, prefix: str) -> Markup:
-    """Lines with points: filled where measured, hollow and dashed where not."""
+    """Lines with points, filled where measured, hollow and dashed where predicted; what is neither
+    has no points."""
     fig = figure(640, 360)
     ax = axes(fig, 96, 16, 520, 286)
     ax.set(xlabel=found.x_label, ylabel=found.y_label)
@@ -35,14 +36,19 @@ def chart(found: Chart, prefix: str) -> Markup:
         axis.set_minor_formatter(lambda v, _: "")
     for n, series in enumerate(found.series):
         _line(ax, n, series)
-    xs = sorted({x for series in found.series for x in series.x})
+    if found.y_log:
+        ys = [y for series in found.series for y in series.y if y > 0]
+        if ys and max(ys) < 300 * min(ys):  # powers of ten alone would be two or three lines
+            ax.yaxis.set_major_locator(_one_two_five())
+    xs = sorted({x for series in found.series if _timed(series) for x in series.x})
     if found.x_log and 1 < len(xs) <= 12:
         ax.set_xticks(xs, [f"{x:g}" for x in xs])
         ax.xaxis.set_minor_locator(_nothing())
     ax.grid(color=colour("rule"), linewidth=0.8)
     ax.set_axisbelow(True)
-    if not found.y_log and all(y >= 0 for series in found.series for y in series.y):
-        ax.set_ylim(bottom=0)
+    tops = [y for series in found.series for y in (*series.y, *series.high)]
+    if not found.y_log and tops and min(tops) >= 0:
+        ax.set_ylim(0, 1.08 * max(tops) or 1.0)
     if len(found.series) > 1:
         legend = ax.legend(loc="best", fontsize=SMALL, frameon=False)
         for text in legend.get_texts():
@@ -50,11 +56,16 @@ def chart(found: Chart, prefix: str) -> Markup:
     return figure_svg(fig, prefix, found.title)
 
 
+def _timed(series: Series) -> bool:
+    return series.kind in ("measured", "predicted")
+
+
 def _line(ax: Any, n: int, series: Series) -> None:
     ink = colour(f"impl-{n % 4}")
     measured = series.kind == "measured"
     ax.plot(
-        series.x, series.y, color=ink, linewidth=1.6, marker=MARKERS[n % 4], markersize=5,
+        series.x, series.y, color=ink, linewidth=1.6, markersize=5,
+        marker=MARKERS[n % 4] if _timed(series) else "",
         linestyle="-" if measured else (0, (5, 3)), label=series.name,
         markerfacecolor=ink if measured else "none", zorder=3,
     )  # fmt: skip
@@ -77,6 +88,12 @@ def _nothing() -> Any:
     from matplotlib.ticker import NullLocator
 
     return NullLocator()
+
+
+def _one_two_five() -> Any:
+    from matplotlib.ticker import LogLocator
+
+    return LogLocator(subs=(1.0, 2.0, 5.0))
 
 
 def times(records: Sequence[Record], prefix: str) -> Markup:
