@@ -106,11 +106,9 @@ def times(name: str, measured: Mapping[str, Any]) -> list[str]:
     if not goals:
         return []
     lines = kernels.peers()
-    heads = [*kernels.HEADS, "version"]
-    told = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    told = ["| " + " | ".join(kernels.HEADS) + " |", "|---" * len(kernels.HEADS) + "|"]
     for goal in goals:
-        case = measured["cases"][goal.name]
-        cells = [*kernels.cells(goal, case, lines), case["version"]]
+        cells = kernels.cells(goal, measured["cases"][goal.name], lines)
         told.append("| " + " | ".join(map(cell, cells)) + " |")
     return told
 
