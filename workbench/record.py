@@ -93,7 +93,8 @@ class Resources:
     waves: float  # programs over those resident at once on the whole device
     tail: float  # share of the last wave's places that stay empty, 0 to 1
     load_bits: int  # widest global load of one thread; 0 when none was found
-    matrix_unit: str | None  # "wgmma", "mma", "tcgen05", "mfma", "wmma", or None
+    # "wgmma", "mma", "tcgen05", "mfma", "wmma", or None where no launch uses one
+    matrix_unit: str | None
     compile_s: float
     copy_engine: bool = False  # loads by tensor descriptor (TMA), whatever `load_bits` says
 

@@ -289,12 +289,19 @@ def _load(record: Record, units: Mapping[tuple[str, str], bool]) -> Load:
     dtype = case.dtype
     if not matrix and dtype in ("fp16", "bf16", "tf32"):
         dtype = "fp32"  # vector units: a kernel without matrix instructions computes in fp32 there
-    elif matrix and dtype == "fp32" and record.resources is not None:
+    elif matrix and dtype == "fp32" and (record.resources is not None or _beyond_fp32(record)):
         device = known_device(case.device)
         dtype = "fp32_matrix" if device and device.backend == "hip" else "tf32"
     return Load(
         record.time_s, high_s, record.flops, record.bytes, dtype, _regime(record), _by_host(record)
     )
+
+
+def _beyond_fp32(record: Record) -> bool:
+    """Whether a library is faster than the vector units can be: then it used the others."""
+    device = known_device(record.case.device)
+    peak = device.peaks.get("fp32") if device else None
+    return peak is not None and record.flops > peak.value * record.time_s
 
 
 def _units(records: Iterable[Record]) -> dict[tuple[str, str], bool]:

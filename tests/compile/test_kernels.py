@@ -110,6 +110,17 @@ def units_of(impl, config, device, sizes, dtype):
     return {UNITS[device.name], "mma"} if dot[0] < 64 else {UNITS[device.name]}
 
 
+def test_a_matrix_unit_that_any_launch_uses_is_told():
+    impl, device = catalog.impl_of(catalog.spec_of("matmul"), "padded"), DEVICES["h200"]
+    made = inputs.shapes(impl.spec, {"M": 1000, "N": 3000, "K": 1500}, "bf16")
+    with captured(device) as launches:
+        impl(*made, config=impl.default(device.limits, "bf16"))
+    alone = [read_resources(launch, [launch], device, 0.0).matrix_unit for launch in launches]
+    assert None in alone and "wgmma" in alone, "one copies, one multiplies"
+    together = {read_resources(launch, launches, device, 0.0).matrix_unit for launch in launches}
+    assert together == {"wgmma"}
+
+
 @pytest.mark.parametrize("fit", list(fits()), ids=str)
 def test_the_default_suits_its_target(fit):
     impl, sizes, dtype = fit.case.impl, fit.case.sizes, fit.case.dtype

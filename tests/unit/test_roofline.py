@@ -313,6 +313,11 @@ def test_arithmetic_is_judged_by_the_units_that_do_it():
     library = record(run, impl="torch", backend="torch", config={})
     both = sheet_of([Stored(run, [record(run, resources=vector), library])])
     assert {p.load.dtype for p in both.points} == {"fp32"}, "a library as its kernel"
+    for share, dtype in ((0.5, "fp32"), (1.5, "tf32")):
+        fp32 = replace(library, case=replace(library.case, dtype="fp32"))
+        flops = int(share * hardware.DEVICES[fp32.case.device].peaks["fp32"].value * fp32.time_s)
+        [point] = sheet_of([Stored(run, [replace(fp32, flops=flops)])]).points
+        assert point.load.dtype == dtype, "no vector unit is so fast"
 
 
 def test_the_best_of_a_problem_is_no_library_where_there_is_another():

@@ -133,7 +133,8 @@ def _read(
 def read_resources(
     launch: Launch, launches: Sequence[Launch], device: Device, compile_s: float
 ) -> Resources:
-    """What the compiler says of a launch, and how many of its blocks fit the device at once."""
+    """What the compiler says of a launch, and how many of its blocks fit the device at once; its
+    matrix unit, or that of any other launch, since the FLOPs are those of all."""
     kernel = launch.kernel
     asm, meta = kernel.asm, kernel.metadata
     if "cubin" in asm:
@@ -144,6 +145,7 @@ def read_resources(
         registers, spills = amdgcn_registers(asm["amdgcn"])
         unit, bits = read_amdgcn(asm["amdgcn"])
         engine = False
+    unit = unit or next(filter(None, map(_matrix_unit, launches)), None)
     threads = meta.num_warps * device.limits.warp_size
     fit = occupancy(device, threads=threads, registers=registers, shared_bytes=meta.shared)
     rounds, tail = waves(device, launch.programs, fit.blocks_per_core)
@@ -164,6 +166,11 @@ def read_resources(
         compile_s=compile_s,
         copy_engine=engine,
     )
+
+
+def _matrix_unit(launch: Launch) -> str | None:
+    asm = launch.kernel.asm
+    return (read_ptx(asm["ptx"]) if "cubin" in asm else read_amdgcn(asm["amdgcn"]))[0]
 
 
 def _hash(launches: Sequence[Launch]) -> str:
