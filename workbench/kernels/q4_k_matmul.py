@@ -490,9 +490,9 @@ def _by_weights(
         x = _load_x(at + 32 * nibble * stride_xk, here, stride_xk)
         x = _short_side(x, WARPS, COLUMNS)
         step, least = (high, over) if nibble else (low, under)
-        w = _side(_exact(q, step, least, one, nibble, FP16).to(x.dtype), WARPS, ROWS)
         if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
-            x, w = x.to(tl.float32), w.to(tl.float32)
+            x = x.to(tl.float32)
+        w = _side(_exact(q, step, least, one, nibble, FP16).to(x.dtype), WARPS, ROWS)
         total = tl.dot(w, x, total, input_precision="ieee")
     return total
 
