@@ -246,7 +246,7 @@ def narrow(impl):
 
 
 @pytest.mark.parametrize(("promise", "impl"), promises(), ids=named)
-@settings(max_examples=1 if BRIEF else 2 if SHORT else 3, phases=PHASES)
+@settings(max_examples=1 if BRIEF or SHORT else 3, phases=PHASES)
 @given(data=st.data())
 def test_promise(promise, impl, data):
     config, _, _ = data.draw(st.sampled_from(configs_of(impl.title)), label="config")
