@@ -35,7 +35,7 @@ from workbench.question import (
     writable,
 )
 from workbench.record import Case, Failure, Outcome, Record, Run, key_of
-from workbench.report import write_page
+from workbench.report import drawn_at_least, write_page
 from workbench.store import Store
 from workbench.trial import Trial, arm_problem, begin, compile_ahead, made, timed
 from workbench.workers import LOST, Solo
@@ -130,21 +130,18 @@ class Gauging:
 
         groups = ceilings.groups_of(backend.device, backend.environment.gpu_memory_bytes)
         problems = [arm_problem(arm) for group in groups for arm in group.arms]
-        run = opened_run("ceilings", "all", self.question.command, backend, problems)
-        run = replace(
-            run, id=identity(backend.device), kernel="ceilings", dtype="", sizes={}, source="",
+        begun = opened_run("ceilings", "all", self.question.command, backend, problems)
+        begun = replace(
+            begun, id=identity(backend.device), kernel="ceilings", dtype="", sizes={}, source="",
             ceilings=ceilings.stated(backend.device),
         )  # fmt: skip
         self.console.print(f"Ceilings of {backend.environment.gpu or backend.device.name}.")
-        folder = self.question.out / run.id
-        with EventLog(folder / "events.jsonl") as log:
-            store = Store(history, interrupts, log)
-            try:
-                state, run = self._obtain(groups, run, backend, store)
-            except BaseException:  # nothing more can be stored; show what there is
-                with suppress(Exception):
-                    self._draw(self._whole(run))
-                raise
+        folder = self.question.out / begun.id
+        with (
+            EventLog(folder / "events.jsonl") as log,
+            drawn_at_least(lambda: self._draw(self._whole(begun))),
+        ):
+            state, run = self._obtain(groups, begun, backend, Store(history, interrupts, log))
         show(self.console, run)
         self._draw(run)
         if state == "interrupted":
