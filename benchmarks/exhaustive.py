@@ -33,7 +33,8 @@ def compiled(kernel, impl, config, sizes, dtype, device):
 def legal(kernel, sizes, dtype, device):
     for impl in catalog.spec_of(kernel).impls:
         if impl.backend == "triton":
-            for config in impl.space(impl.default(device.limits, dtype), (tile, threads, stages)):
+            default = impl.default(device.limits, dtype, sizes)
+            for config in impl.space(default, (tile, threads, stages)):
                 at = {"itemsize": ITEMSIZE[dtype], **sizes}
                 if impl.refuse(config, device.limits, **at) is None:
                     yield impl.name, values(config)

@@ -278,7 +278,7 @@ def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -
     choices = []
     for impl in spec.impls:
         if impl.backend == "triton":
-            config = impl.default(device.limits, goal.dtype)
+            config = impl.default(device.limits, goal.dtype, goal.sizes)
             at = {"itemsize": ITEMSIZE[goal.dtype], **goal.sizes}
             if why := impl.refuse(config, device.limits, **at):
                 refused[impl.name] = why

@@ -63,7 +63,7 @@ def default_of(case: Case) -> tuple[Any, Any]:
     if device is None:
         raise RuntimeError("torch sees no GPU here")
     impl = catalog.impl_of(catalog.spec_of(case.kernel), case.impl)
-    return impl, impl.default(device.limits, DTYPE)
+    return impl, impl.default(device.limits, DTYPE, case.sizes)
 
 
 def rotating(case: Case, device: str = "cuda") -> tuple[Callable[[], None], int]:

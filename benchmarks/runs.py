@@ -275,7 +275,7 @@ def _compile(asked: Compile) -> None:
         return
     with suppress(catalog.CatalogError, CompileError):
         impl = catalog.impl_of(catalog.spec_of(asked.kernel), asked.impl)
-        config = impl.default(device.limits, asked.dtype)
+        config = impl.default(device.limits, asked.dtype, asked.sizes)
         at = {"itemsize": ITEMSIZE[asked.dtype], **asked.sizes}
         if impl.refuse(config, device.limits, **at) is None:
             compile_config(impl, config, asked.sizes, asked.dtype, device)

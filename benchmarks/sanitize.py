@@ -61,8 +61,8 @@ def once(titles: Sequence[str], dtype: str, until: float) -> None:
         try:
             impl = catalog.impl_of(catalog.spec_of(kernel), name)
             kind = dtype if dtype in impl.spec.tolerance else next(iter(impl.spec.tolerance))
-            config = impl.default(device.limits, kind)
             for sizes in impl.spec.check:
+                config = impl.default(device.limits, kind, sizes)
                 if impl.refuse(config, device.limits, itemsize=ITEMSIZE[kind], **sizes) is None:
                     impl(*inputs.make(impl.spec, sizes, kind, "cuda"), config=config)
                     torch.cuda.synchronize()

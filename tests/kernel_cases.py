@@ -147,7 +147,7 @@ def _key(config: Any, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
 
 def first_applicable(impl: Impl, sizes: Sizes, dtype: str, limits: Limits) -> Any:
     """The default on a device with these limits, or the first config that fits these sizes."""
-    for config in (impl.default(limits, dtype), *impl.space(impl.config())):
+    for config in (impl.default(limits, dtype, sizes), *impl.space(impl.config())):
         if not applicable(impl, config, sizes, dtype, limits):
             return config
     return None
@@ -250,7 +250,7 @@ def square(
     sizes = {a: min(extent, max(s[a] for s in spec.check)) for a in spec.axes}
     most = max(elements(spec, s) for s in spec.check)
     sizes = bounded(spec, sizes, most)
-    config, sizes = taken(impl, impl.default(limits, dtype), sizes, dtype, limits)
+    config, sizes = taken(impl, impl.default(limits, dtype, sizes), sizes, dtype, limits)
     every = impl.space(config) if least else ()
     fit = (c for c in every if not applicable(impl, c, sizes, dtype, limits))
     return next(fit, config), sizes

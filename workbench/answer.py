@@ -289,7 +289,7 @@ def _frugality(record: Record, incumbents: Mapping[str, Mapping[str, int]]) -> t
     spills, registers = (made.spill_bytes, made.registers) if made else (1 << 30, 1 << 30)
     warps = record.case.config.get("num_warps", 0)
     timed = record.same_as is not None
-    chosen = record.case.config.get("num_warps") == 0  # by the launcher, from the sizes
+    chosen = record.case.config.get("num_warps") == 0  # by the launcher: older records alone
     return not stays, chosen, not record.default, spills, registers, warps, timed, record.time_s
 
 

@@ -167,7 +167,7 @@ class Corner:
         for side, place in zip(sides, ("left", "right"), strict=True):
             version = self._version(side, file)
             spec = catalog.version_of(version) if version else problem.spec
-            impl, config = side.chosen(spec, self.limits, problem.dtype)
+            impl, config = side.chosen(spec, self.limits, problem.dtype, problem.sizes)
             made = self.identity.candidate(impl, config, False)
             source = catalog.source_hash(catalog.module_of(str(version or problem.kernel)))
             key = key_of(made.case, question=made.key, source=source, side=place)

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from workbench.spec import Limits
+
 try:
     import triton
     import triton.language as tl
@@ -52,32 +54,38 @@ def _mend_interpreter() -> None:
 if INTERPRETED:
     _mend_interpreter()
 
-_cores: ContextVar[int | None] = ContextVar("cores", default=None)
+# 3, so that in the interpreter programs still meet several tiles each and the last round is ragged
+CORES_OF_A_CPU = 3
+_pretended: ContextVar[Limits | None] = ContextVar("pretended", default=None)
 
 
 def cores(tensor: Any) -> int:
     """Streaming multiprocessors or compute units of the device that holds `tensor`: how many
-    programs a persistent launcher starts. On a CPU (the interpreter) it is 3, so that programs
-    still meet several tiles each and the last round stays ragged.
+    programs a persistent launcher starts. On a CPU (the interpreter) it is CORES_OF_A_CPU.
     """
-    pretended = _cores.get()
-    if pretended is not None:
-        return pretended
+    limits = _pretended.get()
+    if limits is not None:
+        return limits.cores
     if tensor.device.type != "cuda":
-        return 3
+        return CORES_OF_A_CPU
     import torch
 
     return int(torch.cuda.get_device_properties(tensor.device).multi_processor_count)
 
 
+def pretended() -> Limits | None:
+    """Return the limits of the device that launchers are made to see, or None."""
+    return _pretended.get()
+
+
 @contextmanager
-def pretend_cores(count: int) -> Iterator[None]:
-    """Launchers inside see a device with this many cores: for compiling without one."""
-    token = _cores.set(count)
+def pretend(limits: Limits) -> Iterator[None]:
+    """Launchers inside see a device with these limits: for compiling without one."""
+    token = _pretended.set(limits)
     try:
         yield
     finally:
-        _cores.reset(token)
+        _pretended.reset(token)
 
 
-__all__ = ["INTERPRETED", "TensorDescriptor", "cores", "pretend_cores", "tl", "triton"]
+__all__ = ["INTERPRETED", "TensorDescriptor", "cores", "pretend", "pretended", "tl", "triton"]

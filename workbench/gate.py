@@ -60,7 +60,7 @@ class Question:
 
 def refusal(impl: Impl, problem: Problem, limits: Limits) -> str | None:
     """Why the default config cannot run at these sizes; None when it can."""
-    config = impl.default(limits, problem.dtype)
+    config = impl.default(limits, problem.dtype, problem.sizes)
     return impl.refuse(config, limits, itemsize=ITEMSIZE[problem.dtype], **problem.sizes)
 
 

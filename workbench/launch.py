@@ -9,15 +9,29 @@ from __future__ import annotations
 
 import logging
 import sys
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 from workbench import tuned
-from workbench.hardware import Device
+from workbench.dsl import CORES_OF_A_CPU, pretended
+from workbench.hardware import DEVICES, Device
 from workbench.inputs import torch_dtype
-from workbench.spec import ITEMSIZE, Impl, Limits, Sizes, Spec, label, sizes_text, solved
+from workbench.spec import (
+    AUTO,
+    ITEMSIZE,
+    Impl,
+    Limits,
+    Sizes,
+    Spec,
+    label,
+    sizes_text,
+    solved,
+    values,
+)
 from workbench.winners import LOOKED_UP, Entry, Tuned, TunedError
 
 LOGGER = logging.getLogger("workbench")
@@ -41,13 +55,14 @@ def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
 
     place = inputs[0].device
     if INTERPRETED or getattr(place, "type", None) != "cuda":  # torch's name for AMD's, too
-        return impl.config()
+        return resolved(impl, impl.config(), inputs)
     device = _device(place)
     dtype, sizes = dtype_of(impl.spec, inputs), sizes_of(impl.spec, inputs)
     if dtype is None or sizes is None:
         what = "dtype" if dtype is None else "sizes"
         why = f"the inputs do not say which {what} of {impl.spec.name} this is"
-        return _told(impl, impl.default(device.limits, dtype or ""), f"the default; {why}")
+        declared = impl.declared(device.limits, dtype or "")
+        return _told(impl, resolved(impl, declared, inputs), f"the default; {why}")
     default, name = _standing(impl, device.limits, dtype, sizes)
     try:
         entry = _tuned(tuned.default_path()).find(
@@ -68,19 +83,45 @@ def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
     return _told(impl, config, since)
 
 
+def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
+    """Return the config with a number in the place of every AUTO, by the inputs of a launch.
+
+    Where no GPU holds them, the limits are those of the device that is compiled for, or in the
+    interpreter those of an H200 with the cores that `dsl.cores` says. Raises ValueError where
+    the inputs do not tell the sizes.
+    """
+    if not impl.is_open(config):
+        return config
+    dtype, sizes = dtype_of(impl.spec, inputs), sizes_of(impl.spec, inputs)
+    if dtype is None or sizes is None:
+        open_ = ", ".join(n for n in impl.auto if getattr(config, n) == AUTO)
+        raise ValueError(
+            f"{impl.title}: the inputs do not say which sizes of {impl.spec.name} these are, and "
+            f"{open_} depends on them; name it in the config"
+        )
+    place = inputs[0].device
+    if place.type == "cuda":
+        limits = _device(place).limits
+    else:
+        limits = pretended() or replace(DEVICES["h200"].limits, cores=CORES_OF_A_CPU)
+    return impl.resolved(config, limits, dtype, sizes)
+
+
 def _standing(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any, str]:
     """What runs when nothing is tuned, and its name: the default, or where that is refused the
     config that differs from it by the fewest steps and is not. Where each is refused, or `refuse`
     fails, it is the default all the same: the launch then says what is wrong."""
-    default = impl.default(limits, dtype)
+    default = impl.default(limits, dtype, sizes)
+    # sorted, for what was AUTO may lie between two choices
+    choices, usual = {n: sorted(some) for n, some in impl.choices().items()}, values(default)
 
     def why(config: Any) -> str | None:
         return impl.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
 
     def steps(config: Any) -> int:
         return sum(
-            abs(among.index(getattr(config, knob)) - among.index(getattr(default, knob)))
-            for knob, among in impl.choices().items()
+            abs(bisect_left(among, getattr(config, knob)) - bisect_left(among, usual[knob]))
+            for knob, among in choices.items()
         )
 
     try:
@@ -98,7 +139,7 @@ def fitting(impl: Impl, entry: Entry, limits: Limits, sizes: Sizes) -> tuple[Any
     choices = impl.choices()
     if entry.config.keys() != choices.keys():
         return None, f"its fields are not those of {impl.config.__name__}"
-    config = impl.config(**entry.config)
+    config = impl.resolved(impl.config(**entry.config), limits, entry.dtype, sizes)
     try:
         why = impl.refuse(config, limits, itemsize=ITEMSIZE[entry.dtype], **sizes)
     except Exception as error:

@@ -13,7 +13,7 @@ from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
 from workbench.compile import Compiled
 from workbench.hardware import Device
 from workbench.record import Case, Failure, Outcome, Phase, Record, Run, key_of
-from workbench.spec import ITEMSIZE, Impl, Knob, sizes_text, values
+from workbench.spec import ITEMSIZE, Impl, Knob, label, sizes_text, values
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def plan(
     ]
     baselines = [c for c in libraries if _refused(c, problem, device) is None]
     for impl in impls:
-        default = impl.default(device.limits, problem.dtype)
+        default = impl.default(device.limits, problem.dtype, problem.sizes)
         # what runs when nobody chose: the first Impl of the file, at its own default
         first = default if impl is impls[0] else None
         for config in dict.fromkeys((*impl.space(default, knobs), default)):
@@ -147,7 +147,7 @@ def expected(candidate: Candidate, problem: Problem, device: Device) -> float:
     if impl.work is None:
         return math.inf
     itemsize = ITEMSIZE[problem.dtype]
-    warps, stages = config.get("num_warps") or 4, config.get("num_stages", 1)  # 0: by the sizes
+    warps, stages = config.get("num_warps", 4), config.get("num_stages", 1)
     try:
         work = impl.work(candidate.config, device.limits, itemsize=itemsize, **problem.sizes)
         guess = predict.guess(device, work, problem.dtype, warps=warps, stages=stages)
@@ -169,6 +169,10 @@ class Identity:
     protocol: str
 
     def candidate(self, impl: Impl, config: Any, default: bool) -> Candidate:
+        """Name a config. Raises ValueError where a field of it is AUTO: such a config is another
+        one at other sizes, and is resolved first."""
+        if impl.is_open(config):
+            raise ValueError(f"{impl.title}: {label(values(config))} is not resolved")
         case = Case(
             impl.spec.name, impl.name, impl.backend, values(config), dict(self.problem.sizes),
             self.problem.dtype, self.run.device,

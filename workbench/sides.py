@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog
-from workbench.spec import Impl, Limits, Spec, label
+from workbench.spec import Impl, Limits, Sizes, Spec, label
 from workbench.worktree import WORKING, Repository, WorktreeError
 
 DEFAULT_KERNEL = "matmul"
@@ -32,13 +32,15 @@ class Side:
     knobs: Mapping[str, int] = field(default_factory=dict)  # said; the others keep their default
     revision: str = WORKING
 
-    def chosen(self, spec: Spec, limits: Limits, dtype: str) -> tuple[Impl, Any]:
-        """The Impl and its config in this version of the kernel. Raises CatalogError, SideError."""
+    def chosen(self, spec: Spec, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Impl, Any]:
+        """The Impl and its config in this version of the kernel, at these sizes. Raises
+        CatalogError, SideError."""
         first = next(i.name for i in spec.impls if i.backend == "triton")
         impl = catalog.impl_of(spec, self.impl or first)
         if unknown := [name for name in self.knobs if name not in impl.knobs()]:
             raise SideError(catalog.unknown(f"knob of {impl.title}", unknown[0], impl.knobs()))
-        return impl, replace(impl.default(limits, dtype), **self.knobs)
+        said = replace(impl.declared(limits, dtype), **self.knobs)
+        return impl, impl.resolved(said, limits, dtype, sizes)
 
 
 def is_run(said: str) -> bool:

@@ -12,11 +12,16 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Literal
 
 Backend = Literal["triton", "metal", "torch"]
 Sizes = Mapping[str, int]
 Knob = Callable[..., Any]
+
+# The default of a knob that depends on the sizes. It is none of the knob's choices: `Impl.resolved`
+# replaces it before anything is planned, recorded, compared or launched.
+AUTO = -1
 
 # Bytes per element. The first three are what kernels are written and tested for; the others may be
 # those of single tensors, and of functions that `workbench.adapter` takes over.
@@ -173,6 +178,7 @@ class Spec:
         *,
         backend: Backend = "triton",
         name: str | None = None,
+        resolve: Callable[..., Any] | None = None,
         refuse: Callable[..., str | None] = lambda config, limits, **at: None,
         work: Callable[..., Work] | None = None,
         defaults: Mapping[str, Any] | None = None,
@@ -180,13 +186,16 @@ class Spec:
     ) -> Callable[[Callable[..., Any]], Impl]:
         """Decorate a launcher, `launch(*inputs, config=...) -> output`.
 
-        refuse(config, limits, *, itemsize, **sizes) says in one sentence why this config cannot
-        run there, or None. work(config, limits, *, itemsize, **sizes) describes the launch for
-        the analytic model. defaults maps a dtype (`fp32`) or an architecture (`gfx942`) to its
-        default config where the dataclass' own does not suit it; the dtype comes first. mutates
-        names the inputs that a launch changes: they are restored before each check and each timed
-        call, and where the launcher returns one, it is checked like any output. Raises ValueError
-        when a name there is no input.
+        resolve(config, limits, *, itemsize, **sizes) returns the config with a number in the
+        place of every AUTO; a config type with such a default needs it. refuse(config, limits, *,
+        itemsize, **sizes) says in one sentence why this config cannot run there, or None.
+        work(config, limits, *, itemsize, **sizes) describes the launch for the analytic model.
+        All three and the launcher see no AUTO, save `resolve`. defaults maps a dtype (`fp32`) or
+        an architecture (`gfx942`) to its default config where the dataclass' own does not suit it;
+        the dtype comes first. mutates names the inputs that a launch changes: they are restored
+        before each check and each timed call, and where the launcher returns one, it is checked
+        like any output. Raises ValueError when a name there is no input, and when `resolve` is
+        missing.
         """
         if odd := [n for n in mutates if n not in self.inputs]:
             raise ValueError(
@@ -196,10 +205,15 @@ class Spec:
 
         def add(launch: Callable[..., Any]) -> Impl:
             named = name or launch.__name__
-            chosen = config or NoKnobs
             made = Impl(
-                self, named, launch, backend, chosen, refuse, work, defaults or {}, tuple(mutates)
-            )
+                self, named, launch, backend, config or NoKnobs, resolve, refuse, work,
+                defaults or {}, tuple(mutates),
+            )  # fmt: skip
+            if made.auto and resolve is None:
+                raise ValueError(
+                    f"{made.title} leaves {made.auto[0]} to the sizes (AUTO); "
+                    "say how with resolve=, or give it a default"
+                )
             self.impls.append(made)
             return made
 
@@ -220,6 +234,7 @@ class Impl:
     launch: Callable[..., Any]
     backend: Backend
     config: type
+    resolve: Callable[..., Any] | None
     refuse: Callable[..., str | None]
     work: Callable[..., Work] | None
     defaults: Mapping[str, Any]
@@ -234,10 +249,17 @@ class Impl:
 
     def __call__(self, *inputs: Any, config: Any = None) -> Any:
         """Launch. Without a config it is the one tuned for these inputs on their GPU, or the
-        default; the logger `workbench` says which, once."""
+        default; the logger `workbench` says which, once. An AUTO in a config is resolved by the
+        inputs; ValueError where their sizes do not follow from their shapes."""
         if self.config is NoKnobs:
             return self.launch(*inputs)
-        return self.launch(*inputs, config=config or self._chosen(inputs))
+        if config is None:
+            config = self._chosen(inputs)
+        elif self.is_open(config):
+            from workbench.launch import resolved  # of a higher floor: only a launch needs it
+
+            config = resolved(self, config, inputs)
+        return self.launch(*inputs, config=config)
 
     def _chosen(self, inputs: Sequence[Any]) -> Any:
         try:
@@ -250,12 +272,38 @@ class Impl:
 
         return choose(self, inputs, at)
 
-    def default(self, limits: Limits, dtype: str) -> Any:
-        """The config that runs when nobody chose one, on a device with these limits."""
+    @cached_property
+    def auto(self) -> tuple[str, ...]:
+        """Fields of the config whose default depends on the sizes."""
+        return tuple(
+            f.name
+            for f in fields(self.config)
+            if f.default == AUTO and AUTO not in f.metadata.get("choices", (AUTO,))
+        )
+
+    def is_open(self, config: Any) -> bool:
+        """Whether a field of this config is AUTO."""
+        return any(getattr(config, name) == AUTO for name in self.auto)
+
+    def resolved(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> Any:
+        """Return this config with a number in the place of every AUTO, as these sizes want it."""
+        if not self.is_open(config):
+            return config
+        assert self.resolve is not None  # `Spec.impl` saw to it
+        return self.resolve(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+
+    def default(self, limits: Limits, dtype: str, sizes: Sizes) -> Any:
+        """Return the config that runs these sizes when nobody chose one, on a device with these
+        limits. No field of it is AUTO."""
+        return self.resolved(self.declared(limits, dtype), limits, dtype, sizes)
+
+    def declared(self, limits: Limits, dtype: str) -> Any:
+        """Return the default as the file has it, with AUTO where it depends on the sizes."""
         return self.defaults.get(dtype) or self.defaults.get(limits.arch) or self.config()
 
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
-        """Every config; knobs outside `vary` keep the value they have in `default`.
+        """Every config of the declared choices; knobs outside `vary` keep the value that they have
+        in `default`, which need not be a choice where it was AUTO.
 
         An empty `vary` varies all. Legality is another question: see `refuse`.
         """
@@ -288,11 +336,11 @@ def values(config: Any) -> dict[str, int]:
 
 def label(config: Mapping[str, int]) -> str:
     """A config in a few words: `128x256x64, 8 warps, 3 stages, group_m 8`; a block with one edge
-    is named by it, `block_n 1024, 4 warps`. An edge or a number of warps that is 0 is chosen by the
-    launcher from the sizes: `auto`."""
-    auto = {k: v or "auto" for k, v in config.items() if k.startswith("block_") or k == "num_warps"}
-    block = {k: v for k, v in auto.items() if k.startswith("block_")}
-    rest = {k: auto.get(k, v) for k, v in config.items() if k not in block}
+    is named by it, `block_n 1024, 4 warps`. What the sizes decide is `auto`: AUTO, and in older
+    records an edge or a number of warps that is 0."""
+    said = {k: "auto" if _left_open(k, v) else v for k, v in config.items()}
+    block = {k: v for k, v in said.items() if k.startswith("block_")}
+    rest = {k: v for k, v in said.items() if k not in block}
     words = {"num_warps": "warp", "num_stages": "stage"}
     edges = [f"{k} {v}" for k, v in block.items()] if len(block) == 1 else []
     parts = edges or (["x".join(map(str, block.values()))] if block else [])
@@ -300,6 +348,10 @@ def label(config: Mapping[str, int]) -> str:
         noun = words.get(name)
         parts.append(f"{value} {noun}{'s' * (value != 1)}" if noun else f"{name} {value}")
     return ", ".join(parts) or "as the library chooses"
+
+
+def _left_open(name: str, value: int) -> bool:
+    return value == AUTO or (value == 0 and (name.startswith("block_") or name == "num_warps"))
 
 
 def brief(config: Mapping[str, int]) -> str:
@@ -351,7 +403,7 @@ def solved(axis: str, extent: int, sizes: Sizes) -> dict[str, int] | None:
 
 def among(*choices: int, default: int, knob: Knob | None = None) -> Any:
     """A knob with its choices written out."""
-    if default not in choices:
+    if default not in choices and default != AUTO:
         raise ValueError(f"default {default} is not among the choices {choices}")
     return field(default=default, metadata={"choices": choices, "knob": knob or among})
 
@@ -369,6 +421,11 @@ def threads(lo: int, hi: int, default: int) -> Any:
 def stages(lo: int, hi: int, default: int) -> Any:
     """Depth of the software pipeline."""
     return among(*range(lo, hi + 1), default=default, knob=stages)
+
+
+def given(value: int, otherwise: int) -> int:
+    """Return the value of a knob, or `otherwise` where it is AUTO."""
+    return otherwise if value == AUTO else value
 
 
 def _powers(lo: int, hi: int) -> tuple[int, ...]:

@@ -180,7 +180,7 @@ class Picks:
         """Impl, config and where the config is from; the library's versions come last."""
         spec, limits = problem.spec, self.backend.device.limits
         for side in self.sides or [Side(name) for name in self.names(spec)]:
-            impl, config = side.chosen(spec, limits, problem.dtype)
+            impl, config = side.chosen(spec, limits, problem.dtype, problem.sizes)
             origin = "as asked" if side.knobs else "default"
             if not side.knobs and (entry := self._tuned(impl, problem)) is not None:
                 config, origin = impl.config(**entry.config), f"tuned {entry.at[:10]}"
@@ -216,9 +216,10 @@ class Course:
     def begin(self) -> Mapping[str, Mapping[str, Any]]:
         """Get ready; the ceilings that were measured."""
         problem = self.identity.problem
-        default = problem.spec.impls[0].default(self.backend.device.limits, problem.dtype)
+        limits, first_impl = self.backend.device.limits, problem.spec.impls[0]
+        default = first_impl.default(limits, problem.dtype, problem.sizes)
         for impl, config, origin in self.picks.of(problem):
-            first = impl is problem.spec.impls[0] and config == default
+            first = impl is first_impl and config == default
             candidate = self.identity.candidate(impl, config, first)
             self.origins[candidate.key] = origin
             self._todo.append(candidate)

@@ -358,7 +358,7 @@ def chosen(problem: Problem, impl: Any, backend: Backend, winners: tuned.Tuned) 
         )  # fmt: skip
         if entry is not None:
             return impl.config(**entry.config)
-    return impl.default(backend.device.limits, problem.dtype)
+    return impl.default(backend.device.limits, problem.dtype, problem.sizes)
 
 
 def timed(trial: Trial, run: Run, backend: Backend) -> dict[str, Found]:

@@ -227,7 +227,7 @@ def code(entries: Sequence[Entry]) -> str:
         said = f"{sizes_text(e.sizes)} {e.dtype} on {e.device}: {_time(e)}"
         said += f"; torch {e.torch}, triton {e.triton}; {e.at[:10]}, run {e.run}"
         if e.config.get("num_warps") == 0:
-            said += "; its launcher chooses num_warps from the sizes, so here it is Triton's 4"
+            said += "; its launcher chose num_warps from the sizes, so here it is Triton's 4"
         configs = lists.setdefault(f"{e.kernel}.{e.impl}", {})
         configs.setdefault(_config(e.config), []).append(said)
     return "\n".join(_pasted(title, configs) for title, configs in lists.items())

@@ -47,7 +47,7 @@ def depth_is_early(name):
 
 
 def legal(impl, device, sizes, dtype):
-    default = impl.default(device.limits, dtype)
+    default = impl.default(device.limits, dtype, sizes)
     every = [
         config
         for config in impl.space(default)

@@ -45,7 +45,7 @@ def test_every_impl_is_right(name):
 
 def configs(impl, sizes, dtype):
     """The default and the last of the space, of those that run at these sizes."""
-    default = impl.default(H200, dtype)
+    default = impl.default(H200, dtype, sizes)
     every = [default] if not applicable(impl, default, sizes, dtype, H200) else []
     if not every and (first := first_applicable(impl, sizes, dtype, H200)) is not None:
         every = [first]

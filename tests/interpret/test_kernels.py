@@ -67,9 +67,9 @@ def configs_of(title):
     spec, dtypes = impl.spec, dtypes_of(impl, H200)
     at = [(s, d) for s in sorted(spec.check, key=spec_bytes(spec)) for d in dtypes if many(s)]
     defaults = [
-        (impl.default(H200, d), s, d)
+        (impl.default(H200, d, s), s, d)
         for s, d in at
-        if not applicable(impl, impl.default(H200, d), s, d, H200)
+        if not applicable(impl, impl.default(H200, d, s), s, d, H200)
     ]
     return list({c[0]: c for c in defaults}.values()) + spread(impl, at, H200, interpreted=True)
 

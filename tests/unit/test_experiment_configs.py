@@ -298,7 +298,9 @@ def test_each_value_has_a_few_configs_that_can_run(arms, varied, wanted):
     assert sorted(set(numbers)) == wanted
     assert all(1 <= numbers.count(n) <= knobs.TRIED + 1 for n in wanted)
     assert len({a.name for a in arms}) == len(arms)
-    assert impl.default(H200.limits, "bf16") in [impl.config(**a.config) for a in arms]
+    assert impl.default(H200.limits, "bf16", arms[0].sizes) in [
+        impl.config(**a.config) for a in arms
+    ]
     for arm in arms:
         config = impl.config(**arm.config)
         assert not impl.refuse(config, H200.limits, itemsize=ITEMSIZE["bf16"], **arm.sizes)

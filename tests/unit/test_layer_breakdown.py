@@ -167,7 +167,9 @@ def test_every_arm_is_an_impl_that_takes_its_sizes(question):
         spec = catalog.spec_of(arm.kernel)
         impl = catalog.impl_of(spec, arm.impl)
         assert spec.refuse(arm.sizes) is None and set(arm.sizes) == set(spec.axes)
-        config = impl.config(**arm.config) if arm.config else impl.default(limits, arm.dtype)
+        config = (
+            impl.config(**arm.config) if arm.config else impl.default(limits, arm.dtype, arm.sizes)
+        )
         assert impl.refuse(config, limits, itemsize=2, **arm.sizes) is None, arm.name
 
 

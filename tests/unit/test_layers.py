@@ -32,6 +32,7 @@ FLOORS = {
 # Steps within a floor, each for a reason. They must not close a circle.
 STEPS = {
     ("record", "spec"),  # an outcome names its config in the words of the Spec
+    ("dsl", "spec"),  # launchers are made to see a device by its Limits
     ("screen", "plan"),  # the engine in four files, each on the one before
     ("finals", "plan"),
     ("finals", "screen"),

@@ -199,8 +199,9 @@ def test_a_call_without_a_config_takes_the_default():
 
 def test_the_default_is_that_of_the_architecture():
     impl = an_impl(defaults={"gfx942": Tiles(num_stages=2)})
-    assert impl.default(LIMITS, "bf16") == Tiles()
-    assert impl.default(Limits("gfx942", 64, 65536, 512, 1024, 304), "bf16") == Tiles(num_stages=2)
+    assert impl.default(LIMITS, "bf16", {}) == Tiles()
+    cdna = Limits("gfx942", 64, 65536, 512, 1024, 304)
+    assert impl.default(cdna, "bf16", {}) == Tiles(num_stages=2)
 
 
 def test_refuse_says_nothing_unless_told():

@@ -115,7 +115,9 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
     refuse = partial(refused, call, sizes)
     listed = tuple(config(**e.values) for e in call.entries)
     made.impls.append(
-        Listed(made, "jit", jit, "triton", config, refuse, None, {}, call.mutates, listed=listed)
+        Listed(
+            made, "jit", jit, "triton", config, None, refuse, None, {}, call.mutates, listed=listed
+        )
     )
     return made
 

@@ -11,7 +11,7 @@ times 1 / sqrt(mean(x^2) + eps).
 import torch
 
 from workbench.dsl import tl, triton
-from workbench.kernels.rms_norm import EPS, RowsBySize, padded, sized, too_long
+from workbench.kernels.rms_norm import EPS, RowsBySize, padded, size_rows, too_long
 from workbench.spec import Spec, Tensor, Work
 
 
@@ -53,16 +53,15 @@ def _rows(
 
 
 def rows_work(config, limits, *, itemsize, M, N):
-    config = sized(config, M, N)
     number = config.block_m * itemsize
     return Work(tiles=-(-M // config.block_m), steps=1, load_bytes=number, store_bytes=number)
 
 
-@rms_norm_arithmetic.impl(RowsBySize, refuse=too_long, work=rows_work)
+@rms_norm_arithmetic.impl(RowsBySize, resolve=size_rows, refuse=too_long, work=rows_work)
 def rows(a, x, w, *, config):
     """As many rows as `rms_norm.rows` computes, each of them x. `hints` change nothing."""
     M, N = a.shape[0], x.shape[0]
-    config, y = sized(config, M, N), a.new_empty(M)
+    y = a.new_empty(M)
     _rows[(triton.cdiv(M, config.block_m),)](
         a, x, w, y, M, N, 0, a.stride(0), x.stride(0), w.stride(0), EPS,
         BLOCK_M=config.block_m, BLOCK_N=padded(N), EARLY=bool(config.early),

@@ -8,7 +8,7 @@ half memory-bound.
 """
 
 from workbench.dsl import tl, triton
-from workbench.kernels.rms_norm import RowsBySize, padded, policies, rows_work, sized, too_long
+from workbench.kernels.rms_norm import RowsBySize, padded, policies, rows_work, size_rows, too_long
 from workbench.spec import Spec, Tensor
 
 
@@ -42,11 +42,11 @@ def _rows(
     tl.store(y_ptr + m * N + n, (x + w).to(y_ptr.dtype.element_ty), mask)
 
 
-@rms_norm_traffic.impl(RowsBySize, refuse=too_long, work=rows_work)
+@rms_norm_traffic.impl(RowsBySize, resolve=size_rows, refuse=too_long, work=rows_work)
 def rows(x, w, *, config):
     """x is read once, w once by each program. `early` changes nothing: w waits for no sum here."""
     M, N = x.shape
-    config, y = sized(config, M, N), x.new_empty(M, N)
+    y = x.new_empty(M, N)
     once, kept = policies(config.hints)
     _rows[(triton.cdiv(M, config.block_m),)](
         x, w, y, M, N, x.stride(0), x.stride(1), w.stride(0),

@@ -88,6 +88,10 @@ def whole(recur, x, last, first, state, vectors, mix, square, down, up, key, val
     return ffn.parts(out, last[1], *fed, key, value, config=some), after
 
 
+def size_values(config, limits, *, itemsize, B, T, H, P):
+    return wkv7.size_values(config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N)
+
+
 def unfit(config, limits, *, itemsize, B, T, H, P):
     return before.too_wide(before.Warps(), limits, itemsize=itemsize, H=H) or wkv7.unfit(
         config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N
@@ -100,7 +104,13 @@ def uneven(config, limits, *, itemsize, B, T, H, P):
     )
 
 
-@rwkv7_layer.impl(wkv7.Chunked, refuse=unfit, work=before.untold, defaults=wkv7.chunked.defaults)
+@rwkv7_layer.impl(
+    wkv7.Chunked,
+    resolve=size_values,
+    refuse=unfit,
+    work=before.untold,
+    defaults=wkv7.chunked.defaults,
+)
 def chunked(x, *more, config):
     """With `wkv7.chunked`, for many tokens. The config is that of the recurrence."""
     return whole(lambda *inputs: wkv7.chunked(*inputs, config=config), x, *more)

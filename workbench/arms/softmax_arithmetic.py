@@ -11,7 +11,7 @@ exp(x - max(x)).
 import torch
 
 from workbench.dsl import tl, triton
-from workbench.kernels.softmax import RowsBySize, padded, sized, too_long
+from workbench.kernels.softmax import RowsBySize, padded, size_rows, too_long
 from workbench.spec import Spec, Tensor, Work
 
 
@@ -48,16 +48,15 @@ def _rows(
 
 
 def rows_work(config, limits, *, itemsize, M, N):
-    config = sized(config, M, N)
     number = config.block_m * itemsize
     return Work(tiles=-(-M // config.block_m), steps=1, load_bytes=number, store_bytes=number)
 
 
-@softmax_arithmetic.impl(RowsBySize, refuse=too_long, work=rows_work)
+@softmax_arithmetic.impl(RowsBySize, resolve=size_rows, refuse=too_long, work=rows_work)
 def rows(a, x, *, config):
     """As many rows as `softmax.rows` computes, each of them x. `hints` change nothing."""
     M, N = a.shape[0], x.shape[0]
-    config, y = sized(config, M, N), a.new_empty(M)
+    y = a.new_empty(M)
     _rows[(triton.cdiv(M, config.block_m),)](
         a, x, y, M, N, 0, a.stride(0), x.stride(0),
         BLOCK_M=config.block_m, BLOCK_N=padded(N), num_warps=config.num_warps,

@@ -6,7 +6,7 @@ memory busy all the time half memory-bound.
 """
 
 from workbench.dsl import tl, triton
-from workbench.kernels.softmax import RowsBySize, padded, policies, rows_work, sized, too_long
+from workbench.kernels.softmax import RowsBySize, padded, policies, rows_work, size_rows, too_long
 from workbench.spec import Spec, Tensor, Tolerance
 
 
@@ -39,11 +39,11 @@ def _rows(
     tl.store(y_ptr + m * N + n, x, mask)
 
 
-@softmax_traffic.impl(RowsBySize, refuse=too_long, work=rows_work)
+@softmax_traffic.impl(RowsBySize, resolve=size_rows, refuse=too_long, work=rows_work)
 def rows(x, *, config):
     """Each element is read once and written once, as `softmax.rows` does."""
     M, N = x.shape
-    config, y = sized(config, M, N), x.new_empty(M, N)
+    y = x.new_empty(M, N)
     once, _ = policies(config.hints)
     _rows[(triton.cdiv(M, config.block_m),)](
         x, y, M, N, x.stride(0), x.stride(1),

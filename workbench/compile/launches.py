@@ -39,7 +39,7 @@ def captured(device: Device, gate: Gate | None = None) -> Iterator[list[Launch]]
     from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
 
-    from workbench.dsl import pretend_cores
+    from workbench.dsl import pretend
 
     gate = gate or Gate()
     launches: list[Launch] = []
@@ -75,7 +75,7 @@ def captured(device: Device, gate: Gate | None = None) -> Iterator[list[Launch]]
     driver.set_active(absent)
     JITFunction.run, backend.add_stages = run, add_stages
     try:
-        with pretend_cores(device.limits.cores):
+        with pretend(device.limits):
             yield launches
     finally:
         JITFunction.run, backend.add_stages = real_run, real_stages

@@ -139,7 +139,7 @@ def calls_of(sizes: Sizes, predicts: bool) -> list[Call]:
 def default_of(call: Call, asked: Asked) -> dict[str, int]:
     """The default config: wkv7 has the same one in the layer and by itself, whatever was tuned."""
     impl = catalog.impl_of(catalog.spec_of(call.kernel), call.impl)
-    return values(impl.default(asked.device.limits, asked.dtype))
+    return values(impl.default(asked.device.limits, asked.dtype, call.sizes))
 
 
 @dataclass(frozen=True)

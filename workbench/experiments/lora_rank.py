@@ -79,7 +79,7 @@ def _taken(spec: Spec, ours: Sequence[str], at: Sizes, asked: Asked) -> list[str
     limits, taken = asked.device.limits, []
     for name in ours:
         impl = catalog.impl_of(spec, name)
-        default = impl.default(limits, asked.dtype)
+        default = impl.default(limits, asked.dtype, at)
         if not impl.refuse(default, limits, itemsize=ITEMSIZE[asked.dtype], **at):
             taken.append(name)
     return taken or list(ours)

@@ -170,8 +170,7 @@ def arms(asked: Asked) -> list[Arm]:
     found += [Arm(part, named[part], impl.name, *at) for part in PARTS]
     found.append(Arm("launch", "empty", "once", {}, plain))
     if programs := _programs(impl, config, sizes, asked):
-        # 0: as many as the sizes ask for, which only the launcher knows
-        warps = {"num_warps": getattr(config, "num_warps", 0) or 4}
+        warps = {"num_warps": getattr(config, "num_warps", 4)}
         found.append(Arm("grid", "empty_grid", "programs", {"P": programs}, plain, warps))
     return found
 
@@ -238,7 +237,7 @@ def _all(impl: Impl, twins: Iterable[Mapping[str, Impl]]) -> list[Impl]:
 def _config(impl: Impl, sizes: Sizes, asked: Asked) -> Any:
     """The one tuned for this device, else the default: named here, so that all arms have it."""
     limits = asked.device.limits
-    default = impl.default(limits, asked.dtype)
+    default = impl.default(limits, asked.dtype, sizes)
     if asked.predicts:
         return default
     from workbench import tuned

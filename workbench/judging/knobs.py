@@ -54,7 +54,7 @@ class Varied:
     noun: str  # "edge of the tile"
     unit: str  # after a value: " threads"
     knob: Knob
-    number: Callable[[Impl, Config, Asked], int]  # 0: left to the launcher, and no value to judge
+    number: Callable[[Impl, Config, Asked], int]
 
 
 def swept(asked: Asked, varied: Varied) -> Impl:
@@ -82,18 +82,18 @@ def arms_of(asked: Asked, varied: Varied) -> list[Arm]:
     config may have here keeps one arm, whose refusal says why."""
     impl, sizes = swept(asked, varied), sizes_of(asked)
     limits, itemsize = asked.device.limits, ITEMSIZE[asked.dtype]
-    default = impl.default(limits, asked.dtype)
+    default = impl.default(limits, asked.dtype, sizes)
     legal: dict[int, list[Any]] = {}
     refused: dict[int, Any] = {}
-    for config in impl.space(default, (tile, threads, stages)):
+    for config in dict.fromkeys((*impl.space(default, (tile, threads, stages)), default)):
         number = varied.number(impl, values(config), asked)
         if impl.refuse(config, limits, itemsize=itemsize, **sizes):
             refused.setdefault(number, config)
-        elif number or config == default:
+        else:
             legal.setdefault(number, []).append(config)
     order = _order(asked, impl, sizes, default)
     chosen: list[Any] = []
-    for number in sorted({*legal, *refused} - {0}) + [0] * (0 in legal):
+    for number in sorted({*legal, *refused}):
         ranked = sorted(legal.get(number, ()), key=order)
         chosen += ranked[:TRIED] or [refused[number]]
         chosen += [config for config in ranked[TRIED:] if config == default]
@@ -157,8 +157,8 @@ def judged(asked: Asked, found: Mapping[str, Found], varied: Varied) -> list[Jud
     impl = swept(asked, varied)
     by_value: dict[int, list[Found]] = {}
     for each in found.values():
-        if number := varied.number(impl, each.arm.config or {}, asked):
-            by_value.setdefault(number, []).append(each)
+        number = varied.number(impl, each.arm.config or {}, asked)
+        by_value.setdefault(number, []).append(each)
     ranked = ranking(by_value)
     caveats = [_given(varied), *_others(impl), *reasons(found)]
     if ranked.winner is None:
@@ -190,10 +190,9 @@ def _others(impl: Impl) -> list[str]:
 
 def _ends(impl: Impl, asked: Asked, varied: Varied) -> tuple[int, int]:
     """The least and the largest value that the kernel declares, whether it can run here or not."""
-    default = impl.default(asked.device.limits, asked.dtype)
+    default = impl.default(asked.device.limits, asked.dtype, sizes_of(asked))
     found = [varied.number(impl, values(c), asked) for c in impl.space(default, (varied.knob,))]
-    declared = [number for number in found if number]
-    return min(declared), max(declared)
+    return min(found), max(found)
 
 
 def _told(value: int, varied: Varied) -> str:
@@ -254,7 +253,7 @@ def _times(
         for v, r in ranked.ratios.items()
         if v != ranked.winner
     ]
-    usual = values(impl.default(asked.device.limits, asked.dtype))
+    usual = values(impl.default(asked.device.limits, asked.dtype, sizes_of(asked)))
     for each in found.values():
         if dict(each.arm.config or {}) == usual and (r := over(fastest, each)) is not None:
             name = f"the default ({brief(usual)}) over the best"

@@ -16,7 +16,19 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from workbench.dsl import INTERPRETED, TensorDescriptor, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.spec import (
+    AUTO,
+    Extent,
+    Spec,
+    Tensor,
+    Tolerance,
+    Work,
+    among,
+    given,
+    stages,
+    threads,
+    tile,
+)
 
 LOG2E = 1.4426950408889634
 
@@ -235,19 +247,25 @@ class Tiles:
 @dataclass(frozen=True)
 class Overlapped:
     block_m: int = tile(32, 128, default=128)
-    block_n: int = among(0, 32, 64, 128, default=0, knob=tile)  # 0: by the width of a head
+    block_n: int = tile(32, 128, default=AUTO)  # by the width of a head
     num_warps: int = threads(4, 8, default=8)
     num_stages: int = stages(2, 3, default=3)
     hold: int = among(0, 1, default=1)  # queries in registers, or in shared memory
     group: int = among(4, 16, default=4)  # heads visited together
 
 
-def suited(config, width):
-    """Keys of a block and whether registers hold the queries. At 128 columns one program fills a
-    core's shared memory with long blocks; at 64 two programs share it, and one multiplies while
-    the other waits."""
-    keys = {64: 64, 128: 128, 256: 32}[width]
-    return config.block_n or keys, config.hold and width <= 128
+def size_keys(config, limits, *, itemsize, D, **axes):
+    """Return the config with its block of keys chosen by the width of a head.
+
+    At 128 columns one program fills a core's shared memory with long blocks; at 64 two programs
+    share it, and one multiplies while the other waits."""
+    keys = {64: 64, 128: 128, 256: 32}[1 << (D - 1).bit_length()]
+    return replace(config, block_n=given(config.block_n, keys))
+
+
+def holds(config, width):
+    """Return whether registers hold the queries: of wider heads they cannot."""
+    return config.hold and width <= 128
 
 
 def refuse_tiles(config, limits, *, itemsize, B, S, Hkv, G, D):
@@ -268,7 +286,7 @@ def refuse_overlapped(config, limits, *, itemsize, B, S, Hkv, G, D):
     if limits.arch not in ("sm_90", "sm_100", "sm_103"):
         return "elsewhere a warp waits for its products, and nothing can run beside them"
     width = 1 << (D - 1).bit_length()  # padded
-    (BN, hold), BM = suited(config, width), config.block_m
+    BM, BN, hold = config.block_m, config.block_n, holds(config, width)
     if itemsize > 2 and width > 64:
         return f"products of fp32 are on the vector units, and {width} columns spill, 64 do not"
     if itemsize == 2 and BM < 64:
@@ -295,11 +313,6 @@ def work(config, limits, *, itemsize, B, S, Hkv, G, D):
         dot=(config.block_m, config.block_n, 2 * D),
         band=config.group,
     )
-
-
-def overlapped_work(config, limits, *, itemsize, D, **axes):
-    keys, _ = suited(config, 1 << (D - 1).bit_length())
-    return work(replace(config, block_n=keys), limits, itemsize=itemsize, D=D, **axes)
 
 
 @causal_attention.impl(
@@ -336,8 +349,9 @@ def tiles(q, k, v, *, config):
 
 @causal_attention.impl(
     Overlapped,
+    resolve=size_keys,
     refuse=refuse_overlapped,
-    work=overlapped_work,
+    work=work,
     defaults={"fp32": Overlapped(32, 32, 8, 2)},
 )
 def overlapped(q, k, v, *, config):
@@ -346,7 +360,7 @@ def overlapped(q, k, v, *, config):
     (B, S, H, D), Hkv = q.shape, k.shape[2]
     o = q.new_empty(B, S, H, D)
     width = triton.next_power_of_2(D)
-    (BN, hold), BM = suited(config, width), config.block_m
+    BM, BN, hold = config.block_m, config.block_n, holds(config, width)
     maps = [
         described(name, x, rows, width)
         for name, x, rows in (("q", q, BM), ("k", k, BN), ("v", v, BN), ("o", o, BM))

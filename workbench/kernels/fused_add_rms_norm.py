@@ -14,8 +14,8 @@ from importlib.util import find_spec
 
 import torch
 
-from workbench.dsl import INTERPRETED, cores, tl, triton
-from workbench.spec import Spec, Tensor, Work, among, stages, threads, tile
+from workbench.dsl import cores, tl, triton
+from workbench.spec import AUTO, Spec, Tensor, Work, among, given, stages, threads, tile
 
 EPS = 1e-6
 
@@ -142,15 +142,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowsBySize(Rows):
-    """0, or 2 for `early`: what suits the length and the number of the rows."""
+    """AUTO: what suits the length and the number of the rows, see `size_rows`."""
 
-    block_m: int = among(0, 1, 2, 4, 8, 16, default=0, knob=tile)
-    num_warps: int = among(0, 1, 2, 4, 8, 16, 32, default=0, knob=threads)
-    early: int = among(0, 1, 2, default=2)
+    block_m: int = tile(1, 16, default=AUTO)
+    num_warps: int = threads(1, 32, default=AUTO)
+    early: int = among(0, 1, default=AUTO)
 
 
-def sized(config, M, N, warp_size):
-    """The config that one with zeros stands for.
+def size_rows(config, limits, *, itemsize, M, N):
+    """Return the config with what is AUTO chosen by the sizes.
 
     A thread holds 16 elements, in 16 bits two of its widest loads: on an H200 softmax of rows of
     4096 takes 42.3 us with 8, 33.8 with 16 and 34.1 with 32. From 8 warps on it is 32, so that two
@@ -160,25 +160,19 @@ def sized(config, M, N, warp_size):
     rows of 32768 take 136 us so, read twice 156.
     """
     short = min(16, max(1, 2048 // padded(N))) if M >= 4096 else 1
-    block_m = config.block_m or short
+    block_m = given(config.block_m, short)
     held = block_m * padded(N)
-    widest = 1024 // warp_size if N > 16_384 else 16
-    num_warps = config.num_warps or max(1, min(8, held // 512), min(widest, held // 1024))
-    return replace(config, block_m=block_m, num_warps=num_warps)
-
-
-def warp_size(N):
-    """That of the GPU, asked for only where `sized` needs it."""
-    if INTERPRETED or N <= 16_384:
-        return 32
-    return triton.runtime.driver.active.get_current_target().warp_size
+    widest = limits.threads_per_block // limits.warp_size if N > 16_384 else 16
+    suited = max(1, min(8, held // 512), min(widest, held // 1024))
+    num_warps = given(config.num_warps, suited)
+    early = given(config.early, int(N <= 16_384))
+    return replace(config, block_m=block_m, num_warps=num_warps, early=early)
 
 
 def too_long(config, limits, *, itemsize, M, N):
-    chosen, config = not config.num_warps, sized(config, M, N, limits.warp_size)
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * padded(N) // threads_
-    most = 64 if threads_ < 1024 and not chosen else 32  # 1024 threads have 64 registers each
+    most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
     if threads_ > limits.threads_per_block:
         return f"{config.num_warps} warps are more than one block may have here"
     if held > most:
@@ -187,7 +181,6 @@ def too_long(config, limits, *, itemsize, M, N):
 
 
 def rows_work(config, limits, *, itemsize, M, N):
-    config = sized(config, M, N, limits.warp_size)
     moved = config.block_m * N * itemsize
     return Work(
         tiles=-(-M // config.block_m),
@@ -197,17 +190,15 @@ def rows_work(config, limits, *, itemsize, M, N):
     )
 
 
-@fused_add_rms_norm.impl(RowsBySize, refuse=too_long, work=rows_work)
+@fused_add_rms_norm.impl(RowsBySize, resolve=size_rows, refuse=too_long, work=rows_work)
 def rows(x, r, w, *, config):
     """`block_m` whole rows in registers: x and r are read once."""
     M, N = x.shape
-    config = sized(config, M, N, warp_size(N))
     y, h = x.new_empty(M, N), x.new_empty(M, N)
-    early = N <= 16_384 if config.early == 2 else bool(config.early)
     once, kept = policies(config.hints)
     _rows[(triton.cdiv(M, config.block_m),)](
         x, r, w, y, h, M, N, *x.stride(), *r.stride(), *w.stride(), EPS,
-        BLOCK_M=config.block_m, BLOCK_N=padded(N), EARLY=early,
+        BLOCK_M=config.block_m, BLOCK_N=padded(N), EARLY=bool(config.early),
         ONCE=once, KEPT=kept, num_warps=config.num_warps,
     )  # fmt: skip
     return y, h
@@ -253,28 +244,28 @@ def persistent(x, r, w, *, config):
 
 @dataclass(frozen=True)
 class Looped:
-    """0: what suits the length of the rows."""
+    """AUTO: what suits the length of the rows, see `size_blocks`."""
 
-    block_n: int = among(0, *(512 << e for e in range(6)), default=0, knob=tile)
-    num_warps: int = among(0, *(1 << e for e in range(6)), default=0, knob=threads)
+    block_n: int = tile(512, 16_384, default=AUTO)
+    num_warps: int = threads(1, 32, default=AUTO)
     hints: int = among(0, 1, default=1)  # what is read again stays in the caches
 
 
-def looped_sized(config, N):
-    """The config that one with zeros stands for.
+def size_blocks(config, limits, *, itemsize, M, N):
+    """Return the config with what is AUTO chosen by the length of the rows.
 
     Two programs of 32 warps fill a core, and more of their rows lies in its first-level cache when
     it is read again: 2048 rows of 32768 take 156 us on an H200, with four programs of 16 warps 186.
     Shorter rows of four programs lie there too.
     """
     long = N > 16_384
-    block_n = config.block_n or (8192 if long else 4096)
-    num_warps = config.num_warps or max(1, min(32, block_n // 256))
+    block_n = given(config.block_n, 8192 if long else 4096)
+    suited = max(1, min(32, block_n // 256))
+    num_warps = given(config.num_warps, suited)
     return replace(config, block_n=block_n, num_warps=num_warps)
 
 
 def too_wide(config, limits, *, itemsize, M, N):
-    config = looped_sized(config, N)
     held = config.block_n // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements in registers; 64 is the most"
@@ -284,7 +275,6 @@ def too_wide(config, limits, *, itemsize, M, N):
 
 
 def looped_work(config, limits, *, itemsize, M, N):
-    config = looped_sized(config, N)
     steps = -(-N // config.block_n)
     return Work(
         tiles=M,
@@ -298,11 +288,12 @@ def looped_work(config, limits, *, itemsize, M, N):
 CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Looped(block_n=4096, num_warps=8))
 
 
-@fused_add_rms_norm.impl(Looped, refuse=too_wide, work=looped_work, defaults=CDNA)
+@fused_add_rms_norm.impl(
+    Looped, resolve=size_blocks, refuse=too_wide, work=looped_work, defaults=CDNA
+)
 def looped(x, r, w, *, config):
     """One row in blocks: any length, but x and r are read twice."""
     M, N = x.shape
-    config = looped_sized(config, N)
     y, h = x.new_empty(M, N), x.new_empty(M, N)
     once, kept = policies(config.hints)
     _looped[(M,)](

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 import torch
 
 from workbench.dsl import cores, tl, triton
-from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
 
 EPS = 1e-5
 
@@ -157,15 +157,15 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowsBySize(Rows):
-    """0, or 2 for `early`: what suits the length and the number of the rows."""
+    """AUTO: what suits the length and the number of the rows, see `size_rows`."""
 
-    block_m: int = among(0, 1, 2, 4, 8, 16, default=0, knob=tile)
-    num_warps: int = among(0, 1, 2, 4, 8, 16, 32, default=0, knob=threads)
-    early: int = among(0, 1, 2, default=2)
+    block_m: int = tile(1, 16, default=AUTO)
+    num_warps: int = threads(1, 32, default=AUTO)
+    early: int = among(0, 1, default=AUTO)
 
 
-def sized(config, M, N):
-    """The config that one with zeros stands for.
+def size_rows(config, limits, *, itemsize, M, N):
+    """Return the config with what is AUTO chosen by the sizes.
 
     A thread holds 16 elements, in 16 bits two of its widest loads: on an H200 softmax of rows of
     4096 takes 42.3 us with 8, 33.8 with 16 and 34.1 with 32. From 8 warps on it is 32, so that two
@@ -175,17 +175,18 @@ def sized(config, M, N):
     8192 rows of 4096 and 94.4 instead of 70.2 at 8192.
     """
     short = min(16, max(1, 2048 // padded(N))) if M >= 4096 else 1
-    block_m = config.block_m or short
+    block_m = given(config.block_m, short)
     held = block_m * padded(N)
-    num_warps = config.num_warps or max(1, min(8, held // 512), min(16, held // 1024))
-    return replace(config, block_m=block_m, num_warps=num_warps)
+    suited = max(1, min(8, held // 512), min(16, held // 1024))
+    num_warps = given(config.num_warps, suited)
+    early = given(config.early, int(M < 1024))
+    return replace(config, block_m=block_m, num_warps=num_warps, early=early)
 
 
 def too_long(config, limits, *, itemsize, M, N):
-    chosen, config = not config.num_warps, sized(config, M, N)
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * padded(N) // threads_
-    most = 64 if threads_ < 1024 and not chosen else 32  # 1024 threads have 64 registers each
+    most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
     if threads_ > limits.threads_per_block:
         return f"{config.num_warps} warps are more than one block may have here"
     if held > most:
@@ -194,7 +195,6 @@ def too_long(config, limits, *, itemsize, M, N):
 
 
 def rows_work(config, limits, *, itemsize, M, N):
-    config = sized(config, M, N)
     moved = config.block_m * N * itemsize
     return Work(
         tiles=-(-M // config.block_m),
@@ -204,17 +204,15 @@ def rows_work(config, limits, *, itemsize, M, N):
     )
 
 
-@layer_norm.impl(RowsBySize, refuse=too_long, work=rows_work)
+@layer_norm.impl(RowsBySize, resolve=size_rows, refuse=too_long, work=rows_work)
 def rows(x, w, b, *, config):
     """`block_m` whole rows in registers: x is read once."""
     M, N = x.shape
-    config = sized(config, M, N)
     y = x.new_empty(M, N)
-    early = M < 1024 if config.early == 2 else bool(config.early)
     once, kept = policies(config.hints)
     _rows[(triton.cdiv(M, config.block_m),)](
         x, w, b, y, M, N, *x.stride(), *w.stride(), *b.stride(), EPS,
-        BLOCK_M=config.block_m, BLOCK_N=padded(N), EARLY=early,
+        BLOCK_M=config.block_m, BLOCK_N=padded(N), EARLY=bool(config.early),
         ONCE=once, KEPT=kept, num_warps=config.num_warps,
     )  # fmt: skip
     return y
@@ -260,27 +258,27 @@ def persistent(x, w, b, *, config):
 
 @dataclass(frozen=True)
 class Looped:
-    """0: what suits the length of the rows."""
+    """AUTO: what suits the length of the rows, see `size_blocks`."""
 
-    block_n: int = among(0, *(512 << e for e in range(6)), default=0, knob=tile)
-    num_warps: int = among(0, *(1 << e for e in range(6)), default=0, knob=threads)
+    block_n: int = tile(512, 16_384, default=AUTO)
+    num_warps: int = threads(1, 32, default=AUTO)
     hints: int = among(0, 1, default=1)  # what is read again stays in the caches
 
 
-def looped_sized(config, N):
-    """The config that one with zeros stands for.
+def size_blocks(config, limits, *, itemsize, M, N):
+    """Return the config with what is AUTO chosen by the length of the rows.
 
     Two programs of 32 warps or four of 16 fill a core. The rows of two lie in its first-level cache
     when they are read again, beside w and b; shorter rows of four do so too.
     """
     long = N > 16_384
-    block_n = config.block_n or (8192 if long else 4096)
-    num_warps = config.num_warps or max(1, min(32, block_n // 256))
+    block_n = given(config.block_n, 8192 if long else 4096)
+    suited = max(1, min(32, block_n // 256))
+    num_warps = given(config.num_warps, suited)
     return replace(config, block_n=block_n, num_warps=num_warps)
 
 
 def too_wide(config, limits, *, itemsize, M, N):
-    config = looped_sized(config, N)
     held = config.block_n // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements in registers; 64 is the most"
@@ -290,7 +288,6 @@ def too_wide(config, limits, *, itemsize, M, N):
 
 
 def looped_work(config, limits, *, itemsize, M, N):
-    config = looped_sized(config, N)
     steps = -(-N // config.block_n)
     return Work(
         tiles=M, steps=2 * steps, load_bytes=config.block_n * itemsize, store_bytes=N * itemsize
@@ -301,11 +298,10 @@ def looped_work(config, limits, *, itemsize, M, N):
 CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Looped(block_n=4096, num_warps=8))
 
 
-@layer_norm.impl(Looped, refuse=too_wide, work=looped_work, defaults=CDNA)
+@layer_norm.impl(Looped, resolve=size_blocks, refuse=too_wide, work=looped_work, defaults=CDNA)
 def looped(x, w, b, *, config):
     """One row in blocks: any length, but x is read twice."""
     M, N = x.shape
-    config = looped_sized(config, N)
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
     _looped[(M,)](

@@ -18,7 +18,7 @@ from functools import cache
 import torch
 
 from workbench.dsl import INTERPRETED, TensorDescriptor, cores, tl, triton
-from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
 
 BEFORE_HOPPER = ("sm_80", "sm_86", "sm_89")
 
@@ -294,8 +294,7 @@ class Tiles:
 @dataclass(frozen=True)
 class Narrow:
     block_m: int = among(16, 64, default=64, knob=tile)
-    # 0: the widest of the others that gives three cores of four a tile
-    block_n: int = among(0, 32, 64, 128, default=0, knob=tile)
+    block_n: int = tile(32, 128, default=AUTO)  # the widest that gives 3 of 4 cores a tile
     block_k: int = tile(64, 128, default=128)
     num_warps: int = threads(2, 8, default=4)
     buffers_kb: int = among(48, 96, 192, default=192)  # shared memory, which sets the stages
@@ -309,7 +308,7 @@ class SplitK:
     block_k: int = tile(64, 128, default=128)
     num_warps: int = threads(4, 8, default=8)
     num_stages: int = stages(3, 4, default=4)
-    split: int = among(0, 1, 2, 4, 8, default=0)  # parts of K; 0: as many as fill the cores
+    split: int = among(1, 2, 4, 8, default=AUTO)  # parts of K: as many as fill the cores
     descriptors: int = among(0, 1, default=0)  # where rows suit them and fill a tile
     pdl: int = among(0, 1, default=0)  # the second launch begins before the first one has ended
 
@@ -390,34 +389,29 @@ def refuse_padded(config, limits, *, itemsize, M, N, K):
 
 
 def refuse_narrow(config, limits, *, itemsize, M, N, K):
-    # what the sizes choose from must all fit: a config is legal at every size or at none
-    for width in [config.block_n] if config.block_n else WIDTHS:
-        wide = replace(config, block_n=width)
-        if why := unfit(narrowed(wide, limits.cores, itemsize, M, N), limits, itemsize):
-            return why
-    return None
+    return unfit(tiles_of(config, itemsize), limits, itemsize)
 
 
 def narrow_work(config, limits, *, itemsize, M, N, K):
-    resolved = narrowed(config, limits.cores, itemsize, M, N)
-    return work(resolved, limits, itemsize=itemsize, M=M, N=N, K=K)
+    return work(tiles_of(config, itemsize), limits, itemsize=itemsize, M=M, N=N, K=K)
 
 
-WIDTHS = (128, 64, 32)  # of the tiles that `narrow` chooses from
+def size_width(config, limits, *, itemsize, M, N, K):
+    """Return the config of `narrow` with the widest tile that gives 3 of 4 cores one."""
+    wanted, down = 3 * limits.cores, -(-M // config.block_m)
+    wide = next((n for n in (128, 64) if 4 * down * -(-N // n) >= wanted), 32)
+    return replace(config, block_n=given(config.block_n, wide))
 
 
-def narrowed(config, programs, itemsize, M, N):
-    """The tiles that a config of `narrow` stands for."""
-    m, k, widths = config.block_m, config.block_k, [config.block_n]
-    if not config.block_n:
-        *wider, least = WIDTHS
-        widths = [n for n in wider if 4 * -(-M // m) * -(-N // n) >= 3 * programs] or [least]
-    depth = 1024 * config.buffers_kb // ((m + widths[0]) * k * itemsize)
-    return Tiles(m, widths[0], k, config.num_warps, max(2, min(8, depth)), 8)
+def tiles_of(config, itemsize):
+    """Return the tiles of a config of `narrow`, with as many stages as its buffers hold."""
+    stage = (config.block_m + config.block_n) * config.block_k * itemsize
+    depth = max(2, min(8, 1024 * config.buffers_kb // stage))
+    return Tiles(config.block_m, config.block_n, config.block_k, config.num_warps, depth, 8)
 
 
 def refuse_split_k(config, limits, *, itemsize, M, N, K):
-    parts, _ = parts_of(config, limits.cores, M, N, K)
+    parts, _ = parts_of(config, M, N, K)
     if parts > 1 and parts * M * N > 1 << 30:
         return (
             f"{parts} parts of {M}x{N} fp32 sums would need over 4 GiB of memory beside the output"
@@ -435,13 +429,18 @@ def refuse_persistent(config, limits, *, itemsize, M, N, K):
     return unfit_persistent(config, limits, itemsize)
 
 
-def parts_of(config, programs, M, N, K):
+def size_split(config, limits, *, itemsize, M, N, K):
+    """Return the config of `split_k` with as many parts as fill the cores, of four steps each at
+    least: fewer would not fill the pipeline."""
+    steps = -(-K // config.block_k)
+    fill = max(1, min(limits.cores // tile_count(config, M, N), steps // 4))
+    return replace(config, split=given(config.split, fill))
+
+
+def parts_of(config, M, N, K):
     """Into how many parts K is split, and how long each is: a multiple of block_k."""
-    count = tile_count(config, M, N)
     steps = triton.cdiv(K, config.block_k)
-    # four steps a part at least: fewer would not fill the pipeline
-    wanted = config.split or max(1, min(programs // count, steps // 4))
-    each = triton.cdiv(steps, min(wanted, steps)) * config.block_k
+    each = triton.cdiv(steps, min(config.split, steps)) * config.block_k
     return triton.cdiv(K, each), each
 
 
@@ -461,7 +460,7 @@ def work(config, limits, *, itemsize, M, N, K):
 
 
 def split_k_work(config, limits, *, itemsize, M, N, K):
-    parts, each = parts_of(config, limits.cores, M, N, K)
+    parts, each = parts_of(config, M, N, K)
     whole = work(config, limits, itemsize=itemsize, M=M, N=N, K=each)
     if parts == 1:
         return whole
@@ -531,14 +530,15 @@ def tiles(a, b, *, config):
 
 @matmul.impl(
     Narrow,
+    resolve=size_width,
     refuse=refuse_narrow,
     work=narrow_work,
     defaults={
         "fp32": Narrow(64, 64, 64, 8, 96),
         "sm_90": Narrow(descriptors=1), "sm_100": Narrow(descriptors=1),
-        "sm_80": Narrow(64, 0, 64, 4, 96), "sm_89": Narrow(64, 0, 64, 4, 48),
-        "sm_120": Narrow(64, 0, 64, 4, 48), "gfx90a": Narrow(64, 0, 64, 4, 48),
-        "gfx942": Narrow(64, 0, 64, 4, 48), "gfx950": Narrow(64, 0, 64, 4, 48),
+        "sm_80": Narrow(64, AUTO, 64, 4, 96), "sm_89": Narrow(64, AUTO, 64, 4, 48),
+        "sm_120": Narrow(64, AUTO, 64, 4, 48), "gfx90a": Narrow(64, AUTO, 64, 4, 48),
+        "gfx942": Narrow(64, AUTO, 64, 4, 48), "gfx950": Narrow(64, AUTO, 64, 4, 48),
         "gfx1100": Narrow(64, 64, 64, 4, 48),
     },
 )  # fmt: skip
@@ -548,14 +548,14 @@ def narrow(a, b, *, config):
     addresses of so many loads off the warps."""
     (M, K), (_, N) = a.shape, b.shape
     c = a.new_empty(M, N)
-    resolved = narrowed(config, cores(a), a.element_size(), M, N)
-    described_ = bool(config.descriptors)
-    launch_tiles(a, b, c, resolved, 1, K + -K % config.block_k, 8, described_)
+    tiled = tiles_of(config, a.element_size())
+    launch_tiles(a, b, c, tiled, 1, K + -K % config.block_k, 8, bool(config.descriptors))
     return c
 
 
 @matmul.impl(
     SplitK,
+    resolve=size_split,
     refuse=refuse_split_k,
     work=split_k_work,
     defaults={
@@ -572,7 +572,7 @@ def split_k(a, b, *, config):
     cores where the output has fewer tiles than they are, as it has with few rows."""
     (M, K), (_, N) = a.shape, b.shape
     c = a.new_empty(M, N)
-    parts, each = parts_of(config, cores(a), M, N, K)
+    parts, each = parts_of(config, M, N, K)
     descriptors = bool(config.descriptors)
     if parts == 1:
         launch_tiles(a, b, c, config, 1, each, 8, descriptors)

@@ -20,7 +20,19 @@ from functools import cache
 import torch
 
 from workbench.dsl import INTERPRETED, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.spec import (
+    AUTO,
+    Extent,
+    Spec,
+    Tensor,
+    Tolerance,
+    Work,
+    among,
+    given,
+    stages,
+    threads,
+    tile,
+)
 
 
 def unpacked(w):
@@ -602,20 +614,22 @@ class Tiles:
 @dataclass(frozen=True)
 class Ordered:
     block_m: int = tile(16, 256, default=64)
-    block_n: int = among(0, 32, 64, 128, 256, default=0, knob=tile)  # 0: 64, or 128 over 64 rows
-    num_warps: int = among(0, 4, 8, 16, default=0, knob=threads)  # 0: one for 16 rows of w
+    block_n: int = tile(32, 256, default=AUTO)
+    num_warps: int = threads(4, 16, default=AUTO)
     num_stages: int = stages(2, 4, default=3)
 
 
-def chosen(config, M):
-    """The config with what is 0 in it chosen: more than one tile of x is read once for 128 rows of
-    w, or else would take longer to come from the cache than to be multiplied."""
-    block_n = config.block_n or (64 if M <= 64 else 128)
-    return replace(config, block_n=block_n, num_warps=config.num_warps or max(4, block_n // 16))
+def size_ordered(config, limits, *, itemsize, M, N, K):
+    """Return the config with what is AUTO chosen by the rows of x.
+
+    More than one tile of x is read once for 128 rows of w, or else would take longer to come from
+    the cache than to be multiplied. A warp has 16 rows of w."""
+    block_n = given(config.block_n, 64 if M <= 64 else 128)
+    num_warps = given(config.num_warps, max(4, block_n // 16))
+    return replace(config, block_n=block_n, num_warps=num_warps)
 
 
 def refuse_ordered(config, limits, *, itemsize, M, N, K):
-    config = chosen(config, M)
     threads_ = config.num_warps * limits.warp_size
     nvidia = limits.arch.startswith("sm_")
     buffers = config.num_stages if nvidia else 1
@@ -644,7 +658,7 @@ class SplitK:
 
 @dataclass(frozen=True)
 class Slices:
-    tiles: int = among(0, 1, 2, 4, default=0)  # of 16 rows of w, a warp; 0: as `tiles_a_warp` says
+    tiles: int = among(1, 2, 4, default=AUTO)  # of 16 rows of w, a warp; see `size_slices`
     slices: int = tile(1, 16, default=4)  # warps that share rows of w
     num_warps: int = threads(1, 16, default=4)
 
@@ -654,17 +668,17 @@ def columns_at_once(M, itemsize):
     return min(1 << max(M - 1, 0).bit_length(), 32) if itemsize == 2 else max(8, min(M, 8))
 
 
-def tiles_a_warp(config, M, itemsize):
-    """With few rows of x small programs fill the device; from 5 on every warp reads so much of x
-    that it had better share it among more rows of w."""
-    return config.tiles or (4 if itemsize == 2 and 4 < M <= 16 else 1)
+def size_slices(config, limits, *, itemsize, M, N, K):
+    """Return the config with its tiles a warp chosen by the rows of x. With few of them small
+    programs fill the device; from 5 on every warp reads so much of x that it had better share it
+    among more rows of w."""
+    return replace(config, tiles=given(config.tiles, 4 if itemsize == 2 and 4 < M <= 16 else 1))
 
 
 def refuse_slices(config, limits, *, itemsize, M, N, K):
-    tiles_ = tiles_a_warp(config, M, itemsize)
-    sums = tiles_ * max(columns_at_once(M, itemsize), 8) // 2
+    sums = config.tiles * max(columns_at_once(M, itemsize), 8) // 2
     # products of fp32 are made on the vector units, from shared memory
-    shared = config.num_warps * (tiles_ * 4096 + 2048) if itemsize == 4 else 0
+    shared = config.num_warps * (config.tiles * 4096 + 2048) if itemsize == 4 else 0
     if not limits.arch.startswith("sm_"):
         return "the matrix unit there has no products with 8 columns"
     if M > 64:
@@ -748,7 +762,6 @@ def tiles_work(config, limits, *, itemsize, M, N, K):
 
 
 def ordered_work(config, limits, *, itemsize, M, N, K):
-    config = chosen(config, M)
     return Work(
         tiles=-(-M // config.block_m) * -(-N // config.block_n),
         steps=K // 128,
@@ -761,7 +774,7 @@ def ordered_work(config, limits, *, itemsize, M, N, K):
 
 def slices_work(config, limits, *, itemsize, M, N, K):
     columns = columns_at_once(M, itemsize)
-    n = 16 * tiles_a_warp(config, M, itemsize) * config.num_warps // config.slices
+    n = 16 * config.tiles * config.num_warps // config.slices
     return Work(
         tiles=-(-M // columns) * -(-N // n),
         steps=-(-K // 256 // config.slices),
@@ -821,7 +834,11 @@ def rows(x, w, *, config):
 
 # of fp32 four warps spill 8 bytes on sm_80, and on sm_90 with one row of x (Triton 3.6)
 @q4_k_matmul.impl(
-    Slices, refuse=refuse_slices, work=slices_work, defaults={"fp32": Slices(0, 8, 8)}
+    Slices,
+    resolve=size_slices,
+    refuse=refuse_slices,
+    work=slices_work,
+    defaults={"fp32": Slices(slices=8, num_warps=8)},
 )
 def slices(x, w, *, config):
     """Warps that take turns at the blocks of 16 rows, each by itself on the matrix unit, whose
@@ -834,11 +851,10 @@ def slices(x, w, *, config):
     block_m = columns_at_once(M, x.element_size())
     half = x.dtype == torch.float16
     one = 0x64006400 if half else 0x43004300 if block_m < 8 else 0x3F800000
-    tiles_ = tiles_a_warp(config, M, x.element_size())
-    rows_ = 16 * tiles_ * config.num_warps // config.slices
+    rows_ = 16 * config.tiles * config.num_warps // config.slices
     _slices[(triton.cdiv(N, rows_) * triton.cdiv(M, block_m),)](
         x, words, y, M, N, K // 256, one, x.stride(0), x.stride(1), stride,
-        BLOCK_M=block_m, TILES=tiles_, SLICES=config.slices, WARPS=config.num_warps,
+        BLOCK_M=block_m, TILES=config.tiles, SLICES=config.slices, WARPS=config.num_warps,
         UNIT=unit, EVEN=K // 256 % config.slices == 0,
         UPCAST=INTERPRETED and x.dtype == torch.bfloat16, num_warps=config.num_warps,
     )  # fmt: skip
@@ -867,6 +883,7 @@ LOW = Ordered(32, 64, 4, 2)
 
 @q4_k_matmul.impl(
     Ordered,
+    resolve=size_ordered,
     refuse=refuse_ordered,
     work=ordered_work,
     defaults={
@@ -880,7 +897,7 @@ def ordered(x, w, *, config):
     large ones would take longer than the weights, pass by the registers."""
     (M, K), N = x.shape, w.shape[0]
     words, stride, unit = as_words(x, w)
-    y, z, config = x.new_empty(M, N), x.new_empty(M, K), chosen(config, M)
+    y, z = x.new_empty(M, N), x.new_empty(M, K)
     _reorder[(triton.cdiv(M, 16), K // 128)](
         x, z, M, K, x.stride(0), x.stride(1), BLOCK_M=16, num_warps=4
     )

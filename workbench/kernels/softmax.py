@@ -18,7 +18,7 @@ from importlib.util import find_spec
 import torch
 
 from workbench.dsl import INTERPRETED, cores, tl, triton
-from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
 
 
 def reference(x):
@@ -197,14 +197,14 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowsBySize(Rows):
-    """0: what suits the length and the number of the rows."""
+    """AUTO: what suits the length and the number of the rows, see `size_rows`."""
 
-    block_m: int = among(0, 1, 2, 4, 8, 16, default=0, knob=tile)
-    num_warps: int = among(0, 1, 2, 4, 8, 16, 32, default=0, knob=threads)
+    block_m: int = tile(1, 16, default=AUTO)
+    num_warps: int = threads(1, 32, default=AUTO)
 
 
-def sized(config, M, N):
-    """The config that one with zeros stands for.
+def size_rows(config, limits, *, itemsize, M, N):
+    """Return the config with what is AUTO chosen by the sizes.
 
     A thread holds 16 elements, in 16 bits two of its widest loads: on an H200 softmax of rows of
     4096 takes 42.3 us with 8, 33.8 with 16 and 34.1 with 32. From 8 warps on it is 32, so that two
@@ -212,17 +212,17 @@ def sized(config, M, N):
     there, so where there are many short rows, some of them share one.
     """
     short = min(16, max(1, 2048 // padded(N))) if M >= 4096 else 1
-    block_m = config.block_m or short
+    block_m = given(config.block_m, short)
     held = block_m * padded(N)
-    num_warps = config.num_warps or max(1, min(8, held // 512), min(16, held // 1024))
+    suited = max(1, min(8, held // 512), min(16, held // 1024))
+    num_warps = given(config.num_warps, suited)
     return replace(config, block_m=block_m, num_warps=num_warps)
 
 
 def too_long(config, limits, *, itemsize, M, N):
-    chosen, config = not config.num_warps, sized(config, M, N)
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * padded(N) // threads_
-    most = 64 if threads_ < 1024 and not chosen else 32  # 1024 threads have 64 registers each
+    most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
     if threads_ > limits.threads_per_block:
         return f"{config.num_warps} warps are more than one block may have here"
     if held > most:
@@ -231,16 +231,14 @@ def too_long(config, limits, *, itemsize, M, N):
 
 
 def rows_work(config, limits, *, itemsize, M, N):
-    config = sized(config, M, N)
     moved = config.block_m * N * itemsize
     return Work(tiles=-(-M // config.block_m), steps=1, load_bytes=moved, store_bytes=moved)
 
 
-@softmax.impl(RowsBySize, refuse=too_long, work=rows_work)
+@softmax.impl(RowsBySize, resolve=size_rows, refuse=too_long, work=rows_work)
 def rows(x, *, config):
     """`block_m` whole rows in registers: x is read once."""
     M, N = x.shape
-    config = sized(config, M, N)
     y = x.new_empty(M, N)
     once, _ = policies(config.hints)
     _rows[(triton.cdiv(M, config.block_m),)](
@@ -289,28 +287,28 @@ def persistent(x, *, config):
 
 @dataclass(frozen=True)
 class Looped:
-    """0: what suits the length of the rows."""
+    """AUTO: what suits the length of the rows, see `size_blocks`."""
 
-    block_n: int = among(0, *(512 << e for e in range(6)), default=0, knob=tile)
-    num_warps: int = among(0, *(1 << e for e in range(6)), default=0, knob=threads)
+    block_n: int = tile(512, 16_384, default=AUTO)
+    num_warps: int = threads(1, 32, default=AUTO)
     hints: int = among(0, 1, default=1)  # what is read again stays in the caches
 
 
-def looped_sized(config, N):
-    """The config that one with zeros stands for.
+def size_blocks(config, limits, *, itemsize, M, N):
+    """Return the config with what is AUTO chosen by the length of the rows.
 
     Two programs of 32 warps fill a core, and their rows lie in its first-level cache when they are
     read again. With two loads of each thread on their way 2048 rows of 32768 take 71.1 us on an
     H200, 80.0 with one; four programs of 16 warps, whose rows overflow that cache, 79.2.
     """
     long = N > 16_384
-    block_n = config.block_n or (16_384 if long else 4096)
-    num_warps = config.num_warps or max(1, min(32, block_n // (512 if long else 256)))
+    block_n = given(config.block_n, 16_384 if long else 4096)
+    suited = max(1, min(32, block_n // (512 if long else 256)))
+    num_warps = given(config.num_warps, suited)
     return replace(config, block_n=block_n, num_warps=num_warps)
 
 
 def too_wide(config, limits, *, itemsize, M, N):
-    config = looped_sized(config, N)
     held = config.block_n // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements in registers; 64 is the most"
@@ -320,7 +318,6 @@ def too_wide(config, limits, *, itemsize, M, N):
 
 
 def looped_work(config, limits, *, itemsize, M, N):
-    config = looped_sized(config, N)
     steps = -(-N // config.block_n)
     return Work(
         tiles=M, steps=2 * steps, load_bytes=config.block_n * itemsize, store_bytes=N * itemsize
@@ -331,11 +328,10 @@ def looped_work(config, limits, *, itemsize, M, N):
 CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Looped(block_n=4096, num_warps=8))
 
 
-@softmax.impl(Looped, refuse=too_wide, work=looped_work, defaults=CDNA)
+@softmax.impl(Looped, resolve=size_blocks, refuse=too_wide, work=looped_work, defaults=CDNA)
 def looped(x, *, config):
     """One row in blocks, with a running maximum: any length, but x is read twice."""
     M, N = x.shape
-    config = looped_sized(config, N)
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
     _looped[(M,)](

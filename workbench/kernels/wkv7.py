@@ -17,14 +17,26 @@ A NaN stays in its sequence and head, where it reaches its token and all later o
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 
 import torch
 
-from workbench.dsl import INTERPRETED, cores, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.dsl import INTERPRETED, tl, triton
+from workbench.spec import (
+    AUTO,
+    Extent,
+    Spec,
+    Tensor,
+    Tolerance,
+    Work,
+    among,
+    given,
+    stages,
+    threads,
+    tile,
+)
 
 
 def reference(r, w, k, v, kk, a, state):
@@ -319,14 +331,15 @@ class Chunked:
     chunk: int = tile(16, 64, default=64)
     unrolled: int = among(0, 1, default=0)  # the levels: fewer registers, but not for 64 tokens
     num_warps: int = threads(2, 8, default=4)
-    block_v: int = among(0, 16, 32, 64, default=0, knob=tile)  # 0: see `values_of`
+    block_v: int = tile(16, 64, default=AUTO)  # see `size_values`
     num_stages: int = stages(1, 3, default=3)
 
 
-def values_of(config, count, B, H):
-    """All values of a head where the heads alone give each of so many cores two, else half of
-    them: the fewer, the more often the same chunks are read."""
-    return config.block_v or (64 if B * H // count >= 2 else 32)
+def size_values(config, limits, *, itemsize, B, T, H, N):
+    """Return the config with its block of values chosen by the number of heads: all values of a
+    head where the heads alone give each core two, else half of them. The fewer, the more often the
+    same chunks are read."""
+    return replace(config, block_v=given(config.block_v, 64 if B * H // limits.cores >= 2 else 32))
 
 
 def unfit(config, limits, *, itemsize, B, T, H, N):
@@ -339,7 +352,7 @@ def unfit(config, limits, *, itemsize, B, T, H, N):
         return f"{config.num_warps} warps are too many for products of {C} tokens"
     if 32 * threads_ < C * N:
         return f"{config.num_warps} warps are too few for products of {C} tokens"
-    block_v = values_of(config, limits.cores, B, H)
+    block_v = config.block_v
     buffers = config.num_stages - limits.arch.startswith("gfx")
     kept = itemsize * ((C + N) * N + (C + N) * block_v)
     shared = buffers * kept + itemsize * N * block_v
@@ -364,6 +377,7 @@ RDNA = Chunked(chunk=16, unrolled=1, num_warps=4, block_v=16, num_stages=2)
 
 @wkv7.impl(
     Chunked,
+    resolve=size_values,
     refuse=unfit,
     work=chunked_work,
     defaults={
@@ -390,7 +404,7 @@ def chunked(r, w, k, v, kk, a, state, *, config):
         DOT=dot, SUM=exact, PRECISION=precision,
         num_warps=config.num_warps, num_stages=1,
     )  # fmt: skip
-    block_v = values_of(config, cores(r), B, H)
+    block_v = config.block_v
     _states[(B * H * (N // block_v),)](
         y, q, m, u, g, state, last, T, H, *state.stride(), N=N, C=C, BLOCK_V=block_v,
         DOT=dot, PRECISION=precision, STAGES=config.num_stages, num_warps=8 if wide else 4,

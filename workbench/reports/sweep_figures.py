@@ -109,8 +109,9 @@ def _in_threads(field: str, outcomes: Sequence[Outcome]) -> str:
     """A field's name as a label; a block's size is asked for in threads, and swept in warps."""
     if field == "num_warps":
         for o in outcomes:
-            if o.resources is not None:
-                return f"{field}, {o.resources.threads // o.case.config[field]} threads each"
+            warps = o.case.config[field]
+            if o.resources is not None and warps:  # 0 in older records: chosen from the sizes
+                return f"{field}, {o.resources.threads // warps} threads each"
     return field
 
 

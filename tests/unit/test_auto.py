@@ -1,0 +1,145 @@
+"""Knobs whose default depends on the sizes (AUTO): resolved before anything else sees them."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench import catalog
+from workbench.dsl import pretend
+from workbench.hardware import DEVICES
+from workbench.launch import resolved
+from workbench.spec import AUTO, ITEMSIZE, Spec, Tensor, among, threads, tile, values
+
+ROWS = ("softmax", "rms_norm", "layer_norm", "fused_add_rms_norm")
+H200 = DEVICES["h200"].limits
+EVERY = [impl for name in catalog.kernel_names() for impl in catalog.spec_of(name).impls]
+OPEN = [impl for impl in EVERY if impl.auto]
+each_open = pytest.mark.parametrize("impl", OPEN, ids=lambda impl: impl.title)
+lengths, columns = st.integers(1, 1 << 20), st.integers(1, 1 << 15)
+
+
+@pytest.mark.parametrize("impl", EVERY, ids=lambda impl: impl.title)
+@pytest.mark.parametrize("name", ["h200", "b200", "mi300x", "rx7900xtx"])
+def test_no_default_leaves_anything_open(impl, name):
+    limits = DEVICES[name].limits
+    for sizes in (*impl.spec.check, *impl.spec.bench):
+        for dtype in impl.spec.tolerance:
+            found = impl.default(limits, dtype, sizes)
+            assert not impl.is_open(found)
+            assert AUTO not in [getattr(found, name) for name in impl.auto]
+
+
+@each_open
+def test_auto_is_no_choice(impl):
+    assert not any(AUTO in choices for choices in impl.choices().values())
+    assert all(not impl.is_open(config) for config in impl.space(impl.config()))
+
+
+@each_open
+@given(data=st.data())
+def test_a_field_that_is_named_stays_and_one_that_is_open_is_chosen(impl, data):
+    drawn = {
+        name: data.draw(st.sampled_from((*choices, AUTO) if name in impl.auto else choices))
+        for name, choices in impl.choices().items()
+    }
+    sizes = data.draw(st.sampled_from([*impl.spec.check, *impl.spec.bench]))
+    dtype = data.draw(st.sampled_from(list(impl.spec.tolerance)))
+    found = values(impl.resolved(impl.config(**drawn), H200, dtype, sizes))
+    assert all(found[name] == value for name, value in drawn.items() if value != AUTO)
+    # a count of parts may lie between two choices; what tiles and warps may be is declared
+    knobs = impl.knobs()
+    assert all(
+        found[name] in impl.choices()[name] if knobs[name] != "among" else found[name] >= 0
+        for name in impl.auto
+    )
+
+
+@each_open
+def test_a_launch_resolves_by_its_inputs_as_a_sweep_does_by_sizes(impl):
+    from workbench import inputs
+
+    for sizes in impl.spec.bench:
+        for dtype in impl.spec.tolerance:
+            made = inputs.shapes(impl.spec, sizes, dtype)
+            with pretend(H200):
+                found = resolved(impl, impl.config(), made)
+            assert found == impl.resolved(impl.config(), H200, dtype, sizes)
+
+
+def test_inputs_that_do_not_tell_the_sizes_are_refused_in_a_sentence():
+    softmax = catalog.impl_of(catalog.spec_of("softmax"), "rows")
+    with pytest.raises(ValueError, match=r"softmax.rows: .*block_m, num_warps depends on them"):
+        resolved(softmax, softmax.config(), (torch.empty(2, 3, 4, device="meta"),))
+
+
+def test_an_open_field_without_a_rule_is_refused_where_it_is_declared():
+    spec = Spec("s", {"x": Tensor("N")}, {"y": Tensor("N")}, lambda x: x, lambda N: N, [], [])
+
+    @dataclass(frozen=True)
+    class Config:
+        block_n: int = tile(16, 64, default=AUTO)
+
+    with pytest.raises(ValueError, match=r"leaves block_n to the sizes"):
+        spec.impl(Config)(lambda x, *, config: x)
+
+
+def test_minus_one_may_be_an_ordinary_choice():
+    spec = Spec("s", {"x": Tensor("N")}, {"y": Tensor("N")}, lambda x: x, lambda N: N, [], [])
+
+    @dataclass(frozen=True)
+    class Config:
+        direction: int = among(-1, 1, default=-1)
+        num_warps: int = threads(1, 8, default=4)
+
+    made = spec.impl(Config)(lambda x, *, config: x)
+    assert made.auto == () and not made.is_open(Config())
+    assert made.default(H200, "bf16", {"N": 1}) == Config()
+
+
+# The rule of `rows`, in softmax and the norms
+
+
+@pytest.fixture(scope="module", params=ROWS)
+def kernel(request):
+    return catalog.module_of(request.param), catalog.impl_of(catalog.spec_of(request.param), "rows")
+
+
+def sized(impl, M, N):
+    return impl.resolved(impl.config(), H200, "bf16", {"M": M, "N": N})
+
+
+@given(M=lengths, N=columns)
+def test_a_thread_is_given_enough_and_not_too_much(kernel, M, N):
+    module, impl = kernel
+    found = sized(impl, M, N)
+    each = found.block_m * module.padded(N) / (32 * found.num_warps)
+    assert each >= 16 or found.num_warps == 1, "fewer are too few for two wide loads"
+    assert found.num_warps >= 4 or N < 2048
+    why = impl.refuse(found, H200, itemsize=ITEMSIZE["bf16"], M=M, N=N)
+    assert (why is None) == (each <= (64 if found.num_warps < 32 else 32))
+
+
+@given(N=columns)
+def test_few_rows_have_a_program_each(kernel, N):
+    module, impl = kernel
+    assert sized(impl, 1000, N).block_m == 1
+    assert sized(impl, 1 << 15, N).block_m * module.padded(N) >= min(2048, 16 * module.padded(N))
+
+
+def test_rows_of_4096_and_8192_run_as_they_were_measured(kernel):
+    _, impl = kernel
+    for N in (4096, 8192):
+        found = sized(impl, 8192, N)
+        assert (found.block_m, found.num_warps) == (1, 8)
+
+
+def test_parts_of_a_product_fill_the_cores():
+    split_k = catalog.impl_of(catalog.spec_of("matmul"), "split_k")
+    config = replace(split_k.config(), block_m=64, block_n=128, block_k=128, split=AUTO)
+    for cores, parts in ((132, 4), (64, 2), (16, 1)):
+        limits = replace(H200, cores=cores)
+        at = {"M": 64, "N": 4096, "K": 4096}  # 32 tiles of 32 steps
+        assert split_k.resolved(config, limits, "bf16", at).split == parts
