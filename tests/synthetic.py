@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from workbench.record import (
     Stage,
     key_of,
 )
+from workbench.spec import Impl, values
 from workbench.stats import median, median_interval
 
 AT = "2026-11-21T09:30:00+00:00"
@@ -118,6 +119,35 @@ def copy(finals: bool = True) -> tuple[Run, list[Outcome]]:
         default = config == {"num_warps": 4, "num_stages": 1}
         outcomes.append(_record(run, case, time_s, 0, moved, made, dice, default=default))
     if finals:
+        outcomes += _finals(run, outcomes, dice)
+    return run, outcomes
+
+
+def of_kernel(
+    impls: Sequence[tuple[Impl, Sequence[Any]]], predicted: bool
+) -> tuple[Run, list[Outcome]]:
+    """A full sweep of a real kernel: of each Impl these configs, the first one its default. Every
+    ninth failed; where times are measured, the best are in a final."""
+    spec = impls[0][0].spec
+    sizes, dtype = dict(spec.bench[0]), next(iter(spec.tolerance))
+    choices = {impl.name: impl.choices() for impl, _ in impls}
+    run = _run("full", spec.name, sizes, dtype, choices, ("tile", "threads", "stages", "among"),
+               predicted)  # fmt: skip
+    knobs = {i.name: {"choices": i.choices(), "knobs": i.knobs()} for i, _ in impls}
+    run = replace(run, impls=knobs)
+    dice = random.Random(spec.name)
+    flops, moved = spec.flops(**sizes), spec.bytes(sizes, dtype)
+    outcomes: list[Outcome] = []
+    for impl, configs in impls:
+        for number, config in enumerate(configs):
+            own = values(config)
+            case = Case(spec.name, impl.name, "triton", own, sizes, dtype, run.device)
+            made = _resources(own, 40 + number % 90, 0, 512 * number, 0.5, "registers")
+            time_s = max(moved / 4.8e12, 2e-6) * (1.1 + dice.random())
+            record = _record(run, case, time_s, flops, moved, made, dice, default=number == 0)
+            failed = number % 9 == 8
+            outcomes.append(failure(run, record, "check", "y is wrong") if failed else record)
+    if not predicted and any(isinstance(o, Record) for o in outcomes):
         outcomes += _finals(run, outcomes, dice)
     return run, outcomes
 

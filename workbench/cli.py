@@ -432,8 +432,8 @@ STOPPED = 130  # as shells say it: 128 + SIGINT
 SENTENCES = {
     "AdaptedError", "CatalogError", "ContestError", "EventsError", "ExperimentError", "GpuBusy",
     "HistoryError", "Incomparable", "NoGpu", "NothingToSweep", "PortfolioError", "ReportError",
-    "SearchError", "SessionError", "SideError", "TemplateError", "TunedError", "UnknownDevice",
-    "WorktreeError",
+    "ResolveError", "SearchError", "SessionError", "SideError", "TemplateError", "TunedError",
+    "UnknownDevice", "WorktreeError",
 }  # fmt: skip
 
 

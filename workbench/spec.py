@@ -286,11 +286,22 @@ class Impl:
         return any(getattr(config, name) == AUTO for name in self.auto)
 
     def resolved(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> Any:
-        """Return this config with a number in the place of every AUTO, as these sizes want it."""
+        """Return this config with a number in the place of every AUTO, as these sizes want it.
+
+        Raises ResolveError where the kernel's own `resolve` fails or leaves a field open.
+        """
         if not self.is_open(config):
             return config
         assert self.resolve is not None  # `Spec.impl` saw to it
-        return self.resolve(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+        try:
+            found = self.resolve(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+        except Exception as error:
+            told = f"`resolve` of {self.title} failed at {sizes_text(sizes)}"
+            raise ResolveError(f"{told} ({type(error).__name__}: {error}); mend it.") from error
+        if self.is_open(found):
+            open_ = next(name for name in self.auto if getattr(found, name) == AUTO)
+            raise ResolveError(f"`resolve` of {self.title} leaves {open_} AUTO; mend it.")
+        return found
 
     def default(self, limits: Limits, dtype: str, sizes: Sizes) -> Any:
         """Return the config that runs these sizes when nobody chose one, on a device with these
@@ -322,6 +333,10 @@ class Impl:
     def choices(self) -> dict[str, tuple[int, ...]]:
         """Field name to its declared choices, in order."""
         return {f.name: f.metadata["choices"] for f in fields(self.config)}
+
+
+class ResolveError(ValueError):
+    """A kernel's `resolve` cannot say what AUTO stands for; the message is one sentence."""
 
 
 def sizes_text(sizes: Sizes, separator: str = ",") -> str:

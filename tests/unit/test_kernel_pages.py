@@ -1,0 +1,58 @@
+"""The page of a sweep of each kernel, from many, few, one and no outcomes."""
+
+import random
+import re
+
+import pytest
+from markupsafe import escape
+from synthetic import of_kernel
+
+from workbench import catalog
+from workbench.answer import answer, sentence, standing
+from workbench.hardware import DEVICES
+from workbench.reports.sweep import page
+from workbench.spec import ITEMSIZE, Impl, label, values
+
+H200 = DEVICES["h200"]
+AUTO = re.compile(r"auto warps|xauto|_\w+ auto")
+MANY, FEW = 9, 3  # configs of each Impl; the ninth failed
+
+
+def legal(impl: Impl) -> list:
+    """Some configs that the kernel takes at its first size to time, the default first."""
+    spec, limits = impl.spec, H200.limits
+    sizes, dtype = spec.bench[0], next(iter(spec.tolerance))
+    default = impl.default(limits, dtype, sizes)
+    every = list(impl.space(default))
+    random.Random(impl.title).shuffle(every)
+    at = {"itemsize": ITEMSIZE[dtype], **sizes}
+    fit = (c for c in every if c != default and impl.refuse(c, limits, **at) is None)
+    return [default, *(c for c, _ in zip(fit, range(MANY - 1), strict=False))]
+
+
+def ours(name: str) -> list[Impl]:
+    return [i for i in catalog.spec_of(name).impls if i.backend == "triton"]
+
+
+@pytest.mark.parametrize("turn, name", list(enumerate(catalog.kernel_names())))
+def test_every_kernel_has_a_page(turn: int, name: str) -> None:
+    """Of many outcomes of all Impls and of few of the last, one of the two measured and one
+    predicted, by turns."""
+    configs = [(impl, legal(impl)) for impl in ours(name)]
+    fewer = [(impl, some[:FEW]) for impl, some in configs[-1:]]
+    for some, predicted in ((configs, turn % 2 == 0), (fewer, turn % 2 == 1)):
+        run, outcomes = of_kernel(some, predicted)
+        html = page(run, outcomes)
+        assert escape(sentence(answer(run, outcomes))) in html
+        assert len(re.findall(r'<tr id="?r\d+', html)) == len(standing(outcomes))
+        assert not AUTO.search(html), "what depends on the sizes is resolved"
+
+
+@pytest.mark.parametrize("turn, name", list(enumerate(catalog.kernel_names())))
+def test_a_page_of_one_outcome_and_of_none(turn: int, name: str) -> None:
+    impl = ours(name)[0]
+    default = legal(impl)[:1]
+    one = page(*of_kernel([(impl, default)], predicted=turn % 2 == 1))
+    assert f"{label(values(default[0]))} (the default)" in one
+    none = page(*of_kernel([(impl, [])], predicted=turn % 2 == 0))
+    assert "No outcome was recorded, so there is no answer." in none
