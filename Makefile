@@ -17,12 +17,13 @@ OLDEST := 3.6.0
 NEWEST := 3.9.0
 endif
 
-.PHONY: help install sweep test lint clean
+.PHONY: help install sweep test lint mutants clean
 
 help:
 	@echo "make sweep   find the best tile size of matmul; KERNEL=rms_norm, SWEEP=... for others"
 	@echo "make test    lint, and every test that this machine can run"
 	@echo "make lint    ruff and mypy alone"
+	@echo "make mutants plant known bugs and say which no test sees (an hour); MUTANTS='kernels softmax'"
 	@echo "make clean   remove $(VENV) and all caches"
 
 install: $(VENV)/.installed
@@ -60,6 +61,9 @@ lint: $(VENV)/.installed-tests
 
 test: lint
 	@$(BIN)/python tests/run.py
+
+mutants: $(VENV)/.installed-tests
+	@$(BIN)/python tests/mutants/run.py $(MUTANTS)
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

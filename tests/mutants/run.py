@@ -1,0 +1,258 @@
+"""Plant known bugs, one at a time, and say which of them the tests do not see.
+
+    python tests/mutants/run.py                    all that a CPU can show
+    python tests/mutants/run.py kernels softmax    of one list, or whose name or file has the word
+    python tests/mutants/run.py --gpu              those that a GPU alone can show, on one
+
+Each mutant of `kernels.toml` and `engine.toml` replaces one passage of one file in a copy of the
+tree. The tests named `first` run before the others; the first failure kills it. What survives ran
+all tests of continuous integration that could see its file, and is printed with the fault that a
+user would meet. The exit code is 1 where a kill rate is under what is asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+ASKED = {"kernels": 0.97, "engine": 0.95}  # of those that a CPU can show
+LIMIT_S = 1500  # for one call of pytest: a mutant that hangs is seen, too
+NOTHING_COLLECTED = 5  # pytest's exit code
+COPIED = (
+    "workbench", "metal_shim", "tests", "benchmarks", "docs", "pyproject.toml", "README.md",
+    "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile", "constraints.txt", ".gitignore",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug to plant: `old`, which stands once in `file`, becomes `new`."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    says: str  # the fault that a user would see
+    suite: str  # the list that it is from
+    shown_by: str = "cpu"  # or "gpu", where no CPU can show it
+    first: Sequence[str] = field(default_factory=tuple)  # tests that run before the others
+
+    def planted(self, tree: Path) -> None:
+        """Write it into a copy of the tree. Raises ValueError where `old` is not there once."""
+        path = tree / self.file
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if (count := text.count(self.old)) != 1:
+            raise ValueError(f"{self.name}: its old text stands {count} times in {self.file}")
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant."""
+
+    mutant: Mutant
+    killed_by: str | None  # the first test that failed; None: it survived
+    seconds: float
+
+
+def mutants() -> list[Mutant]:
+    """All that the lists hold. Raises ValueError where two have one name."""
+    found: list[Mutant] = []
+    for suite in ASKED:
+        path = HERE / f"{suite}.toml"
+        plain = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        found += [Mutant(suite=suite, **one) for one in plain.get("mutant", [])]
+    names = [m.name for m in found]
+    if twice := {n for n in names if names.count(n) > 1}:
+        raise ValueError(f"two mutants have the name {min(twice)}")
+    return found
+
+
+def chosen(words: Sequence[str], gpu: bool) -> list[Mutant]:
+    """Those of a list, or whose name or file has one of the words; all where there are none."""
+    kind = "gpu" if gpu else "cpu"
+    return [
+        m
+        for m in mutants()
+        if m.shown_by == kind
+        and (not words or any(w == m.suite or w in m.name or w in m.file for w in words))
+    ]
+
+
+# The tests that see a file
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of pytest: what to run, and its surroundings."""
+
+    tests: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def steps(mutant: Mutant) -> Iterator[Step]:
+    """The calls that continuous integration would make and that can see the mutant, the likely
+    ones first. A kernel's file is seen by the tests of that kernel, by those of the parts of an
+    experiment, which launch it, and by the unit tests."""
+    interpret = ("TRITON_INTERPRET", "1")
+    if mutant.first:
+        interpreted = any("interpret" in test for test in mutant.first)
+        yield Step(tuple(mutant.first), (interpret,) if interpreted else ())
+    kernel = Path(mutant.file).stem
+    of_kernel = mutant.file.startswith("workbench/kernels/")
+    if mutant.shown_by == "gpu":
+        yield Step(("tests/gpu/test_kernels.py",), (("KERNELS", kernel),) if of_kernel else ())
+        return
+    if of_kernel:
+        only = ("KERNELS", kernel)
+        yield Step(("tests/interpret/test_kernels.py",), (interpret, only))
+        yield Step(("tests/compile/test_kernels.py",), (only,))
+        yield Step(
+            ("tests/interpret/test_arms.py", "tests/interpret/test_mutates.py"), (interpret,)
+        )
+    yield Step(("tests/unit",))
+    if not of_kernel:
+        yield Step(("tests/compile", "--ignore=tests/compile/test_kernels.py"))
+        yield Step(("tests/interpret", "--ignore=tests/interpret/test_kernels.py"), (interpret,))
+        if any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+            yield Step(("tests/web",))
+
+
+def killed_by(mutant: Mutant, tree: Path) -> str | None:
+    """The first test that fails on the tree where the mutant is planted, and passes where it is
+    not; None where none does. Raises RuntimeError where a test fails either way: it says nothing
+    of any mutant."""
+    original = (tree / mutant.file).read_bytes()
+    for step in steps(mutant):
+        mutant.planted(tree)
+        try:
+            failed = first_failure(step, tree)
+        finally:
+            (tree / mutant.file).write_bytes(original)
+        if failed is None:
+            continue
+        if "::" in failed and first_failure(Step((failed,), step.environment), tree):
+            raise RuntimeError(f"{failed} fails without any mutant; mend it first")
+        return failed
+    return None
+
+
+def first_failure(step: Step, tree: Path) -> str | None:
+    """The first test of a step that fails, or what else ended it; None where all pass."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    # a file that is written twice in one second would find its own stale bytecode
+    environment |= {"CI": "1", "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= dict(step.environment)
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no"]
+    try:
+        done = subprocess.run(
+            [*command, *step.tests], cwd=tree, env=environment, timeout=LIMIT_S,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"no end within {LIMIT_S} s"
+    if done.returncode in (0, NOTHING_COLLECTED):
+        return None
+    lines = [n for n in done.stdout.splitlines() if n.startswith(("FAILED ", "ERROR "))]
+    found = lines[0].split(" ", 1)[1].split(" - ")[0] if lines else ""
+    return found or f"pytest ended with {done.returncode}"
+
+
+# Running them
+
+
+def copied(tree: Path) -> Path:
+    """A copy of what tests need."""
+    tree.mkdir()
+    for name in COPIED:
+        path = ROOT / name
+        if path.is_dir():
+            shutil.copytree(path, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif path.is_file():
+            shutil.copy2(path, tree / name)
+    me = ["-c", "user.name=mutants", "-c", "user.email=mutants@example.org"]
+    for words in (["init", "-q"], ["add", "-A"], [*me, "commit", "-q", "-m", "a copy"]):
+        subprocess.run(["git", *words], cwd=tree, check=True, capture_output=True)
+    return tree
+
+
+def tried(mutant: Mutant, trees: SimpleQueue[Path]) -> Verdict:
+    """Run the tests on it in one of the free trees."""
+    tree, started = trees.get(), time.monotonic()
+    try:
+        return Verdict(mutant, killed_by(mutant, tree), time.monotonic() - started)
+    finally:
+        trees.put(tree)
+
+
+def run(some: Sequence[Mutant], at_once: int, log: Path | None) -> list[Verdict]:
+    """Try them all, so many at a time; each verdict is printed, and logged, when it is known."""
+    trees: SimpleQueue[Path] = SimpleQueue()
+    found: list[Verdict] = []
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        for number in range(at_once):
+            trees.put(copied(Path(folder, str(number))))
+        with ThreadPoolExecutor(at_once) as pool:
+            for verdict in pool.map(lambda m: tried(m, trees), some):
+                found.append(verdict)
+                said = f"killed by {verdict.killed_by}" if verdict.killed_by else "SURVIVED"
+                where = f"{len(found)}/{len(some)}"
+                print(
+                    f"{where:>8} {verdict.seconds:6.0f} s {verdict.mutant.name}: {said}", flush=True
+                )
+                if log is not None:
+                    with log.open("a", encoding="utf-8") as lines:
+                        line = asdict(verdict) | {"mutant": verdict.mutant.name}
+                        lines.write(json.dumps(line) + "\n")
+    return found
+
+
+def summary(found: Sequence[Verdict]) -> int:
+    """Print survivors and kill rates. Returns 1 where one is under what is asked."""
+    code = 0
+    for suite, asked in ASKED.items():
+        own = [v for v in found if v.mutant.suite == suite]
+        if not own:
+            continue
+        alive = [v.mutant for v in own if v.killed_by is None]
+        for m in alive:
+            print(f"survived: {m.name} ({m.file}): {m.says}")
+        rate = 1 - len(alive) / len(own)
+        code |= rate < asked
+        print(f"{suite}: {len(own) - len(alive)} of {len(own)} killed, {100 * rate:.1f} %; "
+              f"{100 * asked:.0f} % are asked")  # fmt: skip
+    return int(code)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("words", nargs="*", help="a list, or parts of names or files")
+    parser.add_argument("--gpu", action="store_true", help="those that a GPU alone can show")
+    parser.add_argument("--at-once", type=int, default=2, help="mutants tried at a time")
+    parser.add_argument("--log", type=Path, help="append each verdict to this file, as JSON")
+    asked = parser.parse_args()
+    some = chosen(asked.words, asked.gpu)
+    if not some:
+        print("no mutant has such a word in its name or file")
+        return 2
+    return summary(run(some, asked.at_once, asked.log))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
