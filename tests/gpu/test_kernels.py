@@ -113,7 +113,7 @@ def test_right_for_any_values(impl, kind):
 
 @pytest.mark.parametrize(("promise", "impl"), promises(), ids=named)
 def test_promise(promise, impl):
-    for dtype in dtypes_of(impl, LIMITS):
+    for dtype in promise.dtypes_of(dtypes_of(impl, LIMITS)):
         for seed, sizes in enumerate(impl.spec.check):
             config = first_applicable(impl, sizes, dtype, LIMITS)
             if config is not None:  # as above, descriptors refuse ragged rows
