@@ -100,7 +100,12 @@ class Reader:
         operands = [self._of(name) for name in VALUE.findall(rest.split(" : ")[0])]
         lost = next((o.lost for o in operands if o.lost), None)
         bounds = self._bounds(operation, rest, [o.bounds for o in operands])
-        if bounds and not lost and _bits(rest) == 32 and not -(1 << 31) <= bounds[0] <= bounds[1] < 1 << 31:
+        if (
+            bounds
+            and not lost
+            and _bits(rest) == 32
+            and not -(1 << 31) <= bounds[0] <= bounds[1] < 1 << 31
+        ):
             return Known(None, f"32 bits do not hold {line.split(' : ')[0]}, up to {bounds[1]}")
         return Known(bounds, lost)
 

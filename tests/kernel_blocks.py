@@ -48,7 +48,14 @@ def axes_of(impl: Impl, knob: str) -> list[str]:
 
 
 def first_met_again(
-    impl: Impl, configs: Sequence[Any], value: int, axis: str, dtype: str, limits: Limits, *, odd: int
+    impl: Impl,
+    configs: Sequence[Any],
+    value: int,
+    axis: str,
+    dtype: str,
+    limits: Limits,
+    *,
+    odd: int,
 ) -> tuple[Any, dict[str, int]] | None:
     """The first of these configs and the shortest axis at which the launch does more than for a
     single block."""

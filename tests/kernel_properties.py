@@ -30,7 +30,7 @@ ROUNDING = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-7 if INTERPRETED e
 NEAR = {"fp32": 1e-4, "fp16": 3e-2, "bf16": 3e-2}  # for `Subject.near`
 
 Property = Callable[["Subject"], None]
-PROPERTIES: dict[str, list["Promise"]] = {}  # by kernel; `load` fills it
+PROPERTIES: dict[str, list[Promise]] = {}  # by kernel; `load` fills it
 
 __all__ = [
     "INF", "NAN", "NOT_DENSE_ROWS", "PROPERTIES", "ROUNDING", "Promise", "Subject", "bits", "load",

@@ -47,7 +47,7 @@ from kernel_cases import (
 )
 from kernel_properties import PROPERTIES, Subject, load, promises
 
-from workbench import catalog, dsl
+from workbench import catalog, dsl, inputs
 from workbench.check import Posed
 from workbench.hardware import DEVICES
 from workbench.spec import ITEMSIZE, stages, threads, values
@@ -177,10 +177,13 @@ if not BRIEF:
 
     @each_impl
     def test_right_where_a_block_is_met_again(impl):
-        """With each length of each block, at a size of two or three of them and a part."""
+        """With each length of each block, at a size of two or three of them and a part; inputs
+        dense and in layouts of their own by turns."""
         found = list(met_again(impl, dtypes_of(impl, H200), H200))
         for i, (config, sizes, dtype) in enumerate(found):
-            verify(impl, [config], Posed.of(impl.spec, sizes, dtype, "cpu", seed=i))
+            made = inputs.make(impl.spec, sizes, dtype, "cpu", seed=i)
+            placed = laid(impl.spec, made, mixed(impl, i)) if i % 2 else made
+            verify(impl, [config], posed(impl.spec, dtype, placed))
 
     @each_impl
     def test_right_for_any_values(impl):
@@ -191,6 +194,17 @@ if not BRIEF:
             problem = Posed.given(spec, dtype, tuple(filled(spec, sizes, dtype, kind, "cpu", i)))
             if kind not in ILL_POSED.get(spec.name, ()) or well_posed(problem):
                 verify(impl, [turn(impl, configs_at(impl, sizes, dtype), i)], problem)
+
+
+def mixed(impl, step):
+    """For each input another layout that it must take: strides that are mistaken for each other
+    show where they differ, and where a second block lies behind the first."""
+    kinds = [how for how in LAYOUTS if how not in ("dense", "expanded", "heads_first")]
+    every = []
+    for i, name in enumerate(impl.spec.inputs):
+        may = [how for how in kinds if how not in REFUSED.get((impl.title, name), ())]
+        every.append(turn(impl, may, step + i) if may else "dense")
+    return every
 
 
 def middling_of(impl):
@@ -303,15 +317,21 @@ def narrow(impl):
 
 @pytest.mark.parametrize(("promise", "impl"), promises(), ids=named)
 def test_promise(promise, impl):
-    """At every size to check, dtypes and configs in turn."""
-    seen = 0
-    for i, sizes in enumerate([middling(impl.spec)] if BRIEF else impl.spec.check):
+    """At every size to check, dtypes and configs in turn; see `sizes_of_promise`."""
+    for i, sizes in sizes_of_promise(promise, impl):
         dtype = turn(impl, promise.dtypes_of(dtypes_of(impl, H200)), i + promise.place)
         config, sizes = taken(impl, turn(impl, every_config(impl), i), sizes, dtype, H200)
-        if i == 0 or sizes in impl.spec.check:
-            promise(Subject(impl, config, dict(sizes), dtype, "cpu", seed=7 * i + promise.place))
-            seen += 1
-    assert seen
+        promise(Subject(impl, config, dict(sizes), dtype, "cpu", seed=7 * i + promise.place))
+
+
+def sizes_of_promise(promise, impl):
+    """All sizes to check, by their place. In continuous integration Impls of one kernel share
+    them, next to the middling one that each has; in brief tests that one is all."""
+    check, ours = impl.spec.check, [i for i in IMPLS.values() if i.spec is impl.spec]
+    middle = min(2, len(check) - 1)
+    shared = len(ours) if SHORT else 1
+    mine = {i for i in range(len(check)) if (i + promise.place + ours.index(impl)) % shared == 0}
+    return [(i, check[i]) for i in ([middle] if BRIEF else sorted(mine | {middle}))]
 
 
 if not SHORT and not BRIEF:
