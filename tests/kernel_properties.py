@@ -8,7 +8,7 @@ inputs so that the promise is exact wherever it can be: on grids and on powers o
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -30,12 +30,34 @@ ROUNDING = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-7 if INTERPRETED e
 NEAR = {"fp32": 1e-4, "fp16": 3e-2, "bf16": 3e-2}  # for `Subject.near`
 
 Property = Callable[["Subject"], None]
-PROPERTIES: dict[str, list[Property]] = {}  # by kernel; `load` fills it
+PROPERTIES: dict[str, list[Promise]] = {}  # by kernel; `load` fills it
 
 __all__ = [
-    "INF", "NAN", "NOT_DENSE_ROWS", "PROPERTIES", "ROUNDING", "Subject", "bits", "load", "of",
-    "promises", "refuses", "rows", "triton_impls",
+    "INF", "NAN", "NOT_DENSE_ROWS", "PROPERTIES", "ROUNDING", "Promise", "Subject", "bits", "load",
+    "of", "promises", "refuses", "rows", "triton_impls",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A property, its place among those of its kernel, and the Impls and dtypes that make it: all
+    where none is named."""
+
+    check: Property
+    place: int
+    impls: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        return self.check.__name__
+
+    def __call__(self, subject: Subject) -> None:
+        self.check(subject)
+
+    def dtypes_of(self, every: Sequence[str]) -> list[str]:
+        """Those of an Impl's dtypes that it is promised in."""
+        return [dtype for dtype in every if not self.dtypes or dtype in self.dtypes]
 
 
 @dataclass(frozen=True)
@@ -81,11 +103,13 @@ def rows(x: Any, count: int) -> Any:
     return x.repeat(-(-count // x.shape[0]), 1)[:count].clone()
 
 
-def of(kernel: str) -> Callable[[Property], Property]:
-    """Enter a property of that kernel."""
+def of(kernel: str, *, impls: str = "", dtypes: str = "") -> Callable[[Property], Property]:
+    """Enter a property of that kernel, or of some of its Impls ("rows looped"), or of some dtypes
+    ("fp32")."""
 
     def enter(check: Property) -> Property:
-        PROPERTIES.setdefault(kernel, []).append(check)
+        known = PROPERTIES.setdefault(kernel, [])
+        known.append(Promise(check, len(known), tuple(impls.split()), tuple(dtypes.split())))
         return check
 
     return enter
@@ -116,7 +140,12 @@ def load() -> dict[str, Path]:
     return files
 
 
-def promises() -> list[tuple[Property, Impl]]:
-    """Every property with every Triton Impl of its kernel."""
+def promises() -> list[tuple[Promise, Impl]]:
+    """Every property with every Triton Impl of its kernel that makes it."""
     load()
-    return [(p, impl) for impl in triton_impls() for p in PROPERTIES.get(impl.spec.name, [])]
+    return [
+        (promise, impl)
+        for impl in triton_impls()
+        for promise in PROPERTIES.get(impl.spec.name, [])
+        if not promise.impls or impl.name in promise.impls
+    ]

@@ -18,6 +18,7 @@ from kernel_cases import (
     ITEMSIZE,
     Case,
     applicable,
+    default_of,
     dtypes_of,
     first_applicable,
     middling,
@@ -88,7 +89,7 @@ def impls_for(name):
 def chosen(name, impl, dtype):
     limits = DEVICES[name].limits
     for sizes in impl.spec.bench:
-        default = impl.default(limits, dtype, sizes)
+        default = default_of(impl, sizes, dtype, limits)
         if applicable(impl, default, sizes, dtype, limits) is None:
             return Fit(name, Case(impl, sizes, dtype), default)
     return Fit(name, Case(impl, impl.spec.bench[0], dtype), None)
@@ -115,9 +116,9 @@ def units_of(impl, config, device, sizes, dtype):
 def test_a_matrix_unit_that_any_launch_uses_is_told():
     impl, device = catalog.impl_of(catalog.spec_of("matmul"), "padded"), DEVICES["h200"]
     sizes = {"M": 1000, "N": 3000, "K": 1500}
-    made = inputs.shapes(impl.spec, sizes, "bf16")
+    default = default_of(impl, sizes, "bf16", device.limits)
     with captured(device) as launches:
-        impl(*made, config=impl.default(device.limits, "bf16", sizes))
+        impl(*inputs.shapes(impl.spec, sizes, "bf16"), config=default)
     alone = [read_resources(launch, [launch], device, 0.0).matrix_unit for launch in launches]
     assert None in alone and "wgmma" in alone, "one copies, one multiplies"
     together = {read_resources(launch, launches, device, 0.0).matrix_unit for launch in launches}
@@ -148,8 +149,8 @@ def test_q4_k_rows_spill_at_no_number_of_rows_that_their_default_accepts(name):
     and 2 is all where a thread holds two chunks of 16 bytes."""
     device, impl = DEVICES[name], catalog.impl_of(catalog.spec_of("q4_k_matmul"), "rows")
     dtype = "fp32" if name == "b200" else "fp16"  # which spilled, there and on the H200
-    default = impl.default(device.limits, dtype, {"M": 4, "N": 14336, "K": 4096})
     every = [{"M": M, "N": 14336, "K": 4096} for M in (4, 2, 1)]
+    default = default_of(impl, every[0], dtype, device.limits)
     fit = [at for at in every if not applicable(impl, default, at, dtype, device.limits)]
     assert len(fit) == (2 if name == "h200" else 3)
     for launch in compiled(impl, default, fit[0], dtype, device):

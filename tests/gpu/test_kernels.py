@@ -37,9 +37,9 @@ from kernel_cases import (
 )
 from kernel_properties import Subject, promises
 
-from workbench import dsl, hardware
-from workbench.check import Posed, as_tuple
-from workbench.spec import ITEMSIZE, Impl
+from workbench import dsl, hardware, inputs
+from workbench.check import Poisoned, Posed, as_tuple
+from workbench.spec import ITEMSIZE, Impl, values
 
 DEVICE = hardware.live()
 if DEVICE is None:
@@ -48,6 +48,9 @@ LIMITS = DEVICE.limits
 IMPLS = {impl.title: impl for impl in triton_impls() if dtypes_of(impl, LIMITS)}
 BEYOND = (1 << 31) + 17  # elements
 MOST = 40 << 30  # bytes of all tensors of an enlarged problem
+# Under stress: launches of an Impl and elements of its tensors. A launch with fresh memory takes
+# a millisecond or so, and all Impls together a minute.
+LAUNCHES, MOST_STRESSED = 100, 1 << 27
 each_impl = pytest.mark.parametrize("impl", IMPLS.values(), ids=IMPLS)
 
 
@@ -113,7 +116,7 @@ def test_right_for_any_values(impl, kind):
 
 @pytest.mark.parametrize(("promise", "impl"), promises(), ids=named)
 def test_promise(promise, impl):
-    for dtype in dtypes_of(impl, LIMITS):
+    for dtype in promise.dtypes_of(dtypes_of(impl, LIMITS)):
         for seed, sizes in enumerate(impl.spec.check):
             config = first_applicable(impl, sizes, dtype, LIMITS)
             if config is not None:  # as above, descriptors refuse ragged rows
@@ -144,6 +147,34 @@ def test_right_at_real_sizes_and_the_same_bits_each_time(case, needs_memory):
 
 def ran(impl, config, made):
     return as_tuple(impl(*made, config=config))
+
+
+# Races
+
+
+@each_impl
+def test_the_same_bits_however_often_it_runs(impl, needs_memory):
+    """Where a barrier is missing, a sum is not atomic or a launch does not wait for the one before
+    it, now and then a program reads what is not there yet: NaN, for outputs and parts lie in memory
+    full of it, or numbers that differ."""
+    spec, dtype = impl.spec, narrow(impl)
+    fit = [at for at in spec.bench if elements(spec, at) <= MOST_STRESSED]
+    for sizes in sorted(fit or spec.check[-1:], key=lambda at: -elements(spec, at)):
+        if (config := first_applicable(impl, sizes, dtype, LIMITS)) is not None:
+            break
+    else:
+        sizes = next(at for at in spec.check if first_applicable(impl, at, dtype, LIMITS))
+        config = first_applicable(impl, sizes, dtype, LIMITS)
+    needs_memory(16 * elements(spec, sizes))
+    made, first = inputs.make(spec, sizes, dtype, "cuda", 6), None
+    for _ in range(LAUNCHES):
+        given = [
+            x.clone() if n in impl.mutates else x for n, x in zip(spec.inputs, made, strict=True)
+        ]
+        with Poisoned():
+            found = [bits(y) for y in ran(impl, config, given)]
+        first = first or found
+        assert all(map(torch.equal, first, found)), f"{impl.title} {values(config)} at {sizes}"
 
 
 # Addresses

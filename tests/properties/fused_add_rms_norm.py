@@ -53,3 +53,10 @@ def infinities_and_nan_stay_in_place(s: Subject) -> None:
     x[0, -1], x[1, 0], r[1, 0], r[2, 0] = NAN, INF, -INF, INF
     s.verify(x, r, w)
     assert not bool(s(x, r, w)[0][3].isnan().any())
+
+
+@of("fused_add_rms_norm")
+def small_rows_are_held_by_eps(s: Subject) -> None:
+    """Their mean square is about 2^-20, which is as large as eps."""
+    x, r, w = s.inputs()
+    s.verify(x * 2.0**-10, r * 2.0**-10, w)

@@ -52,3 +52,10 @@ def nan_stays_in_its_row_and_column(s: Subject) -> None:
     assert bool(dx[-1].isnan().all()) and not bool(dx[:-1].isnan().any())
     for total in (dw, db):
         assert bool(total[-1].isnan()) and not bool(total[:-1].isnan().any())
+
+
+@of("layer_norm_backward")
+def small_rows_are_held_by_eps(s: Subject) -> None:
+    """Their variance is about 2^-16, which is about as large as eps."""
+    x, w, dy = s.inputs()
+    s.verify(x * 2.0**-8, w, dy * 2.0**-8)

@@ -48,3 +48,10 @@ def nan_stays_in_its_row_and_column(s: Subject) -> None:
     dx, dw = s(x, w, dy)
     assert bool(dx[-1].isnan().all()) and not bool(dx[:-1].isnan().any())
     assert bool(dw[-1].isnan()) and not bool(dw[:-1].isnan().any())
+
+
+@of("rms_norm_backward")
+def small_rows_are_held_by_eps(s: Subject) -> None:
+    """Their mean square is about 2^-20, which is as large as eps."""
+    x, w, dy = s.inputs()
+    s.verify(x * 2.0**-10, w, dy * 2.0**-10)

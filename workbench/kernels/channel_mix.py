@@ -17,7 +17,7 @@ from workbench.spec import Spec, Tensor, Work, threads, tile
 
 
 def reference(k):
-    return torch.relu(k).square()
+    return torch.where(k < 0, 0.0, k * k)
 
 
 channel_mix = Spec(
@@ -90,7 +90,7 @@ def compiled(k):
 
 @cache
 def _compiled():
-    return torch.compile(reference, dynamic=False)
+    return torch.compile(library.launch, dynamic=False)
 
 
 LIGER = "liger-kernel is not installed: pip install 'kernel-workbench[peers]'"

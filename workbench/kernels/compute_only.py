@@ -18,8 +18,9 @@ A, B = 1 - 2.0**-10, 2.0**-10  # both exact; x goes to 1 + (x - 1) / e
 
 
 def reference(x):
-    for _ in range(TRIPS * UNROLLED):
-        x = A * x + B
+    """With numbers written out: taken from the kernel's own, wrong ones would not show."""
+    for _ in range(1024):
+        x = (1 - 2.0**-10) * x + 2.0**-10
     return x
 
 

@@ -22,7 +22,8 @@ EPS = 64e-5
 
 def reference(x, r, k, v, g, weight, bias, bonus):
     centred = x - x.mean(-1, keepdim=True)
-    normal = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPS)
+    # EPS written out: taken from the kernel's own, a wrong one would not show
+    normal = centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + 64e-5)
     kept = (r * k * bonus).sum(-1, keepdim=True) * v
     return (normal * weight + bias + kept) * g
 
@@ -128,4 +129,4 @@ def compiled(x, r, k, v, g, weight, bias, bonus):
 
 @cache
 def _compiled():
-    return torch.compile(reference, dynamic=False)
+    return torch.compile(library.launch, dynamic=False)

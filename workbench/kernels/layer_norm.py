@@ -21,8 +21,9 @@ EPS = 1e-5
 
 
 def reference(x, w, b):
+    """With EPS written out: taken from the kernel's own, a wrong one would not show."""
     centred = x - x.mean(-1, keepdim=True)
-    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPS) * w + b
+    return centred * torch.rsqrt(centred.square().mean(-1, keepdim=True) + 1e-5) * w + b
 
 
 layer_norm = Spec(

@@ -23,8 +23,9 @@ EPS = 1e-5
 
 
 def reference(x, w, dy):
+    """With EPS written out: taken from the kernel's own, a wrong one would not show."""
     centred = x - x.mean(-1, keepdim=True)
-    r = torch.rsqrt(centred.square().mean(-1, keepdim=True) + EPS)
+    r = torch.rsqrt(centred.square().mean(-1, keepdim=True) + 1e-5)
     z, g = centred * r, dy * w
     dx = r * (g - g.mean(-1, keepdim=True) - z * (g * z).mean(-1, keepdim=True))
     return dx, (dy * z).sum(0), dy.sum(0)
@@ -192,8 +193,12 @@ def compiled(x, w, dy):
 
 
 def in_fp32(x, w, dy):
-    dx, dw, db = reference(x.float(), w.float(), dy.float())
-    return dx.to(x.dtype), dw.to(w.dtype), db.to(w.dtype)
+    wide, upstream, N = x.float(), dy.float(), x.shape[-1]
+    variance, mean = torch.var_mean(wide, -1, correction=0, keepdim=True)
+    r = torch.rsqrt(variance + EPS)
+    z, g = (wide - mean) * r, upstream * w.float()
+    dx = (N * g - g.sum(-1, keepdim=True) - z * (g * z).sum(-1, keepdim=True)) * r / N
+    return dx.to(x.dtype), (upstream * z).sum(0).to(w.dtype), upstream.sum(0).to(w.dtype)
 
 
 @cache

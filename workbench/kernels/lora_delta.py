@@ -22,7 +22,8 @@ BEFORE_HOPPER = ("sm_80", "sm_86", "sm_89")
 
 
 def reference(x, a, b):
-    return SCALE * (x @ a.T) @ b.T
+    """With SCALE written out: taken from the kernel's own, a wrong one would not show."""
+    return 2.0 * (x @ a.T) @ b.T
 
 
 lora_delta = Spec(
@@ -254,4 +255,4 @@ def compiled(x, a, b):
 
 @cache
 def _compiled():
-    return torch.compile(reference, dynamic=False)
+    return torch.compile(library.launch, dynamic=False)

@@ -153,7 +153,20 @@ def chunks(w, gain, *, config):
 
 @q4_k_dequantize.impl(backend="torch", name="torch")
 def library(w, gain):
-    return reference(w, gain.float()).to(gain.dtype)
+    """Sub-block by sub-block, as ggml's loop has it."""
+    block = w.unflatten(1, (-1, 144))
+    d, dmin = block[..., :4].contiguous().view(torch.float16).float().split(1, -1)
+    code, pairs = block[..., 4:16], block[..., 16:].unflatten(-1, (4, 32))
+    parts = []
+    for j in range(8):
+        if j < 4:
+            scale, minimum = code[..., j] & 63, code[..., j + 4] & 63
+        else:
+            scale = (code[..., j + 4] & 15) + (code[..., j - 4] // 64) * 16
+            minimum = code[..., j + 4] // 16 + (code[..., j] // 64) * 16
+        q = pairs[..., j // 2, :] // 16 if j % 2 else pairs[..., j // 2, :] & 15
+        parts.append(d * scale[..., None] * q - dmin * minimum[..., None])
+    return (gain.float()[:, None] * torch.stack(parts, 2).flatten(1)).to(gain.dtype)
 
 
 @q4_k_dequantize.impl(backend="torch", name="torch.compile")

@@ -18,7 +18,8 @@ from workbench.spec import Spec, Tensor, Work, threads, tile
 
 
 def reference(x, last, mix):
-    before = torch.cat([last[:, None], x[:, :-1]], dim=1)
+    before = x.roll(1, dims=1)
+    before[:, 0] = last
     return x + (before - x) * mix[:, None, None]
 
 
@@ -121,4 +122,4 @@ def compiled(x, last, mix):
 
 @cache
 def _compiled():
-    return torch.compile(reference, dynamic=False)
+    return torch.compile(library.launch, dynamic=False)

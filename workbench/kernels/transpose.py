@@ -17,7 +17,7 @@ from workbench.spec import Spec, Tensor, Tolerance, Work, among, threads, tile
 
 
 def reference(x):
-    return x.t().contiguous()
+    return torch.stack(x.unbind(1))
 
 
 transpose = Spec(
@@ -103,4 +103,4 @@ def compiled(x):
 
 @cache
 def _compiled():
-    return torch.compile(reference, dynamic=False)
+    return torch.compile(library.launch, dynamic=False)

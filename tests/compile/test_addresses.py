@@ -1,0 +1,104 @@
+"""No kernel computes an address in 32 bits that needs more: read in the compiler's IR, at sizes
+whose outputs have more than 2^31 elements."""
+
+from contextlib import suppress
+from math import prod
+from typing import Any
+
+import pytest
+from addresses import Reader, scalars_of
+from kernel_cases import BRIEF, dtypes_of, first_applicable, triton_impls, turn
+
+from workbench import inputs
+from workbench.compile.gate import Gate, Stop
+from workbench.compile.launches import captured
+from workbench.hardware import DEVICES
+
+DEVICE = DEVICES["h200"]
+BEYOND = (1 << 31) + (1 << 20)  # elements
+ROWS = 1 << 24  # at most: a grid has fewer than 2^31 programs, and some rows have a hundred
+LAUNCHES = 8  # of one call: softmax in batches makes thousands, all alike
+
+
+class Enough(Exception):
+    """Ends a launcher whose launches go on and on."""
+
+
+class Watch(Gate):
+    """Ends each compilation at its TTIR, which is kept with the launch's arguments and grid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, str, tuple[int, ...]]] = []
+        self._begun: tuple[str, tuple[int, ...]] = ("", ())
+
+    def begin(self, arguments: str, grid: tuple[int, ...]) -> None:
+        if len(self.seen) >= LAUNCHES:
+            raise Enough
+        self._begun = arguments, grid
+
+    def stop(self, module: Any, *_: Any, **__: Any) -> None:
+        self.seen.append((str(module), *self._begun))
+        raise Stop
+
+    def end(self, kernel: Any) -> None:
+        """It was compiled before and comes from a cache."""
+        self.seen.append((kernel.asm["ttir"], *self._begun))
+
+
+def watched(monkeypatch, impl, config, sizes, dtype):
+    """The TTIR of each launch, its arguments and its grid."""
+    from triton.backends.nvidia.compiler import CUDABackend
+
+    gate = Watch()
+    monkeypatch.setattr(CUDABackend, "make_ttgir", staticmethod(gate.stop))
+    with captured(DEVICE, gate), suppress(Enough):
+        impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
+    return gate.seen
+
+
+def enlarged(impl, dtype):
+    """For the first free axis of each output a config and sizes to time, that axis so long that
+    the output has over 2^31 elements. Nothing for an Impl that refuses such sizes."""
+    spec = impl.spec
+    for tensor in spec.outputs.values():
+        axes = [a for a in tensor.axes.split() if a in spec.axes and a not in spec.extents]
+        for sizes in spec.bench if axes else ():
+            row = prod(tensor.shape({**sizes, axes[0]: 1}))
+            most = ROWS if len(spec.axes) > 1 else BEYOND
+            large = {**sizes, axes[0]: min(most, -(-BEYOND // row))}
+            config = first_applicable(impl, large, dtype, DEVICE.limits)
+            if config is not None:
+                yield config, large
+                break
+
+
+IMPLS = [impl for impl in triton_impls() if dtypes_of(impl, DEVICE.limits)]
+if BRIEF:
+    IMPLS = [i for i in IMPLS if i is turn(i.spec, [j for j in IMPLS if j.spec is i.spec])]
+
+
+@pytest.mark.parametrize("impl", IMPLS, ids=lambda impl: impl.title)
+def test_addresses_have_the_bits_that_they_need(impl, monkeypatch):
+    dtype = dtypes_of(impl, DEVICE.limits)[-1]
+    for config, sizes in enlarged(impl, dtype):
+        seen = watched(monkeypatch, impl, config, sizes, dtype)
+        assert seen, f"{impl.title} launched nothing"
+        for text, arguments, grid in seen:
+            faults = Reader(scalars_of(arguments), grid).read(text)
+            assert not faults, f"{impl.title} at {sizes}: {faults[0]}"
+
+
+def test_a_product_that_does_not_fit_is_found():
+    text = """
+    tt.func public @f(%x_ptr: !tt.ptr<f32>, %N: i32) attributes {noinline = false} {
+      %0 = tt.get_program_id x : i32
+      %1 = arith.muli %0, %N : i32
+      %2 = arith.extsi %1 : i32 to i64
+      %3 = tt.addptr %x_ptr, %2 : !tt.ptr<f32>, i64
+      tt.store %3, %cst : !tt.ptr<f32>
+    """
+    scalars = scalars_of("[('x_ptr', ('torch.float32',)), ('N', '4096')]")
+    assert not Reader(scalars, (1 << 19,)).read(text)
+    (fault,) = Reader(scalars, (1 << 20,)).read(text)
+    assert "%1 = arith.muli %0, %N" in fault and "tt.store %3" in fault

@@ -1,0 +1,96 @@
+"""Sizes at which a block of each length is met again: the second trip of a loop, a ragged last one.
+
+The sizes to check are short, so that a block of 16384 there is the whole of every axis.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from kernel_cases import applicable, elements
+
+from workbench.spec import ITEMSIZE, Extent, Impl, Limits, Sizes, tile
+
+SHORT = 4096  # up to here three blocks, of which the third carries what two have left
+TRIPS = (1, 2, 4, 8)  # of as many blocks, where a loop of several programs shares them
+MOST = 4  # times the elements that the largest size to check has
+
+
+def met_again(
+    impl: Impl, dtypes: Sequence[str], limits: Limits
+) -> Iterator[tuple[Any, dict[str, int], str]]:
+    """For each length of each block a config, sizes and a dtype, in turn, that take it twice and
+    a ragged part; nothing for a length that no sizes take, as a whole row in registers."""
+    every = list(impl.space(impl.config()))
+    random.Random(impl.title).shuffle(every)
+    knobs = [f.name for f in fields(impl.config) if f.metadata["knob"] is tile]
+    turn = 0
+    for name in knobs:
+        for value in sorted({getattr(c, name) for c in every} - {0}):
+            some = [c for c in every if getattr(c, name) == value]
+            for axis in axes_of(impl, name):
+                dtype = dtypes[turn % len(dtypes)]
+                found = first_met_again(impl, some, value, axis, dtype, limits, odd=turn % 2)
+                if found:
+                    turn += 1
+                    yield *found, dtype
+
+
+def axes_of(impl: Impl, knob: str) -> list[str]:
+    """The axis that a block is named after; or else all that may have any length."""
+    spec = impl.spec
+    free = [axis for axis in spec.axes if not spec.extents.get(axis, Extent()).among]
+    named = [axis for axis in free if axis.lower() == knob.rpartition("_")[2]]
+    return named or free
+
+
+def first_met_again(
+    impl: Impl,
+    configs: Sequence[Any],
+    value: int,
+    axis: str,
+    dtype: str,
+    limits: Limits,
+    *,
+    odd: int,
+) -> tuple[Any, dict[str, int]] | None:
+    """The first of these configs and the shortest axis at which the launch does more than for a
+    single block."""
+    spec = impl.spec
+    most = MOST * max(elements(spec, sizes) for sizes in spec.check)
+    for trips in TRIPS:
+        # half a block more; 3 elements beyond it, too, where a row may end anywhere
+        length = value * (trips + (value <= SHORT)) + value // 2
+        for extent in dict.fromkeys((length + 3 * odd, length)):
+            sizes = spec.near({**least(impl), axis: extent})
+            if spec.refuse(sizes) or elements(spec, sizes) > most:
+                continue
+            fit = (c for c in configs if not applicable(impl, c, sizes, dtype, limits))
+            config = next(fit, None)
+            if config is not None and several(impl, config, sizes, axis, value, dtype, limits):
+                return config, sizes
+    return None
+
+
+def least(impl: Impl) -> dict[str, int]:
+    """The shortest extents to check that are not 1, where there are such."""
+    every = {axis: [sizes[axis] for sizes in impl.spec.check] for axis in impl.spec.axes}
+    return {axis: min([n for n in some if n > 1] or some) for axis, some in every.items()}
+
+
+def several(
+    impl: Impl, config: Any, sizes: Sizes, axis: str, value: int, dtype: str, limits: Limits
+) -> bool:
+    """Whether there are more trips, or more tiles, than along an axis of one block. Where the Impl
+    does not say, the sizes are taken at their word."""
+    if impl.work is None:
+        return True
+    at = {"itemsize": ITEMSIZE[dtype]}
+    here = replace(limits, cores=3)  # as many as launchers see where there is no GPU
+    one = impl.spec.near({**sizes, axis: value})
+    more = impl.work(config, here, **at, **sizes)
+    once = impl.work(config, here, **at, **one)
+    return bool(more.steps > once.steps or more.tiles > once.tiles)
