@@ -1,5 +1,6 @@
 """A verdict follows from two intervals and a threshold, and from nothing else."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -134,9 +135,12 @@ def test_exit_codes_and_the_worst_of_a_suite():
     codes = {w: compare.exit_code([v]) for w, v in by_word.items()}
     assert codes == {"SLOW": 1, "FAST": 0, "SAME": 0, "CLOCK": 0, "INCONCLUSIVE": 3}
     assert compare.exit_code([None]) == 2 and compare.exit_code([]) == 2
-    assert compare.exit_code(by_word.values()) == 1
-    assert compare.exit_code([by_word["INCONCLUSIVE"], None, by_word["SAME"]]) == 2
-    assert compare.exit_code([by_word["SAME"], by_word["INCONCLUSIVE"]]) == 3
+    alone = [*((v, codes[w]) for w, v in by_word.items()), (None, 2)]
+    for several in itertools.chain.from_iterable(
+        itertools.product(alone, repeat=length) for length in (1, 2, 3)
+    ):
+        worst = next(code for code in (1, 2, 3, 0) if code in [code for _, code in several])
+        assert compare.exit_code(v for v, _ in several) == worst
 
 
 # Stored runs

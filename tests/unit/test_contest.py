@@ -1,7 +1,9 @@
 """Two sides against each other on the null side: what a side may be, what is kept, exit codes."""
 
 import io
+import itertools
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -316,6 +318,85 @@ def test_the_gate_takes_every_impl_and_size_and_the_worst_code(place, tmp_path):
     assert slow["verdict"]["word"] == "SLOW" and slow["exit_code"] == 1
     assert slow["left"]["config"]["num_warps"] == 1 and slow["right"]["config"]["num_warps"] == 2
     assert {e.engine for e in place.events() if hasattr(e, "engine")} == {"gate"}
+
+
+# What a kernel's file becomes, by how it stood at the baseline and how it stands now: the exit code
+# of a gate over it alone.
+BROKEN = KERNEL.replace("from workbench.spec", "from nowhere")
+REFUSES = KERNEL.replace("    if N % 16:\n", "    if N:\n")
+STATES = {
+    "same": (KERNEL, KERNEL, 0),
+    "slow": (KERNEL, KERNEL, 1),
+    "open": (KERNEL, KERNEL, 3),
+    "broken": (KERNEL, BROKEN, 2),
+    "broken_before": (BROKEN, KERNEL, 2),
+    "fails_now": (KERNEL, KERNEL, 2),
+    "refused_now": (KERNEL, REFUSES, 2),
+    "refused_before": (REFUSES, KERNEL, 2),
+    "refused": (REFUSES, REFUSES, 0),
+    "new": (None, KERNEL, 0),
+}
+TIMES = {"slow": 1.05, "open": 1.0105}
+SUITES = [
+    *((state,) for state in STATES),
+    *(("same", state) for state in STATES if state != "same"),
+    *itertools.combinations(("slow", "open", "broken", "refused_now", "fails_now"), 2),
+    ("open", "same", "refused"), ("new", "refused"), ("same", "open", "fails_now"),
+    ("broken", "open", "slow"), ("new", "broken_before", "same"),
+]  # fmt: skip
+
+
+def named(text, name):
+    return text.replace('name="toy"', f'name="{name}"')
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """A repository with a kernel for each state, as they stood at the baseline."""
+    folder = tmp_path_factory.mktemp("suite") / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main", "--template=")
+    for name, (before, _, _) in STATES.items():
+        if before is not None:
+            (folder / f"{name}.py").write_text(named(before, name))
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "baseline")
+    return folder
+
+
+def fated(candidate):
+    """A side that is as slow, or fails, as its kernel's name says; the baseline is as ever."""
+    kernel = candidate.case.kernel
+    if candidate.version is not None:
+        return Fate()
+    error = "it no longer compiles" if kernel == "fails_now" else None
+    return Fate(time_s=1e-4 * TIMES.get(kernel, 1), compile_error=error)
+
+
+@pytest.mark.parametrize("names", SUITES, ids=" ".join)
+def test_the_worst_of_a_suite_is_its_exit_code_whatever_stands_beside_it(
+    suite, tmp_path, monkeypatch, names
+):
+    monkeypatch.setattr("workbench.reports.compare.page", lambda *a, **more: "<p>page</p>")
+    here = shutil.copytree(suite, tmp_path / "repository")
+    for name in names:
+        (here / f"{name}.py").write_text(named(STATES[name][1], name) + "# as it is now\n")
+    monkeypatch.chdir(here)
+    codes = {STATES[name][2] for name in names}
+    worst = next(code for code in (1, 2, 3, 0) if code in codes)
+    summary = tmp_path / "gate.json"
+    question = gate.Question(
+        "HEAD", out=tmp_path / "results", database=f"sqlite:///{tmp_path / 'history.db'}",
+        summary=summary,
+    )  # fmt: skip
+    said = Console(file=io.StringIO(), width=240)
+    assert Gate(question, said, lambda device, folder: Null(fated)).go() == worst
+    told = json.loads(summary.read_text())
+    assert told["exit_code"] == worst
+    left_out = {"broken", "broken_before", "refused", "new"}
+    compared = [c["kernel"] for c in told["comparisons"]]
+    assert compared == sorted(name for name in names if name not in left_out)
+    assert [c["exit_code"] for c in told["comparisons"]] == [STATES[n][2] for n in compared]
 
 
 def test_a_size_that_both_sides_refuse_fails_no_gate(place):
