@@ -250,6 +250,7 @@ def test_search_filters_and_tells_where_it_came_from(history):
     assert [row.reason for row in history.search(failures_only=True)] == [FAILURE.reason]
     assert history.search(since="2026-11-21T10:01:30") == [newest]
     assert history.search(since="2026-11-21T12:01:30+02:00") == [newest]
+    assert history.search(since=newest.at) == [newest], "that moment itself counts"
     assert len(history.search(since="2026-11-21")) == 4
     assert len(history.search(limit=2)) == 2
     with pytest.raises(HistoryError, match="'yesterday' is not a date; write it as"):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from workbench import catalog, stats
 from workbench.hardware import DEVICES, device_named
-from workbench.predict import guess, predict
+from workbench.predict import CONSTANTS, guess, predict
 from workbench.record import Predicted, Resources
 from workbench.spec import Work
 
@@ -139,6 +139,52 @@ def test_more_work_takes_longer(m, n, scale):
         ).predicted_s  # fmt: skip
 
     assert time(512 * scale) < time(512 * (scale + 1))
+
+
+def dram_s(work, least, programs=None, **more):
+    """Seconds of the model's memory term, and what they would be at the least bytes."""
+    found = guess(H200, work, "bf16", warps=4, stages=3)
+    found = replace(found, blocks_per_core=1, programs=programs or work.tiles)
+    made = predict(H200, work, found, dtype="bf16", flops=1 << 40, bytes_=least, stages=3, **more)
+    return made.dram_s, least / (H200.dram.value * CONSTANTS.dram)
+
+
+def test_each_wave_of_a_product_reads_its_rows_and_columns_again():
+    """One block a core: 132 tiles of 128 x 128 in a wave, all in one row of tiles, read 128 rows
+    of one matrix and 132 x 128 columns of the other, over all of K."""
+    K, waves = 4096, 64
+    tiles = waves * H200.limits.cores
+    work = Work(tiles, K // 64, (128 + 128) * 64 * 2, 128 * 128 * 2, (128, 128, 64))
+    took, least_s = dram_s(work, 1 << 30)
+    read = waves * (1 + H200.limits.cores) * 128 * K * 2
+    written = tiles * 128 * 128 * 2
+    assert took == pytest.approx((read + written) / (H200.dram.value * CONSTANTS.dram))
+    assert took > 1.5 * least_s
+
+
+@given(EDGE, EDGE, st.integers(1, 12))
+def test_memory_takes_no_less_than_the_least_and_no_more_where_the_cache_holds_all(m, n, waves):
+    tiles = waves * H200.limits.cores
+    work = Work(tiles, 64, (m + n) * 64 * 2, m * n * 2, (m, n, 64))
+    small = int(H200.cache.value)
+    took, least_s = dram_s(work, small)
+    assert took == pytest.approx(least_s)
+    took, least_s = dram_s(work, small + (1 << 24))
+    assert took >= least_s * (1 - 1e-12)
+
+
+@given(st.integers(2, 4))
+def test_a_second_walk_over_rows_costs_what_the_cache_lost(walks):
+    """Rows of which those in work fill twice the cache: half of what is read again comes from
+    memory. Rows that the cache holds are read once."""
+    cores = H200.limits.cores
+    for share, lost in ((0.5, 0.0), (2.0, 0.5)):
+        row = int(share * H200.cache.value / cores / walks)
+        work = Work(4 * cores, walks, row, 0)
+        least = 4 * cores * row
+        took, least_s = dram_s(work, least)
+        again = (walks - 1) * 4 * cores * row
+        assert took == pytest.approx(least_s * (1 + lost * again / least), rel=1e-3)
 
 
 def test_unknown_figures_are_not_guessed():

@@ -198,6 +198,26 @@ def test_the_steps_of_a_measured_sweep_are_told(problem):
     assert found[-1].phase == "hot"
 
 
+def test_finalists_are_the_best_of_the_race_and_not_of_the_screen(problem):
+    """The race turns the order of the screen over: its windows were taken in turns."""
+    made = planned(problem)
+    asked = []
+
+    def fate(candidate):
+        place = made.candidates.index(candidate) if candidate in made.candidates else CONFIGS
+        raced = any(what == "race" for what, _ in asked)
+        return Fate(time_s=1e-4 * (1.01 ** (CONFIGS - place if raced else place)))
+
+    null = Null(fate, rules=Protocol(race=6, finalists=2))
+    null.asked = asked
+    found = list(run(made, null, Earlier()))
+    finals = [f.key for f in found if getattr(f, "phase", "") == "final"]
+    raced = [c.key for c in made.candidates[:6]]
+    default = next(c.key for c in made.candidates if c.default)
+    assert len(raced) == 6 and default in {*raced, *finals}
+    assert finals[:2] == [raced[5], raced[4]], "the two that were fastest in turns"
+
+
 def test_a_final_that_knew_all_of_the_screen_stands(problem):
     """Also where the race dropped the screen's best; not where a config came later."""
     made = planned(problem)
@@ -272,6 +292,24 @@ def test_a_budget_that_was_spent_is_spent(problem):
     assert Engine(made, again, Earlier(screens, finals), hunt).finished
     list(run(made, again, Earlier(screens, finals), hunt))
     assert not [what for what, _ in again.asked if what in ("compile", "time")]
+
+
+@pytest.mark.parametrize("more", [1, 2])
+def test_duplicates_that_are_known_count_for_no_measurement(problem, more):
+    """Two binaries were measured, and six configs are known: a budget of two is spent, and what
+    is asked beyond it is measured."""
+    made = planned(problem)
+    fate = lambda c: Fate(binary=f"of {getattr(c.config, 'block_n', 0)}")  # noqa: E731
+    first = screened(run(made, Null(fate), Earlier()))
+    known = {r.key: r for r in first if r.case.config["block_n"] in (16, 32)}
+    assert len(known) == 6 and sum(r.same_as is None for r in known.values()) == 2
+    again = Null(fate)
+    hunt = Hunt(Strategy.MODEL, Budget(configs=2 + more))
+    list(run(made, again, Earlier(first=known), hunt))
+    assert len([what for what, _ in again.asked if what == "time"]) == more
+    spent = Null(fate)
+    list(run(made, spent, Earlier(first=known), Hunt(Strategy.MODEL, Budget(configs=2))))
+    assert not [what for what, _ in spent.asked if what in ("time", "compile")]
 
 
 def test_a_budget_of_seconds_ends_the_screen_and_not_the_final(problem):
