@@ -382,15 +382,16 @@ def test_the_command_repeats_the_question():
 # Ends
 
 
-def start(asked, seconds):
-    command = [sys.executable, TESTS / "nullside.py", asked.kernel, asked.out, asked.url, seconds]
+def start(asked, many):
+    """A sweep in a process of its own, which hangs behind so many configs."""
+    command = [sys.executable, TESTS / "nullside.py", asked.kernel, asked.out, asked.url, many]
     return subprocess.Popen(
         [*map(str, command)], cwd=TESTS.parent, env={**os.environ, "PYTHONPATH": str(TESTS.parent)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
 
 
-def wait_for(asked, many, child, limit_s=20.0):
+def wait_for(asked, many, child, limit_s=120.0):
     """Until so many configs have been timed."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end and child.poll() is None:
@@ -402,14 +403,14 @@ def wait_for(asked, many, child, limit_s=20.0):
 
 
 def test_kill_9_loses_the_config_under_way_at_most(asked):
-    child = start(asked, "0.05")
+    child = start(asked, 4)
     wait_for(asked, 4, child)
     os.killpg(child.pid, signal.SIGKILL)
     child.communicate()
     found = [read(p) for p in asked.out.glob("*/events.jsonl")]
     logged = [e.key for e in found[0].events if isinstance(e, Record)]
     stored = [o.key for o in asked.stored() if isinstance(o, Record)]
-    assert 4 <= len(logged) < CONFIGS and len(logged) - len(stored) in (0, 1)
+    assert len(logged) == 4 and len(logged) - len(stored) in (0, 1)
     with open_history(asked.url) as history:
         assert history.state(history.run("last").id) == "running"
     outcomes = asked.sweep()
@@ -418,10 +419,10 @@ def test_kill_9_loses_the_config_under_way_at_most(asked):
 
 
 def test_ctrl_c_keeps_all_so_far_and_writes_the_page(asked):
-    child = start(asked, "0.1")
+    child = start(asked, 3)
     wait_for(asked, 3, child)
     os.kill(child.pid, signal.SIGINT)
-    said, complained = child.communicate(timeout=20)
+    said, complained = child.communicate(timeout=120)
     assert child.returncode == 130, complained
     assert "Traceback" not in complained and "report  " in said
     assert re.search(r"Stopped after \d of 11 configs; the same command obtains the rest", said)
@@ -430,7 +431,7 @@ def test_ctrl_c_keeps_all_so_far_and_writes_the_page(asked):
     events = read(folder / "events.jsonl").events
     assert isinstance(events[-1], RunFinished) and events[-1].state == "interrupted"
     logged = [o for o in asked.logged() if isinstance(o, (Record, Failure))]
-    assert logged == asked.stored() and 3 < len(logged) < CONFIGS + 1
+    assert logged == asked.stored() and len(logged) == 3 + 1, "and what was refused"
     with pytest.raises(ProcessLookupError):
         os.killpg(child.pid, 0)  # it was a group of its own, and nobody of it is left
 
