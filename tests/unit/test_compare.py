@@ -114,6 +114,10 @@ def test_sentences():
     fast = verdict(turned(around(1.02)), None, 0.01, 0.001, 48)
     assert "new is 2.0 % faster (1.8 to 2.2 %) than old" in sentence(fast, "old", "new")
     assert "the clock unknown" in fast.why
+    twice = verdict(Ratio(0.5, 0.4, 0.8), None, 0.01, 0.001, 48)
+    assert "new is 100.0 % faster (25.0 to 150.0 %) than old" in sentence(twice, "old", "new")
+    half = verdict(Ratio(2.0, 1.25, 2.5), None, 0.01, 0.001, 48)
+    assert "new is 100.0 % slower (25.0 to 150.0 %) than old" in sentence(half, "old", "new")
     same = verdict(around(1.0), None, 0.01, 0.015, 48)
     said = "new and old take the same time within 1.5 % (its noise here): +0.0 % (-0.2 to +0.2 %)."
     assert sentence(same, "old", "new") == said
