@@ -266,12 +266,19 @@ def test_a_damaged_file_of_winners_costs_no_answer(asked, capsys):
 # Refused before any work
 
 
-def test_strict_refuses_a_gpu_that_others_use(asked, monkeypatch):
-    busy = replace(ENVIRONMENT, others_on_gpu=2)
+@pytest.mark.parametrize(
+    ("others", "said"), [(1, "1 other process uses this"), (2, "2 other processes use this GPU")]
+)
+def test_strict_refuses_a_gpu_that_others_use(asked, monkeypatch, others, said):
+    busy = replace(ENVIRONMENT, others_on_gpu=others)
     monkeypatch.setattr("workbench.backend.null.ENVIRONMENT", busy)
-    assert "2 other processes use this GPU" in refusal(asked, strict=True)
+    assert said in refusal(asked, strict=True)
     asked.sweep()
     assert asked.code == 0, "without it they are counted in the result"
+    alone = replace(ENVIRONMENT, others_on_gpu=0)
+    monkeypatch.setattr("workbench.backend.null.ENVIRONMENT", alone)
+    asked.sweep(strict=True)
+    assert asked.code == 0
 
 
 def refusal(asked, **more):
