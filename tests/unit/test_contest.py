@@ -214,6 +214,15 @@ def test_the_text_of_a_version_is_part_of_its_key(place):
     assert told.left.startswith("blocks") and told.left_key not in keys[0]
 
 
+def test_each_side_has_the_text_of_its_own_version_in_its_key(place):
+    """The file as it is stays the same: what differs is the revision on the left."""
+    told = []
+    for revision in ("HEAD~1", "HEAD"):
+        place.compare(revision, WORKING, impl="blocks:num_warps=4")
+        told += place.comparisons()[-1:]
+    assert told[0].left_key != told[1].left_key and told[0].right_key == told[1].right_key
+
+
 def test_a_revision_without_the_file_is_told(place):
     new = place.folder / "younger.py"
     new.write_text(KERNEL.replace('name="toy"', 'name="younger"'))

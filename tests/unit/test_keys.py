@@ -101,13 +101,8 @@ def of_an_experiment(asked, folder):
         for impl in ("blocks", "torch") for clock in ("device", "host")
     ]  # fmt: skip
     about = Posed(problem.kernel, problem.sizes, problem.dtype, null.device, False, {})
-    parts = {}
-    for arm in arms:
-        parts |= {
-            (arm.impl, arm.name): part
-            for part in trial.made(about, [arm], asked.run, null, Tuned()).parts.values()
-        }
-    return [part.candidate.key for part in parts.values()]
+    made = [trial.made(about, [arm], asked.run, null, Tuned()) for arm in arms]
+    return [part.candidate.key for each in made for part in each.parts.values()]
 
 
 WAYS = (of_a_sweep, of_a_comparison, of_a_measurement, of_an_experiment)

@@ -159,10 +159,10 @@ def test_a_quarter_of_the_measurements_finds_the_best():
         for (kernel, sizes), rows in tables().items()
     }
     assert len(regrets) == 17 and len(fresh()) == 3
-    for table, found in regrets.items():
-        if table not in fresh():
-            assert quantile(found, 0.5) <= 0.01, table
-            assert quantile(found, 0.9) < 0.02, table
+    for one, found in regrets.items():
+        if one not in fresh():
+            assert quantile(found, 0.5) <= 0.01, one
+            assert quantile(found, 0.9) < 0.02, one
     # each kernel counts alike, and of each table as many seeds
     by_kernel = defaultdict(list)
     for (kernel, _), found in regrets.items():

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +161,20 @@ def test_another_question_has_another_answer(changed):
     entry = an_entry()
     assert found(Tuned({entry.key: entry})) == entry
     assert found(Tuned({entry.key: entry}), **changed) is None
+
+
+QUESTION = {
+    "kernel": "softmax", "impl": "persistent", "sizes": {"M": 1}, "dtype": "fp16",
+    "device": "h100", "torch": "2.12", "triton": "3.7", "source": "ab", "predicted": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Entry)])
+def test_an_entry_is_replaced_by_another_answer_to_its_own_question_alone(name):
+    """Whatever else two entries differ in, they answer the same."""
+    entry = an_entry()
+    other = replace(entry, **{name: QUESTION.get(name, "other")})
+    assert other != entry and (other.key != entry.key) == (name in QUESTION)
 
 
 def test_a_prediction_is_kept_apart_and_never_launched():
