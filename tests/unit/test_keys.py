@@ -26,6 +26,7 @@ RUN = Run(
     False, (), (), {}, {},
     replace(ENVIRONMENT, driver="580.65", versions={"torch": "2.13", "triton": "3.9"}),
 )  # fmt: skip
+RULES = Protocol()
 CASE = Case("toy", "blocks", "triton", {"block_n": 16}, {"N": 1024}, "bf16", "h200")
 
 
@@ -37,7 +38,7 @@ class Question:
     sizes: int = 1024
     dtype: str = "bf16"
     run: Run = RUN
-    rules: Protocol = Protocol()
+    rules: Protocol = RULES
 
 
 def environment(**changed):

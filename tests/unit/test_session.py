@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from nullside import CONFIGS, Asked
 
-from workbench.backend.null import ENVIRONMENT, Fate
+from workbench.backend.null import ENVIRONMENT, Fate, Null
 from workbench.events import Events, RunFinished, read
 from workbench.history import History, HistoryError, open_history
 from workbench.interrupts import Interrupts
@@ -441,6 +441,24 @@ def test_ctrl_c_keeps_all_so_far_and_writes_the_page(asked):
     assert logged == asked.stored() and len(logged) == 3 + 1, "and what was refused"
     with pytest.raises(ProcessLookupError):
         os.killpg(child.pid, 0)  # it was a group of its own, and nobody of it is left
+
+
+def test_a_run_that_was_stopped_is_gone_on_with_and_one_that_ended_is_told_again(
+    asked, monkeypatch
+):
+    """Stopped before its last step, when each config had its time already."""
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Null, "hot", stopped)
+        first = asked.sweep()
+    assert asked.code == 130 and of(first, "final")
+    second = asked.sweep()
+    assert asked.code == 0 and not {o.run for o in first} & {o.run for o in second}
+    third = asked.sweep()
+    assert asked.code == 0 and {o.run for o in third} == {o.run for o in second}
 
 
 def test_ctrl_c_waits_until_both_places_have_the_outcome():

@@ -2,8 +2,11 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nullside import CONFIGS, kernel_in
 
 from workbench import catalog
@@ -15,7 +18,7 @@ from workbench.measure.protocol import Protocol
 from workbench.plan import Earlier, NothingToSweep, group_of, plan, thinned
 from workbench.record import Failure, Record, Run
 from workbench.screen import Compilation, Hunt
-from workbench.search import Budget, Strategy
+from workbench.search import Budget, Fixed, Strategy
 from workbench.spec import Work, among, stages, threads, tile
 from workbench.sweep import Engine, Split, Sweep, run
 
@@ -218,6 +221,24 @@ def test_finalists_are_the_best_of_the_race_and_not_of_the_screen(problem):
     assert finals[:2] == [raced[5], raced[4]], "the two that were fastest in turns"
 
 
+@pytest.mark.parametrize("who", ["default", "incumbent", "all"])
+def test_what_fails_in_the_race_is_in_no_final(problem, who):
+    """Though the default and the incumbent are set against the best wherever they have a time."""
+    made = planned(problem)
+    lost = {
+        "default": [c for c in made.candidates if c.default],
+        "incumbent": made.candidates[3:4],
+        "all": made.candidates,
+    }[who]
+    null = Null(lambda c: Fate(race="it drifted" if c in lost else None))
+    incumbent = frozenset({made.candidates[3].key})
+    found = list(run(made, null, Earlier(incumbent=incumbent)))
+    failed = {f.key for f in found if isinstance(f, Failure) and f.reason == "it drifted"}
+    assert failed == {c.key for c in lost}
+    finals = {f.key for f in found if getattr(f, "phase", "") == "final"}
+    assert finals and not finals & failed
+
+
 def test_a_final_that_knew_all_of_the_screen_stands(problem):
     """Also where the race dropped the screen's best; not where a config came later."""
     made = planned(problem)
@@ -318,6 +339,40 @@ def test_a_budget_of_seconds_ends_the_screen_and_not_the_final(problem):
     found = list(run(planned(problem), null, Earlier(), hunt))
     assert 1 <= len(screened(found)) < CONFIGS
     assert any(isinstance(f, Record) and f.phase == "final" for f in found)
+
+
+def test_a_search_is_told_all_that_is_known(problem, monkeypatch):
+    """Times, also those of duplicates, and that a config failed."""
+    made, told = planned(problem), {}
+    fate = lambda c: Fate(  # noqa: E731
+        binary=f"of {getattr(c.config, 'block_n', 0)}",
+        wrong="NaN" if getattr(c.config, "block_n", 0) == 64 else None,
+    )
+    first = [o for o in run(made, Null(fate), Earlier()) if o.__class__ in (Record, Failure)]
+    keys = {c.key for c in made.candidates}
+    known = {o.key: o for o in first if o.key in keys and getattr(o, "phase", "screen") == "screen"}
+    assert len(known) == CONFIGS and any(isinstance(o, Failure) for o in known.values())
+
+    class Noting(Fixed):
+        def tell(self, point, time_s):
+            told[point.key] = time_s
+
+    monkeypatch.setattr("workbench.screen.search_of", lambda strategy, points: Noting(points))
+    Engine(made, Null(), Earlier(first=known), Hunt(Strategy.MODEL))
+    assert told == {k: o.time_s if isinstance(o, Record) else None for k, o in known.items()}
+
+
+@given(
+    seconds=st.floats(1.0, 1e4), final_s=st.floats(0.0, 60.0), spent=st.floats(0.0, 2e4),
+)  # fmt: skip
+def test_the_race_and_the_final_have_their_share_of_the_seconds(seconds, final_s, spent):
+    """Configs are tried for what the final leaves, and for half of the whole at least."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workbench.screen.time", SimpleNamespace(monotonic=lambda: 50.0 + spent))
+        hunt = Hunt(budget=Budget(seconds=seconds), started=50.0, final_s=final_s)
+        left = seconds - final_s if final_s <= seconds / 2 else seconds / 2
+        assert hunt.left_s() == pytest.approx(left - spent, abs=1e-6)
+        assert hunt.over(0) == (hunt.left_s() <= 0)
 
 
 def test_problems_share_what_is_left_of_the_seconds():
