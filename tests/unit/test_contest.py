@@ -343,11 +343,12 @@ STATES = {
     "refused_now": (KERNEL, REFUSES, 2),
     "refused_before": (REFUSES, KERNEL, 2),
     "refused": (REFUSES, REFUSES, 0),
+    "refuse_fails": (KERNEL, REFUSES.replace("if N:", "if N / 0:"), 2),
     "new": (None, KERNEL, 0),
 }
 TIMES = {"slow": 1.05, "open": 1.0105}
 SUITES = [
-    *((state,) for state in STATES),
+    *((state,) for state in ("same", "slow", "broken", "refused_now", "refused", "new")),
     *(("same", state) for state in STATES if state != "same"),
     *itertools.combinations(("slow", "open", "broken", "refused_now", "fails_now"), 2),
     ("open", "same", "refused"), ("new", "refused"), ("same", "open", "fails_now"),
