@@ -328,7 +328,7 @@ def made(
 
 
 def _refused(candidate: Candidate, problem: Problem, backend: Backend) -> str | None:
-    """Return why the kernel rejects the config, or that its own `refuse` failed; None if neither."""
+    """Return why the kernel rejects the config, or None; a `refuse` that fails is a reason."""
     limits, itemsize = backend.device.limits, ITEMSIZE[problem.dtype]
     impl = candidate.impl
     try:
