@@ -187,6 +187,43 @@ def test_a_second_walk_over_rows_costs_what_the_cache_lost(walks):
         assert took == pytest.approx(least_s * (1 + lost * again / least), rel=1e-3)
 
 
+def product(tiles, **changed):
+    """A product in tiles of 128 x 128 over K = 4096, one block a core."""
+    work = Work(tiles, 64, (128 + 128) * 64 * 2, 128 * 128 * 2, (128, 128, 64))
+    found = guess(H200, work, "bf16", warps=8, stages=3)
+    found = replace(found, **{"blocks_per_core": 1, **changed})
+    flops = 2 * tiles * 128 * 128 * 4096
+    return predict(H200, work, found, dtype="bf16", flops=flops, bytes_=1 << 20, stages=3)
+
+
+@given(waves=st.integers(1, 9), more=st.integers(1, 131))
+def test_the_last_wave_takes_as_long_as_a_full_one(waves, more):
+    cores = H200.limits.cores
+    full, begun, next_ = (product(n).predicted_s for n in (
+        waves * cores, waves * cores + more, (waves + 1) * cores))  # fmt: skip
+    assert begun == pytest.approx(next_, rel=0.02)
+    assert begun - full == pytest.approx(full / waves, rel=0.2)
+
+
+@given(spilled=st.integers(1, 64), more=st.integers(1, 64))
+def test_what_is_spilled_takes_time(spilled, more):
+    times = [product(264, spill_bytes=4 * n).predicted_s for n in (0, spilled, spilled + more)]
+    assert times[0] < times[1] < times[2]
+
+
+@given(EDGE, EDGE, EDGE, st.sampled_from([1, 2, 4, 8]), st.integers(1, 4), st.integers(1, 2**34))
+def test_the_bound_that_is_named_is_the_largest_term(m, n, k, warps, stages, bytes_):
+    work = Work(1024, 16, (m + n) * k * 2, m * n * 2, (m, n, k))
+    found = guess(H200, work, "bf16", warps=warps, stages=stages)
+    made = predict(
+        H200, work, found, dtype="bf16", flops=2 * 1024 * 16 * m * n * k, bytes_=bytes_,
+        stages=stages,
+    )  # fmt: skip
+    terms = {"compute": made.compute_s, "memory": made.dram_s, "latency": made.latency_s}
+    named = terms.get(made.bound, made.cache_s)  # else what loads wait for on their way
+    assert named == max(*terms.values(), made.cache_s)
+
+
 def test_unknown_figures_are_not_guessed():
     work = Work(1024, 1, 8192, 8192)
     found = guess(H200, work, "bf16", warps=4, stages=1)
