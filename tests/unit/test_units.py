@@ -145,6 +145,20 @@ def test_copies_between_host_and_device_are_in_gb_of_ten_to_the_nine() -> None:
 
 
 @pytest.mark.parametrize(
+    ("level", "unit", "value", "text"),
+    [
+        ("link", "B/s", 50e9, "50 GB/s"), ("dram", "B/s", 4.29e12, "4.29 TB/s"),
+        ("compute", "FLOP/s", 780e12, "780 TFLOP/s"), ("compute", "OP/s", 1.5e15, "1500 TOP/s"),
+        ("launch", "s", 0.8e-6, "0.8 µs"),
+    ],
+)  # fmt: skip
+def test_ceilings_are_shown_in_the_unit_of_their_level(
+    level: str, unit: str, value: float, text: str
+) -> None:
+    assert ceilings.amount(value, {"level": level, "unit": unit}) == text
+
+
+@pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
         (4.3e12, "B/s", "4.3 TB/s"), (64e9, "B/s", "64 GB/s"), (999e9, "B/s", "999 GB/s"),
