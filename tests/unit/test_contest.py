@@ -337,6 +337,7 @@ STATES = {
     "same": (KERNEL, KERNEL, 0),
     "slow": (KERNEL, KERNEL, 1),
     "open": (KERNEL, KERNEL, 3),
+    "close": (KERNEL, KERNEL, 1),  # alone
     "broken": (KERNEL, BROKEN, 2),
     "broken_before": (BROKEN, KERNEL, 2),
     "fails_now": (KERNEL, KERNEL, 2),
@@ -346,10 +347,10 @@ STATES = {
     "refuse_fails": (KERNEL, REFUSES.replace("if N:", "if N / 0:"), 2),
     "new": (None, KERNEL, 0),
 }
-TIMES = {"slow": 1.05, "open": 1.0105}
+TIMES = {"slow": 1.05, "open": 1.0105, "close": 1.01105}
 SUITES = [
     *((state,) for state in ("same", "slow", "broken", "refused_now", "refused", "new")),
-    *(("same", state) for state in STATES if state != "same"),
+    *(("same", state) for state in STATES if state not in ("same", "close")),
     *itertools.combinations(("slow", "open", "broken", "refused_now", "fails_now"), 2),
     ("open", "same", "refused"), ("new", "refused"), ("same", "open", "fails_now"),
     ("broken", "open", "slow"), ("new", "broken_before", "same"),
@@ -383,26 +384,40 @@ def fated(candidate):
     return Fate(time_s=1e-4 * TIMES.get(kernel, 1), compile_error=error)
 
 
-@pytest.mark.parametrize("names", SUITES, ids=" ".join)
-def test_the_worst_of_a_suite_is_its_exit_code_whatever_stands_beside_it(
-    suite, tmp_path, monkeypatch, names
-):
+def gated(suite, tmp_path, monkeypatch, names):
+    """A gate over these kernels, each as it has become: its exit code and its summary."""
     monkeypatch.setattr("workbench.reports.compare.page", lambda *a, **more: "<p>page</p>")
     here = shutil.copytree(suite, tmp_path / "repository")
     for name in names:
         (here / f"{name}.py").write_text(named(STATES[name][1], name) + "# as it is now\n")
     monkeypatch.chdir(here)
-    codes = {STATES[name][2] for name in names}
-    worst = next(code for code in (1, 2, 3, 0) if code in codes)
     summary = tmp_path / "gate.json"
     question = gate.Question(
         "HEAD", out=tmp_path / "results", database=f"sqlite:///{tmp_path / 'history.db'}",
         summary=summary,
     )  # fmt: skip
     said = Console(file=io.StringIO(), width=240)
-    assert Gate(question, said, lambda device, folder: Null(fated)).go() == worst
-    told = json.loads(summary.read_text())
-    assert told["exit_code"] == worst
+    code = Gate(question, said, lambda device, folder: Null(fated)).go()
+    return code, json.loads(summary.read_text())
+
+
+@pytest.mark.parametrize(("names", "code"), [(("close",), 1), (("close", "same"), 3)])
+def test_what_is_slow_alone_may_not_be_among_several(suite, tmp_path, monkeypatch, names, code):
+    """p is 0.04: enough for one comparison and, by Holm, too little for one of two."""
+    found, told = gated(suite, tmp_path, monkeypatch, names)
+    assert found == told["exit_code"] == code
+    words = {c["kernel"]: c["verdict"]["word"] for c in told["comparisons"]}
+    assert words["close"] == ("SLOW" if code == 1 else "INCONCLUSIVE")
+
+
+@pytest.mark.parametrize("names", SUITES, ids=" ".join)
+def test_the_worst_of_a_suite_is_its_exit_code_whatever_stands_beside_it(
+    suite, tmp_path, monkeypatch, names
+):
+    codes = {STATES[name][2] for name in names}
+    worst = next(code for code in (1, 2, 3, 0) if code in codes)
+    code, told = gated(suite, tmp_path, monkeypatch, names)
+    assert code == told["exit_code"] == worst
     left_out = {"broken", "broken_before", "refused", "new"}
     compared = [c["kernel"] for c in told["comparisons"]]
     assert compared == sorted(name for name in names if name not in left_out)
@@ -468,6 +483,15 @@ def test_ctrl_c_keeps_what_was_held(place, monkeypatch):
     assert subprocess.run(
         ["git", "-C", str(place.folder), "worktree", "list"], capture_output=True, text=True
     ).stdout.count("\n") == 1  # fmt: skip
+
+
+def test_a_comparison_that_is_stopped_has_no_code_of_a_verdict(place, monkeypatch):
+    def stops(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Null, "contest", stops)
+    assert place.compare("HEAD~1", "HEAD") == 130
+    assert not place.comparisons() and place.events()[-1].state == "interrupted"
 
 
 def test_an_unknown_baseline_is_told_before_any_work(place):

@@ -196,6 +196,16 @@ def product(tiles, **changed):
     return predict(H200, work, found, dtype="bf16", flops=flops, bytes_=1 << 20, stages=3)
 
 
+@given(LEGAL, st.integers(1, 2**34), st.integers(1, 4096))
+def test_no_copy_beats_the_datasheets_bandwidth(name, bytes_, tiles):
+    device = device_named(name)
+    row = -(-bytes_ // (2 * tiles))
+    work = Work(tiles, 1, row, row)
+    found = guess(device, work, "fp32", warps=4, stages=1)
+    made = predict(device, work, found, dtype="fp32", flops=0, bytes_=2 * tiles * row)
+    assert made.predicted_s > made.dram_s > 2 * tiles * row / device.dram.value
+
+
 @given(waves=st.integers(1, 9), more=st.integers(1, 131))
 def test_the_last_wave_takes_as_long_as_a_full_one(waves, more):
     cores = H200.limits.cores

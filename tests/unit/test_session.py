@@ -263,6 +263,26 @@ def test_a_damaged_file_of_winners_costs_no_answer(asked, capsys):
     assert (asked.folder / "tuned.json").read_text() == "{"
 
 
+def test_an_incumbent_is_what_was_found_for_just_this(asked):
+    """Not for other sizes or another dtype, and a predicted winner for predictions alone."""
+
+    def incumbents(**more):
+        before = {e.id for e in asked.logged() if isinstance(e, Run)}
+        asked.sweep(fresh=True, **more)
+        (new,) = [e for e in asked.logged() if isinstance(e, Run) and e.id not in before]
+        return {name: dict(config) for name, config in new.incumbents.items()}
+
+    assert incumbents() == {}
+    for other in ({"sizes": ("N=2048",)}, {"dtype": "fp16"}, {"predicts": True}):
+        assert incumbents(**other) == {}
+    tuned = json.loads((asked.folder / "tuned.json").read_text())["entries"]
+    (ours,) = (
+        e for e in tuned
+        if (e["sizes"], e["dtype"], e["predicted"]) == ({"N": 1024}, "bf16", False)
+    )  # fmt: skip
+    assert incumbents() == {"blocks": ours["config"]}
+
+
 # Refused before any work
 
 
