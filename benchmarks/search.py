@@ -36,9 +36,11 @@ from workbench.hardware import device_named
 from workbench.predict import guess, predict
 from workbench.record import Resources
 from workbench.search import Point, SearchError, Strategy, search_of
+from workbench.spec import Spec
 from workbench.stats import quantile
 
 DATA = Path(__file__).parent / "data"
+DEVICE = device_named("h200")
 FRACTIONS = (0.05, 0.10, 0.25)
 AHEAD = 32  # compiled and waiting: what 16 compilers keep in stock, twice
 RACE, FINALISTS = 32, 8  # as in a sweep
@@ -78,10 +80,17 @@ def numbers(text: str) -> dict[str, int]:
     return {k: int(v) for k, v in (part.split("=") for part in text.split())}
 
 
+@cache
+def costs(kernel: str, sizes: str) -> tuple[Spec, int, int]:
+    """The Spec with the FLOPs and the least bytes at these sizes, the same for a whole table."""
+    spec, at = catalog.spec_of(kernel), numbers(sizes)
+    return spec, spec.flops(**at), spec.bytes(at, "bf16")
+
+
 def row_of(kernel: str, sizes: str, row: dict[str, str]) -> Row:
-    spec, at, config = catalog.spec_of(kernel), numbers(sizes), numbers(row["config"])
-    device, impl = device_named("h200"), catalog.impl_of(spec, row["impl"])
-    work = impl.work(impl.config(**config), device.limits, itemsize=2, **at)
+    (spec, flops, bytes_), at = costs(kernel, sizes), numbers(sizes)
+    impl, config = catalog.impl_of(spec, row["impl"]), numbers(row["config"])
+    work = impl.work(impl.config(**config), DEVICE.limits, itemsize=2, **at)
     warps, stages = config.get("num_warps", 4), config.get("num_stages", 1)
     threads = int(row["threads"])
     compiled = Resources(
@@ -94,24 +103,32 @@ def row_of(kernel: str, sizes: str, row: dict[str, str]) -> Row:
     )  # fmt: skip
     seconds = [
         predict(
-            device, work, resources, dtype="bf16", flops=spec.flops(**at),
-            bytes_=spec.bytes(at, "bf16"), stages=stages,
+            DEVICE, work, resources, dtype="bf16", flops=flops, bytes_=bytes_, stages=stages,
         ).predicted_s
-        for resources in (guess(device, work, "bf16", warps=warps, stages=stages), compiled)
+        for resources in (guess(DEVICE, work, "bf16", warps=warps, stages=stages), compiled)
     ]  # fmt: skip
     measured_s = float(row["median_us"]) * 1e-6
     return Row(row["impl"], tuple(config.items()), row["binary"], *seconds, measured_s)
 
 
 @cache
-def tables() -> dict[Table, list[Row]]:
+def lines() -> dict[Table, list[dict[str, str]]]:
+    """The rows of all tables, as they were written."""
     found = defaultdict(list)
     for path in sorted(DATA.glob("h200_bf16_*.csv.gz")):
         with gzip.open(path, "rt") as file:
             for row in csv.DictReader(file):
-                key = row["kernel"], row["sizes"]
-                found[key].append(row_of(*key, row))
+                found[row["kernel"], row["sizes"]].append(row)
     return dict(found)
+
+
+@cache
+def table(kernel: str, sizes: str) -> list[Row]:
+    return [row_of(kernel, sizes, row) for row in lines()[kernel, sizes]]
+
+
+def tables() -> dict[Table, list[Row]]:
+    return {key: table(*key) for key in lines()}
 
 
 @cache

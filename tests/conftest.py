@@ -1,6 +1,7 @@
 """Each test carries the marker of its folder, and Hypothesis draws the same way everywhere."""
 
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -9,6 +10,9 @@ from hypothesis import settings
 TESTS = Path(__file__).parent
 # Winners and histories go into the user's data folder by default: not those of the tests.
 os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="workbench-tests-")
+# A job in the background starts with Ctrl-C ignored, and so would whatever the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 MARKED = {"unit", "interpret", "compile", "gpu", "metal", "web"}
 
 # No deadline: the first example of a test pays for imports, and shared machines stall.

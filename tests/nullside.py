@@ -1,7 +1,7 @@
 """A sweep on the null side: a kernel that nothing runs, and a session that asks it.
 
-As a program it is a sweep to kill: `python tests/nullside.py KERNEL OUT DATABASE SECONDS`, where
-each config takes so many seconds.
+As a program it is a sweep to kill: `python tests/nullside.py KERNEL OUT DATABASE MANY`, where the
+first MANY configs are timed at once, and the next one hangs for ever.
 """
 
 from __future__ import annotations
@@ -113,9 +113,10 @@ class Asked:
         return [name for word, name in self.null.asked if word == what]
 
 
-def main(kernel: str, out: str, database: str, seconds: str) -> int:
+def main(kernel: str, out: str, database: str, many: str) -> int:
     question = Question("tile_size", kernel, out=Path(out), database=database)
-    null = Null(lambda candidate: Fate(takes_s=float(seconds)))
+    timed = lambda: [what for what, _ in null.asked if what == "time"]  # noqa: E731
+    null = Null(lambda candidate: Fate(hangs=len(timed()) > int(many)))
     side = lambda device, folder: null  # noqa: E731
     tuned = Path(out).parent / "tuned.json"
     return Session(question, Terminal(quiet=False), side, tuned_file=tuned).go()

@@ -64,6 +64,14 @@ def refusal(impl: Impl, problem: Problem, limits: Limits) -> str | None:
     return impl.refuse(config, limits, itemsize=ITEMSIZE[problem.dtype], **problem.sizes)
 
 
+def refusal_told(impl: Impl, problem: Problem, limits: Limits) -> str | None:
+    """Return what `refusal` says, or that the kernel's own `refuse` failed."""
+    try:
+        return refusal(impl, problem, limits)
+    except Exception as error:  # the kernel's own code
+        return f"`refuse` of {impl.title} failed ({type(error).__name__}: {error})"
+
+
 @dataclass(frozen=True)
 class Left:
     """Something that was not compared, and why; `broken` where it should have been."""
@@ -172,7 +180,7 @@ class Gate:
                     self._leave(impl.title, f"new since {baseline}")
                     continue
                 both = (impl, catalog.impl_of(then, impl.name))
-                whys = [refusal(i, problem, backend.device.limits) for i in both]
+                whys = [refusal_told(i, problem, backend.device.limits) for i in both]
                 if all(whys):  # it never ran there, so nothing can have become slower
                     self._leave(f"{impl.title} at {sizes_text(problem.sizes)}", str(whys[0]))
                     continue

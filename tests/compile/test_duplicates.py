@@ -1,6 +1,7 @@
 """Configs that are recognised as alike after TTGIR have the same machine code, and none is lost."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 from duplicate_kernels import written
@@ -9,7 +10,7 @@ from workbench import catalog
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all
 from workbench.backend.protocol import Candidate, Problem, Refusal
 from workbench.compile import Compiled, CompileError, Twin, compile_config, compile_unless_twin
-from workbench.compile.gate import _mentioned
+from workbench.compile.gate import Gate, _mentioned
 from workbench.hardware import DEVICES
 from workbench.record import Case
 from workbench.spec import ITEMSIZE, values
@@ -260,3 +261,39 @@ def test_no_config_is_lost_with_the_one_that_claimed_its_code(pool, scaled, tmp_
     assert isinstance(by_depth[4], Compiled)
     died = [this for this in found.values() if isinstance(this, Refusal)]
     assert died and all("process died" in this.reason for this in died)
+
+
+class Code:
+    """A module of the compiler's, by its text alone."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def str_nodebug(self):
+        return self.text
+
+
+def key_of(*launches, options=None):
+    """The gate's key of launches: (text, arguments, grid, what was noted)."""
+    gate = Gate()
+    for text, arguments, grid, noted in launches:
+        gate.begin(arguments, grid)
+        gate.meet(Code(text), noted, object(), SimpleNamespace(**(options or {"n": 1})), ["llir"])
+    return gate.key
+
+
+LAUNCH = ("add", "x", (4, 1, 1), {"shared": 0})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ("sub", "x", (4, 1, 1), {"shared": 0}), ("add", "y", (4, 1, 1), {"shared": 0}),
+        ("add", "x", (1, 4, 1), {"shared": 0}), ("add", "x", (4, 1, 1), {"shared": 8}),
+    ],
+    ids=["code", "arguments", "grid", "noted"],
+)  # fmt: skip
+def test_launches_that_differ_in_anything_have_two_keys(other):
+    assert key_of(LAUNCH) == key_of(LAUNCH) != key_of(other)
+    assert key_of(LAUNCH, other) not in (key_of(other, LAUNCH), key_of(LAUNCH), key_of(other))
+    assert key_of(LAUNCH) != key_of(LAUNCH, options={"n": 2})

@@ -155,3 +155,29 @@ def test_assembly_without_metadata_is_refused():
 def test_amd_metadata_is_read_wherever_it_stands(registers, scratch):
     metadata = f".vgpr_count:     {registers}\n .private_segment_fixed_size: {scratch}\n"
     assert amdgcn_registers(f"s_endpgm\n{metadata}") == (registers, scratch)
+
+
+def cubin(functions):
+    """The least of an ELF image that holds the resources of these functions: (registers, frame)."""
+    names = b"\0.nv.info\0.shstrtab\0"
+    info = b"".join(
+        struct.pack("<BBHIIBBHII", 4, 0x2F, 8, n, registers, 4, 0x11, 8, n, frame)
+        for n, (registers, frame) in enumerate(functions)
+    )  # fmt: skip
+    table = 64 + len(info) + len(names)
+    header = bytearray(64)
+    header[:4] = b"\x7fELF"
+    struct.pack_into("<Q", header, 0x28, table)
+    struct.pack_into("<HHH", header, 0x3A, 64, 3, 2)
+    sections = [
+        struct.pack("<IIQQQQIIQQ", name, 0, 0, 0, offset, size, 0, 0, 0, 0)
+        for name, offset, size in (
+            (0, 0, 0), (1, 64, len(info)), (10, 64 + len(info), len(names)),
+        )
+    ]  # fmt: skip
+    return bytes(header) + info + names + b"".join(sections)
+
+
+@given(st.lists(st.tuples(st.integers(1, 255), st.integers(0, 4096)), min_size=1, max_size=5))
+def test_a_cubin_of_several_functions_needs_what_the_largest_needs(functions):
+    assert cubin_registers(cubin(functions)) == tuple(map(max, zip(*functions, strict=True)))

@@ -30,8 +30,7 @@ def test_every_arm_is_right_at_the_size_that_is_timed(arm):
     config = impl.config(**arm.config)
     why = impl.refuse(config, DEVICE.limits, itemsize=ITEMSIZE[arm.dtype], **arm.sizes)
     if why is not None:
-        assert len(why.split()) > 4
-        return
+        pytest.skip(f"{arm.name} is refused here: {why}")
     assert check(impl, config, Posed.of(spec, arm.sizes, arm.dtype, "cuda")).wrong is None
 
 

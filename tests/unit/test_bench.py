@@ -7,6 +7,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -35,6 +36,7 @@ from workbench.measure.stream import (
     host_samples,
     least_step_s,
 )
+from workbench.spec import Spec, Tensor
 
 RATE = 1.7e9  # cycles a second
 
@@ -289,6 +291,49 @@ def test_a_graph_is_long_enough_and_never_finds_its_own_data(span, call, sets, f
         assert calls % sets == 0, "each replay begins where the one before began"
         assert calls * max(call, 1e-6) >= span * 0.999 or calls >= MOST_CALLS
         assert (calls - sets) * max(call, 1e-6) <= span * 1.001, "and no longer"
+
+
+TOY = Spec(
+    name="toy", inputs={"x": Tensor("N")}, outputs={"y": Tensor("N")}, reference=lambda x: x,
+    flops=lambda N: N, check=[], bench=[],
+)  # fmt: skip
+
+
+def sets_of(cache_bytes, elements, **rules):
+    """A Bench on memory of the CPU, with a flush that does nothing but know its size."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workbench.measure.bench.Flush", lambda size: SimpleNamespace(size=size))
+        patch.setattr(
+            "workbench.measure.bench.inputs.make", lambda *asked: (torch.zeros(elements),)
+        )
+        return Bench(TOY, {"N": elements}, "fp32", cache_bytes, 0.0, Protocol(**rules))
+
+
+@given(elements=st.integers(1, 4096), caches=st.floats(0.01, 200.0), multiple=st.floats(1.0, 4.0))
+def test_a_bench_spans_as_many_caches_as_the_protocol_says(elements, caches, multiple):
+    """Three by default. Inputs and outputs count: 8 bytes an element here."""
+    cache = max(1, int(caches * 8 * elements))
+    for rules in ({}, {"cache_multiple": multiple}):
+        bench = sets_of(cache, elements, **rules)
+        span = rules.get("cache_multiple", 3.0) * cache
+        assert bench._working is not None
+        if bench._flush is None:
+            assert len(bench._sets) * 8 * elements >= span
+            assert len(bench._sets) == 2 or (len(bench._sets) - 1) * 8 * elements < span
+        else:
+            assert bench._flush.size == cache and MOST_SETS * 8 * elements < span
+        storages = {x.data_ptr() for one in bench._sets for x in one}
+        assert len(storages) == len(bench._sets), "each set in memory of its own"
+
+
+@pytest.mark.parametrize("cache_bytes", [1 << 10, 1 << 20], ids=["rotates", "flushes"])
+def test_cold_calls_walk_over_all_sets_and_hot_ones_stay_on_one(cache_bytes):
+    bench = sets_of(cache_bytes, 64)
+    impl = SimpleNamespace(mutates=())
+    cold, hot = bench.calls(impl, None, "cold"), bench.calls(impl, None, "hot")
+    assert cold.sets is bench._sets and len(cold.sets) > 1
+    assert len(hot.sets) == 1 and hot.sets[0] is bench.first_inputs
+    assert (cold.flush is not None) == (cache_bytes == 1 << 20) and hot.flush is None
 
 
 def rotation(cuda, sets=3, device_s=2e-4, flush=None):

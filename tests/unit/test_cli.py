@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,8 @@ from workbench.events import EventLog
 from workbench.history import open_history
 
 ROOT = Path(__file__).parents[2]
+SLOW_TO_LOAD = ("torch", "triton", "numpy", "matplotlib", "jinja2", "sqlalchemy", "pandas",
+                "optuna", "pebble")  # fmt: skip
 
 
 @pytest.fixture
@@ -208,14 +209,14 @@ def test_a_module_is_its_command(name):
     assert wrong.returncode == 2 and re.fullmatch(r"error: No such option.*\n", wrong.stderr)
 
 
-def test_help_is_quick():
-    """0.15 s on a laptop of 2024; the best of three, since shared machines stall."""
-    took = []
-    for _ in range(3):
-        started = time.perf_counter()
-        assert program("workbench.cli", "--help").returncode == 0
-        took.append(time.perf_counter() - started)
-    assert min(took) < 0.6, f"{min(took):.2f} s: look at `python -X importtime -m workbench.cli`"
+def test_help_loads_nothing_that_takes_long():
+    """Half of what it took before these were left for later; `python -X importtime` lists more."""
+    code = (
+        "import sys\nfrom workbench import cli\nassert cli.main(['--help']) == 0\n"
+        f"print(*[m for m in {SLOW_TO_LOAD} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and done.stderr.split() == [], done.stderr
 
 
 def test_a_module_in_the_current_folder_can_be_named(tmp_path, capsys, monkeypatch):

@@ -69,13 +69,14 @@ def test_a_counter_that_slept_or_another_core_leaves_the_two_ends(clock, slept, 
 
 
 def test_the_summary_names_fields_of_a_measurement():
-    readings = [Reading(1000.0, 40.0), Reading(1200.0, 42.0, throttle=("power cap",))]
+    readings = [Reading(1000.0, 40.0, throttle=("sync boost",))]
+    readings.append(Reading(1200.0, 42.0, throttle=("power cap",)))
     readings.append(Reading(1100.0, 41.0, throttle=("power cap", "hardware thermal")))
     assert Clocks.summary(readings) == {
         "sm_mhz": 1100.0,
         "temperature_c": 41.0,
         "power_w": None,
-        "throttle": ("hardware thermal", "power cap"),
+        "throttle": ("hardware thermal", "power cap", "sync boost"),
     }
     assert set(Clocks.summary([]).values()) == {None, ()}
 

@@ -1,5 +1,6 @@
 """A verdict follows from two intervals and a threshold, and from nothing else."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -113,6 +114,10 @@ def test_sentences():
     fast = verdict(turned(around(1.02)), None, 0.01, 0.001, 48)
     assert "new is 2.0 % faster (1.8 to 2.2 %) than old" in sentence(fast, "old", "new")
     assert "the clock unknown" in fast.why
+    twice = verdict(Ratio(0.5, 0.4, 0.8), None, 0.01, 0.001, 48)
+    assert "new is 100.0 % faster (25.0 to 150.0 %) than old" in sentence(twice, "old", "new")
+    half = verdict(Ratio(2.0, 1.25, 2.5), None, 0.01, 0.001, 48)
+    assert "new is 100.0 % slower (25.0 to 150.0 %) than old" in sentence(half, "old", "new")
     same = verdict(around(1.0), None, 0.01, 0.015, 48)
     said = "new and old take the same time within 1.5 % (its noise here): +0.0 % (-0.2 to +0.2 %)."
     assert sentence(same, "old", "new") == said
@@ -134,9 +139,12 @@ def test_exit_codes_and_the_worst_of_a_suite():
     codes = {w: compare.exit_code([v]) for w, v in by_word.items()}
     assert codes == {"SLOW": 1, "FAST": 0, "SAME": 0, "CLOCK": 0, "INCONCLUSIVE": 3}
     assert compare.exit_code([None]) == 2 and compare.exit_code([]) == 2
-    assert compare.exit_code(by_word.values()) == 1
-    assert compare.exit_code([by_word["INCONCLUSIVE"], None, by_word["SAME"]]) == 2
-    assert compare.exit_code([by_word["SAME"], by_word["INCONCLUSIVE"]]) == 3
+    alone = [*((v, codes[w]) for w, v in by_word.items()), (None, 2)]
+    for several in itertools.chain.from_iterable(
+        itertools.product(alone, repeat=length) for length in (1, 2, 3)
+    ):
+        worst = next(code for code in (1, 2, 3, 0) if code in [code for _, code in several])
+        assert compare.exit_code(v for v, _ in several) == worst
 
 
 # Stored runs

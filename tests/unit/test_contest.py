@@ -1,7 +1,9 @@
 """Two sides against each other on the null side: what a side may be, what is kept, exit codes."""
 
 import io
+import itertools
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -212,6 +214,15 @@ def test_the_text_of_a_version_is_part_of_its_key(place):
     assert told.left.startswith("blocks") and told.left_key not in keys[0]
 
 
+def test_each_side_has_the_text_of_its_own_version_in_its_key(place):
+    """The file as it is stays the same: what differs is the revision on the left."""
+    told = []
+    for revision in ("HEAD~1", "HEAD"):
+        place.compare(revision, WORKING, impl="blocks:num_warps=4")
+        told += place.comparisons()[-1:]
+    assert told[0].left_key != told[1].left_key and told[0].right_key == told[1].right_key
+
+
 def test_a_revision_without_the_file_is_told(place):
     new = place.folder / "younger.py"
     new.write_text(KERNEL.replace('name="toy"', 'name="younger"'))
@@ -318,6 +329,101 @@ def test_the_gate_takes_every_impl_and_size_and_the_worst_code(place, tmp_path):
     assert {e.engine for e in place.events() if hasattr(e, "engine")} == {"gate"}
 
 
+# What a kernel's file becomes, by how it stood at the baseline and how it stands now: the exit code
+# of a gate over it alone.
+BROKEN = KERNEL.replace("from workbench.spec", "from nowhere")
+REFUSES = KERNEL.replace("    if N % 16:\n", "    if N:\n")
+STATES = {
+    "same": (KERNEL, KERNEL, 0),
+    "slow": (KERNEL, KERNEL, 1),
+    "open": (KERNEL, KERNEL, 3),
+    "close": (KERNEL, KERNEL, 1),  # alone
+    "broken": (KERNEL, BROKEN, 2),
+    "broken_before": (BROKEN, KERNEL, 2),
+    "fails_now": (KERNEL, KERNEL, 2),
+    "refused_now": (KERNEL, REFUSES, 2),
+    "refused_before": (REFUSES, KERNEL, 2),
+    "refused": (REFUSES, REFUSES, 0),
+    "refuse_fails": (KERNEL, REFUSES.replace("if N:", "if N / 0:"), 2),
+    "new": (None, KERNEL, 0),
+}
+TIMES = {"slow": 1.05, "open": 1.0105, "close": 1.01105}
+SUITES = [
+    *((state,) for state in ("same", "slow", "broken", "refused_now", "refused", "new")),
+    *(("same", state) for state in STATES if state not in ("same", "close")),
+    *itertools.combinations(("slow", "open", "broken", "refused_now", "fails_now"), 2),
+    ("open", "same", "refused"), ("new", "refused"), ("same", "open", "fails_now"),
+    ("broken", "open", "slow"), ("new", "broken_before", "same"),
+]  # fmt: skip
+
+
+def named(text, name):
+    return text.replace('name="toy"', f'name="{name}"')
+
+
+@pytest.fixture(scope="module")
+def suite(tmp_path_factory):
+    """A repository with a kernel for each state, as they stood at the baseline."""
+    folder = tmp_path_factory.mktemp("suite") / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main", "--template=")
+    for name, (before, _, _) in STATES.items():
+        if before is not None:
+            (folder / f"{name}.py").write_text(named(before, name))
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "baseline")
+    return folder
+
+
+def fated(candidate):
+    """A side that is as slow, or fails, as its kernel's name says; the baseline is as ever."""
+    kernel = candidate.case.kernel
+    if candidate.version is not None:
+        return Fate()
+    error = "it no longer compiles" if kernel == "fails_now" else None
+    return Fate(time_s=1e-4 * TIMES.get(kernel, 1), compile_error=error)
+
+
+def gated(suite, tmp_path, monkeypatch, names):
+    """A gate over these kernels, each as it has become: its exit code and its summary."""
+    monkeypatch.setattr("workbench.reports.compare.page", lambda *a, **more: "<p>page</p>")
+    here = shutil.copytree(suite, tmp_path / "repository")
+    for name in names:
+        (here / f"{name}.py").write_text(named(STATES[name][1], name) + "# as it is now\n")
+    monkeypatch.chdir(here)
+    summary = tmp_path / "gate.json"
+    question = gate.Question(
+        "HEAD", out=tmp_path / "results", database=f"sqlite:///{tmp_path / 'history.db'}",
+        summary=summary,
+    )  # fmt: skip
+    said = Console(file=io.StringIO(), width=240)
+    code = Gate(question, said, lambda device, folder: Null(fated)).go()
+    return code, json.loads(summary.read_text())
+
+
+@pytest.mark.parametrize(("names", "code"), [(("close",), 1), (("close", "same"), 3)])
+def test_what_is_slow_alone_may_not_be_among_several(suite, tmp_path, monkeypatch, names, code):
+    """p is 0.04: enough for one comparison and, by Holm, too little for one of two."""
+    found, told = gated(suite, tmp_path, monkeypatch, names)
+    assert found == told["exit_code"] == code
+    words = {c["kernel"]: c["verdict"]["word"] for c in told["comparisons"]}
+    assert words["close"] == ("SLOW" if code == 1 else "INCONCLUSIVE")
+
+
+@pytest.mark.parametrize("names", SUITES, ids=" ".join)
+def test_the_worst_of_a_suite_is_its_exit_code_whatever_stands_beside_it(
+    suite, tmp_path, monkeypatch, names
+):
+    codes = {STATES[name][2] for name in names}
+    worst = next(code for code in (1, 2, 3, 0) if code in codes)
+    code, told = gated(suite, tmp_path, monkeypatch, names)
+    assert code == told["exit_code"] == worst
+    left_out = {"broken", "broken_before", "refused", "new"}
+    compared = [c["kernel"] for c in told["comparisons"]]
+    assert compared == sorted(name for name in names if name not in left_out)
+    assert [c["exit_code"] for c in told["comparisons"]] == [STATES[n][2] for n in compared]
+
+
 def test_a_size_that_both_sides_refuse_fails_no_gate(place):
     wider = place.kernel.read_text().replace('bench=[{"N": 1024}]', 'bench=[{"N": 1024}, {"N": 7}]')
     place.kernel.write_text(wider)
@@ -377,6 +483,15 @@ def test_ctrl_c_keeps_what_was_held(place, monkeypatch):
     assert subprocess.run(
         ["git", "-C", str(place.folder), "worktree", "list"], capture_output=True, text=True
     ).stdout.count("\n") == 1  # fmt: skip
+
+
+def test_a_comparison_that_is_stopped_has_no_code_of_a_verdict(place, monkeypatch):
+    def stops(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Null, "contest", stops)
+    assert place.compare("HEAD~1", "HEAD") == 130
+    assert not place.comparisons() and place.events()[-1].state == "interrupted"
 
 
 def test_an_unknown_baseline_is_told_before_any_work(place):

@@ -29,6 +29,9 @@ def test_everybody_runs_and_the_fastest_runs_longest(count, keep, seed):
     if count:
         fastest = min(range(count), key=times.__getitem__)
         assert len(windows[fastest]) == max(map(len, windows.values()))
+    turns = RULES.race_turns
+    stages = {turns * (2**stage - 1) for stage in range(1, 8)}  # 2, then 4 more, then 8 more
+    assert {len(w) for w in windows.values()} <= stages
     if count > keep:
         longest = max(map(len, windows.values()))
         assert sum(len(w) == longest for w in windows.values()) <= max(keep, count // 2)
@@ -48,3 +51,26 @@ def test_whoever_is_wholly_slower_goes_though_there_is_room():
 
     windows = {"a": taken(1.0), "b": taken(1.002), "c": taken(1.5)}
     assert survivors(["c", "b", "a"], windows, 3) == ["b", "a"]
+
+
+def test_each_stage_takes_twice_the_turns_of_the_one_before():
+    windows = raced(0, [1e-4 * (1 + 0.3 * i) for i in range(16)], keep=2)
+    taken = sorted((len(w) for w in windows.values()), reverse=True)
+    assert taken[0] == max(taken) > RULES.race_turns
+    assert len(windows[0]) == taken[0] in (2 + 4, 2 + 4 + 8, 2 + 4 + 8 + 16)
+
+
+def test_the_order_of_a_turn_is_the_reverse_of_the_one_before():
+    order = []
+
+    class Noted(FakeArm):
+        def begin(self, seconds, least=1):
+            order.append(self.name)
+            return super().begin(seconds, least)
+
+    gpu = FakeGpu(1, Weather.calm(noise=0.002))
+    arms = {name: Noted(gpu, 1e-4) for name in "abc"}
+    for name, arm in arms.items():
+        arm.name = name
+    halve(arms, RULES, keep=3)
+    assert order == list("abccba")

@@ -7,7 +7,10 @@ from founds import asked, failed, told, took
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench import catalog
 from workbench.experiments.lora_rank import arms
+from workbench.hardware import device_named
+from workbench.judging.floors import Floor, floor, roofs
 from workbench.judging.times import Span, kind_of, mark, over, quotient, reasons, row, worded
 
 numbers = st.floats(1e-6, 1e3)
@@ -70,3 +73,23 @@ def test_arms_without_a_time_are_told_by_reason():
     assert reasons(found) == [
         "No time of arm 0; arm 1 and 3 more: it broke.", "No time of last: too large.",
     ]  # fmt: skip
+
+
+@given(memory_s=st.none() | numbers, compute_s=st.none() | numbers)
+def test_no_call_takes_less_than_the_longer_of_its_two_times(memory_s, compute_s):
+    found = Floor(None, None, memory_s, compute_s)
+    known = [s for s in (memory_s, compute_s) if s is not None]
+    assert (found.least_s is None) == (not known)
+    assert all(found.least_s >= s for s in known) and (not known or found.least_s in known)
+    if len(known) == 2 and memory_s != compute_s:
+        assert found.bound == ("compute" if compute_s > memory_s else "memory")
+
+
+def test_a_floor_is_bytes_over_bandwidth_and_flops_over_the_peak_of_the_dtype():
+    device, spec = device_named("h200"), catalog.spec_of("matmul")
+    sizes = {"M": 4096, "N": 4096, "K": 4096}
+    found = floor(spec, sizes, "bf16", roofs(device, {}))
+    assert found.memory_s == pytest.approx(3 * 2 * 4096**2 / 4.8e12)
+    assert found.compute_s == pytest.approx(2 * 4096**3 / 989e12, rel=1e-3)
+    assert found.least_s == found.compute_s and found.bound == "compute"
+    assert floor(spec, sizes, "fp32", roofs(device, {})).compute_s > 10 * found.compute_s

@@ -36,6 +36,9 @@ def blocks(name, threads, registers, shared_bytes=0):
         ("h200", 128, 32, 0, 16, "threads"),  # 64 warps
         ("h200", 32, 32, 0, 32, "blocks"),
         ("h200", 256, 64, 100, 2, "shared memory"),  # 101 KiB each with the system's, of 228
+        ("h200", 128, 32, 113, 2, "shared memory"),  # 114 KiB each, exactly
+        ("h200", 128, 32, 114, 1, "shared memory"),  # 115 KiB each: two of 114 would fit
+        ("h200", 128, 32, 56.125, 3, "shared memory"),  # 57.125 KiB each, of 228
         ("h200", 128, 32, 227, 1, "shared memory"),  # the most that may be asked for
         ("h200", 1024, 64, 0, 1, "registers"),  # 65536, to the last one
         ("h200", 128, 255, 0, 2, "registers"),  # 8160 round up to 8192: 2 warps a scheduler
@@ -58,7 +61,7 @@ def blocks(name, threads, registers, shared_bytes=0):
     ],
 )
 def test_known_values(name, threads, registers, shared_kib, expected, limiter):
-    assert blocks(name, threads, registers, shared_kib * 1024) == (expected, limiter)
+    assert blocks(name, threads, registers, int(shared_kib * 1024)) == (expected, limiter)
 
 
 def test_warps_and_fraction_of_the_known_block():

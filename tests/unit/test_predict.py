@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from workbench import catalog, stats
 from workbench.hardware import DEVICES, device_named
-from workbench.predict import guess, predict
+from workbench.predict import CONSTANTS, guess, predict
 from workbench.record import Predicted, Resources
 from workbench.spec import Work
 
@@ -139,6 +139,99 @@ def test_more_work_takes_longer(m, n, scale):
         ).predicted_s  # fmt: skip
 
     assert time(512 * scale) < time(512 * (scale + 1))
+
+
+def dram_s(work, least, programs=None, **more):
+    """Seconds of the model's memory term, and what they would be at the least bytes."""
+    found = guess(H200, work, "bf16", warps=4, stages=3)
+    found = replace(found, blocks_per_core=1, programs=programs or work.tiles)
+    made = predict(H200, work, found, dtype="bf16", flops=1 << 40, bytes_=least, stages=3, **more)
+    return made.dram_s, least / (H200.dram.value * CONSTANTS.dram)
+
+
+def test_each_wave_of_a_product_reads_its_rows_and_columns_again():
+    """One block a core: 132 tiles of 128 x 128 in a wave, all in one row of tiles, read 128 rows
+    of one matrix and 132 x 128 columns of the other, over all of K."""
+    K, waves = 4096, 64
+    tiles = waves * H200.limits.cores
+    work = Work(tiles, K // 64, (128 + 128) * 64 * 2, 128 * 128 * 2, (128, 128, 64))
+    took, least_s = dram_s(work, 1 << 30)
+    read = waves * (1 + H200.limits.cores) * 128 * K * 2
+    written = tiles * 128 * 128 * 2
+    assert took == pytest.approx((read + written) / (H200.dram.value * CONSTANTS.dram))
+    assert took > 1.5 * least_s
+
+
+@given(EDGE, EDGE, st.integers(1, 12))
+def test_memory_takes_no_less_than_the_least_and_no_more_where_the_cache_holds_all(m, n, waves):
+    tiles = waves * H200.limits.cores
+    work = Work(tiles, 64, (m + n) * 64 * 2, m * n * 2, (m, n, 64))
+    small = int(H200.cache.value)
+    took, least_s = dram_s(work, small)
+    assert took == pytest.approx(least_s)
+    took, least_s = dram_s(work, small + (1 << 24))
+    assert took >= least_s * (1 - 1e-12)
+
+
+@given(st.integers(2, 4))
+def test_a_second_walk_over_rows_costs_what_the_cache_lost(walks):
+    """Rows of which those in work fill twice the cache: half of what is read again comes from
+    memory. Rows that the cache holds are read once."""
+    cores = H200.limits.cores
+    for share, lost in ((0.5, 0.0), (2.0, 0.5)):
+        row = int(share * H200.cache.value / cores / walks)
+        work = Work(4 * cores, walks, row, 0)
+        least = 4 * cores * row
+        took, least_s = dram_s(work, least)
+        again = (walks - 1) * 4 * cores * row
+        assert took == pytest.approx(least_s * (1 + lost * again / least), rel=1e-3)
+
+
+def product(tiles, **changed):
+    """A product in tiles of 128 x 128 over K = 4096, one block a core."""
+    work = Work(tiles, 64, (128 + 128) * 64 * 2, 128 * 128 * 2, (128, 128, 64))
+    found = guess(H200, work, "bf16", warps=8, stages=3)
+    found = replace(found, **{"blocks_per_core": 1, **changed})
+    flops = 2 * tiles * 128 * 128 * 4096
+    return predict(H200, work, found, dtype="bf16", flops=flops, bytes_=1 << 20, stages=3)
+
+
+@given(LEGAL, st.integers(1, 2**34), st.integers(1, 4096))
+def test_no_copy_beats_the_datasheets_bandwidth(name, bytes_, tiles):
+    device = device_named(name)
+    row = -(-bytes_ // (2 * tiles))
+    work = Work(tiles, 1, row, row)
+    found = guess(device, work, "fp32", warps=4, stages=1)
+    made = predict(device, work, found, dtype="fp32", flops=0, bytes_=2 * tiles * row)
+    assert made.predicted_s > made.dram_s > 2 * tiles * row / device.dram.value
+
+
+@given(waves=st.integers(1, 9), more=st.integers(1, 131))
+def test_the_last_wave_takes_as_long_as_a_full_one(waves, more):
+    cores = H200.limits.cores
+    full, begun, next_ = (product(n).predicted_s for n in (
+        waves * cores, waves * cores + more, (waves + 1) * cores))  # fmt: skip
+    assert begun == pytest.approx(next_, rel=0.02)
+    assert begun - full == pytest.approx(full / waves, rel=0.2)
+
+
+@given(spilled=st.integers(1, 64), more=st.integers(1, 64))
+def test_what_is_spilled_takes_time(spilled, more):
+    times = [product(264, spill_bytes=4 * n).predicted_s for n in (0, spilled, spilled + more)]
+    assert times[0] < times[1] < times[2]
+
+
+@given(EDGE, EDGE, EDGE, st.sampled_from([1, 2, 4, 8]), st.integers(1, 4), st.integers(1, 2**34))
+def test_the_bound_that_is_named_is_the_largest_term(m, n, k, warps, stages, bytes_):
+    work = Work(1024, 16, (m + n) * k * 2, m * n * 2, (m, n, k))
+    found = guess(H200, work, "bf16", warps=warps, stages=stages)
+    made = predict(
+        H200, work, found, dtype="bf16", flops=2 * 1024 * 16 * m * n * k, bytes_=bytes_,
+        stages=stages,
+    )  # fmt: skip
+    terms = {"compute": made.compute_s, "memory": made.dram_s, "latency": made.latency_s}
+    named = terms.get(made.bound, made.cache_s)  # else what loads wait for on their way
+    assert named == max(*terms.values(), made.cache_s)
 
 
 def test_unknown_figures_are_not_guessed():

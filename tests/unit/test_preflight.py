@@ -195,6 +195,13 @@ def test_in_a_container_as_many_hidden_ones_as_we_miss_are_ours(own, visible, hi
     assert found == len(visible) + len(hidden)
 
 
+@given(own=pids, others=pids)
+def test_a_process_of_ours_that_is_not_listed_hides_no_stranger(own, others):
+    """Strangers that are visible here are no process of ours under another number."""
+    others = others - own
+    assert foreign(sorted(others), own, lambda pid: True) == len(others)
+
+
 @given(own=pids)
 def test_ours_alone_are_nobody(own):
     assert foreign([], own, lambda pid: True) == 0

@@ -14,7 +14,7 @@ import pytest
 import synthetic
 
 from workbench.record import Failure, Outcome, Record, Run
-from workbench.report import PALETTE, ReportError, figure, figure_svg, write_page
+from workbench.report import PALETTE, ReportError, drawn_at_least, figure, figure_svg, write_page
 from workbench.reports.sweep import page
 
 ROOT = Path(__file__).parents[2]
@@ -202,6 +202,24 @@ def test_a_page_that_cannot_be_kept_leaves_the_old_one(
         write_page(target, "new")
     assert target.read_text() == "old"
     assert os.listdir(tmp_path) == ["page.html"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the disk is gone"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("fails", [False, True], ids=["drawn", "cannot be drawn"])
+def test_what_there_is_is_drawn_before_an_error_goes_on(error: BaseException, fails: bool) -> None:
+    drawn = []
+
+    def draw() -> None:
+        drawn.append("page")
+        if fails:
+            raise ValueError("nor can it be drawn")
+
+    with pytest.raises(type(error)) as caught, drawn_at_least(draw):
+        raise error
+    assert caught.value is error and drawn == ["page"]
+    with drawn_at_least(draw):
+        pass
+    assert drawn == ["page"], "who ends well draws the page himself"
 
 
 def test_an_unwritable_folder_is_one_helpful_sentence(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from workbench import hardware
@@ -68,9 +68,9 @@ loads = st.builds(
 def test_a_share_and_a_gain_are_of_the_same_time(load):
     held = diagnose(load, known())
     assert held.sentence.endswith(".") and held.sentence[0] == held.sentence[0].upper()
-    if held.gain_s is not None:
-        assert 0 <= held.gain_s <= load.time_s
-    if held.share is not None and held.gain_s is not None:
+    assert held.gain_s is not None and 0 <= held.gain_s <= load.time_s, "all ceilings are known"
+    assert (held.share is None) == (not load.bytes and not load.flops)
+    if held.share is not None:
         roof_s = held.share * load.time_s
         floor_s = max(roof_s, LAUNCH)
         assert held.gain_s == pytest.approx(max(0.0, load.time_s - floor_s), abs=1e-12)
@@ -81,9 +81,8 @@ def test_a_share_and_a_gain_are_of_the_same_time(load):
 @given(loads)
 def test_the_nearest_roof_is_the_one_that_allows_least(load):
     held = diagnose(load, known())
-    if held.share is None:
-        assert held.roof is None
-        return
+    assert (held.share is None) == (held.roof is None) == (not load.bytes and not load.flops)
+    assume(held.share is not None)
     memory = CACHE if load.regime == "hot" and load.bytes <= 60e6 else DRAM
     allowed = max(load.bytes / memory, load.flops / PEAK)
     assert held.share == pytest.approx(allowed / load.time_s)

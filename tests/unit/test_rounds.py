@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_gpu import FakeArm, FakeGpu, Weather
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench import compare, stats
@@ -117,6 +117,17 @@ def test_a_final_ends_when_its_time_is_spent(seconds, least):
     assert not stable(windows["best"], rules)
 
 
+@settings(max_examples=12)
+@given(seconds=st.floats(0.02, 0.6), arms=st.integers(1, 3), least=st.integers(1, 9))
+def test_however_a_final_ends_its_rounds_are_pairs(seconds, arms, least):
+    """A round that lacks its reverse would leave a drift in."""
+    gpu = FakeGpu(0, Weather(wander=0.05))
+    rules = replace(RULES, final_s=seconds, least_rounds=least, most_rounds=33)
+    windows = play({n: FakeArm(gpu, 1e-4) for n in range(arms)}, rules, now=gpu.now)
+    (done,) = {len(w) for w in windows.values()}
+    assert done % 2 == 0 and least <= done <= 34
+
+
 def test_nothing_to_play_is_no_work():
     assert play({}, RULES, now=lambda: 0.0) == {}
 
@@ -130,6 +141,13 @@ def test_stable_asks_for_samples_for_time_and_for_a_narrow_interval():
     assert stable([replace(short, lasted_s=0.01)] * 12, RULES), "many calls make one sample"
     assert not stable([Window((1e-3 * (1 + 0.05 * (i % 3)),) * 5) for i in range(12)], RULES)
     assert not stable([], RULES)
+
+
+@pytest.mark.parametrize(("half", "narrow"), [(0.0024, True), (0.0026, False), (0.006, False)])
+def test_stable_is_as_narrow_as_the_protocol_says(half, narrow):
+    """Times in turn above and below the middle: their interval is just that wide."""
+    windows = [Window((1e-3 * (1 + half * (-1) ** i),) * 4) for i in range(41)]
+    assert RULES.precise == 0.0025 and stable(windows, RULES) == narrow
 
 
 def test_the_interval_of_a_final_holds_the_true_median():

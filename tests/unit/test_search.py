@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.search import Replay, Shown, budgets, fresh, tables
-from workbench.search import LARGEST, Point, Strategy, search_of
+from benchmarks.search import Replay, Shown, budgets, fresh, table, tables
+from workbench.search import LARGEST, Budget, Point, SearchError, Strategy, search_of
 from workbench.stats import quantile
 
 pytestmark = pytest.mark.unit
@@ -61,7 +61,7 @@ def test_every_point_is_compiled_once_and_measured_once(strategy, given_points, 
 
 @KINDS
 def test_equal_seeds_give_equal_searches(strategy):
-    rows = tables()["rms_norm", "M=8192 N=8192"]
+    rows = table("rms_norm", "M=8192 N=8192")
 
     def measured():
         return Replay(rows, strategy, Shown.FULL, seed=5).regrets(range(1, 12))
@@ -117,6 +117,31 @@ def test_a_space_larger_than_the_surrogate_is_still_gone_through():
     assert search.ask(tail[1:]) == tail[1]
 
 
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("30s", Budget(seconds=30)), ("2m", Budget(seconds=120)), ("1.5h", Budget(seconds=5400)),
+        ("0.5s", Budget(seconds=0.5)), (" 90s ", Budget(seconds=90)), ("200", Budget(configs=200)),
+        ("2.0", Budget(configs=2)),
+    ],
+)  # fmt: skip
+def test_a_budget_is_a_time_or_a_number(text, budget):
+    assert Budget.parse(text) == budget
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-1", "2.5", "1d", "s", "1e3s", "nan", "30 s x"])
+def test_what_is_no_budget_is_one_sentence(text):
+    with pytest.raises(SearchError, match="cannot be read; write seconds, minutes or hours"):
+        Budget.parse(text)
+
+
+@given(most=st.integers(1, 99), measured=st.integers(0, 99), elapsed=st.floats(0, 99))
+def test_a_budget_is_spent_when_it_is_reached(most, measured, elapsed):
+    assert Budget(configs=most).spent(1e9, measured) == (measured >= most)
+    assert Budget(seconds=most).spent(elapsed, 10**9) == (elapsed >= most)
+    assert not Budget().spent(elapsed, measured)
+
+
 # The ten seeds differ in noise and ties alone, for the predictions are fixed: matmul, where a
 # replay takes half a second, has two of them here and all ten in `benchmarks/search.py`.
 SEEDS = {"matmul": range(100, 102)}
@@ -134,10 +159,10 @@ def test_a_quarter_of_the_measurements_finds_the_best():
         for (kernel, sizes), rows in tables().items()
     }
     assert len(regrets) == 17 and len(fresh()) == 3
-    for table, found in regrets.items():
-        if table not in fresh():
-            assert quantile(found, 0.5) <= 0.01, table
-            assert quantile(found, 0.9) < 0.02, table
+    for one, found in regrets.items():
+        if one not in fresh():
+            assert quantile(found, 0.5) <= 0.01, one
+            assert quantile(found, 0.9) < 0.02, one
     # each kernel counts alike, and of each table as many seeds
     by_kernel = defaultdict(list)
     for (kernel, _), found in regrets.items():

@@ -2,8 +2,11 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from nullside import CONFIGS, kernel_in
 
 from workbench import catalog
@@ -15,7 +18,7 @@ from workbench.measure.protocol import Protocol
 from workbench.plan import Earlier, NothingToSweep, group_of, plan, thinned
 from workbench.record import Failure, Record, Run
 from workbench.screen import Compilation, Hunt
-from workbench.search import Budget, Strategy
+from workbench.search import Budget, Fixed, Strategy
 from workbench.spec import Work, among, stages, threads, tile
 from workbench.sweep import Engine, Split, Sweep, run
 
@@ -198,6 +201,44 @@ def test_the_steps_of_a_measured_sweep_are_told(problem):
     assert found[-1].phase == "hot"
 
 
+def test_finalists_are_the_best_of_the_race_and_not_of_the_screen(problem):
+    """The race turns the order of the screen over: its windows were taken in turns."""
+    made = planned(problem)
+    asked = []
+
+    def fate(candidate):
+        place = made.candidates.index(candidate) if candidate in made.candidates else CONFIGS
+        raced = any(what == "race" for what, _ in asked)
+        return Fate(time_s=1e-4 * (1.01 ** (CONFIGS - place if raced else place)))
+
+    null = Null(fate, rules=Protocol(race=6, finalists=2))
+    null.asked = asked
+    found = list(run(made, null, Earlier()))
+    finals = [f.key for f in found if getattr(f, "phase", "") == "final"]
+    raced = [c.key for c in made.candidates[:6]]
+    default = next(c.key for c in made.candidates if c.default)
+    assert len(raced) == 6 and default in {*raced, *finals}
+    assert finals[:2] == [raced[5], raced[4]], "the two that were fastest in turns"
+
+
+@pytest.mark.parametrize("who", ["default", "incumbent", "all"])
+def test_what_fails_in_the_race_is_in_no_final(problem, who):
+    """Though the default and the incumbent are set against the best wherever they have a time."""
+    made = planned(problem)
+    lost = {
+        "default": [c for c in made.candidates if c.default],
+        "incumbent": made.candidates[3:4],
+        "all": made.candidates,
+    }[who]
+    null = Null(lambda c: Fate(race="it drifted" if c in lost else None))
+    incumbent = frozenset({made.candidates[3].key})
+    found = list(run(made, null, Earlier(incumbent=incumbent)))
+    failed = {f.key for f in found if isinstance(f, Failure) and f.reason == "it drifted"}
+    assert failed == {c.key for c in lost}
+    finals = {f.key for f in found if getattr(f, "phase", "") == "final"}
+    assert finals and not finals & failed
+
+
 def test_a_final_that_knew_all_of_the_screen_stands(problem):
     """Also where the race dropped the screen's best; not where a config came later."""
     made = planned(problem)
@@ -274,12 +315,64 @@ def test_a_budget_that_was_spent_is_spent(problem):
     assert not [what for what, _ in again.asked if what in ("compile", "time")]
 
 
+@pytest.mark.parametrize("more", [1, 2])
+def test_duplicates_that_are_known_count_for_no_measurement(problem, more):
+    """Two binaries were measured, and six configs are known: a budget of two is spent, and what
+    is asked beyond it is measured."""
+    made = planned(problem)
+    fate = lambda c: Fate(binary=f"of {getattr(c.config, 'block_n', 0)}")  # noqa: E731
+    first = screened(run(made, Null(fate), Earlier()))
+    known = {r.key: r for r in first if r.case.config["block_n"] in (16, 32)}
+    assert len(known) == 6 and sum(r.same_as is None for r in known.values()) == 2
+    again = Null(fate)
+    hunt = Hunt(Strategy.MODEL, Budget(configs=2 + more))
+    list(run(made, again, Earlier(first=known), hunt))
+    assert len([what for what, _ in again.asked if what == "time"]) == more
+    spent = Null(fate)
+    list(run(made, spent, Earlier(first=known), Hunt(Strategy.MODEL, Budget(configs=2))))
+    assert not [what for what, _ in spent.asked if what in ("time", "compile")]
+
+
 def test_a_budget_of_seconds_ends_the_screen_and_not_the_final(problem):
     null = Null(lambda c: Fate(takes_s=0.05))
     hunt = Hunt(budget=Budget(seconds=0.4), final_s=0.2)
     found = list(run(planned(problem), null, Earlier(), hunt))
     assert 1 <= len(screened(found)) < CONFIGS
     assert any(isinstance(f, Record) and f.phase == "final" for f in found)
+
+
+def test_a_search_is_told_all_that_is_known(problem, monkeypatch):
+    """Times, also those of duplicates, and that a config failed."""
+    made, told = planned(problem), {}
+    fate = lambda c: Fate(  # noqa: E731
+        binary=f"of {getattr(c.config, 'block_n', 0)}",
+        wrong="NaN" if getattr(c.config, "block_n", 0) == 64 else None,
+    )
+    first = [o for o in run(made, Null(fate), Earlier()) if o.__class__ in (Record, Failure)]
+    keys = {c.key for c in made.candidates}
+    known = {o.key: o for o in first if o.key in keys and getattr(o, "phase", "screen") == "screen"}
+    assert len(known) == CONFIGS and any(isinstance(o, Failure) for o in known.values())
+
+    class Noting(Fixed):
+        def tell(self, point, time_s):
+            told[point.key] = time_s
+
+    monkeypatch.setattr("workbench.screen.search_of", lambda strategy, points: Noting(points))
+    Engine(made, Null(), Earlier(first=known), Hunt(Strategy.MODEL))
+    assert told == {k: o.time_s if isinstance(o, Record) else None for k, o in known.items()}
+
+
+@given(
+    seconds=st.floats(1.0, 1e4), final_s=st.floats(0.0, 60.0), spent=st.floats(0.0, 2e4),
+)  # fmt: skip
+def test_the_race_and_the_final_have_their_share_of_the_seconds(seconds, final_s, spent):
+    """Configs are tried for what the final leaves, and for half of the whole at least."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("workbench.screen.time", SimpleNamespace(monotonic=lambda: 50.0 + spent))
+        hunt = Hunt(budget=Budget(seconds=seconds), started=50.0, final_s=final_s)
+        left = seconds - final_s if final_s <= seconds / 2 else seconds / 2
+        assert hunt.left_s() == pytest.approx(left - spent, abs=1e-6)
+        assert hunt.over(0) == (hunt.left_s() <= 0)
 
 
 def test_problems_share_what_is_left_of_the_seconds():

@@ -79,6 +79,18 @@ def test_a_predicted_best_is_marked():
     assert "~" not in seen(predicted=False).draw(139).plain
 
 
+def test_the_best_is_the_fastest_in_whatever_order_they_come():
+    records = sorted(
+        (o for o in matmul()[1] if isinstance(o, Record) and o.phase == "screen"),
+        key=lambda o: o.time_s,
+    )  # fmt: skip
+    for order in (records, records[::-1], records[3:] + records[:3]):
+        line = Line(len(order))
+        for outcome in order:
+            line.saw(outcome)
+        assert line.best == records[0]
+
+
 def test_finals_outrank_the_screen():
     _, outcomes = matmul()
     line = Line(total=324)

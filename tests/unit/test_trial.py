@@ -5,8 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
+from nullside import KERNEL
 from rich.console import Console
 
 from workbench import trial
@@ -19,6 +21,7 @@ from workbench.record import Chart, Evidence, Failure, Finding, Record, Series
 from workbench.reports import experiment_figures
 from workbench.reports.experiment import arm_row, evidence_row, failure_lines, page, quantity, show
 from workbench.reports.experiment_figures import _name
+from workbench.winners import Tuned
 
 AT = "2026-11-21T09:30:00.000+00:00"
 
@@ -257,3 +260,15 @@ def test_a_time_to_compare_with_is_for_what_is_not_run():
     question = trial.Question("intensity", time="1ms")
     with pytest.raises(ExperimentError, match="--time is for what is not run"):
         trial.Trials(question, Console()).go()
+
+
+def test_a_refuse_that_fails_is_a_reason_of_its_arm(tmp_path):
+    path, null = tmp_path / "toy.py", Null()
+    path.write_text(KERNEL.replace("if N % 16:", "if N / 0:"))
+    sizes = {"N": 1024}
+    asked = Asked(str(path), sizes, "bf16", null.device, False, {})
+    both = [Arm(impl, str(path), impl, sizes, "bf16") for impl in ("blocks", "torch")]
+    found = trial.made(asked, both, synthetic.softmax()[0], null, Tuned())
+    assert {name: why.reason for name, why in found.refused.items()} == {
+        "blocks": "`refuse` of toy.blocks failed (ZeroDivisionError: division by zero)"
+    }

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -137,6 +137,17 @@ def test_exact_sizes_come_first_then_the_nearest_of_the_bucket():
     assert found(tuned_, sizes={**SIZES, "M": 8192}) is None
 
 
+def test_of_two_that_are_equally_near_the_newer_stands():
+    dates = ("2026-11-20T09:30:00+00:00", "2026-11-25T09:30:00+00:00")
+    for older, newer in (("M", "N"), ("N", "M")):
+        near = [
+            an_entry(sizes={**SIZES, axis: 5000}, at=at)
+            for axis, at in zip((older, newer), dates, strict=True)
+        ]
+        assert found(Tuned({e.key: e for e in near})) == near[1]
+        assert found(Tuned({e.key: e for e in reversed(near)})) == near[1]
+
+
 @pytest.mark.parametrize(
     "changed",
     [
@@ -150,6 +161,20 @@ def test_another_question_has_another_answer(changed):
     entry = an_entry()
     assert found(Tuned({entry.key: entry})) == entry
     assert found(Tuned({entry.key: entry}), **changed) is None
+
+
+QUESTION = {
+    "kernel": "softmax", "impl": "persistent", "sizes": {"M": 1}, "dtype": "fp16",
+    "device": "h100", "torch": "2.12", "triton": "3.7", "source": "ab", "predicted": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(Entry)])
+def test_an_entry_is_replaced_by_another_answer_to_its_own_question_alone(name):
+    """Whatever else two entries differ in, they answer the same."""
+    entry = an_entry()
+    other = replace(entry, **{name: QUESTION.get(name, "other")})
+    assert other != entry and (other.key != entry.key) == (name in QUESTION)
 
 
 def test_a_prediction_is_kept_apart_and_never_launched():
@@ -275,6 +300,82 @@ def test_kill_9_never_leaves_half_a_file(tmp_path):
         assert read(path)
     with changing(path) as tuned_:  # the dead writer's lock is gone
         tuned_.add(BASE[0])
+
+
+class Stopped(BaseException):
+    """Whatever may end a process between two steps: a signal, or a fault of the machine."""
+
+
+def fails_at(monkeypatch, step, error):
+    """The step of a write that ends it: before its first byte, half way, before it is on the disk,
+    or before the rename."""
+    real = Path.open
+
+    def ends(*given):
+        raise error
+
+    class Half:
+        """A file that takes half of a text."""
+
+        def __init__(self, file):
+            self.file = file
+            if step == "open":
+                file.close()
+                raise error
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def write(self, text):
+            self.file.write(text[: len(text) // 2])
+            self.file.flush()
+            raise error
+
+    def halved(path, mode="r", **more):
+        file = real(path, mode, **more)
+        return Half(file) if "w" in mode else file
+
+    if step in ("open", "write"):
+        monkeypatch.setattr(Path, "open", halved)
+    elif step == "sync":
+        monkeypatch.setattr(winners.os, "fsync", ends)
+    else:
+        monkeypatch.setattr(Path, "replace", ends)
+
+
+STEPS = ("open", "write", "sync", "rename")
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Stopped()], ids=repr)
+def test_a_write_that_is_cut_short_leaves_the_old_file_whole(tmp_path, monkeypatch, step, error):
+    path = tmp_path / "t.json"
+    write(path, BASE[:1])
+    before = path.read_bytes()
+    with monkeypatch.context() as patch:
+        fails_at(patch, step, error)
+        with pytest.raises(TunedError if isinstance(error, OSError) else Stopped):
+            write(path, BASE)
+    assert path.read_bytes() == before
+    write(path, BASE)  # and what was left behind is in nobody's way
+    assert read(path) == BASE
+
+
+def test_who_reads_during_a_write_sees_the_old_file(tmp_path, monkeypatch):
+    path, seen = tmp_path / "t.json", []
+    write(path, BASE[:1])
+    real = os.fsync
+
+    def looks(handle):
+        seen.append(len(read(path)))
+        return real(handle)
+
+    monkeypatch.setattr(winners.os, "fsync", looks)
+    write(path, BASE)
+    assert seen == [1, 2], "before the rename, and after it"
 
 
 # From a sweep

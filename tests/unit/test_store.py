@@ -1,0 +1,78 @@
+"""Two places keep a run, the events file and the database, and Ctrl-C never falls between them."""
+
+import signal
+
+import pytest
+import synthetic
+
+from workbench.events import EventLog, RunFinished, read
+from workbench.history import open_history
+from workbench.interrupts import Interrupts
+from workbench.record import Evidence, Failure, Finding
+from workbench.store import Store, _lasting
+
+RUN, OUTCOMES = synthetic.softmax()
+FAILED = synthetic.failure(RUN, OUTCOMES[0], "check", "wrong")
+FINDING = Finding(
+    RUN.id, synthetic.AT, "block_size", "softmax", RUN.sizes, "bf16", "seen", "It is seen.",
+    (Evidence("time", 1.0, "s", "measured"),),
+)  # fmt: skip
+
+
+class Hit(EventLog):
+    """A log whose user presses Ctrl-C while a line is written."""
+
+    pressed = False
+
+    def write(self, event):
+        super().write(event)
+        if self.pressed:
+            signal.raise_signal(signal.SIGINT)
+
+
+STEPS = {
+    "begin": (lambda store, log: store.begin(RUN, log), RUN, lambda h: h.run(RUN.id)),
+    "record": (lambda store, log: store.keep(OUTCOMES[1]), OUTCOMES[1],
+               lambda h: h.outcomes(RUN.id)[-1]),
+    "failure": (lambda store, log: store.keep(FAILED), FAILED, lambda h: h.outcomes(RUN.id)[-1]),
+    "finding": (lambda store, log: store.keep_finding(FINDING), FINDING,
+                lambda h: h.findings(RUN.id)[-1]),
+    "end": (lambda store, log: store.end("complete", {"measured": 1}, {"idle": 0.5}), "complete",
+            lambda h: h.state(RUN.id)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pressed", [False, True], ids=["whole", "interrupted"])
+@pytest.mark.parametrize("step", STEPS)
+def test_both_places_have_it_or_none(tmp_path, step, pressed):
+    act, kept, ask = STEPS[step]
+    path, ended = tmp_path / "events.jsonl", []
+    with open_history(f"sqlite:///{tmp_path / 'h.db'}") as history, Hit(path) as log:
+        try:
+            with Interrupts() as interrupts:
+                store = Store(history, interrupts)
+                if step != "begin":
+                    store.begin(RUN, log)
+                log.pressed = pressed
+                act(store, log)
+                ended.append("not interrupted")
+        except KeyboardInterrupt:
+            ended.append("interrupted")
+        assert ended == ["interrupted" if pressed else "not interrupted"], "and told at its end"
+        assert ask(history) == kept
+    last = read(path).events[-1]
+    if isinstance(last, RunFinished):
+        assert (last.state, dict(last.counts), dict(last.seconds)) == (
+            "complete", {"measured": 1}, {"idle": 0.5},
+        )  # fmt: skip
+    else:
+        assert last == kept
+
+
+@pytest.mark.parametrize(
+    ("stage", "stands"),
+    [("refused", True), ("compile", True), ("check", True), ("launch", False), ("measure", False)],
+)
+def test_what_the_process_was_lost_by_is_tried_again(stage, stands):
+    assert _lasting(OUTCOMES[0])
+    assert _lasting(Failure(FAILED.case, "k", RUN.id, synthetic.AT, stage, "why")) == stands
