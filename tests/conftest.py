@@ -13,6 +13,9 @@ os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="workbench-tests-")
 # A job in the background starts with Ctrl-C ignored, and so would whatever the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Tests run side by side: threads of numpy's that wait for each other took ten times the seconds of
+# the replayed searches.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 MARKED = {"unit", "interpret", "compile", "gpu", "metal", "web"}
 
 # No deadline: the first example of a test pays for imports, and shared machines stall.
