@@ -103,12 +103,17 @@ NOT_OF_CODE = (
 )
 
 
+PYTEST = ("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no")
+RACECHECK = ("benchmarks/sanitize.py", "--tools", "racecheck", "--only")
+
+
 @dataclass(frozen=True)
 class Step:
-    """One call of pytest: what to run, and its surroundings."""
+    """One call of pytest, or of another program: what to run, and its surroundings."""
 
     tests: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
+    program: tuple[str, ...] = PYTEST
 
 
 def steps(mutant: Mutant) -> Iterator[Step]:
@@ -123,6 +128,8 @@ def steps(mutant: Mutant) -> Iterator[Step]:
     of_kernel = mutant.file.startswith("workbench/kernels/")
     if mutant.shown_by == "gpu":
         yield Step(("tests/gpu/test_kernels.py",), (("KERNELS", kernel),) if of_kernel else ())
+        if of_kernel and shutil.which("compute-sanitizer"):
+            yield Step((f"{kernel}.",), program=RACECHECK)
         return
     if of_kernel:
         only = ("KERNELS", kernel)
@@ -164,16 +171,18 @@ def first_failure(step: Step, tree: Path) -> str | None:
     # a file that is written twice in one second would find its own stale bytecode
     environment |= {"CI": "1", "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     environment |= dict(step.environment)
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no"]
+    command = [sys.executable, *step.program, *step.tests]
     try:
         done = subprocess.run(
-            [*command, *step.tests], cwd=tree, env=environment, timeout=LIMIT_S,
+            command, cwd=tree, env=environment, timeout=LIMIT_S,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return f"no end within {LIMIT_S} s"
     if done.returncode in (0, NOTHING_COLLECTED):
         return None
+    if step.program is RACECHECK:
+        return "racecheck"
     lines = [n for n in done.stdout.splitlines() if n.startswith(("FAILED ", "ERROR "))]
     found = lines[0].split(" ", 1)[1].split(" - ")[0] if lines else ""
     return found or f"pytest ended with {done.returncode}"
