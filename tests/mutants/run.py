@@ -23,7 +23,7 @@ import time
 import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -159,7 +159,8 @@ def killed_by(mutant: Mutant, tree: Path) -> str | None:
             (tree / mutant.file).write_bytes(original)
         if failed is None:
             continue
-        if "::" in failed and first_failure(Step((failed,), step.environment), tree):
+        alone = replace(step, tests=(failed,)) if "::" in failed else step
+        if first_failure(alone, tree):
             raise RuntimeError(f"{failed} fails without any mutant; mend it first")
         return failed
     return None
