@@ -59,18 +59,21 @@ def watched(monkeypatch, impl, config, sizes, dtype):
 
 def enlarged(impl, dtype):
     """For the first free axis of each output a config and sizes to time, that axis so long that
-    the output has over 2^31 elements. Nothing for an Impl that refuses such sizes."""
+    the output has over 2^31 elements; and the same with every free axis one longer, where no row
+    suits a descriptor. Nothing for an Impl that refuses such sizes."""
     spec = impl.spec
     for tensor in spec.outputs.values():
         axes = [a for a in tensor.axes.split() if a in spec.axes and a not in spec.extents]
-        for sizes in spec.bench if axes else ():
-            row = prod(tensor.shape({**sizes, axes[0]: 1}))
-            most = ROWS if len(spec.axes) > 1 else BEYOND
-            large = {**sizes, axes[0]: min(most, -(-BEYOND // row))}
-            config = first_applicable(impl, large, dtype, DEVICE.limits)
-            if config is not None:
-                yield config, large
-                break
+        for more in (0, 1) if axes else ():
+            for real in spec.bench:
+                sizes = {a: n + more * (a not in spec.extents) for a, n in real.items()}
+                row = prod(tensor.shape({**sizes, axes[0]: 1}))
+                most = ROWS if len(spec.axes) > 1 else BEYOND
+                large = {**sizes, axes[0]: min(most, -(-BEYOND // row)) + more}
+                config = first_applicable(impl, large, dtype, DEVICE.limits)
+                if config is not None:
+                    yield config, large
+                    break
 
 
 IMPLS = [impl for impl in triton_impls() if dtypes_of(impl, DEVICE.limits)]
