@@ -134,6 +134,17 @@ def zeros_of_either_sign_are_one_value(s: Subject) -> None:
 
 
 @of("sample_topk_topp", own_sizes=True)
+def ties_at_the_edge_go_by_their_place(s: Subject) -> None:
+    """Half of the mass is that of the largest, which comes last, and of the first of four that are
+    equal: those behind it are out, though they lie ahead of the largest."""
+    for V in (16, 600):
+        x = _given(s)[0].new_full((8, V), -60.0)
+        x[:, :4], x[:, 10] = 0.0, 1.0
+        token = s(x, *_plain(s, len(x), k=0, p=0.5))
+        assert set(token.tolist()) <= {0, 10}
+
+
+@of("sample_topk_topp", own_sizes=True)
 def draws_follow_the_softmax(s: Subject) -> None:
     """Pearson's test: of 20000 draws among 16 on a GPU, and of 64 among 4 in the interpreter, which
     takes milliseconds for each."""
