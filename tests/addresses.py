@@ -23,6 +23,7 @@ PLACE = re.compile(r"\s*loc\((?:[^()]|\([^()]*\))*\)")
 LOOP = re.compile(r"scf\.for (?:unsigned )?(%\w+) = (%[\w#]+) to (%[\w#]+) step (%[\w#]+)")
 CARRIED = re.compile(r"(%\w+) = (%[\w#]+)")
 MEMORY = ("tt.load", "tt.store", "tt.atomic", "tt.descriptor", "ttng.", "tt.experimental")
+GROWING = ("arith.addi", "arith.subi", "arith.muli", "arith.shli", "arith.trunci")
 SAME = (
     "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.join", "tt.split",
     "arith.extsi", "arith.extui", "arith.trunci", "arith.index_cast", "tt.cat", "tt.unsplat",
@@ -100,14 +101,11 @@ class Reader:
         operands = [self._of(name) for name in VALUE.findall(rest.split(" : ")[0])]
         lost = next((o.lost for o in operands if o.lost), None)
         bounds = self._bounds(operation, rest, [o.bounds for o in operands])
-        if (
-            bounds
-            and not lost
-            and _bits(rest) == 32
-            and not -(1 << 31) <= bounds[0] <= bounds[1] < 1 << 31
-        ):
-            return Known(None, f"32 bits do not hold {line.split(' : ')[0]}, up to {bounds[1]}")
-        return Known(bounds, lost)
+        if lost or bounds is None or operation not in GROWING or _bits(rest) != 32:
+            return Known(bounds, lost)
+        if bounds[0] >= -(1 << 31) and bounds[1] < 1 << 31:
+            return Known(bounds)
+        return Known(None, f"32 bits do not hold {line.split(' : ')[0]}, up to {bounds[1]}")
 
     def _bounds(self, operation: str, rest: str, of: list[Interval]) -> Interval:
         if operation == "arith.constant":

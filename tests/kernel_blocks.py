@@ -71,8 +71,19 @@ def first_met_again(
             fit = (c for c in configs if not applicable(impl, c, sizes, dtype, limits))
             config = next(fit, None)
             if config is not None and several(impl, config, sizes, axis, value, dtype, limits):
+                around = {**sizes, **blocks(config, sizes, axis)}
+                fits = not odd and elements(spec, around) <= most and not spec.refuse(around)
+                if fits and not applicable(impl, config, around, dtype, limits):
+                    return config, around
                 return config, sizes
     return None
+
+
+def blocks(config: Any, sizes: Sizes, axis: str) -> dict[str, int]:
+    """Along each other axis one whole block: only there are masks left out, along this one too
+    where it is taken for whole."""
+    edges = {a: getattr(config, f"block_{a.lower()}", 0) for a in sizes if a != axis}
+    return {a: edge for a, edge in edges.items() if edge}
 
 
 def least(impl: Impl) -> dict[str, int]:

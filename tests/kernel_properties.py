@@ -41,12 +41,13 @@ __all__ = [
 @dataclass(frozen=True)
 class Promise:
     """A property, its place among those of its kernel, and the Impls and dtypes that make it: all
-    where none is named."""
+    where none is named. One that chooses its own sizes says so and is tried once."""
 
     check: Property
     place: int
     impls: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
+    own_sizes: bool = False
 
     @property
     def title(self) -> str:
@@ -103,13 +104,18 @@ def rows(x: Any, count: int) -> Any:
     return x.repeat(-(-count // x.shape[0]), 1)[:count].clone()
 
 
-def of(kernel: str, *, impls: str = "", dtypes: str = "") -> Callable[[Property], Property]:
+def of(
+    kernel: str, *, impls: str = "", dtypes: str = "", own_sizes: bool = False
+) -> Callable[[Property], Property]:
     """Enter a property of that kernel, or of some of its Impls ("rows looped"), or of some dtypes
     ("fp32")."""
 
     def enter(check: Property) -> Property:
-        known = PROPERTIES.setdefault(kernel, [])
-        known.append(Promise(check, len(known), tuple(impls.split()), tuple(dtypes.split())))
+        known, some = (
+            PROPERTIES.setdefault(kernel, []),
+            (tuple(impls.split()), tuple(dtypes.split())),
+        )
+        known.append(Promise(check, len(known), *some, own_sizes))
         return check
 
     return enter

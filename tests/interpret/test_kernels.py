@@ -331,7 +331,8 @@ def sizes_of_promise(promise, impl):
     middle = min(2, len(check) - 1)
     shared = len(ours) if SHORT else 1
     mine = {i for i in range(len(check)) if (i + promise.place + ours.index(impl)) % shared == 0}
-    return [(i, check[i]) for i in ([middle] if BRIEF else sorted(mine | {middle}))]
+    mine = {middle} if BRIEF or promise.own_sizes else mine | {middle}
+    return [(i, check[i]) for i in sorted(mine)]
 
 
 if not SHORT and not BRIEF:

@@ -54,28 +54,34 @@ def equal_scores_are_a_mean(s: Subject) -> None:
     assert float((o - mean).abs().max()) <= 4 * (2 * ROUNDING[s.dtype] + 2.0**-20)
 
 
+def _few(s: Subject, extreme=min):
+    """The shortest blocks of keys, and the fewest programs (or the most): a program takes several
+    blocks, and not all the same number."""
+    choices = {f.name: f.metadata["choices"] for f in fields(s.config)}
+    programs = extreme(choices["programs_per_core"])
+    return replace(s.config, block_n=min(choices["block_n"]), programs_per_core=programs)
+
+
 @of("decode_attention")
 def a_key_far_ahead_takes_all(s: Subject) -> None:
     """One key scores 128 and more above all others, whose weights vanish: its values come out bit
-    for bit, in whichever share it lies."""
+    for bit, in whichever share it lies, and wherever among the blocks of a share."""
     q, k, v = _dealt(s)
-    at = s.seed % s.sizes["T"]
-    q[..., 0], k[..., 0] = 64, 0
-    q[..., 1:] = 0
-    k[:, at, :, 0] = 32
-    o = s(q, k, v, _lens(s, s.sizes["T"]))
-    assert torch.equal(o, v[:, at].repeat_interleave(s.sizes["G"], 1))
+    q[..., 0], q[..., 1:] = 64, 0
+    for at, config in ((s.seed % s.sizes["T"], s.config), (0, _few(s))):
+        k[..., 0] = 0
+        k[:, at, :, 0] = 32
+        o = s.impl(q, k, v, _lens(s, s.sizes["T"]), config=config)
+        assert torch.equal(o, v[:, at].repeat_interleave(s.sizes["G"], 1))
 
 
 @of("decode_attention")
 def any_split_is_the_whole(s: Subject) -> None:
     q, k, v, lens = s.inputs()
     o = s(q, k, v, lens).double()
-    for knob in (f for f in fields(s.config) if f.name == "programs_per_core"):
-        for count in (min(knob.metadata["choices"]), max(knob.metadata["choices"])):
-            other = replace(s.config, programs_per_core=count)
-            off = (s.impl(q, k, v, lens, config=other).double() - o).abs().max()
-            assert float(off) <= 4 * float(v.abs().max()) * (ROUNDING[s.dtype] + 2.0**-20)
+    for config in (_few(s), _few(s, max)):
+        off = (s.impl(q, k, v, lens, config=config).double() - o).abs().max()
+        assert float(off) <= 4 * float(v.abs().max()) * (ROUNDING[s.dtype] + 2.0**-20)
 
 
 @of("decode_attention")

@@ -21,6 +21,13 @@ def a_shift_changes_no_bit(s: Subject) -> None:
         assert torch.equal(bits(s(x + level, w, b)), bits(y))
 
 
+@of("layer_norm", dtypes="fp32")
+def a_high_level_leaves_no_trace(s: Subject) -> None:
+    """Sums of squares about 0 would be 2^40 times those about the mean."""
+    x, w, b = _balanced(s), s.integers(-4, 4, "N"), s.integers(-3, 3, "N")
+    assert torch.equal(bits(s(x + 2.0**20, w, b)), bits(s(x, w, b)))
+
+
 @of("layer_norm")
 def constant_rows_become_b(s: Subject) -> None:
     level, b = s.integers(-9, 9, "M")[:16], s.integers(-3, 3, "N")

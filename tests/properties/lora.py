@@ -57,7 +57,7 @@ def ranks_add_up(s: Subject) -> None:
     assert torch.equal(s(x, w, a[turned], b[:, turned]), s(x, w, a, b))
 
 
-@of("lora")
+@of("lora", dtypes="fp16")
 def the_update_between_may_exceed_fp16(s: Subject) -> None:
     x, w, a, b = (torch.ones_like(t) for t in _whole(s))
     s.verify(x * 256, w, a * 256, b * 2.0**-14)

@@ -55,5 +55,6 @@ def infinities_and_nan_reach_their_rows_and_columns(s: Subject) -> None:
     x[0, -1] = INF
     x[-1, 0] = NAN
     s.verify(x, a, b)
+    s.verify(x, a[:3], b[:, :3])  # a rank that is padded, with what must not reach y
     b[-1, -1] = -INF
     s.verify(x, a, b)
