@@ -121,20 +121,20 @@ def steps(mutant: Mutant) -> Iterator[Step]:
     ones first. A kernel's file is seen by the tests of that kernel, by those of the parts of an
     experiment, which launch it, and by the unit tests."""
     interpret = ("TRITON_INTERPRET", "1")
-    if mutant.first:
-        interpreted = any("interpret" in test for test in mutant.first)
-        yield Step(tuple(mutant.first), (interpret,) if interpreted else ())
     kernel = Path(mutant.file).stem
     of_kernel = mutant.file.startswith("workbench/kernels/")
+    only = (("KERNELS", kernel),) if of_kernel else ()
+    if mutant.first:
+        interpreted = any("interpret" in test for test in mutant.first)
+        yield Step(tuple(mutant.first), (*only, *((interpret,) if interpreted else ())))
     if mutant.shown_by == "gpu":
-        yield Step(("tests/gpu/test_kernels.py",), (("KERNELS", kernel),) if of_kernel else ())
+        yield Step(("tests/gpu/test_kernels.py",), only)
         if of_kernel and shutil.which("compute-sanitizer"):
             yield Step((f"{kernel}.",), program=RACECHECK)
         return
     if of_kernel:
-        only = ("KERNELS", kernel)
-        yield Step(("tests/interpret/test_kernels.py",), (interpret, only))
-        yield Step(COMPILED, (only,))
+        yield Step(("tests/interpret/test_kernels.py",), (interpret, *only))
+        yield Step(COMPILED, only)
         yield Step(
             ("tests/interpret/test_arms.py", "tests/interpret/test_mutates.py"), (interpret,)
         )
