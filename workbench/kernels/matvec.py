@@ -52,8 +52,9 @@ def _rows(
     x_ptr, w_ptr, y_ptr, N, K, stride_xm, stride_xk, stride_wn, stride_wk,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.program_id(1).to(tl.int64)
+    blocks = tl.cdiv(N, BLOCK_N)
+    n = tl.program_id(0) % blocks * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = (tl.program_id(0) // blocks).to(tl.int64)
     k = tl.arange(0, BLOCK_K).to(tl.int64)
     row = tl.minimum(n, N - 1).to(tl.int64)  # a row that is there: no masks
     w_ptrs = w_ptr + row[:, None] * stride_wn + k[None, :] * stride_wk
@@ -169,7 +170,7 @@ def rows(x, w, *, config):
     """`block_n` rows of w against one row of x on the vector units: one program, one sum each."""
     (M, K), N = x.shape, w.shape[0]
     y = x.new_empty(M, N)
-    _rows[(triton.cdiv(N, config.block_n), M)](
+    _rows[(triton.cdiv(N, config.block_n) * M,)](  # a second axis ends at 65535
         x, w, y, N, K, x.stride(0), x.stride(1), w.stride(0), w.stride(1),
         BLOCK_N=config.block_n, BLOCK_K=config.block_k, EVEN_K=K % config.block_k == 0,
         num_warps=config.num_warps,
