@@ -22,7 +22,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -224,8 +224,8 @@ def run(some: Sequence[Mutant], at_once: int, log: Path | None) -> list[Verdict]
         for number in range(at_once):
             trees.put(copied(Path(folder, str(number))))
         with ThreadPoolExecutor(at_once) as pool:
-            for verdict in pool.map(lambda m: tried(m, trees), some):
-                found.append(verdict)
+            for done in as_completed([pool.submit(tried, m, trees) for m in some]):
+                found.append(verdict := done.result())
                 said = f"killed by {verdict.killed_by}" if verdict.killed_by else "SURVIVED"
                 where = f"{len(found)}/{len(some)}"
                 print(
