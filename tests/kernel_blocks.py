@@ -14,7 +14,7 @@ from kernel_cases import applicable, elements
 
 from workbench.spec import ITEMSIZE, Extent, Impl, Limits, Sizes, tile
 
-SHORT = 4096  # up to here three blocks, of which the third carries what two have left
+SHORT = 1024  # up to here three blocks, of which the third carries what two have left
 TRIPS = (1, 2, 4, 8)  # of as many blocks, where a loop of several programs shares them
 MOST = 4  # times the elements that the largest size to check has
 
@@ -64,8 +64,13 @@ def first_met_again(
     for trips in TRIPS:
         # half a block more; 3 elements beyond it, too, where a row may end anywhere
         length = value * (trips + (value <= SHORT)) + value // 2
-        for extent in dict.fromkeys((length + 3 * odd, length)):
-            sizes = spec.near({**least(impl), axis: extent})
+        eights = {a: n + -n % 16 for a, n in least(impl).items()}  # where a descriptor is needed
+        for others, extent in (
+            (least(impl), length + 3 * odd),
+            (least(impl), length),
+            (eights, length),
+        ):
+            sizes = spec.near({**others, axis: extent})
             if spec.refuse(sizes) or elements(spec, sizes) > most:
                 continue
             fit = (c for c in configs if not applicable(impl, c, sizes, dtype, limits))
@@ -86,10 +91,10 @@ def blocks(config: Any, sizes: Sizes, axis: str) -> dict[str, int]:
     return {a: edge for a, edge in edges.items() if edge}
 
 
-def least(impl: Impl) -> dict[str, int]:
-    """The shortest extents to check that are not 1, where there are such."""
-    every = {axis: [sizes[axis] for sizes in impl.spec.check] for axis in impl.spec.axes}
-    return {axis: min([n for n in some if n > 1] or some) for axis, some in every.items()}
+def least(impl: Impl) -> Sizes:
+    """The fewest elements that are checked, but for the very least sizes."""
+    spec = impl.spec
+    return min(spec.check[1:] or spec.check, key=lambda sizes: elements(spec, sizes))
 
 
 def several(

@@ -187,9 +187,11 @@ if not BRIEF:
 
     @each_impl
     def test_right_for_any_values(impl):
-        """Each kind of value at a middling size, dtypes and configs in turn."""
+        """Each kind of value at a middling size, dtypes and configs in turn. Zeros and constants
+        take turns where time counts."""
         spec, (sizes, dtypes) = impl.spec, middling_of(impl)
-        for i, kind in enumerate(ANY):
+        dull = turn(impl, ("zero", "constant")) if SHORT else None
+        for i, kind in enumerate(kind for kind in ANY if kind != dull):
             dtype = turn(impl, dtypes, i)
             problem = Posed.given(spec, dtype, tuple(filled(spec, sizes, dtype, kind, "cpu", i)))
             if kind not in ILL_POSED.get(spec.name, ()) or well_posed(problem):
@@ -326,10 +328,12 @@ def test_promise(promise, impl):
 
 def sizes_of_promise(promise, impl):
     """All sizes to check, by their place. In continuous integration Impls of one kernel share
-    them, next to the middling one that each has; in brief tests that one is all."""
+    them, next to the middling one that each has, and so do properties where they are ten or more;
+    in brief tests that one is all."""
     check, ours = impl.spec.check, [i for i in IMPLS.values() if i.spec is impl.spec]
     middle = min(2, len(check) - 1)
-    shared = len(ours) if SHORT else 1
+    several = 1 + len(PROPERTIES[impl.spec.name]) // 10
+    shared = max(len(ours), several) if SHORT else 1
     mine = {i for i in range(len(check)) if (i + promise.place + ours.index(impl)) % shared == 0}
     mine = {middle} if BRIEF or promise.own_sizes else mine | {middle}
     return [(i, check[i]) for i in sorted(mine)]
@@ -363,6 +367,9 @@ def test_addresses_beyond_2_31_elements(impl, monkeypatch):
     config, sizes = square(impl, EXTENT, dtype, H200, least=True)
     made = filled(spec, sizes, dtype, "ordinary", "cpu", seed=2)
     every = far_axes(impl, made)
+    if SHORT:  # one axis of each input
+        every = [turn(impl, [pair for pair in every if pair[0] == w], w) for w, _ in every]
+        every = list(dict.fromkeys(every))
     for which, axis in [turn(impl, every)] if BRIEF and every else every:
         placed = [far(x, axis) if i == which else x for i, x in enumerate(made)]
         refusal = right_or_refused(impl, config, posed(spec, dtype, placed))
