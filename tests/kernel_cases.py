@@ -146,14 +146,9 @@ def _key(config: Any, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
     return tuple((name, getattr(config, name)) for name in names)
 
 
-def default_of(impl: Impl, sizes: Sizes, dtype: str, limits: Limits) -> Any:
-    """The config that runs at these sizes when nobody chose one."""
-    return impl.default(limits, dtype, sizes)
-
-
 def first_applicable(impl: Impl, sizes: Sizes, dtype: str, limits: Limits) -> Any:
     """The default on a device with these limits, or the first config that fits these sizes."""
-    for config in (default_of(impl, sizes, dtype, limits), *impl.space(impl.config())):
+    for config in (impl.default(limits, dtype, sizes), *impl.space(impl.config())):
         if not applicable(impl, config, sizes, dtype, limits):
             return config
     return None
@@ -256,7 +251,7 @@ def square(
     sizes = {a: min(extent, max(s[a] for s in spec.check)) for a in spec.axes}
     most = max(elements(spec, s) for s in spec.check)
     sizes = bounded(spec, sizes, most)
-    default = default_of(impl, sizes, dtype, limits)
+    default = impl.default(limits, dtype, sizes)
     config, sizes = taken(impl, default, sizes, dtype, limits)
     every = impl.space(config) if least else ()
     fit = (c for c in every if not applicable(impl, c, sizes, dtype, limits))

@@ -18,7 +18,6 @@ from kernel_cases import (
     ITEMSIZE,
     Case,
     applicable,
-    default_of,
     dtypes_of,
     first_applicable,
     middling,
@@ -89,7 +88,7 @@ def impls_for(name):
 def chosen(name, impl, dtype):
     limits = DEVICES[name].limits
     for sizes in impl.spec.bench:
-        default = default_of(impl, sizes, dtype, limits)
+        default = impl.default(limits, dtype, sizes)
         if applicable(impl, default, sizes, dtype, limits) is None:
             return Fit(name, Case(impl, sizes, dtype), default)
     return Fit(name, Case(impl, impl.spec.bench[0], dtype), None)
@@ -116,7 +115,7 @@ def units_of(impl, config, device, sizes, dtype):
 def test_a_matrix_unit_that_any_launch_uses_is_told():
     impl, device = catalog.impl_of(catalog.spec_of("matmul"), "padded"), DEVICES["h200"]
     sizes = {"M": 1000, "N": 3000, "K": 1500}
-    default = default_of(impl, sizes, "bf16", device.limits)
+    default = impl.default(device.limits, "bf16", sizes)
     with captured(device) as launches:
         impl(*inputs.shapes(impl.spec, sizes, "bf16"), config=default)
     alone = [read_resources(launch, [launch], device, 0.0).matrix_unit for launch in launches]
@@ -150,7 +149,7 @@ def test_q4_k_rows_spill_at_no_number_of_rows_that_their_default_accepts(name):
     device, impl = DEVICES[name], catalog.impl_of(catalog.spec_of("q4_k_matmul"), "rows")
     dtype = "fp32" if name == "b200" else "fp16"  # which spilled, there and on the H200
     every = [{"M": M, "N": 14336, "K": 4096} for M in (4, 2, 1)]
-    default = default_of(impl, every[0], dtype, device.limits)
+    default = impl.default(device.limits, dtype, every[0])
     fit = [at for at in every if not applicable(impl, default, at, dtype, device.limits)]
     assert len(fit) == (2 if name == "h200" else 3)
     for launch in compiled(impl, default, fit[0], dtype, device):

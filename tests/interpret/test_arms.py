@@ -4,7 +4,7 @@ the sizes to check, in its dtypes by turns, at its default config and the last o
 from functools import cache
 
 import pytest
-from kernel_cases import BRIEF, H200, applicable, default_of, dtypes_of, first_applicable
+from kernel_cases import BRIEF, H200, applicable, dtypes_of, first_applicable
 
 from workbench import catalog
 from workbench.check import Posed, check
@@ -45,7 +45,7 @@ def test_every_impl_is_right(name):
 
 def configs(impl, sizes, dtype):
     """The default and the last of the space, of those that run at these sizes."""
-    default = default_of(impl, sizes, dtype, H200)
+    default = impl.default(H200, dtype, sizes)
     every = [default] if not applicable(impl, default, sizes, dtype, H200) else []
     if not every and (first := first_applicable(impl, sizes, dtype, H200)) is not None:
         every = [first]

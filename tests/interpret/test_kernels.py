@@ -22,7 +22,6 @@ from kernel_cases import (
     VALUES,
     applicable,
     cases,
-    default_of,
     dtypes_of,
     each_once,
     far,
@@ -76,7 +75,7 @@ def configs_of(title):
     defaults = [
         (default, s, d)
         for s, d in at
-        if not applicable(impl, default := default_of(impl, s, d, H200), s, d, H200)
+        if not applicable(impl, default := impl.default(H200, d, s), s, d, H200)
     ]
     return list({c[0]: c for c in defaults}.values()) + spread(impl, at, H200, interpreted=True)
 
