@@ -60,6 +60,10 @@ class Mutant:
         path.write_text(text.replace(self.old, self.new), encoding="utf-8")
 
 
+class UnsoundTest(Exception):
+    """A test fails without any mutant, and so says nothing of one."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What became of a mutant."""
@@ -67,6 +71,11 @@ class Verdict:
     mutant: Mutant
     killed_by: str | None  # the first test that failed; None: it survived
     seconds: float
+    unsound: str | None = None  # why nothing can be said of it, which counts as survival
+
+    def __str__(self) -> str:
+        said = f"killed by {self.killed_by}" if self.killed_by else "SURVIVED"
+        return f"{self.mutant.name}: {self.unsound or said}"
 
 
 def mutants() -> list[Mutant]:
@@ -148,8 +157,7 @@ def steps(mutant: Mutant) -> Iterator[Step]:
 
 def killed_by(mutant: Mutant, tree: Path) -> str | None:
     """The first test that fails on the tree where the mutant is planted, and passes where it is
-    not; None where none does. Raises RuntimeError where a test fails either way: it says nothing
-    of any mutant."""
+    not; None where none does. Raises UnsoundTest where a test fails either way."""
     original = (tree / mutant.file).read_bytes()
     for step in steps(mutant):
         mutant.planted(tree)
@@ -161,7 +169,7 @@ def killed_by(mutant: Mutant, tree: Path) -> str | None:
             continue
         alone = replace(step, tests=(failed,)) if "::" in failed else step
         if first_failure(alone, tree):
-            raise RuntimeError(f"{failed} fails without any mutant; mend it first")
+            raise UnsoundTest(f"{failed} fails without any mutant; mend it first")
         return failed
     return None
 
@@ -212,6 +220,8 @@ def tried(mutant: Mutant, trees: SimpleQueue[Path]) -> Verdict:
     tree, started = trees.get(), time.monotonic()
     try:
         return Verdict(mutant, killed_by(mutant, tree), time.monotonic() - started)
+    except UnsoundTest as error:
+        return Verdict(mutant, None, time.monotonic() - started, str(error))
     finally:
         trees.put(tree)
 
@@ -226,11 +236,8 @@ def run(some: Sequence[Mutant], at_once: int, log: Path | None) -> list[Verdict]
         with ThreadPoolExecutor(at_once) as pool:
             for done in as_completed([pool.submit(tried, m, trees) for m in some]):
                 found.append(verdict := done.result())
-                said = f"killed by {verdict.killed_by}" if verdict.killed_by else "SURVIVED"
                 where = f"{len(found)}/{len(some)}"
-                print(
-                    f"{where:>8} {verdict.seconds:6.0f} s {verdict.mutant.name}: {said}", flush=True
-                )
+                print(f"{where:>8} {verdict.seconds:6.0f} s {verdict}", flush=True)
                 if log is not None:
                     with log.open("a", encoding="utf-8") as lines:
                         line = asdict(verdict) | {"mutant": verdict.mutant.name}

@@ -70,7 +70,7 @@ def test_a_test_that_fails_without_a_mutant_kills_none(tmp_path: Path, monkeypat
     path.write_text("x = 1\n")
     mutant = run.Mutant("m", "workbench/stats.py", "x = 1", "x = 2", "x is 2.", "engine")
     monkeypatch.setattr(run, "first_failure", lambda step, tree: "tests/unit/test_a.py::test_b")
-    with pytest.raises(RuntimeError, match=r"test_b fails without any mutant"):
+    with pytest.raises(run.UnsoundTest, match=r"test_b fails without any mutant"):
         run.killed_by(mutant, tmp_path)
     monkeypatch.setattr(
         run,
