@@ -296,6 +296,17 @@ def test_strides_are_right_or_refused(impl, layout):
     assert refused == {n for n in impl.spec.inputs if layout in REFUSED.get((impl.title, n), ())}
 
 
+@each_impl
+def test_no_input_is_read_by_the_strides_of_another(impl):
+    """Every input in another layout, so that no two of them have the same strides."""
+    dtype = narrow(impl)
+    config, sizes = square(impl, EXTENT, dtype, H200, least=True)
+    made = filled(impl.spec, sizes, dtype, "ordinary", "cpu", seed=3)
+    for step in range(1 if BRIEF else 3):
+        placed = laid(impl.spec, made, mixed(impl, step))
+        verify(impl, [config], posed(impl.spec, dtype, placed))
+
+
 def test_entries_of_layouts_are_of_inputs_that_exist():
     assert {title for title, _ in REFUSED} <= set(IMPLS)
     assert all(name in IMPLS[title].spec.inputs for title, name in REFUSED)
