@@ -339,7 +339,7 @@ def test_promise(promise, impl):
 def sizes_of_promise(promise, impl):
     """All sizes to check, by their place. In continuous integration Impls of one kernel share
     them, next to the middling one that each has, and so do properties where they are ten or more;
-    in brief tests that one is all."""
+    in brief tests the second size is all."""
     check, ours = impl.spec.check, [i for i in IMPLS.values() if i.spec is impl.spec]
     middle = min(2, len(check) - 1)
     several = 1 + len(PROPERTIES[impl.spec.name]) // 10
