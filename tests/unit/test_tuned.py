@@ -746,7 +746,7 @@ def test_printed_code_is_python_and_names_every_config(some):
 def test_printed_code_names_no_number_of_warps_that_the_launcher_chooses():
     entry = replace(BASE[0], config={"block_m": 0, "num_warps": 0})
     said = code([entry])
-    assert "num_warps=" not in said and "chooses num_warps from the sizes" in said
+    assert "num_warps=" not in said and "chose num_warps from the sizes" in said
 
 
 def test_printed_code_makes_configs_of_triton(filled, capsys):
