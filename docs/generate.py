@@ -12,12 +12,12 @@ import argparse
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from workbench import catalog
-from workbench.spec import Impl, Spec, Tensor, brief, label, sizes_text, values
+from workbench.spec import AUTO, Impl, Spec, Tensor, brief, label, sizes_text, values
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -83,11 +83,19 @@ def knobs(impl: Impl) -> str:
 def defaults(impl: Impl) -> str:
     if impl.backend != "triton":
         return ""
-    said = [label(values(impl.config()))]
+    said = [declared(impl, impl.config(), label)]
     known: dict[str, list[str]] = {}
     for at, config in impl.defaults.items():
-        known.setdefault(brief(values(config)), []).append(at)
+        known.setdefault(declared(impl, config, brief), []).append(at)
     return "; ".join([*said, *(f"{', '.join(at)}: {text}" for text, at in known.items())])
+
+
+def declared(impl: Impl, config: Any, words: Callable[[Mapping[str, int]], str]) -> str:
+    """A default as the file has it: the values that it names, then what the sizes decide."""
+    open_ = [name for name in impl.auto if getattr(config, name) == AUTO]
+    named = {name: value for name, value in values(config).items() if name not in open_}
+    parts = [words(named)] if named else []
+    return ", ".join([*parts, *([f"{' and '.join(open_)} by the sizes"] if open_ else [])])
 
 
 def costs(spec: Spec) -> Iterator[str]:

@@ -21,7 +21,6 @@ from workbench.plan import Identity
 from workbench.record import Comparison, Outcome, Run, Verdict, key_of
 from workbench.report import write_page
 from workbench.sides import Side, SideError, titles
-from workbench.spec import ITEMSIZE
 from workbench.worktree import WORKING, Worktrees
 
 if TYPE_CHECKING:
@@ -141,11 +140,8 @@ class Ring:
 
 
 def _refused(candidate: Candidate, problem: Problem, backend: Backend) -> Refusal | None:
-    limits, itemsize = backend.device.limits, ITEMSIZE[problem.dtype]
-    try:
-        why = candidate.impl.refuse(candidate.config, limits, itemsize=itemsize, **problem.sizes)
-    except Exception as error:  # the kernel's own code
-        why = f"`refuse` of {candidate.impl.title} failed ({type(error).__name__}: {error})"
+    impl, limits = candidate.impl, backend.device.limits
+    why = impl.rejection_reason(candidate.config, limits, problem.dtype, problem.sizes)
     return Refusal("refused", why) if why is not None else None
 
 

@@ -25,7 +25,7 @@ from workbench.question import SessionError, backend_for, undisturbed, writable
 from workbench.record import Run
 from workbench.report import drawn_at_least, write_page
 from workbench.sides import Side, SideError
-from workbench.spec import ITEMSIZE, Impl, Limits, sizes_text
+from workbench.spec import Impl, Limits, ResolveError, sizes_text
 from workbench.store import Store
 from workbench.worktree import WORKING, Repository, Worktrees
 
@@ -58,18 +58,13 @@ class Question:
         return shlex.join(words + (["--json", str(self.summary)] if self.summary else []))
 
 
-def refusal(impl: Impl, problem: Problem, limits: Limits) -> str | None:
-    """Why the default config cannot run at these sizes; None when it can."""
-    config = impl.default(limits, problem.dtype, problem.sizes)
-    return impl.refuse(config, limits, itemsize=ITEMSIZE[problem.dtype], **problem.sizes)
-
-
-def refusal_told(impl: Impl, problem: Problem, limits: Limits) -> str | None:
-    """Return what `refusal` says, or that the kernel's own `refuse` failed."""
+def rejection_of_default(impl: Impl, problem: Problem, limits: Limits) -> str | None:
+    """Return why the default config cannot run at these sizes, or None."""
     try:
-        return refusal(impl, problem, limits)
-    except Exception as error:  # the kernel's own code
-        return f"`refuse` of {impl.title} failed ({type(error).__name__}: {error})"
+        config = impl.default(limits, problem.dtype, problem.sizes)
+    except ResolveError as error:
+        return str(error)
+    return impl.rejection_reason(config, limits, problem.dtype, problem.sizes)
 
 
 @dataclass(frozen=True)
@@ -180,7 +175,7 @@ class Gate:
                     self._leave(impl.title, f"new since {baseline}")
                     continue
                 both = (impl, catalog.impl_of(then, impl.name))
-                whys = [refusal_told(i, problem, backend.device.limits) for i in both]
+                whys = [rejection_of_default(i, problem, backend.device.limits) for i in both]
                 if all(whys):  # it never ran there, so nothing can have become slower
                     self._leave(f"{impl.title} at {sizes_text(problem.sizes)}", str(whys[0]))
                     continue

@@ -140,10 +140,7 @@ def fitting(impl: Impl, entry: Entry, limits: Limits, sizes: Sizes) -> tuple[Any
     if entry.config.keys() != choices.keys():
         return None, f"its fields are not those of {impl.config.__name__}"
     config = impl.resolved(impl.config(**entry.config), limits, entry.dtype, sizes)
-    try:
-        why = impl.refuse(config, limits, itemsize=ITEMSIZE[entry.dtype], **sizes)
-    except Exception as error:
-        why = f"`refuse` failed ({type(error).__name__}: {error})"
+    why = impl.rejection_reason(config, limits, entry.dtype, sizes)
     return (None, why) if why else (config, "")
 
 

@@ -13,7 +13,7 @@ from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
 from workbench.compile import Compiled
 from workbench.hardware import Device
 from workbench.record import Case, Failure, Outcome, Phase, Record, Run, key_of
-from workbench.spec import ITEMSIZE, Impl, Knob, label, sizes_text, values
+from workbench.spec import ITEMSIZE, Impl, Knob, sizes_text, values
 
 
 @dataclass(frozen=True)
@@ -89,14 +89,9 @@ def plan(
 
 
 def _refused(candidate: Candidate, problem: Problem, device: Device) -> str | None:
-    """What the kernel itself says against a config. A `refuse` that fails is a reason too."""
-    itemsize = ITEMSIZE[problem.dtype]
-    try:
-        return candidate.impl.refuse(
-            candidate.config, device.limits, itemsize=itemsize, **problem.sizes
-        )
-    except Exception as error:
-        return f"`refuse` of {candidate.impl.title} failed ({type(error).__name__}: {error})"
+    """Return why the kernel rejects a candidate, or None."""
+    impl, config = candidate.impl, candidate.config
+    return impl.rejection_reason(config, device.limits, problem.dtype, problem.sizes)
 
 
 def _nothing(problem: Problem, refused: Sequence[Failure], knobs: Sequence[Knob]) -> str:
@@ -172,7 +167,7 @@ class Identity:
         """Name a config. Raises ValueError where a field of it is AUTO: such a config is another
         one at other sizes, and is resolved first."""
         if impl.is_open(config):
-            raise ValueError(f"{impl.title}: {label(values(config))} is not resolved")
+            raise ValueError(f"{impl.title}: {config} is not resolved")
         case = Case(
             impl.spec.name, impl.name, impl.backend, values(config), dict(self.problem.sizes),
             self.problem.dtype, self.run.device,

@@ -308,6 +308,14 @@ class Impl:
         limits. No field of it is AUTO."""
         return self.resolved(self.declared(limits, dtype), limits, dtype, sizes)
 
+    def rejection_reason(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> str | None:
+        """Return why the kernel rejects this config at these sizes, in one sentence, or None. A
+        `refuse` that raises is a reason, too."""
+        try:
+            return self.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+        except Exception as error:  # the kernel's own code
+            return f"`refuse` of {self.title} failed ({type(error).__name__}: {error})"
+
     def declared(self, limits: Limits, dtype: str) -> Any:
         """Return the default as the file has it, with AUTO where it depends on the sizes."""
         return self.defaults.get(dtype) or self.defaults.get(limits.arch) or self.config()
@@ -351,8 +359,8 @@ def values(config: Any) -> dict[str, int]:
 
 def label(config: Mapping[str, int]) -> str:
     """A config in a few words: `128x256x64, 8 warps, 3 stages, group_m 8`; a block with one edge
-    is named by it, `block_n 1024, 4 warps`. What the sizes decide is `auto`: AUTO, and in older
-    records an edge or a number of warps that is 0."""
+    is named by it, `block_n 1024, 4 warps`. In older records an edge or a number of warps may be 0,
+    which the launcher replaced by the sizes: `auto`."""
     said = {k: "auto" if _left_open(k, v) else v for k, v in config.items()}
     block = {k: v for k, v in said.items() if k.startswith("block_")}
     rest = {k: v for k, v in said.items() if k not in block}
@@ -366,7 +374,7 @@ def label(config: Mapping[str, int]) -> str:
 
 
 def _left_open(name: str, value: int) -> bool:
-    return value == AUTO or (value == 0 and (name.startswith("block_") or name == "num_warps"))
+    return value == 0 and (name.startswith("block_") or name == "num_warps")
 
 
 def brief(config: Mapping[str, int]) -> str:

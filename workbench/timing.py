@@ -30,7 +30,7 @@ from workbench.question import (
 from workbench.record import Failure, Outcome, Phase, Record, Run
 from workbench.report import drawn_at_least, write_page
 from workbench.sides import Side, sides_of
-from workbench.spec import ITEMSIZE, Impl, Spec, sizes_text
+from workbench.spec import Impl, Spec, sizes_text
 from workbench.store import Store
 
 if TYPE_CHECKING:
@@ -189,9 +189,9 @@ class Picks:
         for impl in spec.impls:
             if impl.backend != "torch" or impl.name in asked or self.backend.predicts:
                 continue
-            at = {"itemsize": ITEMSIZE[problem.dtype], **problem.sizes}
-            if impl.refuse(impl.config(), limits, **at) is None:
-                yield impl, impl.config(), "library"
+            config = impl.config()
+            if impl.rejection_reason(config, limits, problem.dtype, problem.sizes) is None:
+                yield impl, config, "library"
 
     def _tuned(self, impl: Impl, problem: Problem) -> tuned.Entry | None:
         if self.backend.predicts or impl.backend != "triton":
@@ -235,13 +235,8 @@ class Course:
 
     def _refused(self, candidate: Candidate) -> str | None:
         problem, limits = self.identity.problem, self.backend.device.limits
-        itemsize = ITEMSIZE[problem.dtype]
-        try:
-            return candidate.impl.refuse(
-                candidate.config, limits, itemsize=itemsize, **problem.sizes
-            )
-        except Exception as error:  # the kernel's own code
-            return f"`refuse` of {candidate.impl.title} failed ({type(error).__name__}: {error})"
+        impl, config = candidate.impl, candidate.config
+        return impl.rejection_reason(config, limits, problem.dtype, problem.sizes)
 
     def _to_compile(self) -> list[Candidate]:
         return [c for c in self._todo if c.impl.backend == "triton" and c.key not in self._why]

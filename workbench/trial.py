@@ -322,19 +322,10 @@ def made(
                 candidate, key=key_of(candidate.case, asked=candidate.key, by="host")
             )
         parts[arm.name] = Part(problem, candidate, arm.regime, arm.clock)
-        if why := _refused(candidate, problem, backend):
+        limits = backend.device.limits
+        if why := impl.rejection_reason(config, limits, arm.dtype, problem.sizes):
             refused[arm.name] = Refusal("refused", why)
     return Trial(asked, arms, parts, refused)
-
-
-def _refused(candidate: Candidate, problem: Problem, backend: Backend) -> str | None:
-    """Return why the kernel rejects the config, or None; a `refuse` that fails is a reason."""
-    limits, itemsize = backend.device.limits, ITEMSIZE[problem.dtype]
-    impl = candidate.impl
-    try:
-        return impl.refuse(candidate.config, limits, itemsize=itemsize, **problem.sizes)
-    except Exception as error:  # the kernel's own code
-        return f"`refuse` of {impl.title} failed ({type(error).__name__}: {error})"
 
 
 def compile_ahead(trials: Sequence[Trial], backend: Backend) -> None:

@@ -7,7 +7,8 @@
 Each mutant of `kernels.toml` and `engine.toml` replaces one passage of one file in a copy of the
 tree. The tests named `first` run before the others; the first failure kills it. What survives ran
 all tests of continuous integration that could see its file, and is printed with the fault that a
-user would meet. The exit code is 1 where a kill rate is under what is asked.
+user would meet. The exit code is 1 where a kill rate is under what is asked, 2 where nothing could
+be tried, and 130 after Ctrl-C; verdicts in --log up to then stay.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ ROOT = HERE.parents[1]
 ASKED = {"kernels": 0.97, "engine": 0.95}  # of those that a CPU can show
 LIMIT_S = 1500  # for one call of pytest: a mutant that hangs is seen, too
 NOTHING_COLLECTED = 5  # pytest's exit code
+STOPPED = 130  # as shells say it: 128 + SIGINT
 COPIED = (
     "workbench", "metal_shim", "tests", "benchmarks", "docs", "pyproject.toml", "README.md",
     "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile", "constraints.txt", ".gitignore",
@@ -234,15 +236,25 @@ def run(some: Sequence[Mutant], at_once: int, log: Path | None) -> list[Verdict]
         for number in range(at_once):
             trees.put(copied(Path(folder, str(number))))
         with ThreadPoolExecutor(at_once) as pool:
-            for done in as_completed([pool.submit(tried, m, trees) for m in some]):
-                found.append(verdict := done.result())
-                where = f"{len(found)}/{len(some)}"
-                print(f"{where:>8} {verdict.seconds:6.0f} s {verdict}", flush=True)
-                if log is not None:
-                    with log.open("a", encoding="utf-8") as lines:
-                        line = asdict(verdict) | {"mutant": verdict.mutant.name}
-                        lines.write(json.dumps(line) + "\n")
+            try:
+                for done in as_completed([pool.submit(tried, m, trees) for m in some]):
+                    found.append(verdict := done.result())
+                    where = f"{len(found)}/{len(some)}"
+                    print(f"{where:>8} {verdict.seconds:6.0f} s {verdict}", flush=True)
+                    if log is not None:
+                        kept(verdict, log)
+            except BaseException as error:
+                pool.shutdown(wait=False, cancel_futures=True)
+                if not isinstance(error, KeyboardInterrupt):
+                    raise
+                print(f"stopped after {len(found)} of {len(some)}", flush=True)
     return found
+
+
+def kept(verdict: Verdict, log: Path) -> None:
+    """Append a verdict to a file, as a line of JSON."""
+    with log.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(asdict(verdict) | {"mutant": verdict.mutant.name}) + "\n")
 
 
 def summary(found: Sequence[Verdict]) -> int:
@@ -262,6 +274,12 @@ def summary(found: Sequence[Verdict]) -> int:
     return int(code)
 
 
+def gpu_visible() -> bool:
+    """Whether torch finds a GPU."""
+    ask = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", ask], check=False).returncode == 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -271,11 +289,19 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=2, help="mutants tried at a time")
     parser.add_argument("--log", type=Path, help="append each verdict to this file, as JSON")
     asked = parser.parse_args()
-    some = chosen(asked.words, asked.gpu)
-    if not some:
-        print("no mutant has such a word in its name or file")
+    try:
+        some = chosen(asked.words, asked.gpu)
+        if not some:
+            print("no mutant has such a word in its name or file")
+            return 2
+        if asked.gpu and not gpu_visible():
+            print("torch sees no GPU here, and nothing else shows these mutants")
+            return 2
+        found = run(some, asked.at_once, asked.log)
+    except (OSError, TypeError, ValueError) as error:  # a full disk; a list that does not fit
+        print(f"error: {error}")
         return 2
-    return summary(run(some, asked.at_once, asked.log))
+    return summary(found) if len(found) == len(some) else STOPPED
 
 
 if __name__ == "__main__":

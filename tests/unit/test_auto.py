@@ -11,7 +11,7 @@ from workbench import catalog
 from workbench.dsl import pretend
 from workbench.hardware import DEVICES
 from workbench.launch import resolved
-from workbench.spec import AUTO, ITEMSIZE, Spec, Tensor, among, threads, tile, values
+from workbench.spec import AUTO, ITEMSIZE, Spec, Tensor, among, label, threads, tile, values
 
 ROWS = ("softmax", "rms_norm", "layer_norm", "fused_add_rms_norm")
 H200 = DEVICES["h200"].limits
@@ -97,6 +97,7 @@ def test_minus_one_may_be_an_ordinary_choice():
     made = spec.impl(Config)(lambda x, *, config: x)
     assert made.auto == () and not made.is_open(Config())
     assert made.default(H200, "bf16", {"N": 1}) == Config()
+    assert label(values(Config())) == "direction -1, 4 warps"
 
 
 # The rule of `rows`, in softmax and the norms

@@ -28,7 +28,7 @@ from workbench.judging.times import (
 from workbench.record import Chart, Evidence, Kind
 from workbench.reports.compare_figures import unit_of
 from workbench.reports.experiment import quantity
-from workbench.spec import ITEMSIZE, Sizes, Spec, sizes_text
+from workbench.spec import Sizes, Spec, sizes_text
 
 RANKS = (4, 8, 16, 32, 64)
 ROWS = 64  # 4 x 16 or 2 x 32 rows of x: as metal-candle's benches/training.rs has them
@@ -80,7 +80,7 @@ def _taken(spec: Spec, ours: Sequence[str], at: Sizes, asked: Asked) -> list[str
     for name in ours:
         impl = catalog.impl_of(spec, name)
         default = impl.default(limits, asked.dtype, at)
-        if not impl.refuse(default, limits, itemsize=ITEMSIZE[asked.dtype], **at):
+        if not impl.rejection_reason(default, limits, asked.dtype, at):
             taken.append(name)
     return taken or list(ours)
 

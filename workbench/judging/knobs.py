@@ -27,7 +27,6 @@ from workbench.record import Case, Chart, Evidence, Kind
 from workbench.reports.compare_figures import unit_of
 from workbench.reports.experiment import quantity
 from workbench.spec import (
-    ITEMSIZE,
     Impl,
     Knob,
     Sizes,
@@ -81,13 +80,13 @@ def arms_of(asked: Asked, varied: Varied) -> list[Arm]:
     """For each value the configs that the model expects most of, and the default. A value that no
     config may have here keeps one arm, whose refusal says why."""
     impl, sizes = swept(asked, varied), sizes_of(asked)
-    limits, itemsize = asked.device.limits, ITEMSIZE[asked.dtype]
+    limits = asked.device.limits
     default = impl.default(limits, asked.dtype, sizes)
     legal: dict[int, list[Any]] = {}
     refused: dict[int, Any] = {}
     for config in dict.fromkeys((*impl.space(default, (tile, threads, stages)), default)):
         number = varied.number(impl, values(config), asked)
-        if impl.refuse(config, limits, itemsize=itemsize, **sizes):
+        if impl.rejection_reason(config, limits, asked.dtype, sizes):
             refused.setdefault(number, config)
         else:
             legal.setdefault(number, []).append(config)
