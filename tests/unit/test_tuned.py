@@ -606,7 +606,7 @@ def test_sizes_come_back_from_the_shapes_that_they_give(sizes):
     ("config", "refuse", "why"),
     [
         (BEST, refuse_large, "is refused: 2 bytes times 256 are too many"),
-        (BEST, broken, "`refuse` failed (KeyError"),
+        (BEST, broken, "`refuse` of matmul.tiles failed (KeyError"),
         ({"block_m": 64}, None, "its fields are not those of Tiles"),
         ({**BEST, "more": 1}, None, "its fields are not those of Tiles"),
     ],
