@@ -77,7 +77,8 @@ def autotuned(kernel: str, answer: str) -> None:
     import torch
     import triton
 
-    from workbench import catalog, inputs
+    from workbench import catalog
+    from workbench.measurement import inputs
     from workbench.spec import values
 
     module = catalog.module_of(kernel)
@@ -100,8 +101,8 @@ def autotuned(kernel: str, answer: str) -> None:
 def duel(kernel: str, configs: Sequence[Mapping[str, int]], answer: str) -> None:
     """Medians of configs in one final: in interleaved windows, each answer checked."""
     from workbench import catalog
-    from workbench.measure import worker
-    from workbench.measure.protocol import Protocol
+    from workbench.measurement import worker
+    from workbench.measurement.protocol import Protocol
 
     spec = catalog.spec_of(kernel)
     worker.begin(worker.Job(kernel, dict(spec.bench[0]), DTYPE, Protocol()))

@@ -15,11 +15,11 @@ from contextlib import closing
 
 from workbench import catalog
 from workbench.backend.measuring import Lost, Measuring
+from workbench.backend.workers import Workers, cpu_count
 from workbench.compile import CompileError, compile_config
-from workbench.measure import worker
-from workbench.measure.protocol import Protocol
+from workbench.measurement import worker
+from workbench.measurement.protocol import Protocol
 from workbench.spec import ITEMSIZE, stages, threads, tile, values
-from workbench.workers import Workers, cpu_count
 
 
 def compiled(kernel, impl, config, sizes, dtype, device):

@@ -112,7 +112,7 @@ class Runner:
         os.environ.update(self._also)
         from rich.console import Console
 
-        from workbench.trial import Question, Trials
+        from workbench.commands.experiment import Question, Trials
 
         class Unseen(Trials):
             def _draw(self, run: Any, folder: Path) -> Path:
@@ -134,8 +134,8 @@ class Runner:
     def _opened(self, device: str | None, repository: Path) -> Any:
         """The GPU that is here, which stays open from one step to the next."""
         from workbench.backend.live import Live
-        from workbench.question import backend_for, gpu_present
-        from workbench.trial import RULES
+        from workbench.commands.experiment import RULES
+        from workbench.commands.options import backend_for, gpu_present
 
         if device is not None or not gpu_present():
             return backend_for(device, repository)
@@ -161,7 +161,7 @@ class Runner:
 def told(ended: Ended, events: Sequence[Any], predicts: bool = False) -> dict[str, Any]:
     """A command as it stands in the JSON file. `why` it gave nothing is None where it did; where
     nobody asked for predictions, they are nothing."""
-    from workbench.record import Failure, Finding, Record, Run
+    from workbench.data.record import Failure, Finding, Record, Run
 
     run = next((e for e in reversed(events) if isinstance(e, Run)), None)
     found = [finding(e) for e in events if isinstance(e, Finding)]

@@ -43,7 +43,8 @@ def tuned_space(faults: Sequence[int], good: int, answer: str) -> None:
     import torch
     import triton
 
-    from workbench import catalog, inputs
+    from workbench import catalog
+    from workbench.measurement import inputs
 
     module = catalog.module_of(KERNEL)
     sizes = dict(module.faulty.bench[0])

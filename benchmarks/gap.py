@@ -24,8 +24,8 @@ ORDER = (COPY, EMPTY, RMS, SOFTMAX, COPY, EMPTY, RMS, SOFTMAX, COPY)
 
 def timed(kernel: str, impl: str, sizes: dict[str, int]) -> dict[str, Any]:
     """One final of the default config alone."""
-    from workbench.measure import worker
-    from workbench.measure.protocol import Protocol
+    from workbench.measurement import worker
+    from workbench.measurement.protocol import Protocol
 
     worker.begin(worker.Job(kernel, sizes, "bf16", Protocol()))
     (found,), _ = worker.final([worker.Choice(impl, {})], [0.0])
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--out", default="gap.json", help="JSON file to write")
     asked = parser.parse_args()
     if asked.torch:
-        from workbench.measure import bench, graphs
+        from workbench.measurement import bench, graphs
 
         bench.graphs = graphs.TorchGraphs
     rows: list[dict[str, Any]] = []

@@ -189,7 +189,7 @@ def measure(asked: argparse.Namespace, goals: Sequence[Goal], known: dict[str, A
     """Time what is not yet known; the file is written after each case."""
     import torch
 
-    from workbench.measure.preflight import gpu_lock, lock_name
+    from workbench.measurement.preflight import gpu_lock, lock_name
 
     with gpu_lock(lock_name(torch.cuda.current_device()), lambda said: None):
         for goal in goals:
@@ -215,8 +215,8 @@ def measure(asked: argparse.Namespace, goals: Sequence[Goal], known: dict[str, A
 def timed(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
     """A screen of each way to compute it, then one final of the fastest."""
     from workbench import catalog
-    from workbench.measure import worker
-    from workbench.measure.protocol import Protocol
+    from workbench.measurement import worker
+    from workbench.measurement.protocol import Protocol
 
     try:
         spec = catalog.spec_of(goal.kernel)
@@ -269,8 +269,8 @@ class Same:
 
 def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -> list[Any]:
     """Our Impls at their defaults, and the libraries' versions."""
-    from workbench import hardware
-    from workbench.measure.worker import Choice
+    from workbench.device import hardware
+    from workbench.measurement.worker import Choice
     from workbench.spec import ITEMSIZE, values
 
     device = hardware.live()
@@ -291,7 +291,7 @@ def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -
 
 def screened(choices: Sequence[Any], refused: dict[str, Any]) -> dict[str, float]:
     """Microseconds by a short look at each; what is wrong or fails is told in `refused`."""
-    from workbench.measure import worker
+    from workbench.measurement import worker
 
     found: dict[str, float] = {}
     for choice in choices:

@@ -57,7 +57,8 @@ def picked(words: Sequence[str], cases: Sequence[Case]) -> list[Case]:
 
 def default_of(case: Case) -> tuple[Any, Any]:
     """Impl and default config on the GPU that is here."""
-    from workbench import catalog, hardware
+    from workbench import catalog
+    from workbench.device import hardware
 
     device = hardware.live()
     if device is None:
@@ -69,7 +70,8 @@ def default_of(case: Case) -> tuple[Any, Any]:
 def rotating(case: Case, device: str = "cuda") -> tuple[Callable[[], None], int]:
     """The call on the next of so many sets of inputs, which with their outputs span three caches,
     so that no call finds its data in one; and how many sets these are."""
-    from workbench import hardware, inputs
+    from workbench.device import hardware
+    from workbench.measurement import inputs
 
     impl, config = default_of(case)
     live = hardware.live()

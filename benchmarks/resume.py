@@ -40,7 +40,7 @@ POLL_S = 0.05
 IMPORTS = {
     "python": "pass",
     "command line": "import workbench.cli",
-    "session": "import workbench.session, workbench.history, workbench.sweep",
+    "session": "import workbench.commands.sweep, workbench.history, workbench.sweep",
     "torch": "import torch",
 }
 
@@ -79,7 +79,7 @@ def struck(command: Sequence[str], events: Path, half: int, limit_s: float, cach
 
 def timed_keys(found: Swept, since_s: float = 0.0) -> set[str]:
     """Keys that were measured in this run: not taken from earlier, not another's duplicate."""
-    from workbench.record import Record
+    from workbench.data.record import Record
 
     return {
         e.key

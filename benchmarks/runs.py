@@ -161,15 +161,15 @@ def sweep(
 
 def read_events(path: Path) -> list[Any]:
     """The good lines of an events file; none where there is no file."""
-    from workbench.events import read
+    from workbench.data.events import read
 
     return list(read(path).events) if path.exists() else []
 
 
 def swept(ended: Ended, events: Sequence[Any]) -> Swept:
     """What a run's events say of its course."""
-    from workbench.events import RunFinished
-    from workbench.record import Failure, Record
+    from workbench.data.events import RunFinished
+    from workbench.data.record import Failure, Record
 
     tried = [e for e in events if isinstance(e, (Record, Failure)) and not _apart(e)]
     firsts: dict[str, Any] = {}
@@ -192,8 +192,8 @@ def swept(ended: Ended, events: Sequence[Any]) -> Swept:
 
 
 def _winner(events: Sequence[Any]) -> Any:
-    from workbench.answer import answer
-    from workbench.record import Failure, Record, Run
+    from workbench.data.record import Failure, Record, Run
+    from workbench.tuner.selection import answer
 
     run = next((e for e in events if isinstance(e, Run)), None)
     return run and answer(run, [e for e in events if isinstance(e, (Record, Failure))]).winner
@@ -266,8 +266,9 @@ def compiled_ahead(asked: Sequence[Compile], processes: int, limit_s: float) -> 
 
 
 def _compile(asked: Compile) -> None:
-    from workbench import catalog, hardware
+    from workbench import catalog
     from workbench.compile import CompileError, compile_config
+    from workbench.device import hardware
     from workbench.spec import ITEMSIZE
 
     device = hardware.live()

@@ -46,7 +46,9 @@ def once(titles: Sequence[str], dtype: str, until: float) -> None:
     """Launch these Impls, each at every size to check; say which is begun and how it went."""
     import torch
 
-    from workbench import catalog, hardware, inputs
+    from workbench import catalog
+    from workbench.device import hardware
+    from workbench.measurement import inputs
     from workbench.spec import ITEMSIZE
 
     device = hardware.live()

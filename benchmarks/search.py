@@ -32,12 +32,12 @@ from functools import cache
 from pathlib import Path
 
 from workbench import catalog
-from workbench.hardware import device_named
-from workbench.predict import guess, predict
-from workbench.record import Resources
-from workbench.search import Point, SearchError, Strategy, search_of
+from workbench.data.record import Resources
+from workbench.data.stats import quantile
+from workbench.device.cost_model import guess, predict
+from workbench.device.hardware import device_named
 from workbench.spec import Spec
-from workbench.stats import quantile
+from workbench.tuner.search import Point, SearchError, Strategy, search_of
 
 DATA = Path(__file__).parent / "data"
 DEVICE = device_named("h200")

@@ -70,7 +70,7 @@ def repeated(call: Callable[[], Any]) -> None:
 
 def hot_call(case: Case) -> Callable[[], Any]:
     """The call on one set of inputs, as `do_bench` is given it; it flushes for itself."""
-    from workbench import inputs
+    from workbench.measurement import inputs
 
     impl, config = default_of(case)
     given = inputs.make(impl.spec, case.sizes, DTYPE, "cuda")

@@ -45,7 +45,7 @@ def once(words: Sequence[str], final_s: float | None, peers: bool, answer: str) 
 
     torch.zeros(1, device="cuda")
     found["start_s"] = time.perf_counter() - began
-    from workbench.measure.preflight import gpu_lock, lock_name
+    from workbench.measurement.preflight import gpu_lock, lock_name
 
     with gpu_lock(lock_name(torch.cuda.current_device()), lambda said: None):
         for case in picked(words, (*LONG, *SHORT)):
@@ -59,8 +59,8 @@ def once(words: Sequence[str], final_s: float | None, peers: bool, answer: str) 
 
 def ours(case: Case, final_s: float | None) -> dict[str, Any]:
     """One final of one config, as a sweep runs it."""
-    from workbench.measure import worker
-    from workbench.measure.protocol import Protocol
+    from workbench.measurement import worker
+    from workbench.measurement.protocol import Protocol
     from workbench.spec import values
 
     protocol = Protocol() if final_s is None else replace(Protocol(), final_s=final_s)
@@ -82,7 +82,7 @@ def ours(case: Case, final_s: float | None) -> dict[str, Any]:
 
 def others(row: dict[str, Any], case: Case) -> None:
     """The other clocks on the same inputs: one set and their own flush, as people call them."""
-    from workbench import inputs
+    from workbench.measurement import inputs
 
     try:
         impl, config = default_of(case)

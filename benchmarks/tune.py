@@ -41,8 +41,8 @@ def tuned(goal: Goal, budget: str, limit_s: float) -> dict[str, Any]:
 
 def told(path: Path) -> dict[str, Any]:
     """The final's times, the default's, and why others failed."""
-    from workbench.events import read
-    from workbench.record import Failure, Record
+    from workbench.data.events import read
+    from workbench.data.record import Failure, Record
 
     events = read(path).events
     finals = [e for e in events if isinstance(e, Record) and e.phase == "final"]

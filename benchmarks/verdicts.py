@@ -58,7 +58,7 @@ PAIRS = {
 
 def compared(left: Side, right: Side) -> dict[str, Any]:
     """One comparison, with its seconds."""
-    from workbench.measure import worker
+    from workbench.measurement import worker
 
     sides = [worker.Choice(side.impl, side.config) for side in (left, right)]
     started = time.perf_counter()
@@ -77,8 +77,8 @@ def compared(left: Side, right: Side) -> dict[str, Any]:
 
 def series(name: str, pair: Pair, count: int, end_s: float, keep: Any) -> None:
     """`count` comparisons of each kind, in turn, until `end_s` on the process' clock."""
-    from workbench.measure import worker
-    from workbench.measure.protocol import Protocol
+    from workbench.measurement import worker
+    from workbench.measurement.protocol import Protocol
 
     started = time.perf_counter()
     worker.begin(worker.Job(pair.kernel, dict(pair.sizes), "bf16", Protocol()))

@@ -23,11 +23,11 @@ from exhaustive import compiled, legal
 
 from workbench import catalog
 from workbench.backend.measuring import Measuring
-from workbench.events import read
-from workbench.measure import worker
-from workbench.measure.protocol import Protocol
-from workbench.record import Record
-from workbench.workers import Workers, cpu_count
+from workbench.backend.workers import Workers, cpu_count
+from workbench.data.events import read
+from workbench.data.record import Record
+from workbench.measurement import worker
+from workbench.measurement.protocol import Protocol
 
 LONG = Protocol(rounds=6, most_rounds=6, window_s=0.01, final_s=400.0)
 

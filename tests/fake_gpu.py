@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 from scipy.signal import lfilter
 
-from workbench.measure.rounds import Window
+from workbench.measurement.rounds import Window
 
 BOOST_MHZ = 1980.0  # nominal: the seconds of a FakeArm are at this clock
 

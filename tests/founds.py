@@ -7,9 +7,9 @@ from typing import Any
 
 from workbench.backend.null import ENVIRONMENT
 from workbench.compile import Compiled
-from workbench.experiment import Arm, Asked, Found
-from workbench.hardware import device_named
-from workbench.record import Case, Failure, Finding, Measured, Predicted, Record, Run, key_of
+from workbench.data.record import Case, Failure, Finding, Measured, Predicted, Record, Run, key_of
+from workbench.device.hardware import device_named
+from workbench.experiments import Arm, Asked, Found
 
 AT = "2026-11-21T22:00:00.000+00:00"
 RUN = "20261121-220000-experiment-3f2a"

@@ -19,22 +19,13 @@ import torch
 from hypothesis import strategies as st
 from kernel_rounding import narrowed
 
-from workbench import catalog, inputs
-from workbench.check import Poisoned, Posed, as_tuple, check, judge
+from workbench import catalog
+from workbench.device.hardware import DEVICES
 from workbench.dsl import INTERPRETED
-from workbench.hardware import DEVICES
-from workbench.inputs import torch_dtype
-from workbench.spec import (
-    ITEMSIZE,
-    Extent,
-    Impl,
-    Limits,
-    Sizes,
-    Spec,
-    stages,
-    threads,
-    values,
-)
+from workbench.measurement import inputs
+from workbench.measurement.correctness import Poisoned, Posed, as_tuple, check, judge
+from workbench.measurement.inputs import torch_dtype
+from workbench.spec import ITEMSIZE, Extent, Impl, Limits, Sizes, Spec, stages, threads, values
 
 # Set by tests/run.py for the older of two versions of Triton: each Impl once in each test.
 BRIEF = os.environ.get("KERNEL_TESTS") == "brief"

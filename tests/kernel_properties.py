@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from kernel_cases import LAYOUTS, ONLY, REFUSED, bits, triton_impls, verify
 
-from workbench import inputs
-from workbench.check import Posed
 from workbench.dsl import INTERPRETED
-from workbench.inputs import torch_dtype
+from workbench.measurement import inputs
+from workbench.measurement.correctness import Posed
+from workbench.measurement.inputs import torch_dtype
 from workbench.spec import Impl, Tensor
 
 FOLDER = Path(__file__).parent / "properties"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from workbench.check import Posed
+from workbench.measurement.correctness import Posed
 from workbench.spec import TOLERANCE, Impl, Tolerance
 
 # Half a step of fp16; a whole one of bf16, which the interpreter cuts off.

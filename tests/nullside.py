@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench.backend.null import Fate, Null
-from workbench.events import read
-from workbench.history import open_history
-from workbench.question import Question
-from workbench.record import Failure, Outcome, Record, Run
-from workbench.session import Session
-from workbench.terminal import Terminal
+from workbench.commands.console import Terminal
+from workbench.commands.options import Question
+from workbench.commands.sweep import Session
+from workbench.data.database import open_history
+from workbench.data.events import read
+from workbench.data.record import Failure, Outcome, Record, Run
 
 KERNEL = '''"""A kernel that nothing runs: 4 x 3 configs, one of them refused, and a baseline."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.record import (
+from workbench.data.record import (
     Case,
     Environment,
     Failure,
@@ -26,8 +26,8 @@ from workbench.record import (
     Stage,
     key_of,
 )
+from workbench.data.stats import median, median_interval
 from workbench.spec import Impl, values
-from workbench.stats import median, median_interval
 
 AT = "2026-11-21T09:30:00+00:00"
 SHARED_LIMIT = 232448  # bytes a block on an H200

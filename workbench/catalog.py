@@ -17,7 +17,7 @@ from types import ModuleType
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec
 
 KERNELS = "workbench.kernels"
-ARMS = "workbench.arms"  # kernels that exist for experiments
+VARIANTS = "workbench.variants"  # kernels that exist for experiments
 WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")  # compared exactly
 METAL = "metal_shim.kernels"  # the same file names; each adds an Impl to the same Spec
 
@@ -38,7 +38,7 @@ def names_in(package: str) -> list[str]:
     except ModuleNotFoundError:  # its parent is not there either
         return []
     folders = list(found.submodule_search_locations or []) if found else []
-    return sorted(info.name for info in pkgutil.iter_modules(folders))
+    return sorted(info.name for info in pkgutil.iter_modules(folders) if not info.ispkg)
 
 
 def spec_of(kernel: str) -> Spec:
@@ -56,8 +56,8 @@ def module_of(kernel: str) -> ModuleType:
     if "." in kernel:
         return _imported(kernel, kernel)
     if kernel not in kernel_names():
-        if kernel in names_in(ARMS):
-            return _imported(f"{ARMS}.{kernel}", kernel)
+        if kernel in names_in(VARIANTS):
+            return _imported(f"{VARIANTS}.{kernel}", kernel)
         raise CatalogError(unknown("kernel", kernel, kernel_names()))
     module = _imported(f"{KERNELS}.{kernel}", kernel)
     if importlib.util.find_spec("mlx") and kernel in names_in(METAL):

@@ -1,4 +1,4 @@
-"""The command line: `workbench COMMAND`, or `python -m workbench.COMMAND`."""
+"""The command line: `workbench COMMAND`, or `python -m workbench COMMAND`."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ def sweep(
     ] = False,
 ) -> None:
     """Try the configs of a kernel, refuse wrong answers, time what is right, write a page."""
-    from workbench.backend.ahead import begin_ahead
+    from workbench.backend.prewarm import begin_ahead
 
     ahead = begin_ahead(kernel) if device is None else None  # before the slow imports
-    from workbench.question import Question
-    from workbench.session import Session
-    from workbench.terminal import Terminal
+    from workbench.commands.console import Terminal
+    from workbench.commands.options import Question
+    from workbench.commands.sweep import Session
 
     asked = Question(
         sweep=name, kernel=kernel, impls=tuple(impl or ()), sizes=tuple(sizes or ()),
@@ -144,7 +144,7 @@ def report(
     database: Database = None,
 ) -> None:
     """Draw a page of stored runs: of one run again, or the roofline of any number of runs."""
-    from workbench.stored import Wanted, make
+    from workbench.commands.report import Wanted, make
 
     wanted = Wanted(
         name, tuple(runs or ()), kernel, device, everything, out, csv, as_json, figure, database
@@ -169,7 +169,7 @@ def history(
     """List what earlier runs found."""
     from rich.console import Console
 
-    from workbench.history import open_history, show_history
+    from workbench.data.database import open_history, show_history
 
     console = Console()
     if not console.is_terminal:  # a pipe has no width: nothing is left out
@@ -191,7 +191,7 @@ def doctor(database: Database = None) -> None:
     """Say what this machine can do, and what to install for the rest."""
     from rich.console import Console
 
-    from workbench.doctor import examine, show
+    from workbench.commands.doctor import examine, show
 
     show(examine(database), Console())
 
@@ -202,7 +202,7 @@ def new_kernel(
     folder: Annotated[Path, typer.Option(help="Where to write NAME.py.")] = Path("."),
 ) -> None:
     """Write a working kernel file to start from."""
-    from workbench.template import write_kernel
+    from workbench.commands.new_kernel import write_kernel
 
     path = write_kernel(name, folder)
     named = shlex.quote(str(path))
@@ -229,7 +229,7 @@ def tuned(
     """List the winners of sweeps, which launches without a config use."""
     from rich.console import Console
 
-    from workbench.tuned import Wanted, use
+    from workbench.tuner.tuned import Wanted, use
 
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:  # a pipe has no width: nothing is left out
@@ -255,7 +255,7 @@ def compare(
     database: Database = None,
 ) -> None:
     """Say whether the right side is slower than the left: SLOW, FAST, SAME, CLOCK, INCONCLUSIVE."""
-    from workbench.contest import Match, Question
+    from workbench.commands.compare import Match, Question
 
     share = _share(threshold)
     asked = Question(left, right, kernel, impl, sizes, dtype, share, out, database, strict)
@@ -278,7 +278,7 @@ def gate(
     database: Database = None,
 ) -> None:
     """Compare every kernel of a suite with a baseline; the exit code is that of the worst."""
-    from workbench.gate import Gate, Question
+    from workbench.commands.gate import Gate, Question
 
     share = _share(threshold)
     asked = Question(baseline, tuple(kernel or ()), dtype, share, out, summary, database, strict)
@@ -308,7 +308,7 @@ def measure(
     database: Database = None,
 ) -> None:
     """Time Impls at their tuned or default configs over sizes and dtypes, beside baselines."""
-    from workbench.timing import Question, Timing
+    from workbench.commands.measure import Question, Timing
 
     asked = Question(
         kernel, tuple(impl or ()), tuple(sizes or ()), tuple(dtype or ("bf16",)), device, out,
@@ -337,8 +337,8 @@ def experiment(
     database: Database = None,
 ) -> None:
     """Put one question to kernels, such as memory_vs_compute, and get a verdict in words."""
-    from workbench.experiment import experiment_named, experiment_names
-    from workbench.trial import Question, Trials
+    from workbench.commands.experiment import Question, Trials
+    from workbench.experiments import experiment_named, experiment_names
 
     if name is None:
         for each in experiment_names():
@@ -358,13 +358,13 @@ def ceilings_(
     database: Database = None,
 ) -> None:
     """What this GPU reaches: bandwidths, rates, launches, copies; each held against a yardstick."""
-    from workbench.gauge import Gauging, Question
+    from workbench.commands.ceilings import Gauging, Question
 
     raise typer.Exit(Gauging(Question(device, out, database, strict), _console()).go())
 
 
 def _share(threshold: float | None) -> float:
-    from workbench.measure.protocol import Protocol
+    from workbench.measurement.protocol import Protocol
 
     return Protocol().asked if threshold is None else threshold
 
@@ -435,7 +435,3 @@ SENTENCES = {
     "ResolveError", "SearchError", "SessionError", "SideError", "TemplateError", "TunedError",
     "UnknownDevice", "WorktreeError",
 }  # fmt: skip
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
+from importlib import import_module
 from typing import Any, Literal
 
 Backend = Literal["triton", "metal", "torch"]
@@ -22,6 +23,9 @@ Knob = Callable[..., Any]
 # The default of a knob that depends on the sizes. It is none of the knob's choices: `Impl.resolved`
 # replaces it before anything is planned, recorded, compared or launched.
 AUTO = -1
+
+# What chooses the config of a launch that names none: imported at the first such launch.
+LAUNCH = "workbench.adapted.launch"
 
 # Bytes per element. The first three are what kernels are written and tested for; the others may be
 # those of single tensors, and of functions that `workbench.adapter` takes over.
@@ -256,9 +260,7 @@ class Impl:
         if config is None:
             config = self._chosen(inputs)
         elif self.is_open(config):
-            from workbench.launch import resolved  # of a higher floor: only a launch needs it
-
-            config = resolved(self, config, inputs)
+            config = import_module(LAUNCH).resolved(self, config, inputs)
         return self.launch(*inputs, config=config)
 
     def _chosen(self, inputs: Sequence[Any]) -> Any:
@@ -268,9 +270,7 @@ class Impl:
             return self.config()
         if (known := self.chosen.get(at)) is not None:
             return known
-        from workbench.launch import choose  # of a higher floor: only a launch needs it
-
-        return choose(self, inputs, at)
+        return import_module(LAUNCH).choose(self, inputs, at)
 
     @cached_property
     def auto(self) -> tuple[str, ...]:

@@ -11,12 +11,12 @@ import torch
 import triton
 
 from workbench.adapted.travel import AdaptedError
-from workbench.adapter import tune
 from workbench.catalog import spec_of
+from workbench.commands.tune import tune
 from workbench.compile import captured, compile_config
-from workbench.hardware import device_named
-from workbench.history import open_history
-from workbench.record import Failure
+from workbench.data.database import open_history
+from workbench.data.record import Failure
+from workbench.device.hardware import device_named
 
 pytestmark = pytest.mark.compile
 
@@ -158,7 +158,7 @@ def test_it_compiles_as_the_real_launch_would(kernels, tmp_path):
 SCRIPT = """
 import torch, triton
 import triton.language as tl
-from workbench.adapter import tune
+from workbench.commands.tune import tune
 
 @triton.jit
 def double(x_ptr, out_ptr, n, BLOCK: tl.constexpr):

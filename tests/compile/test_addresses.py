@@ -9,10 +9,10 @@ import pytest
 from addresses import Reader, scalars_of
 from kernel_cases import BRIEF, dtypes_of, first_applicable, triton_impls, turn
 
-from workbench import inputs
-from workbench.compile.gate import Gate, Stop
+from workbench.compile.dedup import Gate, Stop
 from workbench.compile.launches import captured
-from workbench.hardware import DEVICES
+from workbench.device.hardware import DEVICES
+from workbench.measurement import inputs
 from workbench.spec import Extent
 
 DEVICE = DEVICES["h200"]

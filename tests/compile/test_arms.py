@@ -16,9 +16,9 @@ from workbench import catalog
 from workbench.compile import compile_config
 from workbench.compile.loops import code_of
 from workbench.compile.proof import dishonest
-from workbench.experiment import Asked
+from workbench.device.hardware import DEVICES
+from workbench.experiments import Asked
 from workbench.experiments import memory_vs_compute as mvc
-from workbench.hardware import DEVICES
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 EXAMINED = mvc.EXPERIMENT.kernels[:1] if BRIEF else mvc.EXPERIMENT.kernels

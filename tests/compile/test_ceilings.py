@@ -3,9 +3,9 @@
 import pytest
 
 from workbench import catalog
-from workbench.ceilings import groups_of
 from workbench.compile import compile_config
-from workbench.hardware import DEVICES
+from workbench.device.hardware import DEVICES
+from workbench.experiments.analysis.ceilings import groups_of
 
 pytestmark = pytest.mark.compile
 

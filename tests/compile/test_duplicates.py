@@ -9,12 +9,12 @@ from duplicate_kernels import written
 from workbench import catalog
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all
 from workbench.backend.protocol import Candidate, Problem, Refusal
+from workbench.backend.workers import Workers
 from workbench.compile import Compiled, CompileError, Twin, compile_config, compile_unless_twin
-from workbench.compile.gate import Gate, _mentioned
-from workbench.hardware import DEVICES
-from workbench.record import Case
+from workbench.compile.dedup import Gate, _mentioned
+from workbench.data.record import Case
+from workbench.device.hardware import DEVICES
 from workbench.spec import ITEMSIZE, values
-from workbench.workers import Workers
 
 TARGETS = ("h200", "mi300x")
 LATER = {"h200": ("llir", "ptx", "cubin"), "mi300x": ("llir", "amdgcn", "hsaco")}
@@ -164,7 +164,7 @@ def test_a_twin_stops_before_llvm_and_names_the_key_of_the_first(scaled, monkeyp
     kind, ran = backend_of("h200"), []
     real = kind.make_llir
     monkeypatch.setattr(kind, "make_llir", lambda *args: ran.append(1) or real(*args))
-    monkeypatch.setattr("workbench.compile.gate._mentioned", lambda *asked: False)
+    monkeypatch.setattr("workbench.compile.dedup._mentioned", lambda *asked: False)
     configs = [impl.config(num_stages=depth) for depth in (1, 2, 3)]
     first, *others = claiming(impl, configs, device, Claims()).values()
     assert isinstance(first, Compiled) and not first.twin

@@ -25,10 +25,11 @@ from kernel_cases import (
     turn,
 )
 
-from workbench import catalog, inputs
+from workbench import catalog
 from workbench.compile import CompileError, compile_config, read_resources
 from workbench.compile.launches import captured
-from workbench.hardware import DEVICES
+from workbench.device.hardware import DEVICES
+from workbench.measurement import inputs
 
 UNITS = {"a100": "mma", "h200": "wgmma", "b200": "tcgen05", "mi300x": "mfma", "rx7900xtx": "wmma"}
 TARGETS = ["h200"] if BRIEF else list(UNITS)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from workbench.compile import captured
-from workbench.hardware import DEVICES
-from workbench.measure.probe import MOST_TURNS, SPAN_NS, TICK_NS, read_clock
+from workbench.device.hardware import DEVICES
+from workbench.measurement.probe import MOST_TURNS, SPAN_NS, TICK_NS, read_clock
 
 READS = {
     "cuda": (r"mov\.u64 +%rd\d+, %globaltimer", r"mov\.u64 +%rd\d+, %clock64"),

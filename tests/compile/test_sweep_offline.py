@@ -12,14 +12,14 @@ import pytest
 
 from workbench import cli
 from workbench.backend.offline import Offline
-from workbench.events import RunFinished, read
-from workbench.hardware import device_named
-from workbench.history import open_history
-from workbench.question import Question
-from workbench.record import Failure, Predicted, Record
-from workbench.session import Session
-from workbench.template import write_kernel
-from workbench.terminal import Terminal
+from workbench.commands.console import Terminal
+from workbench.commands.new_kernel import write_kernel
+from workbench.commands.options import Question
+from workbench.commands.sweep import Session
+from workbench.data.database import open_history
+from workbench.data.events import RunFinished, read
+from workbench.data.record import Failure, Predicted, Record
+from workbench.device.hardware import device_named
 
 ROOT = Path(__file__).parents[2]
 ODD = """    if config.block_n == 256:

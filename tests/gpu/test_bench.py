@@ -4,13 +4,15 @@ clock is a clock."""
 import pytest
 import torch
 
-from workbench import catalog, hardware, stats
-from workbench.measure import preflight, stream
-from workbench.measure.bench import Bench, Rotation
-from workbench.measure.clocks import Clocks, SensorClock
-from workbench.measure.graphs import NotCapturable, graphs
-from workbench.measure.probe import Probe, can_probe, sm_clock
-from workbench.measure.protocol import Protocol
+from workbench import catalog
+from workbench.data import stats
+from workbench.device import hardware
+from workbench.measurement import preflight, stream
+from workbench.measurement.bench import Bench, Rotation
+from workbench.measurement.clocks import Clocks, SensorClock
+from workbench.measurement.graphs import NotCapturable, graphs
+from workbench.measurement.probe import Probe, can_probe, sm_clock
+from workbench.measurement.protocol import Protocol
 
 DEVICE = hardware.live()
 if DEVICE is None:

@@ -4,10 +4,11 @@ are timed; and what is copied between host and device arrives."""
 import pytest
 import torch
 
-from workbench import catalog, hardware
-from workbench.ceilings import LINKS, groups_of
-from workbench.check import Posed, check
-from workbench.gauge import HostCopies
+from workbench import catalog
+from workbench.commands.ceilings import HostCopies
+from workbench.device import hardware
+from workbench.experiments.analysis.ceilings import LINKS, groups_of
+from workbench.measurement.correctness import Posed, check
 from workbench.spec import ITEMSIZE
 
 pytestmark = pytest.mark.gpu
@@ -35,7 +36,7 @@ def test_every_arm_is_right_at_the_size_that_is_timed(arm):
 
 
 def test_a_chain_of_dependent_launches_is_whole_in_a_graph_too():
-    from workbench.measure.graphs import graphs
+    from workbench.measurement.graphs import graphs
 
     spec = catalog.spec_of("empty_chain")
     impl, kept = catalog.impl_of(spec, "links"), []

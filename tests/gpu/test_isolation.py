@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from workbench import hardware
-from workbench.events import read
-from workbench.question import Question
-from workbench.record import Failure, Record
-from workbench.session import Session
-from workbench.terminal import Terminal
+from workbench.commands.console import Terminal
+from workbench.commands.options import Question
+from workbench.commands.sweep import Session
+from workbench.data.events import read
+from workbench.data.record import Failure, Record
+from workbench.device import hardware
 
 if hardware.live() is None:
     pytest.skip("torch sees no GPU here", allow_module_level=True)

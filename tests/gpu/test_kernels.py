@@ -37,8 +37,10 @@ from kernel_cases import (
 )
 from kernel_properties import Subject, promises
 
-from workbench import dsl, hardware, inputs
-from workbench.check import Poisoned, Posed, as_tuple
+from workbench import dsl
+from workbench.device import hardware
+from workbench.measurement import inputs
+from workbench.measurement.correctness import Poisoned, Posed, as_tuple
 from workbench.spec import ITEMSIZE, Impl, values
 
 DEVICE = hardware.live()

@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from workbench import hardware, stats
-from workbench.check import Posed, check
-from workbench.measure.bench import Bench
-from workbench.measure.protocol import Protocol
+from workbench.data import stats
+from workbench.device import hardware
+from workbench.measurement.bench import Bench
+from workbench.measurement.correctness import Posed, check
+from workbench.measurement.protocol import Protocol
 from workbench.spec import NoKnobs, Spec, Tensor
 
 DEVICE = hardware.live()

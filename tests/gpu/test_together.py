@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from workbench import catalog, hardware
-from workbench.measure import worker
-from workbench.measure.graphs import graphs
-from workbench.measure.protocol import Protocol
+from workbench import catalog
+from workbench.device import hardware
+from workbench.measurement import worker
+from workbench.measurement.graphs import graphs
+from workbench.measurement.protocol import Protocol
 from workbench.spec import values
 
 if hardware.live() is None:

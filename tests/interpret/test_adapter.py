@@ -16,8 +16,8 @@ from workbench.adapted.moved import moved
 from workbench.adapted.referenced import answer_of, answered_again
 from workbench.adapted.travel import AdaptedError, pack, unpack
 from workbench.adapted.write import call_of, layout_of, memory_of
-from workbench.adapter import _completed
-from workbench.check import Posed, check
+from workbench.commands.tune import _completed
+from workbench.measurement.correctness import Posed, check
 
 pytestmark = pytest.mark.interpret
 

@@ -7,10 +7,10 @@ import pytest
 from kernel_cases import BRIEF, H200, applicable, dtypes_of, first_applicable
 
 from workbench import catalog
-from workbench.check import Posed, check
+from workbench.measurement.correctness import Posed, check
 from workbench.spec import values
 
-ARMS = catalog.names_in(catalog.ARMS)
+ARMS = catalog.names_in(catalog.VARIANTS)
 # on the older Triton every third: what the language changed between the two is known by those
 SEEN = ARMS[::3] if BRIEF else ARMS
 

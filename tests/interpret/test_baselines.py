@@ -7,7 +7,7 @@ import pytest
 from kernel_cases import BRIEF, H200, applicable, kernels
 
 from workbench import catalog
-from workbench.check import Posed, check
+from workbench.measurement.correctness import Posed, check
 from workbench.spec import Tolerance
 
 LIBRARIES = [

@@ -46,9 +46,10 @@ from kernel_cases import (
 )
 from kernel_properties import PROPERTIES, Subject, load, promises
 
-from workbench import catalog, dsl, inputs
-from workbench.check import Posed
-from workbench.hardware import DEVICES
+from workbench import catalog, dsl
+from workbench.device.hardware import DEVICES
+from workbench.measurement import inputs
+from workbench.measurement.correctness import Posed
 from workbench.spec import ITEMSIZE, stages, threads, values
 
 IMPLS = {impl.title: impl for impl in triton_impls()}

@@ -9,7 +9,7 @@ import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.check import Posed, check
+from workbench.measurement.correctness import Posed, check
 from workbench.spec import Spec, Tensor, tile
 
 pytestmark = pytest.mark.interpret

@@ -3,7 +3,7 @@
 import torch
 from kernel_properties import Subject, bits, of
 
-from workbench.inputs import torch_dtype
+from workbench.measurement.inputs import torch_dtype
 
 
 @of("copy")

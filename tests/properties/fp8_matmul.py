@@ -5,7 +5,7 @@ import torch
 from kernel_properties import NAN, NOT_DENSE_ROWS, Subject, of, refuses
 
 from workbench.dsl import INTERPRETED
-from workbench.inputs import torch_dtype
+from workbench.measurement.inputs import torch_dtype
 
 refuses("fp8_matmul.persistent", "a b", NOT_DENSE_ROWS)
 

@@ -4,7 +4,7 @@ import torch
 from kernel_properties import INF, NAN, Subject, of, refuses
 from pytest import raises
 
-from workbench.inputs import torch_dtype
+from workbench.measurement.inputs import torch_dtype
 
 # Dense columns will do as well as dense rows.
 refuses("matmul.persistent matmul.stream_k", "a b", "offset every_second expanded")

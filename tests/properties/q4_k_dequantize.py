@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from kernel_properties import INF, NAN, Subject, bits, of
 
-from workbench.inputs import torch_dtype
+from workbench.measurement.inputs import torch_dtype
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "q4_k.npz"
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from kernel_properties import INF, NAN, Subject, of
 
-from workbench.inputs import torch_dtype
+from workbench.measurement.inputs import torch_dtype
 
 
 def _unpacked(w: Any) -> tuple[Any, Any, Any, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from kernel_properties import INF, NAN, Subject, of
 
-from workbench import inputs
-from workbench.inputs import torch_dtype
+from workbench.measurement import inputs
+from workbench.measurement.inputs import torch_dtype
 
 
 def _given(s: Subject) -> tuple[Any, ...]:

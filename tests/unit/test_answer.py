@@ -11,9 +11,9 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import stats
-from workbench.answer import answer, best_per_group, rate, relevant, sentence, standing
-from workbench.record import Measured, Outcome, Record, Run
+from workbench.data import stats
+from workbench.data.record import Measured, Outcome, Record, Run
+from workbench.tuner.selection import answer, best_per_group, rate, relevant, sentence, standing
 
 RUN, OUTCOMES = synthetic.matmul()
 SCREENS = [o for o in OUTCOMES if isinstance(o, Record) and o.phase == "screen"]

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import catalog
+from workbench.adapted.launch import resolved
+from workbench.device.hardware import DEVICES
 from workbench.dsl import pretend
-from workbench.hardware import DEVICES
-from workbench.launch import resolved
 from workbench.spec import AUTO, ITEMSIZE, Spec, Tensor, among, label, threads, tile, values
 
 ROWS = ("softmax", "rms_norm", "layer_norm", "fused_add_rms_norm")
@@ -59,7 +59,7 @@ def test_a_field_that_is_named_stays_and_one_that_is_open_is_chosen(impl, data):
 
 @each_open
 def test_a_launch_resolves_by_its_inputs_as_a_sweep_does_by_sizes(impl):
-    from workbench import inputs
+    from workbench.measurement import inputs
 
     for sizes in impl.spec.bench:
         for dtype in impl.spec.tolerance:

@@ -11,9 +11,9 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from workbench import stats
-from workbench.measure import graphs, stream
-from workbench.measure.bench import (
+from workbench.data import stats
+from workbench.measurement import graphs, stream
+from workbench.measurement.bench import (
     FLUSHED_SETS,
     MOST_CALLS,
     MOST_SETS,
@@ -24,9 +24,9 @@ from workbench.measure.bench import (
     graph_calls,
     set_count,
 )
-from workbench.measure.protocol import Protocol
-from workbench.measure.rounds import Window
-from workbench.measure.stream import (
+from workbench.measurement.protocol import Protocol
+from workbench.measurement.rounds import Window
+from workbench.measurement.stream import (
     LONGEST_HOLD_S,
     Step,
     begin_samples,
@@ -98,7 +98,7 @@ def put(monkeypatch):
     fake = FakeCuda()
     monkeypatch.setattr(stream, "torch", SimpleNamespace(cuda=fake))
     monkeypatch.setattr(stream, "time", SimpleNamespace(perf_counter=lambda: fake.host_s))
-    monkeypatch.setattr("workbench.measure.bench.timer_step_s", lambda: 32e-9)
+    monkeypatch.setattr("workbench.measurement.bench.timer_step_s", lambda: 32e-9)
     for kept in (stream.marks, stream._plain_mark, stream._hold_rate):
         kept.cache_clear()
     return fake
@@ -302,9 +302,9 @@ TOY = Spec(
 def sets_of(cache_bytes, elements, **rules):
     """A Bench on memory of the CPU, with a flush that does nothing but know its size."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("workbench.measure.bench.Flush", lambda size: SimpleNamespace(size=size))
+        patch.setattr("workbench.measurement.bench.Flush", lambda size: SimpleNamespace(size=size))
         patch.setattr(
-            "workbench.measure.bench.inputs.make", lambda *asked: (torch.zeros(elements),)
+            "workbench.measurement.bench.inputs.make", lambda *asked: (torch.zeros(elements),)
         )
         return Bench(TOY, {"N": elements}, "fp32", cache_bytes, 0.0, Protocol(**rules))
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import catalog
-from workbench.record import Evidence, Finding, dumps
+from workbench.data.record import Evidence, Finding, dumps
 from workbench.spec import values
 
 pytestmark = pytest.mark.unit

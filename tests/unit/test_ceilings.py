@@ -9,21 +9,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from workbench import catalog, ceilings, gauge, trial
+from workbench import catalog
 from workbench.backend.null import Fate, Null
-from workbench.ceilings import MIXES, groups_of, known, mixed, stated, stream_elements, usable
+from workbench.commands import ceilings as command
+from workbench.commands import experiment
+from workbench.commands.ceilings import Gauging, Question
+from workbench.commands.options import SessionError
+from workbench.commands.report import draw
 from workbench.compile.loops import Code, Counts
-from workbench.events import RunFinished, read
-from workbench.gauge import Gauging, Question
-from workbench.hardware import DEVICES
-from workbench.history import open_history
-from workbench.measure import transfers
-from workbench.measure.rounds import Window
-from workbench.question import SessionError
-from workbench.record import Failure, Record, Run
+from workbench.data.database import open_history
+from workbench.data.events import RunFinished, read
+from workbench.data.record import Failure, Record, Run
+from workbench.device.hardware import DEVICES
+from workbench.experiments.analysis import ceilings
+from workbench.experiments.analysis.ceilings import (
+    MIXES,
+    groups_of,
+    known,
+    mixed,
+    stated,
+    stream_elements,
+    usable,
+)
+from workbench.measurement import transfers
+from workbench.measurement.rounds import Window
 from workbench.reports.ceilings import line, page, word
 from workbench.spec import ITEMSIZE, sizes_text
-from workbench.stored import draw
 
 pytestmark = pytest.mark.unit
 
@@ -76,7 +87,7 @@ class Place:
 
     def gauge(self, fate=usual, copies=host_copies, device=None, **more):
         asked = Question(device=device, out=self.out, database=self.url)
-        self.null = Null(fate, rules=gauge.RULES)
+        self.null = Null(fate, rules=command.RULES)
         told = Console(file=self.console, width=200)
         self.gauging = Gauging(asked, told, lambda: self.null, copies, **more)
         return self.gauging.go()
@@ -121,7 +132,7 @@ def test_what_is_sought_can_be_asked_of_every_device(device):
         arms = group.arms
         assert len({a.name for a in arms}) == len(arms)
         for arm in arms:
-            problem = trial.arm_problem(arm)
+            problem = experiment.arm_problem(arm)
             assert problem.spec.refuse(arm.sizes) is None and set(problem.spec.axes) == set(
                 arm.sizes
             )
@@ -386,6 +397,6 @@ def test_the_page_shows_all_and_is_drawn_again(tmp_path):
 
 
 def test_a_page_of_nothing_and_one_of_stated_figures_are_drawn():
-    nothing = replace(gauge.stated_run(H200, Question()), ceilings={})
+    nothing = replace(command.stated_run(H200, Question()), ceilings={})
     assert "Nobody states a figure" in page(nothing, [])
-    assert "nothing here was measured" in page(gauge.stated_run(H200, Question()), [])
+    assert "nothing here was measured" in page(command.stated_run(H200, Question()), [])

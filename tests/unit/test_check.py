@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.check import Posed, check, judge
+from workbench.measurement.correctness import Posed, check, judge
 from workbench.spec import Spec, Tensor, Tolerance
 
 N = 37

@@ -13,8 +13,8 @@ from synthetic import softmax
 
 from workbench import cli
 from workbench.backend.null import Null
-from workbench.events import EventLog
-from workbench.history import open_history
+from workbench.data.database import open_history
+from workbench.data.events import EventLog
 
 ROOT = Path(__file__).parents[2]
 SLOW_TO_LOAD = ("torch", "triton", "numpy", "matplotlib", "jinja2", "sqlalchemy", "pandas",
@@ -24,7 +24,9 @@ SLOW_TO_LOAD = ("torch", "triton", "numpy", "matplotlib", "jinja2", "sqlalchemy"
 @pytest.fixture
 def asked(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
-    monkeypatch.setattr("workbench.session.backend_for", lambda device, folder, ahead: Null())
+    monkeypatch.setattr(
+        "workbench.commands.sweep.backend_for", lambda device, folder, ahead: Null()
+    )
     return Asked(tmp_path)
 
 
@@ -81,13 +83,15 @@ def sweep_words(asked):
 )
 def test_an_error_is_one_sentence_and_exit_code_2(capsys, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("workbench.history.default_url", lambda: f"sqlite:///{tmp_path / 'h.db'}")
+    monkeypatch.setattr(
+        "workbench.data.database.default_url", lambda: f"sqlite:///{tmp_path / 'h.db'}"
+    )
     assert words in sentence(capsys, *arguments)
     assert {p.name for p in tmp_path.iterdir()} <= {"h.db", "h.db-wal", "h.db-shm"}
 
 
 def test_an_unknown_device_is_met_with_the_nearest(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.question.ready", lambda: None)
+    monkeypatch.setattr("workbench.commands.options.ready", lambda: None)
     asked = Asked(tmp_path)
     assert "nearest are h200" in sentence(capsys, *sweep_words(asked), "--device", "h20")
     assert not asked.out.exists()
@@ -116,7 +120,7 @@ def test_a_mistake_of_ours_is_not_dressed_up(monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr("workbench.template.write_kernel", broken)
+    monkeypatch.setattr("workbench.commands.new_kernel.write_kernel", broken)
     with pytest.raises(ZeroDivisionError):
         cli.main(["new-kernel", "mine"])
 
@@ -131,7 +135,7 @@ def test_ctrl_c_before_the_first_outcome_is_130(asked, capsys, monkeypatch):
     def interrupted(*_, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("workbench.session.backend_for", interrupted)
+    monkeypatch.setattr("workbench.commands.sweep.backend_for", interrupted)
     assert cli.main(list(map(str, sweep_words(asked)))) == 130
     assert capsys.readouterr().err.strip() in ("", "stopped")  # some Typers say it, some do not
     assert not asked.out.exists()
@@ -198,14 +202,16 @@ def program(*arguments, cwd=ROOT):
 def test_the_version_is_the_packages():
     from workbench import __version__
 
-    assert program("workbench.cli", "--version").stdout == f"workbench {__version__}\n"
+    assert program("workbench", "--version").stdout == f"workbench {__version__}\n"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_module_is_its_command(name):
-    done = program(f"workbench.{name}", "--help")
+@pytest.mark.parametrize("words", [("workbench.sweep",), *[("workbench", n) for n in COMMANDS]])
+def test_every_command_has_its_help(words):
+    """`python -m workbench.sweep` is the one module that is promised besides the package."""
+    done = program(*words, "--help")
+    name = words[-1].rpartition(".")[2]
     assert done.returncode == 0 and f"workbench {name}" in done.stdout, done.stderr
-    wrong = program(f"workbench.{name}", "--nope")
+    wrong = program(*words, "--nope")
     assert wrong.returncode == 2 and re.fullmatch(r"error: No such option.*\n", wrong.stderr)
 
 
@@ -222,7 +228,9 @@ def test_help_loads_nothing_that_takes_long():
 def test_a_module_in_the_current_folder_can_be_named(tmp_path, capsys, monkeypatch):
     """Python puts the folder of the `workbench` script on its path, not the current one."""
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
-    monkeypatch.setattr("workbench.session.backend_for", lambda device, folder, ahead: Null())
+    monkeypatch.setattr(
+        "workbench.commands.sweep.backend_for", lambda device, folder, ahead: Null()
+    )
     asked = Asked(tmp_path)
     (tmp_path / "pack_of_mine").mkdir()
     asked.kernel.rename(tmp_path / "pack_of_mine" / "toy.py")

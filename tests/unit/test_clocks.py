@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.measure.clocks import REASONS, Clocks, Reading, SensorClock, reasons
-from workbench.measure.probe import Ticks, window_mhz
+from workbench.measurement.clocks import REASONS, Clocks, Reading, SensorClock, reasons
+from workbench.measurement.probe import Ticks, window_mhz
 
 mhz = st.floats(300, 3000)
 ns = st.integers(20_000, 60_000)

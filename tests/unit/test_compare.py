@@ -8,9 +8,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from workbench import compare
-from workbench.compare import Incomparable, Suspicion, holm, p_value, sentence, suspected, verdict
-from workbench.record import Measured, Ratio
+from workbench.data import verdict as compare
+from workbench.data.record import Measured, Ratio
+from workbench.data.verdict import (
+    Incomparable,
+    Suspicion,
+    holm,
+    p_value,
+    sentence,
+    suspected,
+    verdict,
+)
 
 pytestmark = pytest.mark.unit
 

@@ -12,16 +12,19 @@ from hypothesis import strategies as st
 from nullside import KERNEL
 from rich.console import Console
 
-from workbench import catalog, compare, contest, gate
+from workbench import catalog
 from workbench.backend.null import Fate, Null
-from workbench.contest import ContestError, Match
-from workbench.events import RunFinished, read
-from workbench.gate import Gate, holds_kernel
-from workbench.history import open_history
-from workbench.record import Comparison, Failure, Ratio, Record
-from workbench.sides import Side, SideError, is_run, kernel_of, sides_of
-from workbench.stored import draw
-from workbench.worktree import WORKING
+from workbench.commands import compare as contest
+from workbench.commands import gate
+from workbench.commands.compare import ContestError, Match
+from workbench.commands.gate import Gate, holds_kernel
+from workbench.commands.operands import Side, SideError, is_run, kernel_of, sides_of
+from workbench.commands.report import draw
+from workbench.commands.worktree import WORKING
+from workbench.data import verdict
+from workbench.data.database import open_history
+from workbench.data.events import RunFinished, read
+from workbench.data.record import Comparison, Failure, Ratio, Record
 
 pytestmark = pytest.mark.unit
 
@@ -127,7 +130,7 @@ def test_the_threshold_is_the_users(place):
 def test_a_side_that_fails_is_told_and_there_is_no_verdict(place, fate, stage, why):
     left, right = "blocks:num_warps=2", "blocks:num_warps=4"
     code = place.compare(left, right, lambda c: fate if c.config.num_warps == 4 else Fate())
-    assert code == compare.COULD_NOT_RUN and why in place.said()
+    assert code == verdict.COULD_NOT_RUN and why in place.said()
     (told,) = place.comparisons()
     assert told.verdict is None
     failed = {e.key: e for e in place.events() if isinstance(e, Failure)}
@@ -180,9 +183,9 @@ def test_the_stored_command_asks_the_same(place):
 
     place.compare("blocks", "blocks:num_warps=4")
     words = place.events()[0].command.split()
-    assert words[:3] == ["python", "-m", "workbench.compare"]
+    assert words[:2] == ["workbench", "compare"]
     command = cli.typer.main.get_command(cli.app).commands["compare"]
-    context = command.make_context("compare", words[3:])
+    context = command.make_context("compare", words[2:])
     assert context.params["sizes"] == "N=1024" and context.params["kernel"] == str(place.kernel)
 
 
@@ -279,7 +282,7 @@ def test_run_ids_are_told_from_impls_and_revisions():
 
 
 def test_without_a_gpu_the_sentence_says_what_is_needed(place, monkeypatch):
-    monkeypatch.setattr("workbench.contest.gpu_present", lambda: False)
+    monkeypatch.setattr("workbench.commands.compare.gpu_present", lambda: False)
     asked = contest.Question("blocks", "torch", str(place.kernel), out=place.out)
     with pytest.raises(ContestError, match="needs a GPU"):
         Match(asked, place._console()).go()
@@ -290,9 +293,9 @@ def test_without_a_gpu_the_sentence_says_what_is_needed(place, monkeypatch):
 
 
 def test_stored_runs_are_at_best_suspected(place):
-    from workbench.question import Question
-    from workbench.session import Session
-    from workbench.terminal import Terminal
+    from workbench.commands.console import Terminal
+    from workbench.commands.options import Question
+    from workbench.commands.sweep import Session
 
     runs = []
     for by in (1.0, 1.2):
@@ -454,7 +457,7 @@ def test_a_new_kernel_is_left_out_and_a_broken_one_fails(place, monkeypatch):
 def test_a_suite_is_corrected_for_its_number(monkeypatch):
     from workbench.reports.compare import corrected
 
-    wide = compare.verdict(Ratio(1.02, 1.0101, 1.031), None, 0.01, 0.0, 24)
+    wide = verdict.verdict(Ratio(1.02, 1.0101, 1.031), None, 0.01, 0.0, 24)
     one = Comparison("r", "", "k", {}, "bf16", "a", "b", "1", "2", wide, looks=3)
     none = Comparison("r", "", "k", {}, "bf16", "a", "b", "1", "2", None)
     assert [c.verdict.word for c in corrected([one])] == ["SLOW"]

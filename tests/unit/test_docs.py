@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from workbench import cli, events, predict
+from workbench import cli
 from workbench.catalog import names_in
+from workbench.data import events
+from workbench.device import cost_model
 
 ROOT = Path(__file__).parents[2]
 README, COMMANDS, MODEL = ROOT / "README.md", ROOT / "docs" / "commands.md", ROOT / "docs/model.md"
@@ -149,8 +151,8 @@ def test_example_events_are_events(tmp_path):
 def test_the_models_constants_are_the_codes():
     told = text(MODEL).split("## Constants")[1].split("\n## ")[0]
     rows = re.findall(r"^\| `(\w+)` \| ([\d.e-]+) \|", told, flags=re.M)
-    assert {name: float(value) for name, value in rows} == asdict(predict.CONSTANTS)
-    assert f"`{predict.MODEL}`" in text(ROOT / "docs" / "architecture.md")
+    assert {name: float(value) for name, value in rows} == asdict(cost_model.CONSTANTS)
+    assert f"`{cost_model.MODEL}`" in text(ROOT / "docs" / "architecture.md")
 
 
 # Kernels

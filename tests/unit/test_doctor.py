@@ -7,9 +7,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from rich.console import Console
 
-from workbench import doctor
-from workbench.doctor import Finding, examine, show
-from workbench.hardware import DEVICES
+from workbench.commands import doctor
+from workbench.commands.doctor import Finding, examine, show
+from workbench.device.hardware import DEVICES
 
 
 def gpu_of(name="NVIDIA H200", gib=140):
@@ -279,9 +279,9 @@ def test_versions_and_folders_are_asked_of_python_itself(monkeypatch):
 @pytest.fixture
 def history(monkeypatch):
     def of(open_history):
-        module = ModuleType("workbench.history")
+        module = ModuleType("workbench.data.database")
         module.open_history = open_history
-        monkeypatch.setitem(sys.modules, "workbench.history", module)
+        monkeypatch.setitem(sys.modules, "workbench.data.database", module)
 
     return of
 

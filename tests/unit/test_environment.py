@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import workbench
-from workbench import environment
-from workbench.environment import environment_id, fingerprint
-from workbench.record import dumps, loads
+from workbench.data import environment
+from workbench.data.environment import environment_id, fingerprint
+from workbench.data.record import dumps, loads
 
 ROOT = Path(workbench.__file__).parents[1]
 
@@ -87,7 +87,8 @@ def test_without_a_gpu_nothing_is_claimed_about_one():
 
 def test_versions_agree_with_the_packages_and_import_none_of_them():
     code = (
-        "import sys; from workbench.environment import fingerprint; e = fingerprint(None, None);"
+        "import sys; from workbench.data.environment import fingerprint;"
+        "e = fingerprint(None, None);"
         "print({'torch', 'triton', 'numpy', 'pynvml'} & {*sys.modules}); import torch, numpy;"
         # a package's own version may lack the build that torch names behind a plus sign
         "print(torch.__version__.startswith(e.versions['torch']), e.versions.get('cuda') == "

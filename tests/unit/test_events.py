@@ -15,9 +15,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workbench
-from workbench import events
-from workbench.events import EventLog, EventsError, KernelDispatched, OpCompleted, RunFinished, read
-from workbench.record import Case, Environment, Failure, Measured, Predicted, Record, Run
+from workbench.data import events
+from workbench.data.events import (
+    EventLog,
+    EventsError,
+    KernelDispatched,
+    OpCompleted,
+    RunFinished,
+    read,
+)
+from workbench.data.record import Case, Environment, Failure, Measured, Predicted, Record, Run
 
 ROOT = Path(workbench.__file__).parents[1]
 AT = "2026-11-21T09:30:00+01:00"
@@ -198,7 +205,7 @@ import sys
 from dataclasses import replace
 sys.path.insert(0, {tests!r})
 from test_events import RECORD, Measured
-from workbench.events import EventLog
+from workbench.data.events import EventLog
 clock = replace(RECORD.timing, samples_s=tuple(i * 1e-7 for i in range(2000)))
 with EventLog({path!r}) as log:
     for n in range(10**9):
@@ -349,6 +356,7 @@ def test_reading_what_is_not_a_file(tmp_path, name):
 
 
 def test_reading_needs_neither_torch_nor_a_database():
-    code = "import workbench.events, sys; print({'torch', 'triton', 'sqlalchemy'} & {*sys.modules})"
+    heavy = "{'torch', 'triton', 'sqlalchemy'}"
+    code = f"import workbench.data.events, sys; print({heavy} & {{*sys.modules}})"
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert told.stdout == "set()\n", told.stderr

@@ -10,24 +10,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from workbench import catalog, stats, trial
+from workbench import catalog
 from workbench.backend.null import Fate, Null
+from workbench.commands import experiment
 from workbench.compile import Compiled
 from workbench.compile.loops import Code, Counts
-from workbench.experiment import Asked, ExperimentError, Found, seconds
+from workbench.data import stats
+from workbench.data.database import open_history
+from workbench.data.record import Case, Failure, Measured, Predicted, Record, Resources
+from workbench.device.hardware import described, device_named
 from workbench.experiments import (
+    Asked,
+    ExperimentError,
+    Found,
     block_size,
     expected,
     intensity,
     lora_rank,
     quantization_overhead,
+    seconds,
     tile_size,
 )
-from workbench.hardware import described, device_named
-from workbench.history import open_history
-from workbench.judging import knobs
-from workbench.judging.times import Span, over
-from workbench.record import Case, Failure, Measured, Predicted, Record, Resources
+from workbench.experiments.analysis import knobs
+from workbench.experiments.analysis.times import Span, over
 from workbench.spec import ITEMSIZE
 
 H200 = device_named("h200")
@@ -526,14 +531,14 @@ def test_an_experiment_runs_to_its_page(tmp_path, predicts):
     def fate(candidate):
         return Fate(time_s=3e-5 if candidate.case.kernel == "matvec" else 1e-5)
 
-    question = trial.Question(
+    question = experiment.Question(
         "quantization_overhead", out=tmp_path, database=f"sqlite:///{tmp_path}/h.db",
         winners=tmp_path / "winners.json",
     )  # fmt: skip
     said = io.StringIO()
     console = Console(file=said, width=200, highlight=False, markup=False)
     backend = Null(fate, predicts=predicts)
-    assert trial.Trials(question, console, lambda device, folder: backend).go() == 0
+    assert experiment.Trials(question, console, lambda device, folder: backend).go() == 0
     with open_history(question.database) as history:
         findings = history.findings(history.run("last").id)
     word = "predicted: faster" if predicts else "faster"

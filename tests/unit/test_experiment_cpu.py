@@ -5,10 +5,10 @@ from founds import asked, by_name, failed, told, took
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.experiment import ExperimentError
+from workbench.data.stats import summary
+from workbench.experiments import ExperimentError
 from workbench.experiments.cpu_vs_gpu import EXPERIMENT, arms, judge, named
 from workbench.reports.findings import GAINS
-from workbench.stats import summary
 
 US = 1e-6
 SIZES = {"B": 1, "V": 32_000}

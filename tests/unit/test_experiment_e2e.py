@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from workbench import trial
 from workbench.backend.null import Fate, Null
-from workbench.experiment import ExperimentError
+from workbench.commands import experiment
+from workbench.experiments import ExperimentError
 from workbench.experiments.e2e import (
     EAGER,
     EMPTY,
@@ -130,11 +130,11 @@ def test_whatever_was_timed_the_numbers_lie_in_their_intervals(other, without, h
 def test_it_runs_from_the_question_to_the_page(tmp_path, predicts):
     said = io.StringIO()
     backend = Null(lambda c: Fate(time_s=1e-5, kernels=33), predicts=predicts)
-    question = trial.Question(
+    question = experiment.Question(
         "e2e", out=tmp_path, database=f"sqlite:///{tmp_path}/h.db", winners=tmp_path / "w.json"
     )
     console = Console(file=said, width=999, highlight=False, markup=False)
-    trials = trial.Trials(question, console, lambda device, folder: backend)
+    trials = experiment.Trials(question, console, lambda device, folder: backend)
     assert trials.go() == 0 and EXPERIMENT.kernels == ("model_step",)
     (finding,) = trials.findings
     assert finding.kernel == "model_step" and finding.sentence in said.getvalue()

@@ -7,9 +7,9 @@ from founds import asked, by_name, failed, told, took
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.experiments.analysis.timeline import EMPTY, REMEDY, Timeline, word_of
+from workbench.experiments.analysis.times import Span
 from workbench.experiments.launch_overhead import EXPERIMENT, arms, judge
-from workbench.judging.timeline import EMPTY, REMEDY, Timeline, word_of
-from workbench.judging.times import Span
 from workbench.reports.findings import GAINS, IMPACT, KPI
 
 US = 1e-6

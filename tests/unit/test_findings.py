@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
+from workbench.data.record import Evidence, Finding, Record
 from workbench.experiments import launch_overhead
-from workbench.record import Evidence, Finding, Record
 from workbench.reports.findings import GAINS, IMPACT, KPI, code, markdown, table, text
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "findings.md"

@@ -7,9 +7,9 @@ from fake_gpu import FakeArm, FakeGpu, Weather
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.measure.halving import halve, survivors
-from workbench.measure.protocol import Protocol
-from workbench.measure.rounds import Window
+from workbench.measurement.halving import halve, survivors
+from workbench.measurement.protocol import Protocol
+from workbench.measurement.rounds import Window
 
 RULES = Protocol()
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import hardware
-from workbench.hardware import DEVICES, Quantity, UnknownDevice, ceilings, device_named, live
+from workbench.device import hardware
+from workbench.device.hardware import DEVICES, Quantity, UnknownDevice, ceilings, device_named, live
 
 every_device = pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 
@@ -137,7 +137,7 @@ def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(UnknownDevice) as raised:
         device_named("h20")
     said = str(raised.value)
-    assert "h200" in said and "python -m workbench.hardware" in said and "\n" not in said
+    assert "h200" in said and "workbench devices" in said and "\n" not in said
 
 
 @given(st.text(max_size=20))

@@ -15,10 +15,8 @@ import sqlalchemy as sa
 from rich.console import Console
 
 import workbench
-from workbench import history as module
-from workbench.environment import environment_id
-from workbench.events import EventLog, EventsError, OpCompleted, RunFinished
-from workbench.history import (
+from workbench.data import database as module
+from workbench.data.database import (
     HEADINGS,
     SCHEMA,
     History,
@@ -28,7 +26,9 @@ from workbench.history import (
     open_history,
     show_history,
 )
-from workbench.record import (
+from workbench.data.environment import environment_id
+from workbench.data.events import EventLog, EventsError, OpCompleted, RunFinished
+from workbench.data.record import (
     Case,
     Environment,
     Failure,
@@ -596,7 +596,9 @@ def test_no_sql_is_of_one_database_only():
 
 
 def test_importing_it_needs_neither_torch_nor_triton_nor_rich():
-    code = "import workbench.history, sys; print({'torch', 'triton', 'rich'} & {*sys.modules})"
+    code = (
+        "import workbench.data.database, sys; print({'torch', 'triton', 'rich'} & {*sys.modules})"
+    )
     told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert told.stdout == "set()\n", told.stderr
 

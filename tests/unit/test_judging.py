@@ -8,10 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import catalog
+from workbench.device.hardware import device_named
+from workbench.experiments.analysis.floors import Floor, floor, roofs
+from workbench.experiments.analysis.times import (
+    Span,
+    kind_of,
+    mark,
+    over,
+    quotient,
+    reasons,
+    row,
+    worded,
+)
 from workbench.experiments.lora_rank import arms
-from workbench.hardware import device_named
-from workbench.judging.floors import Floor, floor, roofs
-from workbench.judging.times import Span, kind_of, mark, over, quotient, reasons, row, worded
 
 numbers = st.floats(1e-6, 1e3)
 ARMS = arms(asked("lora_delta", "fp32"))[:6]

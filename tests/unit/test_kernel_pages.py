@@ -8,10 +8,10 @@ from markupsafe import escape
 from synthetic import of_kernel
 
 from workbench import catalog
-from workbench.answer import answer, sentence, standing
-from workbench.hardware import DEVICES
+from workbench.device.hardware import DEVICES
 from workbench.reports.sweep import page
 from workbench.spec import ITEMSIZE, Impl, label, values
+from workbench.tuner.selection import answer, sentence, standing
 
 H200 = DEVICES["h200"]
 AUTO = re.compile(r"auto warps|xauto|_\w+ auto")

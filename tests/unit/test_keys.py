@@ -5,21 +5,22 @@ from dataclasses import dataclass, fields, replace
 import pytest
 from nullside import KERNEL, Asked
 
-from workbench import catalog, trial
+from workbench import catalog
 from workbench.backend.null import ENVIRONMENT, Null
 from workbench.backend.protocol import Problem
-from workbench.bouts import Corner
-from workbench.experiment import Arm
-from workbench.experiment import Asked as Posed
-from workbench.hardware import device_named
-from workbench.measure.protocol import Protocol
-from workbench.plan import Identity, plan
-from workbench.record import Case, Record, Run, key_of
-from workbench.sides import Side
+from workbench.commands import experiment
+from workbench.commands.comparison import Corner
+from workbench.commands.measure import Course, Picks
+from workbench.commands.operands import Side
+from workbench.data.record import Case, Record, Run, key_of
+from workbench.data.tuned_cache import Tuned
+from workbench.device.hardware import device_named
+from workbench.experiments import Arm
+from workbench.experiments import Asked as Posed
+from workbench.measurement.protocol import Protocol
 from workbench.spec import threads, tile
-from workbench.sweep import Sweep
-from workbench.timing import Course, Picks
-from workbench.winners import Tuned
+from workbench.sweeps import Sweep
+from workbench.tuner.space import Identity, plan
 
 RUN = Run(
     "r", "sweep", "tile_size", "", "2026-11-21T09:30:00+00:00", "toy", {"N": 1024}, "bf16", "h200",
@@ -102,7 +103,7 @@ def of_an_experiment(asked, folder):
         for impl in ("blocks", "torch") for clock in ("device", "host")
     ]  # fmt: skip
     about = Posed(problem.kernel, problem.sizes, problem.dtype, null.device, False, {})
-    made = [trial.made(about, [arm], asked.run, null, Tuned()) for arm in arms]
+    made = [experiment.made(about, [arm], asked.run, null, Tuned()) for arm in arms]
     return [part.candidate.key for each in made for part in each.parts.values()]
 
 

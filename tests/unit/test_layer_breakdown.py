@@ -8,7 +8,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from workbench import catalog
-from workbench.experiment import ExperimentError
+from workbench.experiments import ExperimentError
+from workbench.experiments.analysis.floors import Floor
+from workbench.experiments.analysis.times import Span
 from workbench.experiments.layer_breakdown import (
     ALIKE,
     CASES,
@@ -23,8 +25,6 @@ from workbench.experiments.layer_breakdown import (
     judge,
     parts_of,
 )
-from workbench.judging.floors import Floor
-from workbench.judging.times import Span
 from workbench.spec import ITEMSIZE
 
 US = 1e-6

@@ -15,45 +15,30 @@ PACKAGE = ROOT / "workbench"
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 KERNELS = sorted(path for path in (PACKAGE / "kernels").glob("*.py") if path.stem != "__init__")
 
-# A file imports only from floors below its own; the files of one folder may import one another.
-FLOORS = {
-    0: "spec record dsl",
-    1: "hardware kernels stats workers interrupts",
-    2: "catalog arms occupancy environment inputs events template winners worktree roof",
-    3: "check compile predict history answer compare report search portfolio tuned adapted sides "
-    "roofline",
-    4: "measure reports doctor launch",
-    5: "backend stored",
-    6: "plan screen finals sweep experiment judging profile ceilings",
-    7: "question store sweeps experiments profilers terminal bouts",
-    8: "session timing contest gate adapter trial gauge",
-    9: "cli",
-}
-# Steps within a floor, each for a reason. They must not close a circle.
-STEPS = {
-    ("record", "spec"),  # an outcome names its config in the words of the Spec
-    ("dsl", "spec"),  # launchers are made to see a device by its Limits
-    ("screen", "plan"),  # the engine in four files, each on the one before
-    ("finals", "plan"),
-    ("finals", "screen"),
-    ("sweep", "plan"),
-    ("sweep", "screen"),
-    ("sweep", "finals"),
-    ("adapter", "session"),  # a tuning is a sweep's session with a kernel made for it
-    ("bouts", "terminal"),  # a comparison begins with the line that a sweep begins with
-    ("gate", "contest"),  # a gate is many comparisons
-    ("tuned", "answer"),  # who has won is said in one place
-    ("roofline", "answer"),  # the same
-    ("judging", "experiment"),  # what is judged is what became of arms
-    ("judging", "plan"),  # which configs the model expects most of
-    ("ceilings", "experiment"),  # what is timed for a ceiling are arms
-    ("gauge", "trial"),  # and they are timed as those of an experiment are
-}
-# Imports that point up, inside a function that the importing floor itself never calls.
-UPWARD = {
-    ("spec", "launch"),  # an Impl launched with no config asks for the tuned one
-}
-FLOOR = {name: number for number, names in FLOORS.items() for name in names.split()}
+# The import rule: an entry of `workbench/` imports from entries above it in this list, also inside
+# its functions; the files of one folder may import one another, in no circle.
+ORDER = [
+    "spec",
+    "dsl",
+    "kernels",
+    "sweeps",
+    "variants",
+    "data",
+    "device",
+    "catalog",
+    "measurement",
+    "compile",
+    "backend",
+    "tuner",
+    "adapted",
+    "reports",
+    "experiments",
+    "commands",
+    "cli",
+    "sweep",
+    "__main__",
+]
+KERNEL_IMPORTS = {"spec", "dsl"}  # all that a kernel may import; a variant imports kernels, too
 
 # Folders in which one file is one thing that a person can ask for by its name.
 CONTRIBUTED = ("kernels", "sweeps", "experiments", "profilers", "reports")
@@ -65,8 +50,8 @@ def relative(path):
     return str(path.relative_to(ROOT))
 
 
-def home(path):
-    """The name under which a file of the workbench stands in FLOORS."""
+def entry(path):
+    """The entry of `workbench/` that holds a file: a folder's name or a module's."""
     return path.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
@@ -93,11 +78,27 @@ def imported(path):
 
 
 def of_ours(path):
-    """Names in FLOORS that a file imports; `from workbench import __version__` is none."""
+    """Entries of `workbench/` that a file imports; `from workbench import __version__` is none."""
     for name in imported(path):
         top, below, *_ = [*name.split("."), ""]
-        if top == "workbench" and ((PACKAGE / below).is_dir() or module(below).exists()):
+        if top == "workbench" and below and ((PACKAGE / below).is_dir() or module(below).exists()):
             yield below
+
+
+def modules_of_ours(path):
+    """Files of the workbench that a file imports when it is imported itself."""
+    tree = Running().visit(ast.parse(path.read_text(encoding="utf-8")))
+    for node in tree.body:
+        if not isinstance(node, ast.ImportFrom) or not str(node.module).startswith("workbench"):
+            continue
+        base = ROOT.joinpath(*str(node.module).split("."))
+        for alias in node.names:
+            for file in (base / f"{alias.name}.py", base / alias.name / "__init__.py"):
+                if file.exists():
+                    yield file
+                    break
+            else:
+                yield base.with_suffix(".py") if not base.is_dir() else base / "__init__.py"
 
 
 def module(name):
@@ -113,51 +114,81 @@ def python(code):
     return done.stdout
 
 
-# Floors
+# The import rule
+
+
+def test_the_architecture_page_names_every_entry():
+    entries = {
+        p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()
+    }
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert entries - {"__init__"} == set(ORDER), "enter it in ORDER, above all that imports it"
+    missing = [
+        e for e in entries if f"`{e}/`" not in text and f"`{e}.py`" not in text and e != "__init__"
+    ]
+    assert not missing, f"docs/architecture.md does not name {missing}"
+    assert len(entries) <= 26
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
-def test_every_file_stands_on_a_floor(path):
-    assert home(path) in FLOOR, (
-        f"{relative(path)} is on no floor: add '{home(path)}' to FLOORS, in"
-        " tests/unit/test_layers.py, on the lowest floor above all that it imports"
-    )
-
-
-@pytest.mark.parametrize("path", FILES, ids=relative)
-def test_imports_point_down(path):
-    here = home(path)
+def test_imports_follow_the_rule(path):
+    here = entry(path)
     for below in of_ours(path):
-        if (here, below) in STEPS | UPWARD or (below == here and (PACKAGE / here).is_dir()):
-            continue
-        if below in FLOOR and here in FLOOR:
-            assert FLOOR[below] < FLOOR[here], (
-                f"{relative(path)} (floor {FLOOR[here]}) imports {below} (floor {FLOOR[below]})"
-            )
+        assert below == here or ORDER.index(below) < ORDER.index(here), (
+            f"{relative(path)} imports {below}, which comes after {here} in the import rule"
+        )
 
 
-def test_an_import_that_points_up_waits_for_a_call():
-    for here, above in UPWARD:
-        tree = ast.parse(module(here).read_text(encoding="utf-8"))
-        at_import = [n for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-        assert above not in ast.unparse(at_import)
+def test_no_files_import_one_another_in_a_circle():
+    graph = {path: list(modules_of_ours(path)) for path in FILES}
+    done, under = set(), []
+
+    def visit(path):
+        assert path not in under, f"circle: {[relative(p) for p in [*under, path]]}"
+        if path not in done:
+            under.append(path)
+            for below in graph.get(path, ()):
+                if below != path:
+                    visit(below)
+            under.pop()
+            done.add(path)
+
+    for path in FILES:
+        visit(path)
+
+
+def test_a_launch_without_a_config_finds_its_choice_by_a_dotted_name():
+    """`spec` imports nothing of ours; the first launch without a config imports what chooses."""
+    code = """
+import sys, torch
+from workbench.kernels.copy import blocks
+assert "workbench.adapted.launch" not in sys.modules
+try:
+    blocks(torch.empty(8, device="meta"))
+except Exception:
+    pass
+print("workbench.adapted.launch" in sys.modules)
+"""
+    assert python(code).strip() == "True"
 
 
 def test_the_package_itself_imports_nothing():
     assert not list(imported(PACKAGE / "__init__.py"))
 
 
-@pytest.mark.parametrize("name", FLOORS[0].split())
-def test_the_lowest_floor_needs_the_standard_library_only(name):
+@pytest.mark.parametrize("name", ["spec", "dsl", "data.record"])
+def test_the_foundation_needs_the_standard_library_only(name):
     """`dsl` stands in for Triton where there is none, and asks torch about a tensor it is given."""
     more = {"triton", "torch"} if name == "dsl" else set()
-    outside = {n.split(".")[0] for n in imported(module(name))} - set(sys.stdlib_module_names)
+    outside = {n.split(".")[0] for n in imported(module(name.replace(".", "/")))} - set(
+        sys.stdlib_module_names
+    )
     assert outside <= {"workbench"} | more
 
 
 @pytest.mark.parametrize("path", KERNELS, ids=relative)
 def test_a_kernel_can_be_mailed_to_someone(path):
-    assert set(of_ours(path)) <= {"spec", "dsl"}, "a kernel needs workbench.spec and dsl alone"
+    assert set(of_ours(path)) <= KERNEL_IMPORTS, "a kernel needs workbench.spec and dsl alone"
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
@@ -173,19 +204,23 @@ def test_the_command_line_starts_without_heavy_libraries():
     assert python(code).strip() == "[]", "import it inside the command that needs it"
 
 
-@pytest.mark.parametrize("engine", ["sweep", "experiment", "ceilings", "report"])
-def test_help_of_a_command_loads_nothing_heavy(engine):
-    """`python -m workbench.experiment` imports that module before the command line."""
+def test_the_promised_module_loads_nothing_heavy():
+    """`python -m workbench.sweep` imports that module before the command line."""
     heavy = [m for m in HEAVY if m != "rich"]  # Typer draws the help with it
-    code = f"import sys, workbench.{engine}; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import sys, workbench.sweep; print([m for m in {heavy} if m in sys.modules])"
     assert python(code).strip() == "[]", "import it inside the function that needs it"
 
 
 def test_results_are_read_without_torch():
-    names = ["workbench.events", "workbench.history", "workbench.answer", "workbench.compare"]
+    names = [
+        "workbench.data.events",
+        "workbench.data.database",
+        "workbench.tuner.selection",
+        "workbench.data.verdict",
+    ]
     names += [f"workbench.reports.{path.stem}" for path in (PACKAGE / "reports").glob("[!_]*.py")]
     names = [n for n in names if PACKAGE.joinpath(*n.split(".")[1:]).with_suffix(".py").exists()]
-    assert "workbench.events" in names and "workbench.reports.sweep" in names
+    assert "workbench.data.events" in names and "workbench.reports.sweep" in names
     python(
         f"""
 import importlib, sys

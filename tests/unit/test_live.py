@@ -10,10 +10,10 @@ from workbench import catalog
 from workbench.backend import live, measuring
 from workbench.backend.live import Live, NoGpu
 from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
-from workbench.hardware import device_named
-from workbench.measure import worker
-from workbench.measure.worker import Contest, Screened, Spent
-from workbench.record import Case, Measured
+from workbench.data.record import Case, Measured
+from workbench.device.hardware import device_named
+from workbench.measurement import worker
+from workbench.measurement.worker import Contest, Screened, Spent
 
 H200 = device_named("h200")
 TIMING = Measured(1e-5, 1e-5, 1e-5, (1e-5,), "cold", "events", "p2")

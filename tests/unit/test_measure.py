@@ -6,14 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench import stats
-from workbench.hardware import device_named
-from workbench.measure import worker
-from workbench.measure.clocks import Clocks, Reading
-from workbench.measure.protocol import Protocol
-from workbench.measure.rounds import Window
-from workbench.measure.worker import Job, Screened, _failed, floor_s
-from workbench.record import Measured
+from workbench.data import stats
+from workbench.data.record import Measured
+from workbench.device.hardware import device_named
+from workbench.measurement import worker
+from workbench.measurement.clocks import Clocks, Reading
+from workbench.measurement.protocol import Protocol
+from workbench.measurement.rounds import Window
+from workbench.measurement.worker import Job, Screened, _failed, floor_s
 from workbench.spec import Spec, Tensor
 
 H200 = device_named("h200")

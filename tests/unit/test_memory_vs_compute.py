@@ -6,19 +6,20 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from workbench import catalog, tuned
+from workbench import catalog
 from workbench.compile import Compiled
 from workbench.compile.loops import Code, Counts
 from workbench.compile.proof import dishonest, same_loads
-from workbench.environment import fingerprint
-from workbench.experiment import Arm, Asked, ExperimentError, Found
+from workbench.data.environment import fingerprint
+from workbench.data.record import Case, Failure, Measured, Predicted, Record, Resources
+from workbench.data.tuned_cache import Entry
+from workbench.device.hardware import DEVICES
+from workbench.experiments import Arm, Asked, ExperimentError, Found
 from workbench.experiments import memory_vs_compute as mvc
+from workbench.experiments.analysis.times import Span
 from workbench.experiments.memory_vs_compute import Times, overlap, shares_of, words_of
-from workbench.hardware import DEVICES
-from workbench.judging.times import Span
-from workbench.record import Case, Failure, Measured, Predicted, Record, Resources
 from workbench.spec import values
-from workbench.winners import Entry
+from workbench.tuner import tuned
 
 H200 = DEVICES["h200"]
 NOISE = 0.005  # half the width of an interval, and by how much a middle may be off

@@ -48,10 +48,10 @@ def test_old_text_that_is_not_there_once_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_is_put_back_whatever_becomes_of_the_tests(tmp_path: Path, monkeypatch) -> None:
-    path = tmp_path / "workbench/stats.py"
-    path.parent.mkdir()
+    path = tmp_path / "workbench/data/stats.py"
+    path.parent.mkdir(parents=True)
     path.write_text("x = 1\n")
-    mutant = run.Mutant("m", "workbench/stats.py", "x = 1", "x = 2", "x is 2.", "engine")
+    mutant = run.Mutant("m", "workbench/data/stats.py", "x = 1", "x = 2", "x is 2.", "engine")
     seen = []
 
     def failing(step, tree):
@@ -65,10 +65,10 @@ def test_a_file_is_put_back_whatever_becomes_of_the_tests(tmp_path: Path, monkey
 
 
 def test_a_test_that_fails_without_a_mutant_kills_none(tmp_path: Path, monkeypatch) -> None:
-    path = tmp_path / "workbench/stats.py"
-    path.parent.mkdir()
+    path = tmp_path / "workbench/data/stats.py"
+    path.parent.mkdir(parents=True)
     path.write_text("x = 1\n")
-    mutant = run.Mutant("m", "workbench/stats.py", "x = 1", "x = 2", "x is 2.", "engine")
+    mutant = run.Mutant("m", "workbench/data/stats.py", "x = 1", "x = 2", "x is 2.", "engine")
     monkeypatch.setattr(run, "first_failure", lambda step, tree: "tests/unit/test_a.py::test_b")
     with pytest.raises(run.UnsoundTest, match=r"test_b fails without any mutant"):
         run.killed_by(mutant, tmp_path)

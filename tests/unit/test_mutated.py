@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.measure import mutated
-from workbench.measure.mutated import ALIGNED, Copies, Working
-from workbench.measure.stream import FirstCall
+from workbench.measurement import mutated
+from workbench.measurement.mutated import ALIGNED, Copies, Working
+from workbench.measurement.stream import FirstCall
 from workbench.spec import Spec, Tensor
 
 pytestmark = pytest.mark.unit

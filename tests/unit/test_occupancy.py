@@ -6,8 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from workbench.hardware import DEVICES
-from workbench.occupancy import occupancy, waves
+from workbench.device.hardware import DEVICES
+from workbench.device.occupancy import occupancy, waves
 
 devices = st.sampled_from(list(DEVICES.values()))
 block_threads = st.integers(min_value=1, max_value=1024)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from workbench import catalog
-from workbench.hardware import DEVICES
+from workbench.device.hardware import DEVICES
 from workbench.spec import ITEMSIZE
 
 ROOT = Path(__file__).resolve().parents[2]

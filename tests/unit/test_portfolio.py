@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.portfolio import PortfolioError, portfolio
+from workbench.tuner.portfolio import PortfolioError, portfolio
 
 pytestmark = pytest.mark.unit
 

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import catalog, stats
-from workbench.hardware import DEVICES, device_named
-from workbench.predict import CONSTANTS, guess, predict
-from workbench.record import Predicted, Resources
+from workbench import catalog
+from workbench.data import stats
+from workbench.data.record import Predicted, Resources
+from workbench.device.cost_model import CONSTANTS, guess, predict
+from workbench.device.hardware import DEVICES, device_named
 from workbench.spec import Work
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "data" / "h200_bf16_2026-11-21.csv.gz"

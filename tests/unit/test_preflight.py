@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.measure import preflight
-from workbench.measure.preflight import COPY_ELEMENTS, GpuBusy, copy_elements, foreign, gpu_lock
+from workbench.measurement import preflight
+from workbench.measurement.preflight import COPY_ELEMENTS, GpuBusy, copy_elements, foreign, gpu_lock
 
 ROOT = Path(preflight.__file__).parents[2]
 HOLDS = """
 import sys, tempfile, time
 tempfile.tempdir = sys.argv[1]
-from workbench.measure.preflight import gpu_lock
+from workbench.measurement.preflight import gpu_lock
 with gpu_lock(sys.argv[2], lambda said: print("told", said, flush=True)):
     print("held", flush=True)
     sys.stdin.readline()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from workbench.backend.processes import Follower, claimed, compile_all
 from workbench.backend.protocol import Candidate, Problem, Refusal
 from workbench.compile import Compiled, Twin
-from workbench.record import Case, Resources
+from workbench.data.record import Case, Resources
 
 pytestmark = pytest.mark.unit
 

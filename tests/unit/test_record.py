@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.record import (
+from workbench.data.record import (
     Case,
     Environment,
     Failure,

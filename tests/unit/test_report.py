@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import synthetic
 
-from workbench.record import Failure, Outcome, Record, Run
-from workbench.report import PALETTE, ReportError, drawn_at_least, figure, figure_svg, write_page
+from workbench.data.record import Failure, Outcome, Record, Run
+from workbench.reports import PALETTE, ReportError, drawn_at_least, figure, figure_svg, write_page
 from workbench.reports.sweep import page
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_the_page_needs_neither_torch_nor_triton() -> None:
 
 
 def test_importing_the_engine_imports_neither_matplotlib_nor_jinja() -> None:
-    code = "import workbench.report, sys\nprint('matplotlib' in sys.modules)"
+    code = "import workbench.reports, sys\nprint('matplotlib' in sys.modules)"
     assert run_python(code, {"torch", "triton", "matplotlib", "jinja2"}) == "False\n"
 
 

@@ -13,12 +13,19 @@ import synthetic
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from workbench import hardware
-from workbench.record import Case, Comparison, Predicted, Ratio, Record, Verdict, key_of
-from workbench.reports import paper_figures, roofline_figures
-from workbench.reports.roofline import page
-from workbench.roof import Load, Roofs, ceiling_of, diagnose, duration, quantity, roofs_of
-from workbench.roofline import (
+from workbench.data.record import Case, Comparison, Predicted, Ratio, Record, Verdict, key_of
+from workbench.device import hardware
+from workbench.device.ceilings import (
+    Load,
+    Roofs,
+    ceiling_of,
+    diagnose,
+    duration,
+    quantity,
+    roofs_of,
+)
+from workbench.reports.figures import paper, roofline
+from workbench.reports.figures.roofline_points import (
     COLUMNS,
     NoFrame,
     Stored,
@@ -29,6 +36,7 @@ from workbench.roofline import (
     rows,
     sheet_of,
 )
+from workbench.reports.roofline import page
 
 DRAM, PEAK, LAUNCH, EAGER, CACHE = 4.3e12, 780e12, 0.8e-6, 3.2e-6, 6.4e12
 
@@ -452,7 +460,7 @@ def test_ceilings_of_dtypes_that_nothing_computes_in_are_off():
 @given(st.lists(st.tuples(st.floats(0, 700), st.floats(0, 500), st.text("abc_", min_size=1,
                 max_size=18)), max_size=25))  # fmt: skip
 def test_words_never_lie_over_one_another(wanted):
-    room = roofline_figures.Room(700, 500, 0, 0)
+    room = roofline.Room(700, 500, 0, 0)
     room.dots = [(x, y) for x, y, _ in wanted]
     for x, y, text in wanted:
         room.find(x, y, text, far=True)
@@ -469,7 +477,7 @@ def test_every_point_lies_within_the_axes(wanted):
     run = run_of()
     made = [replace(record(run, f"k{n}", time_s=t), flops=f, bytes=b)
             for n, (f, b, t) in enumerate(wanted)]  # fmt: skip
-    scene = roofline_figures.scene_of(sheet_of([Stored(run, made)]))
+    scene = roofline.scene_of(sheet_of([Stored(run, made)]))
     for n in scene.placed:
         point = scene.sheet.points[n]
         assert scene.x[0] < point.load.intensity < scene.x[1]
@@ -481,13 +489,13 @@ def test_every_point_lies_within_the_axes(wanted):
 
 def test_a_figure_is_a_column_wide_and_the_same_each_time():
     sheet = sheet_of([Stored(*synthetic.softmax())])
-    svg = paper_figures.paper(sheet, "svg")
-    assert svg == paper_figures.paper(sheet, "svg")
+    svg = paper.paper(sheet, "svg")
+    assert svg == paper.paper(sheet, "svg")
     assert re.search(rb'width="240\.9\d*pt"', svg), "85 mm"
 
 
 def test_a_figure_has_the_light_colours_of_the_page():
-    folder = Path(paper_figures.__file__).parent
+    folder = Path(paper.__file__).parents[1]
     css = (folder / "sweep.css").read_text() + (folder / "roofline.css").read_text()
-    for name, value in paper_figures.INK.items():
+    for name, value in paper.INK.items():
         assert re.search(rf"--{name}: (#\w+)", css)[1] == value

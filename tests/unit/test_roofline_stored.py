@@ -7,10 +7,10 @@ import pytest
 import synthetic
 
 from workbench import cli
-from workbench.events import EventLog
-from workbench.history import open_history
-from workbench.report import ReportError
-from workbench.stored import Wanted, make, sheet
+from workbench.commands.report import Wanted, make, sheet
+from workbench.data.database import open_history
+from workbench.data.events import EventLog
+from workbench.reports import ReportError
 
 SELF_TEST = {"value": 2e12, "unit": "B/s", "source": "copy", "kind": "measured", "low": 1.9e12,
              "high": 2.1e12}  # fmt: skip

@@ -11,9 +11,9 @@ from fake_gpu import FakeArm, FakeGpu, Weather
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench import compare, stats
-from workbench.measure.protocol import Protocol
-from workbench.measure.rounds import (
+from workbench.data import stats, verdict
+from workbench.measurement.protocol import Protocol
+from workbench.measurement.rounds import (
     ORDERS,
     Window,
     clean,
@@ -316,7 +316,7 @@ def test_rounds_pair_a_window_of_each_and_stop_at_the_looks():
 def test_slow_kernels_get_the_rounds_that_an_interval_needs():
     calm = Weather.calm(noise=0.001)
     found, _ = compared(0, ratio=1.1, seconds=1.0, weather=calm)
-    fewest = 2 * stats.least_for(compare.confidence_of(RULES.looks))
+    fewest = 2 * stats.least_for(verdict.confidence_of(RULES.looks))
     assert (found.verdict.word, found.verdict.rounds) == ("SLOW", fewest)
 
 

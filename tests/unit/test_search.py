@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.search import Replay, Shown, budgets, fresh, table, tables
-from workbench.search import LARGEST, Budget, Point, SearchError, Strategy, search_of
-from workbench.stats import quantile
+from workbench.data.stats import quantile
+from workbench.tuner.search import LARGEST, Budget, Point, SearchError, Strategy, search_of
 
 pytestmark = pytest.mark.unit
 

@@ -15,11 +15,11 @@ import pytest
 from nullside import CONFIGS, Asked
 
 from workbench.backend.null import ENVIRONMENT, Fate, Null
-from workbench.events import Events, RunFinished, read
-from workbench.history import History, HistoryError, open_history
-from workbench.interrupts import Interrupts
-from workbench.question import Question, SessionError, sizes_of, writable
-from workbench.record import Failure, Measured, Predicted, Record, Run
+from workbench.commands.options import Question, SessionError, sizes_of, writable
+from workbench.data.database import History, HistoryError, open_history
+from workbench.data.events import Events, RunFinished, read
+from workbench.data.interrupts import Interrupts
+from workbench.data.record import Failure, Measured, Predicted, Record, Run
 
 TESTS = Path(__file__).parents[1]
 
@@ -372,7 +372,7 @@ def test_a_damaged_database_is_refused_at_the_start_and_left_alone(asked, tmp_pa
 
 
 def test_no_compiler_is_said(monkeypatch, tmp_path):
-    from workbench.question import ready
+    from workbench.commands.options import ready
 
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SessionError, match="Triton is not installed"):

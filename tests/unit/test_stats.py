@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 from scipy.signal import lfilter
 
-from workbench.stats import (
+from workbench.data.stats import (
     CORRELATED,
     ENOUGH,
     autocorrelation,

@@ -5,11 +5,12 @@ import signal
 import pytest
 import synthetic
 
-from workbench.events import EventLog, RunFinished, read
-from workbench.history import open_history
-from workbench.interrupts import Interrupts
-from workbench.record import Evidence, Failure, Finding
-from workbench.store import Store, _lasting
+from workbench.data.database import open_history
+from workbench.data.events import EventLog, RunFinished, read
+from workbench.data.interrupts import Interrupts
+from workbench.data.record import Evidence, Failure, Finding
+from workbench.data.store import Store
+from workbench.tuner.resume import _lasting
 
 RUN, OUTCOMES = synthetic.softmax()
 FAILED = synthetic.failure(RUN, OUTCOMES[0], "check", "wrong")

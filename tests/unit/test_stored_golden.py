@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from workbench import cli
-from workbench.answer import answer, sentence
-from workbench.events import RunFinished, read
-from workbench.history import History, open_history
-from workbench.portfolio import Portfolio, Served
-from workbench.record import Comparison, Failure, Finding, Measured, Record, Run
-from workbench.stored import draw
-from workbench.winners import Tuned
+from workbench.commands.report import draw
+from workbench.data.database import History, open_history
+from workbench.data.events import RunFinished, read
+from workbench.data.record import Comparison, Failure, Finding, Measured, Record, Run
+from workbench.data.tuned_cache import Tuned
+from workbench.tuner.portfolio import Portfolio, Served
+from workbench.tuner.selection import answer, sentence
 
 STORED = Path(__file__).parents[1] / "golden" / "stored"
 EXPECTED = json.loads((STORED / "expected.json").read_text())

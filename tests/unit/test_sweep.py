@@ -12,15 +12,16 @@ from nullside import CONFIGS, kernel_in
 from workbench import catalog
 from workbench.backend.null import ENVIRONMENT, Fate, Null
 from workbench.backend.protocol import Problem
-from workbench.finals import Step
-from workbench.hardware import device_named
-from workbench.measure.protocol import Protocol
-from workbench.plan import Earlier, NothingToSweep, group_of, plan, thinned
-from workbench.record import Failure, Record, Run
-from workbench.screen import Compilation, Hunt
-from workbench.search import Budget, Fixed, Strategy
+from workbench.data.record import Failure, Record, Run
+from workbench.device.hardware import device_named
+from workbench.measurement.protocol import Protocol
 from workbench.spec import Work, among, stages, threads, tile
-from workbench.sweep import Engine, Split, Sweep, run
+from workbench.sweeps import Sweep
+from workbench.tuner.engine import Engine, Split, run
+from workbench.tuner.finals import Step
+from workbench.tuner.first_pass import Compilation, Hunt
+from workbench.tuner.search import Budget, Fixed, Strategy
+from workbench.tuner.space import Earlier, NothingToSweep, group_of, plan, thinned
 
 H200 = device_named("h200")
 RUN = Run(
@@ -357,7 +358,9 @@ def test_a_search_is_told_all_that_is_known(problem, monkeypatch):
         def tell(self, point, time_s):
             told[point.key] = time_s
 
-    monkeypatch.setattr("workbench.screen.search_of", lambda strategy, points: Noting(points))
+    monkeypatch.setattr(
+        "workbench.tuner.first_pass.search_of", lambda strategy, points: Noting(points)
+    )
     Engine(made, Null(), Earlier(first=known), Hunt(Strategy.MODEL))
     assert told == {k: o.time_s if isinstance(o, Record) else None for k, o in known.items()}
 
@@ -368,7 +371,9 @@ def test_a_search_is_told_all_that_is_known(problem, monkeypatch):
 def test_the_race_and_the_final_have_their_share_of_the_seconds(seconds, final_s, spent):
     """Configs are tried for what the final leaves, and for half of the whole at least."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("workbench.screen.time", SimpleNamespace(monotonic=lambda: 50.0 + spent))
+        patch.setattr(
+            "workbench.tuner.first_pass.time", SimpleNamespace(monotonic=lambda: 50.0 + spent)
+        )
         hunt = Hunt(budget=Budget(seconds=seconds), started=50.0, final_s=final_s)
         left = seconds - final_s if final_s <= seconds / 2 else seconds / 2
         assert hunt.left_s() == pytest.approx(left - spent, abs=1e-6)

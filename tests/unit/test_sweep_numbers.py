@@ -14,15 +14,15 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.answer import answer, standing
-from workbench.events import EventLog, RunFinished
-from workbench.record import Measured, Outcome, Record, Run
-from workbench.reports import detail_figures as detail
-from workbench.reports.final_figures import lines, rounds
+from workbench.commands.report import draw
+from workbench.data.events import EventLog, RunFinished
+from workbench.data.record import Measured, Outcome, Record, Run
+from workbench.data.stats import median, summary
+from workbench.reports.figures import detail
+from workbench.reports.figures.final import lines, rounds
+from workbench.reports.figures.sweep import Board
 from workbench.reports.sweep import page
-from workbench.reports.sweep_figures import Board
-from workbench.stats import median, summary
-from workbench.stored import draw
+from workbench.tuner.selection import answer, standing
 
 pytestmark = pytest.mark.unit
 

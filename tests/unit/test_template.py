@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from workbench.template import STARTER, TemplateError, words_of, write_kernel
+from workbench.commands.new_kernel import STARTER, TemplateError, words_of, write_kernel
 
 
 def test_the_file_is_a_kernel_of_that_name(tmp_path):

@@ -12,12 +12,12 @@ from rich.console import Console
 from synthetic import matmul
 
 from workbench.backend.null import Fate, Null
-from workbench.finals import Step
-from workbench.question import Question
-from workbench.record import Record
-from workbench.session import Session
-from workbench.sweep import Split
-from workbench.terminal import Line, Terminal, doing, plan_line, split_line
+from workbench.commands.console import Line, Terminal, doing, plan_line, split_line
+from workbench.commands.options import Question
+from workbench.commands.sweep import Session
+from workbench.data.record import Record
+from workbench.tuner.engine import Split
+from workbench.tuner.finals import Step
 
 PARTS = ("start", "wait", "check", "timed", "flush", "idle")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")

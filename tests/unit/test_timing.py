@@ -10,18 +10,19 @@ from hypothesis import strategies as st
 from nullside import KERNEL
 from rich.console import Console
 
-from workbench import catalog, timing
+from workbench import catalog
 from workbench.backend.null import Fate, Null
-from workbench.events import RunFinished, read
-from workbench.history import open_history
-from workbench.question import SessionError
-from workbench.record import Failure, Measured, Predicted, Record, Run
+from workbench.commands import measure as timing
+from workbench.commands.measure import Timing, problems_of
+from workbench.commands.operands import SideError
+from workbench.commands.options import SessionError
+from workbench.commands.report import draw
+from workbench.data.database import open_history
+from workbench.data.events import RunFinished, read
+from workbench.data.record import Failure, Measured, Predicted, Record, Run
+from workbench.data.tuned_cache import Entry
 from workbench.reports.measure import Group, groups_of, rows
-from workbench.sides import SideError
-from workbench.stored import draw
-from workbench.timing import Timing, problems_of
-from workbench.tuned import Tuned, changing, source_of
-from workbench.winners import Entry
+from workbench.tuner.tuned import Tuned, changing, source_of
 
 pytestmark = pytest.mark.unit
 
@@ -187,9 +188,9 @@ def test_the_stored_command_asks_the_same(place):
 
     place.measure(impls=("blocks:num_warps=1",))
     words = place.events()[0].command.split()
-    assert words[:3] == ["python", "-m", "workbench.measure"]
+    assert words[:2] == ["workbench", "measure"]
     command = cli.typer.main.get_command(cli.app).commands["measure"]
-    context = command.make_context("measure", words[3:])
+    context = command.make_context("measure", words[2:])
     assert list(context.params["sizes"]) == ["N=1024", "N=4096"]
     assert list(context.params["impl"]) == ["blocks:num_warps=1"]
 

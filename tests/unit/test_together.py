@@ -12,12 +12,12 @@ from workbench import catalog
 from workbench.backend import live, measuring
 from workbench.backend.live import ATTEMPTS, Live
 from workbench.backend.protocol import Candidate, Part, Problem, Refusal, Timed
-from workbench.hardware import device_named
-from workbench.measure import worker
-from workbench.measure.protocol import Protocol
-from workbench.measure.rounds import Window
-from workbench.measure.worker import Job, Screened, Spent, Taken
-from workbench.record import Case, Measured
+from workbench.data.record import Case, Measured
+from workbench.device.hardware import device_named
+from workbench.measurement import worker
+from workbench.measurement.protocol import Protocol
+from workbench.measurement.rounds import Window
+from workbench.measurement.worker import Job, Screened, Spent, Taken
 
 H200 = device_named("h200")
 RULES = Protocol(settle_s=0.0, rounds=2, least_rounds=2, most_rounds=2)

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from nullside import KERNEL
 from rich.console import Console
 
-from workbench import trial
 from workbench.backend.null import Fate, Null
-from workbench.events import read
-from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Judgement
-from workbench.experiment import experiment_named as named
-from workbench.history import open_history
-from workbench.record import Chart, Evidence, Failure, Finding, Record, Series
-from workbench.reports import experiment_figures
+from workbench.commands import experiment
+from workbench.data.database import open_history
+from workbench.data.events import read
+from workbench.data.record import Chart, Evidence, Failure, Finding, Record, Series
+from workbench.data.tuned_cache import Tuned
+from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Judgement
+from workbench.experiments import experiment_named as named
 from workbench.reports.experiment import arm_row, evidence_row, failure_lines, page, quantity, show
-from workbench.reports.experiment_figures import _name
-from workbench.winners import Tuned
+from workbench.reports.figures import experiment as drawing
+from workbench.reports.figures.experiment import _name
 
 AT = "2026-11-21T09:30:00.000+00:00"
 
@@ -49,16 +49,16 @@ EXPERIMENT = Experiment("a test's own", arms, judge, kernels=("copy",))
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    monkeypatch.setattr(trial, "experiment_named", lambda name: EXPERIMENT)
+    monkeypatch.setattr(experiment, "experiment_named", lambda name: EXPERIMENT)
 
     def go(backend, **asked):
         said = io.StringIO()
-        question = trial.Question(
+        question = experiment.Question(
             "probe", out=tmp_path, database=f"sqlite:///{tmp_path}/h.db",
             winners=tmp_path / "winners.json", **asked,
         )  # fmt: skip
         console = Console(file=said, width=240, highlight=False, markup=False)
-        code = trial.Trials(question, console, lambda device, folder: backend).go()
+        code = experiment.Trials(question, console, lambda device, folder: backend).go()
         return code, said.getvalue(), tmp_path
 
     return go
@@ -175,9 +175,9 @@ def test_an_interval_has_its_unit_once_and_figures_enough_to_be_seen(value, low,
 
 def test_a_chart_leaves_room_above_its_highest_point(monkeypatch):
     drawn = []
-    monkeypatch.setattr(experiment_figures, "figure_svg", lambda fig, *more: drawn.append(fig))
+    monkeypatch.setattr(drawing, "figure_svg", lambda fig, *more: drawn.append(fig))
     line = Series("line", (16.0, 32.0), (3.0, 7.0), (2.9, 6.8), (3.1, 7.2), "measured")
-    experiment_figures.chart(Chart("a", "x", "y", (line,), True), "c")
+    drawing.chart(Chart("a", "x", "y", (line,), True), "c")
     assert drawn[0].axes[0].get_ylim() == (0, pytest.approx(1.08 * 7.2))
 
 
@@ -244,12 +244,12 @@ def test_arms_that_fail_alike_stand_in_one_line(run):
 def test_what_is_worked_out_runs_nothing(tmp_path):
     said = io.StringIO()
     words = {"kernel": "copy", "sizes": "N=1000000", "dtype": "fp32", "device": "m2max"}
-    question = trial.Question(
+    question = experiment.Question(
         "expected", **words, out=tmp_path, database=f"sqlite:///{tmp_path}/h.db",
         winners=tmp_path / "winners.json", time="40us",
     )  # fmt: skip
     console = Console(file=said, width=240, highlight=False, markup=False)
-    assert trial.Trials(question, console).go() == 0
+    assert experiment.Trials(question, console).go() == 0
     assert "Nothing is run: worked out for Apple M2 Max." in said.getvalue()
     _, outcomes, (finding,) = stored(tmp_path)
     assert not outcomes and finding.word == "2x the floor" and finding.sizes == {"N": 1000000}
@@ -257,9 +257,9 @@ def test_what_is_worked_out_runs_nothing(tmp_path):
 
 
 def test_a_time_to_compare_with_is_for_what_is_not_run():
-    question = trial.Question("intensity", time="1ms")
+    question = experiment.Question("intensity", time="1ms")
     with pytest.raises(ExperimentError, match="--time is for what is not run"):
-        trial.Trials(question, Console()).go()
+        experiment.Trials(question, Console()).go()
 
 
 def test_a_refuse_that_fails_is_a_reason_of_its_arm(tmp_path):
@@ -268,7 +268,7 @@ def test_a_refuse_that_fails_is_a_reason_of_its_arm(tmp_path):
     sizes = {"N": 1024}
     asked = Asked(str(path), sizes, "bf16", null.device, False, {})
     both = [Arm(impl, str(path), impl, sizes, "bf16") for impl in ("blocks", "torch")]
-    found = trial.made(asked, both, synthetic.softmax()[0], null, Tuned())
+    found = experiment.made(asked, both, synthetic.softmax()[0], null, Tuned())
     assert {name: why.reason for name, why in found.refused.items()} == {
         "blocks": "`refuse` of toy.blocks failed (ZeroDivisionError: division by zero)"
     }

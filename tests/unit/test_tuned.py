@@ -20,13 +20,16 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench import cli, launch, tuned, winners
-from workbench.answer import answer
-from workbench.hardware import DEVICES
-from workbench.record import Record
+from workbench import cli
+from workbench.adapted import launch
+from workbench.data import tuned_cache
+from workbench.data.record import Record
+from workbench.data.tuned_cache import Entry, Tuned, TunedError, bucket, changing, read, write
+from workbench.device.hardware import DEVICES
 from workbench.spec import Spec, Tensor, among, stages, threads, tile
-from workbench.tuned import code, entries_of, merge, remember
-from workbench.winners import Entry, Tuned, TunedError, bucket, changing, read, write
+from workbench.tuner import tuned
+from workbench.tuner.selection import answer
+from workbench.tuner.tuned import code, entries_of, merge, remember
 
 pytestmark = pytest.mark.unit
 
@@ -89,7 +92,7 @@ def test_merging_keeps_the_newest_in_any_order(one, other):
     both = held(one, other)
     assert both == held(other, one) == held(one, other, one)
     for entry in (*one, *other):
-        assert winners._epoch(both[entry.key].at) >= winners._epoch(entry.at)
+        assert tuned_cache._epoch(both[entry.key].at) >= tuned_cache._epoch(entry.at)
 
 
 def test_there_is_no_file_yet(tmp_path):
@@ -275,7 +278,7 @@ WRITER = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from workbench.winners import changing, read
+from workbench.data.tuned_cache import changing, read
 path, n = Path(sys.argv[1]), 0
 base = read(path)[0]
 while True:
@@ -341,7 +344,7 @@ def fails_at(monkeypatch, step, error):
     if step in ("open", "write"):
         monkeypatch.setattr(Path, "open", halved)
     elif step == "sync":
-        monkeypatch.setattr(winners.os, "fsync", ends)
+        monkeypatch.setattr(tuned_cache.os, "fsync", ends)
     else:
         monkeypatch.setattr(Path, "replace", ends)
 
@@ -373,7 +376,7 @@ def test_who_reads_during_a_write_sees_the_old_file(tmp_path, monkeypatch):
         seen.append(len(read(path)))
         return real(handle)
 
-    monkeypatch.setattr(winners.os, "fsync", looks)
+    monkeypatch.setattr(tuned_cache.os, "fsync", looks)
     write(path, BASE)
     assert seen == [1, 2], "before the rename, and after it"
 
@@ -484,8 +487,8 @@ def tensors(m=64, n=128, k=32, dtype="bf16", kind="cuda"):
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """A machine with an H200 and an empty file of tuned configs."""
-    monkeypatch.setattr("workbench.winners.LOOKED_UP", [])
-    monkeypatch.setattr(launch, "LOOKED_UP", winners.LOOKED_UP)
+    monkeypatch.setattr("workbench.data.tuned_cache.LOOKED_UP", [])
+    monkeypatch.setattr(launch, "LOOKED_UP", tuned_cache.LOOKED_UP)
     monkeypatch.setattr(launch, "_device", lambda place: DEVICES["h200"])
     monkeypatch.setattr(launch, "_versions", lambda: VERSIONS)
     monkeypatch.setattr("workbench.dsl.INTERPRETED", False)
@@ -637,7 +640,7 @@ def test_a_program_with_ever_new_shapes_keeps_few(here, monkeypatch):
     impl = an_impl()
     for m in range(1, 40):
         impl(*tensors(m=m))
-    assert len(impl.chosen) <= 5 and len(winners.LOOKED_UP) == 1
+    assert len(impl.chosen) <= 5 and len(tuned_cache.LOOKED_UP) == 1
 
 
 def test_a_copy_of_an_impl_chooses_for_itself(here):
@@ -649,7 +652,7 @@ def test_a_copy_of_an_impl_chooses_for_itself(here):
 SAYS = """
 import logging, sys
 from types import SimpleNamespace
-from workbench import launch
+from workbench.adapted import launch
 impl = SimpleNamespace(title="matmul.tiles")
 {before}
 launch._told(impl, SimpleNamespace(block_m=16), "tuned")

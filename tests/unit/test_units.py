@@ -12,14 +12,14 @@ from dataclasses import replace
 import pytest
 import synthetic
 
-from workbench.answer import answer, rate, sentence
-from workbench.record import Case, Measured, Outcome, Record, Run, key_of
+from workbench.commands.console import Line
+from workbench.data.record import Case, Measured, Outcome, Record, Run, key_of
+from workbench.device.ceilings import duration, quantity
 from workbench.reports import ceilings, measure, roofline, sweep
 from workbench.reports.compare import Bout, conclusion, line, ratio_lines, side_rows
 from workbench.reports.experiment import quantity as shown_quantity
-from workbench.roof import duration, quantity
-from workbench.roofline import Stored, csv_text, json_text, sheet_of
-from workbench.terminal import Line
+from workbench.reports.figures.roofline_points import Stored, csv_text, json_text, sheet_of
+from workbench.tuner.selection import answer, rate, sentence
 
 # 3456.8 GB/s, which are 3219 GiB/s, and 700.8 TFLOP/s, at a call of 1.25 ms
 TIME_S, BYTES, FLOPS = 1.25e-3, 4_321_000_000, 876_000_000_000
@@ -123,8 +123,8 @@ def test_each_side_of_a_comparison_has_its_own_time_and_rate() -> None:
 
 
 def synthetic_verdict():  # type: ignore[no-untyped-def]
-    from workbench.compare import verdict
-    from workbench.record import Comparison, Ratio
+    from workbench.data.record import Comparison, Ratio
+    from workbench.data.verdict import verdict
 
     found = verdict(Ratio(2.0, 1.99, 2.01), None, 0.01, 0.001, 48)
     return Comparison(RUN.id, synthetic.AT, "toy", SIZES, "bf16", "ours", "theirs", "a", "b", found)

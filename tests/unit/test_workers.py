@@ -13,7 +13,7 @@ import pytest
 
 from workbench.backend.processes import outcome_of
 from workbench.backend.protocol import Refusal
-from workbench.workers import Solo, Workers, _pass_on, cpu_count
+from workbench.backend.workers import Solo, Workers, _pass_on, cpu_count
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,7 +65,7 @@ def test_no_worker_outlives_a_parent_that_was_killed(tmp_path):
     noted = tmp_path / "pid"
     code = f"""
 import os, pathlib, time
-from workbench.workers import Workers
+from workbench.backend.workers import Workers
 if __name__ == "__main__":
     pool = Workers(1)
     pid = pool.submit(os.getpid, timeout_s=60).result()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from workbench import catalog
-from workbench.worktree import WORKING, Repository, WorktreeError, Worktrees
+from workbench.commands.worktree import WORKING, Repository, WorktreeError, Worktrees
 
 pytestmark = pytest.mark.unit
 
@@ -109,7 +109,7 @@ def test_ctrl_c_leaves_nothing(place):
     before = snapshot(place)
     code = (
         "import sys, time\nfrom pathlib import Path\n"
-        "from workbench.worktree import Repository, Worktrees\n"
+        "from workbench.commands.worktree import Repository, Worktrees\n"
         "with Worktrees(Repository.of(Path(sys.argv[1]))) as trees:\n"
         "    print(trees.at('HEAD'), flush=True)\n"
         "    time.sleep(60)\n"

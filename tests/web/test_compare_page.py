@@ -14,9 +14,8 @@ import pytest
 import synthetic
 from playwright.sync_api import sync_playwright
 
-from workbench import stats
-from workbench.compare import verdict
-from workbench.record import (
+from workbench.data import stats
+from workbench.data.record import (
     Case,
     Chart,
     Comparison,
@@ -31,7 +30,8 @@ from workbench.record import (
     Run,
     Series,
 )
-from workbench.report import write_page
+from workbench.data.verdict import verdict
+from workbench.reports import write_page
 from workbench.reports.compare import page as compare_page
 from workbench.reports.experiment import page as experiment_page
 from workbench.reports.measure import page as measure_page

@@ -15,10 +15,10 @@ import pytest
 import synthetic
 from playwright.sync_api import sync_playwright
 
-from workbench import hardware
-from workbench.report import write_page
+from workbench.device import hardware
+from workbench.reports import write_page
+from workbench.reports.figures.roofline_points import COLUMNS, Sheet, Stored, rows, sheet_of
 from workbench.reports.roofline import page
-from workbench.roofline import COLUMNS, Sheet, Stored, rows, sheet_of
 
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None

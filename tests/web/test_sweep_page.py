@@ -13,8 +13,8 @@ import pytest
 import synthetic
 from playwright.sync_api import sync_playwright
 
-from workbench.record import Failure, Record
-from workbench.report import write_page
+from workbench.data.record import Failure, Record
+from workbench.reports import write_page
 from workbench.reports.sweep import page as sweep_page
 
 BROWSER = next(

@@ -9,10 +9,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from workbench import inputs
 from workbench.adapted.call import Argument, Call, Entry, Layout
 from workbench.adapted.kept import Kept
 from workbench.adapted.travel import AdaptedError, unpack
+from workbench.measurement import inputs
 from workbench.spec import (
     ITEMSIZE,
     Impl,

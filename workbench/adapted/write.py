@@ -13,7 +13,7 @@ from typing import Any
 from workbench.adapted.autotuned import Arguments
 from workbench.adapted.call import Argument, Call, Entry, Knobs, Layout
 from workbench.adapted.travel import AdaptedError, Place, base, pack, told
-from workbench.inputs import TORCH_NAMES
+from workbench.measurement.inputs import TORCH_NAMES
 from workbench.spec import ITEMSIZE
 
 OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")

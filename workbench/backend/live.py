@@ -10,16 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from workbench.backend.ahead import Ahead, compilers
 from workbench.backend.arrivals import Arrivals
 from workbench.backend.measuring import CannotBegin, Lost, Measuring
+from workbench.backend.prewarm import Ahead, compilers
 from workbench.backend.processes import compile_all, compile_parts
 from workbench.backend.protocol import Candidate, Done, Part, Problem, Refusal, Timed
 from workbench.compile import Compiled
-from workbench.hardware import Device
-from workbench.measure import preflight, worker
-from workbench.measure.protocol import Protocol
-from workbench.record import Environment, Stage, Verdict
+from workbench.data.record import Environment, Stage, Verdict
+from workbench.device.hardware import Device
+from workbench.measurement import preflight, worker
+from workbench.measurement.protocol import Protocol
 from workbench.spec import values
 
 # A config that hangs may cost 3 s, and half a second of them goes into the next process.

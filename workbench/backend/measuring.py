@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from workbench.hardware import Device
-from workbench.measure import worker
-from workbench.record import Environment
-from workbench.workers import BEGIN_S, LOST, Solo
+from workbench.backend.workers import BEGIN_S, LOST, Solo
+from workbench.data.record import Environment
+from workbench.device.hardware import Device
+from workbench.measurement import worker
 
 
 class Lost(Exception):

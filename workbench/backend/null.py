@@ -15,14 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from workbench import stats
 from workbench.backend.protocol import Candidate, Done, Part, Problem, Refusal, Timed
-from workbench.compare import verdict
 from workbench.compile import Compiled
 from workbench.compile.loops import Code
-from workbench.hardware import Device, device_named
-from workbench.measure.protocol import Protocol
-from workbench.record import Environment, Measured, Predicted, Ratio, Resources, Verdict
+from workbench.data import stats
+from workbench.data.record import Environment, Measured, Predicted, Ratio, Resources, Verdict
+from workbench.data.verdict import verdict
+from workbench.device.hardware import Device, device_named
+from workbench.measurement.protocol import Protocol
 
 ENVIRONMENT = Environment(
     gpu=None, driver=None, gpu_memory_bytes=None, power_limit_w=None, clock_policy="unknown",

@@ -9,20 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workbench import catalog, predict
-from workbench.backend.processes import (
-    COMPILE_TIMEOUT_S,
-    compile_all,
-    compile_parts,
-    outcome_of,
-)
+from workbench import catalog
+from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_parts, outcome_of
 from workbench.backend.protocol import Candidate, Done, Part, Problem, Refusal, Timed
-from workbench.compile import Compiled, first_sentence
-from workbench.environment import fingerprint
-from workbench.hardware import Device
-from workbench.record import Predicted
+from workbench.backend.workers import Workers, cpu_count
+from workbench.compile import Compiled
+from workbench.data.environment import fingerprint
+from workbench.data.errors import first_sentence
+from workbench.data.record import Predicted
+from workbench.device import cost_model
+from workbench.device.hardware import Device
 from workbench.spec import ITEMSIZE, Limits, Work, values
-from workbench.workers import Workers, cpu_count
 
 INTERPRET_TIMEOUT_S = 120.0
 
@@ -31,7 +28,7 @@ class Offline:
     """Compiles for `device`, interprets on the CPU, predicts."""
 
     predicts = True
-    protocol = predict.MODEL
+    protocol = cost_model.MODEL
     room = 1 << 30  # all at once: the pool of interpreters takes them in turn
     spent: Mapping[str, float] = {}
 
@@ -146,7 +143,7 @@ def interpret(
 ) -> float | str:
     """Runs in an interpreting worker: the largest error over all check sizes that this config
     takes, in tolerances; or the sentence that says what is wrong."""
-    from workbench.check import Posed, check
+    from workbench.measurement.correctness import Posed, check
 
     spec = catalog.spec_of(kernel)
     made = catalog.impl_of(spec, impl)
@@ -179,7 +176,7 @@ def prediction(
     else:  # all that is known of a launch that does not say: it moves its least bytes
         programs = max(1, compiled.resources.programs)
         work = Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2)
-    made = predict.predict(
+    made = cost_model.predict(
         device,
         work,
         compiled.resources,

@@ -17,11 +17,11 @@ from typing import Any
 
 from workbench import catalog
 from workbench.backend.protocol import Candidate, Part, Problem, Refusal
+from workbench.backend.workers import LOST, Workers
 from workbench.compile import Compiled, CompileError, Twin, compile_config, compile_unless_twin
-from workbench.hardware import Device
-from workbench.record import Stage
+from workbench.data.record import Stage
+from workbench.device.hardware import Device
 from workbench.spec import Sizes, values
-from workbench.workers import LOST, Workers
 
 COMPILE_TIMEOUT_S = 60.0
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from workbench.compile import Compiled
-from workbench.hardware import Device
-from workbench.measure.protocol import Protocol as Rules
-from workbench.record import Case, Checked, Environment, Measured, Predicted, Stage, Verdict
+from workbench.data.record import Case, Checked, Environment, Measured, Predicted, Stage, Verdict
+from workbench.device.hardware import Device
+from workbench.measurement.protocol import Protocol as Rules
 from workbench.spec import Impl, Sizes, Spec
 
 

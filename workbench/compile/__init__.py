@@ -14,19 +14,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench import inputs
-from workbench.compile.gate import Claim, Gate
+from workbench.compile.dedup import Claim, Gate
 from workbench.compile.launches import Launch, captured
 from workbench.compile.loops import Code, code_of
-from workbench.compile.machine_code import (
-    amdgcn_registers,
-    cubin_registers,
-    read_amdgcn,
-    read_ptx,
-)
-from workbench.hardware import Device
-from workbench.occupancy import occupancy, waves
-from workbench.record import Resources
+from workbench.compile.machine_code import amdgcn_registers, cubin_registers, read_amdgcn, read_ptx
+from workbench.data.errors import first_sentence
+from workbench.data.record import Resources
+from workbench.device.hardware import Device
+from workbench.device.occupancy import occupancy, waves
+from workbench.measurement import inputs
 from workbench.spec import Impl, Sizes
 
 
@@ -181,15 +177,3 @@ def _hash(launches: Sequence[Launch]) -> str:
         shape = launch.grid, launch.arguments, meta.num_warps, meta.shared
         digest.update(repr(shape).encode())
     return digest.hexdigest()[:16]
-
-
-def first_sentence(error: BaseException) -> str:
-    """An exception in one line, from the part of its text that says why."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = [line for line in lines if "fatal" in line or "error:" in line.lower()]
-    if telling:
-        return telling[0][:300]
-    if error.__cause__ is not None and lines and lines[0].startswith("at "):
-        return first_sentence(error.__cause__)  # Triton quotes the source line before the reason
-    text = lines[-1] if lines and lines[0].startswith("at ") else (lines or [""])[0]
-    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__

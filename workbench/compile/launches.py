@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.compile.gate import Gate, Stop
-from workbench.hardware import Device
+from workbench.compile.dedup import Gate, Stop
+from workbench.device.hardware import Device
 
 # Triton 3.10 flips the default; a result must not depend on which version asks.
 FP_FUSION = "TRITON_DEFAULT_FP_FUSION"

@@ -1,1 +1,162 @@
-"""One experiment a file; each exports `EXPERIMENT`."""
+"""What an experiment is: arms that are timed against each other, and what their times mean.
+
+One experiment is one file in `experiments/`, which exports `EXPERIMENT`. The arms are Impls of
+kernels, each checked before it is timed, so an experiment has no clock and no correctness of its
+own: it says what to time and what follows from it. `trial` runs it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from workbench import catalog
+from workbench.data.record import Chart, Evidence, Finding, Measured, Outcome, Record
+from workbench.device.hardware import Device
+from workbench.spec import Sizes
+
+if TYPE_CHECKING:  # a compiler and a database, which `--help` does without
+    from workbench.compile import Compiled
+    from workbench.data.database import Row
+
+EXPERIMENTS = "workbench.experiments"
+
+
+class ExperimentError(Exception):
+    """One sentence: what cannot be examined, and what to do."""
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One of the things that an experiment times: an Impl at one config, sizes and dtype."""
+
+    name: str  # "traffic": as the page calls it, unique in its experiment
+    kernel: str  # in `kernels/` or `arms/`, a dotted module, or a file
+    impl: str
+    sizes: Sizes
+    dtype: str
+    config: Mapping[str, int] | None = None  # None: tuned for this device, else the default
+    regime: Literal["cold", "hot"] = "cold"
+    # "host": from the call to the GPU's silence, with all that the CPU launches in between
+    clock: Literal["device", "host"] = "device"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is examined, and on what. `kernel` is empty where the experiment names its own."""
+
+    kernel: str
+    sizes: Sizes | None  # None: the kernel's first to time
+    dtype: str
+    device: Device
+    predicts: bool  # no GPU takes part: times come from the model
+    # as `hardware.ceilings` writes them, measured ones too; known once arms were timed
+    ceilings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    given_s: float | None = None  # a time that the user set against what is expected
+    earlier: Sequence[Row] = ()  # stored outcomes of the kernel, where nothing is run
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of an arm."""
+
+    arm: Arm
+    outcome: Outcome
+    compiled: Compiled | None = None  # with the facts of its machine code; None of a library
+    kernels: int | None = None  # launched by one call
+    peak_bytes: int | None = None  # of the GPU's memory, beyond inputs, during one call
+
+    @property
+    def time_s(self) -> float | None:
+        """Seconds of one call, measured or predicted; None where it failed."""
+        return self.outcome.time_s if isinstance(self.outcome, Record) else None
+
+    @property
+    def interval_s(self) -> tuple[float, float] | None:
+        """The 95 % interval of the median; None where nothing was measured."""
+        timing = self.outcome.timing if isinstance(self.outcome, Record) else None
+        return (timing.low_s, timing.high_s) if isinstance(timing, Measured) else None
+
+    @property
+    def why_not(self) -> str:
+        """Why there is no time; empty where there is one."""
+        return "" if isinstance(self.outcome, Record) else self.outcome.reason
+
+    def evidence(self, name: str, group: str = "", target: str = "") -> Evidence | None:
+        """Its time as a row of evidence; None where there is none."""
+        if not isinstance(self.outcome, Record):
+            return None
+        low, high = self.interval_s or (None, None)
+        kind: Literal["measured", "predicted"]
+        kind = "measured" if self.outcome.measured else "predicted"
+        return Evidence(name, self.outcome.time_s, "s", kind, low, high, group, target)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What an experiment says of one kernel, before it has a run and a date: see `Finding`."""
+
+    word: str
+    sentence: str
+    evidence: Sequence[Evidence] = ()
+    charts: Sequence[Chart] = ()
+    caveats: Sequence[str] = ()
+    sizes: Sizes | None = None  # what it is about, where the experiment chose them
+
+    def finding(self, run: str, at: str, experiment: str, asked: Asked) -> Finding:
+        """With what it is about."""
+        sizes = dict(self.sizes or asked.sizes or {})
+        return Finding(
+            run, at, experiment, asked.kernel, sizes, asked.dtype, self.word,
+            self.sentence, tuple(self.evidence), tuple(self.charts), tuple(self.caveats),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One question, put to kernels.
+
+    `arms(asked)` lists what is timed, all against each other; it may raise ExperimentError.
+    `judge(asked, found)` gets what became of each arm, by name: arms without a time too. With
+    `kernels`, the experiment runs on each of those, or on the one that the user names.
+    """
+
+    summary: str  # one line
+    arms: Callable[[Asked], Sequence[Arm]]
+    judge: Callable[[Asked, Mapping[str, Found]], Sequence[Judgement]]
+    kernels: tuple[str, ...] = ()
+    dtype: str = "bf16"  # unless the user names one
+    runs: bool = True  # False: arithmetic alone, for devices without a compiler too
+
+
+_UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9}
+_TIME = re.compile(r"\s*((?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµμ]+)\s*", re.ASCII)
+
+
+def seconds(text: str) -> float:
+    """`0.5ms`, `12 us` or `3 s` in seconds. Raises ExperimentError on anything else, and on 0."""
+    found = _TIME.fullmatch(text.lower())
+    value = float(found[1]) * _UNITS.get(found[2], math.nan) if found else math.nan
+    if not 0 < value < math.inf:
+        raise ExperimentError(
+            f"{text!r} is no time; write a number above 0 and its unit, s, ms, us or ns: 0.5ms."
+        )
+    return value
+
+
+def experiment_names() -> list[str]:
+    """The names of the experiments, without importing them."""
+    return catalog.names_in(EXPERIMENTS)
+
+
+def experiment_named(name: str) -> Experiment:
+    """The experiment of that file name. Raises ExperimentError with the nearest names."""
+    if name not in experiment_names():
+        raise ExperimentError(catalog.unknown("experiment", name, experiment_names()))
+    found = import_module(f"{EXPERIMENTS}.{name}").EXPERIMENT
+    assert isinstance(found, Experiment)
+    return found

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workbench.experiment import Arm, Asked, Experiment, Found, Judgement
-from workbench.judging.knobs import Config, Varied, arms_of, judged
+from workbench.experiments import Arm, Asked, Experiment, Found, Judgement
+from workbench.experiments.analysis.knobs import Config, Varied, arms_of, judged
 from workbench.spec import Impl, threads
 
 

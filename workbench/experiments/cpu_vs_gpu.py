@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.judging.times import Span, launches, reasons, row, span_of
-from workbench.record import Chart, Evidence, Kind, Measured, Record, Series
+from workbench.data.record import Chart, Evidence, Kind, Measured, Record, Series
+from workbench.data.stats import quantile, summary
+from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.analysis.times import Span, launches, reasons, row, span_of
 from workbench.reports.findings import GAINS
 from workbench.spec import ITEMSIZE
-from workbench.stats import quantile, summary
 
 SAMPLER = "sample_logits"
 ROWS, VOCABULARIES = (1, 8), (32_000, 128_256)

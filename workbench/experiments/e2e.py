@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.judging.products import product_for
-from workbench.judging.timeline import (
+from workbench.data.record import Evidence, Kind, Record
+from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.analysis.products import product_for
+from workbench.experiments.analysis.timeline import (
     BUSY,
     EMPTY,
     GAP_S,
@@ -31,8 +32,7 @@ from workbench.judging.timeline import (
     waits,
     word_of,
 )
-from workbench.judging.times import Span, launches, reasons, row, span_of
-from workbench.record import Evidence, Kind, Record
+from workbench.experiments.analysis.times import Span, launches, reasons, row, span_of
 from workbench.reports.findings import GAINS, IMPACT, KPI
 from workbench.spec import Sizes
 

@@ -12,13 +12,13 @@ from dataclasses import replace
 from typing import Any
 
 from workbench import catalog
-from workbench.experiment import Arm, Asked, Experiment, Found, Judgement
-from workbench.hardware import Device
-from workbench.history import Row
-from workbench.judging.floors import Floor, floor, origin, roofs, split
-from workbench.record import Evidence
+from workbench.data.database import Row
+from workbench.data.record import Evidence
+from workbench.device.ceilings import Roofs
+from workbench.device.hardware import Device
+from workbench.experiments import Arm, Asked, Experiment, Found, Judgement
+from workbench.experiments.analysis.floors import Floor, floor, origin, roofs, split
 from workbench.reports.experiment import quantity
-from workbench.roof import Roofs
 from workbench.spec import Sizes, Spec, sizes_text
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from workbench import stats
-from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.judging.floors import origin, roofs, split
-from workbench.judging.times import Span, kind_of, mark, reasons, row, span_of
-from workbench.record import Chart, Evidence, Kind, Record, Series
+from workbench.data import stats
+from workbench.data.record import Chart, Evidence, Kind, Record, Series
+from workbench.device.ceilings import Ceiling, Roofs
+from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.analysis.floors import origin, roofs, split
+from workbench.experiments.analysis.times import Span, kind_of, mark, reasons, row, span_of
 from workbench.reports.experiment import quantity
-from workbench.roof import Ceiling, Roofs
 from workbench.spec import ITEMSIZE
 
 KERNEL, TENSORS = "streamed_fma", 4  # three streams read, one written

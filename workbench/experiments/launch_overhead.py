@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from workbench import catalog
-from workbench.experiment import Arm, Asked, Experiment, Found, Judgement
-from workbench.judging.timeline import (
+from workbench.data.record import Evidence, Record
+from workbench.experiments import Arm, Asked, Experiment, Found, Judgement
+from workbench.experiments.analysis.timeline import (
     EMPTY,
     GAP_S,
     REMEDY,
@@ -22,8 +23,7 @@ from workbench.judging.timeline import (
     waits,
     word_of,
 )
-from workbench.judging.times import Span, launches, reasons, row, span_of
-from workbench.record import Evidence, Record
+from workbench.experiments.analysis.times import Span, launches, reasons, row, span_of
 from workbench.reports.findings import GAINS, IMPACT, KPI
 from workbench.spec import sizes_text
 

@@ -19,13 +19,13 @@ from functools import reduce
 from operator import add
 
 from workbench import catalog
-from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.judging.floors import Floor, floor, roofs
-from workbench.judging.products import product_for
-from workbench.judging.times import Span, mark, row, span_of, worded
-from workbench.record import Evidence, Kind
+from workbench.data.record import Evidence, Kind
+from workbench.device.ceilings import Roofs
+from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.analysis.floors import Floor, floor, roofs
+from workbench.experiments.analysis.products import product_for
+from workbench.experiments.analysis.times import Span, mark, row, span_of, worded
 from workbench.reports.experiment import quantity
-from workbench.roof import Roofs
 from workbench.spec import Sizes, sizes_text, values
 
 LAYER = "rwkv7_layer"

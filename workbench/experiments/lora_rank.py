@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench import catalog
-from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.judging.floors import floor, origin, roofs
-from workbench.judging.times import (
+from workbench.data.record import Chart, Evidence, Kind
+from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.analysis.floors import floor, origin, roofs
+from workbench.experiments.analysis.times import (
     Span,
     kind_of,
     line,
@@ -25,9 +26,8 @@ from workbench.judging.times import (
     row,
     worded,
 )
-from workbench.record import Chart, Evidence, Kind
-from workbench.reports.compare_figures import unit_of
 from workbench.reports.experiment import quantity
+from workbench.reports.figures.compare import unit_of
 from workbench.spec import Sizes, Spec, sizes_text
 
 RANKS = (4, 8, 16, 32, 64)

@@ -25,10 +25,10 @@ from typing import Any
 from workbench import catalog
 from workbench.compile.loops import Code
 from workbench.compile.proof import dishonest, loads_of, loads_text, summed
-from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.judging.floors import roofs
-from workbench.judging.times import Span, quotient, row, span_of, worded
-from workbench.record import Evidence, Predicted, Record, Resources
+from workbench.data.record import Evidence, Predicted, Record, Resources
+from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.analysis.floors import roofs
+from workbench.experiments.analysis.times import Span, quotient, row, span_of, worded
 from workbench.reports.experiment import quantity
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text, values
 
@@ -193,7 +193,7 @@ def part_spec(kernel: str, name: str) -> Spec:
             "stores, each value folded into what is stored) and "
             f"{part_name(kernel, 'arithmetic')} (its arithmetic on data loaded once before the "
             "loop), each a kernel with the same axes, Impl name and config fields, as "
-            "matmul_traffic.py and matmul_arithmetic.py in workbench/arms/ are."
+            "matmul_traffic.py and matmul_arithmetic.py in workbench/variants/ are."
         )
     return catalog.spec_of(name)
 
@@ -206,7 +206,7 @@ def _exists(name: str) -> bool:
             return importlib.util.find_spec(name) is not None
         except ModuleNotFoundError:
             return False
-    return name in catalog.names_in(catalog.ARMS) or name in catalog.kernel_names()
+    return name in catalog.names_in(catalog.VARIANTS) or name in catalog.kernel_names()
 
 
 def examined(spec: Spec, parts: Iterable[Spec], sizes: Sizes, asked: Asked) -> tuple[Impl, Any]:
@@ -240,9 +240,9 @@ def _config(impl: Impl, sizes: Sizes, asked: Asked) -> Any:
     default = impl.default(limits, asked.dtype, sizes)
     if asked.predicts:
         return default
-    from workbench import tuned
-    from workbench.environment import fingerprint
-    from workbench.launch import fitting
+    from workbench.adapted.launch import fitting
+    from workbench.data.environment import fingerprint
+    from workbench.tuner import tuned
 
     entry = tuned.Tuned.load(tuned.default_path()).find(
         impl.spec.name, impl.name, sizes, asked.dtype, asked.device.name,

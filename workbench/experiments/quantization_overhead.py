@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from workbench import catalog
-from workbench.experiment import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.judging.floors import roofs
-from workbench.judging.times import Span, kind_of, over, quickest, reasons, row, worded
-from workbench.record import Evidence, Kind
+from workbench.data.record import Evidence, Kind
+from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments.analysis.floors import roofs
+from workbench.experiments.analysis.times import Span, kind_of, over, quickest, reasons, row, worded
 from workbench.reports.experiment import quantity
 from workbench.spec import Sizes, sizes_text
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.record import Failure, Measured, Outcome, Record, Run
-from workbench.report import render
-from workbench.reports.ceilings_figures import Bar, Panel, bars
-from workbench.reports.compare_figures import text_of, unit_of
+from workbench.data.record import Failure, Measured, Outcome, Record, Run
+from workbench.reports import render
+from workbench.reports.figures.ceilings import Bar, Panel, bars
+from workbench.reports.figures.compare import text_of, unit_of
 from workbench.spec import label, sizes_text
 
 if TYPE_CHECKING:

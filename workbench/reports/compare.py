@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench import compare, stats
-from workbench.answer import rate, ridge_of
-from workbench.record import Comparison, Measured, Outcome, Ratio, Record, Run, Verdict
-from workbench.report import render
-from workbench.reports import compare_figures as draw
-from workbench.reports.compare_figures import Sides, text_of, unit_of
+from workbench.data import stats, verdict
+from workbench.data.record import Comparison, Measured, Outcome, Ratio, Record, Run, Verdict
+from workbench.reports import render
+from workbench.reports.figures import compare as draw
+from workbench.reports.figures.compare import Sides, text_of, unit_of
 from workbench.spec import sizes_text
+from workbench.tuner.selection import rate, ridge_of
 
 ENGINES = ("compare", "gate")  # whose runs this page can draw
 
@@ -64,7 +64,7 @@ def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
     if len(decided) < 2:
         return list(comparisons)
     looks = max(c.looks for c in decided)
-    held = iter(compare.holm([c.verdict for c in decided if c.verdict is not None], looks))
+    held = iter(verdict.holm([c.verdict for c in decided if c.verdict is not None], looks))
     return [c if c.verdict is None else replace(c, verdict=next(held)) for c in comparisons]
 
 
@@ -98,7 +98,7 @@ def conclusion(bouts: Sequence[Bout]) -> str:
         found = bouts[0]
         c = found.comparison
         if c.verdict is not None:
-            return compare.sentence(c.verdict, c.left, c.right)
+            return verdict.sentence(c.verdict, c.left, c.right)
         return f"No verdict: {'; '.join(troubles(found)) or 'a side gave no time'}."
     words = [b.comparison.verdict.word if b.comparison.verdict else "no verdict" for b in bouts]
     counted = ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words))

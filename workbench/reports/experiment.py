@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from workbench.answer import rate, ridge_of
-from workbench.record import Evidence, Failure, Finding, Measured, Outcome, Record, Run
-from workbench.report import render
-from workbench.reports.compare_figures import text_of, unit_of
-from workbench.reports.experiment_figures import chart, times
+from workbench.data.record import Evidence, Failure, Finding, Measured, Outcome, Record, Run
+from workbench.reports import render
+from workbench.reports.figures.compare import text_of, unit_of
+from workbench.reports.figures.experiment import chart, times
 from workbench.spec import brief, sizes_text
+from workbench.tuner.selection import rate, ridge_of
 
 if TYPE_CHECKING:
     from rich.console import Console

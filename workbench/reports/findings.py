@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from workbench.record import Evidence, Finding, Measured, Outcome, Record, Run
+from workbench.data.record import Evidence, Finding, Measured, Outcome, Record, Run
 from workbench.reports.experiment import is_share, quantity
 from workbench.spec import brief, sizes_text
 

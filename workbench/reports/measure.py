@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
-from workbench import stats
-from workbench.answer import rate, ridge_of
-from workbench.record import Failure, Measured, Outcome, Predicted, Record, Run
-from workbench.report import render
-from workbench.reports import sweep_figures
-from workbench.reports.compare_figures import text_of, unit_of
-from workbench.reports.measure_figures import Share, shares
+from workbench.data import stats
+from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run
+from workbench.reports import render
+from workbench.reports.figures import sweep
+from workbench.reports.figures.compare import text_of, unit_of
+from workbench.reports.figures.measure import Share, shares
+from workbench.reports.figures.sweep import MARKS, Board
 from workbench.reports.sweep import _nearest_roof as nearest_roof
-from workbench.reports.sweep_figures import MARKS, Board
 from workbench.spec import brief, sizes_text
+from workbench.tuner.selection import rate, ridge_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -201,7 +201,7 @@ def _figure(n: int, group: Group, impls: Sequence[str]) -> Markup | None:
     unit = unit_of(finals[0].time_s)
     numbers = {id(r): row for row, r in enumerate(finals)}
     board = Board(numbers, impls, unit, finals[0], {"final": finals[0].time_s})
-    return sweep_figures.finals(board, finals, f"g{n}")
+    return sweep.finals(board, finals, f"g{n}")
 
 
 def _shares(groups: Sequence[Group], impls: Sequence[str]) -> Markup | None:

@@ -11,13 +11,20 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from workbench.record import Measured
-from workbench.report import render
-from workbench.reports import roofline_figures as draw
-from workbench.reports.roofline_figures import Scene, scene_of
-from workbench.reports.strip_figures import strip
-from workbench.roof import LEVELS, Ceiling, Level, Roofs, duration, percent, quantity
-from workbench.roofline import COLUMNS, Point, Sheet, bests, plain_ceiling, rows
+from workbench.data.record import Measured
+from workbench.device.ceilings import LEVELS, Ceiling, Level, Roofs, duration, percent, quantity
+from workbench.reports import render
+from workbench.reports.figures import roofline as draw
+from workbench.reports.figures.roofline import Scene, scene_of
+from workbench.reports.figures.roofline_points import (
+    COLUMNS,
+    Point,
+    Sheet,
+    bests,
+    plain_ceiling,
+    rows,
+)
+from workbench.reports.figures.strip import strip
 
 ENGINES: tuple[str, ...] = ()  # it draws runs of all engines, and is the page of none
 

@@ -11,7 +11,15 @@ from typing import Any
 
 from markupsafe import Markup
 
-from workbench.answer import (
+from workbench.data.record import Measured, Outcome, Predicted, Record, Run
+from workbench.reports import render
+from workbench.reports.figures import roof as roofs
+from workbench.reports.figures import sweep as draw
+from workbench.reports.figures.detail import for_csv, in_full, spent
+from workbench.reports.figures.final import lines, rounds
+from workbench.reports.figures.sweep import Board
+from workbench.reports.figures.table import PHASE_WORDS, columns, row
+from workbench.tuner.selection import (
     Answer,
     ConfigKey,
     answer,
@@ -23,14 +31,6 @@ from workbench.answer import (
     sentence,
     standing,
 )
-from workbench.record import Measured, Outcome, Predicted, Record, Run
-from workbench.report import render
-from workbench.reports import roof_figures as roofs
-from workbench.reports import sweep_figures as draw
-from workbench.reports.detail_figures import for_csv, in_full, spent
-from workbench.reports.final_figures import lines, rounds
-from workbench.reports.sweep_figures import Board
-from workbench.reports.table_figures import PHASE_WORDS, columns, row
 
 _NEAR_ROOF = 0.6  # share of a roof from which on the roof is called the limit
 _HEAT_LEGEND = ("≤ 1.02x", "1.05x", "1.1x", "1.2x", "1.5x", "2x", "> 2x")

@@ -1,0 +1,235 @@
+"""Which config an Impl runs with when nobody chose one: the tuned one for this device, or the
+default, or the nearest to it that fits these sizes; and one line that says which.
+
+The line is logged at level INFO by the logger `workbench`. Where the program has not set logging
+up it goes to standard error; `logging.getLogger("workbench").setLevel("WARNING")` silences it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from workbench.data.tuned_cache import LOOKED_UP, Entry, Tuned, TunedError
+from workbench.device.hardware import DEVICES, Device
+from workbench.dsl import CORES_OF_A_CPU, pretended
+from workbench.measurement.inputs import torch_dtype
+from workbench.spec import (
+    AUTO,
+    ITEMSIZE,
+    Impl,
+    Limits,
+    Sizes,
+    Spec,
+    label,
+    sizes_text,
+    solved,
+    values,
+)
+from workbench.tuner import tuned
+
+LOGGER = logging.getLogger("workbench")
+MOST = 4096  # shapes kept an Impl, some 0.5 KB each: a program may come with ever new ones
+
+
+def choose(impl: Impl, inputs: Sequence[Any], at: Any) -> Any:
+    """The config for these inputs, which are tensors; kept in `impl.chosen[at]`."""
+    config = _choice(impl, inputs)
+    if not any(choices is impl.chosen for choices in LOOKED_UP):
+        LOOKED_UP.append(impl.chosen)
+    if len(impl.chosen) >= MOST:
+        impl.chosen.clear()
+    impl.chosen[at] = config
+    return config
+
+
+def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
+    """Says which, unless no GPU takes part: on a CPU, in the interpreter, or on shapes alone."""
+    from workbench.dsl import INTERPRETED
+
+    place = inputs[0].device
+    if INTERPRETED or getattr(place, "type", None) != "cuda":  # torch's name for AMD's, too
+        return resolved(impl, impl.config(), inputs)
+    device = _device(place)
+    dtype, sizes = dtype_of(impl.spec, inputs), sizes_of(impl.spec, inputs)
+    if dtype is None or sizes is None:
+        what = "dtype" if dtype is None else "sizes"
+        why = f"the inputs do not say which {what} of {impl.spec.name} this is"
+        declared = impl.declared(device.limits, dtype or "")
+        return _told(impl, resolved(impl, declared, inputs), f"the default; {why}")
+    default, name = _standing(impl, device.limits, dtype, sizes)
+    try:
+        entry = _tuned(tuned.default_path()).find(
+            impl.spec.name, impl.name, sizes, dtype, device.name, _versions(), tuned.source_of(impl)
+        )
+    except TunedError as error:
+        LOGGER.warning("%s: %s: %s; %s", impl.title, label(vars(default)), name, error)
+        return default
+    if entry is None:
+        asked = f"{sizes_text(sizes)} in {dtype} on {device.name}"
+        return _told(impl, default, f"{name}; nothing tuned for {asked}")
+    config, why_not = fitting(impl, entry, device.limits, sizes)
+    since = f"tuned {entry.at[:10]} on {device.name} for {sizes_text(entry.sizes)}"
+    if config is None:
+        return _told(impl, default, f"{name}; the one {since} is refused: {why_not}")
+    if dict(entry.sizes) != dict(sizes):
+        since += f", the nearest to {sizes_text(sizes)}"
+    return _told(impl, config, since)
+
+
+def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
+    """Return the config with a number in the place of every AUTO, by the inputs of a launch.
+
+    Where no GPU holds them, the limits are those of the device that is compiled for, or in the
+    interpreter those of an H200 with the cores that `dsl.cores` says. Raises ValueError where
+    the inputs do not tell the sizes.
+    """
+    if not impl.is_open(config):
+        return config
+    dtype, sizes = dtype_of(impl.spec, inputs), sizes_of(impl.spec, inputs)
+    if dtype is None or sizes is None:
+        open_ = ", ".join(n for n in impl.auto if getattr(config, n) == AUTO)
+        raise ValueError(
+            f"{impl.title}: the inputs do not say which sizes of {impl.spec.name} these are, and "
+            f"{open_} depends on them; name it in the config"
+        )
+    place = inputs[0].device
+    if place.type == "cuda":
+        limits = _device(place).limits
+    else:
+        limits = pretended() or replace(DEVICES["h200"].limits, cores=CORES_OF_A_CPU)
+    return impl.resolved(config, limits, dtype, sizes)
+
+
+def _standing(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any, str]:
+    """What runs when nothing is tuned, and its name: the default, or where that is refused the
+    config that differs from it by the fewest steps and is not. Where each is refused, or `refuse`
+    fails, it is the default all the same: the launch then says what is wrong."""
+    default = impl.default(limits, dtype, sizes)
+    # sorted, for what was AUTO may lie between two choices
+    choices, usual = {n: sorted(some) for n, some in impl.choices().items()}, values(default)
+
+    def why(config: Any) -> str | None:
+        return impl.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+
+    def steps(config: Any) -> int:
+        return sum(
+            abs(bisect_left(among, getattr(config, knob)) - bisect_left(among, usual[knob]))
+            for knob, among in choices.items()
+        )
+
+    try:
+        if (refused := why(default)) is not None:
+            for config in sorted(impl.space(default), key=steps):
+                if why(config) is None:
+                    return config, f"the nearest to the default, which is refused ({refused})"
+    except Exception as error:
+        LOGGER.debug("%s: `refuse` failed: %s", impl.title, error)
+    return default, "the default"
+
+
+def fitting(impl: Impl, entry: Entry, limits: Limits, sizes: Sizes) -> tuple[Any, str]:
+    """The entry's config where it can run at these sizes; else None and the reason."""
+    choices = impl.choices()
+    if entry.config.keys() != choices.keys():
+        return None, f"its fields are not those of {impl.config.__name__}"
+    config = impl.resolved(impl.config(**entry.config), limits, entry.dtype, sizes)
+    why = impl.rejection_reason(config, limits, entry.dtype, sizes)
+    return (None, why) if why else (config, "")
+
+
+def sizes_of(spec: Spec, inputs: Sequence[Any]) -> dict[str, int] | None:
+    """The sizes that give the inputs their shapes, in the order of the Spec's own sizes; None where
+    they contradict the Spec, or where an axis is in no input."""
+    if len(inputs) != len(spec.inputs):
+        return None
+    found: list[tuple[str, int]] = []
+    for tensor, x in zip(spec.inputs.values(), inputs, strict=True):
+        axes = tensor.axes.split()
+        if len(axes) != len(x.shape):
+            return None
+        found += zip(axes, map(int, x.shape), strict=True)
+    sizes: dict[str, int] = {}
+    for _ in range(2):  # an axis may be a product whose factors later inputs tell
+        for axis, extent in found:
+            told = solved(axis, extent, sizes)
+            if told is None:
+                return None
+            sizes |= told
+    if sizes.keys() != set(spec.axes):
+        return None
+    return {axis: sizes[axis] for axis in (spec.bench[0] if spec.bench else spec.axes)}
+
+
+def dtype_of(spec: Spec, inputs: Sequence[Any]) -> str | None:
+    """Our name of the dtype of the inputs that follow the one under test; None where none does,
+    or where it has no name here."""
+    follow = (
+        x.dtype
+        for t, x in zip(spec.inputs.values(), inputs, strict=False)
+        if t.dtype is None
+    )  # fmt: skip
+    return _dtypes().get(next(follow, None))
+
+
+@cache
+def _dtypes() -> Mapping[Any, str]:
+    return {torch_dtype(name): name for name in ITEMSIZE}
+
+
+@cache
+def _device(place: Any) -> Device:
+    """The GPU that holds the inputs, which need not be the current one."""
+    import torch
+
+    from workbench.device.hardware import live
+
+    with torch.cuda.device(place):
+        found = live()
+    assert found is not None  # a tensor lies on it
+    return found
+
+
+@cache
+def _versions() -> Mapping[str, str]:
+    """As sweeps record them. Takes about 0.1 s, once a process."""
+    from workbench.data.environment import fingerprint
+
+    return fingerprint(None, None).versions
+
+
+def _tuned(path: Path) -> Tuned:
+    """The file, read again only when it has changed. Raises TunedError."""
+    try:
+        told = path.stat()
+    except OSError:
+        return Tuned.load(path)
+    return _read(path, (told.st_mtime_ns, told.st_size, told.st_ino))
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, stamp: tuple[int, int, int]) -> Tuned:
+    return Tuned.load(path)
+
+
+class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes for programs that have not set logging up, and falls silent once they have."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            self.stream = sys.stderr
+            super().emit(record)
+
+
+def _told(impl: Impl, config: Any, why: str) -> Any:
+    if LOGGER.level == logging.NOTSET and not LOGGER.hasHandlers():
+        LOGGER.setLevel(logging.INFO)
+        LOGGER.addHandler(_Stderr())
+    LOGGER.info("%s: %s; %s", impl.title, label(vars(config)), why)
+    return config

@@ -1,0 +1,260 @@
+"""What a sweep says on the terminal: one live line where one looks, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.data.record import Outcome, Record, Run
+from workbench.spec import label
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from workbench.tuner.engine import Split
+    from workbench.tuner.finals import Step
+    from workbench.tuner.portfolio import Portfolio
+    from workbench.tuner.space import Plan
+
+BAR = 12  # characters
+COUNTED = ("compiled", "duplicate", "wrong", "failed", "measured", "predicted")
+CONCLUDED = ("measured", "predicted", "duplicate", "wrong", "failed", "refused")
+STEPS = {"race": "race of {}", "final": "final of {}", "hot": "the winner, hot"}
+
+
+class Terminal:
+    """Writes to standard output; `quiet` says the answer and the page's path, nothing else."""
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+
+        # whole lines for a file or a pipe; words of the compiler's are never taken for markup
+        self.console = Console(highlight=False, markup=False, emoji=False)
+        self.console.soft_wrap = not self.console.is_terminal
+        self.quiet = quiet
+        self._live: Any = None
+        self._line = Line()
+
+    def begin(self, run: Run, plan: Plan, earlier: int) -> None:
+        """Say what was asked and on what, then start the bar."""
+        if self.quiet:
+            return
+        style = "bold yellow" if run.predicted else "bold"
+        self.console.print(plan_line(run), style=style)
+        sizes = [f"{k} = {v}" for k, v in run.sizes.items()]
+        self.console.print(f"{', '.join([run.kernel, *sizes, run.dtype])}; sweep {run.name}")
+        counts = f"{len(plan.candidates)} configs to try"
+        if plan.left_out:
+            counts += f" (the model's best of {len(plan.candidates) + plan.left_out})"
+        if plan.refused:
+            counts += f", {len(plan.refused)} refused beforehand"
+        if earlier:
+            counts += f", {earlier} known from earlier runs"
+        self.console.print(counts)
+        self._line = Line(len(plan.candidates), earlier)
+        if self.console.is_terminal and not self.console.is_dumb_terminal:
+            self._start()
+
+    def again(self, run: Run) -> None:
+        """Nothing had to be obtained."""
+        if not self.quiet:
+            self.console.print(plan_line(run), style="bold yellow" if run.predicted else "bold")
+            self.console.print(
+                f"Nothing was left to obtain after the run {run.id}; --fresh redoes."
+            )
+
+    def warn(self, said: str) -> None:
+        """Something went wrong that costs no outcome."""
+        from rich.console import Console
+
+        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"note: {said}")
+
+    def portfolio(self, found: Portfolio, file: Path) -> None:
+        """The fewest configs that serve all sizes, and which serves which."""
+        from rich.table import Table
+
+        many, sizes = len(found.members), len(found.served)
+        least = "" if found.exact else " (a smaller set may exist: the search was cut short)"
+        self.console.print(
+            f"{many} config{'s' * (many > 1)} serve{'s' * (many == 1)} {sizes} sizes within "
+            f"{100 * found.within:.0f} % of each one's best, by the times of the screen{least}.",
+            style="bold",
+        )
+        table = Table(box=None, pad_edge=False)
+        for heading in ("sizes", "config", "off its best"):
+            table.add_column(heading, justify="right" if heading.startswith("off") else "left")
+        for size, served in found.served.items():
+            table.add_row(size, served.member, f"{100 * (served.ratio - 1):.1f} %")
+        self.console.print(table)
+        self.console.print(f"portfolio  {file}", soft_wrap=True)
+
+    def _start(self) -> None:
+        from rich.live import Live
+
+        self._live = Live(
+            get_renderable=self._draw, console=self.console, refresh_per_second=5,
+            transient=True, redirect_stdout=False, redirect_stderr=False,
+        )  # fmt: skip
+        self._live.start()
+
+    def _draw(self) -> Text:
+        unicode = self.console.encoding.startswith("utf")
+        return self._line.draw(self.console.width - 1, "━─" if unicode else "#-")
+
+    def counted(self, counts: Mapping[str, int]) -> None:
+        """The counts have changed."""
+        self._line.counts = dict(counts)
+
+    def saw(self, outcome: Outcome, counts: Mapping[str, int]) -> None:
+        """One more outcome."""
+        self.counted(counts)
+        self._line.saw(outcome)
+
+    def step(self, step: Step) -> None:
+        """The configs have been tried; something longer begins."""
+        self._line.step = STEPS[step.what].format(step.of)
+
+    def end(self) -> None:
+        """Take the bar away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def stopped(self) -> None:
+        """Ctrl-C: say how far it came, and that nothing of it is lost."""
+        self.end()
+        if not self.quiet:
+            done = f"{self._line.done} of {self._line.total} configs"
+            self.console.print(f"Stopped after {done}; the same command obtains the rest.")
+
+    def conclude(
+        self, said: str, counts: Mapping[str, int], split: Split, page: Path, events: Path | None
+    ) -> None:
+        """The answer, and where it lies. Paths are kept whole, so that they can be copied."""
+        if not self.quiet:
+            self.console.print(_words(counts, CONCLUDED))
+            if "timed" in split.seconds:
+                self.console.print(split_line(split))
+        self.console.print(said, style="bold")
+        if not self.quiet and events is not None:
+            self.console.print(f"events  {events}", soft_wrap=True)
+        self.console.print(f"report  {page.resolve()}", soft_wrap=True)
+
+
+@contextmanager
+def doing(console: Console, said: str) -> Iterator[None]:
+    """While something long lasts: `said` and the seconds since, on one live line that goes away.
+    Where nobody looks on, the line is written once and stays."""
+    if not console.is_terminal or console.is_dumb_terminal:
+        console.print(said, soft_wrap=True)
+        yield
+        return
+    from rich.live import Live
+    from rich.text import Text
+
+    started = time.monotonic()
+
+    def line() -> Text:
+        spent = int(time.monotonic() - started)
+        text = Text(f"{spent // 60}:{spent % 60:02d}  {said}", no_wrap=True, end="")
+        text.truncate(console.width - 1, overflow="ellipsis")
+        return text
+
+    with Live(
+        get_renderable=line, console=console, refresh_per_second=5, transient=True,
+        redirect_stdout=False, redirect_stderr=False,
+    ):  # fmt: skip
+        yield
+
+
+def split_line(split: Split) -> str:
+    """`31.2 s: start 4.1, wait 6.0, check 3.2, timed 12.9, flush 4.0, idle 1.0; 1210 configs a
+    minute to the complete table`."""
+    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in split.seconds.items())
+    line = f"{sum(split.seconds.values()):.1f} s: {parts}"
+    if split.configs_per_minute is not None:
+        line += f"; {split.configs_per_minute:.0f} configs a minute to the complete table"
+    return line
+
+
+class Line:
+    """The line that lives: how far, what came of it, the best so far, and the time left."""
+
+    def __init__(self, total: int = 0, earlier: int = 0) -> None:
+        self.total, self.earlier = total, earlier
+        self.counts: Mapping[str, int] = {}
+        self.step = ""  # what runs after all configs have been tried
+        self.best: Record | None = None
+        self._seen: set[str] = set()
+        self._started = time.monotonic()
+
+    @property
+    def done(self) -> int:
+        """How many configs have an outcome."""
+        return min(len(self._seen), self.total)
+
+    def saw(self, outcome: Outcome) -> None:
+        """One more outcome; finals outrank the screen, which took fewer samples."""
+        if outcome.case.is_baseline:
+            return
+        if isinstance(outcome, Record) or outcome.stage != "refused":
+            self._seen.add(outcome.key)
+        if isinstance(outcome, Record) and outcome.phase != "hot":
+            ranked = (outcome.phase == "final", -outcome.time_s)
+            if self.best is None or ranked > (self.best.phase == "final", -self.best.time_s):
+                self.best = outcome
+
+    def draw(self, width: int, bar: str = "━─") -> Text:
+        """At most `width` cells. What matters least goes first: the best one's config, the bar,
+        and then the end of the counts."""
+        from rich.text import Text
+
+        said = self.step or _words(self.counts, COUNTED) or "starting workers"
+        known = [f"{self.done}/{self.total}", said, *self._best(), self._left()]
+        config = f"({label(self.best.case.config)})" if self.best else ""
+        parts = [part for part in known if part]
+        line = Text(no_wrap=True, overflow="ellipsis", end="")
+        room = width - len("  ".join(parts))
+        if room >= BAR + 2:
+            full = BAR * self.done // max(1, self.total)
+            line.append(bar[0] * full, "green").append(bar[1] * (BAR - full), "dim").append("  ")
+            room -= BAR + 2
+        if config and room > len(config):
+            parts[2] += f" {config}"
+        elif room < 0:
+            parts[1] = parts[1][: max(0, len(parts[1]) + room - 3)] + "..."
+        line.append("  ".join(parts))
+        line.truncate(width)
+        return line
+
+    def _best(self) -> list[str]:
+        if self.best is None:
+            return []
+        sign = "" if self.best.measured else "~"
+        return [f"best {sign}{self.best.time_s * 1e6:.1f} us"]
+
+    def _left(self) -> str:
+        new = self.done - self.earlier
+        if self.step or new <= 0:
+            return ""
+        spent = time.monotonic() - self._started
+        left = round(spent / new * (self.total - self.done))
+        return f"{left // 60}:{left % 60:02d} left"
+
+
+def _words(counts: Mapping[str, int], words: tuple[str, ...]) -> str:
+    return ", ".join(f"{counts[w]} {w}" for w in words if counts.get(w))
+
+
+def plan_line(run: Run) -> str:
+    """The first line: measured here, or predicted for a device that is not."""
+    if run.predicted:
+        return (
+            f"Times are predicted: no GPU took part. Compiled for {run.device}, checked in "
+            "Triton's interpreter, timed by the analytic model."
+        )
+    return f"Times are measured on {run.environment.gpu or run.device}."

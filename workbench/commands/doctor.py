@@ -1,0 +1,334 @@
+"""What this machine can do for the workbench, and what to install for the rest.
+
+Nothing here launches a kernel or changes a setting: it looks at files, at the path and at what
+Python can import. Only a history that was named is opened, which makes one that is new.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from workbench.device.hardware import DEVICES
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NVIDIA_PROC = Path("/proc/driver/nvidia")
+AMD_DRIVER = Path("/sys/module/amdgpu/version")
+OWN_STATUS = Path("/proc/self/status")
+CAP_SYS_ADMIN = 21  # bit number in capabilities(7)
+
+# Programs that a profiler of ours starts: what they are for and where they come from.
+PROFILERS: Mapping[str, str] = {
+    "ncu": "install NVIDIA Nsight Compute, which is also in the CUDA toolkit",
+    "nsys": "install NVIDIA Nsight Systems, which is also in the CUDA toolkit",
+    "compute-sanitizer": "install it from the CUDA toolkit",
+    "rocprofv3": "install rocprofiler-sdk from ROCm, for AMD GPUs",
+    "rocprof-compute": "install rocprofiler-compute from ROCm, for AMD Instinct GPUs",
+}
+BINARY_TOOLS = ("cuobjdump", "nvdisasm")
+
+# What the workbench does without, by the name that pip knows.
+PACKAGES: Mapping[str, str] = {
+    "nvidia-ml-py": "clocks, temperature and power while measuring on NVIDIA GPUs",
+    "psycopg": "a history in PostgreSQL, which a team can share",
+    "hypothesis": "the property tests",
+    "scipy": "a second opinion on the statistics, in the tests",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked for: `ok` is True when it is there, False when it is missing, None when
+    it cannot be told or does not apply; `remedy` says what to do, or is empty."""
+
+    name: str
+    ok: bool | None
+    found: str
+    remedy: str = ""
+
+    @property
+    def state(self) -> str:
+        """`ok`, `missing` or `unknown`."""
+        return "unknown" if self.ok is None else "ok" if self.ok else "missing"
+
+
+def examine(database: str | None = None) -> list[Finding]:
+    """Everything that the workbench may use, one finding each; never raises.
+
+    database is the URL or path of a history to try to open, or None to leave that out.
+    """
+    triton = _package_folder("triton")
+    return [
+        *_gpus(),
+        _driver(),
+        _torch(),
+        _triton(triton),
+        _targets(triton),
+        _compiler(),
+        *(_program(name, remedy) for name, remedy in PROFILERS.items()),
+        *(_binary_tool(name, triton) for name in BINARY_TOOLS),
+        _proton(triton),
+        _counters(),
+        _metal(),
+        _chromium(),
+        *(_package(name, use) for name, use in PACKAGES.items()),
+        _database(database),
+    ]
+
+
+def show(findings: Iterable[Finding], console: Console) -> None:
+    """Draw the findings as a table. The state is a word; its colour only repeats it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {"ok": "green", "missing": "red", "unknown": "yellow"}
+    table = Table("looked for", "state", "found", "what to do")
+    for finding in findings:
+        table.add_row(
+            Text(finding.name),
+            Text(finding.state, style=styles[finding.state]),
+            Text(finding.found),
+            Text(finding.remedy),
+        )
+    console.print(table)
+
+
+# The GPU and its driver
+
+
+def _gpus() -> Iterator[Finding]:
+    without = "everything but measuring works without; to measure, use a machine with a GPU"
+    try:
+        import torch
+    except Exception as error:  # a broken installation raises more than ImportError
+        yield Finding("GPU", None, f"torch cannot be imported: {_said(error)}", "install torch")
+        return
+    try:
+        cuda: Any = torch.cuda
+        count = cuda.device_count() if cuda.is_available() else 0
+        for index in range(count):
+            gpu = cuda.get_device_properties(index)
+            yield Finding(f"GPU {index}", True, f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB")
+    except Exception as error:  # torch raises RuntimeError and its kin on driver trouble
+        yield Finding("GPU", None, f"torch failed to ask: {_said(error)}", "check the driver")
+        return
+    if not count:
+        yield Finding("GPU", False, "torch sees none", without)
+
+
+def _driver() -> Finding:
+    nvidia = _read(NVIDIA_PROC / "version")
+    if nvidia is not None:
+        version = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", nvidia)
+        return Finding("GPU driver", True, f"NVIDIA {version[1] if version else 'of some version'}")
+    amd = _read(AMD_DRIVER)
+    if amd is not None:
+        return Finding("GPU driver", True, f"amdgpu {amd.strip()}")
+    return Finding(
+        "GPU driver", False, "neither NVIDIA's nor amdgpu is loaded", "only needed to measure"
+    )
+
+
+def _counters() -> Finding:
+    """Whether ncu may read hardware counters, from the driver's settings alone."""
+    name = "GPU counters for ncu"
+    params = _read(NVIDIA_PROC / "params")
+    restricted = re.search(r"RmProfilingAdminOnly:\s*(\d)", params or "")
+    if restricted is None:
+        return Finding(name, None, "no NVIDIA driver says who may read them")
+    if restricted[1] == "0":
+        return Finding(name, True, "every user may read them")
+    if _is_admin():
+        return Finding(name, True, "administrators may, and this process is one")
+    return Finding(
+        name,
+        False,
+        "only administrators may read them (RmProfilingAdminOnly is 1)",
+        "run ncu with CAP_SYS_ADMIN, or have an administrator load the nvidia module with "
+        "NVreg_RestrictProfilingToAdminUsers=0",
+    )
+
+
+def _is_admin() -> bool:
+    """CAP_SYS_ADMIN decides: root in a container often lacks it."""
+    effective = re.search(r"^CapEff:\s*([0-9a-fA-F]+)$", _read(OWN_STATUS) or "", re.MULTILINE)
+    if effective:
+        return bool(int(effective[1], 16) >> CAP_SYS_ADMIN & 1)
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+# What compiles
+
+
+def _torch() -> Finding:
+    version = _version("torch")
+    if version is None:
+        return Finding("torch", False, "not installed", "pip install torch")
+    built = getattr(sys.modules.get("torch"), "version", None)
+    cuda, hip = getattr(built, "cuda", None), getattr(built, "hip", None)
+    build = f"for CUDA {cuda}" if cuda else f"for ROCm {hip}" if hip else "for the CPU only"
+    if built is None:
+        build = "of a build that cannot be told, as it cannot be imported"
+    remedy = "" if cuda or hip else "to measure, install a CUDA or ROCm build of torch"
+    return Finding("torch", True, f"{version}, built {build}", remedy)
+
+
+def _triton(folder: Path | None) -> Finding:
+    version = _version("triton") or _version("pytorch-triton-rocm")
+    if folder is None:
+        remedy = "pip install triton (Linux only: elsewhere only the Metal kernels run)"
+        return Finding("Triton", False, "not installed", remedy)
+    return Finding("Triton", True, version or "of some version")
+
+
+def _targets(folder: Path | None) -> Finding:
+    """The devices of the table that the installed Triton has a compiler for."""
+    name = "offline compile targets"
+    backends = {"cuda": "nvidia", "hip": "amd"}
+    have = [
+        device.name
+        for device in DEVICES.values()
+        if folder and (folder / "backends" / backends[device.backend] / "compiler.py").exists()
+    ]
+    if not have:
+        return Finding(name, False, "none", "install Triton from PyPI, which has both compilers")
+    return Finding(name, True, ", ".join(have))
+
+
+def _compiler() -> Finding:
+    name = "C compiler"
+    named = os.environ.get("CC")
+    path = next((p for c in (named, "gcc", "clang") if c and (p := shutil.which(c))), None)
+    if path and (not named or shutil.which(named)):
+        return Finding(name, True, path)
+    if named:
+        return Finding(name, False, f"CC is {named}, which is not there", "unset CC or correct it")
+    remedy = "install gcc or clang: Triton builds the launcher of every kernel with it"
+    return Finding(name, False, "neither gcc nor clang is on the path", remedy)
+
+
+# What profiles
+
+
+def _program(name: str, remedy: str) -> Finding:
+    path = shutil.which(name)
+    return Finding(name, True, path) if path else Finding(name, False, "not on the path", remedy)
+
+
+def _binary_tool(name: str, triton: Path | None) -> Finding:
+    """A tool that reads machine code: on the path, or in Triton's own wheel."""
+    path = shutil.which(name)
+    bundled = triton / "backends" / "nvidia" / "bin" / name if triton else None
+    if path is None and bundled is not None and bundled.exists():
+        return Finding(name, True, "in Triton's wheel")
+    return _program(name, "install it from the CUDA toolkit, or Triton, which brings it")
+
+
+def _proton(triton: Path | None) -> Finding:
+    name = "proton"
+    if triton and (triton / "profiler" / "__init__.py").exists():
+        return Finding(name, True, "in Triton's wheel, as triton.profiler")
+    return Finding(name, False, "not in this Triton", "install Triton from PyPI")
+
+
+# The rest
+
+
+def _metal() -> Finding:
+    name = "MLX"
+    if sys.platform != "darwin":
+        return Finding(name, None, "for macOS only")
+    version = _version("mlx")
+    if version:
+        return Finding(name, True, version)
+    return Finding(name, False, "not installed", "pip install mlx, for the Metal kernels")
+
+
+def _chromium() -> Finding:
+    name = "Chromium for the web tests"
+    if _version("playwright") is None:
+        return Finding(name, False, "playwright is not installed", "pip install playwright")
+    cache = "Library/Caches" if sys.platform == "darwin" else ".cache"
+    chosen = os.environ.get("PLAYWRIGHT_BROWSERS_PATH")
+    folder = Path(chosen) if chosen else Path.home() / cache / "ms-playwright"
+    builds = sorted(p.name for p in folder.glob("chromium*-*")) if folder.is_dir() else []
+    if builds:
+        return Finding(name, True, ", ".join(builds))
+    for browser in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(browser):
+            return Finding(name, True, path)
+    return Finding(name, False, "none found", "python -m playwright install chromium")
+
+
+def _package(name: str, use: str) -> Finding:
+    version = _version(name)
+    if version:
+        return Finding(f"package {name}", True, version)
+    return Finding(f"package {name}", False, "not installed", f"pip install {name}, for {use}")
+
+
+def _database(url: str | None) -> Finding:
+    name = "history database"
+    if url is None:
+        return Finding(name, None, "none was named", "name one to see whether it opens")
+    try:
+        from workbench.data.database import open_history  # type: ignore[import-not-found,unused-ignore]
+
+        history: Any = open_history(url)
+        close = getattr(history, "close", None)
+        if close is not None:
+            close()
+    except Exception as error:  # drivers raise types of their own
+        reason = _without_password(_said(error), url)
+        remedy = "check the address and the rights, and that its server runs"
+        return Finding(name, False, f"{_without_password(url, url)}: {reason}", remedy)
+    return Finding(name, True, _without_password(url, url))
+
+
+def _without_password(text: str, url: str) -> str:
+    try:
+        password = urlsplit(url).password
+    except ValueError:  # not an address at all, so nothing in it is a password
+        return text
+    for secret in {password, unquote(password)} if password else ():
+        text = text.replace(secret, "***")
+    return text
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _package_folder(package: str) -> Path | None:
+    """Where a package lies, without importing it."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):  # ValueError: it is in sys.modules without a spec
+        return None
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def _said(error: Exception) -> str:
+    """The first line of what an exception says, or its type's name."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,183 @@
+"""Other commits of the user's repository, each checked out in a temporary folder by
+`git worktree`. The user's own files, index and branches are never written to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from tempfile import mkdtemp
+from types import TracebackType
+from typing import Self
+
+from workbench.data.interrupts import Interrupts
+
+WORKING = "WORKING"  # the files as they are, instead of a revision
+
+
+class WorktreeError(Exception):
+    """One sentence: what git could not do, where, what to do next."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A git repository, by the folder that its files lie in."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, file: Path) -> Self:
+        """The repository that holds a file or folder. Raises WorktreeError."""
+        folder = file if file.is_dir() else file.parent
+        try:
+            return cls(Path(_git(folder, "rev-parse", "--show-toplevel")).resolve())
+        except WorktreeError as error:
+            raise WorktreeError(
+                f"{file} is in no git repository that can be read ({error}); revisions can be "
+                "compared only where there is one."
+            ) from None
+
+    def commit(self, revision: str) -> str | None:
+        """The whole hash that a revision names; None where it names no commit."""
+        named = f"{revision}^{{commit}}"
+        try:
+            return _git(
+                self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", named
+            ) or None  # fmt: skip
+        except WorktreeError:
+            return None
+
+    def known(self, revision: str) -> str:
+        """The same. Raises WorktreeError where it names no commit."""
+        if (found := self.commit(revision)) is not None:
+            return found
+        raise WorktreeError(
+            f"{revision!r} names no commit of {self.root}; `git log` lists them, and in a shallow "
+            f"clone it must be fetched first: git fetch origin {revision}."
+        )
+
+    def within(self, file: Path) -> Path:
+        """A file's path from the root. Raises WorktreeError where it lies elsewhere."""
+        try:
+            return file.resolve().relative_to(self.root)
+        except ValueError:
+            raise WorktreeError(
+                f"{file} lies outside the repository {self.root}; name a file in it."
+            ) from None
+
+    def changed_since(self, revision: str) -> list[Path]:
+        """Python files that differ from a revision or are new, from the root."""
+        commit = self.known(revision)
+        kinds = ("--name-only", "--diff-filter=d", "-z")
+        changed = _git(self.root, "diff", *kinds, commit, "--", "*.py")
+        new = _git(self.root, "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py")
+        named = {name for name in (changed + new).split("\0") if name}
+        return [Path(name) for name in sorted(named)]
+
+
+@dataclass
+class Worktrees:
+    """Checkouts of other commits; all are gone after the `with` block, however it ends."""
+
+    repository: Repository
+    _folder: Path | None = None
+    _made: dict[str, Path] = field(default_factory=dict)
+
+    def at(self, revision: str) -> Path:
+        """The root of a checkout of this revision; that of the user's own files for WORKING.
+
+        Raises WorktreeError.
+        """
+        if revision == WORKING:
+            return self.repository.root
+        commit = self.repository.known(revision)
+        if commit not in self._made:
+            if self._folder is None:
+                self._folder = Path(mkdtemp(prefix="workbench-")).resolve()
+            path = self._folder / commit[:12]
+            self._made[commit] = path  # before git begins: it is removed also when git is cut short
+            # no hooks: a post-checkout hook may write anywhere
+            _git(
+                self.repository.root, "-c", f"core.hooksPath={os.devnull}",
+                "worktree", "add", "--detach", "--quiet", str(path), commit,
+            )  # fmt: skip
+        return self._made[commit]
+
+    def file(self, revision: str, within: Path) -> Path | None:
+        """A file of a revision by its path from the root; None where that revision lacks it."""
+        path = self.at(revision) / within
+        return path if path.is_file() else None
+
+    def close(self) -> None:
+        """Remove all checkouts, and what git noted of them. Ctrl-C waits for the end."""
+        with Interrupts() as interrupts, interrupts.later():
+            self._remove()
+
+    def _remove(self) -> None:
+        for commit, path in list(self._made.items()):
+            try:
+                _git(self.repository.root, "worktree", "remove", "--force", "--force", str(path))
+            except WorktreeError:  # git was cut short while it made it
+                shutil.rmtree(path, ignore_errors=True)
+            del self._made[commit]
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            _quietly(self.repository.root, "worktree", "prune")  # forgets what is no longer there
+            self._folder = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git prints. Raises WorktreeError with its last words."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False,
+            env=_surroundings(), stdin=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is ours to handle; git would stop half way
+        )  # fmt: skip
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise WorktreeError(f"git cannot be run: {why}; install it.") from None
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise WorktreeError(f"git {arguments[0]}: {last.removeprefix('fatal: ').rstrip('.')}")
+    return done.stdout.rstrip("\n")
+
+
+def _quietly(folder: Path, *arguments: str) -> None:
+    try:
+        _git(folder, *arguments)
+    except WorktreeError:
+        return
+
+
+def _surroundings() -> Mapping[str, str]:
+    """The environment without what names another repository or index: inside a git hook
+    GIT_DIR and GIT_INDEX_FILE would turn every command upon the user's own."""
+    kept = {k: v for k, v in os.environ.items() if k not in _local_names()}
+    return {**kept, "GIT_OPTIONAL_LOCKS": "0"}  # `git diff` would refresh the user's index
+
+
+@lru_cache(maxsize=1)
+def _local_names() -> frozenset[str]:
+    """As git itself lists them."""
+    try:
+        asked = ["git", "rev-parse", "--local-env-vars"]
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    except OSError:
+        return frozenset()
+    return frozenset(done.stdout.split())

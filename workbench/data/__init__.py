@@ -1,0 +1,1 @@
+"""What is recorded and kept: records, events, the database, statistics of times."""

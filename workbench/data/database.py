@@ -1,0 +1,780 @@
+"""The database of all runs: SQLite in the user's data folder, or PostgreSQL by its URL.
+
+One row per outcome. Its columns are what people search by; the whole outcome is kept beside them
+as one line of JSON, so nothing is lost, and the columns can be made again from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from workbench.data.environment import environment_id
+from workbench.data.events import BadLine, Event, RunFinished, RunState, read
+from workbench.data.record import Comparison, Failure, Finding, Outcome, Record, Run, dumps, loads
+from workbench.spec import brief, sizes_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SCHEMA = 1  # what this code writes; a database that says more was made by a newer workbench
+
+_METADATA = sa.MetaData()
+
+_SCHEMA = sa.Table(
+    "workbench_schema",
+    _METADATA,
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+)
+
+_ENVIRONMENTS = sa.Table(
+    "environments",
+    _METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("gpu", sa.Text),
+    sa.Column("driver", sa.Text),
+    sa.Column("commit", sa.Text),
+    sa.Column("dirty", sa.Boolean),
+    sa.Column("payload", sa.Text, nullable=False),
+)
+
+_RUNS = sa.Table(
+    "runs",
+    _METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("engine", sa.Text, nullable=False, index=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("kernel", sa.Text, nullable=False, index=True),
+    sa.Column("device", sa.Text, nullable=False, index=True),
+    sa.Column("dtype", sa.Text, nullable=False),
+    sa.Column("predicted", sa.Boolean, nullable=False),
+    sa.Column("started", sa.Text, nullable=False),  # as recorded, with its offset
+    sa.Column("started_epoch_s", sa.Double, nullable=False, index=True),  # to sort by
+    sa.Column("state", sa.Text, nullable=False),  # "running" also when the process was killed
+    sa.Column("environment", sa.ForeignKey("environments.id"), nullable=False, index=True),
+    sa.Column("payload", sa.Text, nullable=False),
+)
+
+_OUTCOMES = sa.Table(
+    "outcomes",
+    _METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),  # of the payload: no row twice
+    sa.Column("key", sa.Text, nullable=False),
+    # Not a foreign key: outcomes are kept even when the line of their run was damaged.
+    sa.Column("run", sa.Text, nullable=False, index=True),
+    sa.Column("kernel", sa.Text, nullable=False),
+    sa.Column("impl", sa.Text, nullable=False),
+    sa.Column("backend", sa.Text, nullable=False),
+    sa.Column("dtype", sa.Text, nullable=False),
+    sa.Column("device", sa.Text, nullable=False),
+    sa.Column("sizes", sa.JSON, nullable=False),
+    sa.Column("config", sa.JSON, nullable=False),
+    sa.Column("phase", sa.Text),  # of a record
+    sa.Column("stage", sa.Text),  # of a failure
+    sa.Column("predicted", sa.Boolean),
+    sa.Column("time_s", sa.Double),
+    sa.Column("flops", sa.Double),  # an integer in the payload; it may pass 64 bits
+    sa.Column("bytes", sa.Double),
+    sa.Column("reason", sa.Text),
+    sa.Column("at", sa.Text, nullable=False),
+    sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Index("ix_outcomes_key_at", "key", "at_epoch_s"),
+    sa.Index("ix_outcomes_kernel_at", "kernel", "at_epoch_s"),
+)
+
+# This and the next were added after the first databases were made; one that lacks them gets them
+# when it is opened.
+_COMPARISONS = sa.Table(
+    "comparisons",
+    _METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    sa.Column("run", sa.Text, nullable=False, index=True),
+    sa.Column("kernel", sa.Text, nullable=False, index=True),
+    sa.Column("dtype", sa.Text, nullable=False),
+    sa.Column("sizes", sa.JSON, nullable=False),
+    sa.Column("left_side", sa.Text, nullable=False),
+    sa.Column("right_side", sa.Text, nullable=False),
+    sa.Column("word", sa.Text),  # None where a side gave no time
+    sa.Column("ratio", sa.Double),  # right over left, in time
+    sa.Column("at", sa.Text, nullable=False),
+    sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
+    sa.Column("payload", sa.Text, nullable=False),
+)
+
+_FINDINGS = sa.Table(
+    "findings",
+    _METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    sa.Column("run", sa.Text, nullable=False, index=True),
+    sa.Column("experiment", sa.Text, nullable=False, index=True),
+    sa.Column("kernel", sa.Text, nullable=False, index=True),
+    sa.Column("dtype", sa.Text, nullable=False),
+    sa.Column("sizes", sa.JSON, nullable=False),
+    sa.Column("word", sa.Text, nullable=False),
+    sa.Column("at", sa.Text, nullable=False),
+    sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
+    sa.Column("payload", sa.Text, nullable=False),
+)
+
+_BUSY_S = 30  # how long to wait for another process that is writing
+_KEYS_AT_ONCE = 500  # SQLite before 3.32 takes 999 parameters a statement
+
+
+class HistoryError(Exception):
+    """The history cannot be opened, read or written; one sentence, with what to do next."""
+
+
+class Imported(NamedTuple):
+    """What `import_events` did with a file."""
+
+    kept: int  # runs, outcomes and ends of runs that the history now holds, new or not
+    bad: list[BadLine]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One outcome as `search` finds it: a time in seconds, or a reason. `commit` and `dirty` are
+    of the repository that held the kernel; None when unknown."""
+
+    at: str
+    run: str
+    kernel: str
+    impl: str
+    backend: str
+    dtype: str
+    device: str
+    sizes: Mapping[str, int]
+    config: Mapping[str, int]
+    phase: str | None
+    stage: str | None
+    predicted: bool | None
+    time_s: float | None
+    flops: float | None
+    bytes: float | None
+    reason: str | None
+    commit: str | None
+    dirty: bool | None
+
+
+def default_url() -> str:
+    """Where the history lies when nobody chose a place. The folder may not exist yet."""
+    from platformdirs import user_data_dir
+
+    path = Path(user_data_dir("kernel-workbench", appauthor=False)) / "history.db"
+    return URL.create("sqlite", database=str(path)).render_as_string()
+
+
+def open_history(url: str | None = None) -> History:
+    """Open the history, and make its tables when it is new.
+
+    `url` is SQLAlchemy's, `sqlite:////path/history.db` or `postgresql+psycopg://host/name`; None
+    is `default_url()`. Raises HistoryError.
+    """
+    place = _place(url or default_url())
+    history = History(_engine(place), _name(place))
+    try:
+        history._prepare()
+    except BaseException:
+        history.close()
+        raise
+    return history
+
+
+class History:
+    """Runs and outcomes in a database; see `open_history`. Every method may raise HistoryError."""
+
+    def __init__(self, engine: sa.Engine, name: str) -> None:
+        self._engine = engine
+        self._name = name
+
+    def close(self) -> None:
+        """Let the database go. Everything is committed already."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # Writing
+
+    def add_run(self, run: Run) -> None:
+        """Store a run that begins. The same run twice is stored once."""
+        with self._writing() as db:
+            self._insert_run(db, run)
+
+    def finish_run(self, run_id: str, state: RunState) -> None:
+        """Note how a run ended. HistoryError when there is no such run."""
+        with self._writing() as db:
+            if not _set_state(db, run_id, state):
+                raise HistoryError(f"{self._name} holds no run {run_id}; add the run first")
+
+    def add(self, outcome: Outcome) -> None:
+        """Store an outcome; committed when this returns. The same outcome twice is stored once."""
+        with self._writing() as db:
+            _insert_once(db, _OUTCOMES, _outcome_row(outcome))
+
+    def add_comparison(self, found: Comparison) -> None:
+        """Store what two sides of a run are to each other; the same twice is stored once."""
+        with self._writing() as db:
+            _insert_once(db, _COMPARISONS, _comparison_row(found))
+
+    def add_finding(self, found: Finding) -> None:
+        """Store what an experiment says; the same twice is stored once."""
+        with self._writing() as db:
+            _insert_once(db, _FINDINGS, _finding_row(found))
+
+    def import_events(self, path: Path | str) -> Imported:
+        """Store what an events file holds; a second time adds nothing. All or nothing: a failure
+        half way leaves the history as it was. Raises EventsError when the file cannot be read.
+        """
+        found = read(path)
+        with self._writing() as db:
+            kept = sum(self._import(db, event) for event in found.events)
+        return Imported(kept, found.bad)
+
+    def _import(self, db: sa.Connection, event: Event) -> bool:
+        match event:
+            case Run():
+                self._insert_run(db, event)
+                return True
+            case RunFinished():
+                return _set_state(db, event.run, event.state)
+            case Record() | Failure():
+                _insert_once(db, _OUTCOMES, _outcome_row(event))
+                return True
+            case Comparison():
+                _insert_once(db, _COMPARISONS, _comparison_row(event))
+                return True
+            case Finding():
+                _insert_once(db, _FINDINGS, _finding_row(event))
+                return True
+        return False  # dispatches and steps stay in the events file
+
+    def _insert_run(self, db: sa.Connection, run: Run) -> None:
+        row = _run_row(run)
+        environment = _environment_row(run, row["environment"])
+        _insert_once(db, _ENVIRONMENTS, environment)
+        if _insert_once(db, _RUNS, row):
+            return
+        stored = db.scalar(sa.select(_RUNS.c.payload).where(_RUNS.c.id == run.id))
+        if stored != row["payload"]:
+            raise HistoryError(
+                f"{self._name} holds another run with the id {run.id}; give this one a new id"
+            )
+
+    # Reading
+
+    def find(self, keys: Iterable[str], phase: str | None = None) -> dict[str, Outcome]:
+        """The newest outcome of each key that has one. With a phase, only records of that phase
+        count, and failures, which have none: a config that failed need not be tried again.
+        """
+        wanted = list(dict.fromkeys(keys))
+        found: dict[str, Outcome] = {}
+        with self._reading() as db:
+            for start in range(0, len(wanted), _KEYS_AT_ONCE):
+                query = _newest(wanted[start : start + _KEYS_AT_ONCE], phase)
+                found.update((row.key, loads(row.payload)) for row in db.execute(query))
+        return found
+
+    def runs(
+        self,
+        kernel: str | None = None,
+        engine: str | None = None,
+        device: str | None = None,
+        limit: int = 50,
+    ) -> list[Run]:
+        """Runs, the newest first."""
+        query = sa.select(_RUNS.c.payload).order_by(*_NEWEST_RUN).limit(limit)
+        query = _equal(query, _RUNS, kernel=kernel, engine=engine, device=device)
+        with self._reading() as db:
+            return [loads(payload) for payload in db.scalars(query)]
+
+    def run(self, which: str) -> Run:
+        """The run with this id, or whose id alone begins so; "last" is the newest."""
+        query = sa.select(_RUNS.c.id, _RUNS.c.payload).order_by(*_NEWEST_RUN).limit(4)
+        if which != "last":
+            query = query.where(_RUNS.c.id.startswith(which, autoescape=True))
+        with self._reading() as db:
+            exact = db.scalar(sa.select(_RUNS.c.payload).where(_RUNS.c.id == which))
+            found = db.execute(query).all()
+            if exact or (found and which == "last") or len(found) == 1:
+                run: Run = loads(exact or found[0].payload)
+                return run
+        raise HistoryError(self._no_run(which, [row.id for row in found]))
+
+    def state(self, run_id: str) -> str:
+        """ "complete", "interrupted" or "failed"; "running" also when the process was killed."""
+        with self._reading() as db:
+            state = db.scalar(sa.select(_RUNS.c.state).where(_RUNS.c.id == run_id))
+        if state is None:
+            raise HistoryError(self._no_run(run_id, []))
+        return str(state)
+
+    def outcomes(self, run_id: str) -> list[Outcome]:
+        """All outcomes of a run, in the order in which they were added."""
+        query = sa.select(_OUTCOMES.c.payload).where(_OUTCOMES.c.run == run_id)
+        with self._reading() as db:
+            return [loads(payload) for payload in db.scalars(query.order_by(_OUTCOMES.c.id))]
+
+    def comparisons(self, run_id: str) -> list[Comparison]:
+        """All comparisons of a run, in the order in which they were added."""
+        query = sa.select(_COMPARISONS.c.payload).where(_COMPARISONS.c.run == run_id)
+        with self._reading() as db:
+            return [loads(payload) for payload in db.scalars(query.order_by(_COMPARISONS.c.id))]
+
+    def findings(self, run_id: str) -> list[Finding]:
+        """All findings of a run, in the order in which they were added."""
+        query = sa.select(_FINDINGS.c.payload).where(_FINDINGS.c.run == run_id)
+        with self._reading() as db:
+            return [loads(payload) for payload in db.scalars(query.order_by(_FINDINGS.c.id))]
+
+    def search(
+        self,
+        kernel: str | None = None,
+        impl: str | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+        since: str | None = None,
+        failures_only: bool = False,
+        limit: int = 50,
+    ) -> list[Row]:
+        """Outcomes, the newest first. `since` is an ISO 8601 date or time, UTC unless it says."""
+        query = _equal(_ROWS, _OUTCOMES, kernel=kernel, impl=impl, device=device, dtype=dtype)
+        if failures_only:
+            query = query.where(_OUTCOMES.c.stage.is_not(None))
+        if since is not None:
+            query = query.where(_OUTCOMES.c.at_epoch_s >= _since(since))
+        with self._reading() as db:
+            return [Row(**row) for row in db.execute(query.limit(limit)).mappings()]
+
+    # The database
+
+    def _prepare(self) -> None:
+        if self._engine.dialect.name == "sqlite":
+            self._use_wal()
+        with self._writing() as db:
+            if self._engine.dialect.name == "postgresql":  # two first users must not race
+                db.execute(sa.select(sa.func.pg_advisory_xact_lock(0x6B776264)))
+            tables = set(sa.inspect(db).get_table_names())
+            if _SCHEMA.name not in tables:
+                self._refuse_foreign(tables)
+                _METADATA.create_all(db)
+                db.execute(_SCHEMA.insert().values(version=SCHEMA))
+            else:
+                for later in (_COMPARISONS, _FINDINGS):
+                    if later.name not in tables:
+                        later.create(db)
+            version = db.scalar(sa.select(sa.func.max(_SCHEMA.c.version)))
+        if not isinstance(version, int) or version > SCHEMA:
+            raise HistoryError(
+                f"{self._name} has schema {version}, and this workbench knows schemas up to "
+                f"{SCHEMA}; upgrade the workbench, or choose another history"
+            )
+
+    def _refuse_foreign(self, tables: set[str]) -> None:
+        taken = sorted(tables & set(_METADATA.tables))
+        if taken:
+            raise HistoryError(
+                f"{self._name} has a table {taken[0]!r} that the workbench did not make; "
+                "choose an empty database"
+            )
+
+    def _use_wal(self) -> None:
+        """Readers and one writer at once. SQLite answers "locked" here without waiting when two
+        processes open a new file together, hence the loop."""
+        deadline = time.monotonic() + _BUSY_S
+        with self._guard("open"):
+            while True:
+                try:
+                    with self._engine.connect() as db:
+                        db.connection.driver_connection.execute("PRAGMA journal_mode=WAL")  # type: ignore[union-attr]
+                    return
+                except sqlite3.OperationalError as error:
+                    if "locked" not in str(error) or time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.02)
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with self._guard("write"), self._engine.execution_options(writes=True).begin() as db:
+            yield db
+
+    @contextmanager
+    def _reading(self) -> Iterator[sa.Connection]:
+        with self._guard("read"), self._engine.connect() as db:
+            yield db
+
+    @contextmanager
+    def _guard(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        # sqlite3.Error: from statements that bypass SQLAlchemy. ValueError: a damaged payload.
+        except (SQLAlchemyError, sqlite3.Error, ValueError) as error:
+            raise HistoryError(f"cannot {verb} {self._name}: {_why(error)}") from None
+
+    def _no_run(self, which: str, several: Sequence[str]) -> str:
+        if several:
+            shown = ", ".join(several[:3]) + (", ..." if len(several) > 3 else "")
+            return f"several runs begin with {which!r} ({shown}); give more of the id"
+        if which == "last":
+            return f"{self._name} holds no run yet; start one, or import an events file"
+        return f"{self._name} holds no run {which!r}; list the runs to see their ids"
+
+
+_NEWEST_RUN = (_RUNS.c.started_epoch_s.desc(), _RUNS.c.id.desc())
+
+_ROWS = (
+    sa.select(
+        *(
+            _OUTCOMES.c[name]
+            for name in Row.__dataclass_fields__
+            if name not in ("commit", "dirty")
+        ),
+        _ENVIRONMENTS.c["commit"],
+        _ENVIRONMENTS.c.dirty,
+    )
+    .select_from(
+        _OUTCOMES.outerjoin(_RUNS, _RUNS.c.id == _OUTCOMES.c.run).outerjoin(
+            _ENVIRONMENTS, _ENVIRONMENTS.c.id == _RUNS.c.environment
+        )
+    )
+    .order_by(_OUTCOMES.c.at_epoch_s.desc(), _OUTCOMES.c.id.desc())
+)
+
+
+def _newest(keys: Sequence[str], phase: str | None) -> sa.Select[Any]:
+    newest_first = (_OUTCOMES.c.at_epoch_s.desc(), _OUTCOMES.c.id.desc())
+    rank = sa.func.row_number().over(partition_by=_OUTCOMES.c.key, order_by=newest_first)
+    ranked = sa.select(_OUTCOMES.c.id, rank.label("rank")).where(_OUTCOMES.c.key.in_(keys))
+    if phase is not None:
+        ranked = ranked.where(sa.or_(_OUTCOMES.c.phase == phase, _OUTCOMES.c.stage.is_not(None)))
+    # The payloads, which hold all samples, are read for the newest only.
+    best = ranked.subquery()
+    return (
+        sa.select(_OUTCOMES.c.key, _OUTCOMES.c.payload)
+        .join(best, best.c.id == _OUTCOMES.c.id)
+        .where(best.c.rank == 1)
+    )
+
+
+def _equal(query: sa.Select[Any], table: sa.Table, **wanted: str | None) -> sa.Select[Any]:
+    return query.where(*(table.c[name] == v for name, v in wanted.items() if v is not None))
+
+
+def _insert_once(db: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
+    """Whether the row is new; one with the same identity stays as it is."""
+    insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
+    return db.execute(insert(table).values(row).on_conflict_do_nothing()).rowcount > 0
+
+
+def _set_state(db: sa.Connection, run_id: str, state: str) -> bool:
+    done = db.execute(_RUNS.update().where(_RUNS.c.id == run_id).values(state=state))
+    return done.rowcount > 0
+
+
+def _environment_row(run: Run, identity: str) -> dict[str, Any]:
+    env = run.environment
+    return {
+        "id": identity,
+        "gpu": env.gpu,
+        "driver": env.driver,
+        "commit": env.commit,
+        "dirty": env.dirty,
+        "payload": dumps(env),
+    }
+
+
+def _run_row(run: Run) -> dict[str, Any]:
+    return {
+        "id": run.id,
+        "engine": run.engine,
+        "name": run.name,
+        "kernel": run.kernel,
+        "device": run.device,
+        "dtype": run.dtype,
+        "predicted": run.predicted,
+        "started": run.started,
+        "started_epoch_s": _epoch(run.started),
+        "state": "running",
+        "environment": environment_id(run.environment),
+        "payload": dumps(run),
+    }
+
+
+def _outcome_row(outcome: Outcome) -> dict[str, Any]:
+    case, payload = outcome.case, dumps(outcome)
+    record = outcome if isinstance(outcome, Record) else None
+    return {
+        "digest": hashlib.sha256(payload.encode()).hexdigest(),
+        "key": outcome.key,
+        "run": outcome.run,
+        "kernel": case.kernel,
+        "impl": case.impl,
+        "backend": case.backend,
+        "dtype": case.dtype,
+        "device": case.device,
+        "sizes": dict(case.sizes),
+        "config": dict(case.config),
+        "phase": record and record.phase,
+        "stage": None if isinstance(outcome, Record) else outcome.stage,
+        "predicted": record and not record.measured,
+        "time_s": record and record.time_s,
+        "flops": record and float(record.flops),
+        "bytes": record and float(record.bytes),
+        "reason": None if isinstance(outcome, Record) else _storable(outcome.reason),
+        "at": outcome.at,
+        "at_epoch_s": _epoch(outcome.at),
+        "payload": payload,
+    }
+
+
+def _comparison_row(found: Comparison) -> dict[str, Any]:
+    payload = dumps(found)
+    return {
+        "digest": hashlib.sha256(payload.encode()).hexdigest(),
+        "run": found.run,
+        "kernel": found.kernel,
+        "dtype": found.dtype,
+        "sizes": dict(found.sizes),
+        "left_side": found.left,
+        "right_side": found.right,
+        "word": found.verdict and found.verdict.word,
+        "ratio": found.verdict and found.verdict.time.middle,
+        "at": found.at,
+        "at_epoch_s": _epoch(found.at),
+        "payload": payload,
+    }
+
+
+def _finding_row(found: Finding) -> dict[str, Any]:
+    payload = dumps(found)
+    return {
+        "digest": hashlib.sha256(payload.encode()).hexdigest(),
+        "run": found.run,
+        "experiment": found.experiment,
+        "kernel": found.kernel,
+        "dtype": found.dtype,
+        "sizes": dict(found.sizes),
+        "word": found.word,
+        "at": found.at,
+        "at_epoch_s": _epoch(found.at),
+        "payload": payload,
+    }
+
+
+def _storable(text: str) -> str:
+    """Without what databases refuse: NUL, and the half characters of a compiler's broken UTF-8.
+    The payload keeps the text as it came."""
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+
+
+def _epoch(at: str) -> float:
+    """Seconds since 1970; times with different offsets sort rightly. Unreadable: the oldest."""
+    try:
+        when = datetime.fromisoformat(at)
+    except ValueError:
+        return 0.0
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+
+
+def _since(text: str) -> float:
+    if not (seconds := _epoch(text)):
+        raise HistoryError(f"{text!r} is not a date; write it as 2026-11-21 or 2026-11-21T09:30")
+    return seconds
+
+
+# Opening
+
+
+def _place(url: str) -> URL:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):  # the text itself is not repeated: it may hold a password
+        raise HistoryError(
+            "the history's URL cannot be understood; write sqlite:////folder/history.db or "
+            "postgresql+psycopg://user@host/database"
+        ) from None
+
+
+def _name(place: URL) -> str:
+    if place.get_backend_name() == "sqlite":
+        return f"the history {place.database or 'in memory'}"
+    return f"the history {place.render_as_string(hide_password=True)}"
+
+
+def _engine(place: URL) -> sa.Engine:
+    kind, name = place.get_backend_name(), _name(place)
+    if kind not in ("sqlite", "postgresql"):
+        raise HistoryError(
+            f"cannot open {name}: the history is kept in SQLite or PostgreSQL; "
+            "begin the URL with sqlite:/// or postgresql+psycopg://"
+        )
+    try:
+        return sa.create_engine(place, pool_pre_ping=True) if kind != "sqlite" else _sqlite(place)
+    except OSError as error:
+        what = (error.strerror or "refused").lower()
+        raise HistoryError(
+            f"cannot open {name}: its folder cannot be made ({what}); choose another folder"
+        ) from None
+    except ModuleNotFoundError as error:
+        raise HistoryError(
+            f"cannot open {name}: the Python package {error.name} is missing; install it "
+            "(pip install 'psycopg[binary]')"
+        ) from None
+    except (SQLAlchemyError, TypeError, ValueError) as error:
+        raise HistoryError(f"cannot open {name}: {_first_line(error)}; correct the URL") from None
+
+
+def _sqlite(place: URL) -> sa.Engine:
+    if place.database and not place.database.startswith((":memory:", "file:")):
+        Path(place.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(place, connect_args={"timeout": _BUSY_S})
+    sa.event.listen(engine, "connect", _set_up_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # Python's own BEGIN leaves CREATE TABLE outside
+    connection.execute("PRAGMA foreign_keys=ON")
+    # With a write-ahead log NORMAL survives a kill -9; only a power cut can lose the newest rows.
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _begin_sqlite(db: sa.Connection) -> None:
+    """A writer takes the lock at once: SQLite does not wait for a reader that turns writer."""
+    writes = db.get_execution_options().get("writes")
+    db.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+_ADVICE: tuple[tuple[str, str], ...] = (
+    ("not a database", "move that file away, and import the events files into a new history"),
+    ("malformed", "move that file away, and import the events files into a new history"),
+    ("unable to open", "choose a file in a folder that you may write to"),
+    ("readonly", "choose a file in a folder that you may write to"),
+    ("disk I/O error", "check the disk, or choose another folder"),
+    ("full", "free some space, then run the same command again"),
+    ("locked", f"another process has held it for {_BUSY_S} s: try again when it has ended"),
+    ("connect", "check that the server runs and that the URL names it rightly"),
+)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ValueError):
+        return f"a row is damaged ({_first_line(error)}); import its events file into a new history"
+    what = _first_line(getattr(error, "orig", None) or error)
+    advice = (then for word, then in _ADVICE if word in what)
+    return f"{what}; {next(advice, 'check the URL and the rights to that database')}"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].strip().rstrip(".") if lines else type(error).__name__
+
+
+# For the terminal
+
+NARROW = ("at", "kernel", "config", "sizes", "phase", "time")  # what 120 columns have room for
+YIELDING = ("config", "sizes", "run")  # give way first where room is short
+HEADINGS = ("at", "kernel", "config", "sizes", "dtype", "device", "phase", "time", "commit", "run")
+
+
+def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Cells under `HEADINGS`. A predicted time begins with `~` and says so; a failure shows its
+    reason in the time's place."""
+    return [
+        (
+            row.at[:16].replace("T", " "),
+            row.kernel,
+            f"{row.impl} {brief(row.config)}" if row.config else row.impl,
+            sizes_text(row.sizes, " "),
+            row.dtype,
+            row.device,
+            row.phase or ("refused" if row.stage == "refused" else f"{row.stage} failed"),
+            _time(row),
+            _commit(row),
+            row.run,
+        )
+        for row in rows
+    ]
+
+
+def show_history(
+    history: History,
+    console: Console,
+    kernel: str | None = None,
+    device: str | None = None,
+    impl: str | None = None,
+    dtype: str | None = None,
+    failures: bool = False,
+    limit: int = 50,
+) -> None:
+    """Print the newest outcomes that match. Raises HistoryError."""
+    from rich.table import Table
+    from rich.text import Text
+
+    rows = history.search(kernel, impl, device, dtype, failures_only=failures, limit=limit)
+    if not rows:
+        console.print("Nothing in the history matches: ask for less, or measure something first.")
+        return
+    shown = HEADINGS if console.width >= 140 else NARROW
+    lines = [
+        [_printable(c) for h, c in zip(HEADINGS, cells, strict=True) if h in shown]
+        for cells in history_table(rows)
+    ]
+    table = Table(box=None, pad_edge=False)
+    for heading, *cells in zip(shown, *lines, strict=True):
+        whole = max(map(len, (heading, *cells)))
+        least = 8 if heading in YIELDING else min(whole, 30)  # a reason may be long
+        table.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=least)
+    for cells in lines:  # Text: a compiler's "[error]" is no markup
+        table.add_row(*map(Text, cells))
+    console.print(table)
+    if len(rows) == limit:
+        console.print(f"The newest {limit}; a larger limit shows more.")
+
+
+def _time(row: Row) -> str:
+    if row.time_s is None:
+        return row.reason or "no time"
+    return f"~{_duration(row.time_s)} predicted" if row.predicted else _duration(row.time_s)
+
+
+def _duration(seconds: float) -> str:
+    """Four digits and a unit: `12.34 us`."""
+    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= scale:
+            return f"{seconds / scale:.4g} {unit}"
+    return f"{seconds / 1e-9:.4g} ns"
+
+
+def _commit(row: Row) -> str:
+    return row.commit[:8] + ("+" if row.dirty else "") if row.commit else ""
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)

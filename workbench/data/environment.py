@@ -1,0 +1,318 @@
+"""The machine and the software behind a run: an allow-list, so no host, user or serial number.
+
+Nothing here is looked up on import, and nothing is guessed: what cannot be found out is None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.machinery
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench import __version__
+from workbench.data.record import Environment, to_plain
+
+# Variables that change what Triton 3.6 to 3.9 compiles or runs (its knobs.py and the list that
+# invalidates its cache), less those that only print or dump. A value that is a path is kept as its
+# last part, since folders carry user names.
+SETTINGS: tuple[str, ...] = (
+    "ALLOW_LHS_TMEM_LAYOUT_CONVERSION",
+    "AMDGCN_ANALYZE_SMALL_TENSOR_RANGE",
+    "AMDGCN_SCALARIZE_PACKED_FOPS",
+    "AMDGCN_USE_BUFFER_ATOMICS",
+    "AMDGCN_USE_BUFFER_OPS",
+    "DISABLE_LLVM_OPT",
+    "DISABLE_MMA_V3",
+    "DISABLE_MMA_V5",
+    "DISABLE_PTXAS_OPT",
+    "LLVM_EXTRACT_DI_LOCAL_VARIABLES",
+    "LLVM_PASS_PLUGIN_PATH",
+    "PTXAS_OPTIONS",
+    "TRITON_DEBUG",
+    "TRITON_DEFAULT_FP_FUSION",
+    "TRITON_DISABLE_LINE_INFO",
+    "TRITON_ENABLE_ASAN",
+    "TRITON_ENABLE_EXPERIMENTAL_CONSAN",
+    "TRITON_F32_DEFAULT",
+    "TRITON_FORCE_DISABLE_FP_FUSION",
+    "TRITON_FPSAN_HOMOMORPHIC_CASTS",
+    "TRITON_HIP_USE_ASYNC_COPY",
+    "TRITON_HIP_USE_BLOCK_PINGPONG",
+    "TRITON_HIP_USE_COEXEC_SCHEDULER",
+    "TRITON_HIP_USE_EXPERT_SCHEDULING",
+    "TRITON_HIP_USE_IN_THREAD_TRANSPOSE",
+    "TRITON_INSTRUMENTATION_MODE",
+    "TRITON_INTERPRET",
+    "TRITON_KERNEL_OVERRIDE",
+    "TRITON_LIBDEVICE_PATH",
+    "TRITON_MOCK_PTX_VERSION",
+    "TRITON_OVERRIDE_ARCH",
+    "TRITON_PLUGIN_PATHS",
+    "TRITON_PTXAS_BLACKWELL_PATH",
+    "TRITON_PTXAS_PATH",
+    "TRITON_SWAP_MIR",
+    "TRITON_SWAP_MIR_ENABLE_MISCHED",
+    "USE_IR_LOC",
+)
+
+# ROCm and nightly wheels of torch bring Triton under other distribution names.
+_TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm")
+
+
+def fingerprint(device_index: int | None, repository: Path | None) -> Environment:
+    """What a run ran on. `device_index` is torch's; None means that no GPU took part, and then
+    torch is not imported. `repository` is any folder of the work tree that holds the kernel.
+    """
+    gpu = _NO_GPU if device_index is None else _gpu(device_index)
+    commit, dirty = _git(repository) if repository else (None, None)
+    return Environment(
+        gpu=gpu.name,
+        driver=gpu.driver,
+        gpu_memory_bytes=gpu.memory_bytes,
+        power_limit_w=gpu.power_limit_w,
+        clock_policy=gpu.clock_policy,
+        others_on_gpu=gpu.others,
+        os=_os(),
+        cpu=_cpu(),
+        python=platform.python_version(),
+        versions=_versions(),
+        settings=_settings(os.environ),
+        commit=commit,
+        dirty=dirty,
+    )
+
+
+def environment_id(env: Environment) -> str:
+    """Twelve hex digits that are equal when every field is."""
+    text = json.dumps(to_plain(env), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    name: str | None = None
+    driver: str | None = None
+    memory_bytes: int | None = None
+    power_limit_w: float | None = None
+    clock_policy: str = "unknown"
+    others: int | None = None
+
+
+_NO_GPU = _Gpu()
+
+
+def _gpu(index: int) -> _Gpu:
+    import torch
+
+    try:
+        told = torch.cuda.get_device_properties(index)
+    except (RuntimeError, AssertionError):  # no such GPU, no driver, or a build of torch without
+        return _NO_GPU
+    if torch.version.hip:
+        return _Gpu(told.name, _first_line("/sys/module/amdgpu/version"), told.total_memory)
+    # By UUID, because CUDA_VISIBLE_DEVICES renumbers torch's devices and not NVML's.
+    with _nvml(f"GPU-{getattr(told, 'uuid', '')}") as nvml:
+        return _Gpu(
+            name=told.name,
+            driver=nvml("nvmlSystemGetDriverVersion", of_gpu=False),
+            memory_bytes=told.total_memory,
+            power_limit_w=_watts(nvml("nvmlDeviceGetEnforcedPowerLimit")),
+            clock_policy=_clock_policy(nvml),
+            others=_others(nvml("nvmlDeviceGetComputeRunningProcesses")),
+        )
+
+
+class _Nvml:
+    """Calls NVML by name about one GPU; None for whatever it does not answer."""
+
+    def __init__(self, library: Any, handle: Any) -> None:
+        self._library, self._handle = library, handle
+
+    def __call__(self, name: str, *args: int, of_gpu: bool = True) -> Any:
+        if self._library is None or (of_gpu and self._handle is None):
+            return None
+        try:
+            call = getattr(self._library, name)
+            return call(self._handle, *args) if of_gpu else call(*args)
+        except (AttributeError, self._library.NVMLError):
+            return None
+
+
+@contextmanager
+def _nvml(uuid: str) -> Iterator[_Nvml]:
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # not installed, or no driver: NVMLError cannot be named before the import
+        yield _Nvml(None, None)
+        return
+    try:
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        except pynvml.NVMLError:
+            handle = None
+        yield _Nvml(pynvml, handle)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _clock_policy(nvml: _Nvml) -> str:
+    """ "locked" when the application clocks are off their default or hold the clock down now,
+    "default" when they are neither, "unknown" when NVML does not tell: newer drivers answer no
+    more about application clocks. NVML has no query for a lock by `nvidia-smi -lgc`; on a GPU that
+    is "default" here, the clock of each window shows one, by standing still.
+    """
+    graphics = 0  # NVML_CLOCK_GRAPHICS
+    now = nvml("nvmlDeviceGetApplicationsClock", graphics)
+    default = nvml("nvmlDeviceGetDefaultApplicationsClock", graphics)
+    reasons = nvml("nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:  # its name until 2023
+        reasons = nvml("nvmlDeviceGetCurrentClocksThrottleReasons")
+    moved = None not in (now, default) and now != default
+    if moved or (reasons or 0) & 0x2:  # nvmlClocksEventReasonApplicationsClocksSetting
+        return "locked"
+    return "unknown" if None in (now, default, reasons) else "default"
+
+
+def _others(processes: Any) -> int | None:
+    if processes is None:
+        return None
+    return len([process for process in processes if process.pid != os.getpid()])
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _git(folder: Path) -> tuple[str | None, bool | None]:
+    """The commit, and whether the work tree differs from it: a changed file that git follows, or
+    a Python file that it does not know yet. Other unknown files may be the reports of a run.
+    """
+    commit = _said("git", "-C", str(folder), "rev-parse", "--verify", "HEAD")
+    if not commit:
+        return None, None
+    changed = _said("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no")
+    unknown = _said(
+        "git", "-C", str(folder), "ls-files", "--others", "--exclude-standard", "--full-name",
+        ":/*.py",
+    )  # fmt: skip
+    if changed is None or unknown is None:
+        return commit, None
+    return commit, bool(changed or unknown)
+
+
+def _said(*command: str) -> str | None:
+    """What a command printed, or None when it is missing, fails or takes over ten seconds."""
+    # A git hook sets these, and they would point at another repository; and asking must not write.
+    of_a_hook = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+    quiet = {k: v for k, v in os.environ.items() if k not in of_a_hook}
+    quiet["GIT_OPTIONAL_LOCKS"] = "0"
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=10, env=quiet
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _os() -> str:
+    """`Linux 6.1.0 x86_64`. What a builder appended to the version is left out: it may say who."""
+    release = platform.mac_ver()[0] or platform.release()
+    number = re.match(r"[\d.]*\d", release)
+    name = "macOS" if platform.system() == "Darwin" else platform.system()
+    return " ".join(p for p in (name, number and number[0], platform.machine()) if p)
+
+
+def _cpu() -> str:
+    try:
+        named = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.M)
+    except OSError:
+        named = None
+    if named:
+        return named[1].strip()
+    if sys.platform == "darwin":
+        return _said("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
+    return platform.processor() or platform.machine()
+
+
+def _versions() -> dict[str, str]:
+    torch = torch_build()
+    found = {
+        "workbench": __version__,
+        "torch": _installed("torch"),
+        "triton": next(filter(None, map(_installed, _TRITON_NAMES)), None),
+        "numpy": _installed("numpy"),
+        "cuda": torch.get("cuda"),
+        "hip": torch.get("hip"),
+        "ptxas": _ptxas("ptxas"),
+        "ptxas-blackwell": _ptxas("ptxas-blackwell"),
+    }
+    return {name: version for name, version in found.items() if version}
+
+
+def _installed(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def torch_build() -> Mapping[str, str | None]:
+    """torch/version.py as a dict, run by itself: importing torch for it takes over a second."""
+    home = _home("torch")
+    if home is None or not (home / "version.py").is_file():
+        return {}
+    loader = importlib.machinery.SourceFileLoader("_torch_version", str(home / "version.py"))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None  # a loader given by hand always makes one
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return vars(module)
+
+
+def _ptxas(name: str) -> str | None:
+    """`12.9.86`: the ptxas that Triton calls. Asking it takes about 20 ms."""
+    home = _home("triton")
+    chosen = os.environ.get(f"TRITON_{name.upper().replace('-', '_')}_PATH")
+    bundled = str(home / "backends" / "nvidia" / "bin" / name) if home else None
+    for path in filter(None, (chosen, bundled)):  # Triton falls back in the same order
+        version = re.search(r"release [\d.]+, V([\d.]+)", _said(path, "--version") or "")
+        if version:
+            return version[1]
+    return None
+
+
+def _home(package: str) -> Path | None:
+    """The folder of an installed package, which is not imported."""
+    spec = importlib.util.find_spec(package)
+    return Path(spec.origin).parent if spec and spec.origin else None
+
+
+def _settings(variables: Mapping[str, str]) -> dict[str, str]:
+    return {name: _no_folders(variables[name]) for name in SETTINGS if name in variables}
+
+
+def _no_folders(value: str) -> str:
+    """`/home/me/bin/ptxas` as `ptxas`, also inside a list of options or paths."""
+    return re.sub(r"[^\s:;,=]*/", "", value)
+
+
+def _first_line(path: str) -> str | None:
+    try:
+        return Path(path).read_text().splitlines()[0].strip()
+    except (OSError, IndexError):
+        return None

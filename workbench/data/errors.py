@@ -1,0 +1,15 @@
+"""Errors as one sentence."""
+
+from __future__ import annotations
+
+
+def first_sentence(error: BaseException) -> str:
+    """An exception in one line, from the part of its text that says why."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "fatal" in line or "error:" in line.lower()]
+    if telling:
+        return telling[0][:300]
+    if error.__cause__ is not None and lines and lines[0].startswith("at "):
+        return first_sentence(error.__cause__)  # Triton quotes the source line before the reason
+    text = lines[-1] if lines and lines[0].startswith("at ") else (lines or [""])[0]
+    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__

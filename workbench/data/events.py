@@ -1,0 +1,272 @@
+"""The JSONL stream: one event a line, on disk before the next begins.
+
+Each line is a JSON object with `type` first. A process that is killed loses at most the line that
+it was writing, and a reader keeps every good line of a damaged file and says what is wrong with
+the others.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType, UnionType
+from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+
+from workbench.data.record import Comparison, Failure, Finding, Record, Run, from_plain, to_plain
+
+RunState = Literal["complete", "interrupted", "failed"]
+
+
+class EventsError(Exception):
+    """The events file cannot be opened, written or read; the message says what to do next."""
+
+
+@dataclass(frozen=True)
+class KernelDispatched:
+    """A launch: its shape, and how it fills the device. None where the backend does not tell."""
+
+    at: str  # ISO 8601 with offset
+    run: str
+    kernel: str  # the Impl's title: "matmul.tiles"
+    config: Mapping[str, int]
+    grid: tuple[int, ...]  # blocks
+    threads: int  # per block
+    shared_bytes: int | None  # per block
+    registers: int | None  # per thread
+    occupancy: float | None  # resident warps over the most that fit, 0 to 1
+
+
+@dataclass(frozen=True)
+class OpCompleted:
+    """One step that took time, in microseconds. `op_path` names it from the engine down:
+    `sweep/tile_size/matmul/tiles/128x256x64, 8 warps, 3 stages/screen`."""
+
+    at: str
+    run: str
+    op_path: str
+    device_us: float | None  # None when no device took part or its time is not known
+    host_us: float | None
+    predicted: bool  # device_us comes from the analytic model, not from a clock
+
+
+@dataclass(frozen=True)
+class RunFinished:
+    """The end of a run that got to its end; a killed run has no such line."""
+
+    at: str
+    run: str
+    state: RunState
+    counts: Mapping[str, int]  # how many outcomes of each kind, in the engine's own words
+    seconds: Mapping[str, float] = field(default_factory=dict)  # where the time went
+
+
+Event = Run | Record | Failure | Comparison | Finding | KernelDispatched | OpCompleted | RunFinished
+
+_OWN: Mapping[str, type] = {t.__name__: t for t in (KernelDispatched, OpCompleted, RunFinished)}
+_RECORDS = frozenset(t.__name__ for t in (Run, Record, Failure, Comparison, Finding))
+
+
+class EventLog:
+    """Appends events to a file; with None as path they go nowhere. Closes itself after `with`.
+
+    Missing parent folders are made. Raises EventsError when the file cannot be opened.
+    """
+
+    def __init__(self, path: Path | str | None) -> None:
+        self._path = None if path is None else Path(path)
+        self._torn = False
+        self._file: int | None = None
+        if self._path is None:
+            return
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # O_APPEND: two processes on one file add whole lines, never overwrite each other.
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
+            self._file = os.open(self._path, flags, 0o666)
+            self._torn = _ends_torn(self._file)
+        except OSError as error:
+            self.close()
+            raise EventsError(_sentence("open", self._path, error)) from None
+
+    def write(self, event: Event) -> None:
+        """Append one event; when this returns, the operating system has the whole line.
+
+        Raises EventsError when it could not be written. Earlier lines stay as they were, and the
+        next event starts on a line of its own. ValueError after `close`.
+        """
+        if self._path is None:
+            return
+        if self._file is None:
+            raise ValueError(f"the events file {self._path} is closed")
+        line = _line(event)
+        try:
+            self._append(b"\n" + line if self._torn else line)
+        except OSError as error:
+            raise EventsError(_sentence("write", self._path, error)) from None
+
+    def _append(self, line: bytes) -> None:
+        assert self._file is not None
+        rest = memoryview(line)
+        while rest:  # a disk that fills takes a part first and refuses the rest
+            rest = rest[os.write(self._file, rest) :]
+            self._torn = bool(rest)
+
+    def close(self) -> None:
+        """Close the file. Nothing was buffered, so nothing can be lost here."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line that is no event: its number, counted from 1, and why."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Events:
+    """What a file held, in its order."""
+
+    events: list[Event]
+    bad: list[BadLine]
+
+
+def read(path: Path | str) -> Events:
+    """Every good line of a file as an event, and every bad one with its reason.
+
+    Raises EventsError when the file cannot be read at all.
+    """
+    found = Events([], [])
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    _take(found, number, line)
+    except OSError as error:
+        raise EventsError(_sentence("read", Path(path), error)) from None
+    return found
+
+
+def _take(found: Events, number: int, line: bytes) -> None:
+    try:
+        found.events.append(_event(line))
+    except (ValueError, TypeError, RecursionError) as error:
+        torn = "" if line.endswith(b"\n") else "the line is cut short: "
+        found.bad.append(BadLine(number, torn + _why(error)))
+
+
+def _event(line: bytes) -> Event:
+    plain = json.loads(line.decode("utf-8"))
+    name = plain.get("type") if isinstance(plain, dict) else None
+    if not isinstance(name, str):
+        raise ValueError("not a JSON object with a type")
+    if name not in _OWN and name not in _RECORDS:
+        raise ValueError(f"unknown event type {name!r}")
+    event: Event = _own(_OWN[name], plain) if name in _OWN else from_plain(plain)
+    _require(event)
+    return event
+
+
+def _own(made: type, plain: Mapping[str, Any]) -> Any:
+    try:
+        added = "seconds"  # later than the first files
+        names = [f.name for f in fields(made) if f.name != added or added in plain]
+        return made(**{name: from_plain(plain[name]) for name in names})
+    except KeyError as error:
+        raise ValueError(f"a {made.__name__} lacks the field {error}") from None
+
+
+def _line(event: Event) -> bytes:
+    if type(event).__name__ in _OWN:
+        plain = {f.name: to_plain(getattr(event, f.name)) for f in fields(event)}
+        plain = {"type": type(event).__name__, **plain}
+    else:
+        plain = to_plain(event)
+    return json.dumps(plain, separators=(",", ":"), allow_nan=True).encode("ascii") + b"\n"
+
+
+def _ends_torn(file: int) -> bool:
+    """Whether the last byte is not a line's end: the writer before us was killed in its line."""
+    size = os.fstat(file).st_size
+    if size == 0:  # also pipes and devices, which have no last byte to look at
+        return False
+    os.lseek(file, -1, os.SEEK_END)
+    return os.read(file, 1) != b"\n"
+
+
+# A line can be JSON with all its fields and still hold a word where an object should be; whoever
+# reads the event later would then fail far from the file.
+
+
+def _require(value: object) -> None:
+    """Raise ValueError naming the first field of a dataclass that holds the wrong kind."""
+    kind: Any = type(value)
+    for name, hint in _hints(kind).items():
+        inner = getattr(value, name)
+        if not _fits(inner, hint):
+            raise ValueError(f"the field {name} of a {kind.__name__} is not what it must be")
+        if is_dataclass(inner):
+            _require(inner)
+
+
+@lru_cache(maxsize=32)
+def _hints(kind: Any) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in args)
+    if origin is Literal:
+        return isinstance(value, str)  # a newer writer may know more words
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(v, args[0]) for v in value)
+    if hint in (int, float):
+        return isinstance(value, (int, float))
+    return isinstance(value, origin or hint)  # a mapping's values are the engine's own affair
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8 text"
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg} at column {error.colno}"
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return str(error)
+
+
+_NEXT: Mapping[int, str] = {
+    errno.ENOSPC: "free some space or choose another folder, then run the same command again",
+    errno.EDQUOT: "free some of your quota or choose another folder, then run it again",
+    errno.EISDIR: "give the name of a file in it",
+    errno.ENOENT: "check the name",
+    errno.ENOTDIR: "a part of that path is a file: choose another folder",
+    errno.EEXIST: "a part of that path is a file: choose another folder",
+}
+
+
+def _sentence(verb: str, path: Path, error: OSError) -> str:
+    what = (error.strerror or type(error).__name__).lower()
+    then = _NEXT.get(error.errno or 0, "choose a file in a folder that you may write to")
+    return f"cannot {verb} the events file {path}: {what}; {then}"

@@ -1,0 +1,222 @@
+"""Verdicts: what the ratio of two sides says. Pure functions of records, no torch, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+from workbench.data import stats
+from workbench.data.record import Measured, Ratio, Verdict, Word
+
+EXIT: Mapping[Word, int] = {"SAME": 0, "FAST": 0, "CLOCK": 0, "SLOW": 1, "INCONCLUSIVE": 3}
+COULD_NOT_RUN = 2
+# Worst first: a proven regression outweighs a comparison that could not run or decide.
+WORST = (1, COULD_NOT_RUN, 3, 0)
+
+
+class Incomparable(ValueError):
+    """Two stored results that say nothing about each other."""
+
+
+def confidence_of(looks: int, confidence: float = 0.95) -> float:
+    """Confidence of the interval at each of several looks, so that all of them hold together.
+
+    The same level at each look, as Pocock (1977) proposed. His constants are for equally spaced
+    looks; ours double, so the level is Bonferroni's, which holds for any: 1 - (1 - c) / looks.
+    """
+    return 1 - (1 - confidence) / looks
+
+
+def noise_of(again: Ratio) -> float:
+    """Noise floor from the ratio of two arms that run the same code: the far end of its interval,
+    so that few rounds cannot make it look small. 0.01 is one percent."""
+    return max(again.high - 1, 1 / again.low - 1)
+
+
+def verdict(time: Ratio, cycles: Ratio | None, asked: float, noise: float, rounds: int) -> Verdict:
+    """What the ratios of right over left say, at the larger of `asked` and `noise`.
+
+    SLOW: time and cycles both wholly above 1 + threshold. FAST: both wholly below its inverse.
+    CLOCK: so in time, but the cycles show nothing of the kind. SAME: time wholly between.
+    Where the clock is unknown (`cycles` is None), time decides alone, and `why` says so.
+    """
+    threshold = max(asked, noise)
+    in_time, in_cycles = _side(time, threshold), _side(cycles, threshold) if cycles else None
+    word: Word = "INCONCLUSIVE"
+    if in_time == "inside":
+        word = "SAME"
+    elif in_time in ("above", "below"):
+        if cycles is None or in_cycles == in_time:
+            word = "SLOW" if in_time == "above" else "FAST"
+        elif not _reaches(cycles, threshold, in_time):
+            word = "CLOCK"
+    why = _why(word, time, cycles, threshold, noise > asked)
+    return Verdict(word, time, cycles, threshold, asked, noise, rounds, why)
+
+
+def _side(ratio: Ratio, threshold: float) -> str:
+    """Where an interval lies: "above", "below" or "inside" the thresholds, or "across" one."""
+    if ratio.low > 1 + threshold:
+        return "above"
+    if ratio.high < 1 / (1 + threshold):
+        return "below"
+    inside = ratio.low >= 1 / (1 + threshold) and ratio.high <= 1 + threshold
+    return "inside" if inside else "across"
+
+
+def _reaches(ratio: Ratio, threshold: float, side: str) -> bool:
+    """Whether part of an interval lies beyond the threshold on that side."""
+    return ratio.high > 1 + threshold if side == "above" else ratio.low < 1 / (1 + threshold)
+
+
+def _why(word: Word, time: Ratio, cycles: Ratio | None, threshold: float, noisy: bool) -> str:
+    limit = f"{threshold:.2%}".replace("%", " %")
+    source = ", the noise of the same code run twice" if noisy else ""
+    found = f"the ratio of times is {_shown(time)}"
+    if cycles is not None:
+        found += f" and of cycles {_shown(cycles)}"
+    elif word in ("SLOW", "FAST"):
+        found += ", the clock unknown"
+    says = {
+        "SLOW": f"wholly above the threshold of {limit}{source}",
+        "FAST": f"wholly below the threshold of {limit}{source}",
+        "SAME": f"in time wholly within the threshold of {limit}{source}",
+        "CLOCK": f"beyond the threshold of {limit}{source} in time alone: the clock differed",
+        "INCONCLUSIVE": f"across the threshold of {limit}{source}",
+    }
+    return f"{found}: {says[word]}"
+
+
+def _shown(ratio: Ratio) -> str:
+    return f"{ratio.middle:.4f} ({ratio.low:.4f} to {ratio.high:.4f})"
+
+
+def sentence(found: Verdict, left_name: str, right_name: str) -> str:
+    """What a person is told: "B is 2.0 % slower than A (1.8 to 2.2 %), ...", ending in a dot."""
+    off, limit = _off(found.time), f"{found.threshold * 100:.2g} %"
+    noisy = " (its noise here)" if found.noise > found.asked else ""
+    if found.word == "SAME":
+        return f"{right_name} and {left_name} take the same time within {limit}{noisy}: {off}."
+    if found.word == "INCONCLUSIVE":
+        return (
+            f"{right_name} against {left_name} could not be decided at {limit}{noisy} in "
+            f"{found.rounds} rounds: {off}."
+        )
+    if found.word == "CLOCK":
+        return (
+            f"{right_name} is {off} than {left_name} in time, but not in clock cycles: "
+            "the clock differed, not the code."
+        )
+    return f"{right_name} is {off} than {left_name}, beyond the threshold of {limit}{noisy}."
+
+
+def _off(ratio: Ratio) -> str:
+    """`2.0 % slower (1.8 to 2.2 %)`; where the interval holds 1, its ends carry their signs."""
+    if ratio.low > 1 or ratio.high < 1:
+        slower = ratio.low > 1
+        near, far = sorted(_percent(end, slower) for end in (ratio.low, ratio.high))
+        word = "slower" if slower else "faster"
+        return f"{_percent(ratio.middle, slower):.1f} % {word} ({near:.1f} to {far:.1f} %)"
+    ends = f"{100 * (ratio.low - 1):+.1f} to {100 * (ratio.high - 1):+.1f} %"
+    return f"{100 * (ratio.middle - 1):+.1f} % ({ends})"
+
+
+def _percent(ratio: float, slower: bool) -> float:
+    """How much slower in percent of the time; how much faster in percent of the rate."""
+    return 100 * (ratio - 1 if slower else 1 / ratio - 1)
+
+
+# Stored runs
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """What two stored runs hint at. They were not interleaved, so it is never a verdict."""
+
+    suspected: Word
+    time: Ratio
+    cycles: Ratio | None
+    threshold: float
+    why: str  # one sentence
+
+    @property
+    def word(self) -> str:
+        """`suspected SLOW`."""
+        return f"suspected {self.suspected}"
+
+    @property
+    def exit_code(self) -> int:
+        """As of a verdict, but slower is only suspected and so not decided."""
+        return EXIT["INCONCLUSIVE"] if self.suspected == "SLOW" else EXIT[self.suspected]
+
+
+def suspected(left: Measured, right: Measured, asked: float, noise: float = 0.0) -> Suspicion:
+    """What two stored times hint at. The interval of the ratio spans the far ends of the two
+    medians' own intervals. Raises Incomparable where protocol, regime, state or method differ."""
+    for name in ("protocol", "regime", "state", "method"):
+        a, b = getattr(left, name), getattr(right, name)
+        if a != b:
+            raise Incomparable(
+                f"the two results differ in {name} ({a} and {b}), so their times say nothing "
+                "about each other: measure both sides again with `workbench compare`"
+            )
+    time = Ratio(
+        right.median_s / left.median_s, right.low_s / left.high_s, right.high_s / left.low_s
+    )
+    cycles = None
+    if left.sm_mhz and right.sm_mhz:
+        by = right.sm_mhz / left.sm_mhz
+        cycles = Ratio(time.middle * by, time.low * by, time.high * by)
+    found = verdict(time, cycles, asked, noise, rounds=min(left.rounds, right.rounds))
+    why = f"{found.why}; the runs were apart in time, so this is a suspicion at best"
+    return Suspicion(found.word, time, cycles, found.threshold, why)
+
+
+# Suites
+
+
+def holm(verdicts: Sequence[Verdict], looks: int, confidence: float = 0.95) -> list[Verdict]:
+    """The verdicts of a suite: a SLOW or FAST that Holm's step-down does not bear out among so
+    many comparisons becomes INCONCLUSIVE; the rest stay. `looks` is how often each comparison
+    could have stopped (`Protocol.looks`)."""
+    p_values = [p_value(v, looks, confidence) for v in verdicts]
+    borne_out = stats.holm(p_values, 1 - confidence)
+    kept: list[Verdict] = []
+    for v, p, stays in zip(verdicts, p_values, borne_out, strict=True):
+        if v.word in ("SLOW", "FAST") and not stays:
+            why = f"{v.why}; among {len(verdicts)} comparisons p = {p:.2g} is too little for that"
+            v = replace(v, word="INCONCLUSIVE", why=why)
+        kept.append(v)
+    return kept
+
+
+def p_value(found: Verdict, looks: int, confidence: float = 0.95) -> float:
+    """Chance of ratios as far beyond the threshold, in time and in cycles, when they are not,
+    at any of the looks. From the interval (Altman and Bland, BMJ 2011;343:d2304), on logs."""
+    level = NormalDist().inv_cdf((1 + confidence_of(looks, confidence)) / 2)
+    limit = math.log1p(found.threshold)
+    ratios = [ratio for ratio in (found.time, found.cycles) if ratio is not None]
+    if len({ratio.middle > 1 for ratio in ratios}) > 1:
+        return 1.0  # slower in one and faster in the other is neither
+    worst = 0.0
+    for ratio in ratios:
+        beyond = abs(math.log(ratio.middle)) - limit
+        error = math.log(ratio.high / ratio.low) / (2 * level)
+        one_sided = NormalDist().cdf(-beyond / error) if error else float(beyond <= 0)
+        worst = max(worst, min(1.0, 2 * looks * one_sided))
+    return worst
+
+
+def exit_code(verdicts: Iterable[Verdict | Suspicion | None]) -> int:
+    """0 all the same, fast or of the clock; 1 one slow; 2 one could not run (None), or nothing
+    was compared; 3 one inconclusive. The worst of a suite."""
+    codes = {_exit_code(v) for v in verdicts}
+    return next((code for code in WORST if code in codes), COULD_NOT_RUN)
+
+
+def _exit_code(found: Verdict | Suspicion | None) -> int:
+    if found is None:
+        return COULD_NOT_RUN
+    return found.exit_code if isinstance(found, Suspicion) else EXIT[found.word]

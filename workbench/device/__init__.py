@@ -1,0 +1,1 @@
+"""Devices: their limits and peaks, occupancy, ceilings and the cost model."""

@@ -1,0 +1,453 @@
+"""What a device allows, and what holds a kernel that runs on it: pure functions of numbers.
+
+Ceilings come from runs, from the newest run of `workbench ceilings` and from the table of devices.
+Each is named with its origin, since a share of a measured ceiling and a share of a datasheet's are
+two numbers. `Roofs` picks the ceilings that a kernel is judged by, `diagnose` says in words what
+holds it. The model is that of Williams, Waterman and Patterson (Roofline, CACM 52(4), 2009): no
+kernel is faster than its bytes over a bandwidth and its FLOPs over a peak, nor than a launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from workbench.data.record import Run
+from workbench.device.hardware import DEVICES, Device
+
+Level = Literal["dram", "cache", "shared", "compute", "launch", "link"]
+Origin = Literal["measured", "published", "computed", "driver", "datasheet"]
+Regime = Literal["cold", "hot", "predicted"]
+Word = Literal[
+    "memory-bound",
+    "compute-bound",
+    "balanced",
+    "launch-bound",
+    "below its roofs",
+    "above its roof",
+    "unknown",
+]
+
+NEAR = 0.6  # share of a roof from which on the roof is called the limit
+NOTABLE = 0.1  # share of a time from which on the launch floor in it is mentioned
+LAUNCH = 0.25  # and from which on it is called the limit, where no roof is near
+LEVELS: Mapping[Level, str] = {
+    "dram": "DRAM",
+    "cache": "last-level cache",
+    "shared": "L1 and shared memory",
+    "compute": "arithmetic",
+    "launch": "launch",
+    "link": "host link",
+}
+_LEVEL_OF: tuple[tuple[str, Level], ...] = (
+    ("dram", "dram"), ("cache", "cache"), ("l2", "cache"), ("shared", "shared"), ("l1", "shared"),
+)  # fmt: skip
+# Of several measured DRAM ceilings: a copy's mix of reads and writes is nearest to most kernels'.
+_DRAM_ORDER = ("dram_copy", "dram", "dram_triad", "dram_read", "dram_write")
+_DTYPES = ("fp32_matrix", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """One limit of one device. `value` is in B/s, FLOP/s (operations for integers) or, for a
+    launch, s; `low` to `high` is the spread of its samples where it was measured here."""
+
+    device: str
+    name: str  # as recorded: "dram_copy_measured"
+    level: Level
+    value: float
+    origin: Origin
+    source: str
+    dtype: str = ""  # of arithmetic
+    low: float | None = None
+    high: float | None = None
+    run: str = ""  # that recorded it; empty for the table of devices
+
+    @property
+    def measured(self) -> bool:
+        """Whether the workbench measured it on this device."""
+        return self.origin == "measured"
+
+    @property
+    def what(self) -> str:
+        """`DRAM`, `bf16 arithmetic`."""
+        return f"{self.dtype} {LEVELS[self.level]}" if self.dtype else LEVELS[self.level]
+
+    @property
+    def unit(self) -> str:
+        """Of `value`."""
+        if self.level == "compute":
+            return "OP/s" if self.dtype.startswith("int") else "FLOP/s"
+        return "s" if self.level == "launch" else "B/s"
+
+    @property
+    def text(self) -> str:
+        """`measured DRAM (4.3 TB/s)`; of a mix that is no copy's, `measured DRAM, read (..)`."""
+        mix = self.stem.removeprefix("dram_") if self.level == "dram" else ""
+        named = f"{self.what}, {mix}" if mix not in ("", "dram", "copy") else self.what
+        return f"{self.origin} {named} ({quantity(self.value, self.unit)})"
+
+    @property
+    def stem(self) -> str:
+        """Its name without what says that it was measured."""
+        return self.name.removesuffix("_measured")
+
+
+def ceiling_of(
+    device: str, name: str, said: Mapping[str, Any], run: str = "", own: bool = False
+) -> Ceiling | None:
+    """A ceiling from the plain data of `Run.ceilings` or `hardware.ceilings`; None where it is
+    none, or its value is no positive number, or it failed its own check (`failed`).
+
+    `own`: the run measures ceilings, so what it calls measured and gives a spread is its own.
+    """
+    value, unit = said.get("value"), said.get("unit")
+    if not isinstance(value, int | float) or not 0 < value < math.inf or said.get("failed"):
+        return None
+    level = _level(name, str(unit))
+    if level is None:
+        return None
+    kind = said.get("kind", "datasheet")
+    here = name.endswith("_measured") or (own and kind == "measured" and "low" in said)
+    origin: Origin = "measured" if here else "published" if kind == "measured" else kind
+    dtype = str(said.get("dtype") or _dtype(name)) if level == "compute" else ""
+    return Ceiling(
+        device, name, level, float(value), origin, str(said.get("source", "source not stated")),
+        dtype, said.get("low"), said.get("high"), run,
+    )  # fmt: skip
+
+
+def _level(name: str, unit: str) -> Level | None:
+    if unit in ("FLOP/s", "OP/s"):
+        return "compute"
+    if unit == "s":
+        return "launch" if name.startswith("launch") else None
+    if unit != "B/s":
+        return None
+    return next((level for start, level in _LEVEL_OF if name.startswith(start)), "link")
+
+
+def _dtype(name: str) -> str:
+    return next((dtype for dtype in _DTYPES if dtype in name), "")
+
+
+def known_device(name: str) -> Device | None:
+    """The device of the table that a run's `device` stands for: its name, or what its driver
+    calls it; None for any other."""
+    if name in DEVICES:
+        return DEVICES[name]
+    for device in DEVICES.values():
+        known = any(part in name for part in device.matches)
+        if known and not any(part in name for part in device.excludes):
+            return device
+    return None
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """All ceilings of one device, one for each name, and the size of its last-level cache."""
+
+    device: str
+    ceilings: tuple[Ceiling, ...] = ()
+    cache_bytes: float | None = None
+    failed: tuple[tuple[str, str], ...] = ()  # names that failed their check, and why
+
+    def best(self, level: Level, dtype: str = "") -> Ceiling | None:
+        """The ceiling that kernels are judged by: measured where there is a measured one."""
+        return next(iter(self._ranked(level, dtype)), None)
+
+    def drawn(self) -> list[Ceiling]:
+        """For each level and dtype the measured ceiling, and the stated one beside it."""
+        shown = []
+        for level in ("shared", "cache", "dram"):
+            shown += self._first_of_each(level, "")
+        for dtype in sorted({c.dtype for c in self.ceilings if c.level == "compute"}):
+            shown += self._first_of_each("compute", dtype)
+        return shown
+
+    def highest(self, level: Level) -> Ceiling | None:
+        """The measured ceiling of a level's kindest mix of reads and writes. `dram` alone is a
+        run's own copy, taken on another day: no mix."""
+        found = [c for c in self._ranked(level, "") if c.measured and c.stem != "dram"]
+        return max(found, key=lambda c: c.value, default=None)
+
+    def launch(self, host: bool) -> Ceiling | None:
+        """The floor of a launch by the CPU, or of one in a graph."""
+        wanted = ("launch_eager",) if host else ("launch", "launch_graph")
+        found = [c for c in self._ranked("launch", "") if c.stem in wanted]
+        return found[0] if found else None
+
+    def ridge(self, ceiling: Ceiling) -> float | None:
+        """FLOP a byte where a compute ceiling meets DRAM, both measured or both stated."""
+        alike = [c for c in self._ranked("dram", "") if c.measured == ceiling.measured]
+        return ceiling.value / alike[0].value if alike else None
+
+    def _ranked(self, level: Level, dtype: str) -> list[Ceiling]:
+        found = [c for c in self.ceilings if c.level == level and c.dtype == dtype]
+        return sorted(found, key=lambda c: (not c.measured, _preference(c), -c.value))
+
+    def _first_of_each(self, level: Any, dtype: str) -> list[Ceiling]:
+        ranked = self._ranked(level, dtype)
+        measured = [c for c in ranked if c.measured][:1]
+        return measured + [c for c in ranked if not c.measured][:1]
+
+
+def _preference(ceiling: Ceiling) -> int:
+    """Lower is nearer to what kernels do: of DRAM's ceilings a copy's."""
+    known = ceiling.stem in _DRAM_ORDER
+    return _DRAM_ORDER.index(ceiling.stem) if known else len(_DRAM_ORDER)
+
+
+def roofs_of(device: str, runs: Iterable[Run]) -> Roofs:
+    """The ceilings of one device: those of runs of `ceilings`, then of all other runs, newer
+    before older, then of the table of devices where the runs were on the whole of such a GPU."""
+    mine = [run for run in runs if run.device == device]
+    mine.sort(key=lambda run: run.started, reverse=True)
+    mine.sort(key=lambda run: run.engine != "ceilings")
+    known = known_device(device)
+    found: dict[tuple[str, str, bool], Ceiling] = {}
+    failed: dict[str, str] = {}
+    for run in mine:
+        for name, said in run.ceilings.items():
+            if said.get("failed"):
+                failed.setdefault(name, str(said.get("why", "it failed its check")))
+            made = ceiling_of(device, name, said, run.id, run.engine == "ceilings")
+            if made:
+                found.setdefault(_identity(made), made)
+    if known and all(_whole(run, known) for run in mine):
+        for made in stated(device, known):
+            found.setdefault(_identity(made), made)
+    cache_bytes = known.cache.value if known else None
+    return Roofs(device, tuple(found.values()), cache_bytes, tuple(failed.items()))
+
+
+def _identity(ceiling: Ceiling) -> tuple[str, str, bool]:
+    """`compute`, `compute_bf16` and `bf16` of one dtype are one; so are twins of a name."""
+    named = ceiling.dtype if ceiling.level == "compute" else ceiling.stem
+    return ceiling.level, named, ceiling.measured
+
+
+def _whole(run: Run, known: Device) -> bool:
+    """Whether what a run states is what the table states: a part of a GPU has other peaks."""
+    compute = run.ceilings.get("compute", {})
+    peak = known.peaks.get(str(compute.get("dtype")))
+    pairs = (
+        (run.ceilings.get("dram", {}).get("value"), known.dram),
+        (compute.get("value") if compute.get("kind") != "measured" else None, peak),
+    )
+    return all(said is None or not q or abs(said / q.value - 1) < 0.01 for said, q in pairs)
+
+
+def stated(device: str, known: Device) -> list[Ceiling]:
+    """What is stated of a device, under the name that a run has for it."""
+    quantities = {"dram": known.dram, "cache": known.cache_bandwidth}
+    quantities |= {f"compute_{dtype}": q for dtype, q in known.peaks.items()}
+    made = [
+        ceiling_of(device, name, {"value": q.value, "unit": q.unit, "source": q.source,
+                                  "kind": q.kind, "dtype": name.removeprefix("compute_")})
+        for name, q in quantities.items() if q
+    ]  # fmt: skip
+    return [c for c in made if c]
+
+
+# What holds a kernel.
+
+
+@dataclass(frozen=True)
+class Load:
+    """One call as the roofline sees it. Seconds, least bytes and FLOPs as its Spec declares them;
+    `high_s` is the upper end of its median's interval, or its time where it has none; `dtype` is
+    that of the units that do its arithmetic."""
+
+    time_s: float
+    high_s: float
+    flops: int
+    bytes: int
+    dtype: str
+    regime: Regime
+    host: bool = False  # timed by the host's clock: its launch is that of the host
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOP a byte; None without bytes."""
+        return self.flops / self.bytes if self.bytes else None
+
+
+@dataclass(frozen=True)
+class Held:
+    """What holds a kernel. `share` is the time at its nearest roof over its time; `gain_s` is what
+    lies between its time and its floor: that roof, or a launch where that takes longer."""
+
+    word: Word
+    sentence: str
+    roof: Ceiling | None = None
+    share: float | None = None
+    gain_s: float | None = None
+    above: str = ""  # why it stands above the roof that is drawn, in words; empty where it does not
+
+
+def diagnose(load: Load, roofs: Roofs) -> Held:
+    """What holds this call under these ceilings: the nearest roof, how near, and in words why.
+
+    Cold and predicted times are judged by DRAM; hot ones by the last-level cache where their bytes
+    fit into it, as nothing need come from DRAM then.
+    """
+    memory, compute = _memory(load, roofs), roofs.best("compute", load.dtype)
+    floors = [(load.bytes / memory.value, memory)] if memory and load.bytes else []
+    if compute and load.flops:
+        floors.append((load.flops / compute.value, compute))
+    launch = roofs.launch(load.host)
+    launch_s = launch.value if launch else 0.0
+    if not floors:
+        return _roofless(load, launch_s)
+    roof_s, roof = max(floors, key=lambda f: f[0])
+    kinder = _kinder(load, roof, roofs)
+    if kinder:
+        roof_s, roof = load.bytes / kinder.value, kinder
+    share = roof_s / load.time_s
+    gain_s = max(0.0, load.time_s - max(roof_s, launch_s))
+    above = _above(load, roof, roofs) if _passed(load, roof) else ""
+    word = _word(load, floors, share, launch_s, bool(above))
+    if kinder:
+        above = "above a copy's ceiling, as its mix of reads and writes is kinder"
+    parts = [_of_roof(word, share, roof, len(floors)), above, _launch_words(load, launch_s)]
+    gains = gain_s > 0 and word != "above its roof"
+    parts.append(f"{duration(gain_s)} to gain" if gains else "")
+    start = "Predicted: " if load.regime == "predicted" else ""
+    return Held(word, _sentence(start + "; ".join(filter(None, parts))), roof, share, gain_s, above)
+
+
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}."
+
+
+def _memory(load: Load, roofs: Roofs) -> Ceiling | None:
+    if load.regime != "hot":
+        return roofs.best("dram")
+    fits = roofs.cache_bytes is None or load.bytes <= roofs.cache_bytes
+    return roofs.best("cache") if fits else roofs.best("dram")
+
+
+def _roofless(load: Load, launch_s: float) -> Held:
+    gain_s = max(0.0, load.time_s - launch_s) if launch_s else None
+    if not load.bytes and not load.flops:
+        said = f"no bytes and no FLOPs are declared: its {duration(load.time_s)} are a launch"
+        if launch_s:
+            said += f", of which the floor is {duration(launch_s)}"
+        return Held("launch-bound", _sentence(said), gain_s=gain_s)
+    lacking = f"{load.dtype} arithmetic" if load.flops else "its memory"
+    if load.regime == "hot":
+        lacking = "the last-level cache, which may serve a hot call"
+    said = f"no ceiling of {lacking} is known on this device; workbench ceilings measures them"
+    return Held("unknown", _sentence(said))
+
+
+def _passed(load: Load, roof: Ceiling) -> bool:
+    """Whether it is above by more than the two spreads: the slow end of its interval against the
+    high end of the roof's."""
+    amount = load.flops if roof.level == "compute" else load.bytes
+    return amount / max(load.time_s, load.high_s) > max(roof.value, roof.high or 0.0)
+
+
+def _kinder(load: Load, roof: Ceiling, roofs: Roofs) -> Ceiling | None:
+    """The measured ceiling of another mix of reads and writes, for what passes that of a copy and
+    not that: a kernel that mostly reads."""
+    if roof.level != "dram" or load.regime != "cold" or not _passed(load, roof):
+        return None
+    kindest = roofs.highest("dram")
+    return kindest if kindest and not _passed(load, kindest) else None
+
+
+def _word(
+    load: Load, floors: Sequence[tuple[float, Ceiling]], share: float, launch_s: float, above: bool
+) -> Word:
+    if above:
+        return "above its roof"
+    if share >= NEAR:
+        near = [roof.level for s, roof in floors if s >= NEAR * load.time_s]
+        if len(near) > 1:
+            return "balanced"
+        return "compute-bound" if near[0] == "compute" else "memory-bound"
+    return "launch-bound" if launch_s >= LAUNCH * load.time_s else "below its roofs"
+
+
+def _of_roof(word: Word, share: float, roof: Ceiling, floors: int) -> str:
+    reached = f"{percent(share)} of {roof.text}"
+    if word == "below its roofs":
+        held = "neither memory nor arithmetic holds it" if floors > 1 else "that does not hold it"
+        return (
+            f"{reached}: {held} as declared; it waits, has too few loads in flight, or moves more "
+            "bytes than the least"
+        )
+    at = ", which is at it as far as both spreads tell"
+    return f"{word}: {reached}" + (at if share > 1 and word != "above its roof" else "")
+
+
+def _launch_words(load: Load, launch_s: float) -> str:
+    share = launch_s / load.time_s
+    if share < NOTABLE or launch_s > load.time_s:
+        return ""
+    return f"at {duration(load.time_s)} the launch floor of {duration(launch_s)} is {_part(share)}"
+
+
+def _part(share: float) -> str:
+    for words, value in (("a tenth", 0.1), ("a quarter", 0.25), ("a third", 1 / 3), ("half", 0.5)):
+        if abs(share - value) <= 0.1 * value:
+            return f"about {words} of it"
+    return f"{percent(share)} of it"
+
+
+def _above(load: Load, roof: Ceiling, roofs: Roofs) -> str:
+    """Why a kernel may be above a roof that it cannot pass: the likeliest reason that the numbers
+    allow."""
+    if roof.level == "compute":
+        though = "" if roof.measured else ", though its maker states it"
+        return (
+            f"either fewer FLOPs are done than its kernel declares, or the ceiling of {roof.dtype} "
+            f"is too low{though}"
+        )
+    if load.regime == "predicted":
+        return "the model takes bandwidth to be higher than this ceiling"
+    if load.regime == "hot":
+        return "hot: the cache may hold some of its inputs"
+    if roofs.cache_bytes and load.bytes <= roofs.cache_bytes:
+        return (
+            f"its {quantity(load.bytes, 'B')} fit into the last-level cache, where its output may "
+            "still lie when the call ends"
+        )
+    return (
+        "either fewer bytes move than its kernel declares (a cache served some), or the ceiling "
+        "is too low: workbench ceilings measures it"
+    )
+
+
+# Numbers in words.
+
+
+def quantity(value: float, unit: str) -> str:
+    """Three digits and a decimal prefix: `4.3 TB/s`."""
+    if unit == "s":
+        return duration(value)
+    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{_digits(value / size)} {prefix}{unit}"
+    return f"{_digits(value)} {unit}"
+
+
+def duration(seconds: float) -> str:
+    """Three digits and a unit: `12.3 µs`."""
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= size:
+            return f"{_digits(seconds / size)} {unit}"
+    return f"{_digits(seconds / 1e-9)} ns"
+
+
+def percent(share: float) -> str:
+    """`93 %`; a digit more below one percent."""
+    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else f"{100 * share:.2g} %"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.3g}"

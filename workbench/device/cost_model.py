@@ -1,0 +1,322 @@
+"""The analytic model: a time from shapes and compiled resources, for any device in `hardware.py`.
+
+One block walks its tiles; a tile is a fill, `steps` periods of its main loop and a store. Blocks
+that live on a core together share its matrix unit, its shared memory and its part of the cache's
+bandwidth, so a period is the longest of
+
+    compute     blocks x FLOP of a step / matrix (or vector) rate of the core
+    cache       blocks x bytes of a step / the core's part of the cache bandwidth
+    shared      blocks x bytes that pass through shared memory / its bandwidth
+    issue       blocks x load instructions, which counts when loads are narrow
+    latency     what one block alone waits for: a buffer's round of load and use over the stages
+                that share it, or memory latency, arithmetic and barriers in a row where loads
+                are not pipelined
+
+Tiles come in rounds of (cores x resident blocks), the last one as full as what is left makes it.
+Memory traffic is a bound of its own on the whole launch. The kinship is with the roofline model
+(Williams et al. 2009) and with Volkov's latency model (2016, chapter 4); the constants below are
+ours, fitted to measured tables of one NVIDIA H200 (see docs/facts.md), and are carried to other
+devices in clock cycles and nanoseconds. What that is worth elsewhere was never measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from workbench.data.record import Predicted, Resources
+from workbench.device.hardware import Device
+from workbench.device.occupancy import occupancy
+from workbench.spec import Work
+
+
+@dataclass(frozen=True)
+class Constants:
+    """What shapes and resources do not tell. Cycles are of the core's clock."""
+
+    latency_s: float = 760e-9  # of a load from memory or a far cache slice, under load
+    step_cycles: float = 43.0  # barriers and bookkeeping of one trip
+    tile_cycles: float = 234.0  # prologue and epilogue of one tile beside their memory time
+    issue_cycles: float = 22.0  # of a warp's load by hand for a tile: address, mask, pack, store
+    stream_cycles: float = 7.0  # of a warp's load that stays in registers
+    old_mma: float = 0.48  # what mma.sync reaches of the peak where wgmma or tcgen05 exists
+    matrix: float = 0.89  # what a loop of matrix instructions reaches of the peak
+    start_cycles: float = 150.0  # between two blocks that begin on one core, at least
+    start_warp_cycles: float = 20.0  # ... and for each warp of the block
+    shared_bytes_cycle: float = 128.0  # NVIDIA SM and AMD CU alike
+    cache: float = 0.99  # what tiles reach of the cache's bandwidth
+    dram: float = 0.895  # what streams reach of the datasheet's bandwidth
+    spill_bytes_cycle: float = 18.0  # to the core's own cache
+    spill_far: float = 0.33  # what spills beyond it reach of the cache's bandwidth
+    flattened: float = 0.49  # share of fill and store that a persistent loop does not hide
+    sharpness: float = 5.6  # 1/p of the norm that joins terms: how well they overlap
+
+
+CONSTANTS = Constants()
+MODEL = "analytic-1"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Seconds that each resource would take for the whole launch, were it alone."""
+
+    compute: float
+    cache: float
+    shared: float
+    issue: float
+    latency: float
+    dram: float
+
+
+def predict(
+    device: Device,
+    work: Work,
+    resources: Resources,
+    *,
+    dtype: str,
+    flops: int,
+    bytes_: int,
+    stages: int = 1,
+    constants: Constants = CONSTANTS,
+) -> Predicted:
+    """Predicted time of one cold call.
+
+    `flops` and `bytes_` are the Spec's for the whole call. Raises ValueError when the device's
+    clock, bandwidths or peak are unknown: no figure is better than a guess.
+    """
+    _require(device, dtype)
+    model = _Model(device, work, resources, dtype, flops, stages, constants)
+    rounds, rest = divmod(work.tiles, model.places)
+    core = rounds * model.tile(model.resident)
+    if rest:
+        core += model.tile(math.ceil(rest / device.limits.cores))
+    terms = model.terms(bytes_)
+    launch = device_launch_s(constants)
+    total = launch + _norm([core, terms.dram], constants.sharpness)
+    named = {
+        "compute": terms.compute,
+        "memory": terms.dram,
+        "cache": terms.cache,
+        "shared memory": terms.shared,
+        "load instructions": terms.issue,
+        "latency": terms.latency,
+    }
+    return Predicted(
+        predicted_s=total,
+        model=MODEL,
+        compute_s=terms.compute,
+        dram_s=terms.dram,
+        cache_s=max(terms.cache, terms.shared, terms.issue),
+        latency_s=terms.latency,
+        launch_s=launch,
+        bound=max(named, key=lambda name: named[name]),
+    )
+
+
+def device_launch_s(constants: Constants) -> float:
+    """What an empty launch in a graph takes: 0.82 us on an H200."""
+    return 0.8e-6
+
+
+def guess(device: Device, work: Work, dtype: str, *, warps: int, stages: int) -> Resources:
+    """Resources before anything is compiled: good enough to put configs in order, no more."""
+    threads = warps * device.limits.warp_size
+    held = work.dot[0] * work.dot[1] if work.dot else work.load_bytes // 4
+    registers = min(device.limits.registers_per_thread, 48 + held // threads)
+    spills = 4 * max(0, 48 + held // threads - device.limits.registers_per_thread)
+    shared = work.load_bytes * max(1, stages - (device.backend == "hip")) if work.dot else 0
+    fit = occupancy(device, threads=threads, registers=registers, shared_bytes=shared)
+    return Resources(
+        binary="", registers=registers, spill_bytes=spills, shared_bytes=shared, threads=threads,
+        blocks_per_core=max(1, fit.blocks_per_core), occupancy=fit.fraction, limiter=fit.limiter,
+        programs=work.tiles, waves=0.0, tail=0.0, load_bits=128,
+        matrix_unit=_guessed_unit(device, work, dtype, warps), compile_s=0.0,
+    )  # fmt: skip
+
+
+def _guessed_unit(device: Device, work: Work, dtype: str, warps: int) -> str | None:
+    if work.dot is None or dtype == "fp32":
+        return None
+    arch = device.limits.arch
+    if arch.startswith("gfx"):
+        return "wmma" if arch.startswith("gfx1") else "mfma"
+    large = work.dot[0] >= 64 and warps % 4 == 0
+    return {"sm_90": "wgmma", "sm_100": "tcgen05"}.get(arch, "mma") if large else "mma"
+
+
+@dataclass(frozen=True)
+class _Model:
+    device: Device
+    work: Work
+    resources: Resources
+    dtype: str
+    flops: int
+    stages: int
+    constants: Constants
+
+    @property
+    def cores(self) -> int:
+        return self.device.limits.cores
+
+    @property
+    def clock(self) -> float:
+        assert self.device.clock_hz is not None
+        return self.device.clock_hz.value
+
+    @property
+    def persistent(self) -> bool:
+        """Fewer programs than tiles: a program walks several."""
+        return self.resources.programs < self.work.tiles
+
+    @property
+    def resident(self) -> int:
+        """Blocks that share a core while there are enough of them."""
+        there = math.ceil(min(self.resources.programs, self.work.tiles) / self.cores)
+        return max(1, min(self.resources.blocks_per_core, there))
+
+    @property
+    def places(self) -> int:
+        """Tiles in work at once on the whole device."""
+        return min(self.resident * self.cores, max(1, self.resources.programs))
+
+    @property
+    def matrix_rate(self) -> float:
+        """FLOP/s of one core."""
+        unit, peaks, c = self.resources.matrix_unit, self.device.peaks, self.constants
+        if unit is None:
+            return peaks["fp32"].value / self.cores
+        rate = peaks[self.dtype].value / self.cores * c.matrix
+        modern = self.device.limits.arch in ("sm_90", "sm_100", "sm_103")
+        return rate * c.old_mma if unit == "mma" and modern else rate
+
+    @property
+    def cache_rate(self) -> float:
+        """Bytes/s that one core gets from the last-level cache."""
+        assert self.device.cache_bandwidth is not None
+        return self.device.cache_bandwidth.value / self.cores * self.constants.cache
+
+    @property
+    def step_flops(self) -> float:
+        if self.work.dot is not None:
+            m, n, k = self.work.dot
+            return 2.0 * m * n * k
+        return self.flops / (self.work.tiles * self.work.steps)
+
+    @property
+    def shared_bytes(self) -> float:
+        """Bytes a step writes to and reads from shared memory, when it multiplies tiles there."""
+        if self.work.dot is None:
+            return 0.0
+        m, n, k = self.work.dot
+        itemsize = self.work.load_bytes / ((m + n) * k)
+        warps = max(1, self.resources.threads // self.device.limits.warp_size)
+        if self.resources.matrix_unit == "wgmma":  # each group of 64 rows reads all of b
+            read = math.ceil(m / 64) * (64 + n) * k
+        elif self.resources.matrix_unit == "tcgen05":
+            read = (m + n) * k
+        else:  # each warp reads its own rows of a and columns of b
+            down = min(warps, max(1, m // 16))
+            down = 1 << round(math.log2(max(1.0, min(down, math.sqrt(warps * m / n)))))
+            across = max(1, warps // down)
+            read = (across * m + down * n) * k
+        return (read + (m + n) * k) * itemsize
+
+    @property
+    def pipelined(self) -> bool:
+        """Loads run ahead of the arithmetic: they go to shared memory by themselves."""
+        wide = self.resources.copy_engine or self.resources.load_bits >= 32
+        return self.stages > 1 and self.work.steps > 1 and wide and self.work.dot is not None
+
+    def step(self, blocks: int) -> tuple[float, float, float, float, float]:
+        """Compute, cache, shared, issue and latency seconds of one trip, `blocks` on the core."""
+        c, device = self.constants, self.device
+        warps = max(1, self.resources.threads // device.limits.warp_size)
+        alone = self.step_flops / (self.matrix_rate * min(1.0, warps / 4))
+        compute = blocks * self.step_flops / self.matrix_rate
+        cache = blocks * self.work.load_bytes / self.cache_rate
+        shared = blocks * self.shared_bytes / (c.shared_bytes_cycle * self.clock)
+        width = 1024 if self.resources.copy_engine else max(8, self.resources.load_bits)
+        loads = self.work.load_bytes / (width / 8) / device.limits.warp_size
+        each = c.stream_cycles if self.work.dot is None else c.issue_cycles
+        issue = blocks * loads * each / 4 / self.clock + self.spills(blocks)
+        own = alone + c.step_cycles / self.clock
+        if self.pipelined:
+            # a buffer is filled (latency), used (own), and only then filled again
+            latency = max(own, (c.latency_s + own) / (self.stages - 1))
+        else:
+            latency = c.latency_s + own + (cache + issue) / blocks
+        return compute, cache, shared, issue, latency
+
+    def spills(self, blocks: int) -> float:
+        """Seconds a trip spends on registers that went to memory: written and read once, in the
+        core's own cache while they fit beside shared memory, in the last-level cache otherwise."""
+        assert self.device.cache_bandwidth is not None
+        moved = 2.0 * blocks * self.resources.spill_bytes * self.resources.threads
+        near = self.device.shared_per_core - blocks * self.resources.shared_bytes
+        if moved / 2 <= near:
+            return moved / (self.constants.spill_bytes_cycle * self.clock)
+        return moved / (self.device.cache_bandwidth.value / self.cores * self.constants.spill_far)
+
+    def tile(self, blocks: int) -> float:
+        """Seconds of one round: `blocks` tiles beside each other on a core."""
+        c, device = self.constants, self.device
+        period = _norm(self.step(blocks), c.sharpness)
+        store = blocks * self.work.store_bytes / self.cache_rate
+        ends = c.latency_s + c.tile_cycles / self.clock + store
+        if self.persistent:
+            ends *= c.flattened
+            return self.work.steps * period + ends
+        warps = self.resources.threads / device.limits.warp_size
+        start = blocks * max(c.start_cycles, warps * c.start_warp_cycles) / self.clock
+        return _norm([self.work.steps * period + ends, start], c.sharpness)
+
+    def terms(self, bytes_: int) -> Terms:
+        """Each resource alone, over all rounds."""
+        assert self.device.dram is not None
+        rounds = self.work.tiles / self.places
+        compute, cache, shared, issue, latency = (
+            rounds * self.work.steps * t for t in self.step(self.resident)
+        )
+        dram = self.dram_bytes(bytes_) / (self.device.dram.value * self.constants.dram)
+        return Terms(compute, cache, shared, issue, latency, dram)
+
+    def dram_bytes(self, least: int) -> float:
+        """Bytes from and to memory: the least, unless rounds of tiles ask again for what the
+        cache could not keep."""
+        work = self.work
+        asked = work.tiles * (work.steps * work.load_bytes + work.store_bytes)
+        if work.dot is None:  # a second walk over a tile finds what the others left of it
+            alive = self.places * asked / work.tiles
+            kept = min(1.0, self.device.cache.value / alive) if alive else 1.0
+            return least + (1 - kept) * max(0.0, asked - least)
+        if least <= self.device.cache.value:
+            return float(least)
+        m, n, k = work.dot
+        itemsize = work.load_bytes / ((m + n) * k)
+        places = self.places
+        down = min(work.band, places)
+        across = math.ceil(places / down)
+        wave = (down * m + across * n) * k * work.steps * itemsize
+        return max(float(least), work.tiles / places * wave + work.tiles * work.store_bytes)
+
+
+def _norm(terms: list[float] | tuple[float, ...], p: float) -> float:
+    """Between the sum (p = 1) and the maximum (p = infinity) of overlapping terms."""
+    top = max(terms)
+    return top * sum((t / top) ** p for t in terms) ** (1 / p) if top > 0 else 0.0
+
+
+def _require(device: Device, dtype: str) -> None:
+    missing = [
+        name
+        for name, known in (
+            ("clock", device.clock_hz),
+            ("memory bandwidth", device.dram),
+            ("cache bandwidth", device.cache_bandwidth),
+            (f"{dtype} peak", device.peaks.get(dtype)),
+            ("fp32 peak", device.peaks.get("fp32")),
+        )
+        if known is None
+    ]
+    if missing:
+        raise ValueError(f"the {', '.join(missing)} of {device.title} is unknown: no prediction")

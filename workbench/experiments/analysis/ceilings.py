@@ -1,0 +1,574 @@
+"""What a device reaches: which ceilings are sought, what is timed for each, and what it is worth.
+
+A ceiling is the best of a few configs of a kernel that does one thing alone. It is held against
+yardsticks, libraries' versions that are timed beside it, against the other ceilings and against
+what the device's maker states; one that fails is kept with the reason and never used. `gauge`
+times all this; `known` finds what was last measured on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from workbench import catalog
+from workbench.data import stats
+from workbench.data.record import Measured, Record
+from workbench.device.hardware import Device, Quantity
+from workbench.experiments import Arm, Found
+from workbench.spec import ITEMSIZE, Limits, Sizes, label, sizes_text
+
+if TYPE_CHECKING:
+    from workbench.data.database import History
+
+Plain = Mapping[str, Any]  # a ceiling as `hardware.ceilings` writes it
+Counted = Literal["bytes", "traffic", "flops", "launches"]
+
+MEASURED = "_measured"
+STREAM = 1 << 28  # bf16 numbers: from there on a copy on an H200 is as fast as it gets
+LINKS = 256  # launches in a chain
+SIDE = 8192  # of the square products that libraries are timed with
+CYCLE_BYTES = 128.0  # what the banks of an NVIDIA multiprocessor give in a clock
+CYCLE_SOURCE = (
+    "computed as cores x 128 B x boost clock: 32 banks of 4 bytes (CUDA programming guide, shared "
+    "memory), which L1 shares"
+)
+LEVELS = {
+    "dram": "DRAM", "cache": "last-level cache", "shared": "L1 and shared memory",
+    "compute": "arithmetic", "launch": "launches", "link": "host and device",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sought:
+    """One ceiling that is sought.
+
+    The best of `arms` counts, in `counted` a second, or in seconds a launch. It must reach `share`
+    of the best yardstick's rate (a launch may take 1 / `share` of its time), `above` names
+    ceilings below which it cannot lie, and more than `most` times what is stated is no rate.
+    """
+
+    name: str  # "dram_read", without the ending that says that it was measured
+    title: str
+    level: str  # of LEVELS
+    counted: Counted
+    arms: tuple[Arm, ...]
+    yardsticks: tuple[Arm, ...] = ()
+    share: float = 0.98
+    above: tuple[str, ...] = ()
+    stated: Quantity | None = None
+    most: float = 1.0
+    dtype: str = ""
+
+    @property
+    def unit(self) -> str:
+        """Of its value."""
+        if self.counted == "launches":
+            return "s"
+        if self.counted != "flops":
+            return "B/s"
+        return "OP/s" if self.dtype.startswith("int") else "FLOP/s"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ceilings whose arms take turns: of one kind of load, so that none lends another a clock
+    that it would not have alone."""
+
+    name: str
+    sought: tuple[Sought, ...]
+
+    @property
+    def arms(self) -> list[Arm]:
+        """All that is timed for it, each once."""
+        every = [a for s in self.sought for a in (*s.arms, *s.yardsticks)]
+        return list({a.name: a for a in every}.values())
+
+
+# What is sought.
+
+
+def groups_of(device: Device, memory_bytes: int | None) -> list[Group]:
+    """All that is sought on a device whose GPU has so much memory (None: not known)."""
+    return [
+        _dram(device, memory_bytes),
+        _caches(device),
+        _vector(device),
+        *(_matrix(device, dtype) for dtype in matrix_dtypes(device)),
+        _launches(),
+    ]
+
+
+def matrix_dtypes(device: Device) -> list[str]:
+    """Dtypes of the matrix unit, as `Device.peaks` calls them; without stated peaks, the usual."""
+    known = ("tf32", "fp16", "bf16", "fp8", "int8")
+    if device.backend == "hip":
+        known = ("fp32_matrix", "fp16", "bf16", "fp8", "int8")
+    return [d for d in known if d in device.peaks] or ["fp16", "bf16"]
+
+
+def stream_elements(memory_bytes: int | None) -> int:
+    """How many numbers of 16 bits a stream has: at most STREAM, and few enough that the sets in
+    rotation, their outputs and the float64 references, some 250 bytes a number, take half."""
+    most = STREAM if memory_bytes is None else min(STREAM, memory_bytes // 512)
+    return 1 << (max(1 << 20, most).bit_length() - 1)
+
+
+def _arms(
+    name: str, kernel: str, impl: str, sizes: Sizes, dtype: str,
+    configs: Iterable[Mapping[str, int] | None], regime: Literal["cold", "hot"] = "cold",
+) -> tuple[Arm, ...]:  # fmt: skip
+    return tuple(
+        Arm(f"{name} {n}" if n else name, kernel, impl, dict(sizes), dtype, config, regime)
+        for n, config in enumerate(configs)
+    )
+
+
+def _dram(device: Device, memory_bytes: int | None) -> Group:
+    elements = stream_elements(memory_bytes)
+    flat = {"N": elements}
+    chunks = [
+        {"block_c": 1, "num_warps": 4},
+        {"block_c": 1, "num_warps": 8},
+        {"block_c": 2, "num_warps": 8},
+    ]
+    blocks = [
+        {"block_n": 1024, "num_warps": 4},
+        {"block_n": 2048, "num_warps": 4},
+        {"block_n": 2048, "num_warps": 8},
+    ]
+    rows = [
+        {"rows": 1, "block_n": 4096, "num_warps": 4},
+        {"rows": 1, "block_n": 2048, "num_warps": 4},
+        {"rows": 4, "block_n": 8192, "num_warps": 8},
+    ]
+    outer = {"M": elements // 4096, "N": 4096}
+    copies = Arm("torch.clone", "copy", "torch", flat, "bf16")
+    # The same bytes in fp32, 1024 rows of them: of bf16, or in one sum, torch reads 4.0 to 4.2 TB/s
+    # on an H200, and so 4.33.
+    summed = {"M": 1024, "N": elements // 2048}
+    whole = Arm("torch.sum", "reduce", "torch", summed, "fp32")
+    added = Arm("torch.add", "triad", "torch", flat, "bf16")
+    filled = Arm(
+        "torch.fill_", "library_fill", "torch.fill_", {"M": elements // 16384, "N": 4096}, "fp32"
+    )
+    found = (
+        ("dram_read", "DRAM, read", _arms("read", "read_only", "chunks", flat, "bf16", chunks),
+         (whole,), ("dram_copy",)),
+        ("dram_write", "DRAM, write", _arms("write", "fill", "rows", outer, "bf16", rows),
+         (filled,), ()),
+        ("dram_copy", "DRAM, copy (1 read : 1 write)",
+         _arms("copy", "copy", "blocks", flat, "bf16", blocks), (copies,), ()),
+        ("dram_triad", "DRAM, triad (2 reads : 1 write)",
+         _arms("triad", "triad", "blocks", flat, "bf16", blocks), (added,), ()),
+    )  # fmt: skip
+    return Group("DRAM", tuple(
+        Sought(name, title, "dram", "bytes", arms, yardsticks, above=above, stated=device.dram)
+        for name, title, arms, yardsticks, above in found
+    ))  # fmt: skip
+
+
+def _caches(device: Device) -> Group:
+    cores = device.limits.cores
+    # two fifths: a GPU with two partitions of cache may keep what it reads in both
+    size = device.cache.value or 32 << 20  # where the driver does not tell
+    pieces = int(0.4 * size) // (4 * 4096)
+    working_set = {"N": pieces * 4096, "P": 32 * cores}
+    own = {"P": 2 * cores, "N": 8192} if device.backend == "cuda" else {"P": cores, "N": 4096}
+    shared = [{"block_n": 4096, "num_warps": 8}, {"block_n": 2048, "num_warps": 8},
+              {"block_n": 4096, "num_warps": 16}]  # fmt: skip
+    cache = [{"ahead": 2, "num_warps": 8}, {"ahead": 1, "num_warps": 4},
+             {"ahead": 1, "num_warps": 8}]  # fmt: skip
+    repeated = {"N": pieces * 4096, "R": 64}
+    largest = Arm("torch.amax", "library_cache", "torch.amax", repeated, "fp32", None, "hot")
+    return Group("caches", (
+        Sought(
+            "cache", "last-level cache, read", "cache", "traffic",
+            _arms("cache", "cache_read", "pieces", working_set, "fp32", cache, "hot"), (largest,),
+            above=("dram_read",), stated=device.cache_bandwidth, most=2.0,
+        ),
+        Sought(
+            "shared", "L1, read (shared memory's banks)", "shared", "traffic",
+            _arms("L1", "l1_read", "rows", own, "fp32", shared, "hot"), above=("cache",),
+            stated=bank_bandwidth(device), most=1.02,
+        ),
+    ))  # fmt: skip
+
+
+def bank_bandwidth(device: Device) -> Quantity | None:
+    """What all cores' shared memory gives at the boost clock; None where its width is not known."""
+    if device.backend != "cuda" or device.clock_hz is None:
+        return None
+    value = device.limits.cores * CYCLE_BYTES * device.clock_hz.value
+    return Quantity(value, "B/s", CYCLE_SOURCE, "computed")
+
+
+def _vector(device: Device) -> Group:
+    chains = [{"block_n": 2048, "num_warps": 8}, {"block_n": 1024, "num_warps": 4},
+              {"block_n": 4096, "num_warps": 8}]  # fmt: skip
+    product = Arm("torch.mm, fp32", "matmul", "torch", {"M": 4096, "N": 4096, "K": 4096}, "fp32")
+    return Group("fp32", (
+        Sought(
+            "compute_fp32", "fp32, fused multiply-add", "compute", "flops",
+            _arms("fp32", "compute_only", "chains", {"N": 1 << 24}, "fp32", chains), (product,),
+            0.97, stated=device.peaks.get("fp32"), most=1.05, dtype="fp32",
+        ),
+    ))  # fmt: skip
+
+
+# Resident tiles (M, N, K, warps, programs a core): on Hopper a warpgroup takes 64 rows by up to
+# 256 columns; two of them, in one program or in two, fill the matrix unit in turn.
+TILES = {
+    "sm_90": ((64, 256, 64, 4, 2), (128, 256, 64, 8, 1)),
+    "sm_100": ((128, 256, 64, 8, 1), (128, 128, 64, 4, 2), (128, 256, 128, 8, 1)),
+    "gfx1100": ((64, 64, 32, 4, 8), (64, 64, 32, 8, 8)),
+}
+OTHERS = ((128, 256, 64, 8, 1), (128, 128, 64, 8, 2), (128, 128, 32, 8, 2), (64, 64, 32, 4, 8))
+
+
+def _matrix(device: Device, dtype: str) -> Group:
+    whole = dtype == "int8"
+    kernel = "matrix_int8" if whole else "matrix_only"
+    given = "fp32" if dtype in ("tf32", "fp32_matrix") else dtype
+    arms = tuple(
+        Arm(
+            f"{dtype} {m}x{n}x{k}, {warps} warps", kernel, "resident",
+            {"M": m, "K": k, "N": n, "P": each * device.limits.cores}, given,
+            {"num_warps": warps}, "hot",
+        )
+        for m, n, k, warps, each in TILES.get(device.limits.arch, OTHERS)
+    )  # fmt: skip
+    return Group(dtype, (
+        Sought(
+            f"compute_{dtype}", f"{dtype}, matrix unit", "compute", "flops", arms,
+            (_library(dtype),), 0.97, stated=device.peaks.get(dtype),
+            most=1.1,  # peaks are stated at a lower clock than the highest
+            dtype=dtype,
+        ),
+    ))  # fmt: skip
+
+
+def _library(dtype: str) -> Arm:
+    """A square product by the library."""
+    square = {"M": SIDE, "N": SIDE, "K": SIDE}
+    kernel, impl, given = {
+        "tf32": ("library_tf32", "torch.mm", "fp32"),
+        "fp32_matrix": ("matmul", "torch", "fp32"),
+        "fp8": ("fp8_matmul", "torch._scaled_mm", "fp8"),
+        "int8": ("library_int8", "torch._int_mm", "int8"),
+    }.get(dtype, ("matmul", "torch", dtype))
+    named = impl if impl != "torch" else "torch.mm"
+    return Arm(f"{named}, {dtype}, {SIDE}^3", kernel, impl, square, given)
+
+
+def _launches() -> Group:
+    def chain(name: str, clock: Literal["device", "host"], pdl: int) -> Arm:
+        config = {"pdl": pdl}
+        return Arm(name, "empty_chain", "links", {"L": LINKS}, "fp32", config, "hot", clock)
+
+    graph, eager = chain("graph", "device", 0), chain("eager", "host", 0)
+    dependent = chain("graph, PDL", "device", 1), chain("eager, PDL", "host", 1)
+    once = Arm("one empty kernel", "empty", "once", {}, "fp32", None, "hot")
+    fills = Arm("torch.fill_", "empty_chain", "torch", {"L": LINKS}, "fp32", None, "hot", "host")
+    found = (
+        ("launch", "launch in a graph", graph, once, 0.9),
+        ("launch_pdl", "launch in a graph, dependent (PDL)", dependent[0], graph, 0.9),
+        # Triton's launcher does more than a library's: five times as long would still be a floor
+        ("launch_eager", "launch by the CPU", eager, fills, 0.2),
+        ("launch_eager_pdl", "launch by the CPU, dependent (PDL)", dependent[1], eager, 0.9),
+    )
+    return Group("launches", tuple(
+        Sought(name, title, "launch", "launches", (arm,), (yardstick,), share)
+        for name, title, arm, yardstick, share in found
+    ))  # fmt: skip
+
+
+# What came of it.
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What an arm reached, in the unit of its ceiling: median, and the p5 and p95 of its samples.
+    For a launch, seconds: `low` is the shortest."""
+
+    value: float
+    low: float
+    high: float
+
+
+def rate_of(found: Found, counted: Counted, limits: Limits) -> Rate | None:
+    """The rate of one arm; None where it has no measured time."""
+    outcome = found.outcome
+    if not isinstance(outcome, Record) or not isinstance(outcome.timing, Measured):
+        return None
+    arm, timing = found.arm, outcome.timing
+    short, long = (stats.quantile(timing.samples_s, q) for q in (0.05, 0.95))
+    amount = amount_of(arm, outcome.case.config, counted, limits)
+    if counted == "launches":
+        return Rate(timing.median_s / amount, short / amount, long / amount)
+    return Rate(amount / timing.median_s, amount / long, amount / short)
+
+
+def amount_of(arm: Arm, config: Mapping[str, int], counted: Counted, limits: Limits) -> float:
+    """Bytes, FLOPs or launches of one call. `traffic` is all that the launch asks of the cache,
+    as the Impl's `work` describes it; `bytes` are the least that must move."""
+    spec = catalog.spec_of(arm.kernel)
+    if counted == "launches":
+        return float(arm.sizes.get("L", 1))
+    if counted == "flops":
+        return float(spec.flops(**arm.sizes))
+    impl = catalog.impl_of(spec, arm.impl)
+    if counted == "bytes" or impl.work is None:
+        return float(spec.bytes(arm.sizes, arm.dtype))
+    work = impl.work(impl.config(**config), limits, itemsize=ITEMSIZE[arm.dtype], **arm.sizes)
+    return float(work.tiles * (work.steps * work.load_bytes + work.store_bytes))
+
+
+def judged(
+    sought: Sequence[Sought], found: Mapping[str, Found], limits: Limits, earlier: Plain
+) -> dict[str, dict[str, Any]]:
+    """Every ceiling of a group by its measured name, checked; `earlier` are those of the groups
+    before. What gave no time has no value, and says why."""
+    best = {s.name: _best(s, found, limits) for s in sought}
+    plain: dict[str, dict[str, Any]] = {}
+    for s in sought:
+        plain[s.name + MEASURED] = _plain(s, best[s.name], found, limits)
+    known = {**earlier, **plain}
+    for s in sought:
+        one, chosen = plain[s.name + MEASURED], best[s.name]
+        if chosen is None:
+            continue
+        if why := doubt(s, one, known) or _miscounted(s, found) or unproved(s, chosen[0]):
+            one |= {"failed": True, "why": why}
+    return plain
+
+
+def _best(s: Sought, found: Mapping[str, Found], limits: Limits) -> tuple[Found, Rate] | None:
+    rates = [(found[a.name], rate_of(found[a.name], s.counted, limits))
+             for a in s.arms if a.name in found]  # fmt: skip
+    known = [(f, r) for f, r in rates if r is not None]
+    if not known:
+        return None
+    order = min if s.counted == "launches" else max
+    return order(known, key=lambda pair: pair[1].value)
+
+
+def _plain(
+    s: Sought, best: tuple[Found, Rate] | None, found: Mapping[str, Found], limits: Limits
+) -> dict[str, Any]:
+    said: dict[str, Any] = {"unit": s.unit, "title": s.title, "level": s.level}
+    said |= {"dtype": s.dtype} if s.dtype else {}
+    if s.stated is not None:
+        q = s.stated
+        said["stated"] = {"value": q.value, "unit": q.unit, "source": q.source, "kind": q.kind}
+    if best is None:
+        reasons = dict.fromkeys(found[a.name].why_not for a in s.arms if a.name in found)
+        return {**said, "kind": "missing", "source": "no arm gave a time",
+                "why": "; ".join(filter(None, reasons)) or "it was not timed"}  # fmt: skip
+    arm, rate = best
+    said |= {"value": rate.value, "low": rate.low, "high": rate.high, "kind": "measured",
+             "source": _source(arm, len(s.arms))}  # fmt: skip
+    yards = [(a.name, r) for a in s.yardsticks if a.name in found
+             if (r := rate_of(found[a.name], s.counted, limits)) is not None]  # fmt: skip
+    if yards:
+        order = min if s.counted == "launches" else max
+        name, yard = order(yards, key=lambda pair: pair[1].value)
+        said["yardstick"] = {"name": name, "value": yard.value, "unit": s.unit}
+    elif s.yardsticks:
+        why = [f"{a.name} gave no time ({found[a.name].why_not})"
+               for a in s.yardsticks if a.name in found]  # fmt: skip
+        said["unchecked"] = "; ".join(why) or "its yardstick was not timed"
+    return said
+
+
+def _source(found: Found, count: int) -> str:
+    outcome = found.outcome
+    assert isinstance(outcome, Record) and isinstance(outcome.timing, Measured)
+    case, timing = outcome.case, outcome.timing
+    config = f" at {label(case.config)}" if case.config else ""
+    of = f", the best of {count}" if count > 1 else ""
+    return (
+        f"the workbench's {case.kernel}.{case.impl}{config}, {sizes_text(case.sizes)} "
+        f"{case.dtype}, {timing.regime}, {timing.state} clock, by {timing.method}{of}"
+    )
+
+
+def doubt(s: Sought, one: Plain, known: Mapping[str, Plain]) -> str | None:
+    """Why a rate is no ceiling, in a sentence; None where it agrees with its yardstick, with the
+    ceilings `known` and with what is stated."""
+    value = float(one["value"])
+    yard = one.get("yardstick")
+    if yard and s.counted == "launches" and value * s.share > yard["value"]:
+        return (
+            f"a launch takes {value / yard['value']:.2f} times as long as {yard['name']}, and at "
+            f"most {1 / s.share:.2f} is believed"
+        )
+    if yard and s.counted != "launches" and value < s.share * yard["value"]:
+        return (
+            f"it is {value / yard['value']:.3f} of what {yard['name']} reached beside it, and at "
+            f"least {s.share:g} is asked: this kernel does not find the limit"
+        )
+    for name in s.above:
+        other = known.get(name + MEASURED, {})
+        if "value" in other and value < 0.99 * other["value"]:
+            return f"it lies below {other['title']}, which cannot be"
+    if s.stated is not None and value > s.most * s.stated.value:
+        return (
+            f"it is {value / s.stated.value:.2f} of what is stated ({s.stated.kind}), and more "
+            f"than {s.most:g} cannot be: not all of the work was done"
+        )
+    return None
+
+
+def _miscounted(s: Sought, found: Mapping[str, Found]) -> str | None:
+    """Launches that a graph does not hold."""
+    for arm in s.arms:
+        count = found[arm.name].kernels if arm.name in found else None
+        if s.counted == "launches" and count is not None and count != arm.sizes.get("L", 1):
+            return f"a call launched {count} kernels instead of {arm.sizes.get('L', 1)}"
+    return None
+
+
+def unproved(s: Sought, best: Found) -> str | None:
+    """What the machine code says against it, in a sentence: a loop of arithmetic loads nothing
+    from global memory and has its matrix instructions, a loop that reads has its loads. None where
+    it says nothing against it, or cannot be read."""
+    for code in best.compiled.code if best.compiled is not None else ():
+        inner = code.in_loops
+        if not code.readable or s.level not in ("compute", "cache", "shared"):
+            continue
+        if s.level != "compute":
+            if not inner.global_loads:
+                return "no load is left in the loop of its machine code"
+        elif inner.global_loads:
+            return f"{inner.global_loads} loads stand in the loop that is to compute alone"
+        elif not (inner.vector if s.dtype == "fp32" else inner.matrix):
+            unit = "multiply-add" if s.dtype == "fp32" else "matrix instruction"
+            return f"no {unit} is left in the loop of its machine code"
+    return None
+
+
+# Between host and device.
+
+LINKS_SOUGHT = {
+    "h2d_pinned": "host to device, pinned", "h2d_pageable": "host to device, pageable",
+    "d2h_pinned": "device to host, pinned", "d2h_pageable": "device to host, pageable",
+}  # fmt: skip
+
+
+def link_ceilings(
+    copies: Mapping[str, Mapping[int, Measured]], why: str = ""
+) -> dict[str, dict[str, Any]]:
+    """The best rate over all sizes (bytes) of each kind of copy; `why` there are none, where there
+    are none."""
+    plain: dict[str, dict[str, Any]] = {}
+    for name, title in LINKS_SOUGHT.items():
+        said: dict[str, Any] = {"unit": "B/s", "title": title, "level": "link"}
+        times = copies.get(name, {})
+        if not times:
+            said |= {"kind": "missing", "source": "no copy gave a time", "why": why or "not timed"}
+        else:
+            size = max(times, key=lambda n: n / times[n].median_s)
+            samples = times[size].samples_s
+            said |= {
+                "value": size / times[size].median_s, "low": size / stats.quantile(samples, 0.95),
+                "high": size / stats.quantile(samples, 0.05), "kind": "measured",
+                "source": f"torch's copy of {size >> 20 or size / (1 << 20):g} MiB, by the host's "
+                          "clock until the GPU is silent",
+            }  # fmt: skip
+        plain[name + MEASURED] = said
+    for way in ("h2d", "d2h"):
+        one, other = (plain[f"{way}_{kind}{MEASURED}"] for kind in ("pinned", "pageable"))
+        if "value" in one and one["value"] < 0.95 * other.get("value", 0.0):
+            one |= {"failed": True, "why": "it lies below pageable memory, which cannot be"}
+    return plain
+
+
+# What is known of a device.
+
+
+def known(history: History, device: str) -> Mapping[str, Plain] | None:
+    """The measured ceilings of a device from its latest complete run of `workbench ceilings`;
+    those that failed their checks are not among them. None where there is no such run."""
+    for run in history.runs(engine="ceilings", device=device, limit=8):
+        if not run.predicted and history.state(run.id) == "complete":
+            return usable(run.ceilings)
+    return None
+
+
+def usable(ceilings: Mapping[str, Plain]) -> dict[str, Plain]:
+    """Those that were measured and passed their checks."""
+    return {
+        name: c for name, c in ceilings.items()
+        if name.endswith(MEASURED) and "value" in c and not c.get("failed")
+    }  # fmt: skip
+
+
+def stated(device: Device) -> dict[str, dict[str, Any]]:
+    """What the datasheet and arithmetic say of a device, by the names of what is sought without
+    the ending of measured ones: `dram`, `cache`, `shared`, and `compute_` with each dtype."""
+    found: dict[str, tuple[str, str, Quantity | None]] = {
+        "dram": ("DRAM", "dram", device.dram),
+        "cache": ("last-level cache", "cache", device.cache_bandwidth),
+        "shared": ("L1 and shared memory", "shared", bank_bandwidth(device)),
+    }
+    for dtype, peak in device.peaks.items():
+        unit = "vector units" if dtype == "fp32" else "matrix unit"
+        found[f"compute_{dtype}"] = (f"{dtype.replace('_matrix', '')}, {unit}", "compute", peak)
+    return {
+        name: {
+            "value": q.value, "unit": q.unit, "source": q.source, "kind": q.kind, "title": title,
+            "level": level, **({"dtype": name[8:]} if level == "compute" else {}),
+        }
+        for name, (title, level, q) in found.items() if q is not None
+    }  # fmt: skip
+
+
+# The mix of reads and writes.
+
+MIXES = {"dram_write": 0.0, "dram_copy": 1 / 2, "dram_triad": 2 / 3, "dram_read": 1.0}
+
+
+def read_share(kernel: str, sizes: Sizes, dtype: str) -> float:
+    """Bytes of the inputs over all least bytes that a kernel moves. Raises CatalogError."""
+    spec = catalog.spec_of(kernel)
+    written = sum(
+        _count(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in spec.outputs.values()
+    )
+    return 1 - written / spec.bytes(sizes, dtype)
+
+
+def mixed(ceilings: Mapping[str, Plain], share: float) -> dict[str, Any] | None:
+    """The DRAM ceiling of a kernel of whose bytes this share, 0 to 1, is read.
+
+    Between the two measured mixes nearest to it the time of a byte is interpolated linearly,
+    1/B = ((f2 - f) / B1 + (f - f1) / B2) / (f2 - f1): a kernel that spends part of its bytes like
+    a copy and the rest like a read takes the sum of both times. Beyond the outermost mix it is
+    that mix. None where no mix was measured. Raises ValueError where the share is none.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"a share of reads lies between 0 and 1, not at {share}")
+    fit = usable(ceilings)
+    points = [(at, fit[n + MEASURED]) for n, at in MIXES.items() if n + MEASURED in fit]
+    if not points:
+        return None
+    below = max((p for p in points if p[0] <= share), default=points[0], key=lambda p: p[0])
+    above = min((p for p in points if p[0] >= share), default=points[-1], key=lambda p: p[0])
+    span = above[0] - below[0]
+    at = (share - below[0]) / span if span > 0 else 0.0
+    middle, low, high = (
+        1 / ((1 - at) / below[1][k] + at / above[1][k]) for k in ("value", "low", "high")
+    )
+    names = " and ".join(dict.fromkeys((below[1]["title"], above[1]["title"])))
+    return {
+        "value": middle, "low": low, "high": high, "unit": "B/s", "kind": "computed",
+        "source": f"{100 * share:.0f} % reads, interpolated in the time of a byte: {names}",
+    }  # fmt: skip
+
+
+def _count(shape: Sequence[int]) -> int:
+    total = 1
+    for extent in shape:
+        total *= extent
+    return total

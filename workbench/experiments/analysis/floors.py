@@ -1,0 +1,67 @@
+"""The least time of a call: its bytes over a bandwidth and its FLOPs over a peak, the larger."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from workbench.data.record import Kind
+from workbench.device.ceilings import Ceiling, Roofs, ceiling_of, stated
+from workbench.device.hardware import Device
+from workbench.spec import Sizes, Spec
+
+
+def roofs(device: Device, known: Mapping[str, Mapping[str, Any]]) -> Roofs:
+    """The ceilings of `known` (as `hardware.ceilings` writes them), and the device's own stated
+    ones beside them."""
+    found = [ceiling_of(device.name, name, plain) for name, plain in known.items()]
+    every = [*(c for c in found if c is not None), *stated(device.name, device)]
+    by_name = {c.name: c for c in every}
+    return Roofs(device.name, tuple(by_name.values()), device.cache.value or None)
+
+
+def split(every: Roofs) -> tuple[Roofs, Roofs]:
+    """Those that were measured on the device, and those that somebody stated."""
+    measured = tuple(c for c in every.ceilings if c.measured)
+    others = tuple(c for c in every.ceilings if not c.measured)
+    return replace(every, ceilings=measured), replace(every, ceilings=others)
+
+
+def origin(ceiling: Ceiling) -> Kind:
+    """Where a ceiling's number comes from, in the words of `Evidence`."""
+    if ceiling.measured:
+        return "measured"
+    return "computed" if ceiling.origin == "computed" else "datasheet"
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least time of a call under one set of ceilings, in seconds. A ceiling that nobody knows
+    leaves its time None; `least_s` is then that of the other alone."""
+
+    memory: Ceiling | None
+    compute: Ceiling | None
+    memory_s: float | None
+    compute_s: float | None
+
+    @property
+    def least_s(self) -> float | None:
+        """The larger of the two times; None where neither is known."""
+        return max((s for s in (self.memory_s, self.compute_s) if s is not None), default=None)
+
+    @property
+    def bound(self) -> str:
+        """What sets it: "memory" or "compute"."""
+        return "compute" if (self.compute_s or 0.0) > (self.memory_s or 0.0) else "memory"
+
+
+def floor(spec: Spec, sizes: Sizes, dtype: str, at: Roofs) -> Floor:
+    """The least time of a call: each input read and each output written once, all FLOPs at the
+    peak of the dtype."""
+    memory, compute = at.best("dram"), at.best("compute", dtype)
+    moved, flops = spec.bytes(sizes, dtype), spec.flops(**sizes)
+    return Floor(
+        memory, compute, moved / memory.value if memory else None,
+        flops / compute.value if compute else None,
+    )  # fmt: skip

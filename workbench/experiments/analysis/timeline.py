@@ -1,0 +1,137 @@
+"""A chain of kernels by the CPU's clock and by the GPU's: who waits for whom, and how long.
+
+The kernels are timed twice: as the CPU launches them, by the host's clock from the first call
+until the GPU is silent, and as a graph that the GPU walks by itself. What follows from the two:
+
+    total time         the host's clock
+    GPU time           the graph's time: the kernels, and the GPU's own steps from one to the next
+    computing time     GPU time less what as many empty kernels take in a graph
+    GPU utilisation    GPU time / total time
+    launch efficiency  computing time / total time
+    mean kernel time   GPU time / kernels
+    mean gap           (total time - GPU time) / kernels
+
+No trace is taken, so the time of the kernels alone lies somewhere between GPU time (too long by the
+steps) and computing time (too short, since an empty kernel takes some time, too). The interval of
+each number that depends on it covers both, and a target is met or missed only where both say so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workbench.data.record import Evidence, Kind, Measured, Record
+from workbench.experiments import Asked, Found
+from workbench.experiments.analysis.times import Span, row, span_of
+from workbench.reports.findings import KPI
+
+EMPTY = "empty launch"
+BUSY, COMPUTING, GAP_S = 0.8, 0.7, 1e-6  # targets
+STARVED = 0.3  # below this utilisation launches dominate
+MOSTLY = 0.5  # of the time: what takes more is what limits
+REMEDY = {
+    "launch-bound": "Capture the calls in a graph, fuse them, batch them, or give each more work.",
+    "partly launch-bound": "Capture the calls in a graph, or fuse the shortest of them.",
+    "transfer-bound": "Keep the data on the GPU, copy it in few large pieces, and wait less often.",
+    "inefficient kernels": "Give the kernel more to do at once, look at how it reads memory, or "
+    "write another one; the experiment memory_vs_compute says what it waits for.",
+    "busy": "Launches cost little here; what is left lies in the kernels.",
+    "undecided": "The intervals are too wide for a word.",
+}
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The figures of the module's docstring, of one way to run some kernels. Seconds."""
+
+    total: Span
+    gpu: Span
+    step: Span | None  # one empty kernel in a graph
+    kernels: int
+
+    @property
+    def computing(self) -> Span:
+        """GPU time without the GPU's own steps from kernel to kernel."""
+        if self.step is None:
+            return Span(self.gpu.value, 0.0, self.gpu.high)
+        return (self.gpu - self.step.times(self.kernels)).within(0.0, self.gpu.high)
+
+    @property
+    def utilisation(self) -> Span:
+        """A share of the total time, at least computing time's."""
+        least = self.computing / self.total
+        return (self.gpu / self.total).down_to(least).within(0.0, 1.0)
+
+    @property
+    def efficiency(self) -> Span:
+        """A share of the total time, at most GPU time's."""
+        most = self.gpu / self.total
+        return (self.computing / self.total).up_to(most).within(0.0, 1.0)
+
+    @property
+    def kernel(self) -> Span:
+        """Mean, seconds."""
+        return self.gpu.down_to(self.computing).times(1 / self.kernels)
+
+    @property
+    def gap(self) -> Span:
+        """Mean, seconds."""
+        idle = (self.total - self.gpu).up_to(self.total - self.computing)
+        return idle.within(0.0, self.total.high).times(1 / self.kernels)
+
+    def evidence(self, group: str) -> list[Evidence]:
+        """The table of key figures, with the targets that they have."""
+        return [
+            row(KPI.total, self.total, "s", "measured", group),
+            row(KPI.utilisation, self.utilisation, "1", "computed", group, "> 80 %",
+                self.utilisation.above(BUSY)),
+            row(KPI.efficiency, self.efficiency, "1", "computed", group, "> 70 %",
+                self.efficiency.above(COMPUTING)),
+            count(self.kernels, group),
+            row(KPI.kernel, self.kernel, "s", "computed", group),
+            row(KPI.gap, self.gap, "s", "computed", group, "< 1 µs", self.gap.below(GAP_S)),
+        ]  # fmt: skip
+
+
+def word_of(line: Timeline, without: Span | None = None, reach: Span | None = None) -> str:
+    """Which scenario the numbers are. `without` is the total time of the same kernels without
+    copies to and from the CPU; `reach` is the share of GPU time that the device would need at its
+    peak bandwidth and arithmetic."""
+    if without is not None:
+        copies = ((line.total - without) / line.total).above(MOSTLY)
+        if copies is not False:
+            return "transfer-bound" if copies else "undecided"
+    if line.utilisation.below(STARVED):
+        return "launch-bound"
+    busy = line.utilisation.above(BUSY)
+    if not busy:  # under 80 %, and perhaps under 30 %
+        return "undecided" if busy is None else "partly launch-bound"
+    return "inefficient kernels" if reach is not None and reach.below(MOSTLY) else "busy"
+
+
+def count(kernels: int, group: str, kind: Kind = "measured") -> Evidence:
+    """Kernels of one call, as evidence: counted in a graph, or where the compiler caught them."""
+    return Evidence(KPI.kernels, float(kernels), "kernels", kind, group=group)
+
+
+def reach_of(asked: Asked, found: Found) -> Span | None:
+    """The least time that this device needs for an arm's bytes and FLOPs, over the arm's time;
+    None where bandwidth and peak are unknown."""
+    time, record = span_of(found), found.outcome
+    if time is None or not isinstance(record, Record):
+        return None
+    dram, peak = asked.device.dram, asked.device.peaks.get(found.arm.dtype)
+    floors = [record.bytes / dram.value] if dram else []
+    floors += [record.flops / peak.value] if peak else []
+    return Span.exactly(max(floors)) / time if floors else None
+
+
+def waits(found: Found | None) -> str:
+    """A sentence where a call cannot be timed without the CPU; empty where it can."""
+    timing = found.outcome.timing if found and isinstance(found.outcome, Record) else None
+    if isinstance(timing, Measured) and timing.method == "host":
+        return (
+            "The call waits for the GPU itself, or no graph can hold it, so GPU time cannot be "
+            "told from the rest: look for copies to the CPU in it."
+        )
+    return ""

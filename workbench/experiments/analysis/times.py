@@ -1,0 +1,170 @@
+"""Times with their intervals, what follows from several of them, and how they are shown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from workbench.data import stats
+from workbench.data.record import Evidence, Kind, Measured, Record, Series
+from workbench.experiments import Found
+
+
+@dataclass(frozen=True)
+class Span:
+    """A number and what it may be: its 95 % interval, or bounds. Of operations, the widest."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def exactly(cls, value: float) -> Span:
+        """A number that is known without an interval."""
+        return cls(value, value, value)
+
+    def __add__(self, other: Span) -> Span:
+        return Span(self.value + other.value, self.low + other.low, self.high + other.high)
+
+    def __sub__(self, other: Span) -> Span:
+        return Span(self.value - other.value, self.low - other.high, self.high - other.low)
+
+    def __truediv__(self, other: Span) -> Span:
+        """Of numbers that are not negative; infinite where the other may be nothing."""
+        return Span(
+            quotient(self.value, other.value), quotient(self.low, other.high),
+            quotient(self.high, other.low),
+        )  # fmt: skip
+
+    def times(self, factor: float) -> Span:
+        """So many of it."""
+        return Span(self.value * factor, self.low * factor, self.high * factor)
+
+    def less(self, other: Span) -> Span:
+        """The difference, none of it below zero."""
+        return (self - other).within(0.0, math.inf)
+
+    def within(self, low: float, high: float) -> Span:
+        """No part of it outside these bounds."""
+        return Span(*(min(max(x, low), high) for x in (self.value, self.low, self.high)))
+
+    def down_to(self, other: Span) -> Span:
+        """The same number, which may also be as small as another."""
+        return Span(self.value, min(self.low, other.low), self.high)
+
+    def up_to(self, other: Span) -> Span:
+        """The same number, which may also be as large as another."""
+        return Span(self.value, self.low, max(self.high, other.high))
+
+    def above(self, bound: float) -> bool | None:
+        """Whether it exceeds the bound; None where the interval does not say."""
+        return True if self.low > bound else False if self.high <= bound else None
+
+    def below(self, bound: float) -> bool | None:
+        """Whether it is less than the bound; None where the interval does not say."""
+        return True if self.high < bound else False if self.low >= bound else None
+
+
+def quotient(a: float, b: float) -> float:
+    """Of numbers that are not negative: 0 over 0 is 0, anything else over 0 is infinite."""
+    return a / b if b > 0 else math.inf if a > 0 else 0.0
+
+
+def span_of(found: Found | None) -> Span | None:
+    """The time of an arm, seconds; None where it has none. A prediction has no interval."""
+    if found is None or found.time_s is None:
+        return None
+    return Span(found.time_s, *(found.interval_s or (found.time_s, found.time_s)))
+
+
+def over(left: Found, right: Found) -> Span | None:
+    """The right arm's time over the left's, with its 95 % interval; None where one has no time.
+
+    Arms take turns window by window, so where both kept the same number of windows, at least the
+    six that a 95 % interval needs, it is that of the ratios within each round: what a round's two
+    windows share cancels. Otherwise it is the quotient of the two intervals' ends, which is wider.
+    A predicted ratio has no interval: both ends are its middle.
+    """
+    a, b = span_of(left), span_of(right)
+    if a is None or b is None:
+        return None
+    ours, theirs = _windows(left), _windows(right)
+    if len(ours) == len(theirs) >= stats.least_for(0.95):
+        paired = stats.ratio(ours, theirs)
+        return Span(paired.middle, paired.low, paired.high)
+    return b / a
+
+
+def _windows(found: Found) -> Sequence[float]:
+    timing = found.outcome.timing if isinstance(found.outcome, Record) else None
+    return timing.window_medians if isinstance(timing, Measured) else ()
+
+
+def quickest(found: Sequence[Found]) -> Found | None:
+    """The arm with the least time; None where none has one."""
+    timed = [each for each in found if each.time_s is not None]
+    return min(timed, key=lambda each: each.time_s or 0.0, default=None)
+
+
+def kind_of(*found: Found) -> Kind:
+    """Whether a number made of these times is measured or predicted."""
+    return "measured" if all(each.interval_s for each in found) else "predicted"
+
+
+def launches(found: Found | None) -> int | None:
+    """Kernels of one call: as a graph counted them, else as the compiler caught them."""
+    if found is None:
+        return None
+    if found.kernels is not None:
+        return found.kernels
+    return found.compiled.launches if found.compiled else None
+
+
+# How they are shown
+
+
+def row(
+    name: str, span: Span, unit: str, kind: Kind, group: str = "", target: str = "",
+    met: bool | None = None,
+) -> Evidence:  # fmt: skip
+    """A number as evidence. A prediction has no interval."""
+    low, high = (None, None) if kind == "predicted" else (span.low, span.high)
+    return Evidence(name, span.value, unit, kind, low, high, group, target, met)
+
+
+def mark(kind: Kind) -> str:
+    """The sign before a number of this kind."""
+    return "~" if kind == "predicted" else ""
+
+
+def worded(word: str, kind: Kind) -> str:
+    """A verdict's word, which says when it rests on predictions."""
+    return f"predicted: {word}" if kind == "predicted" else word
+
+
+def reasons(found: Mapping[str, Found]) -> list[str]:
+    """A sentence for each reason why arms have no time, with the first arms that it holds for."""
+    by_reason: dict[str, list[str]] = {}
+    for name, each in found.items():
+        if each.why_not:
+            by_reason.setdefault(each.why_not.rstrip("."), []).append(name)
+    return [f"No time of {_first(names)}: {why}." for why, names in by_reason.items()]
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 2} more" if len(names) > 3 else ""
+    return "; ".join(names[:2] if more else names) + more
+
+
+def line(name: str, found: Mapping[int, Found], scale: float, kind: Kind) -> Series:
+    """Times by a number, in units of `scale` seconds, with their intervals where all were
+    measured."""
+    ends = [each.interval_s for each in found.values()]
+    known = [e for e in ends if e is not None]
+    known = known if len(known) == len(ends) else []
+    return Series(
+        name, tuple(float(x) for x in found),
+        tuple((each.time_s or 0.0) / scale for each in found.values()),
+        tuple(low / scale for low, _ in known), tuple(high / scale for _, high in known), kind,
+    )  # fmt: skip

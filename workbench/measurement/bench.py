@@ -1,0 +1,297 @@
+"""One problem on one live GPU: inputs in rotation, and samples of how long a call takes.
+
+cold: input and output sets rotate, and together span three last-level caches, so that a call
+finds none of its data there. Where that would take too many sets, the cache is flushed whenever
+the rotation begins anew. hot: one set, back to back.
+
+A launch that changes its inputs works on copies, and the sets stay as they were made. The copies
+are restored before each sample and the cache is flushed behind that, both outside the time. A graph
+has a copy for each of its calls, so that no restore stands between two of them. Hot, where one copy
+is to stay in the cache, each call of the graph follows a restore, and the time of a graph of the
+restores alone, replayed in turn with it, is taken off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import cycle
+from typing import Any, Literal
+
+from workbench.data import stats
+from workbench.data.record import Measured
+from workbench.measurement import inputs
+from workbench.measurement.clocks import SmClock
+from workbench.measurement.graphs import Graph, Graphs, NotCapturable, graphs
+from workbench.measurement.mutated import Working
+from workbench.measurement.protocol import Protocol
+from workbench.measurement.rotation import Rotation
+from workbench.measurement.rounds import Window, clean, stable
+from workbench.measurement.stream import (
+    Flush,
+    Step,
+    begin_samples,
+    host_samples,
+    timer_step_s,
+    wait,
+)
+from workbench.spec import Impl, Sizes, Spec
+
+Regime = Literal["cold", "hot"]
+State = Literal["boost", "sustained"]
+Method = Literal["events", "graph", "host"]
+MOST_SETS = 128  # that span the caches by themselves
+# With flushes: a set is used once between two of them, so this many calls fit in one graph. Fewer
+# would let the start of a graph, some 5 us, weigh more than 0.02 us a call.
+FLUSHED_SETS = 256
+MOST_CALLS = 2000  # in one graph
+OTHERWISE = 1.1  # times as long in a graph as between events, which add some time themselves
+STEPS = 1000  # of the timer in one graph: rounding stays under 0.1 %
+
+
+class Impossible(Exception):
+    """A time below what the device can physically reach: the measurement is wrong."""
+
+
+@dataclass
+class Bench:
+    """Inputs of one problem in rotation, and the clock."""
+
+    spec: Spec
+    sizes: Sizes
+    dtype: str
+    cache_bytes: int
+    floor_s: float
+    protocol: Protocol
+    clock: SmClock | None = None  # tells the SM clock of each window
+    _sets: list[tuple[Any, ...]] = field(init=False)
+    _flush: Flush | None = field(init=False, default=None)
+    _behind: Flush | None = field(init=False, default=None)  # a restore
+    _working: Working = field(init=False)
+    _graphs: Graphs | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        count, flushed = set_count(
+            self.spec.bytes(self.sizes, self.dtype), self.protocol.cache_multiple * self.cache_bytes
+        )
+        if flushed:
+            self._flush = Flush(self.cache_bytes)
+        # one random set, and copies of it: values do not matter to the cache, addresses do
+        first = inputs.make(self.spec, self.sizes, self.dtype, "cuda")
+        self._sets = [first] + [tuple(x.clone() for x in first) for _ in range(count - 1)]
+        self._working = Working(dict(zip(self.spec.inputs, first, strict=True)))
+
+    @property
+    def first_inputs(self) -> tuple[Any, ...]:
+        """The set that answers are checked on; no call changes it."""
+        return self._sets[0]
+
+    def calls(self, impl: Impl, config: Any, regime: Regime = "cold") -> Rotation:
+        """One Impl at one config, ready to be called on the next set of inputs."""
+        cold = regime == "cold"
+        sets, flush = self._sets if cold else self._sets[:1], self._flush if cold else None
+        if not impl.mutates:
+            return Rotation(impl, config, sets, flush)
+        if cold and flush is None:  # what was just restored lies in the cache
+            flush = self._behind = self._behind or Flush(self.cache_bytes)
+        return Rotation(impl, config, sets, flush, self._working.copies(impl.mutates, 1))
+
+    def first_time(self, rotation: Rotation) -> float:
+        """Seconds of one call, roughly: the least of three after the one that compiles and
+        loads. Learns what enqueueing takes the host, and whether the call waits for the GPU."""
+        rotation.restored_call()
+        wait()
+        first = rotation.learn()
+        again = host_samples(rotation.step(), 2) if first.waits else rotation.samples(2)
+        # what `learn` saw of a call that waits was the hold
+        return min(again) if first.waits else min(first.seconds, *again)
+
+    def timed(self, rotation: Rotation, estimate_s: float, graph_s: float | None = None) -> Timed:
+        """The way to take a sample that suits a call of about this length. A graph holds
+        `graph_s` seconds of calls: the protocol's, unless a screen asks for less."""
+        if rotation.waits:
+            return Timed("host", rotation, 1, estimate_s, self.clock)
+        if estimate_s >= self.protocol.graph_below_s:
+            return Timed("events", rotation, 1, estimate_s, self.clock)
+        span_s = max(graph_s or self.protocol.graph_s, STEPS * timer_step_s())
+        # one that comes behind restores does not mean that the sets are too small by themselves
+        flushed = rotation.flush is not None and rotation.flush is not self._behind
+        calls = graph_calls(span_s, estimate_s, len(rotation.sets), flushed)
+        try:
+            timed = self._captured(rotation, calls, estimate_s)
+        except NotCapturable:
+            self._graphs = None
+            rotation.forget()  # outputs that were never written
+            return Timed("host", rotation, 1, estimate_s, self.clock)
+        # The first replay uploads the graph, so it may take longer than those that follow; where
+        # two graphs are subtracted, its difference may be anything.
+        seen = timed.samples(1 if timed.restores is None else 2)[-1]
+        if _otherwise(timed, seen, estimate_s):
+            return Timed("events", rotation, 1, estimate_s, self.clock)
+        timed.estimate_s = min(estimate_s, seen) if seen > 0 else estimate_s
+        return timed
+
+    def _captured(self, rotation: Rotation, calls: int, estimate_s: float) -> Timed:
+        """Calls in a graph, as many as there is memory for what they change. Raises
+        NotCapturable."""
+        if self._graphs is None:
+            self._graphs = graphs()
+        capture, copies, restores = self._graphs.capture, rotation.copies, None
+        if copies is None:
+            graph = capture(calls, rotation.call)
+        elif rotation.flush is not None:
+            copies = self._working.copies(rotation.impl.mutates, calls)
+            rotation, calls = replace(rotation, copies=copies), copies.count
+            graph = capture(calls, rotation.call)
+        else:
+            graph = capture(calls, rotation.restored_call)
+            restores = capture(calls, copies.restore)
+        return Timed("graph", rotation, calls, estimate_s, self.clock, graph, restores)
+
+    def measured(
+        self,
+        timed: Timed,
+        windows: Sequence[Window],
+        regime: Regime,
+        state: State = "boost",
+        **also: Any,
+    ) -> Measured:
+        """Windows of samples as a result; `also` are fields that the sensors gave. The clock is
+        that of the windows, else the sensors'. Raises Impossible below the physical floor when
+        cold."""
+        kept, left_out = clean(windows, self.protocol.throttled)
+        taken = [window.samples_s for window in kept]
+        samples = [s for window in taken for s in window]
+        median = stats.median(samples)
+        if regime == "cold" and median < self.protocol.floor * self.floor_s:
+            raise Impossible(
+                f"{median * 1e6:.2f} us is below what the device can reach "
+                f"({self.floor_s * 1e6:.2f} us): not a time"
+            )
+        low, high = stats.windowed_interval(taken)
+        clocks = [window.sm_mhz for window in kept if window.sm_mhz is not None]
+        if clocks:
+            also["sm_mhz"] = stats.median(clocks)
+        return Measured(
+            median_s=median,
+            low_s=low,
+            high_s=high,
+            samples_s=tuple(samples),
+            regime=regime,
+            method=timed.method,
+            protocol=self.protocol.id,
+            rounds=len(kept),
+            state=state,
+            window_sizes=tuple(len(window) for window in taken),
+            window_mhz=tuple(clocks) if len(clocks) == len(kept) else (),
+            left_out=left_out,
+            # a screen at the boost clock is not asked to be narrow
+            stable=state == "boost" or stable(kept, self.protocol),
+            **also,
+        )
+
+
+@dataclass
+class Timed:
+    """A rotation with the method that samples it; `calls` calls make one sample. An Arm of
+    `rounds`."""
+
+    method: Method
+    rotation: Rotation
+    calls: int
+    estimate_s: float  # of one call
+    clock: SmClock | None = None
+    graph: Graph | None = None
+    restores: Graph | None = None  # a graph of what the other one does beside the calls
+
+    @property
+    def sample_s(self) -> float:
+        """Seconds that one sample takes, its restores and its share of the flushes too."""
+        flush, copies = self.rotation.flush, self.rotation.copies
+        each = self.graph is not None or copies is not None
+        shared = 1 if each else len(self.rotation.sets)
+        before = flush.seconds / shared if flush else 0.0
+        if copies is not None:
+            before += copies.seconds * (1 if self.restores is None else 2 * self.calls)
+        return self.estimate_s * self.calls + before
+
+    def begin(self, seconds: float, least: int = 1) -> Started:
+        """Put samples on the stream that together last about `seconds`, at least `least` of them,
+        and return while they run. A call that waits for the GPU itself is over by then."""
+        count = max(least, math.ceil(seconds / self.sample_s))
+        return Started(self._begun(count, self.clock), self.clock)
+
+    def window(self, seconds: float, least: int = 1) -> Window:
+        """Such samples, once they are all taken."""
+        return self.begin(seconds, least).window()
+
+    def samples(self, count: int) -> list[float]:
+        """Seconds a call, `count` times. The SM clock is not read."""
+        return self._begun(count, None)()
+
+    def _begun(self, count: int, clock: SmClock | None) -> Callable[[], list[float]]:
+        if self.method == "host":
+            taken = host_samples(self.rotation.step(), count, clock)
+            return lambda: taken
+        if self.graph is None:
+            return begin_samples(self.rotation.step(self.estimate_s), count, clock).seconds
+        if self.restores is not None:
+            return self._differences(self.graph, self.restores, count, clock)
+        rotation, replay = self.rotation, self.graph.replay
+        device_s = self.estimate_s * self.calls
+        before = rotation.flush if rotation.copies is None else rotation.turn_over
+        host_s = Step.host_s + (rotation.copies.host_s if rotation.copies else 0.0)
+        all_ = begin_samples(Step(replay, host_s, device_s, before), count, clock)
+        return lambda: [s / self.calls for s in all_.seconds()]
+
+    def _differences(
+        self, whole: Graph, restores: Graph, count: int, clock: SmClock | None
+    ) -> Callable[[], list[float]]:
+        """The graph and that of its restores alone in turn: a sample is what lies between."""
+        turns = cycle((whole.replay, restores.replay))
+        device_s = self.rotation.copies.seconds * self.calls if self.rotation.copies else 0.0
+        all_ = begin_samples(Step(lambda: next(turns)(), device_s=device_s), 2 * count, clock)
+
+        def seconds() -> list[float]:
+            found = all_.seconds()
+            pairs = zip(found[::2], found[1::2], strict=True)
+            return [(whole - restores) / self.calls for whole, restores in pairs]
+
+        return seconds
+
+
+@dataclass
+class Started:
+    """A window whose samples are on the stream."""
+
+    seconds: Callable[[], list[float]]
+    clock: SmClock | None
+
+    def window(self) -> Window:
+        """Its samples and its clock; waits for them and for nothing behind them."""
+        samples = tuple(self.seconds())
+        return Window(samples, self.clock.mhz() if self.clock else None)
+
+
+def _otherwise(timed: Timed, seen_s: float, estimate_s: float) -> bool:
+    """Whether a call is another thing in a graph. The driver's own copy of 1 GB moves 2.7 TB/s
+    there, on an H200, and 4.2 where torch asks for it."""
+    if seen_s <= OTHERWISE * estimate_s or timed.graph is None or timed.restores is not None:
+        return False
+    return timed.graph.copies > 0
+
+
+def set_count(problem_bytes: int, span_bytes: float) -> tuple[int, bool]:
+    """How many sets rotate, and whether the cache must be flushed besides, for sets of
+    `problem_bytes` to span `span_bytes`. At least two, so that neighbours differ."""
+    count = max(2, math.ceil(span_bytes / max(1, problem_bytes)))
+    return (FLUSHED_SETS, True) if count > MOST_SETS else (count, False)
+
+
+def graph_calls(span_s: float, call_s: float, sets: int, flushed: bool) -> int:
+    """Calls in a graph that lasts about `span_s`. Each round over the sets is whole, for else a
+    replay would find in the cache what the one before left; after a flush, each set is used at
+    most once."""
+    wanted = min(MOST_CALLS, math.ceil(span_s / max(call_s, 1e-6)))
+    return min(wanted, sets) if flushed else sets * math.ceil(wanted / sets)

@@ -1,0 +1,233 @@
+"""What the GPU's own sensors say while it is measured: clock, temperature, power, throttling.
+
+Sensors are read after each round of windows, not by a thread of their own: a round lasts a tenth
+of a second or so, and the SM clock of each window comes from `probe`. Nothing here changes a
+setting of the GPU.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from workbench.data import stats
+
+Source = Literal["probe", "nvml", "amdsmi", "none"]
+
+# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h). Bit 0, an idle GPU, is no throttling.
+REASONS: dict[int, str] = {
+    0x002: "application clocks",
+    0x004: "power cap",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "software thermal",
+    0x040: "hardware thermal",
+    0x080: "power brake",
+    0x100: "display clocks",
+    0x200: "board limit",
+    0x400: "reliability",
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One look at the sensors; None where a sensor cannot be read. `throttle` names what holds
+    the clock down at this moment."""
+
+    sm_mhz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttle: tuple[str, ...] = ()
+
+
+class SmClock(Protocol):
+    """What tells the SM clock of one window of samples. The next window may begin before the clock
+    of the last one is asked for."""
+
+    source: Source
+
+    def begin(self) -> None:
+        """Called once the window's stream is held, before its first sample."""
+
+    def end(self) -> None:
+        """Called when the last sample has been put on the stream and may not have run yet."""
+
+    def mhz(self) -> float | None:
+        """The clock of the oldest window that ended and was not asked for."""
+
+
+class _Sensors(Protocol):
+    source: Source
+
+    def read(self) -> Reading: ...
+
+    def processes(self) -> list[int] | None: ...
+
+
+class Clocks:
+    """The sensors of one GPU, found by what names it, so that no other GPU's are read."""
+
+    def __init__(self, gpu: int | str) -> None:
+        """`gpu` is torch's number of it, or the UUID of an NVIDIA GPU as NVML spells it
+        (`GPU-...`), with which torch is not asked. Where no library answers, nothing is read."""
+        self._sensors = _open(gpu)
+
+    @property
+    def source(self) -> Source:
+        """The library that answers."""
+        return self._sensors.source if self._sensors else "none"
+
+    def read(self) -> Reading:
+        """All sensors, now."""
+        return self._sensors.read() if self._sensors else Reading()
+
+    def processes(self) -> list[int] | None:
+        """Process ids that compute on this GPU, as the driver numbers them: in a container these
+        may be the host's numbers. None where nobody tells."""
+        return self._sensors.processes() if self._sensors else None
+
+    @staticmethod
+    def summary(readings: Sequence[Reading]) -> dict[str, Any]:
+        """Each sensor's median over the readings, and every reason for throttling seen: named as
+        the fields of `Measured`."""
+        found: dict[str, Any] = {}
+        for name in ("sm_mhz", "temperature_c", "power_w"):
+            values = [v for r in readings if (v := getattr(r, name)) is not None]
+            found[name] = stats.median(values) if values else None
+        found["throttle"] = tuple(sorted({reason for r in readings for reason in r.throttle}))
+        return found
+
+
+class SensorClock:
+    """An SmClock by the driver's sensor, for GPUs on which no probe runs. The driver averages
+    over many milliseconds, so windows shorter than that share a reading."""
+
+    def __init__(self, clocks: Clocks) -> None:
+        self._clocks = clocks
+        self.source: Source = clocks.source
+        self._mhz: deque[float | None] = deque(maxlen=2)
+
+    def begin(self) -> None:
+        """Nothing: the clock is read while the samples run."""
+
+    def end(self) -> None:
+        """Read the sensor: the last samples are still running."""
+        self._mhz.append(self._clocks.read().sm_mhz)
+
+    def mhz(self) -> float | None:
+        """What `end` read."""
+        return self._mhz.popleft() if self._mhz else None
+
+
+class _Nvml:
+    """NVIDIA's library. A query that this GPU does not answer leaves its field empty."""
+
+    source: Source = "nvml"
+
+    def __init__(self, uuid: str) -> None:
+        import pynvml
+
+        pynvml.nvmlInit()
+        self._library = pynvml
+        self._gpu = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+
+    def _ask(self, name: str, *args: int) -> Any:
+        query = getattr(self._library, name, None)
+        if query is None:
+            return None
+        try:
+            return query(self._gpu, *args)
+        except self._library.NVMLError:
+            return None
+
+    def read(self) -> Reading:
+        mhz = self._ask("nvmlDeviceGetClockInfo", 1)  # NVML_CLOCK_SM
+        celsius = self._ask("nvmlDeviceGetTemperature", 0)  # NVML_TEMPERATURE_GPU
+        milliwatts = self._ask("nvmlDeviceGetPowerUsage")
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # its name until 2023
+            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons")
+        return Reading(
+            _number(mhz), _number(celsius), _number(milliwatts, 1e-3), reasons(bits or 0)
+        )
+
+    def processes(self) -> list[int] | None:
+        found = self._ask("nvmlDeviceGetComputeRunningProcesses")
+        return None if found is None else [int(process.pid) for process in found]
+
+
+class _AmdSmi:
+    """AMD's library. One query gives all sensors; a field that the GPU lacks reads "N/A"."""
+
+    source: Source = "amdsmi"
+
+    def __init__(self, bus: str) -> None:
+        import amdsmi  # type: ignore[import-not-found,unused-ignore]
+
+        amdsmi.amdsmi_init()
+        self._library = amdsmi
+        gpus = amdsmi.amdsmi_get_processor_handles()
+        self._gpu = next(
+            g for g in gpus if amdsmi.amdsmi_get_gpu_device_bdf(g).lower().startswith(bus)
+        )
+
+    def read(self) -> Reading:
+        try:
+            told = self._library.amdsmi_get_gpu_metrics_info(self._gpu)
+        except self._library.AmdSmiException:
+            return Reading()
+        # MI300 tells the clock of each die; MI200 and Radeon one clock
+        dies = told.get("current_gfxclks")
+        clocks = [v for c in (dies if isinstance(dies, list) else []) if (v := _number(c))]
+        mhz = stats.median(clocks) if clocks else _number(told.get("current_gfxclk"))
+        power = _number(told.get("current_socket_power"))
+        if power is None:
+            power = _number(told.get("average_socket_power"))
+        held = told.get("throttle_status") is True
+        return Reading(
+            mhz, _number(told.get("temperature_hotspot")), power, ("throttled",) if held else ()
+        )
+
+    def processes(self) -> list[int] | None:
+        try:
+            found = self._library.amdsmi_get_gpu_process_list(self._gpu)
+        except self._library.AmdSmiException:
+            return None
+        return [int(process["pid"]) for process in found]
+
+
+def reasons(bits: int) -> tuple[str, ...]:
+    """Names of NVML's reasons for a lowered clock. A bit that has no name here is shown as hex."""
+    named = tuple(name for bit, name in REASONS.items() if bits & bit)
+    unknown = bits & ~0x001 & ~sum(REASONS)
+    return (*named, hex(unknown)) if unknown else named
+
+
+def uuid_of(index: int) -> str:
+    """UUID of torch's GPU `index` as NVML spells it: CUDA_VISIBLE_DEVICES renumbers torch's
+    devices and not NVML's."""
+    import torch
+
+    return f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+
+
+def _open(gpu: int | str) -> _Sensors | None:
+    try:
+        if isinstance(gpu, str):
+            return _Nvml(gpu)
+        import torch
+
+        if torch.version.hip is None:
+            return _Nvml(uuid_of(gpu))
+        told = torch.cuda.get_device_properties(gpu)
+        bus = f"{told.pci_domain_id:04x}:{told.pci_bus_id:02x}:{told.pci_device_id:02x}"
+        return _AmdSmi(bus)
+    except Exception:  # no such library, or a driver that will not answer: times stand without
+        return None
+
+
+def _number(value: Any, unit: float = 1.0) -> float | None:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) * unit if usable else None

@@ -1,0 +1,44 @@
+"""Successive halving (Karnin, Koren and Somekh 2013): the slower half goes, the rest gets twice the
+time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from workbench.data import stats
+from workbench.measurement.protocol import Protocol
+from workbench.measurement.rounds import Arm, Window, stream
+
+K = TypeVar("K")
+
+
+def halve(arms: Mapping[K, Arm], protocol: Protocol, keep: int) -> dict[K, list[Window]]:
+    """Windows of each arm, taken in turns whose order is reversed each time.
+
+    After a stage the slower half goes, and so does whatever has its interval wholly above the
+    best one's; those that are left get twice as many windows, until at most `keep` are left. An
+    arm that is gone keeps the windows that it took part in.
+    """
+    windows: dict[K, list[Window]] = {key: [] for key in arms}
+    left, turns = list(arms), protocol.race_turns
+    while left:
+        order = [key for turn in range(turns) for key in left[:: -1 if turn % 2 else 1]]
+        for key, window in stream(((key, arms[key]) for key in order), protocol.race_window_s):
+            windows[key].append(window)
+        if len(left) <= keep:
+            break
+        left = survivors(left, windows, max(keep, len(left) // 2))
+        turns *= 2
+    return windows
+
+
+def survivors(left: list[K], windows: Mapping[K, list[Window]], most: int) -> list[K]:
+    """The `most` fastest of these, without those that are surely slower than the fastest; in the
+    order of `left`, so that neighbours in time stay neighbours."""
+    medians = {key: stats.median([s for w in windows[key] for s in w.samples_s]) for key in left}
+    ranked = sorted(left, key=medians.__getitem__)
+    bounds = {key: stats.windowed_interval([w.samples_s for w in windows[key]]) for key in ranked}
+    high = bounds[ranked[0]][1]
+    kept = {key for key in ranked[:most] if bounds[key][0] <= high}
+    return [key for key in left if key in kept]

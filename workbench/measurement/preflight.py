@@ -1,0 +1,178 @@
+"""Before anything is timed: one run at a time on a GPU, who else computes there, what its timer
+and memory do. Nothing here changes a setting of the GPU."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from workbench.measurement.protocol import Protocol
+
+POLL_S = 0.1
+SELF_TEST_S = 0.02  # of timed copies, and of timed launches
+COPY_ELEMENTS = 1 << 28  # bf16: from 2^28 on, an H200's copy is as fast as it gets
+
+
+class GpuBusy(Exception):
+    """Another run holds the GPU, and waiting for it is no use or was not wanted."""
+
+
+def lock_name(index: int) -> str:
+    """What names torch's GPU `index` for `gpu_lock`: the UUID, or where the driver tells none, its
+    name and number."""
+    import torch
+
+    told = torch.cuda.get_device_properties(index)
+    uuid = getattr(told, "uuid", None)
+    return str(uuid) if uuid else f"{told.name} {index}"
+
+
+@contextmanager
+def gpu_lock(
+    gpu: str, told: Callable[[str], None], timeout_s: float | None = None
+) -> Iterator[None]:
+    """Hold one GPU against other runs of the workbench while the block lasts.
+
+    `gpu` is a name of `lock_name`. A run that has it is waited for, and `told` hears who it is:
+    once for each process that is waited for. Advisory, and all users of the machine share it: a
+    file in the folder for temporary files. The lock ends with its process, also when that is
+    killed. Raises GpuBusy after `timeout_s` seconds of waiting, at once when this very process
+    holds the GPU already, or when the file cannot be opened.
+    """
+    import fcntl
+
+    handle = _opened(_lock_file(gpu))
+    try:
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        heard: int | None = 0  # no process has this id
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise GpuBusy(f"the lock of the GPU cannot be taken: {error}") from None
+            holder = _holder(handle)
+            if holder == os.getpid():
+                raise GpuBusy("this process holds the GPU already: end that run first")
+            named = f"process {holder}" if holder else "another process"
+            if end is not None and time.monotonic() >= end:
+                raise GpuBusy(
+                    f"{named} still holds the GPU after {timeout_s:.0f} s: end it or wait"
+                )
+            if holder != heard:
+                told(f"waiting for the GPU, which {named} holds")
+                heard = holder
+            time.sleep(POLL_S)
+        _sign(handle, os.getpid())
+        try:
+            yield
+        finally:
+            _sign(handle, None)
+    finally:
+        os.close(handle)  # and with it goes the lock
+
+
+def _lock_file(gpu: str) -> Path:
+    """Named by a hash: the UUID identifies one machine, and others may list this folder."""
+    digest = hashlib.sha256(gpu.encode()).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"kernel-workbench-gpu-{digest}.lock"
+
+
+def _opened(path: Path) -> int:
+    """The file, open for everybody. It is never removed: whoever waits has it open."""
+    try:
+        with suppress(FileNotFoundError):
+            # Without O_CREAT: in a folder like /tmp, Linux refuses that on another user's file.
+            return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        with suppress(FileExistsError):  # made by another process in between
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+            os.fchmod(handle, 0o666)  # whatever the umask
+            return handle
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError as error:
+        raise GpuBusy(f"the lock of the GPU, {path}, cannot be opened: {error.strerror}") from None
+
+
+def _holder(handle: int) -> int | None:
+    """The process that signed the file; None in the moment before it has."""
+    text = os.pread(handle, 32, 0).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _sign(handle: int, pid: int | None) -> None:
+    os.ftruncate(handle, 0)
+    if pid is not None:
+        os.pwrite(handle, str(pid).encode(), 0)
+
+
+def foreign(listed: Sequence[int], own: Collection[int], exists: Callable[[int], bool]) -> int:
+    """How many of the processes that the driver lists on a GPU are not ours.
+
+    `own` are our processes that have opened the GPU. In a container the driver may list them by
+    the host's numbers, which `exists` does not know: as many of those as we miss are ours.
+    """
+    seen = set(listed)
+    others = {pid for pid in seen - set(own) if exists(pid)}
+    hidden = {pid for pid in seen - set(own) if not exists(pid)}
+    missed = len(set(own) - seen)
+    return len(others) + max(0, len(hidden) - missed)
+
+
+def others_on_gpu(listed: Sequence[int] | None, own: Collection[int]) -> int | None:
+    """`foreign` for this machine; `listed` is `Clocks.processes()`, None where nobody tells."""
+    return (
+        None if listed is None else foreign(listed, own, lambda pid: Path(f"/proc/{pid}").exists())
+    )
+
+
+def self_test(cache_bytes: int, protocol: Protocol) -> dict[str, float]:
+    """What torch's current GPU does today: `dram`, bytes a second of the workbench's own copy;
+    `launch`, seconds of an empty launch in a graph; `resolution`, seconds of one step of the timer
+    behind events. Takes 0.1 s or so once its kernels are compiled."""
+    import torch
+
+    from workbench import catalog
+    from workbench.data import stats
+    from workbench.measurement.bench import Bench
+    from workbench.measurement.stream import timer_step_s
+
+    spec = catalog.spec_of("copy")
+    impl = catalog.impl_of(spec, "blocks")
+    free, _ = torch.cuda.mem_get_info()
+    found = {"resolution": timer_step_s()}
+    for name, count in (("dram", copy_elements(free)), ("launch", 1)):
+        sizes = {"N": count}
+        bench = Bench(spec, sizes, "bf16", cache_bytes, 0.0, protocol)
+        rotation = bench.calls(impl, impl.config(), "cold" if count > 1 else "hot")
+        timed = bench.timed(rotation, bench.first_time(rotation))
+        seconds = stats.median(timed.window(SELF_TEST_S, least=10).samples_s)
+        found[name] = spec.bytes(sizes, "bf16") / seconds if count > 1 else seconds
+    return found
+
+
+def rehearse() -> None:
+    """Launch what `self_test` will, once and at one element."""
+    import torch
+
+    from workbench import catalog
+    from workbench.measurement import inputs
+
+    spec = catalog.spec_of("copy")
+    impl = catalog.impl_of(spec, "blocks")
+    impl(*inputs.make(spec, {"N": 1}, "bf16", "cuda"), config=impl.config())
+    torch.cuda.current_stream().synchronize()
+
+
+def copy_elements(free_bytes: int) -> int:
+    """How many elements the self-test copies: a power of two, at most COPY_ELEMENTS, and so many
+    that its two sets of inputs and outputs, 8 bytes an element, take at most half of what is
+    free."""
+    most = max(1, free_bytes // 16)
+    return min(COPY_ELEMENTS, 1 << (most.bit_length() - 1))

@@ -1,0 +1,84 @@
+"""Calls of one Impl that walk over sets of inputs, with what must come before each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.measurement.correctness import as_tuple
+from workbench.measurement.mutated import Copies
+from workbench.measurement.stream import FirstCall, Flush, Step, event_samples, first_call, wait
+from workbench.spec import Impl
+
+
+@dataclass
+class Rotation:
+    """Calls that walk over input sets and keep as many outputs alive, so that no output is
+    rewritten while the cache still holds it."""
+
+    impl: Impl
+    config: Any
+    sets: list[tuple[Any, ...]]
+    flush: Flush | None = None
+    copies: Copies | None = None  # of the inputs that a call changes
+    host_s: float = 50e-6  # what enqueueing one call and its events takes
+    waits: bool = False  # a call returns only when the GPU is done
+    _turn: int = 0
+    _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+
+    def call(self) -> None:
+        """One call on the next set."""
+        at = self._turn % len(self.sets)
+        given = self.sets[at]
+        if self.copies is not None:
+            given = self.copies.given(given, self._turn)
+        self._kept[at] = as_tuple(self.impl(*given, config=self.config))
+        self._turn += 1
+
+    def restored_call(self) -> None:
+        """One call right after its inputs are restored."""
+        if self.copies is not None:
+            self.copies.restore()
+        self.call()
+
+    def peak_bytes(self) -> int:
+        """What one call takes of the GPU's memory at most, beyond what is held before it."""
+        import torch
+
+        self.forget()
+        before = int(torch.cuda.memory_allocated())
+        torch.cuda.reset_peak_memory_stats()
+        self.restored_call()
+        wait()
+        return int(torch.cuda.max_memory_allocated()) - before
+
+    def forget(self) -> None:
+        """Let go of all outputs."""
+        self._kept.clear()
+
+    def turn_over(self) -> None:
+        """Restore what the next calls change, and flush behind that; without a restore, where the
+        next call would begin the rotation anew."""
+        if self.copies is not None:
+            self.copies.restore()
+        again = self.copies is not None or self._turn % len(self.sets) == 0
+        if self.flush is not None and again:
+            self.flush()
+
+    def step(self, device_s: float = 0.0) -> Step:
+        """One call as one sample; `device_s` is how long it takes, roughly."""
+        before = self.turn_over if self.flush or self.copies else None
+        host_s = self.host_s + (self.copies.host_s if self.copies else 0.0)
+        return Step(self.call, host_s, device_s, before)
+
+    def learn(self) -> FirstCall:
+        """One call behind a held stream; remembers what it showed."""
+        found = first_call(self.step())
+        self.waits = found.waits
+        if not found.waits:
+            self.host_s = found.host_s
+        return found
+
+    def samples(self, count: int, device_s: float = 0.0) -> list[float]:
+        """Seconds of each of `count` calls between events; a call takes about `device_s`."""
+        return event_samples(self.step(device_s), count)

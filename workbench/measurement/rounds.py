@@ -1,0 +1,283 @@
+"""Windows of samples in rounds: settle the clock, take turns, stop when intervals are narrow."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Protocol as Interface
+from typing import TypeVar
+
+from workbench.data import stats, verdict
+from workbench.data.record import Ratio, Verdict
+from workbench.measurement.protocol import Protocol
+
+K = TypeVar("K")
+Now = Callable[[], float]  # seconds on some clock that only goes forward
+
+# Orders of three arms, each followed by its reverse: over the six, each arm stands twice in each
+# place and follows each other arm twice (Williams, 1949). A pair of rounds cancels a steady drift.
+ORDERS = ((0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1), (2, 0, 1), (1, 0, 2))
+
+
+@dataclass(frozen=True)
+class Window:
+    """Samples taken one after the other, and the SM clock meanwhile."""
+
+    samples_s: tuple[float, ...]
+    sm_mhz: float | None = None
+    lasted_s: float | None = None  # a graph's sample is the time of one of its many calls
+
+
+class Started(Interface):
+    """Samples that are being taken."""
+
+    def window(self) -> Window:
+        """They, once all of them are taken."""
+
+
+class Arm(Interface):
+    """Something that can be timed: a call on a live GPU, or a test's own."""
+
+    def begin(self, seconds: float, least: int = 1) -> Started:
+        """Samples that together last about `seconds`, at least `least` of them. The next arm may
+        begin before these are taken, so that the GPU never rests between the two."""
+
+
+def stream(
+    arms: Iterable[tuple[K, Arm]], seconds: float, now: Now = time.perf_counter
+) -> Iterator[tuple[K, Window]]:
+    """Windows of these arms one after the other. Each begins while its forerunner runs: an H200
+    that rested between windows, a third of the time, gave the first arm of each round a clock 4 %
+    higher than the others'. Whoever stops early leaves one window untold."""
+    running: tuple[K, Started] | None = None
+    last = now()
+    for key, arm in arms:
+        begun = key, arm.begin(seconds)
+        if running is not None:
+            window, end = running[1].window(), now()
+            yield running[0], _lasting(window, last, end)
+            last = end
+        running = begun
+    if running is not None:
+        yield running[0], _lasting(running[1].window(), last, now())
+
+
+def _lasting(window: Window, start: float, end: float) -> Window:
+    """A window that knows how long it lasted: from the end of the one before it."""
+    return window if window.lasted_s is not None else replace(window, lasted_s=end - start)
+
+
+def settle(arm: Arm, protocol: Protocol, now: Now = time.perf_counter) -> bool:
+    """Run one arm until two windows in a row agree: the boost clock has given way to the sustained
+    one. False when `settle_s` was spent before."""
+    end, last = now() + protocol.settle_s, math.inf
+    while now() < end:
+        found = stats.median(arm.begin(protocol.settle_window_s).window().samples_s)
+        if abs(found - last) <= protocol.settled * found:
+            return True
+        last = found
+    return False
+
+
+def play(
+    arms: Mapping[K, Arm],
+    protocol: Protocol,
+    after_round: Callable[[], None] | None = None,
+    now: Now = time.perf_counter,
+) -> dict[K, list[Window]]:
+    """Windows of all arms in turn, until all are precise.
+
+    Rounds come in pairs, the second in reversed order, and are the same for every arm; each pair
+    has an order of its own, so that no arm always follows the same one. At least `rounds` of them,
+    more until every arm is `precise`, at most `most_rounds`; none is begun once `final_s` are
+    spent, after `least_rounds`. What is not precise then is told by `stable`.
+    """
+    # An arm goes on after it is precise, for as long as any is not: only windows of the same
+    # rounds saw the same clock. Were the precise ones left out, the mixture of work would change
+    # too, and with it the power and the clock of those that remain.
+    windows: dict[K, list[Window]] = {key: [] for key in arms}
+    medians: dict[K, list[float]] = {key: [] for key in arms}
+    waiting, start = list(arms), now()
+    if not arms:
+        return windows
+    endless = ((key, arms[key]) for order in _orders(list(arms)) for key in order)
+    for taken, (key, window) in enumerate(stream(endless, protocol.window_s, now), 1):
+        windows[key].append(window)
+        medians[key].append(stats.median(window.samples_s))
+        if taken % len(arms):
+            continue
+        if after_round is not None:
+            after_round()
+        done = taken // len(arms)
+        if done % 2:
+            continue
+        if done >= max(protocol.most_rounds, 2):
+            break
+        if done >= protocol.least_rounds and now() - start >= protocol.final_s:
+            break
+        # from the windows' medians, not all samples: sorting those takes longer than a window
+        while done >= protocol.rounds and waiting:
+            if not _enough(windows[waiting[0]], protocol):
+                break
+            if not _narrow(medians[waiting[0]], protocol):
+                break
+            waiting.pop(0)
+        if not waiting:
+            break
+    return windows
+
+
+def _orders(keys: list[K]) -> Iterator[list[K]]:
+    """Orders without end: as given and reversed, then shuffled and reversed, and so on; the same
+    in every run."""
+    dice, order = random.Random(0), list(keys)
+    while True:
+        yield order
+        yield order[::-1]
+        order = dice.sample(keys, len(keys))
+
+
+def stable(windows: Sequence[Window], protocol: Protocol) -> bool:
+    """Whether one arm's interval is as narrow as the protocol asks, over enough samples that
+    lasted long enough."""
+    if not windows or not _enough(windows, protocol):
+        return False
+    samples = [window.samples_s for window in windows]
+    low, high = stats.windowed_interval(samples)
+    middle = stats.median([s for window in samples for s in window])
+    return (high - low) / 2 <= protocol.precise * middle
+
+
+def _enough(windows: Sequence[Window], protocol: Protocol) -> bool:
+    count = sum(len(window.samples_s) for window in windows)
+    lasted_s = sum(window.lasted_s or sum(window.samples_s) for window in windows)
+    return count >= protocol.least_samples and lasted_s >= protocol.least_s
+
+
+def _narrow(medians: Sequence[float], protocol: Protocol) -> bool:
+    low, high = stats.median_interval(medians)
+    if (high - low) / 2 > protocol.precise * stats.median(medians):
+        return False  # the wider interval below cannot be narrow then
+    low, high = stats.interval(medians)
+    return (high - low) / 2 <= protocol.precise * stats.median(medians)
+
+
+def clean(windows: Sequence[Window], share: float = 0.75) -> tuple[list[Window], int]:
+    """Windows without those that ran below `share` of the run's own median clock, and how many
+    samples that leaves out. A window of unknown clock stays, and so does every outlier."""
+    fine = _fine(windows, share)
+    kept = [window for window, good in zip(windows, fine, strict=True) if good]
+    left_out = sum(len(w.samples_s) for w, good in zip(windows, fine, strict=True) if not good)
+    return kept, left_out
+
+
+def _fine(windows: Sequence[Window], share: float) -> list[bool]:
+    clocks = [window.sm_mhz for window in windows if window.sm_mhz is not None]
+    least = share * stats.median(clocks) if clocks else 0.0
+    return [window.sm_mhz is None or window.sm_mhz >= least for window in windows]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Windows of the left side, of the same code again and of the right side, in rounds, and what
+    they say together."""
+
+    left: list[Window]
+    again: list[Window]
+    right: list[Window]
+    verdict: Verdict
+
+
+def contest(
+    left: Arm,
+    again: Arm,
+    right: Arm,
+    protocol: Protocol,
+    asked: float | None = None,
+    now: Now = time.perf_counter,
+) -> Contest:
+    """Compare two sides in interleaved rounds. `again` is the left side's code once more: what the
+    two differ by is the noise floor. `asked` is the threshold, the protocol's own when None.
+
+    Looks after `contest_rounds`, and after each doubling while nothing is decided. Every look uses
+    the confidence of `compare.confidence_of`, so that all intervals hold together.
+    """
+    asked = protocol.asked if asked is None else asked
+    arms = (left, again, right)
+    taken: tuple[list[Window], list[Window], list[Window]] = ([], [], [])
+    # fewer pairs of rounds than this have no interval of that confidence, however slow the kernel
+    fewest = 2 * stats.least_for(verdict.confidence_of(protocol.looks))
+    settle(left, protocol, now)
+    end = now() + protocol.contest_s
+    for look in range(protocol.looks):
+        rounds = range(len(taken[0]), protocol.contest_rounds * 2**look)
+        turns = (
+            (arm, arms[arm])
+            for at in takewhile(lambda at: at % 2 or at < fewest or now() < end, rounds)
+            for arm in ORDERS[at % 6]
+        )
+        for arm, window in stream(turns, protocol.contest_window_s, now):
+            taken[arm].append(window)
+        found = judge(*taken, protocol, asked)
+        if now() >= end or _decided(found):
+            break
+    return Contest(*taken, found)
+
+
+def _decided(found: Verdict) -> bool:
+    """SAME within a noise floor above what was asked may become a better answer with more."""
+    if found.word == "SAME":
+        return found.noise <= found.asked
+    return found.word != "INCONCLUSIVE"
+
+
+def judge(
+    left: Sequence[Window],
+    again: Sequence[Window],
+    right: Sequence[Window],
+    protocol: Protocol,
+    asked: float,
+) -> Verdict:
+    """The verdict of windows taken in rounds. Two rounds, one the reverse of the other, make one
+    pair of times; pairs with a throttled window are left out."""
+    confidence = verdict.confidence_of(protocol.looks)
+    sides = (left, again, right)
+    fine = [all(w) for w in zip(*(_fine(side, protocol.throttled) for side in sides), strict=True)]
+    pairs = [i for i in range(0, len(fine), 2) if fine[i] and fine[i + 1]]
+    enough = len(pairs) >= stats.least_for(confidence)
+    if not enough:
+        pairs = list(range(0, len(fine), 2))
+    times = [_times(side, pairs) for side in sides]
+    noise = verdict.noise_of(stats.ratio(times[0], times[1], confidence))
+    cycles = _cycles(left, right, pairs, confidence)
+    ratio = stats.ratio(times[0], times[2], confidence)
+    found = verdict.verdict(ratio, cycles, asked, noise, len(fine))
+    if enough:
+        return found
+    why = f"too few of {len(fine)} rounds ran at the usual clock: the GPU was throttled"
+    return replace(found, word="INCONCLUSIVE", why=why)
+
+
+def _times(windows: Sequence[Window], pairs: Sequence[int]) -> list[float]:
+    """Geometric mean of the two windows' medians, in seconds, of each pair."""
+    medians = [stats.median(window.samples_s) for window in windows]
+    return [math.sqrt(medians[i] * medians[i + 1]) for i in pairs]
+
+
+def _cycles(
+    left: Sequence[Window], right: Sequence[Window], pairs: Sequence[int], confidence: float
+) -> Ratio | None:
+    """Ratio in clock cycles, or None where the clock of a window is unknown."""
+    sides: list[list[float]] = []
+    for windows in (left, right):
+        cycles: list[float] = []
+        for window in windows:
+            if not window.sm_mhz:
+                return None
+            cycles.append(stats.median(window.samples_s) * window.sm_mhz * 1e6)
+        sides.append([math.sqrt(cycles[i] * cycles[i + 1]) for i in pairs])
+    return stats.ratio(sides[0], sides[1], confidence)

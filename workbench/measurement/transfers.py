@@ -1,0 +1,153 @@
+"""Copies between host and device, by the host's clock: from the call until the GPU is silent.
+
+Pinned memory is what the GPU reads and writes by itself; pageable memory the driver copies through
+a pinned piece of its own. Every copy is looked at once it was timed: what arrived is what was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from workbench.data import stats
+from workbench.data.record import Measured
+from workbench.measurement import rounds
+from workbench.measurement.protocol import Protocol
+from workbench.measurement.rounds import Window
+
+Direction = Literal["h2d", "d2h"]
+SIZES = tuple(4096 << 2 * e for e in range(9))  # bytes: 4 KiB to 256 MiB
+# The link has no clock that settles, and its times spread more than a kernel's: few short windows.
+RULES = Protocol(rounds=4, most_rounds=4, window_s=0.003)
+
+
+@dataclass(frozen=True)
+class Copied:
+    """One kind of copy at one size. `right`: what arrived is what was sent."""
+
+    direction: Direction
+    pinned: bool
+    bytes: int
+    timing: Measured | None
+    right: bool
+
+    @property
+    def name(self) -> str:
+        """`h2d_pinned`."""
+        return f"{self.direction}_{'pinned' if self.pinned else 'pageable'}"
+
+
+def prepare() -> None:
+    """Everything that `host_copies` does before it takes a time."""
+    import torch
+
+    if torch.cuda.is_available():
+        _arms()
+
+
+def host_copies() -> list[Copied]:
+    """Both directions, pinned and pageable, at every size, in turns. Runs in a process of its own;
+    raises RuntimeError where torch sees no GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError("torch sees no GPU in the process that copies")
+    arms = _arms()
+    taken = rounds.play(arms, RULES)
+    return [_copied(key, arm, taken[key]) for key, arm in arms.items()]
+
+
+@cache
+def _arms() -> dict[tuple[Direction, bool, int], _Copy]:
+    """All copies, ready: pages are mapped and staging memory is there."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.empty(SIZES[-1] // 8, dtype=torch.int64).random_(generator=generator)
+    sent = noise.view(torch.uint8)
+    directions: tuple[Direction, ...] = ("h2d", "d2h")
+    arms = {
+        (direction, pinned, size): _Copy.of(direction, pinned, sent[:size])
+        for size in SIZES
+        for pinned in (True, False)
+        for direction in directions
+    }
+    for arm in arms.values():
+        arm.begin(0.0, 2)
+    return arms
+
+
+def _copied(key: tuple[Any, bool, int], arm: _Copy, windows: list[Window]) -> Copied:
+    direction, pinned, size = key
+    right = arm.arrived()
+    return Copied(direction, pinned, size, measured(windows) if right else None, right)
+
+
+def measured(windows: list[Window]) -> Measured:
+    """Windows of the host's clock as a result."""
+    kept = [w.samples_s for w in windows]
+    samples = tuple(s for window in kept for s in window)
+    low, high = stats.windowed_interval(kept)
+    return Measured(
+        stats.median(samples), low, high, samples, "hot", "host", RULES.id, len(kept),
+        window_sizes=tuple(len(window) for window in kept),
+    )  # fmt: skip
+
+
+@dataclass
+class _Copy:
+    """One copy that can be timed: an Arm of `rounds`."""
+
+    source: Any
+    target: Any
+    estimate_s: float = 1e-4
+
+    @staticmethod
+    def of(direction: str, pinned: bool, sent: Any) -> _Copy:
+        """These bytes on one side, and room for them on the other."""
+        import torch
+
+        host = torch.empty(sent.shape, dtype=sent.dtype, pin_memory=pinned)
+        device = torch.zeros(sent.shape, dtype=sent.dtype, device="cuda")
+        if direction == "h2d":
+            return _Copy(host.copy_(sent), device)
+        return _Copy(device.copy_(sent), host.zero_())
+
+    def begin(self, seconds: float, least: int = 1) -> _Taken:
+        """Copies that together last about `seconds`; they are over when this returns."""
+        from workbench.measurement.stream import Step, host_samples
+
+        count = max(least, 2, min(64, int(seconds / self.estimate_s)))
+        samples = host_samples(Step(self._copy), count)
+        self.estimate_s = stats.median(samples)
+        return _Taken(Window(tuple(samples)))
+
+    def _copy(self) -> None:
+        self.target.copy_(self.source, non_blocking=True)
+
+    def arrived(self) -> bool:
+        """Whether the target holds what the source holds."""
+        import torch
+
+        return bool(torch.equal(self.target.cuda(), self.source.cuda()))
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """Samples that were taken at once."""
+
+    taken: Window
+
+    def window(self) -> Window:
+        """They."""
+        return self.taken
+
+
+def by_name(copies: list[Copied]) -> Mapping[str, list[Copied]]:
+    """Copies of each kind, the smallest first."""
+    found: dict[str, list[Copied]] = {}
+    for copy in sorted(copies, key=lambda c: c.bytes):
+        found.setdefault(copy.name, []).append(copy)
+    return found

@@ -1,0 +1,570 @@
+"""What runs in the measuring process: check, screen, race, final, contest. Plain values in and out.
+
+The process keeps one bench, for the problem it was given last. Correctness comes before time,
+in the same process, on the very inputs and memory that are timed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, Literal
+
+from workbench import catalog
+from workbench.data.environment import fingerprint
+from workbench.data.errors import first_sentence
+from workbench.data.record import Environment, Measured, Verdict
+from workbench.device import hardware
+from workbench.measurement import preflight, rounds
+from workbench.measurement.halving import halve
+from workbench.measurement.protocol import Protocol
+from workbench.measurement.rounds import Window
+from workbench.spec import Impl, Sizes
+
+
+@dataclass(frozen=True)
+class Job:
+    """The problem that a measuring process works on."""
+
+    kernel: str  # name, module or path
+    sizes: Sizes
+    dtype: str
+    protocol: Protocol
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One Impl at one config, by name; `kernel` is the file of another version of it."""
+
+    impl: str
+    config: Mapping[str, int]
+    kernel: str | None = None
+
+
+@dataclass(frozen=True)
+class Screened:
+    """A right answer and its time, or the sentence that says what went wrong."""
+
+    error: float = 0.0  # of the answer, in tolerances
+    timing: Measured | None = None
+    stage: str | None = None  # "check", "launch" or "measure" where it failed
+    reason: str | None = None
+    poisoned: bool = False  # the process can measure nothing any more
+
+
+@dataclass(frozen=True)
+class Part:
+    """One arm of an experiment: a choice at a problem of its own. By the `host` clock a call
+    lasts until the GPU is silent, and all its launches by the CPU count."""
+
+    job: Job
+    choice: Choice
+    regime: Literal["cold", "hot"] = "cold"
+    clock: Literal["device", "host"] = "device"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of a part. `kernels` is how many one call launches, as a captured graph counts
+    them, and `peak_bytes` what a call takes of the GPU's memory beyond its inputs; None where
+    that is not known."""
+
+    screened: Screened
+    kernels: int | None = None
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Two sides against each other; no verdict where one of them has no time."""
+
+    left: Screened
+    right: Screened
+    verdict: Verdict | None = None
+
+
+@dataclass
+class Spent:
+    """Where the seconds of one task went; what is not named here made ready and flushed."""
+
+    check: float = 0.0  # answers computed and compared
+    timed: float = 0.0  # between the clock's two readings
+    total: float = 0.0
+
+
+@dataclass
+class _State:
+    """What the process keeps between tasks."""
+
+    job: Job
+    spec: Any
+    bench: Any
+    device: hardware.Device
+    sensors: Any
+    problems: dict[int, Any]  # by seed
+    spent: Spent = field(default_factory=Spent)
+
+
+_now: _State | None = None
+
+
+def _state() -> _State:
+    if _now is None:
+        raise RuntimeError("the measuring process was asked before it was given a problem")
+    return _now
+
+
+def describe(repository: Path | None) -> tuple[hardware.Device, Environment, str] | None:
+    """The live GPU, the fingerprint of machine and software, and the name of the GPU's lock;
+    None where torch sees no GPU."""
+    device = hardware.live()
+    if device is None:
+        return None
+    import torch
+
+    from workbench.measurement.clocks import Clocks
+
+    index = torch.cuda.current_device()
+    others = preflight.others_on_gpu(Clocks(index).processes(), {os.getpid()})
+    found = replace(fingerprint(index, repository), others_on_gpu=others)
+    return device, found, preflight.lock_name(index)
+
+
+def warm() -> None:
+    """Import the compiler while the GPU is being opened."""
+    import torch
+
+    def opened() -> None:
+        if torch.cuda.is_available():
+            torch.zeros(1, device="cuda")
+
+    opening = threading.Thread(target=opened)
+    opening.start()
+    import triton  # noqa: F401
+
+    opening.join()
+
+
+def load() -> None:
+    """Launch what every problem needs, so that it is compiled and loaded: with an empty cache
+    Triton compiles a driver module and a launcher of each kernel in C, one to two seconds."""
+    import torch
+
+    from workbench.measurement.clocks import Clocks
+    from workbench.measurement.probe import sm_clock
+
+    if torch.cuda.is_available():
+        sm_clock(Clocks(torch.cuda.current_device()))
+        preflight.rehearse()
+
+
+def begin(job: Job) -> None:
+    """Make inputs and reference. Raises torch.OutOfMemoryError when the problem is too large."""
+    global _now
+    _now = None  # lets go of the last problem's memory
+    _now = _made(job)
+
+
+def _made(job: Job) -> _State:
+    import torch
+
+    from workbench.measurement.bench import Bench
+    from workbench.measurement.clocks import Clocks
+    from workbench.measurement.correctness import Posed
+    from workbench.measurement.probe import sm_clock
+
+    device = hardware.live()
+    if device is None:
+        raise RuntimeError("torch sees no GPU in the measuring process")
+    # like for like: torch lets cuBLAS add the parts of a split K in bf16, 0.4 % of the rms off
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    spec = catalog.spec_of(job.kernel)
+    floor = floor_s(device, spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype)
+    sensors = Clocks(torch.cuda.current_device())
+    cache = cache_bytes(device)
+    clock = sm_clock(sensors)
+    bench = Bench(spec, job.sizes, job.dtype, cache, floor, job.protocol, clock)
+    problems = {0: Posed.given(spec, job.dtype, bench.first_inputs)}
+    _load_checks(problems[0])
+    return _State(job, spec, bench, device, sensors, problems)
+
+
+def _load_checks(posed: Any) -> None:
+    """Judge the reference itself: what the check launches is loaded then, and costs no config its
+    time limit."""
+    from workbench.measurement.correctness import judge
+    from workbench.measurement.inputs import torch_dtype
+
+    kinds = [t.dtype or posed.dtype for t in posed.spec.outputs.values()]
+    judge([e.to(torch_dtype(k)) for e, k in zip(posed.expected, kinds, strict=True)], posed)
+
+
+def self_test() -> dict[str, float]:
+    """What `preflight.self_test` finds on this GPU, by name."""
+    state = _state()
+    return preflight.self_test(cache_bytes(state.device), state.job.protocol)
+
+
+def cache_bytes(device: hardware.Device) -> int:
+    """Of the last-level cache; 64 MiB where the device does not say."""
+    return int(device.cache.value) if device.cache else 64 << 20
+
+
+def floor_s(device: hardware.Device, bytes_: int, flops: int, dtype: str) -> float:
+    """Seconds that no call can beat: least bytes over the peak bandwidth, FLOPs over the peak."""
+    dram = bytes_ / device.dram.value if device.dram else 0.0
+    peak = device.peaks.get(dtype)
+    # fp32 may run on the matrix unit where a library chooses tf32: no floor from fp32's own peak
+    compute = flops / peak.value if peak and dtype != "fp32" else 0.0
+    return max(dram, compute)
+
+
+def accounted(task: Callable[..., Any]) -> Callable[..., tuple[Any, Spent]]:
+    """The task's result, with where its seconds went."""
+
+    @wraps(task)
+    def asked(*args: Any) -> tuple[Any, Spent]:
+        started = time.perf_counter()
+        spent = _state().spent = Spent()
+        result = task(*args)
+        spent.total = time.perf_counter() - started
+        return result, spent
+
+    return asked
+
+
+@contextmanager
+def _checking() -> Iterator[None]:
+    started = time.perf_counter()
+    try:
+        yield
+    finally:
+        _state().spent.check += time.perf_counter() - started
+
+
+def _took(timed: Any, windows: Sequence[Window]) -> None:
+    _state().spent.timed += timed.calls * sum(sum(w.samples_s) for w in windows)
+
+
+@accounted
+def screen(choice: Choice, best_s: float | None) -> Screened:
+    """Check, then time briefly. A first sample over `give_up` times the best is the last one."""
+    try:
+        return _screen(choice, best_s)
+    except Exception as error:
+        return _failed(error, "launch")
+
+
+def _screen(choice: Choice, best_s: float | None) -> Screened:
+    from workbench.measurement.bench import Impossible
+
+    checked = _checked(choice)
+    if checked.reason:
+        return checked
+    bench, protocol = _state().bench, _state().job.protocol
+    rotation = bench.calls(*resolve(choice))
+    first = bench.first_time(rotation)
+    slow = best_s is not None and first > protocol.give_up * best_s and first > 20e-6
+    for attempt in (1, 2):
+        try:
+            timed = bench.timed(rotation, first, protocol.screen_graph_s)
+            least = 1 if slow else protocol.screen_samples
+            window = timed.window(0.0 if slow else protocol.screen_s, least)
+            _took(timed, [window])
+            return replace(checked, timing=bench.measured(timed, [window], "cold"))
+        except Impossible as error:
+            if attempt == 2:
+                return Screened(checked.error, stage="measure", reason=str(error))
+    raise AssertionError("unreachable")
+
+
+@accounted
+def race(choices: Sequence[Choice], estimates: Sequence[float], keep: int) -> list[Screened]:
+    """Successive halving among configs that were right in the screen: windows in turn, the slower
+    half dropped, twice the windows for the rest, until at most `keep` are left. Every config gets
+    the median of all windows it took part in."""
+    arms, failed = _arms(choices, estimates)
+    windows = halve(arms, _state().job.protocol, keep)
+    for i, taken in windows.items():
+        _took(arms[i], taken)
+    return [
+        failed[i] if i in failed else _with_time(Screened(), arms[i], windows[i], "boost", {})
+        for i in range(len(choices))
+    ]
+
+
+@accounted
+def final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screened]:
+    """All choices against each other: the clock settled, then windows in rounds whose order is
+    reversed each time, until every interval is narrow or the rounds are used up."""
+    try:
+        return _final(choices, estimates)
+    except Exception as error:
+        return [_failed(error, "measure") for _ in choices]
+
+
+def _final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screened]:
+    results = [_checked(choice) for choice in choices]
+    right = {i: c for i, c in enumerate(choices) if results[i].reason is None}
+    arms, failed = _arms(choices, estimates, only=right)
+    windows, also = _played(arms)
+    for i in right:
+        results[i] = failed[i] if i in failed else _checked(choices[i], seed=1)
+        if results[i].reason is None:  # other values, after the last timed call
+            results[i] = _with_time(results[i], arms[i], windows[i], "sustained", also)
+    return results
+
+
+def _arms(
+    choices: Sequence[Choice], estimates: Sequence[float], regime: str = "cold",
+    only: Mapping[int, Choice] | None = None,
+) -> tuple[dict[int, Any], dict[int, Screened]]:  # fmt: skip
+    """Ways to time each choice; and what failed, each for itself: a library's call that no graph
+    can hold, say."""
+    bench = _state().bench
+    arms: dict[int, Any] = {}
+    failed: dict[int, Screened] = {}
+    for i, (choice, estimate) in enumerate(zip(choices, estimates, strict=True)):
+        if only is not None and i not in only:
+            continue
+        try:
+            rotation = bench.calls(*resolve(choice), regime)
+            first = bench.first_time(rotation)
+            arms[i] = bench.timed(rotation, estimate or first)
+        except Exception as error:
+            failed[i] = _failed(error, "measure")
+    return arms, failed
+
+
+def _played(
+    arms: Mapping[int, Any], protocol: Protocol | None = None, busiest: Any = None
+) -> tuple[dict[int, list[Window]], dict[str, Any]]:
+    """Windows of each arm in turn after the clock has settled, and the sensors meanwhile. By the
+    job's protocol, and settled under the fastest of its configs, where no other are given."""
+    if not arms:
+        return {}, {}
+    state, readings = _state(), []
+    protocol = protocol or state.job.protocol
+    rounds.settle(busiest or min(arms.values(), key=lambda a: a.estimate_s), protocol)
+    windows = rounds.play(arms, protocol, after_round=lambda: readings.append(state.sensors.read()))
+    for i, taken in windows.items():
+        _took(arms[i], taken)
+    return windows, state.sensors.summary(readings)
+
+
+def _heaviest(arms: Mapping[int, Any]) -> Any:
+    """Of parts that do different things, the one that keeps the GPU at work for longest: under an
+    empty kernel the clock would settle where none of the others finds it. None of no parts."""
+    alone = [arm for arm in arms.values() if arm.method != "host"] or list(arms.values())
+    return max(alone, key=lambda arm: arm.estimate_s, default=None)
+
+
+def _with_time(
+    right: Screened, arm: Any, windows: Sequence[Window], state: str, also: Mapping[str, Any],
+    regime: str = "cold",
+) -> Screened:  # fmt: skip
+    """A right answer with its time; an impossible time is that config's loss alone."""
+    try:
+        timing = _state().bench.measured(arm, windows, regime, state, **also)
+        return replace(right, timing=timing)
+    except Exception as error:
+        return _failed(error, "measure")
+
+
+def _checked(choice: Choice, seed: int = 0) -> Screened:
+    """The answer alone. A library baseline is judged like the rest."""
+    from workbench.measurement.correctness import Posed, check
+
+    state = _state()
+    with _checking():
+        try:
+            if seed not in state.problems:
+                job = state.job
+                state.problems[seed] = Posed.of(state.spec, job.sizes, job.dtype, "cuda", seed)
+            checked = check(*resolve(choice), state.problems[seed])
+        except Exception as error:
+            return _failed(error, "launch")
+    if checked.wrong:
+        return Screened(checked.error, stage="check", reason=checked.wrong)
+    return Screened(checked.error)
+
+
+@accounted
+def hot(choice: Choice) -> Screened:
+    """The same call back to back on the same buffers, which the cache may hold. Its windows take
+    turns with cold ones under the same load, so that what differs is the cache and not the clock:
+    alone, after a pause, a matmul of 206 us ran at 175 us, all of it the clock's doing."""
+    try:
+        bench = _state().bench
+        arms = {}
+        for i, regime in enumerate(("cold", "hot")):
+            rotation = bench.calls(*resolve(choice), regime)
+            arms[i] = bench.timed(rotation, bench.first_time(rotation))
+        windows, also = _played(arms)
+        return Screened(timing=bench.measured(arms[1], windows[1], "hot", "sustained", **also))
+    except Exception as error:
+        return _failed(error, "measure")
+
+
+@accounted
+def contest(left: Choice, right: Choice, asked: float) -> Contest:
+    """Is `right` slower than `left` by more than `asked` (0.01 is one percent)? Both are checked
+    first; `left` takes part twice, so that the noise floor is measured beside the two."""
+    sides = [left, left, right]
+    results = [_checked(left), _checked(right)]
+    if any(r.reason for r in results):
+        return Contest(results[0], results[1])
+    arms, failed = _arms(sides, [0.0] * 3)
+    if failed:
+        first = {0: 0, 1: 0, 2: 1}
+        for i, why in failed.items():
+            results[first[i]] = why
+        return Contest(results[0], results[1])
+    try:
+        sensors = _state().sensors
+        played = rounds.contest(arms[0], arms[1], arms[2], _state().job.protocol, asked)
+        also = sensors.summary([sensors.read()])
+        for arm, taken in zip(
+            arms.values(), (played.left, played.again, played.right), strict=True
+        ):
+            _took(arm, taken)
+        ends = (arms[0], played.left), (arms[2], played.right)
+        seconds = [_checked(left, seed=1), _checked(right, seed=1)]
+        timed = [
+            _with_time(r, *end, "sustained", also) if r.reason is None else r
+            for r, end in zip(seconds, ends, strict=True)
+        ]
+    except Exception as error:
+        return Contest(results[0], _failed(error, "measure"))
+    verdict = played.verdict if all(t.timing for t in timed) else None
+    return Contest(timed[0], timed[1], verdict)
+
+
+@accounted
+def together(parts: Sequence[Part]) -> list[Taken]:
+    """Parts of different problems against each other: each checked, then all timed in rounds as
+    in `final` and by the protocol of the first, then each checked again with other values.
+
+    A part that leaves the GPU mute is the first that is `poisoned`, and none has a time then.
+    Raises ChildProcessError where it is not known which part did that."""
+    own = _state()
+    states = {(own.job.kernel, *own.job.sizes.items(), own.job.dtype): own}
+    results: list[Screened] = []
+    arms: dict[int, Any] = {}
+    counts: dict[int, tuple[int | None, int | None]] = {}
+    try:
+        for i, part in enumerate(parts):
+            try:
+                with _at(_known(states, part.job)):
+                    results.append(_checked(part.choice))
+                    if results[i].reason is None:
+                        arms[i], counts[i] = _arm(part)
+            except Exception as error:
+                results[i:] = [_failed(error, "measure")]
+                arms.pop(i, None)
+            if results[i].poisoned:  # the others cannot be timed either
+                whole = [*results, *[results[i]] * (len(parts) - len(results))]
+                return [Taken(r) for r in whole]
+        try:
+            windows, also = _played(arms, parts[0].job.protocol, _heaviest(arms))
+        except Exception as error:  # of which arm, it does not say
+            failed = _failed(error, "measure")
+            if failed.poisoned:  # whoever asked finds out, as where the process dies
+                raise ChildProcessError(f"the GPU answers it no more ({failed.reason})") from error
+            return [Taken(failed if i in arms else r) for i, r in enumerate(results)]
+        for i, arm in arms.items():
+            with _at(_known(states, parts[i].job)):
+                results[i] = _checked(parts[i].choice, seed=1)
+                if results[i].reason is None:
+                    regime = parts[i].regime
+                    results[i] = _with_time(results[i], arm, windows[i], "sustained", also, regime)
+            if results[i].poisoned:
+                break
+    finally:
+        _enter(own, own.spent)
+    return [Taken(r, *counts.get(i, (None, None))) for i, r in enumerate(results)]
+
+
+def _known(states: dict[Any, _State], job: Job) -> _State:
+    """The state of a problem, made where it is not there yet."""
+    key = (job.kernel, *job.sizes.items(), job.dtype)
+    if key not in states:
+        states[key] = _made(job)
+    return states[key]
+
+
+@contextmanager
+def _at(state: _State) -> Iterator[None]:
+    """Let the tasks' steps work on another problem; its seconds count for the task."""
+    before = _state()
+    _enter(state, before.spent)
+    try:
+        yield
+    finally:
+        _enter(before, before.spent)
+
+
+def _enter(state: _State, spent: Spent) -> None:
+    global _now
+    _now, state.spent = state, spent
+
+
+def _arm(part: Part) -> tuple[Any, tuple[int | None, int | None]]:
+    """A way to time a part, and what one call launches and takes of the memory."""
+    from workbench.measurement.bench import Timed
+    from workbench.measurement.graphs import graphs
+    from workbench.measurement.stream import host_samples
+
+    bench = _state().bench
+    rotation = bench.calls(*resolve(part.choice), part.regime)
+    first = bench.first_time(rotation)
+    peak = rotation.peak_bytes()
+    counting = graphs()
+    kernels = None if rotation.waits else counting.kernels(rotation.restored_call)
+    rotation.forget()  # outputs that were never written, while the memory they lie in is there
+    if part.clock == "host":
+        # as the device alone takes ten times less, windows would last ten times too long
+        first = min(host_samples(rotation.step(), 2))
+        return Timed("host", rotation, 1, first, bench.clock), (kernels, peak)
+    return bench.timed(rotation, first), (kernels, peak)
+
+
+def resolve(choice: Choice) -> tuple[Impl, Any]:
+    """The Impl and the config that a choice names."""
+    other = choice.kernel and catalog.version_of(Path(choice.kernel))
+    spec = other or _state().spec
+    impl = catalog.impl_of(spec, choice.impl)
+    return impl, impl.config(**choice.config)
+
+
+def _failed(error: Exception, stage: str) -> Screened:
+    text = first_sentence(error)
+    kind = type(error).__name__
+    if kind == "OutOfMemoryError":
+        import torch
+
+        torch.cuda.empty_cache()
+        return Screened(stage="measure", reason="out of GPU memory: the inputs in rotation and "
+                        "the outputs do not fit; name smaller sizes")  # fmt: skip
+    return Screened(stage=stage, reason=text, poisoned=_lost())
+
+
+def _lost() -> bool:
+    """Whether the GPU answers this process no more: after an illegal access, a misaligned one or
+    an assertion, whatever it is called by whom, every further call fails."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except Exception:
+        return True
+    return False

@@ -1,0 +1,173 @@
+"""The engine of the pages: render a template, put a figure into it, write it down whole.
+
+A page is one self-contained HTML file. Figures are matplotlib's SVG put inline, with text left as
+text and every colour a CSS variable, so that one figure serves dark, light and paper. Importing
+this module imports neither matplotlib nor Jinja2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+    from matplotlib.figure import Figure
+
+TEMPLATES = Path(__file__).parent
+
+# What a figure may be coloured with, each the name of a CSS variable of the page. matplotlib
+# only takes real colours, so each name travels through it as a colour that nobody would choose.
+PALETTE = (
+    *("ink", "muted", "rule", "hatch", "accent", "roof-memory", "roof-cache", "roof-compute"),
+    "ground",
+    *(f"impl-{i}" for i in range(4)),
+    *(f"heat-{i}" for i in range(7)),
+    *(f"heat-ink-{i}" for i in range(7)),
+)
+_SENTINELS = {name: f"#0a5e{number:02x}" for number, name in enumerate(PALETTE)}
+
+
+class ReportError(Exception):
+    """A page cannot be made or kept; one sentence says what, where and what to do next."""
+
+
+def colour(name: str) -> str:
+    """The stand-in for the CSS variable of this name; KeyError when the palette lacks it."""
+    return _SENTINELS[name]
+
+
+@contextlib.contextmanager
+def drawn_at_least(draw: Callable[[], object]) -> Iterator[None]:
+    """Whatever ends the work in it, which can then store nothing more: what there is is drawn
+    before the error goes on."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            draw()
+        raise
+
+
+def write_page(path: Path | str, html: str) -> Path:
+    """Write a page whole or not at all, making its folder where needed; returns its path.
+
+    Raises ReportError when the folder cannot be written to.
+    """
+    path = Path(path)
+    # Beside its target, since a rename is atomic only within one file system.
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(html, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        _forget(draft)
+        why = (error.strerror or str(error)).lower()
+        raise ReportError(
+            f"The page cannot be written to {path}: {why}; name a folder that you may write to."
+        ) from error
+    return path
+
+
+def render(template_name: str, **context: Any) -> str:
+    """A template of `workbench/reports/`, with everything in `context` escaped unless it is
+    Markup. Raises jinja2.TemplateError, and UndefinedError for a name that is not given.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template_name).render(**context)
+
+
+def figure(width: float, height: float) -> Figure:
+    """An empty figure of this size in CSS pixels, on no canvas and without global state."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width / 72, height / 72), dpi=72)  # an SVG unit is 1/72 inch there
+
+
+def figure_svg(fig: Figure, prefix: str, title: str = "", overlay: str = "") -> Markup:
+    """A figure as inline SVG. `prefix` makes its ids unique on the page and its output the same
+    each time; `title` is its text for those who cannot see it; `overlay` is SVG drawn last, in
+    the same coordinates (see `place`).
+    """
+    import io
+
+    import matplotlib
+    from markupsafe import Markup, escape
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.text import Text
+
+    fig.patch.set_visible(False)  # the page is its ground
+    for text in fig.findobj(Text):
+        text.set_parse_math(False)  # a kernel may be called $x$
+    out = io.StringIO()
+    # The only way to say these two: matplotlib reads them while it writes.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
+        FigureCanvasSVG(fig).print_svg(out, metadata={"Date": None})
+    body = _minify(_own_ids(_inner(out.getvalue()), prefix))
+    width, height = (round(inches * 72) for inches in fig.get_size_inches())
+    name = f'role="group" aria-label="{escape(title)}"' if title else 'aria-hidden="true"'
+    return Markup(
+        f'<svg class="figure" viewBox="0 0 {width} {height}" width="{width}" '
+        f'style="--natural:{width}px" {name}>{_variables(body)}{overlay}</svg>'
+    )
+
+
+def place(axes: Any, x: float, y: float) -> tuple[float, float]:
+    """Where a data point lies in the SVG that `figure_svg` makes; limits and scales must be set."""
+    right, up = axes.transData.transform((x, y))
+    return round(float(right), 1), round(axes.figure.get_size_inches()[1] * 72 - float(up), 1)
+
+
+def _forget(draft: Path) -> None:
+    with contextlib.suppress(OSError):
+        draft.unlink()
+
+
+def _inner(svg: str) -> str:
+    """What stands between the outer tags, without comments and metadata."""
+    svg = re.sub(r"<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.S)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    return svg[svg.index(">") + 1 : svg.rindex("</svg>")]
+
+
+def _own_ids(svg: str, prefix: str) -> str:
+    """Keep only the ids that something refers to, and make them this figure's own."""
+    svg = svg.replace("xlink:href", "href")
+    used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', svg))
+    keep = {one or other for one, other in used}
+    svg = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in keep else "", svg)
+    return re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-", svg)
+
+
+def _minify(svg: str) -> str:
+    svg = re.sub(r"<style[^>]*>.*?</style>", "", svg, flags=re.S)
+    svg = re.sub(r"<[^>]+>", _minify_tag, svg)
+    return re.sub(r">\s+<", "><", svg).strip()
+
+
+def _minify_tag(match: re.Match[str]) -> str:
+    """A tenth of a pixel is exact enough, and the page sets the font."""
+    tag = re.sub(r"font-family: [^;\"]+;? ?", "", match[0])
+    tag = re.sub(r' transform="rotate\(-0 [^"]*"', "", tag)
+    tag = re.sub(r"(?<![#\w])-?\d+\.\d\d+", lambda m: f"{float(m[0]):.1f}", tag)
+    tag = re.sub(r"(\d)\.0(?!\d)", r"\1", tag)
+    return re.sub(r"\s+", " ", tag)
+
+
+def _variables(svg: str) -> str:
+    for name, sentinel in _SENTINELS.items():
+        svg = svg.replace(sentinel, f"var(--{name})")
+    return svg

@@ -1,0 +1,176 @@
+"""The figures of a comparison: both sides' samples, their ratio round by round, the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from workbench.data import stats
+from workbench.data.record import Comparison, Measured, Ratio, Verdict
+from workbench.reports import colour, figure, figure_svg
+from workbench.reports.figures.sweep import SMALL, SMALLER
+from workbench.reports.figures.sweep import _axes as axes
+from workbench.reports.figures.sweep import _frame as frame
+
+LOOKS = (("impl-0", "-"), ("impl-1", (0, (6, 2))))  # left, right: by colour and by dash
+_STEPS = 240  # of a distribution's line; more are finer than a pixel
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both sides of one comparison that gave a time, by name, and what they are to each other."""
+
+    names: tuple[str, str]
+    timings: tuple[Measured, Measured]
+    verdict: Verdict | None  # None for stored runs, which were not interleaved
+
+
+def unit_of(seconds: float) -> tuple[float, str]:
+    """Seconds in the unit that shows a time of this size, and its symbol."""
+    return (1e-3, "ms") if seconds >= 10e-3 else (1e-6, "µs")
+
+
+def text_of(seconds: float, scale: float) -> str:
+    """A time without its unit, to the hundredth where that is four or five digits."""
+    value = seconds / scale
+    return f"{value:.{1 if value >= 1000 else 2 if value >= 10 else 3}f}"
+
+
+def windows(timing: Measured) -> list[tuple[float, ...]]:
+    """The samples by window; all as one where the windows' sizes are not known."""
+    return timing.windows or [timing.samples_s]
+
+
+def round_ratios(sides: Sides, cycles: bool = False) -> list[float]:
+    """Right over left, window by window: of medians, or of medians times the window's clock."""
+    left, right = (_per_window(t, cycles) for t in sides.timings)
+    if len(left) != len(right):  # windows were left out, and which is not known
+        return []
+    return [r / a for a, r in zip(left, right, strict=True) if a and r]
+
+
+def _per_window(timing: Measured, cycles: bool) -> list[float]:
+    middles = [stats.median(w) if w else 0.0 for w in windows(timing)]
+    if not cycles:
+        return middles
+    if len(timing.window_mhz) != len(middles):
+        return []
+    return [m * f for m, f in zip(middles, timing.window_mhz, strict=True)]
+
+
+def distribution(sides: Sides, prefix: str) -> Markup:
+    """Share of the samples up to each time, both sides; the slowest 2 % lie beyond the axis."""
+    scale, unit = unit_of(min(t.median_s for t in sides.timings))
+    cut = [(stats.quantile(t.samples_s, 0.0), stats.quantile(t.samples_s, 0.98))
+           for t in sides.timings]  # fmt: skip
+    low, high = min(c[0] for c in cut), max(c[1] for c in cut)
+    room = (high - low) * 0.04 or high * 0.01
+    fig = figure(560, 330)
+    ax = axes(fig, 58, 14, 490, 264)
+    ax.set(xlim=((low - room) / scale, (high + room) / scale), ylim=(0, 100))
+    ax.set(xlabel=f"time of one call, {unit}", ylabel="samples up to this time, %")
+    ax.grid(color=colour("rule"), linewidth=0.8)
+    ax.set_axisbelow(True)
+    for timing, (ink, dash) in zip(sides.timings, LOOKS, strict=True):
+        shares = [i / _STEPS for i in range(_STEPS + 1)]
+        ordered = sorted(timing.samples_s)
+        times = [stats.quantile(ordered, q) / scale for q in shares]
+        ax.plot(times, [100 * q for q in shares], color=colour(ink), linestyle=dash, linewidth=2)
+        middle = timing.median_s / scale
+        ax.plot([middle], [50], marker="o", markersize=6, color=colour(ink))
+    return figure_svg(fig, prefix, f"Samples of {sides.names[0]} and {sides.names[1]}")
+
+
+def per_round(sides: Sides, prefix: str, cycles: bool = False) -> Markup | None:
+    """The ratio of each round, its median with the interval, and the band that counts as same."""
+    ratios = round_ratios(sides, cycles)
+    verdict = sides.verdict
+    if len(ratios) < 2 or verdict is None:
+        return None
+    whole = verdict.cycles if cycles else verdict.time
+    if whole is None:
+        return None
+    inner = [stats.quantile(ratios, q) for q in (0.02, 0.98)]
+    edges = (1 / (1 + verdict.threshold), 1 + verdict.threshold)
+    low, high = min(*inner, *edges, whole.low), max(*inner, *edges, whole.high)
+    room = (high - low) * 0.08
+    fig = figure(560, 300)
+    ax = axes(fig, 66, 14, 482, 234)
+    ax.set(xlim=(0, len(ratios) + 1), ylim=(low - room, high + room))
+    what = "cycles" if cycles else "time"
+    ax.set(xlabel="round", ylabel=f"ratio in {what}, right over left")
+    ax.axhspan(*edges, facecolor=colour("rule"), edgecolor="none", zorder=0)
+    ax.axhline(1, color=colour("muted"), linewidth=0.8, zorder=1)
+    at = range(1, len(ratios) + 1)
+    ax.plot(at, ratios, linestyle="none", marker="o", markersize=5, color=colour("ink"),
+            markeredgewidth=0, alpha=0.65, zorder=2)  # fmt: skip
+    ax.axhspan(whole.low, whole.high, facecolor=colour("accent"), alpha=0.28, zorder=3)
+    ax.axhline(whole.middle, color=colour("accent"), linewidth=2, zorder=4)
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    return figure_svg(fig, prefix, f"Ratio in {what} of each round")
+
+
+def clocks(sides: Sides, prefix: str) -> Markup | None:
+    """The SM clock of each window, both sides; None where it is not known."""
+    if any(len(t.window_mhz) < 2 for t in sides.timings):
+        return None
+    fig = figure(560, 240)
+    ax = axes(fig, 66, 14, 482, 174)
+    seen = [f for t in sides.timings for f in t.window_mhz]
+    room = (max(seen) - min(seen)) * 0.1 or 10
+    ax.set(ylim=(min(seen) - room, max(seen) + room), xlabel="round", ylabel="SM clock, MHz")
+    ax.grid(axis="y", color=colour("rule"), linewidth=0.8)
+    ax.set_axisbelow(True)
+    for timing, (ink, dash) in zip(sides.timings, LOOKS, strict=True):
+        at = range(1, len(timing.window_mhz) + 1)
+        ax.plot(at, timing.window_mhz, color=colour(ink), linestyle=dash, linewidth=1.4)
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    return figure_svg(fig, prefix, "SM clock of each round")
+
+
+def forest(found: Sequence[tuple[str, Comparison]], prefix: str) -> Markup:
+    """Ratio and interval of each comparison that has a verdict, with its own threshold."""
+    left, right, line, top = 300, 150, 26, 8
+    spans = [e for _, c in found if (v := c.verdict) for e in _reach(v)]
+    low, high = min(spans), max(spans)
+    room = (high - low) * 0.05
+    fig = figure(900, top + line * len(found) + 52)
+    ax = axes(fig, left, top, 900 - left - right, line * len(found))
+    ax.set(xlim=(low - room, high + room), ylim=(len(found) - 0.5, -0.5))
+    ax.set(xlabel="time, right over left: beyond 1 the right side is slower")
+    ax.set_yticks(range(len(found)), [_short(name) for name, _ in found])
+    ax.tick_params(axis="y", length=0, labelsize=SMALL, labelcolor=colour("ink"))
+    frame(ax, ("bottom",))
+    ax.axvline(1, color=colour("muted"), linewidth=0.8, zorder=1)
+    for y, (_, comparison) in enumerate(found):
+        if (verdict := comparison.verdict) is not None:
+            _band(ax, y, verdict)
+            _interval(ax, y, verdict.time)
+            text = f"{verdict.time.middle:.4f}  {verdict.word}"
+            ax.annotate(text, (1, y), (8, 0), xycoords=("axes fraction", "data"), va="center",
+                        textcoords="offset points", size=SMALLER, color=colour("ink"))  # fmt: skip
+    return figure_svg(fig, prefix, "Ratio of each comparison")
+
+
+def _reach(verdict: Verdict) -> tuple[float, ...]:
+    edge = 1 + verdict.threshold
+    return verdict.time.low, verdict.time.high, edge, 1 / edge
+
+
+def _band(ax: Any, y: int, verdict: Verdict) -> None:
+    edges = [1 / (1 + verdict.threshold), 1 + verdict.threshold]
+    ax.fill_between(edges, y - 0.42, y + 0.42, facecolor=colour("rule"), edgecolor="none", zorder=0)
+
+
+def _interval(ax: Any, y: int, ratio: Ratio) -> None:
+    ax.plot([ratio.low, ratio.high], [y, y], color=colour("accent"), linewidth=3,
+            solid_capstyle="butt", zorder=2)  # fmt: skip
+    ax.plot([ratio.middle], [y], marker="o", markersize=6, color=colour("ink"), zorder=3)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 48 else name[:47] + "…"

@@ -1,0 +1,259 @@
+"""Every figure that a time comes with, in numbers: the table of the final, and the data for CSV."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from workbench.data.record import Measured, Outcome, Record, Run
+from workbench.data.stats import Summary, summary
+from workbench.reports.figures.sweep import Board
+from workbench.spec import brief
+from workbench.tuner.selection import config_key
+
+_SPREAD = ("min", "p5", "p25", "p75", "p95", "mean", "stddev")  # fields of a Summary
+_SHOWN = ("GB/s", "TFLOP/s")  # by the table of all configs, to three digits or four
+SAME = "="  # in the data: what the cell before it says
+
+
+@dataclass(frozen=True)
+class Times:
+    """One measured record with what its samples say."""
+
+    run: Run
+    record: Record
+    timing: Measured
+    spread: Summary  # of the samples, seconds
+
+    def of(self, kind: str) -> tuple[float, str] | None:
+        """Share of the nearest ceiling of this kind ("measured" or "datasheet"), and its name.
+
+        A hot call's inputs may come from the cache, so no memory ceiling is over it.
+        """
+        found = []
+        for name, ceiling in self.run.ceilings.items():
+            value, unit = ceiling.get("value", 0), ceiling.get("unit")
+            memory = unit == "B/s"
+            if value <= 0 or name.startswith("cache") or unit not in ("B/s", "FLOP/s"):
+                continue
+            if ceiling.get("kind", "datasheet") != kind or (memory and self.timing.regime == "hot"):
+                continue
+            done = self.record.bytes if memory else self.record.flops
+            what = "DRAM" if memory else f"{ceiling.get('dtype', '')} compute".strip()
+            found.append((done / self.record.time_s / value, what))
+        return max((f for f in found if f[0] > 0), default=None)
+
+
+def times_of(run: Run, record: Record) -> Times | None:
+    """None for a predicted time, which has no samples."""
+    timing = record.timing
+    if not isinstance(timing, Measured) or not timing.samples_s:
+        return None
+    return Times(run, record, timing, summary(timing.samples_s))
+
+
+@dataclass(frozen=True)
+class Field:
+    """One figure of a time, as text; nothing where it is unknown."""
+
+    head: str
+    cell: Callable[[Times], str]
+    group: str
+    short: str = ""  # the head under its group, where that says the rest
+
+
+def fields(board: Board) -> list[Field]:
+    """All of them, in the order in which they are read. Times are in the page's unit."""
+    return [*_named(), *_times(board), *_sampled(), *_done()]
+
+
+def _named() -> list[Field]:
+    return [
+        Field("regime", lambda t: t.timing.regime, "how"),
+        Field("clock state", lambda t: t.timing.state, "how"),
+        Field("method", lambda t: t.timing.method, "how"),
+    ]
+
+
+def _times(board: Board) -> list[Field]:
+    unit = board.unit[1]
+    group = f"time of one call, {unit}"
+    best = board.time(board.best.time_s) if board.best else 1.0
+    digits = max(0, 4 - math.floor(math.log10(best)))  # five of the best's
+
+    def of(head: str, value: Callable[[Times], float]) -> Field:
+        return Field(f"{head}, {unit}", lambda t: f"{board.time(value(t)):.{digits}f}", group, head)
+
+    def spread(name: str) -> Field:
+        return of(name, lambda t: getattr(t.spread, name))
+
+    return [
+        of("median", lambda t: t.timing.median_s),
+        of("95 % low", lambda t: t.timing.low_s),
+        of("95 % high", lambda t: t.timing.high_s),
+        *(spread(name) for name in _SPREAD),
+    ]
+
+
+def _sampled() -> list[Field]:
+    group = "samples"
+    machine = "while it ran"
+    return [
+        Field("n", lambda t: str(t.spread.n), group),
+        Field("left out", lambda t: str(t.timing.left_out), group),
+        Field("windows", lambda t: str(t.timing.rounds), group),
+        Field("stable", lambda t: "yes" if t.timing.stable else "no", group),
+        Field("SM clock, MHz", lambda t: _whole(t.timing.sm_mhz), machine),
+        Field("cycles", lambda t: _whole(t.timing.cycles), machine),
+        Field("°C", lambda t: _whole(t.timing.temperature_c), machine),
+        Field("W", lambda t: _whole(t.timing.power_w), machine),
+        Field("throttled by", lambda t: "; ".join(t.timing.throttle), machine),
+    ]
+
+
+def _done() -> list[Field]:
+    work, ceiling = "work and rate", "of the nearest ceiling, %"
+    return [
+        Field("least bytes", lambda t: str(t.record.bytes), work),
+        Field("FLOPs", lambda t: str(t.record.flops), work),
+        Field("GB/s", lambda t: f"{t.record.bytes / t.record.time_s / 1e9:.4g}", work),
+        Field("TFLOP/s", lambda t: f"{t.record.flops / t.record.time_s / 1e12:.4g}", work),
+        Field("of measured ceiling, %", lambda t: _share(t.of("measured")), ceiling, "measured"),
+        Field("measured ceiling", lambda t: _which(t.of("measured")), ceiling, "which"),
+        Field("of datasheet, %", lambda t: _share(t.of("datasheet")), ceiling, "datasheet"),
+        Field("datasheet's ceiling", lambda t: _which(t.of("datasheet")), ceiling, "which"),
+    ]
+
+
+def in_full(run: Run, board: Board, records: Sequence[Record], words: Mapping[int, str]) -> Any:
+    """The table of the final: groups of columns, heads, and a row for each record; {} where none
+    was measured."""
+    found = [t for r in records if (t := times_of(run, r)) is not None]
+    if not found:
+        return {}
+    known = fields(board)
+    groups: dict[str, int] = {}
+    for field in known:
+        groups[field.group] = groups.get(field.group, 0) + 1
+    return {
+        "groups": list(groups.items()),
+        "heads": [f.short or f.head for f in known],
+        "rows": [
+            {
+                "name": _name(t.record),
+                "tags": [w for w in (words.get(id(t.record), ""), *doubts(t.record)) if w],
+                "winner": words.get(id(t.record)) == "winner",
+                "cells": [f.cell(t) for f in known],
+            }
+            for t in found
+        ],
+    }
+
+
+def doubts(record: Record) -> list[str]:
+    """What a reader should know before trusting a time, in a word or two each."""
+    timing = record.timing
+    if not isinstance(timing, Measured):
+        return []
+    found = [] if timing.stable else ["unstable"]
+    found += ["throttled"] if timing.throttle else []
+    return [*found, f"{timing.left_out} left out"] if timing.left_out else found
+
+
+def for_csv(run: Run, board: Board, stand: Sequence[Outcome]) -> Any:
+    """What the table of all configs does not show, for the CSV that the page makes of both.
+
+    Heads, cells that all rows share, and the rest as one line a row with tabs between cells: a page
+    of 827 configs stays under 700 kB. {} where no time was measured.
+    """
+    records = [times_of(run, o) if isinstance(o, Record) else None for o in stand]
+    timed = [t for t in records if t is not None]
+    if not timed:
+        return {}
+    known = [f for f in fields(board) if f.head not in _SHOWN]
+    shared = {}
+    for field in known:
+        seen = {field.cell(t) for t in timed}
+        if len(seen) == 1:
+            shared[field.head] = seen.pop()
+    rest = [f for f in known if f.head not in shared]
+    lines = ["" if t is None else _line([f.cell(t) for f in rest]) for t in records]
+    asked = {"kernel": run.kernel, **run.sizes, "dtype": run.dtype, "device": run.device}
+    asked["protocol"] = "; ".join(sorted({t.timing.protocol for t in timed}))
+    return {
+        "asked": {name: str(value) for name, value in asked.items()},
+        "shared": shared,
+        "heads": [f.head for f in rest],
+        "lines": "\n".join(lines),
+        "name": f"{run.id}.csv",
+    }
+
+
+def _line(cells: Sequence[str]) -> str:
+    flat = [" ".join(cell.split()) for cell in cells]
+    before = [None, *flat]
+    short = [SAME if c and c == b else c for b, c in zip(before, flat, strict=False)]
+    return "\t".join(short).rstrip("\t")
+
+
+def _name(record: Record) -> str:
+    config = f" {brief(record.case.config)}" if record.case.config else ""
+    return f"{record.case.impl}{config}" + (" (default)" if record.default else "")
+
+
+def _whole(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}"
+
+
+def _share(found: tuple[float, str] | None) -> str:
+    return "" if found is None else f"{100 * found[0]:.1f}"
+
+
+def _which(found: tuple[float, str] | None) -> str:
+    return "" if found is None else found[1]
+
+
+# Where the time of the whole sweep went.
+
+_STEPS: Mapping[str, str] = {
+    "start": "processes and the GPU made ready, until the first config could be tried",
+    "wait": "the GPU waited for the compilers",
+    "check": "each answer held against the reference",
+    "timed": "between the clock's two readings",
+    "flush": "inputs made ready, the cache flushed, the clock settled",
+    "idle": "the rest, in which outcomes were stored",
+}
+
+
+def spent(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | None) -> Any:
+    """Each part of the wall time with its share, and what that is in configs a minute; {} where
+    the run did not say."""
+    whole = sum((seconds or {}).values())
+    if seconds is None or whole <= 0:
+        return {}
+    parts = [
+        {"name": name, "s": f"{s:.1f}", "percent": f"{100 * s / whole:.1f}",
+         "share": round(100 * s / whole, 2), "words": _STEPS.get(name, "")}
+        for name, s in seconds.items()
+    ]  # fmt: skip
+    return {"parts": parts, "words": _pace(run, outcomes, whole)}
+
+
+def _pace(run: Run, outcomes: Sequence[Outcome], whole_s: float) -> str:
+    """What this run itself obtained, libraries and second looks not counted."""
+    begun = datetime.fromisoformat(run.started)
+    new = {
+        config_key(o.case)
+        for o in outcomes
+        if datetime.fromisoformat(o.at) >= begun
+        and not o.case.is_baseline
+        and (o.phase in ("screen", "predict") if isinstance(o, Record) else o.stage != "refused")
+    }
+    if not new:
+        return f"{whole_s:.1f} s in all; every outcome was known from earlier runs."
+    many = "1 config" if len(new) == 1 else f"{len(new)} configs"
+    pace = 60 * len(new) / whole_s
+    return f"{whole_s:.1f} s for {many}: {pace:.0f} configs a minute, the final included."

@@ -1,0 +1,157 @@
+"""The figures of an experiment: its charts, and the times of all its arms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from workbench.data.record import Chart, Measured, Record, Series
+from workbench.reports import colour, figure, figure_svg
+from workbench.reports.figures.compare import text_of, unit_of
+from workbench.reports.figures.sweep import SMALL
+from workbench.reports.figures.sweep import _axes as axes
+from workbench.reports.figures.sweep import _frame as frame
+from workbench.spec import brief, sizes_text
+
+MARKERS = ("o", "s", "^", "D")
+_LINE = 24  # px between rows
+
+
+def chart(found: Chart, prefix: str) -> Markup:
+    """Lines with points, filled where measured, hollow and dashed where predicted; what is neither
+    has no points."""
+    fig = figure(640, 360)
+    ax = axes(fig, 96, 16, 520, 286)
+    ax.set(xlabel=found.x_label, ylabel=found.y_label)
+    for log, axis, scale in (
+        (found.x_log, ax.xaxis, ax.set_xscale),
+        (found.y_log, ax.yaxis, ax.set_yscale),
+    ):
+        if log:
+            scale("log")
+        axis.set_major_formatter(lambda v, _: plain(v))
+        axis.set_minor_formatter(lambda v, _: "")
+    for n, series in enumerate(found.series):
+        _line(ax, n, series)
+    if found.y_log:
+        ys = [y for series in found.series for y in series.y if y > 0]
+        if ys and max(ys) < 300 * min(ys):  # powers of ten alone would be two or three lines
+            ax.yaxis.set_major_locator(_one_two_five())
+    xs = sorted({x for series in found.series if _timed(series) for x in series.x})
+    if found.x_log and 1 < len(xs) <= 12:
+        ax.set_xticks(xs, [f"{x:g}" for x in xs])
+        ax.xaxis.set_minor_locator(_nothing())
+    ax.grid(color=colour("rule"), linewidth=0.8)
+    ax.set_axisbelow(True)
+    tops = [y for series in found.series for y in (*series.y, *series.high)]
+    if not found.y_log and tops and min(tops) >= 0:
+        ax.set_ylim(0, 1.08 * max(tops) or 1.0)
+    if len(found.series) > 1:
+        legend = ax.legend(loc="best", fontsize=SMALL, frameon=False)
+        for text in legend.get_texts():
+            text.set_color(colour("ink"))
+    return figure_svg(fig, prefix, found.title)
+
+
+def _timed(series: Series) -> bool:
+    return series.kind in ("measured", "predicted")
+
+
+def _line(ax: Any, n: int, series: Series) -> None:
+    ink = colour(f"impl-{n % 4}")
+    measured = series.kind == "measured"
+    ax.plot(
+        series.x, series.y, color=ink, linewidth=1.6, markersize=5,
+        marker=MARKERS[n % 4] if _timed(series) else "",
+        linestyle="-" if measured else (0, (5, 3)), label=series.name,
+        markerfacecolor=ink if measured else "none", zorder=3,
+    )  # fmt: skip
+    if series.low and series.high:
+        below = [max(0.0, y - low) for y, low in zip(series.y, series.low, strict=True)]
+        above = [max(0.0, high - y) for y, high in zip(series.y, series.high, strict=True)]
+        ax.errorbar(series.x, series.y, (below, above), fmt="none", ecolor=ink, elinewidth=1.2,
+                    capsize=2.5, zorder=2)  # fmt: skip
+
+
+def plain(value: float) -> str:
+    """A tick: 0.5, 200, 20 G."""
+    for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return f"{value / (1e3 if prefix == 'k' else size):g} {prefix}"
+    return f"{value:g}"
+
+
+def _nothing() -> Any:
+    from matplotlib.ticker import NullLocator
+
+    return NullLocator()
+
+
+def _one_two_five() -> Any:
+    from matplotlib.ticker import LogLocator
+
+    return LogLocator(subs=(1.0, 2.0, 5.0))
+
+
+def times(records: Sequence[Record], prefix: str) -> Markup:
+    """The time of each arm, grouped by kernel, on a log axis; whiskers are p5 to p95 intervals of
+    the median where it was measured."""
+    rows: list[tuple[str, Record | None]] = []
+    for kernel in dict.fromkeys(r.case.kernel for r in records):
+        mine = [r for r in records if r.case.kernel == kernel]
+        same = all(r.case.sizes == mine[0].case.sizes for r in mine)
+        of = sizes_text(mine[0].case.sizes, " ") if same else ""
+        rows.append((f"{kernel}, {of}" if of else kernel, None))
+        rows += [(_name(r, not same), r) for r in mine]
+    fig = figure(960, 8 + _LINE * len(rows) + 52)
+    ax = axes(fig, 400, 8, 470, _LINE * len(rows))
+    seconds = [r.time_s for r in records]
+    scale, unit = unit_of(min(seconds))
+    low, high = min(seconds) / scale, max(seconds) / scale
+    ax.set(xscale="log", xlim=(low / 1.6, high * 1.6), ylim=(len(rows) - 0.5, -0.5))
+    ax.set(xlabel=f"time of one call, {unit} (log)")
+    decades = range(math.floor(math.log10(low / 1.6)), math.ceil(math.log10(high * 1.6)) + 1)
+    ticks = [m * 10.0**e for e in decades for m in (1, 2, 5)]
+    ax.set_xticks([t for t in ticks if low / 1.6 <= t <= high * 1.6], minor=False)
+    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    ax.xaxis.set_minor_locator(_nothing())
+    ax.set_yticks(range(len(rows)), [name for name, _ in rows])
+    ax.tick_params(axis="y", length=0, labelsize=SMALL, labelcolor=colour("ink"))
+    for label, (_, record) in zip(ax.get_yticklabels(), rows, strict=True):
+        label.set_fontweight("normal" if record else "bold")
+    ax.grid(axis="x", color=colour("rule"), linewidth=0.8)
+    ax.set_axisbelow(True)
+    frame(ax, ("bottom",))
+    for row, (_, record) in enumerate(rows):
+        if record is not None:
+            _bar(ax, row, record, scale)
+        elif row:
+            ax.axhline(row - 0.5, color=colour("rule"), linewidth=0.8)
+    return figure_svg(fig, prefix, "Time of each arm")
+
+
+def _bar(ax: Any, row: int, record: Record, scale: float) -> None:
+    ink, at = colour("impl-0"), record.time_s / scale
+    ax.plot([at], [row], marker="o", markersize=7, color=ink, zorder=3,
+            markerfacecolor=ink if record.measured else "none")  # fmt: skip
+    if isinstance(record.timing, Measured):
+        ends = record.timing.low_s / scale, record.timing.high_s / scale
+        ax.plot(ends, [row, row], color=ink, linewidth=2, zorder=2)
+    tilde = "" if record.measured else "~"
+    ax.annotate(tilde + text_of(record.time_s, scale), (1, row), (8, 0), va="center", size=SMALL,
+                xycoords=("axes fraction", "data"), textcoords="offset points",
+                color=colour("ink"))  # fmt: skip
+
+
+def _name(record: Record, sized: bool) -> str:
+    """What tells an arm from its neighbours: the config, which is longest, comes last."""
+    case, timing = record.case, record.timing
+    parts = [case.impl, sizes_text(case.sizes, " ") if sized else ""]
+    if isinstance(timing, Measured):
+        parts += ["hot"] * (timing.regime == "hot") + ["host clock"] * (timing.method == "host")
+    parts.append(brief(case.config) if case.config else "")
+    name = ", ".join(part for part in parts if part)
+    return name if len(name) <= 60 else name[:59] + "…"

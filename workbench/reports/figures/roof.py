@@ -1,0 +1,154 @@
+"""How far a kernel is from its ceilings: the roofline, or bandwidth where it does no arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from workbench.data.record import Record
+from workbench.reports import colour, figure, figure_svg
+from workbench.reports.figures.sweep import SMALLER, Board, jitter, laid
+from workbench.reports.figures.sweep import _axes as axes
+from workbench.reports.figures.sweep import _frame as frame
+
+Ceilings = Mapping[str, Mapping[str, Any]]
+
+
+def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
+    """Rate against arithmetic intensity under the device's ceilings, log-log."""
+    at = records[0].flops / records[0].bytes
+    rates = [r.flops / r.time_s for r in records]
+    roofs, slopes = _known(ceilings, "FLOP/s"), _known(ceilings, "B/s")
+    ridges = [flat["value"] / slope["value"] for _, flat in roofs for _, slope in slopes]
+    lo, hi = min([at, *ridges]) / 8, max([at, *ridges]) * 8
+    peak = max([*rates, *(c["value"] for _, c in roofs)])
+    bottom = min([*rates, *(c["value"] * lo for _, c in slopes)])
+    fig = figure(620, 380)
+    ax = axes(fig, 74, 14, 532, 316)
+    ax.set(xscale="log", yscale="log", xlim=(lo, hi), ylim=(bottom / 1.3, peak * 2.2))
+    ax.set(xlabel="arithmetic intensity, FLOP per byte of least traffic", ylabel="rate, FLOP/s")
+    decades(ax)
+    top = max((c["value"] for _, c in roofs), default=peak)
+    for n, (name, flat) in enumerate(roofs):
+        start = min((flat["value"] / c["value"] for _, c in slopes), default=lo)
+        ax.plot([start, hi], [flat["value"]] * 2, **_roof_style("compute", flat))
+        ax.annotate(
+            _roof_name(name, flat),
+            (hi, flat["value"]),
+            (-4, 5 if n == 0 else -14),
+            textcoords="offset points",
+            ha="right",
+            size=SMALLER,
+            color=colour("roof-compute"),
+        )
+    for name, slope in slopes:
+        kind = "cache" if name.startswith("cache") else "memory"
+        ax.plot([lo, top / slope["value"]], [lo * slope["value"], top], **_roof_style(kind, slope))
+    if roofs and slopes:
+        _ridge(ax, roofs[0][1]["value"], slopes[0][1]["value"])
+    points = [
+        (r, at * 10 ** _aside(board, r, at < 3 * max(ridges, default=0)), r.flops / r.time_s)
+        for r in records
+    ]
+    return figure_svg(fig, prefix, "Roofline", laid(ax, board, points, "s"))
+
+
+def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
+    """A kernel without arithmetic: its rate of least bytes under the memory ceilings."""
+    slopes = _known(ceilings, "B/s")
+    rates = [r.bytes / r.time_s / 1e9 for r in records]
+    # The cache's ceiling only where it is close: it would push the points into a corner.
+    reach = max([*rates, *(c["value"] / 1e9 for k, c in slopes if not k.startswith("cache"))])
+    slopes = [(k, c) for k, c in slopes if c["value"] / 1e9 <= reach * 1.1]
+    fig = figure(620, 200)
+    ax = axes(fig, 16, 56, 588, 94)
+    ax.set(
+        xlim=(min(rates) * 0.92, reach * 1.04), ylim=(-1, 1), xlabel="least bytes over time, GB/s"
+    )
+    ax.set_yticks([])
+    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    frame(ax, ("bottom",))
+    for n, (name, slope) in enumerate(sorted(slopes, key=lambda c: c[1]["value"])):
+        kind = "cache" if name.startswith("cache") else "memory"
+        ax.axvline(slope["value"] / 1e9, **_roof_style(kind, slope))
+        ax.annotate(
+            _roof_name(name, slope),
+            (slope["value"] / 1e9, 1),
+            (0, 5 + 14 * (n % 3)),
+            textcoords="offset points",
+            ha="right",
+            size=SMALLER,
+            color=colour(f"roof-{kind}"),
+        )
+    points = [(r, g, 0.75 * jitter(board.row(r))) for r, g in zip(records, rates, strict=True)]
+    return figure_svg(fig, prefix, "Bandwidth", laid(ax, board, points))
+
+
+def decades(ax: Any) -> None:
+    """Ticks at powers of ten, written as engineers read them."""
+    for axis, limits, write in (
+        (ax.xaxis, ax.get_xlim(), lambda v, _: f"{v:g}"),
+        (ax.yaxis, ax.get_ylim(), _flops),
+    ):
+        first, last = (math.log10(v) for v in limits)
+        axis.set_ticks([10.0**e for e in range(math.ceil(first), math.floor(last) + 1)])
+        axis.set_major_formatter(write)
+    ax.grid(which="major", color=colour("rule"), linewidth=0.8)
+    ax.tick_params(which="minor", length=2)
+    ax.xaxis.set_minor_formatter(lambda v, _: "")
+    ax.yaxis.set_minor_formatter(lambda v, _: "")
+
+
+def _flops(value: float, _: Any = None) -> str:
+    for size, symbol in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if value >= size:
+            return f"{value / size:.3g} {symbol}"
+    return f"{value:.3g}"
+
+
+def _known(ceilings: Ceilings, unit: str) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(k, c) for k, c in ceilings.items() if c.get("unit") == unit and c.get("value", 0) > 0]
+
+
+def _roof_style(kind: str, ceiling: Mapping[str, Any]) -> dict[str, Any]:
+    dashed = ceiling.get("kind") != "measured"
+    return {
+        "color": colour(f"roof-{kind}"),
+        "linewidth": 1.4,
+        "linestyle": (0, (5, 3)) if dashed else "-",
+        "zorder": 2,
+    }
+
+
+def _roof_name(name: str, ceiling: Mapping[str, Any]) -> str:
+    what = name.removesuffix("_measured")
+    what = {"dram": "DRAM", "cache": "last-level cache"}.get(what, what)
+    if "dtype" in ceiling:
+        what = f"{ceiling['dtype']} {what}"
+    value, unit = ceiling["value"], ceiling["unit"]
+    return f"{what} {_flops(value)}{unit}, {ceiling.get('kind', 'datasheet')}"
+
+
+def _ridge(ax: Any, flat: float, slope: float) -> None:
+    x = flat / slope
+    ax.plot([x], [flat], marker="o", markersize=4, color=colour("ink"), zorder=3)
+    ax.annotate(
+        f"ridge {x:.0f} FLOP/B",
+        (x, flat),
+        (7, -14),
+        textcoords="offset points",
+        size=SMALLER,
+        color=colour("ink"),
+    )
+
+
+def _aside(board: Board, record: Record, sloping: bool) -> float:
+    """Decades by which a point of the roofline stands beside its intensity: none for the best,
+    and never leftwards under a sloping roof, which it would seem to have passed."""
+    if record is board.best:
+        return 0.0
+    spread = jitter(board.row(record))
+    return 0.15 * (1 + spread) if sloping else 0.2 * spread

@@ -1,0 +1,487 @@
+"""The figures of the roofline report: axes by matplotlib, all else laid over them as SVG, so that a
+legend can switch parts of them and each point has its row.
+
+An element that can be switched carries `data-t`, words apart by spaces, each of which is one or
+more switches joined by `|`: it is hidden where all switches of one of its words are off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from workbench.device.ceilings import LEVELS, Ceiling, quantity
+from workbench.reports import figure, figure_svg, place
+from workbench.reports.figures.roof import decades
+from workbench.reports.figures.roofline_points import Point, Sheet, bests
+from workbench.reports.figures.sweep import MARKS
+from workbench.reports.figures.sweep import _axes as axes
+
+WIDTH, HEIGHT = 1120, 620  # of the chart at most 1/4 wider, where its words are long
+LEFT, TOP, ACROSS, DOWN = 78, 14, 770, 548  # of the axes, CSS px
+MOST_LABELS = 14  # of points; the others say their names on hover
+MOST_CHANGES = 12  # of arrows that say their change beside them
+_LARGEST = 2.3  # times the plain mark: the point with the largest share of time
+_SMALLEST = 0.62  # else it cannot be met by a pointer
+CHAR = 6.1  # px, of 11 px text: what labels are kept apart by
+LINE = 14
+
+
+@dataclass(frozen=True)
+class Line:
+    """A ceiling as drawn: one or more dtypes of equal value are one line."""
+
+    ceiling: Ceiling
+    dtypes: tuple[str, ...]
+    start: tuple[float, float]  # FLOP/B, FLOP/s
+    end: tuple[float, float]
+    ridge: float | None = None
+
+    @property
+    def words(self) -> str:
+        """`bf16, fp16 989 TFLOP/s, datasheet`."""
+        what = ", ".join(self.dtypes) or LEVELS[self.ceiling.level]
+        words = f"{what} {quantity(self.ceiling.value, self.ceiling.unit)}, {self.ceiling.origin}"
+        return f"{words}; ridge {self.ridge:.3g}" if self.ridge else words
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a picture of a sheet shows and from where to where: for pages and for papers."""
+
+    sheet: Sheet
+    x: tuple[float, float]
+    y: tuple[float, float]
+    lines: tuple[Line, ...]
+    placed: tuple[int, ...]  # points with an intensity, by place in the sheet
+    strip: tuple[int, ...]  # those without FLOPs
+    dtypes: tuple[str, ...]  # of points and of what judges them: switched on at first
+
+    def number(self, point: Point) -> int:
+        """Which look a point has: by device where there are several, else by dtype."""
+        if len(self.sheet.devices) > 1:
+            return self.sheet.devices.index(point.device)
+        own = list(dict.fromkeys(p.record.case.dtype for p in self.sheet.points))
+        return own.index(point.record.case.dtype)
+
+    def mark(self, point: Point) -> str:
+        """Name of its marker."""
+        return "cross" if point.record.case.is_baseline else mark_of(self.number(point))
+
+
+def mark_of(number: int) -> str:
+    """The marker of a device or dtype by its number; with four colours, sixteen looks."""
+    return MARKS[(number + number // len(MARKS)) % len(MARKS)]
+
+
+def scene_of(sheet: Sheet) -> Scene:
+    """Limits and lines for all points of a sheet."""
+    placed = [n for n, p in enumerate(sheet.points) if p.load.flops and p.load.bytes]
+    strip = [n for n, p in enumerate(sheet.points) if not p.load.flops and p.load.bytes]
+    points = [sheet.points[n] for n in placed]
+    dtypes = dict.fromkeys(p.record.case.dtype for p in sheet.points)
+    dtypes |= dict.fromkeys(p.load.dtype for p in points)
+    drawn = {device: roofs.drawn() for device, roofs in sheet.roofs.items()}
+    shown = [c for each in drawn.values() for c in each if not c.dtype or c.dtype in dtypes]
+    peaks = [c.value for c in shown if c.level == "compute"]
+    memory = [c.value for c in shown if c.level != "compute"]
+    at = [p.load.intensity or 1.0 for p in points] or [1.0]
+    ridges = [peak / rate for peak in peaks for rate in memory]
+    x = min([*at, *ridges]) / 4, max([*at, *ridges]) * 3
+    rates = [p.flops_rate for p in points]
+    ends = [p.load.flops / w for p in points if p.whisker_s for w in p.whisker_s]
+    floor = [x[0] * 4 * min(memory)] if memory and not points else []
+    y = min([*rates, *ends, *floor, *peaks], default=1e9) / 3
+    y = min(y, max([*rates, *peaks], default=1e12) / 1e3)
+    top = max([*rates, *ends, *peaks], default=1e12) * 3
+    lines = tuple(line for each in drawn.values() for line in _lines(each, sheet, x, dtypes))
+    return Scene(sheet, x, (y, top), lines, tuple(placed), tuple(strip), tuple(dtypes))
+
+
+def _lines(
+    drawn: Sequence[Ceiling], sheet: Sheet, x: tuple[float, float], dtypes: Iterable[str]
+) -> list[Line]:
+    memory = [c for c in drawn if c.level in ("dram", "cache", "shared")]
+    merged: dict[tuple[float, bool], list[Ceiling]] = {}
+    for c in drawn:
+        if c.level == "compute":
+            merged.setdefault((c.value, c.measured), []).append(c)
+    widest = max((c.value for c in memory), default=None)
+    on = [c.value for c in drawn if c.level == "compute" and c.dtype in set(dtypes)]
+    top = max(on, default=math.inf)
+    lines = []
+    for c in memory:
+        reach = min(x[1], top / c.value)
+        lines.append(Line(c, (), (x[0], x[0] * c.value), (reach, reach * c.value)))
+    for alike in merged.values():
+        c = next((c for c in alike if c.dtype in set(dtypes)), alike[0])
+        start = max(x[0], c.value / widest) if widest else x[0]
+        names = tuple(sorted(a.dtype for a in alike))
+        ridge = sheet.roofs[c.device].ridge(c)
+        lines.append(Line(c, names, (start, c.value), (x[1], c.value), ridge))
+    return lines
+
+
+# The chart.
+
+
+@dataclass
+class Room:
+    """Where text may go: boxes that are taken, points that it should not cover, and dots along
+    lines that it had better not cross."""
+
+    width: float
+    height: float
+    left: float
+    top: float
+    taken: list[tuple[float, float, float, float]] = field(default_factory=list)
+    dots: list[tuple[float, float]] = field(default_factory=list)
+    along: list[tuple[float, float]] = field(default_factory=list)
+
+    def cross(self, x0: float, y0: float, x1: float, y1: float) -> None:
+        """A line is there."""
+        steps = max(1, int(math.hypot(x1 - x0, y1 - y0) / 6))
+        self.along += [(x0 + (x1 - x0) * n / steps, y0 + (y1 - y0) * n / steps)
+                       for n in range(steps + 1)]  # fmt: skip
+
+    def take(self, x: float, y: float, text: str) -> None:
+        """A text at its left baseline is there already."""
+        self.taken.append((x, y - 10, x + CHAR * len(text), y + 3))
+
+    def find(
+        self, x: float, y: float, text: str, gap: float = 8, far: bool = False
+    ) -> tuple[float, float] | None:
+        """The left baseline of a free place beside a point, or with `far` also some way off; None
+        where there is none that hides fewer than three other points."""
+        wide = CHAR * len(text)
+        left, middle, right = x - gap - wide, x - wide / 2, x + gap
+        places = [
+            (right, y + 4), (left, y + 4), (middle, y - gap - 2), (middle, y + gap + 11),
+            (right, y - gap), (left, y - gap), (right, y + gap + 9), (left, y + gap + 9),
+        ]  # fmt: skip
+        for away in (30, 48, 66) if far else ():
+            places += [(middle, y - away), (middle, y + away + 8), (x + away, y - away / 2),
+                       (x + away, y + away / 2), (x - away - wide, y + away / 2)]  # fmt: skip
+        best: tuple[float, float, float] | None = None
+        for px, py in places:
+            box = (px, py - 10, px + wide, py + 3)
+            if self._outside(box) or any(_meet(box, other) for other in self.taken):
+                continue
+            hidden = _inside(box, self.dots)
+            cost = 6 * hidden + _inside(box, self.along)
+            if hidden < 3 and (best is None or cost < best[0]):
+                best = (cost, px, py)
+        if best is None:
+            return None
+        self.take(best[1], best[2], text)
+        return best[1], best[2]
+
+    def _outside(self, box: tuple[float, float, float, float]) -> bool:
+        right, bottom = self.left + self.width, self.top + self.height
+        return box[0] < self.left + 2 or box[2] > right or box[1] < self.top or box[3] > bottom
+
+
+def _inside(box: tuple[float, float, float, float], dots: Iterable[tuple[float, float]]) -> int:
+    return sum(box[0] < a < box[2] and box[1] < b < box[3] for a, b in dots)
+
+
+def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def chart(scene: Scene, prefix: str) -> Markup:
+    """Rate against arithmetic intensity, log-log, under the ceilings of every device."""
+    longest = max((len(line_words(scene, n)) for n in scene.lines if n.dtypes), default=0)
+    width = min(1.25 * WIDTH, max(WIDTH, LEFT + ACROSS + 40 + CHAR * longest))
+    fig = figure(round(width), HEIGHT)
+    ax = axes(fig, LEFT, TOP, ACROSS, DOWN)
+    ax.set(xscale="log", yscale="log", xlim=scene.x, ylim=scene.y)
+    ax.set(xlabel="arithmetic intensity, FLOP per byte of least traffic", ylabel="rate, FLOP/s")
+    decades(ax)
+    ax.set_axisbelow(True)
+    room = Room(ACROSS, DOWN, LEFT, TOP)
+    at = {n: _spot(ax, scene, n) for n in scene.placed}
+    room.dots = list(at.values())
+    roofs = _roofs_drawn(ax, scene, room)
+    parts = [*roofs, *_whiskers(ax, scene, at), *_arrows(scene, at, room)]
+    parts += [points_drawn(scene, scene.placed, at), *warnings_drawn(scene, at, room)]
+    parts += [*_names(scene, at, room), *_ridge_names(ax, scene, room)]
+    return figure_svg(fig, prefix, "Roofline", "".join(parts))
+
+
+def _spot(ax: Any, scene: Scene, n: int) -> tuple[float, float]:
+    point = scene.sheet.points[n]
+    return place(ax, point.load.intensity or 1.0, point.flops_rate)
+
+
+def tokens(scene: Scene, point: Point) -> str:
+    """The switches of a point."""
+    device = scene.sheet.devices.index(point.device)
+    return f"D{device} T-{point.record.case.dtype} K-{point.regime}"
+
+
+def line_tokens(scene: Scene, line: Line) -> str:
+    """The switches of a ceiling."""
+    c = line.ceiling
+    device = scene.sheet.devices.index(c.device)
+    level = "|".join(f"T-{d}" for d in line.dtypes) if line.dtypes else f"L-{c.level}"
+    return f"D{device} {level} O-{'measured' if c.measured else 'stated'}"
+
+
+def _off(scene: Scene, line: Line) -> bool:
+    """Whether a ceiling is switched off at first: of a dtype that nothing here computes in."""
+    return bool(line.dtypes) and not set(line.dtypes) & set(scene.dtypes)
+
+
+def group(words: str, body: str, off: bool = False, kind: str = "") -> str:
+    hidden = ' style="display:none"' if off else ""
+    named = f' class="{kind}"' if kind else ""
+    return f'<g data-t="{words}"{named}{hidden}>{body}</g>'
+
+
+def ink_of(scene: Scene, line: Line) -> str:
+    """The CSS class of a ceiling's colour: its device's where there are several."""
+    if len(scene.sheet.devices) > 1:
+        return f"d{scene.sheet.devices.index(line.ceiling.device) % 4}"
+    return f"l-{line.ceiling.level}"
+
+
+def _roofs_drawn(ax: Any, scene: Scene, room: Room) -> list[str]:
+    """Bands and lines; words of arithmetic at the right, of memory at the upper left, where no
+    point can be."""
+    parts = []
+    right, beside = LEFT + ACROSS, _beside(ax, scene)
+    corner = TOP + 14.0
+    for line in scene.lines:
+        body = _band(ax, scene, line) + _stroke(ax, scene, line)
+        if not _off(scene, line):
+            room.cross(*(v for end in _cut(scene, line, line.ceiling.value)
+                         for v in place(ax, *end)))  # fmt: skip
+        if line.dtypes:
+            px, py = place(ax, *line.end)
+            y = beside[id(line)]
+            body += f'<path class="lead" d="M{px:g} {py:g}L{right + 14:g} {y - 4:g}"/>'
+            body += _text(scene, line, right + 28, y)
+            if line.ridge and scene.x[0] < line.ridge < scene.x[1]:
+                rx, ry = place(ax, line.ridge, line.ceiling.value)
+                title = f"ridge of {line.words}: {line.ridge:.3g} FLOP/B"
+                body += f'<circle class="ridge" cx="{rx:g}" cy="{ry:g}" r="3">'
+                body += f"<title>{escape(title)}</title></circle>"
+                room.dots.append((rx, ry))
+        else:
+            sample = f"M{LEFT + 10} {corner - 4:g}h26"
+            body += f'<path class="roof{dash(line)}" d="{sample}"/>'
+            body += _text(scene, line, LEFT + 58, corner)
+            room.take(LEFT + 4, corner, "x" * (12 + len(line_words(scene, line))))
+            corner += LINE
+        parts.append(group(line_tokens(scene, line), body, _off(scene, line), ink_of(scene, line)))
+    return parts + _extended(ax, scene)
+
+
+def _extended(ax: Any, scene: Scene) -> list[str]:
+    """Memory's lines end at the highest roof that is switched on; on to those that are not."""
+    parts = []
+    for line in (n for n in scene.lines if not n.dtypes):
+        c = line.ceiling
+        for flat in scene.lines:
+            end = flat.ceiling.value / c.value
+            if not _off(scene, flat) or flat.ceiling.device != c.device or end <= line.end[0]:
+                continue
+            (x0, y0), (x1, y1) = place(ax, *line.end), place(ax, end, flat.ceiling.value)
+            body = f'<path class="roof{dash(line)}" d="M{x0:g} {y0:g}L{x1:g} {y1:g}"/>'
+            words = f"{line_tokens(scene, line)} {'|'.join(f'T-{d}' for d in flat.dtypes)}"
+            parts.append(group(words, body, True, ink_of(scene, line)))
+    return parts
+
+
+def _beside(ax: Any, scene: Scene) -> dict[int, float]:
+    """Baselines of the words at the right, in the order of their lines and a line apart."""
+    flat = sorted((line for line in scene.lines if line.dtypes), key=lambda n: -n.ceiling.value)
+    wanted = [place(ax, *line.end)[1] + 4 for line in flat]
+    ys: list[float] = []
+    for y in wanted:
+        ys.append(max(y, ys[-1] + LINE) if ys else max(y, TOP + 8.0))
+    for n in range(len(ys) - 2, -1, -1):  # those pushed down push the ones above up again
+        slack = (ys[n + 1] - wanted[n + 1]) / 2
+        lowest = ys[n - 1] + LINE if n else TOP + 8.0
+        ys[n] = max(lowest, ys[n] - slack) if slack > 0 else ys[n]
+    return {id(line): y for line, y in zip(flat, ys, strict=True)}
+
+
+def line_words(scene: Scene, line: Line) -> str:
+    several = f"{line.ceiling.device}: " if len(scene.sheet.devices) > 1 else ""
+    return several + line.words
+
+
+def _text(scene: Scene, line: Line, x: float, y: float) -> str:
+    """A ceiling's words, after the mark of its device where there are several."""
+    mark = ""
+    if len(scene.sheet.devices) > 1:
+        name = mark_of(scene.sheet.devices.index(line.ceiling.device))
+        mark = f'<use class="dev" href="#s-{name}" x="{x - 9:g}" y="{y - 4:g}"/>'
+    return f'{mark}<text x="{x:g}" y="{y:g}">{escape(line_words(scene, line))}</text>'
+
+
+def dash(line: Line) -> str:
+    return "" if line.ceiling.measured else " stated"
+
+
+def _stroke(ax: Any, scene: Scene, line: Line) -> str:
+    (ax0, ay0), (ax1, ay1) = _cut(scene, line, line.ceiling.value)
+    (x0, y0), (x1, y1) = place(ax, ax0, ay0), place(ax, ax1, ay1)
+    return f'<path class="roof{dash(line)}" d="M{x0:g} {y0:g}L{x1:g} {y1:g}"/>'
+
+
+def _band(ax: Any, scene: Scene, line: Line) -> str:
+    low, high = line.ceiling.low, line.ceiling.high
+    if not line.ceiling.measured or not low or not high:
+        return ""
+    a, b = _cut(scene, line, low)
+    d, c = _cut(scene, line, high)
+    corners = " ".join("{:g},{:g}".format(*place(ax, *at)) for at in (a, b, c, d))
+    return f'<polygon class="band" points="{corners}"/>'
+
+
+def _cut(scene: Scene, line: Line, value: float) -> tuple[tuple[float, float], tuple[float, float]]:
+    """A ceiling's ends at this value of it, kept within the axes."""
+    if line.dtypes:
+        return (line.start[0], value), (line.end[0], value)
+    first = max(scene.x[0], scene.y[0] / value)
+    return (first, first * value), (line.end[0], line.end[0] * value)
+
+
+def _whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]) -> list[str]:
+    found: dict[str, list[str]] = {}
+    for n, (x, _) in at.items():
+        point = scene.sheet.points[n]
+        if point.whisker_s is None or point.load.intensity is None:
+            continue
+        ends = [place(ax, point.load.intensity, point.load.flops / s)[1] for s in point.whisker_s]
+        drawn = f"M{x:g} {ends[0]:g}V{ends[1]:g}"
+        if abs(ends[0] - ends[1]) > 2:
+            drawn += f"M{x - 3:g} {ends[0]:g}h6M{x - 3:g} {ends[1]:g}h6"
+        look = f"{tokens(scene, point)} W|i{scene.number(point) % 4}"
+        found.setdefault(look, []).append(drawn)
+    return [group(look.rpartition("|")[0], f'<path class="whisk" d="{"".join(paths)}"/>',
+                   kind=look.rpartition("|")[2]) for look, paths in found.items()]  # fmt: skip
+
+
+def _arrows(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> list[str]:
+    """From baseline to candidate. The words of those that change most of the time come first."""
+    points = scene.sheet.points
+    drawn = [a for a in scene.sheet.arrows if a.start in at and a.end in at]
+    drawn.sort(key=lambda a: -abs(a.change) * points[a.start].share_of_time)
+    parts = []
+    for number, arrow in enumerate(drawn):
+        (x0, y0), (x1, y1) = at[arrow.start], at[arrow.end]
+        long = math.hypot(x1 - x0, y1 - y0)
+        body = arrow_to(x0, y0, x1, y1) if long >= 12 else ""
+        words = f"{100 * arrow.change:+.0f} %".replace("-", "−")
+        spot = room.find(x1, (y0 + y1) / 2 if long > 30 else y1, words) if long >= 5 else None
+        if spot and number < MOST_CHANGES:
+            body += f'<text class="change" x="{spot[0]:g}" y="{spot[1]:g}">{words}</text>'
+        slower = "arrow slower" if arrow.change > 0 else "arrow"
+        if body:
+            parts.append(group(f"{tokens(scene, points[arrow.end])} A", body, kind=slower))
+    return parts
+
+
+def arrow_to(x0: float, y0: float, x1: float, y1: float) -> str:
+    """A line that ends in a head just before the candidate's mark."""
+    long = math.hypot(x1 - x0, y1 - y0)
+    ux, uy = (x1 - x0) / long, (y1 - y0) / long
+    tx, ty = x1 - 6 * ux, y1 - 6 * uy
+    bx, by = tx - 6 * ux, ty - 6 * uy
+    head = f"M{tx:.1f} {ty:.1f}L{bx - 3 * uy:.1f} {by + 3 * ux:.1f} {bx + 3 * uy:.1f}"
+    return f'<path d="M{x0:g} {y0:g}L{bx:.1f} {by:.1f}"/><path d="{head} {by - 3 * ux:.1f}z"/>'
+
+
+def points_drawn(
+    scene: Scene, numbers: Sequence[int], at: Mapping[int, tuple[float, float]]
+) -> str:
+    """One `<use>` a point, its area by its share of time; the small lie over the large."""
+    points = scene.sheet.points
+    largest = max((points[n].share_of_time for n in numbers), default=1.0)
+    groups: dict[tuple[str, str], list[str]] = {}
+    for n in sorted(numbers, key=lambda n: -points[n].share_of_time):
+        point = points[n]
+        size = max(_SMALLEST, _LARGEST * math.sqrt(point.share_of_time / largest))
+        x, y = at[n]
+        use = f'<use href="#k-{scene.mark(point)}" x="{x:g}" y="{y:g}"'
+        use += f' style="--s:{size:.2f};--o:{x:g}px {y:g}px"'
+        key = (tokens(scene, point), look(scene, point))
+        groups.setdefault(key, []).append(f'{use} data-r="{n}"/>')
+    body = "".join(
+        f'<g data-t="{words}" class="{kind}">{"".join(uses)}</g>'
+        for (words, kind), uses in groups.items()
+    )
+    name = "points: arrow keys go from one to the next, Enter to its row"
+    return f'<g class="points" tabindex="0" role="group" aria-label="{name}">{body}</g>'
+
+
+def look(scene: Scene, point: Point) -> str:
+    """CSS classes: colour; filled when measured, hollow when predicted, pale when hot."""
+    kind = {"cold": "m", "hot": "m hot", "predicted": "p"}[point.regime]
+    return f"i{scene.number(point) % 4} {kind}"
+
+
+def warnings_drawn(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> list[str]:
+    """A mark at points above their roof."""
+    parts = []
+    for n, (x, y) in at.items():
+        point = scene.sheet.points[n]
+        if point.held.above:
+            box = f"M{x:g} {y - 19:g}l6 10h-12z"
+            body = f'<path class="warn" d="{box}"/><text class="warn" x="{x:g}" y="{y - 10.5:g}">!'
+            parts.append(group(tokens(scene, point), f"{body}</text>"))
+            room.take(x - 7, y - 9, "xx")
+    return parts
+
+
+def labelled(scene: Scene, numbers: Sequence[int], most: int) -> list[tuple[int, str]]:
+    """The few points that are named: of each kernel the best of the problem that takes most of the
+    time; the kernels with most time first. Each with its kernel's name."""
+    points, best = scene.sheet.points, set(bests(scene.sheet))
+    order = [n for n in numbers if n in best]
+    order.sort(key=lambda n: (points[n].regime != "cold", -points[n].share_of_time))
+    first: dict[str, int] = {}
+    for n in order:
+        first.setdefault(points[n].record.case.kernel, n)
+    chosen = sorted(first.values(), key=lambda n: -points[n].share_of_time)[:most]
+    return [(n, points[n].record.case.kernel) for n in chosen]
+
+
+def _names(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> list[str]:
+    parts = []
+    for n, name in labelled(scene, scene.placed, MOST_LABELS):
+        x, y = at[n]
+        spot = room.find(x, y, name, 12, far=True)
+        if spot:
+            words = f"{tokens(scene, scene.sheet.points[n])} N"
+            text = f'<text class="name" x="{spot[0]:g}" y="{spot[1]:g}">{escape(name)}</text>'
+            nearest = min(max(x, spot[0]), spot[0] + CHAR * len(name)), spot[1] - 4
+            if math.hypot(nearest[0] - x, nearest[1] - y) > 24:
+                edge = spot[1] + (3 if spot[1] < y else -11)
+                text = f'<path class="lead" d="M{x:g} {y:g}L{nearest[0]:g} {edge:g}"/>{text}'
+            parts.append(group(words, text))
+    return parts
+
+
+def _ridge_names(ax: Any, scene: Scene, room: Room) -> list[str]:
+    """FLOP a byte beside each ridge that has room; the words at the right have all."""
+    parts = []
+    for line in sorted(scene.lines, key=lambda n: (not n.ceiling.measured, -n.ceiling.value)):
+        if not line.ridge or not scene.x[0] < line.ridge < scene.x[1]:
+            continue
+        words = f"{line.ridge:.3g}"
+        off = _off(scene, line)
+        x, y = place(ax, line.ridge, line.ceiling.value)
+        spot = (x + 6, y - 6) if off else room.find(x, y, words, 6)
+        if spot:
+            text = f'<text x="{spot[0]:g}" y="{spot[1]:g}">{words}</text>'
+            parts.append(group(line_tokens(scene, line), text, off, f"{ink_of(scene, line)} at"))
+    return parts

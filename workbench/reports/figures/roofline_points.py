@@ -1,0 +1,456 @@
+"""Stored runs as points under roofs: what the roofline report draws, as plain numbers.
+
+    from workbench.roofline import frame
+    from workbench.stored import sheet
+
+    frame(sheet(["last"]))  # a pandas DataFrame, one row a point
+
+Everything but `frame` needs the standard library alone. A rate is never stored: it is FLOPs or
+least bytes over the median, or over the predicted time, and each point says which.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from workbench.data import stats
+from workbench.data.record import Comparison, Failure, Measured, Outcome, Record, Run
+from workbench.device.ceilings import (
+    Ceiling,
+    Held,
+    Load,
+    Regime,
+    Roofs,
+    diagnose,
+    known_device,
+    roofs_of,
+)
+from workbench.spec import brief, sizes_text
+from workbench.tuner.selection import answer, standing
+
+if TYPE_CHECKING:
+    import pandas
+
+Role = Literal["", "winner", "default", "library", "best", "left", "right"]
+Chosen = tuple[Record, Run, Role]
+_RANK = {"final": 0, "compare": 0, "hot": 0, "predict": 0, "screen": 1}
+
+
+class NoFrame(Exception):
+    """pandas is not installed; the message says how to get it."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One run as it was stored."""
+
+    run: Run
+    outcomes: Sequence[Outcome]
+    comparisons: Sequence[Comparison] = ()
+
+
+@dataclass(frozen=True)
+class Point:
+    """One record under the roofs of its device."""
+
+    record: Record
+    run: Run
+    role: Role
+    load: Load
+    held: Held
+    share_of_time: float  # of all points of its device and kind
+
+    @property
+    def device(self) -> str:
+        """Name of the device, which its ceilings share."""
+        return self.record.case.device
+
+    @property
+    def name(self) -> str:
+        """`tiles 128x256x64, 8w, 3s`; a library's version is its name alone."""
+        case = self.record.case
+        return f"{case.impl} {brief(case.config)}" if case.config else case.impl
+
+    @property
+    def sizes(self) -> str:
+        """`M=4096 N=4096`."""
+        return sizes_text(self.record.case.sizes, " ")
+
+    @property
+    def regime(self) -> Regime:
+        """Cold, hot or predicted."""
+        return self.load.regime
+
+    @property
+    def flops_rate(self) -> float:
+        """FLOP/s."""
+        return self.load.flops / self.load.time_s
+
+    @property
+    def bytes_rate(self) -> float:
+        """Least bytes over time, B/s."""
+        return self.load.bytes / self.load.time_s
+
+    @property
+    def whisker_s(self) -> tuple[float, float] | None:
+        """The p5 and p95 of its samples, in seconds; None for what has none."""
+        timing = self.record.timing
+        if not isinstance(timing, Measured) or len(timing.samples_s) < 2:
+            return None
+        return stats.quantile(timing.samples_s, 0.05), stats.quantile(timing.samples_s, 0.95)
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """From a baseline to a candidate of the same problem; numbers are places in `Sheet.points`."""
+
+    start: int
+    end: int
+    change: float  # of the time: -0.2 is a fifth less
+    what: str  # "default to winner"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """All that one roofline shows."""
+
+    points: tuple[Point, ...]
+    arrows: tuple[Arrow, ...]
+    roofs: Mapping[str, Roofs]  # by device, in the order of their points
+    runs: tuple[Run, ...]
+    silent: Mapping[str, int]  # "matmul: compile" -> how many of the chosen gave no time
+    apart: int = 0  # times of parts of kernels, which are not drawn
+
+    @property
+    def devices(self) -> list[str]:
+        """Names, in the order of their points."""
+        return list(self.roofs)
+
+
+PARTS = ("_traffic", "_arithmetic")  # as files in `arms/` end that do half of what a kernel does
+
+
+def sheet_of(
+    stored: Iterable[Stored], ceilings: Sequence[Run] = (), everything: bool = False
+) -> Sheet:
+    """Points, arrows and ceilings of these runs, which are looked at one by one.
+
+    A sweep gives its winner (also hot), its default and its libraries, a run of `ceilings` the best
+    of each of its kernels; with `everything` they give all. Of one config at one problem the final
+    stands before the screen and the newer before the older; hot and predicted times, and those by
+    the host's clock, are points of their own. Parts of a kernel, as memory_vs_compute times them,
+    are no points beside it: what they move is not what they declare. `ceilings` are runs whose
+    ceilings count beside those of `stored`.
+    """
+    runs: list[Run] = []
+    chosen: list[Chosen] = []
+    compared: set[tuple[str, str, str]] = set()
+    silent: Counter[str] = Counter()
+    for one in stored:
+        runs.append(one.run)
+        chosen += _chosen(one, everything)
+        compared |= {(f.left_key, f.right_key, one.run.id) for f in one.comparisons}
+        silent.update(_silent(one))
+    every = _newest(chosen)
+    whole = [c for c in every if not c[0].case.kernel.endswith(PARTS)]
+    chosen = every if everything or not whole else whole
+    devices = dict.fromkeys(record.case.device for record, _, _ in chosen)
+    devices |= dict.fromkeys(run.device for run in runs)
+    roofs = {device: roofs_of(device, [*runs, *ceilings]) for device in devices}
+    points = _points(chosen, roofs)
+    arrows = tuple(_arrows(points, compared))
+    apart = len(every) - len(chosen)
+    return Sheet(tuple(points), arrows, roofs, tuple(runs), silent, apart)
+
+
+def _newest(chosen: Sequence[Chosen]) -> list[Chosen]:
+    """One for each config, problem, regime and clock."""
+    found: dict[Any, Chosen] = {}
+    for record, run, role in sorted(chosen, key=lambda c: c[0].at):
+        key = _identity(record)
+        before = found.get(key)
+        if before is None or _RANK[record.phase] <= _RANK[before[0].phase]:
+            found[key] = record, run, role or (before[2] if before else "")
+    return list(found.values())
+
+
+def _identity(record: Record) -> tuple[Any, ...]:
+    case = record.case
+    config, sizes = (tuple(sorted(m.items())) for m in (case.config, case.sizes))
+    what = (case.device, case.kernel, case.impl, case.backend, config, sizes, case.dtype)
+    return (*what, _regime(record), _by_host(record))
+
+
+def _by_host(record: Record) -> bool:
+    """Whether the host's clock gave the time, launches by the CPU included: another question."""
+    return isinstance(record.timing, Measured) and record.timing.method == "host"
+
+
+def _regime(record: Record) -> Regime:
+    timing = record.timing
+    return timing.regime if isinstance(timing, Measured) else "predicted"
+
+
+# Which records of a run are points.
+
+
+def _chosen(one: Stored, everything: bool) -> Iterator[Chosen]:
+    sides = {found.left_key: "left" for found in one.comparisons}
+    sides |= {found.right_key: "right" for found in one.comparisons}
+    for outcomes in _problems(one.outcomes):
+        times = [o for o in outcomes if isinstance(o, Record)]
+        roles: dict[int, Any] = {id(r): sides.get(r.key, "") for r in times}
+        if one.run.engine == "sweep":
+            roles |= (picked := _of_sweep(one.run, outcomes))
+            times = times if everything else [r for r in times if id(r) in picked]
+        elif one.run.engine in ("measure", "ceilings"):
+            roles |= (picked := _of_measure(times))
+            if one.run.engine == "ceilings" and not everything:
+                times = [r for r in times if id(r) in picked]
+        yield from ((record, one.run, roles[id(record)]) for record in times)
+
+
+def _problems(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
+    """By kernel, sizes, dtype and device."""
+    found: dict[Any, list[Outcome]] = {}
+    for outcome in outcomes:
+        case = outcome.case
+        at = (case.kernel, tuple(sorted(case.sizes.items())), case.dtype, case.device)
+        found.setdefault(at, []).append(outcome)
+    return list(found.values())
+
+
+def _of_sweep(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
+    """The winner, also hot, the default and the libraries of one problem, by id."""
+    case = outcomes[0].case
+    found = answer(replace(run, sizes=case.sizes, dtype=case.dtype), outcomes)
+    if found.winner is None:
+        return {}
+    roles: dict[int, Role] = {id(found.winner): "winner"}
+    if found.default and found.default.record is not found.winner:
+        roles[id(found.default.record)] = "default"
+    roles |= {id(rival.record): "library" for rival in found.baselines}
+    config = dict(found.winner.case.config)
+    for o in outcomes:
+        same = o.case.impl == found.winner.case.impl and dict(o.case.config) == config
+        if isinstance(o, Record) and o.phase == "hot" and same:
+            roles[id(o)] = "winner"
+    return roles
+
+
+def _of_measure(times: Sequence[Record]) -> dict[int, Role]:
+    """The best Impl of each phase, and the libraries, by id."""
+    roles: dict[int, Role] = {id(r): "library" for r in times if r.case.is_baseline}
+    for phase in dict.fromkeys(r.phase for r in times):
+        own = [r for r in times if r.phase == phase and not r.case.is_baseline]
+        if own:
+            roles[id(min(own, key=lambda r: r.time_s))] = "best"
+    return roles
+
+
+def _silent(one: Stored) -> Iterator[str]:
+    """What was asked for and gave no time. Of a sweep that is nothing: a config that failed is no
+    candidate, unless all failed."""
+    for outcomes in _problems(one.outcomes):
+        if one.run.engine == "sweep" and any(isinstance(o, Record) for o in outcomes):
+            continue
+        for found in standing(outcomes):
+            if isinstance(found, Failure):
+                yield f"{found.case.kernel} {found.case.impl}: {found.stage}"
+
+
+# Points and arrows.
+
+
+def _points(chosen: Sequence[Chosen], roofs: Mapping[str, Roofs]) -> list[Point]:
+    totals: dict[tuple[str, bool], float] = {}
+    for record, _, _ in chosen:
+        kind = (record.case.device, record.measured)
+        totals[kind] = totals.get(kind, 0.0) + record.time_s
+    units = _units(record for record, _, _ in chosen)
+    points = []
+    for record, run, role in chosen:
+        load = _load(record, units)
+        share = record.time_s / totals[record.case.device, record.measured]
+        held = diagnose(load, roofs[record.case.device])
+        points.append(Point(record, run, role, load, held, share))
+    devices, order = list(roofs), ("cold", "hot", "predicted")
+
+    def rank(p: Point) -> tuple[int, int, float]:
+        return devices.index(p.device), order.index(p.regime), -p.share_of_time
+
+    return sorted(points, key=rank)
+
+
+def _load(record: Record, units: Mapping[tuple[str, str], bool]) -> Load:
+    timing, case = record.timing, record.case
+    high_s = timing.high_s if isinstance(timing, Measured) else record.time_s
+    matrix = units.get((case.kernel, case.dtype), True)
+    if record.resources is not None:
+        matrix = record.resources.matrix_unit is not None
+    dtype = case.dtype
+    if not matrix and dtype in ("fp16", "bf16", "tf32"):
+        dtype = "fp32"  # vector units: a kernel without matrix instructions computes in fp32 there
+    elif matrix and dtype == "fp32" and (record.resources is not None or _beyond_fp32(record)):
+        device = known_device(case.device)
+        dtype = "fp32_matrix" if device and device.backend == "hip" else "tf32"
+    return Load(
+        record.time_s, high_s, record.flops, record.bytes, dtype, _regime(record), _by_host(record)
+    )
+
+
+def _beyond_fp32(record: Record) -> bool:
+    """Whether a library is faster than the vector units can be: then it used the others."""
+    device = known_device(record.case.device)
+    peak = device.peaks.get("fp32") if device else None
+    return peak is not None and record.flops > peak.value * record.time_s
+
+
+def _units(records: Iterable[Record]) -> dict[tuple[str, str], bool]:
+    """Whether a kernel uses matrix units at a dtype, for its libraries, whose code nobody reads."""
+    found: dict[tuple[str, str], bool] = {}
+    for record in records:
+        if record.resources is not None:
+            at = (record.case.kernel, record.case.dtype)
+            found[at] = found.get(at, False) or record.resources.matrix_unit is not None
+    return found
+
+
+def _arrows(points: Sequence[Point], compared: set[tuple[str, str, str]]) -> Iterator[Arrow]:
+    """Within one run and one phase alone: only such times may be compared. `compared` are keys of
+    both sides and a run."""
+    by_problem: dict[Any, list[int]] = {}
+    for n, p in enumerate(points):
+        case = p.record.case
+        at = (p.run.id, p.record.phase, case.kernel, p.sizes, case.dtype, case.device)
+        by_problem.setdefault(at, []).append(n)
+    for group in by_problem.values():
+        libraries = [n for n in group if points[n].role == "library"]
+        library = min(libraries, key=lambda n: points[n].record.time_s, default=None)
+        for start, end in itertools.permutations(group, 2):
+            what = _what(points[start], points[end], compared)
+            if what and (start == library or what != "library to best"):
+                ratio = points[end].record.time_s / points[start].record.time_s
+                yield Arrow(start, end, ratio - 1, what)
+
+
+def _what(a: Point, b: Point, compared: set[tuple[str, str, str]]) -> str:
+    """What an arrow from one point to the other would say; empty where there is none."""
+    if (a.record.key, b.record.key, a.run.id) in compared:
+        return "left to right"
+    if (a.role, b.role) == ("default", "winner"):
+        return "default to winner"
+    return "library to best" if (a.role, b.role) == ("library", "best") else ""
+
+
+def bests(sheet: Sheet) -> list[int]:
+    """The fastest point of each problem, by place: of each device, kernel, sizes, dtype, regime and
+    clock. A library's version only where there is nothing else."""
+    found: dict[Any, int] = {}
+    for n, p in enumerate(sheet.points):
+        case = p.record.case
+        at = (p.device, case.kernel, p.sizes, case.dtype, p.regime, p.load.host)
+        before = found.setdefault(at, n)
+        if _order(p) < _order(sheet.points[before]):
+            found[at] = n
+    return list(found.values())
+
+
+def _order(p: Point) -> tuple[bool, float]:
+    return p.record.case.is_baseline, p.load.time_s
+
+
+# The numbers, for other programs.
+
+COLUMNS = (
+    "device", "kernel", "impl", "config", "role", "sizes", "dtype", "kind", "regime", "phase",
+    "clock_state", "method", "protocol", "time_s", "low_s", "high_s", "p5_s", "p95_s", "samples",
+    "flops", "bytes", "intensity_flop_per_byte", "flop_per_s", "byte_per_s", "arithmetic",
+    "roof", "roof_value", "roof_origin", "share_of_roof", "gain_s", "share_of_time", "held",
+    "diagnosis", "above_because", "run", "at", "command",
+)  # fmt: skip
+
+
+def rows(sheet: Sheet) -> list[dict[str, Any]]:
+    """A row for each point, with every number that is drawn, under the names of `COLUMNS`; None
+    where there is no such number. Seconds, bytes, FLOPs and shares from 0 to 1."""
+    return [_row(point) for point in sheet.points]
+
+
+def _row(p: Point) -> dict[str, Any]:
+    record, case, roof = p.record, p.record.case, p.held.roof
+    timing = record.timing
+    measured = timing if isinstance(timing, Measured) else None
+    p5, p95 = p.whisker_s or (None, None)
+    cells = (
+        case.device, case.kernel, case.impl, brief(case.config) if case.config else "", p.role,
+        sizes_text(case.sizes), case.dtype, "measured" if measured else "predicted", p.regime,
+        record.phase, measured and measured.state, measured and measured.method,
+        measured.protocol if measured else getattr(timing, "model", ""), record.time_s,
+        measured and measured.low_s, measured and measured.high_s, p5, p95,
+        len(measured.samples_s) if measured else 0, record.flops, record.bytes, p.load.intensity,
+        p.flops_rate, p.bytes_rate, p.load.dtype, roof and roof.name, roof and roof.value,
+        roof and roof.origin, p.held.share, p.held.gain_s, p.share_of_time, p.held.word,
+        p.held.sentence, p.held.above, record.run, record.at, p.run.command,
+    )  # fmt: skip
+    return dict(zip(COLUMNS, cells, strict=True))
+
+
+def plain(sheet: Sheet) -> dict[str, Any]:
+    """The sheet as plain data: points, arrows, and each ceiling with its source and its ridge."""
+    return {
+        "points": rows(sheet),
+        "arrows": [
+            {"from": a.start, "to": a.end, "change": a.change, "what": a.what}
+            for a in sheet.arrows
+        ],
+        "ceilings": [
+            plain_ceiling(c, roofs) for roofs in sheet.roofs.values() for c in roofs.ceilings
+        ],
+    }  # fmt: skip
+
+
+def plain_ceiling(c: Ceiling, roofs: Roofs) -> dict[str, Any]:
+    """A ceiling as plain data, with its ridge and whether it is drawn."""
+    ridge = roofs.ridge(c) if c.level == "compute" else None
+    return {
+        "device": c.device, "name": c.name, "level": c.level, "dtype": c.dtype, "value": c.value,
+        "unit": c.unit, "low": c.low, "high": c.high, "origin": c.origin, "source": c.source,
+        "run": c.run, "ridge_flop_per_byte": ridge, "drawn": c in roofs.drawn(),
+    }  # fmt: skip
+
+
+def json_text(sheet: Sheet) -> str:
+    """`plain` as JSON."""
+    return json.dumps(plain(sheet), indent=1, ensure_ascii=False) + "\n"
+
+
+def csv_text(sheet: Sheet) -> str:
+    """`rows` as CSV with a header; an empty cell where there is no number."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COLUMNS)
+    writer.writeheader()
+    writer.writerows(rows(sheet))
+    return out.getvalue()
+
+
+def frame(sheet: Sheet) -> pandas.DataFrame:
+    """`rows` as a pandas DataFrame, one row a point: columns as in `COLUMNS`, times in seconds,
+    rates in FLOP/s and B/s, NaN where there is no number.
+
+    Raises NoFrame where pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise NoFrame(
+            "pandas is not installed; install it (pip install pandas), or read what --csv writes."
+        ) from None
+    return pandas.DataFrame(rows(sheet), columns=list(COLUMNS))

@@ -1,0 +1,124 @@
+"""The strip of the roofline report: kernels that do no arithmetic, under the bandwidths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from workbench.reports import figure, figure_svg, place
+from workbench.reports.figures.roofline import (
+    CHAR,
+    LINE,
+    WIDTH,
+    Line,
+    Room,
+    Scene,
+    arrow_to,
+    dash,
+    group,
+    ink_of,
+    line_tokens,
+    line_words,
+    points_drawn,
+    tokens,
+    warnings_drawn,
+)
+from workbench.reports.figures.sweep import _axes as axes
+from workbench.reports.figures.sweep import _frame as frame
+
+_ROW = 30  # px
+
+
+def strip(scene: Scene, prefix: str) -> Markup:
+    """Rate of least bytes of kernels that do no arithmetic: a row for each."""
+    points = scene.sheet.points
+    kernels = list(dict.fromkeys(points[n].record.case.kernel for n in scene.strip))
+    rates = [points[n].bytes_rate / 1e9 for n in scene.strip]
+    roofs = _bandwidths(scene, max(rates))
+    values = [line.ceiling.value / 1e9 for line in roofs]
+    low, high = min([*rates, *values]), max([*rates, *values])
+    top = 18 + LINE * min(4, len(roofs))
+    fig = figure(WIDTH, top + _ROW * len(kernels) + 52)
+    ax = axes(fig, 190, top, WIDTH - 190 - 24, _ROW * len(kernels))
+    if high > 10 * low:
+        ax.set(xscale="log")
+        low, high = low / 1.5, high * 1.5
+    else:
+        low, high = max(0.0, low - 0.1 * (high - low)), high + 0.06 * (high - low)
+    if low == high:
+        low, high = 0.9 * low, 1.1 * high
+    ax.set(xlim=(low, high), ylim=(len(kernels) - 0.5, -0.5))
+    ax.set(xlabel="least bytes over time, GB/s")
+    ax.set_yticks(range(len(kernels)), kernels)
+    ax.tick_params(axis="y", length=0)
+    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    frame(ax, ("bottom",))
+    at = {
+        n: place(ax, points[n].bytes_rate / 1e9, kernels.index(points[n].record.case.kernel))
+        for n in scene.strip
+    }
+    parts = [*_uprights(ax, scene, roofs, top), *_strip_whiskers(ax, scene, at)]
+    parts += [*_strip_arrows(scene, at), points_drawn(scene, scene.strip, at)]
+    room = Room(WIDTH, top + _ROW * len(kernels), 0, 0)
+    return figure_svg(fig, prefix, "Bandwidth", "".join([*parts, *warnings_drawn(scene, at, room)]))
+
+
+def _bandwidths(scene: Scene, reach: float) -> list[Line]:
+    """DRAM, and the cache where something comes near it: it would push all into a corner."""
+    return [
+        line for line in scene.lines
+        if not line.dtypes
+        and (line.ceiling.level == "dram" or line.ceiling.value / 1e9 <= reach * 1.3)
+    ]  # fmt: skip
+
+
+def _uprights(ax: Any, scene: Scene, lines: Sequence[Line], top: float) -> list[str]:
+    parts, ends = [], [1e9] * 4
+    bottom = ax.get_ylim()[0]
+    for line in sorted(lines, key=lambda n: -n.ceiling.value):
+        x, low = place(ax, line.ceiling.value / 1e9, bottom)
+        words = line_words(scene, line)
+        row = next((n for n, end in enumerate(ends) if x <= end), 3)
+        ends[row] = x - CHAR * len(words) - 26
+        y = top - 6 - LINE * row
+        body = f'<path class="roof{dash(line)}" d="M{x:g} {y + 3:g}V{low:g}"/>'
+        body += f'<text class="end" x="{x:g}" y="{y:g}">{escape(words)}</text>'
+        if line.ceiling.measured and line.ceiling.low and line.ceiling.high:
+            a = place(ax, line.ceiling.low / 1e9, bottom)[0]
+            b = place(ax, line.ceiling.high / 1e9, bottom)[0]
+            body += f'<path class="band" d="M{a:g} {top:g}H{b:g}V{low:g}H{a:g}z"/>'
+        parts.append(group(line_tokens(scene, line), body, kind=ink_of(scene, line)))
+    return parts
+
+
+def _strip_whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]) -> list[str]:
+    parts = []
+    for n, (_, y) in at.items():
+        point = scene.sheet.points[n]
+        if point.whisker_s is None:
+            continue
+        ends = [place(ax, point.load.bytes / s / 1e9, 0)[0] for s in point.whisker_s]
+        drawn = f'<path class="whisk" d="M{ends[0]:g} {y:g}H{ends[1]:g}"/>'
+        look_ = f"i{scene.number(point) % 4}"
+        parts.append(group(f"{tokens(scene, point)} W", drawn, kind=look_))
+    return parts
+
+
+def _strip_arrows(scene: Scene, at: Mapping[int, tuple[float, float]]) -> list[str]:
+    """Over the row, as both points lie on one line."""
+    parts = []
+    for arrow in scene.sheet.arrows:
+        if arrow.start not in at or arrow.end not in at:
+            continue
+        (x0, y), (x1, _) = at[arrow.start], at[arrow.end]
+        words = f"{100 * arrow.change:+.1f} %".replace("-", "−")
+        anchor = "start" if x1 >= x0 else "end"
+        body = arrow_to(x0, y, x1, y) if abs(x1 - x0) >= 14 else ""
+        gap = 14 if x1 >= x0 else -14
+        body += f'<text class="change" text-anchor="{anchor}" x="{x1 + gap:g}" y="{y + 4:g}">'
+        kind = "arrow slower" if arrow.change > 0 else "arrow"
+        switches = f"{tokens(scene, scene.sheet.points[arrow.end])} A"
+        parts.append(group(switches, f"{body}{words}</text>", kind=kind))
+    return parts

@@ -1,0 +1,428 @@
+"""The figures of the page of a sweep: pure functions of records that give inline SVG.
+
+matplotlib draws the axes; the points are laid over them as one `<use>` each, which keeps three
+hundred configs in four figures small and gives each point the row that it belongs to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from workbench.data.record import Failure, Measured, Outcome, Phase, Record
+from workbench.reports import colour, figure, figure_svg, place
+from workbench.spec import label
+from workbench.tuner.selection import best_per_group
+
+MARKS = ("circle", "square", "triangle", "diamond")  # of the Impls, in this order; then repeated
+HEAT_STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # a cell's time over the best; beyond: the last step
+FAR = 1.12  # a finalist's time over the fastest's, beyond which no axis shows it
+SMALL, SMALLER = 12, 11  # px, of text in figures
+
+
+@dataclass(frozen=True)
+class Board:
+    """What every figure of one page shares: which row an outcome is, and how an Impl looks."""
+
+    rows: Mapping[int, int]  # id(outcome) -> row of the table
+    impls: Sequence[str]  # swept ones in order, then baselines
+    unit: tuple[float, str]  # of times: seconds in one, and its symbol
+    best: Record | None
+    yardsticks: Mapping[Phase, float]  # the best's time in each phase that timed it, seconds
+
+    def row(self, outcome: Outcome) -> int:
+        """Number of the table row that shows this outcome."""
+        return self.rows[id(outcome)]
+
+    def time(self, seconds: float) -> float:
+        """Seconds in the unit that this page shows."""
+        return seconds / self.unit[0]
+
+    def text(self, seconds: float | None) -> str:
+        """A time without its unit, to four or five digits; nothing for None."""
+        if seconds is None:
+            return ""
+        value = self.time(seconds)
+        digits = 0 if value >= 10000 else 1 if value >= 100 else 2 if value >= 1 else 3
+        return f"{value:.{digits}f}"
+
+    def over_best(self, record: Record) -> float | None:
+        """A time over the best's in the same phase; None where that phase did not time the best."""
+        yardstick = self.yardsticks.get(record.phase)
+        return record.time_s / yardstick if yardstick else None
+
+    def look(self, record: Record) -> str:
+        """CSS classes of a record's points: hollow when predicted."""
+        number = self.impls.index(record.case.impl)
+        kind = "m" if record.measured else "p"
+        return f"i{number % 4} {kind}"
+
+    def mark(self, record: Record) -> str:
+        """Name of the marker of a record's Impl."""
+        number = self.impls.index(record.case.impl)
+        return "cross" if record.case.is_baseline else MARKS[number % len(MARKS)]
+
+
+def heat_map(
+    board: Board, outcomes: Sequence[Outcome], fields: tuple[str, str], impl: str, prefix: str
+) -> Markup:
+    """Best time for each pair of values, the best over all other fields; one Impl."""
+    down, across = fields
+    mine = [o for o in outcomes if o.case.impl == impl and {*fields} <= o.case.config.keys()]
+    ys = sorted({o.case.config[down] for o in mine})
+    xs = sorted({o.case.config[across] for o in mine})
+    cell_w, cell_h, left, top = max(66, min(124, 480 // len(xs))), 50, 62, 8
+    width, height = left + cell_w * len(xs) + 10, top + cell_h * len(ys) + 44
+    fig = figure(width, height)
+    ax = _axes(fig, left, top, cell_w * len(xs), cell_h * len(ys))
+    ax.set(xlim=(0, len(xs)), ylim=(0, len(ys)))
+    ax.set(xlabel=_in_threads(across, mine), ylabel=_in_threads(down, mine))
+    ax.set_xticks([i + 0.5 for i in range(len(xs))], [str(x) for x in xs])
+    ax.set_yticks([i + 0.5 for i in range(len(ys))], [str(y) for y in ys])
+    ax.tick_params(length=0)
+    _frame(ax, ())
+    best = best_per_group(mine, (down, across))
+    own = min(best.values(), key=lambda r: (r.phase != "final", r.time_s), default=None)
+    targets = []
+    for j, y in enumerate(ys):
+        for i, x in enumerate(xs):
+            here = [o for o in mine if (o.case.config[down], o.case.config[across]) == (y, x)]
+            record = best.get((y, x))
+            _cell(ax, i, j, board, record, here, fields)
+            if record is own and record is not None:
+                _outline(ax, i, j)
+            targets.append(_target(ax, i, j, board, record, here))
+    title = f"Best time for each {down} and {across}, {impl}"
+    return figure_svg(fig, prefix, title, "".join(("<g class='cells'>", *targets, "</g>")))
+
+
+def heat_step(ratio: float) -> int:
+    """Which step of the ramp a time over the best time takes: 0 is best."""
+    return sum(ratio > limit for limit in HEAT_STEPS)
+
+
+def _in_threads(field: str, outcomes: Sequence[Outcome]) -> str:
+    """A field's name as a label; a block's size is asked for in threads, and swept in warps."""
+    if field == "num_warps":
+        for o in outcomes:
+            warps = o.case.config[field]
+            if o.resources is not None and warps:  # 0 in older records: chosen from the sizes
+                return f"{field}, {o.resources.threads // warps} threads each"
+    return field
+
+
+def one_field(
+    board: Board,
+    records: Sequence[Record],
+    field: str,
+    prefix: str,
+    name: Callable[[int], str] = str,
+) -> Markup:
+    """Time of every config against its value of the only field that varies, the best joined."""
+    values = sorted({r.case.config[field] for r in records})
+    fig = figure(560, 300)
+    ax = _axes(fig, 62, 14, 484, 230)
+    ax.set(xlim=(-0.5, len(values) - 0.5), xlabel=field, ylabel=f"time, {board.unit[1]}")
+    ax.set_xticks(range(len(values)), [name(v) for v in values])
+    _time_scale(ax, board, records)
+    for impl in board.impls:
+        best = best_per_group([r for r in records if r.case.impl == impl], (field,))
+        steps = [(i, best[(v,)]) for i, v in enumerate(values) if (v,) in best]
+        ax.plot(
+            [i for i, _ in steps],
+            [board.time(r.time_s) for _, r in steps],
+            color=colour("muted"),
+            linewidth=1,
+            zorder=1,
+        )
+    points = [(r, float(values.index(r.case.config[field])), board.time(r.time_s)) for r in records]
+    return figure_svg(fig, prefix, f"Time for each {field}", laid(ax, board, points))
+
+
+def against(
+    board: Board,
+    records: Sequence[Record],
+    value: Callable[[Any], float],
+    axis: str,
+    prefix: str,
+) -> Markup:
+    """Time against one number of the compiled code; `value` takes the Resources."""
+    known = [r for r in records if r.resources is not None]
+    numbers = [value(r.resources) for r in known]
+    fig = figure(372, 290)
+    ax = _axes(fig, 62, 14, 298, 226)
+    low, high = min(numbers, default=0.0), max(numbers, default=1.0)
+    room = (high - low) * 0.06 or 1.0
+    alike = f": all {low:g}" if low == high else ""
+    ax.set(xlim=(low - room, high + room), xlabel=axis + alike, ylabel=f"time, {board.unit[1]}")
+    ax.xaxis.get_major_locator().set_params(nbins=6, integer=True)
+    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    ticks = [t for t in ax.get_xticks() if low - room / 2 <= t <= high + room / 2]
+    ax.set_xticks([low] if alike else ticks)
+    _time_scale(ax, board, known)
+    step = room / 4
+    points = [
+        (r, n + step * jitter(board.row(r)), board.time(r.time_s))
+        for r, n in zip(known, numbers, strict=True)
+    ]
+    return figure_svg(fig, prefix, f"Time against {axis}", laid(ax, board, points))
+
+
+def finals(
+    board: Board, records: Sequence[Record], prefix: str, words: Mapping[int, str] | None = None
+) -> Markup:
+    """Median, 95 % interval and window medians of each finalist and baseline, in the order given.
+
+    `words` holds what to say of a record, by its id: it gets a bar at the left of its row too.
+    """
+    best = min(r.time_s for r in records)
+    # A config far behind would squeeze the rest into one line: it gets an arrow and its number.
+    near = [r for r in records if r.time_s <= best * FAR]
+    spans = [t for r in near for t in _spread(r)]
+    lo, hi = min(spans), max(spans)
+    margin = (hi - lo) * 0.04 or best * 0.01
+    left, line, width = 14, 40, 590
+    fig = figure(width, 50 + line * len(records))
+    ax = _axes(fig, left, 4, width - left - 12, line * len(records))
+    ax.set(xlim=(board.time(lo - margin), board.time(hi + margin)), ylim=(len(records) - 0.5, -0.5))
+    ax.set(xlabel=f"time of one call, {board.unit[1]}")
+    ax.set_yticks([])
+    ax.grid(axis="x", color=colour("rule"), linewidth=0.8)
+    ax.xaxis.get_major_locator().set_params(nbins=7)
+    _frame(ax, ("bottom",))
+    points = []
+    for y, record in enumerate(records):
+        word = (words or {}).get(id(record), "")
+        _named(ax, board, record, y, word)
+        if record in near:
+            _interval(ax, board, record, y + _LOWER)
+            points.append((record, board.time(record.time_s), y + _LOWER))
+        else:
+            ax.annotate("beyond this axis →", (1, y + _LOWER), (-4, -4), ha="right",
+                        xycoords=("axes fraction", "data"), textcoords="offset points",
+                        size=SMALLER, color=colour("muted"))  # fmt: skip
+    return figure_svg(fig, prefix, "Finalists", laid(ax, board, points))
+
+
+_LOWER = 0.18  # of a row's height: how far under its middle the times are drawn
+
+
+def _named(ax: Any, board: Board, record: Record, y: int, word: str) -> None:
+    """A row's name at its upper left, its median at its upper right, a bar where `word` is."""
+    over = board.over_best(record)
+    text = f"{board.text(record.time_s)} {board.unit[1]}" + (f" · {over:.3f}x" if over else "")
+    text = f"{word} · {text}" if word else text
+    bold = "bold" if word == "winner" else "normal"
+    for x, side, said in ((0, "left", _short(record)), (1, "right", text)):
+        ax.annotate(said, (x, y), (0, 5), xycoords=("axes fraction", "data"), ha=side, size=SMALL,
+                    textcoords="offset points", color=colour("ink"), weight=bold)  # fmt: skip
+    if word:
+        ink = colour("accent" if word == "winner" else "muted")
+        ax.plot([-0.014] * 2, [y - 0.36, y + 0.42], transform=ax.get_yaxis_transform(), color=ink,
+                linewidth=4, clip_on=False, solid_capstyle="butt")  # fmt: skip
+
+
+def _axes(fig: Any, left: float, top: float, width: float, height: float) -> Any:
+    """Axes at a place given in CSS pixels from the upper left, in the page's colours."""
+    across, down = (inches * 72 for inches in fig.get_size_inches())
+    at = (left / across, 1 - (top + height) / down, width / across, height / down)
+    ax = fig.add_axes(at)
+    ax.set_facecolor("none")
+    ax.tick_params(
+        which="both", color=colour("muted"), labelcolor=colour("muted"), labelsize=SMALL, width=0.8
+    )
+    for axis in (ax.xaxis, ax.yaxis):
+        axis.label.set(color=colour("muted"), size=SMALL)
+    _frame(ax, ("left", "bottom"))
+    return ax
+
+
+def _frame(ax: Any, sides: Iterable[str]) -> None:
+    for side, spine in ax.spines.items():
+        spine.set(visible=side in set(sides), color=colour("muted"), linewidth=0.8)
+
+
+def _time_scale(ax: Any, board: Board, records: Sequence[Record]) -> None:
+    """Logarithmic where the slowest takes over three times as long as the fastest."""
+    times = [board.time(r.time_s) for r in records] or [1.0]
+    low, high = min(times), max(times)
+    ax.grid(axis="y", color=colour("rule"), linewidth=0.8)
+    ax.set_axisbelow(True)
+    if high <= 3 * low:
+        room = (high - low) * 0.08 or 0.1 * high
+        ax.set_ylim(max(0.0, low - room), high + room)
+        ax.yaxis.get_major_locator().set_params(nbins=6)
+        ax.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+        return
+    ax.set_yscale("log")
+    ax.set_ylim(low / 1.15, high * 1.15)
+    ax.set_yticks(_one_two_five(low / 1.15, high * 1.15), minor=False)
+    ax.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    ax.yaxis.minorticks_off()
+    ax.set_ylabel(ax.get_ylabel() + " (log)")
+
+
+def _one_two_five(low: float, high: float) -> list[float]:
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 1.5, 2, 3, 4, 5, 7) if high / low < 20 else (1, 2, 5) if high / low < 200 else (1,)
+    return [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]
+
+
+def laid(
+    ax: Any, board: Board, points: Sequence[tuple[Record, float, float]], size: str = "k"
+) -> str:
+    """One `<use>` a record over the drawn axes, grouped by looks; the best last and ringed."""
+    groups: dict[str, list[str]] = {}
+    top = ring = ""
+    for record, x, y in sorted(points, key=lambda p: -p[0].time_s):
+        px, py = place(ax, x, y)
+        mark, row = board.mark(record), board.row(record)
+        use = f'<use href="#{size}-{mark}" x="{px:g}" y="{py:g}" data-r="{row}"/>'
+        if record is not board.best:
+            groups.setdefault(board.look(record), []).append(use)
+        else:  # over all others, so that the pointer meets it
+            top = f'<g class="{board.look(record)}">{use}</g>'
+            ring = f'<circle class="best" cx="{px:g}" cy="{py:g}" r="8"/>'
+            ring += f'<text class="best" x="{px + 12:g}" y="{py + 4:g}">best</text>'
+    ordered = sorted(groups.items(), key=lambda g: -len(g[1]))  # the few lie over the many
+    drawn = "".join(f'<g class="{look}">{"".join(uses)}</g>' for look, uses in ordered)
+    return f'<g class="points" tabindex="0" role="group" aria-label="points">{drawn}{top}{ring}</g>'
+
+
+def jitter(row: int) -> float:
+    """-1 to 1, the same each time, and far apart for neighbours: multiples of the golden ratio."""
+    return 2 * ((row * 0.6180339887498949) % 1) - 1
+
+
+def _cell(
+    ax: Any,
+    i: int,
+    j: int,
+    board: Board,
+    record: Record | None,
+    here: Sequence[Outcome],
+    fields: tuple[str, ...],
+) -> None:
+    box = _box(i, j)
+    ax.add_patch(box)
+    if record is None:
+        box.set(facecolor="none", edgecolor=colour("hatch"), hatch="////" if here else None)
+        if here:
+            stages = {o.stage for o in here if isinstance(o, Failure)}
+            word = "refused" if stages == {"refused"} else "failed"
+            _in_cell(ax, i, j, word if len(here) == 1 else f"{len(here)} {word}", "muted")
+        return
+    step = heat_step(board.over_best(record) or 1.0)
+    box.set(facecolor=colour(f"heat-{step}"), edgecolor="none")
+    rest = {k: v for k, v in record.case.config.items() if k not in fields}
+    ink = f"heat-ink-{step}"
+    _in_cell(ax, i, j + (0.16 if rest else 0), board.text(record.time_s), ink, 14, True)
+    if rest:
+        _in_cell(ax, i, j - 0.22, _terse(rest), ink, 11)
+
+
+def _in_cell(
+    ax: Any, i: float, j: float, text: str, ink: str, size: float = 11, bold: bool = False
+) -> None:
+    # The baseline is placed by hand: `va="center"` is measured in a font that the page lacks.
+    ax.annotate(
+        text,
+        (i + 0.5, j + 0.5),
+        (0, -size * 0.35),
+        textcoords="offset points",
+        ha="center",
+        va="baseline",
+        size=size,
+        weight="bold" if bold else "normal",
+        color=colour(ink),
+    )
+
+
+def _terse(config: Mapping[str, int]) -> str:
+    """`k64 8w 3s`: the other fields in the width of a cell."""
+    short = {"num_warps": "{}w", "num_stages": "{}s"}
+    words = [
+        short[k].format(v) if k in short else f"{k.removeprefix('block_')[:3]}{v}"
+        for k, v in config.items()
+    ]
+    return " ".join(words[:3])
+
+
+def _outline(ax: Any, i: int, j: int) -> None:
+    box = _box(i, j)
+    box.set(facecolor="none", edgecolor=colour("accent"), linewidth=3, zorder=4)
+    ax.add_patch(box)
+
+
+def _box(i: int, j: int) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((i + 0.02, j + 0.03), 0.96, 0.94)
+
+
+def _target(
+    ax: Any, i: int, j: int, board: Board, record: Record | None, here: Sequence[Outcome]
+) -> str:
+    """What the pointer meets: the row of the cell's best, or the reasons why it has none."""
+    (x, y), (x2, y2) = place(ax, i, j + 1), place(ax, i + 1, j)
+    box = f'x="{x:g}" y="{y:g}" width="{x2 - x:g}" height="{y2 - y:g}"'
+    if record is not None:
+        return f'<rect {box} data-r="{board.row(record)}" data-n="{len(here)}"/>'
+    if not here:
+        return ""
+    reasons = dict.fromkeys(f"{o.stage}: {o.reason}" for o in here if isinstance(o, Failure))
+    listed = " | ".join([*reasons][:3]) + (" | …" if len(reasons) > 3 else "")
+    about = f'data-r="{board.row(here[0])}" data-n="{len(here)}" data-why="{escape(listed)}"'
+    return f"<rect {box} {about}/>"
+
+
+def _interval(ax: Any, board: Board, record: Record, y: float) -> None:
+    """The 95 % interval as a bar, and the windows' medians as one light path of ticks; where there
+    is one window, its samples."""
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path
+
+    timing = record.timing
+    if not isinstance(timing, Measured):
+        return
+    low, high = ax.get_xlim()
+    shown = [t for t in map(board.time, _ticks(timing)) if low <= t <= high]
+    ends = [(x, y + d) for x in shown for d in (-0.17, 0.17)]
+    if ends:
+        path = Path(ends, [Path.MOVETO, Path.LINETO] * len(shown))
+        ax.add_patch(PathPatch(path, fill=False, edgecolor=colour("muted"), lw=0.9, alpha=0.55))
+    ax.plot([board.time(timing.low_s), board.time(timing.high_s)], [y, y], color=colour("ink"),
+            linewidth=3, solid_capstyle="butt")  # fmt: skip
+
+
+def _ticks(timing: Measured) -> Sequence[float]:
+    """Seconds to draw a tick at, at most about 120: more would be 100 kB."""
+    medians = timing.window_medians
+    found: Sequence[float] = medians if len(medians) > 1 else timing.samples_s
+    return found[:: max(1, len(found) // 60)]
+
+
+def _spread(record: Record) -> tuple[float, ...]:
+    """What of a record must be on the axis: the interval, and the ticks but for the tails."""
+    timing = record.timing
+    if not isinstance(timing, Measured):
+        return (record.time_s,)
+    ordered = sorted(_ticks(timing))
+    tail = len(ordered) // 20
+    inner = ordered[tail : len(ordered) - tail] or [timing.median_s]
+    return timing.low_s, timing.high_s, inner[0], inner[-1]
+
+
+def _short(record: Record) -> str:
+    name = (
+        f"{record.case.impl} {label(record.case.config)}"
+        if record.case.config
+        else record.case.impl
+    )
+    name = name.replace(" warps", "w").replace(" stages", "s")
+    name += " (default)" if record.default else ""
+    return name if len(name) <= 54 else name[:53] + "…"

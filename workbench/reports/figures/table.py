@@ -1,0 +1,141 @@
+"""The table of all configs: its columns, and one row an outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.data.record import Failure, Measured, Outcome, Predicted, Record
+from workbench.reports.figures.detail import doubts
+from workbench.reports.figures.sweep import Board
+from workbench.spec import brief
+from workbench.tuner.selection import Answer
+
+PHASE_WORDS = {"final": "final", "screen": "screen", "hot": "hot", "predict": "predicted"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table. `cell` takes a Record; a Failure has only what `made` says."""
+
+    head: str
+    cell: Callable[[Record], Any]
+    text: bool = False  # sorts as text; else as a number
+    made: bool = False  # read from the Resources, which a Failure may have too
+    minor: bool = False  # left out on paper
+    best_first: str = "ascending"  # the first click sorts this way
+
+
+def columns(board: Board, records: Sequence[Record]) -> list[Column]:
+    """The columns that these records can fill."""
+    unit = board.unit[1]
+    columns = [Column(f"time, {unit}", lambda r: board.text(r.time_s))]
+    if any(isinstance(r.timing, Measured) for r in records):
+        columns.append(Column(f"95 % interval, {unit}", lambda r: _interval(board, r)))
+    if any(r.flops for r in records):
+        columns.append(_falling("TFLOP/s", lambda r: _rate(r.flops / r.time_s / 1e12)))
+    columns.append(_falling("GB/s", lambda r: _rate(r.bytes / r.time_s / 1e9)))
+    columns.append(_falling("% of best", lambda r: _of_best(board, r)))
+    if any(isinstance(r.timing, Predicted) for r in records):
+        columns += _terms(board)
+    return [*columns, *_made(), *_provenance(any(r.same_as for r in records))]
+
+
+def _of_best(board: Board, record: Record) -> str:
+    over = board.over_best(record)
+    return f"{100 / over:.1f}" if over else ""
+
+
+def _falling(head: str, cell: Callable[[Record], Any]) -> Column:
+    return Column(head, cell, best_first="descending")
+
+
+def _terms(board: Board) -> list[Column]:
+    """The model's terms, which is what a prediction can be doubted by."""
+
+    def term(name: str) -> Column:
+        return Column(
+            f"{name}, {board.unit[1]}", lambda r: board.text(getattr(r.timing, f"{name}_s", None))
+        )
+
+    bound = Column("bound by", lambda r: getattr(r.timing, "bound", ""), text=True)
+    return [bound, *(term(t) for t in ("compute", "dram", "cache", "latency", "launch"))]
+
+
+def _made() -> list[Column]:
+    """What the compiler made, in the order in which it explains a time."""
+
+    def of(head: str, cell: Callable[[Any], Any], **more: Any) -> Column:
+        return Column(head, cell, made=True, **more)
+
+    return [
+        of("registers", lambda m: m.registers),
+        of("spills, B", lambda m: m.spill_bytes),
+        of("shared, KiB", lambda m: f"{m.shared_bytes / 1024:.3g}"),
+        of("occupancy, %", lambda m: f"{m.occupancy * 100:.0f}", best_first="descending"),
+        of("limited by", lambda m: m.limiter, text=True),
+        of("waves", lambda m: f"{m.waves:.2f}"),
+        of("idle tail, %", lambda m: f"{m.tail * 100:.0f}"),
+        of("load, bits", lambda m: m.load_bits or "", minor=True, best_first="descending"),
+        of("matrix unit", lambda m: m.matrix_unit or "none", text=True, minor=True),
+        of("compile, s", lambda m: f"{m.compile_s:.1f}", minor=True),
+    ]
+
+
+def _provenance(twins: bool) -> list[Column]:
+    columns = [
+        Column("checked by", lambda r: r.checked, text=True, minor=True),
+        Column("error / tolerance", lambda r: f"{r.error:.2g}", minor=True),
+    ]
+    same = Column("same code as", _same, text=True, minor=True)
+    return [*columns, same] if twins else columns
+
+
+def _same(record: Record) -> str:
+    return brief(record.same_as) if record.same_as else ""
+
+
+def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, found: Answer) -> Any:
+    """One outcome as the template takes it: its cells, or the reason in their place."""
+    record = o if isinstance(o, Record) else None
+    tags = []
+    if record is not None and record is found.winner:
+        tags.append("winner")
+    elif record is not None and any(record is t for t in found.ties):
+        tags.append("within 2 %" if found.predicted else "tie")
+    tags += ["default"] if o.default else []
+    tags += ["baseline"] if o.case.is_baseline else []
+    tags += doubts(record) if record else []
+    own = [c for c in columns if not c.made]
+    return {
+        "n": n,
+        "rank": n + 1 if record else "",
+        "impl": o.case.impl,
+        "config": brief(o.case.config) if o.case.config else "library",
+        "tags": tags,
+        "state": PHASE_WORDS[record.phase] if record else o.stage,  # type: ignore[union-attr]
+        "reason": o.reason if isinstance(o, Failure) else "",
+        "span": columns.index(next(c for c in columns if c.made)),
+        "cells": [(_cell(c, o), c.minor) for c in columns if record or c.made],
+        "rest": 0 if record else len(own) - columns.index(next(c for c in columns if c.made)),
+        "bare": o.resources is None,
+        "look": f"i{board.impls.index(o.case.impl) % 4}",
+    }
+
+
+def _cell(column: Column, outcome: Outcome) -> Any:
+    if column.made:
+        return "" if outcome.resources is None else column.cell(outcome.resources)  # type: ignore[arg-type]
+    return column.cell(outcome) if isinstance(outcome, Record) else ""
+
+
+def _interval(board: Board, record: Record) -> str:
+    timing = record.timing
+    if not isinstance(timing, Measured):
+        return ""
+    return f"{board.text(timing.low_s)}–{board.text(timing.high_s)}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.3f}"

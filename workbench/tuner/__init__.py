@@ -1,0 +1,1 @@
+"""The search for the fastest config: space, first pass, finals, selection."""

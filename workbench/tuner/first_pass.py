@@ -1,0 +1,245 @@
+"""The first time of every config: compiled ahead, checked, and timed one after the other
+in the order that a search chooses."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from workbench.backend.offline import prediction
+from workbench.backend.protocol import Backend, Candidate, Problem, Refusal, Timed
+from workbench.backend.workers import cpu_count
+from workbench.compile import Compiled
+from workbench.data.record import Measured, Outcome, Phase, Record
+from workbench.device.hardware import Device
+from workbench.spec import values
+from workbench.tuner.search import Budget, Point, Strategy, search_of
+from workbench.tuner.space import Identity, Plan, expected
+
+FINAL_S = 15.0  # race, final and hot time of matmul on an H200 took 9 to 14 s
+
+
+@dataclass(frozen=True)
+class Hunt:
+    """How a space is searched: by which strategy, and how much may be spent on it."""
+
+    strategy: Strategy = Strategy.EXHAUSTIVE
+    budget: Budget = field(default_factory=Budget)
+    started: float = field(default_factory=time.monotonic)  # the budget's seconds count from here
+    final_s: float = FINAL_S
+
+    def left_s(self) -> float:
+        """Seconds left for trying configs: what the race and the final take comes off first."""
+        whole = self.budget.seconds
+        return self.started + max(whole / 2, whole - self.final_s) - time.monotonic()
+
+    def share(self, many: int) -> Hunt:
+        """This hunt for the first of so many problems that share what is left of the seconds."""
+        now = time.monotonic()
+        left = (self.started + self.budget.seconds - now) / many
+        return replace(self, started=now, budget=replace(self.budget, seconds=left))
+
+    def over(self, measured: int) -> bool:
+        """Whether nothing more should be tried."""
+        return self.left_s() <= 0 or self.budget.spent(0.0, measured)
+
+
+BATCH = 3  # configs given to the compilers at once, for each CPU, where a search decides the order
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """A candidate has been compiled: its geometry is known, its time is not."""
+
+    candidate: Candidate
+    compiled: Compiled
+    duplicate: bool  # another candidate has the same machine code
+
+
+class Screen:
+    """Compile, drop duplicates, check and time. Compiling runs ahead; what is timed next is the
+    search's choice among what is compiled, and it begins when its forerunner has been stored."""
+
+    def __init__(
+        self, plan: Plan, backend: Backend, known: Mapping[str, Outcome], hunt: Hunt
+    ) -> None:
+        self._plan, self._backend, self._hunt = plan, backend, hunt
+        self._identity = Identity(plan.run, plan.problem, backend.protocol)
+        self._phase: Phase = "predict" if backend.predicts else "screen"
+        self._by_key = {c.key: c for c in plan.candidates}
+        self._points = {c.key: _point(c, plan.problem, backend.device) for c in plan.candidates}
+        self._search = search_of(hunt.strategy, list(self._points.values()))
+        self._leaders: dict[str, Candidate] = {}  # by machine code
+        self._followers: dict[str, list[tuple[Candidate, Compiled]]] = {}  # by the leader's key
+        self._finished: dict[str, Timed | Refusal] = {}  # by the leader's key
+        self._ready: dict[str, tuple[Candidate, Compiled]] = {}
+        self._waiting: dict[Future[Any], tuple[Candidate, Compiled]] = {}
+        self._inbox: SimpleQueue[Any] = SimpleQueue()  # compilations, futures, ends of batches
+        self._compiling = 0  # batches
+        self._stopped = False
+        self._measured = 0
+        self._best: float | None = None
+        self.wait_s = 0.0
+        self._learn(known)
+        # what is known counts, so that the same budget asked again is spent already
+        self.first = [] if hunt.budget.spent(0.0, self._measured) else self._batch(known)
+
+    def _learn(self, known: Mapping[str, Outcome]) -> None:
+        """What earlier runs found counts as measured, and its machine code too."""
+        for key, old in known.items():
+            record = old if isinstance(old, Record) else None
+            self._search.tell(self._points[key], record.time_s if record else None)
+            if record is not None and record.same_as is not None:
+                continue
+            self._measured += 1
+            if record is None:
+                continue
+            self._best = min(record.time_s, self._best or math.inf)
+            if record.resources is not None:
+                self._leaders[record.resources.binary] = self._by_key[key]
+                self._finished[key] = Timed(record.timing, record.error, record.checked)
+
+    def _batch(self, known: Collection[str] = ()) -> list[Candidate]:
+        """The next to compile: all of them, unless what is measured decides what comes next."""
+        changes = self._hunt.strategy in (Strategy.MODEL, Strategy.TPE)
+        size = BATCH * cpu_count() if changes else len(self._points)
+        found: list[Candidate] = []
+        while points := self._search.order(size - len(found)):
+            found += [self._by_key[p.key] for p in points if p.key not in known]
+        return found
+
+    def outcomes(self) -> Iterator[Outcome | Compilation]:
+        self._compile(self.first)
+        try:
+            while self._compiling or self._ready or self._waiting:
+                if self._hunt.over(self._measured):
+                    self._stopped = True
+                    self._ready.clear()
+                    if not self._waiting:
+                        return
+                elif self._compiling <= 1 and len(self._ready) < cpu_count() and not self._stopped:
+                    self._compile(self._batch())
+                yield from self._next()
+        finally:
+            self._stopped = True
+
+    def _next(self) -> Iterator[Outcome | Compilation]:
+        """Time one if there is room for it, and else wait for what comes."""
+        while not self._inbox.empty():
+            yield from self._came(self._inbox.get())
+        if self._ready and len(self._waiting) < self._backend.room:
+            self._time()
+        elif self._compiling or self._waiting:
+            started = time.monotonic()
+            with suppress(Empty):
+                came = self._inbox.get(timeout=min(60.0, max(0.0, self._hunt.left_s())))
+                if not self._waiting:
+                    self.wait_s += time.monotonic() - started
+                yield from self._came(came)
+
+    def _time(self) -> None:
+        ready = [self._points[key] for key in self._ready]
+        point = self._search.ask(ready) or ready[0]
+        candidate, made = self._ready.pop(point.key)
+        future = self._backend.timed(candidate, made, self._best)
+        self._waiting[future] = (candidate, made)
+        self._measured += 1
+        future.add_done_callback(self._inbox.put)
+
+    def _compile(self, batch: list[Candidate]) -> None:
+        """In a thread of its own, which only takes what the compilers give."""
+        if not batch:
+            return
+        self._compiling += 1
+
+        def take() -> None:
+            try:
+                stream = self._backend.compiled(batch)
+                for one in stream:
+                    self._inbox.put(one)
+                    if self._stopped:
+                        getattr(stream, "close", lambda: None)()
+                        break
+            except Exception as error:
+                self._inbox.put(error)
+            self._inbox.put(None)
+
+        threading.Thread(target=take, daemon=True).start()
+
+    def _came(self, came: Any) -> Iterator[Outcome | Compilation]:
+        if came is None:
+            self._compiling -= 1
+        elif isinstance(came, Future):
+            yield from self._ended(came)
+        elif isinstance(came, Exception):
+            raise came
+        else:
+            yield from self._made(*came)
+
+    def _made(
+        self, candidate: Candidate, made: Compiled | Refusal
+    ) -> Iterator[Outcome | Compilation]:
+        point = self._points[candidate.key]
+        if isinstance(made, Refusal):
+            self._search.tell(point, None)
+            yield self._identity.failure(candidate, made)
+            return
+        leader = self._leaders.setdefault(made.resources.binary, candidate)
+        yield Compilation(candidate, made, leader is not candidate)
+        if leader is candidate:
+            self._search.revise(point, self._predicted(candidate, made))
+            self._ready[candidate.key] = (candidate, made)
+        elif leader.key in self._finished:
+            yield self._same(leader, candidate, made)
+        else:
+            self._followers.setdefault(leader.key, []).append((candidate, made))
+
+    def _predicted(self, candidate: Candidate, made: Compiled) -> float:
+        """Seconds by the model now that the machine code is known."""
+        try:
+            found = prediction(self._plan.problem, candidate, made, self._backend.device)
+        except Exception:  # the device lacks a figure, or the kernel's own `work` failed
+            return math.inf
+        return found.predicted_s
+
+    def _ended(self, future: Future[Any]) -> Iterator[Outcome]:
+        candidate, made = self._waiting.pop(future)
+        try:
+            found = future.result()
+        except Exception as error:  # whatever it was, it costs this config and no other
+            found = Refusal("measure", f"{type(error).__name__}: {error}")
+        self._finished[candidate.key] = found
+        if isinstance(found, Timed):
+            self._best = min(seconds_of(found), self._best or math.inf)
+        self._tell(candidate, found)
+        yield self._identity.outcome(candidate, found, self._phase, made)
+        for follower, its in self._followers.pop(candidate.key, []):
+            yield self._same(candidate, follower, its)
+
+    def _same(self, leader: Candidate, follower: Candidate, made: Compiled) -> Outcome:
+        found = self._finished[leader.key]
+        self._tell(follower, found)
+        return self._identity.outcome(follower, found, self._phase, made, same_as=leader)
+
+    def _tell(self, candidate: Candidate, found: Timed | Refusal) -> None:
+        time_s = seconds_of(found) if isinstance(found, Timed) else None
+        self._search.tell(self._points[candidate.key], time_s)
+
+
+def _point(candidate: Candidate, problem: Problem, device: Device) -> Point:
+    knobs = tuple(values(candidate.config).items())
+    predicted = expected(candidate, problem, device)
+    return Point(candidate.key, candidate.impl.name, knobs, predicted)
+
+
+def seconds_of(found: Timed) -> float:
+    """Of one call, measured or predicted."""
+    t = found.timing
+    return t.median_s if isinstance(t, Measured) else t.predicted_s

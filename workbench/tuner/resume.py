@@ -1,0 +1,48 @@
+"""Find in the database what a plan need not obtain again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.data.database import History
+from workbench.data.record import Outcome, Record, Run
+from workbench.tuner.space import Earlier, Plan
+
+
+def earlier_outcomes(history: History, plan: Plan) -> Earlier:
+    """Return the stored outcomes of a plan's configs that need not be obtained again."""
+    keys = [c.key for c in plan.candidates]
+    phase = "predict" if plan.run.predicted else "screen"
+    first = {k: o for k, o in history.find(keys, phase).items() if _lasting(o)}
+    if plan.run.predicted:
+        return Earlier(first)
+    finals = history.find([*keys, *(b.key for b in plan.baselines)], "final")
+    return Earlier(first, finals, history.find(keys, "hot"))
+
+
+def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
+    """Return the stored run that holds an outcome of every config of this plan, or None where
+    they are spread over several runs."""
+    runs = {earlier.first[c.key].run for c in plan.candidates}
+    if not plan.run.predicted:
+        runs |= {earlier.final[b.key].run for b in plan.baselines if b.key in earlier.final}
+    if len(runs) != 1:
+        return None
+    run = history.run(runs.pop())
+    same = (run.vary, run.tune) == (plan.run.vary, plan.run.tune)
+    return run if same and history.state(run.id) == "complete" else None
+
+
+def measured_ceilings(history: History, earlier: Earlier) -> Mapping[str, Mapping[str, Any]]:
+    """Return the ceilings that were measured in the run of the earlier outcomes."""
+    old = next((o for known in (earlier.final, earlier.first) for o in known.values()), None)
+    if old is None:
+        return {}
+    ceilings = history.run(old.run).ceilings
+    return {name: ceilings[name] for name in ceilings if name.endswith("_measured")}
+
+
+def _lasting(outcome: Outcome) -> bool:
+    """Return whether an earlier outcome stands: a process that was lost may not be lost again."""
+    return isinstance(outcome, Record) or outcome.stage in ("refused", "compile", "check")

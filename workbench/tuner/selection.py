@@ -1,0 +1,354 @@
+"""What a sweep found, as one answer and one sentence: pure functions of records.
+
+A screen time and a final time come from different protocols, so they are never ranked together:
+finals with finals, and only where there are none, screens with screens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from workbench.data import stats
+from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
+from workbench.spec import label
+
+TIE_SHARE = 0.005  # medians closer than this tie, however narrow their intervals are
+MODEL_SHARE = 0.02  # the model cannot tell apart what it predicts closer than this
+RIDGE = 8.0  # FLOP a byte, taken where the device's own ridge is unknown
+MOST_THREADS = 1024  # of a block, on every GPU that Triton or Metal compiles for
+
+# A final outranks a screen of the same config. "hot" is a second look at the winner, not a rank.
+_PHASES: tuple[Phase, ...] = ("final", "screen", "predict")
+_STAGES: tuple[Stage, ...] = ("measure", "launch", "check", "compile", "refused")
+
+_STAGE_WORDS: Mapping[Stage, str] = {
+    "refused": "refused before compiling",
+    "compile": "did not compile",
+    "check": "gave a wrong answer",
+    "launch": "did not launch",
+    "measure": "could not be timed",
+}
+_STAGE_VERBS: Mapping[Stage, str] = {**_STAGE_WORDS, "refused": "is refused"}
+
+ConfigKey = tuple[str, str, tuple[tuple[str, int], ...]]
+
+
+@dataclass(frozen=True)
+class Rival:
+    """A record that the winner is compared with, in the best phase that both were timed in."""
+
+    record: Record
+    ratio: float  # its time over the winner's: above 1 the winner is faster
+    phase: Phase
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A knob whose best value is the last that its declaration offers."""
+
+    field: str
+    value: int
+    highest: bool  # at the upper end; else at the lower
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a sweep found. `winner` is None when no config gave a time."""
+
+    predicted: bool
+    winner: Record | None = None
+    times: Mapping[Phase, float] = field(default_factory=dict)  # the winner's, seconds, by phase
+    fastest: Record | None = None  # of the ranked phase; the winner unless the tie rule chose
+    default: Rival | None = None  # what runs when nobody chose: the first Impl's default
+    default_failure: Failure | None = None  # set instead when that config failed
+    baselines: tuple[Rival, ...] = ()  # fastest first
+    ties: tuple[Record, ...] = ()  # others that cannot be told from the fastest
+    twins: tuple[Record, ...] = ()  # others with the winner's machine code
+    edges: tuple[Edge, ...] = ()
+    ridge: float = RIDGE  # FLOP a byte below which memory limits, on this device
+    impls: int = 0  # that were swept, baselines not counted
+    configs: int = 0
+    binaries: int = 0
+    failed: Mapping[Stage, int] = field(default_factory=dict)  # configs by the stage they died in
+
+    @property
+    def phase(self) -> Phase | None:
+        """Which phase the winner's time is from."""
+        return self.winner.phase if self.winner else None
+
+
+def config_key(case: Case) -> ConfigKey:
+    """What makes two outcomes of one run outcomes of the same config."""
+    return case.backend, case.impl, tuple(sorted(case.config.items()))
+
+
+def relevant(run: Run, outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """The outcomes that may be ranked for this run: its sizes, its dtype, its kind of time."""
+    return [
+        o
+        for o in outcomes
+        if dict(o.case.sizes) == dict(run.sizes)
+        and o.case.dtype == run.dtype
+        and (isinstance(o, Failure) or o.measured != run.predicted)
+    ]
+
+
+def standing(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """One outcome for each config, best first: finals by time, then screens by time, then
+    failures by stage.
+
+    A config that ever failed stands as that failure, whatever times it gave: a wrong answer in
+    the final also condemns its screen time.
+    """
+    chosen: dict[ConfigKey, Outcome] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Record) and outcome.phase not in _PHASES:
+            continue
+        key = config_key(outcome.case)
+        if key not in chosen or _claim(outcome) <= _claim(chosen[key]):  # the later of equals
+            chosen[key] = outcome
+    failures = [o for o in chosen.values() if isinstance(o, Failure)]
+    records = [o for o in chosen.values() if isinstance(o, Record)]
+    return [*sorted(records, key=_rank), *sorted(failures, key=_claim)]
+
+
+def on_one_footing(outcomes: Iterable[Outcome]) -> dict[ConfigKey, Record]:
+    """The first time of each swept config, screen or prediction: times that can be compared with
+    each other, since all were obtained alike. A final is longer, and at a lower clock."""
+    found: dict[ConfigKey, Record] = {}
+    for outcome in outcomes:
+        if isinstance(outcome, Record) and outcome.phase in ("screen", "predict"):
+            found[config_key(outcome.case)] = outcome
+    return found
+
+
+def best_per_group(
+    outcomes: Iterable[Outcome], fields: Sequence[str]
+) -> dict[tuple[int, ...], Record]:
+    """The best record for each tuple of values of these config fields, finals before screens.
+
+    Baselines, failed configs and configs that lack one of the fields have no group.
+    """
+    best: dict[tuple[int, ...], Record] = {}
+    for outcome in standing(outcomes):  # best first, so the first of a group is its best
+        config = outcome.case.config
+        if isinstance(outcome, Record) and _swept(outcome) and all(f in config for f in fields):
+            best.setdefault(tuple(config[f] for f in fields), outcome)
+    return best
+
+
+def answer(run: Run, outcomes: Sequence[Outcome]) -> Answer:
+    """The winner of a run, what it is compared with, and what to doubt about it."""
+    outcomes = relevant(run, outcomes)
+    stand = standing(outcomes)
+    swept = [o for o in stand if _swept(o)]
+    failed = [o for o in swept if isinstance(o, Failure)]
+    counts = {stage: sum(o.stage == stage for o in failed) for stage in reversed(_STAGES)}
+    binaries = {o.resources.binary for o in swept if o.resources is not None}
+    found = Answer(
+        predicted=run.predicted,
+        ridge=ridge_of(run),
+        impls=len({o.case.impl for o in swept}),
+        configs=len(swept),
+        binaries=len(binaries),
+        failed={stage: n for stage, n in counts.items() if n},
+    )
+    records = [o for o in swept if isinstance(o, Record)]
+    if not records:
+        return found
+    pool = [r for r in records if r.phase == records[0].phase]
+    fastest = min(pool, key=lambda r: (r.time_s, *_frugality(r, run.incumbents)))
+    near = [r for r in pool if _cannot_tell(r, fastest)]
+    # Screens are too short to let anything but the time decide, and the model has no noise.
+    final = fastest.phase == "final"
+    winner = min(near, key=lambda r: _frugality(r, run.incumbents)) if final else fastest
+    others = [r for r in records if r is not winner]
+    default = next((o for o in swept if o.default), None)
+    return replace(
+        found,
+        winner=winner,
+        times={phase: r.time_s for phase, r in _phases(winner, outcomes).items()},
+        fastest=fastest,
+        default=_rival(default, winner, outcomes) if isinstance(default, Record) else None,
+        default_failure=default if isinstance(default, Failure) else None,
+        baselines=_rivals([o for o in stand if not _swept(o)], winner, outcomes),
+        ties=tuple(r for r in near if r is not winner and not _same_code(r, winner)),
+        twins=tuple(r for r in others if _same_code(r, winner)),
+        edges=_edges(run, winner),
+    )
+
+
+def sentence(found: Answer) -> str:
+    """The answer as a person would say it, with units, ending in a full stop."""
+    winner = found.winner
+    if winner is None:
+        return _nothing(found)
+    name = winner.case.label if found.impls > 1 else label(winner.case.config)
+    name += " (the default)" if winner.default else ""
+    reached = rate(winner, found.ridge) + (" predicted" if found.predicted else "")
+    parts = [", ".join((reached, *_against(found)))]
+    if found.ties:
+        n = len(found.ties) + 1
+        parts.append(
+            f"{n} configs are predicted within {MODEL_SHARE * 100:.0f} %"
+            if found.predicted
+            else f"{n} configs tie within noise"
+        )
+    if winner.phase == "screen":
+        parts.append("screening times only, as no config reached the final")
+    if found.edges:
+        *most, last = [_further(edge) for edge in found.edges]
+        parts.append(f"extend {', '.join(most)}{' and ' if most else ''}{last}")
+    return f"{name}: {'; '.join(parts)}."
+
+
+def _further(edge: Edge) -> str:
+    """`block_n beyond 256`: where a better value may lie that was not declared."""
+    return f"{edge.field} {'beyond' if edge.highest else 'below'} {edge.value}"
+
+
+def rate(record: Record, ridge: float = RIDGE) -> str:
+    """`722 TFLOP/s`, or `4240 GB/s` left of the ridge, where bytes are what limits."""
+    if memory_bound(record, ridge):
+        return f"{_digits(record.bytes / record.time_s / 1e9)} GB/s"
+    return f"{_digits(record.flops / record.time_s / 1e12)} TFLOP/s"
+
+
+def memory_bound(record: Record, ridge: float = RIDGE) -> bool:
+    """Whether the kernel does so little arithmetic that bytes are what it is judged by: fewer
+    FLOP a byte than `ridge`, where the device's two roofs meet."""
+    return record.flops < ridge * record.bytes
+
+
+def ridge_of(run: Run) -> float:
+    """FLOP a byte where the compute roof of the run's dtype meets the memory roof."""
+    compute, dram = (run.ceilings.get(name, {}).get("value", 0) for name in ("compute", "dram"))
+    return float(compute / dram) if compute and dram else RIDGE
+
+
+def _nothing(found: Answer) -> str:
+    if not found.configs:
+        return "No outcome was recorded, so there is no answer."
+    stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in found.failed.items())
+    each = "The only config" if found.configs == 1 else f"All {found.configs} configs"
+    return f"{each} failed, so there is no time: {stages}."
+
+
+def _against(found: Answer) -> list[str]:
+    """The winner beside the baselines and beside the default, in words."""
+    words = []
+    for rival in found.baselines[:2]:
+        if rival.ratio < 1:
+            words.append(f"{rival.ratio * 100:.0f} % of {rival.record.case.impl}")
+        else:
+            words.append(f"{rival.ratio:.2f}x {rival.record.case.impl}")
+    if found.default is not None and found.default.record is not found.winner:
+        words.append(f"{found.default.ratio:.2f}x the default")
+    elif found.default_failure is not None:
+        words.append(f"where the default {_STAGE_VERBS[found.default_failure.stage]}")
+    return words
+
+
+def _claim(outcome: Outcome) -> tuple[int, int]:
+    """Which of two outcomes of one config counts: the lower."""
+    if isinstance(outcome, Failure):
+        return -1, _STAGES.index(outcome.stage)
+    return 0, _PHASES.index(outcome.phase)
+
+
+def _rank(record: Record) -> tuple[int, float]:
+    return _PHASES.index(record.phase), record.time_s
+
+
+def _swept(outcome: Outcome) -> bool:
+    return not outcome.case.is_baseline
+
+
+def _cannot_tell(record: Record, fastest: Record) -> bool:
+    """Whether the difference may be nothing: by the windows that the two took in turns where there
+    are such, since the clock wanders further than two configs differ; else by their intervals."""
+    a, b = record.timing, fastest.timing
+    if not (isinstance(a, Measured) and isinstance(b, Measured)):
+        return record.time_s <= fastest.time_s * (1 + MODEL_SHARE)
+    ours, theirs = a.window_medians, b.window_medians
+    paired = record.run == fastest.run and not a.left_out and not b.left_out
+    if paired and len(ours) == len(theirs) >= stats.least_for(0.95):
+        ratio = stats.ratio(theirs, ours)
+        return ratio.low <= 1 or ratio.middle <= 1 + TIE_SHARE
+    overlap = a.low_s <= b.high_s and b.low_s <= a.high_s
+    return overlap or a.median_s <= b.median_s * (1 + TIE_SHARE)
+
+
+def _frugality(record: Record, incumbents: Mapping[str, Mapping[str, int]]) -> tuple[float, ...]:
+    """Inside a tie: what was found best before stays, then what says its warps itself, for others
+    can run that elsewhere too, then the default; then fewer spills, registers, warps; then the
+    config that was itself timed."""
+    made = record.resources
+    stays = dict(incumbents.get(record.case.impl, {})) == dict(record.case.config)
+    spills, registers = (made.spill_bytes, made.registers) if made else (1 << 30, 1 << 30)
+    warps = record.case.config.get("num_warps", 0)
+    timed = record.same_as is not None
+    chosen = record.case.config.get("num_warps") == 0  # by the launcher: older records alone
+    return not stays, chosen, not record.default, spills, registers, warps, timed, record.time_s
+
+
+def _same_code(a: Record, b: Record) -> bool:
+    if a.case.impl != b.case.impl or a.case.backend != b.case.backend:
+        return False
+    ours, theirs = (dict(r.same_as or r.case.config) for r in (a, b))
+    return ours == theirs
+
+
+def _rivals(
+    others: Iterable[Outcome], winner: Record, all_of: Sequence[Outcome]
+) -> tuple[Rival, ...]:
+    met = [_rival(o, winner, all_of) for o in others if isinstance(o, Record)]
+    return tuple(sorted((r for r in met if r is not None), key=lambda r: r.ratio))
+
+
+def _rival(other: Record, winner: Record, outcomes: Sequence[Outcome]) -> Rival | None:
+    """None when no phase timed both: a screen over a final would be no ratio at all."""
+    theirs, ours = _phases(other, outcomes), _phases(winner, outcomes)
+    for phase in _PHASES:
+        if phase in theirs and phase in ours:
+            return Rival(theirs[phase], theirs[phase].time_s / ours[phase].time_s, phase)
+    return None
+
+
+def _phases(record: Record, outcomes: Iterable[Outcome]) -> dict[Phase, Record]:
+    """Every time that this config has, the last of each phase."""
+    key = config_key(record.case)
+    return {o.phase: o for o in outcomes if isinstance(o, Record) and config_key(o.case) == key}
+
+
+def _edges(run: Run, winner: Record) -> tuple[Edge, ...]:
+    declared = run.impls.get(winner.case.impl, {})
+    knobs: Mapping[str, str] = declared.get("knobs", {})
+    moved = {*run.vary, *run.tune}
+    found = []
+    for name, choices in declared.get("choices", {}).items():
+        value = winner.case.config.get(name)
+        if value is None or len(choices) < 3 or (moved and knobs.get(name) not in moved):
+            continue
+        low, high = min(choices), max(choices)
+        if value in (low, high) and _extends(name, value, value == high, winner):
+            found.append(Edge(name, value, highest=value == high))
+    return tuple(found)
+
+
+def _extends(name: str, value: int, highest: bool, winner: Record) -> bool:
+    """Whether a further value would be another kernel at all."""
+    if not highest:
+        return value > 1
+    if name == "num_warps":
+        made = winner.resources
+        threads = made.threads if made else 32 * value
+        return 2 * threads <= MOST_THREADS
+    extent = winner.case.sizes.get(name.removeprefix("block_").upper())
+    return not name.startswith("block_") or extent is None or value < extent
+
+
+def _digits(value: float) -> str:
+    """Three significant digits, and no exponent."""
+    return f"{value:.0f}" if value >= 99.5 else f"{value:.3g}"

@@ -1,0 +1,199 @@
+"""What a sweep will look at: every config of the Impls, refused or kept, under a key of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from workbench import catalog
+from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
+from workbench.compile import Compiled
+from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
+from workbench.device import cost_model
+from workbench.device.hardware import Device
+from workbench.spec import ITEMSIZE, Impl, Knob, sizes_text, values
+from workbench.sweeps import Sweep
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a sweep will look at: candidates to try and configs refused beforehand."""
+
+    run: Run
+    problem: Problem
+    sweep: Sweep
+    candidates: list[Candidate]
+    refused: list[Failure]
+    baselines: list[Candidate]
+    left_out: int = 0  # legal configs that the model ranked below the `most` asked for
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """What the database already holds, by key: nothing of it is obtained again."""
+
+    first: Mapping[str, Outcome] = field(default_factory=dict)
+    final: Mapping[str, Outcome] = field(default_factory=dict)
+    hot: Mapping[str, Outcome] = field(default_factory=dict)
+    incumbent: frozenset[str] = frozenset()  # keys of configs that were found best before
+
+
+class NothingToSweep(ValueError):
+    """No config can be tried: the sentence says why."""
+
+
+def plan(
+    run: Run, problem: Problem, sweep: Sweep, impls: Sequence[Impl], device: Device,
+    protocol: str, *, only: bool = False, most: int = 0,
+) -> Plan:  # fmt: skip
+    """Enumerate, refuse, and keep the `most` (0: all) that the model ranks best.
+
+    `only` holds the knobs that would be tuned. Raises NothingToSweep.
+    """
+    knobs = tuple(sweep.vary) + (() if only else tuple(sweep.tune))
+    identity = Identity(run, problem, protocol)
+    legal: list[Candidate] = []
+    refused: list[Failure] = []
+    libraries = [
+        identity.candidate(i, i.config(), False) for i in problem.spec.impls if i.backend == "torch"
+    ]
+    baselines = [c for c in libraries if _refused(c, problem, device) is None]
+    for impl in impls:
+        default = impl.default(device.limits, problem.dtype, problem.sizes)
+        # what runs when nobody chose: the first Impl of the file, at its own default
+        first = default if impl is impls[0] else None
+        for config in dict.fromkeys((*impl.space(default, knobs), default)):
+            candidate = identity.candidate(impl, config, config == first)
+            why = _refused(candidate, problem, device)
+            if why is None:
+                legal.append(candidate)
+            else:
+                refused.append(identity.failure(candidate, Refusal("refused", why)))
+    if not legal:
+        raise NothingToSweep(_nothing(problem, refused, knobs))
+    kept = thinned(legal, most, sweep.vary, problem, device)
+    return Plan(run, problem, sweep, kept, refused, baselines, len(legal) - len(kept))
+
+
+def _refused(candidate: Candidate, problem: Problem, device: Device) -> str | None:
+    """Return why the kernel rejects a candidate, or None."""
+    impl, config = candidate.impl, candidate.config
+    return impl.rejection_reason(config, device.limits, problem.dtype, problem.sizes)
+
+
+def _nothing(problem: Problem, refused: Sequence[Failure], knobs: Sequence[Knob]) -> str:
+    if not refused:
+        words = " or ".join(k.__name__ for k in knobs)
+        return f"{problem.kernel} declares no knob of the kind {words}; try the sweep `full`."
+    reasons = [f.reason for f in refused]
+    usual = max(set(reasons), key=reasons.count)
+    sizes = sizes_text(problem.sizes)
+    return (
+        f"No config of {problem.kernel} can take {sizes} in {problem.dtype} on "
+        f"{refused[0].case.device}: {usual}; name other sizes with --sizes."
+    )
+
+
+def thinned(
+    legal: Sequence[Candidate], most: int, vary: Sequence[Knob], problem: Problem, device: Device
+) -> list[Candidate]:
+    """At most `most` candidates: of each value of the varied knobs the ones ranked best, taken in
+    turn, so that no value goes untried while another has many. Defaults always stay."""
+    if not most or len(legal) <= most:
+        return list(legal)
+    ranked = sorted(legal, key=lambda c: expected(c, problem, device))
+    groups: dict[tuple[Any, ...], list[Candidate]] = {}
+    for candidate in ranked:
+        groups.setdefault(group_of(candidate, vary), []).append(candidate)
+    kept = [c for c in ranked if c.default]
+    depth = 0
+    while len(kept) < most:
+        layer = [g[depth] for g in groups.values() if len(g) > depth and not g[depth].default]
+        kept += layer[: most - len(kept)]
+        depth += 1
+    chosen = {c.key for c in kept}
+    return [c for c in legal if c.key in chosen]
+
+
+def group_of(candidate: Candidate, vary: Sequence[Knob]) -> tuple[Any, ...]:
+    """The values of the varied knobs, with the Impl's name."""
+    words = {k.__name__ for k in vary}
+    knobs = candidate.impl.knobs()
+    config = values(candidate.config).items()
+    return (candidate.impl.name, *(v for k, v in config if knobs[k] in words))
+
+
+def expected(candidate: Candidate, problem: Problem, device: Device) -> float:
+    """Seconds by the model before anything is compiled; infinite where it cannot say."""
+    impl, config = candidate.impl, values(candidate.config)
+    if impl.work is None:
+        return math.inf
+    itemsize = ITEMSIZE[problem.dtype]
+    warps, stages = config.get("num_warps", 4), config.get("num_stages", 1)
+    try:
+        work = impl.work(candidate.config, device.limits, itemsize=itemsize, **problem.sizes)
+        guess = cost_model.guess(device, work, problem.dtype, warps=warps, stages=stages)
+        return cost_model.predict(
+            device, work, guess, dtype=problem.dtype, stages=stages,
+            flops=problem.spec.flops(**problem.sizes),
+            bytes_=problem.spec.bytes(problem.sizes, problem.dtype),
+        ).predicted_s  # fmt: skip
+    except Exception:  # the device lacks a figure, or the kernel's own `work` failed
+        return math.inf
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Names outcomes: what a key is made of."""
+
+    run: Run
+    problem: Problem
+    protocol: str
+
+    def candidate(self, impl: Impl, config: Any, default: bool) -> Candidate:
+        """Name a config. Raises ValueError where a field of it is AUTO: such a config is another
+        one at other sizes, and is resolved first."""
+        if impl.is_open(config):
+            raise ValueError(f"{impl.title}: {config} is not resolved")
+        case = Case(
+            impl.spec.name, impl.name, impl.backend, values(config), dict(self.problem.sizes),
+            self.problem.dtype, self.run.device,
+        )  # fmt: skip
+        versions = self.run.environment.versions
+        key = key_of(
+            case,
+            source=catalog.source_hash(catalog.module_of(self.problem.kernel)),
+            protocol=self.protocol,
+            torch=versions.get("torch", ""),
+            triton=versions.get("triton", ""),
+            driver=self.run.environment.driver or "",
+        )
+        return Candidate(case, key, impl, config, default)
+
+    def failure(self, candidate: Candidate, why: Refusal, made: Compiled | None = None) -> Failure:
+        return Failure(
+            candidate.case, candidate.key, self.run.id, _now(), why.stage, why.reason,
+            made.resources if made else None, candidate.default,
+        )  # fmt: skip
+
+    def outcome(
+        self, candidate: Candidate, found: Timed | Refusal, phase: Phase,
+        made: Compiled | None, same_as: Candidate | None = None,
+    ) -> Outcome:  # fmt: skip
+        if isinstance(found, Refusal):
+            return self.failure(candidate, found, made)
+        spec, problem = self.problem.spec, self.problem
+        return Record(
+            case=candidate.case, key=candidate.key, run=self.run.id, at=_now(), phase=phase,
+            timing=found.timing, flops=spec.flops(**problem.sizes),
+            bytes=spec.bytes(problem.sizes, problem.dtype), checked=found.checked,
+            error=found.error, resources=made.resources if made else None,
+            default=candidate.default, same_as=values(same_as.config) if same_as else None,
+        )  # fmt: skip
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
