@@ -56,23 +56,23 @@ def as_ours(config: Any) -> dict[str, int]:
 class Progress:
     """Counts what an autotuner has measured, and writes it down, for it may be ended early."""
 
-    def __init__(self, tuner: Any, answer: str, of: int) -> None:
-        self._bench, self._answer, self._noted_s = tuner._bench, answer, 0.0
-        self.found: dict[str, Any] = {"of": of, "done": 0, "failed": 0, "began": time.time()}
+    def __init__(self, tuner: Any, select: str, of: int) -> None:
+        self._bench, self._reply, self._noted_s = tuner._bench, select, 0.0
+        self.result: dict[str, Any] = {"of": of, "done": 0, "failed": 0, "began": time.time()}
         tuner._bench = self  # called once a config
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         times = self._bench(*args, **kwargs)
-        self.found["done"] += 1
-        self.found["failed"] += times[0] == float("inf")
-        self.found["at"] = time.time()
-        if self.found["at"] - self._noted_s > EVERY_S:
-            self._noted_s = self.found["at"]
-            answered(self._answer, self.found)
+        self.result["done"] += 1
+        self.result["failed"] += times[0] == float("inf")
+        self.result["at"] = time.time()
+        if self.result["at"] - self._noted_s > EVERY_S:
+            self._noted_s = self.result["at"]
+            answered(self._reply, self.result)
         return times
 
 
-def autotuned(kernel: str, answer: str) -> None:
+def autotuned(kernel: str, select: str) -> None:
     """Tune over the list as users do: one call of the decorated kernel."""
     import torch
     import triton
@@ -85,7 +85,7 @@ def autotuned(kernel: str, answer: str) -> None:
     spec, sizes = module.listed, module.listed.bench[0]
     listed = [as_triton(values(c)) for c in configs_of(spec, sizes)]
     tuner = triton.autotune(configs=listed, key=list(spec.axes))(module.kernel)
-    progress = Progress(tuner, answer, len(listed))
+    progress = Progress(tuner, select, len(listed))
     given = inputs.make(spec, sizes, DTYPE, "cuda")
     module.launched(tuner, *given)
     torch.cuda.synchronize()
@@ -95,10 +95,10 @@ def autotuned(kernel: str, answer: str) -> None:
         "best": as_ours(best),
         "best_s": tuner.configs_timings[best][0] / 1e3,
     }
-    answered(answer, {**progress.found, **more})
+    answered(select, {**progress.result, **more})
 
 
-def duel(kernel: str, configs: Sequence[Mapping[str, int]], answer: str) -> None:
+def duel(kernel: str, configs: Sequence[Mapping[str, int]], select: str) -> None:
     """Medians of configs in one final: in interleaved windows, each answer checked."""
     from workbench import catalog
     from workbench.measurement import worker
@@ -108,13 +108,13 @@ def duel(kernel: str, configs: Sequence[Mapping[str, int]], answer: str) -> None
     worker.begin(worker.Job(kernel, dict(spec.bench[0]), DTYPE, Protocol()))
     choices = [worker.Choice(spec.impls[0].name, c) for c in configs]
     results, _ = worker.final(choices, [0.0] * len(choices))
-    found = [
+    result = [
         {"median_s": r.timing.median_s, "low_s": r.timing.low_s, "high_s": r.timing.high_s}
         if r.timing
         else {"reason": r.reason}
         for r in results
     ]
-    answered(answer, found)
+    answered(select, result)
 
 
 # Here: both sides
@@ -122,22 +122,22 @@ def duel(kernel: str, configs: Sequence[Mapping[str, int]], answer: str) -> None
 
 def theirs(kernel: str, folder: Path, limit_s: float) -> dict[str, Any]:
     """One tuning by triton.autotune in a fresh process, from the start of that process."""
-    found, ended = task("autotune.py", "autotuned", limit_s, folder, kernel=kernel)
-    return timed(found, ended)
+    result, ended = task("autotune.py", "autotuned", limit_s, folder, kernel=kernel)
+    return timed(result, ended)
 
 
-def timed(found: dict[str, Any] | None, ended: Ended) -> dict[str, Any]:
+def timed(result: dict[str, Any] | None, ended: Ended) -> dict[str, Any]:
     """What an autotuner had done when its process ended. `table_s` is its time from the start of
     the process; where it was not done, that is projected from the configs that it was through."""
-    if not found or not found.get("done"):
-        return {"why": ended.why}
-    since = found["at"] - ended.started_s
-    done, of = found["done"], found["of"]
-    if "best" in found:
-        return {**found, "table_s": since, "whole": True}
-    before = found["began"] - ended.started_s
+    if not result or not result.get("done"):
+        return {"why": ended.reason}
+    since = result["at"] - ended.started_s
+    done, of = result["done"], result["of"]
+    if "best" in result:
+        return {**result, "table_s": since, "whole": True}
+    before = result["began"] - ended.started_s
     projected = before + (since - before) * of / done
-    return {**found, "table_s": projected, "whole": False, "why": ended.why}
+    return {**result, "table_s": projected, "whole": False, "why": ended.reason}
 
 
 def ours(kernel: str, folder: Path, limit_s: float, *more: str) -> Swept:
@@ -145,39 +145,39 @@ def ours(kernel: str, folder: Path, limit_s: float, *more: str) -> Swept:
     return sweep("full", kernel, DTYPE, folder, limit_s, *more)
 
 
-def told_ours(what: str, found: Swept) -> None:
+def told_ours(what: str, result: Swept) -> None:
     """A line on one sweep."""
-    if found.table_s is None:
-        say(f"  sweep {what}: no table: {found.ended.why}")
+    if result.table_s is None:
+        say(f"  sweep {what}: no table: {result.ended.reason}")
         return
     say(
-        f"  sweep {what}: {found.configs} configs, {found.binaries} binaries, table after "
-        f"{found.table_s:.1f} s, final {found.final_s or 0:.1f} s, end {found.end_s:.1f} s, "
-        f"split { ({k: round(v, 1) for k, v in found.split.items()}) }"
+        f"  sweep {what}: {result.configs} configs, {result.binaries} binaries, table after "
+        f"{result.table_s:.1f} s, final {result.final_s or 0:.1f} s, end {result.end_s:.1f} s, "
+        f"split { ({k: round(v, 1) for k, v in result.split.items()}) }"
     )
 
 
-def told_theirs(what: str, found: Mapping[str, Any]) -> None:
+def told_theirs(what: str, result: Mapping[str, Any]) -> None:
     """A line on one tuning by triton.autotune."""
-    if "table_s" not in found:
-        say(f"  autotune {what}: nothing: {found['why']}")
+    if "table_s" not in result:
+        say(f"  autotune {what}: nothing: {result['why']}")
         return
-    whole = "" if found["whole"] else f" (projected: {found['done']} of {found['of']} configs)"
-    say(f"  autotune {what}: {found['table_s']:.1f} s{whole}, {found['failed']} refused")
+    whole = "" if result["whole"] else f" (projected: {result['done']} of {result['of']} configs)"
+    say(f"  autotune {what}: {result['table_s']:.1f} s{whole}, {result['failed']} refused")
 
 
-def both(name: str, asked: argparse.Namespace, folder: Path, keep: Any) -> None:
+def both(name: str, context: argparse.Namespace, folder: Path, keep: Any) -> None:
     """Fill `keep` with all figures of one list, each as soon as it is known."""
     kernel = str(LISTS / f"{name}.py")
     left, right = folder / name / "sweep", folder / name / "autotune"
     right.mkdir(parents=True)
-    runs = {"cold": [], "warm": ["--fresh"]} if asked.warm else {"cold": []}
+    runs = {"cold": [], "warm": ["--fresh"]} if context.warm else {"cold": []}
     for what, more in runs.items():
-        found = ours(kernel, left, asked.sweep_limit_s, *more)
-        told_ours(what, found)
-        keep(f"sweep_{what}", found.plain)
-    for what in runs if asked.autotune_limit_s > 0 else ():
-        tuned = theirs(kernel, right, asked.autotune_limit_s)
+        result = ours(kernel, left, context.sweep_limit_s, *more)
+        told_ours(what, result)
+        keep(f"sweep_{what}", result.plain)
+    for what in runs if context.autotune_limit_s > 0 else ():
+        tuned = theirs(kernel, right, context.autotune_limit_s)
         told_theirs(what, tuned)
         keep(f"autotune_{what}", tuned)
         if not tuned.get("whole"):
@@ -185,25 +185,25 @@ def both(name: str, asked: argparse.Namespace, folder: Path, keep: Any) -> None:
             break
 
 
-def settle(name: str, found: dict[str, Any], folder: Path, keep: Any) -> None:
+def settle(name: str, result: dict[str, Any], folder: Path, keep: Any) -> None:
     """Both winners against each other."""
     kernel = str(LISTS / f"{name}.py")
-    sides = {
-        "sweep": found.get("sweep_cold", {}).get("winner"),
-        "autotune": found.get("autotune_cold", {}).get("best"),
+    operands = {
+        "sweep": result.get("sweep_cold", {}).get("winner"),
+        "autotune": result.get("autotune_cold", {}).get("best"),
     }
-    sides = {k: v for k, v in sides.items() if v}
-    if not sides:
+    operands = {k: v for k, v in operands.items() if v}
+    if not operands:
         return
     results, ended = task(
         "autotune.py", "duel", DUEL_S, folder / name / "sweep",
-        kernel=kernel, configs=list(sides.values()),
+        kernel=kernel, configs=list(operands.values()),
     )  # fmt: skip
     if results is None:
-        say(f"  no duel: {ended.why}")
+        say(f"  no duel: {ended.reason}")
         return
-    keep("duel", dict(zip(sides, results, strict=True)))
-    say(f"  duel: {dict(zip(sides, results, strict=True))}")
+    keep("duel", dict(zip(operands, results, strict=True)))
+    say(f"  duel: {dict(zip(operands, results, strict=True))}")
 
 
 HEADS = (
@@ -212,14 +212,14 @@ HEADS = (
 )  # fmt: skip
 
 
-def rows_of(name: str, found: Mapping[str, Any]) -> list[list[Any]]:
+def rows_of(name: str, result: Mapping[str, Any]) -> list[list[Any]]:
     """One line for the cold runs, one for the warm ones."""
     rows = []
     for what in ("cold", "warm"):
-        mine, other = found.get(f"sweep_{what}", {}), found.get(f"autotune_{what}", {})
+        mine, other = result.get(f"sweep_{what}", {}), result.get(f"autotune_{what}", {})
         if not mine and not other:
             continue
-        base, duel_ = other.get("table_s"), found.get("duel", {})
+        base, duel_ = other.get("table_s"), result.get("duel", {})
         marked = None if base is None else f"{'' if other.get('whole') else '~'}{base:.1f}"
         row: list[Any] = [name, mine.get("configs"), mine.get("binaries"), what, marked]
         for key in ("table_s", "final_s", "end_s"):
@@ -227,8 +227,8 @@ def rows_of(name: str, found: Mapping[str, Any]) -> list[list[Any]]:
             row += [seconds, base / seconds if base and seconds else None]
         table_s = mine.get("table_s")
         row.append(60 * mine["configs"] / table_s if table_s else None)
-        for side in ("sweep", "autotune"):
-            median = duel_.get(side, {}).get("median_s") if what == "cold" else None
+        for operand in ("sweep", "autotune"):
+            median = duel_.get(operand, {}).get("median_s") if what == "cold" else None
             row.append(median * 1e6 if median else None)
         rows.append(row)
     return rows
@@ -246,29 +246,31 @@ def main() -> None:
     parser.add_argument("--autotune-limit-s", type=float, default=420.0, help="of one tuning; or 0")
     parser.add_argument("--no-warm", dest="warm", action="store_false", help="cold runs alone")
     parser.add_argument("--task", nargs=2, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.task:
-        name, given = asked.task
+    wanted = parser.parse_args()
+    if wanted.task:
+        name, given = wanted.task
         {"autotuned": autotuned, "duel": duel}[name](**json.loads(given))
         return
-    found: dict[str, dict[str, Any]] = {}
-    say(f"imports once, into the page cache: {launched([sys.executable, '-c', WARM_UP], 180).why}")
+    results: dict[str, dict[str, Any]] = {}
+    say(
+        f"imports once, into the page cache: {launched([sys.executable, '-c', WARM_UP], 180).reason}"
+    )
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-        for name in asked.kernels:
+        for name in wanted.kernels:
             say(name)
-            mine = found.setdefault(name, {})
+            mine = results.setdefault(name, {})
 
             def keep(key: str, value: Any, mine: dict[str, Any] = mine) -> None:
                 mine[key] = value
-                save(asked.out, found)
+                save(wanted.out, results)
 
             try:
-                both(name, asked, Path(place), keep)
+                both(name, wanted, Path(place), keep)
                 settle(name, mine, Path(place), keep)
             except Exception as error:
                 keep("error", repr(error))
                 say(f"  {name} ended: {error!r}")
-    show(HEADS, [row for name, mine in found.items() for row in rows_of(name, mine)])
+    show(HEADS, [row for name, mine in results.items() for row in rows_of(name, mine)])
     print(
         "x: how often the sweep's time goes into triton.autotune's for the same list; ~ projected"
     )

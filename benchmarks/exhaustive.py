@@ -23,9 +23,9 @@ from workbench.spec import ITEMSIZE, stages, threads, tile, values
 
 
 def compiled(kernel, impl, config, sizes, dtype, device):
-    made = catalog.impl_of(catalog.spec_of(kernel), impl)
+    created = catalog.impl_of(catalog.spec_of(kernel), impl)
     try:
-        return compile_config(made, made.config(**config), sizes, dtype, device).resources
+        return compile_config(created, created.config(**config), sizes, dtype, device).resources
     except CompileError as error:
         return str(error)
 
@@ -41,7 +41,7 @@ def legal(kernel, sizes, dtype, device):
 
 
 def table(kernel, sizes, dtype, device, pool, gpu, seconds):
-    protocol = Protocol(screen_s=seconds, give_up=1e9)
+    protocol = Protocol(first_pass_s=seconds, give_up=1e9)
     job = worker.Job(kernel, sizes, dtype, protocol)
     futures = {
         pool.submit(compiled, kernel, i, c, sizes, dtype, device, timeout_s=60): (i, c)
@@ -65,9 +65,9 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
         if resources.binary not in seen:
             choice = worker.Choice(impl, config)
             try:
-                seen[resources.binary] = gpu.ask(worker.screen, choice, None, timeout_s=60)
+                seen[resources.binary] = gpu.ask(worker.first_pass, choice, None, timeout_s=60)
             except Lost as error:
-                seen[resources.binary] = worker.Screened(stage="measure", reason=str(error))
+                seen[resources.binary] = worker.FirstPassTime(stage="measure", reason=str(error))
             if seen[resources.binary].poisoned:
                 gpu.poisoned()
         got = seen[resources.binary]
@@ -91,23 +91,23 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
     return {"sizes": sizes, "dtype": dtype, "ceilings": ceilings, "rows": rows, "final": best}
 
 
-def show(kernel, found, seconds):
-    rows = found["rows"]
+def show(kernel, result, seconds):
+    rows = result["rows"]
     timed = sorted((r for r in rows if r.get("median_s")), key=lambda r: r["median_s"])
-    print(kernel, found["sizes"], f"{len(rows)} configs, {len(timed)} timed, {seconds:.1f} s")
-    print("  ", found["ceilings"])
+    print(kernel, result["sizes"], f"{len(rows)} configs, {len(timed)} timed, {seconds:.1f} s")
+    print("  ", result["ceilings"])
     for r in timed[:5]:
         print("  ", f"{r['median_s'] * 1e6:9.2f} us", r["impl"], r["config"])
-    for r in found["final"]:
+    for r in result["final"]:
         time_us = (r.get("median_s") or 0) * 1e6
         print("   final", f"{time_us:9.2f} us", r["impl"], r["config"], r["reason"])
     bad = {}
     for r in rows:
         if r.get("reason") or isinstance(r["resources"], str):
-            why = r.get("reason") or r["resources"]
-            bad.setdefault(why[:100], []).append((r["impl"], r["config"]))
-    for why, which in list(bad.items())[:6]:
-        print("   bad", len(which), why, which[0], flush=True)
+            reason = r.get("reason") or r["resources"]
+            bad.setdefault(reason[:100], []).append((r["impl"], r["config"]))
+    for reason, which in list(bad.items())[:6]:
+        print("   bad", len(which), reason, which[0], flush=True)
 
 
 def main():

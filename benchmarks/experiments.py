@@ -43,7 +43,7 @@ TRUTHS = {
     "empty": "latency-bound",
 }
 MEMORY = "memory_vs_compute"
-ARMS = {"C": "C, the whole", "A": "A, its memory traffic", "B": "B, its arithmetic"}
+VARIANTS = {"C": "C, the whole", "A": "A, its memory traffic", "B": "B, its arithmetic"}
 SCALES = {"B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s"), "OP/s": (1e12, "TOP/s"),
           "s": (1e-6, "us")}  # fmt: skip
 
@@ -96,40 +96,41 @@ class Runner:
 
     def __call__(self, step: Step) -> dict[str, Any]:
         out = self._folder / f"{step.key.replace('/', '-')}-{time.time_ns()}"
-        ended = self._judged(step, out) if step.part == "planted" else self._launched(step, out)
+        ended = self._analysed(step, out) if step.part == "planted" else self._launched(step, out)
         events = [e for path in sorted(out.glob("*/events.jsonl")) for e in read_events(path)]
-        return told(ended, events, self._device is not None)
+        return text(ended, events, self._device is not None)
 
     def _launched(self, step: Step, out: Path) -> Ended:
         command = [
-            sys.executable, "-m", f"workbench.{step.words[0]}", *step.words[1:], "--out", str(out),
+            sys.executable, "-m", "workbench", *step.words, "--out", str(out),
             "--database", self._database, *(["--device", self._device] if self._device else []),
         ]  # fmt: skip
         return launched(command, step.limit_s, **self._also)
 
-    def _judged(self, step: Step, out: Path) -> Ended:
+    def _analysed(self, step: Step, out: Path) -> Ended:
         """What the `experiment` command does with a planted kernel, but for the page."""
         os.environ.update(self._also)
         from rich.console import Console
 
-        from workbench.commands.experiment import Question, Trials
+        from workbench.commands.experiment import ExperimentCommand
+        from workbench.commands.options import ExperimentOptions
 
-        class Unseen(Trials):
-            def _draw(self, run: Any, folder: Path) -> Path:
-                return folder
+        class Unseen(ExperimentCommand):
+            def _draw(self, recorder: Any) -> Path:
+                return out
 
         began, clock = time.time(), time.perf_counter()
-        asked = Question(
+        wanted = ExperimentOptions(
             MEMORY, kernel=step.words[0], device=self._device, out=out, database=self._database
         )
-        code, said = 2, ""
+        code, sentence = 2, ""
         try:
-            code = Unseen(asked, Console(quiet=True), self._opened).go()
+            code = Unseen(wanted, Console(quiet=True), self._opened).go()
         except Exception as error:  # of one step, and no reason to lose the others
-            said = f"{type(error).__name__}: {error}"
+            sentence = f"{type(error).__name__}: {error}"
         if code == 130:
             raise KeyboardInterrupt
-        return Ended(code, began, time.perf_counter() - clock, said)
+        return Ended(code, began, time.perf_counter() - clock, sentence)
 
     def _opened(self, device: str | None, repository: Path) -> Any:
         """The GPU that is here, which stays open from one step to the next."""
@@ -158,25 +159,25 @@ class Runner:
         self._kept = None
 
 
-def told(ended: Ended, events: Sequence[Any], predicts: bool = False) -> dict[str, Any]:
+def text(ended: Ended, events: Sequence[Any], predicts: bool = False) -> dict[str, Any]:
     """A command as it stands in the JSON file. `why` it gave nothing is None where it did; where
     nobody asked for predictions, they are nothing."""
     from workbench.data.record import Failure, Finding, Record, Run
 
     run = next((e for e in reversed(events) if isinstance(e, Run)), None)
-    found = [finding(e) for e in events if isinstance(e, Finding)]
+    results = [finding(e) for e in events if isinstance(e, Finding)]
     ceilings = ceilings_of(run) if run is not None and run.engine == "ceilings" else {}
-    gave = bool(found or any("value" in c for c in ceilings.values()))
+    gave = bool(results or any("value" in c for c in ceilings.values()))
     failures = [e for e in events if isinstance(e, Failure)]
-    why = None if gave else "it measured nothing"
+    cause = None if gave else "it measured nothing"
     if not predicts and any(isinstance(e, Record) and not e.measured for e in events):
-        why = "its times are predicted: no GPU is here"
+        cause = "its times are predicted: no GPU is here"
     if ended.code != 0:  # the last line is often the page's: the first reason says more
-        why = "; ".join([ended.why, *(first.reason for first in failures[:1])])
+        cause = "; ".join([ended.reason, *(first.reason for first in failures[:1])])
     return {
-        "exit": ended.code, "wall_s": ended.wall_s, "why": why,
+        "exit": ended.code, "wall_s": ended.wall_s, "why": cause,
         "run": run.id if run is not None else None, "on": machine(run),
-        "findings": found, "ceilings": ceilings,
+        "findings": results, "ceilings": ceilings,
         "failures": [
             f"{e.case.kernel}.{e.case.impl}: {e.stage}: {e.reason}"
             for e in failures
@@ -195,14 +196,14 @@ def machine(run: Any) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def finding(found: Any) -> dict[str, Any]:
+def finding(result: Any) -> dict[str, Any]:
     """A Finding: its word, and the times of arms as median, low and high."""
-    named = {e.name: e for e in found.evidence if e.group == "times"}
+    named = {e.name: e for e in result.evidence if e.group == "times"}
     return {
-        "kernel": found.kernel, "word": found.word, "sentence": found.sentence,
+        "kernel": result.kernel, "word": result.word, "sentence": result.sentence,
         "times": {
-            arm: [e.value, e.low, e.high]
-            for arm, name in ARMS.items() if (e := named.get(name)) is not None
+            variant: [e.value, e.low, e.high]
+            for variant, name in VARIANTS.items() if (e := named.get(name)) is not None
         },
     }  # fmt: skip
 
@@ -218,12 +219,12 @@ def ceilings_of(run: Any) -> dict[str, dict[str, Any]]:
 
 # What it comes to
 
-Found = Mapping[str, Mapping[str, Any]]  # by the keys of steps
+VariantResult = Mapping[str, Mapping[str, Any]]  # by the keys of steps
 
 
-def of(found: Found, part: str) -> dict[str, Mapping[str, Any]]:
+def of(result: VariantResult, part: str) -> dict[str, Mapping[str, Any]]:
     """The commands of one part, by the rest of their keys."""
-    return {k.partition("/")[2]: one for k, one in found.items() if k.startswith(f"{part}/")}
+    return {k.partition("/")[2]: one for k, one in result.items() if k.startswith(f"{part}/")}
 
 
 def spread(values: Sequence[float]) -> float | None:
@@ -247,9 +248,9 @@ CEILING_HEADS = (
 )  # fmt: skip
 
 
-def ceiling_rows(found: Found) -> list[list[Any]]:
+def ceiling_rows(result: VariantResult) -> list[list[Any]]:
     """One line a ceiling; a command that gave none is a line that says why."""
-    runs = of(found, "ceilings")
+    runs = of(result, "ceilings")
     lines: list[list[Any]] = []
     for name in dict.fromkeys(n for run in runs.values() for n in run["ceilings"]):
         each = [run["ceilings"].get(name, {}) for run in runs.values()]
@@ -257,12 +258,12 @@ def ceiling_rows(found: Found) -> list[list[Any]]:
         unit = next((one["unit"] for one in each if "unit" in one), "")
         scale, shown = SCALES.get(unit, (1.0, unit))
         shares = [s for one in known if (s := reached(name, one)) is not None]
-        why = [w for one in each for w in (one.get("why"), one.get("unchecked")) if w]
+        reason = [w for one in each for w in (one.get("why"), one.get("unchecked")) if w]
         cells = [one["value"] / scale if "value" in one else None for one in each]
         yard = next((one["yardstick"]["name"] for one in known if one.get("yardstick")), None)
         lines.append([
             name, shown, *(cells + [None] * REPEATS)[:REPEATS], spread([o["value"] for o in known]),
-            yard, min(shares, default=None), "; ".join(dict.fromkeys(why)),
+            yard, min(shares, default=None), "; ".join(dict.fromkeys(reason)),
         ])  # fmt: skip
     blank = [None] * (len(CEILING_HEADS) - 2)
     return lines + [[f"run {n}", *blank, run["why"]] for n, run in runs.items() if run["why"]]
@@ -273,33 +274,33 @@ MEMORY_HEADS = ("kernel", "verdict", "C us", "A/C", "B/C", "C + noise >= A, B", 
 
 def holds(times: Mapping[str, Sequence[Any]]) -> bool | None:
     """Whether no part is slower than the whole beyond the intervals; None without intervals."""
-    if set(times) != set(ARMS) or any(x is None for one in times.values() for x in one):
+    if set(times) != set(VARIANTS) or any(x is None for one in times.values() for x in one):
         return None
     return bool(times["C"][2] >= max(times["A"][1], times["B"][1]))
 
 
-def memory_rows(found: Found) -> list[list[Any]]:
+def memory_rows(result: VariantResult) -> list[list[Any]]:
     """One line a kernel of memory_vs_compute."""
-    run = of(found, "suite").get(MEMORY)
+    run = of(result, "suite").get(MEMORY)
     if run is None:
         return []
     rows = []
     for each in run["findings"]:
-        times = {arm: span[0] for arm, span in each["times"].items()}
+        times = {variant: span[0] for variant, span in each["times"].items()}
         whole = times.get("C")
         parts = [times[p] / whole if whole and p in times else None for p in "AB"]
-        why = each["sentence"] if each["word"] == "refused" else ""
+        reason = each["sentence"] if each["word"] == "refused" else ""
         rows.append([each["kernel"], each["word"], whole and whole * 1e6, *parts,
-                     yes(holds(each["times"])), why])  # fmt: skip
+                     yes(holds(each["times"])), reason])  # fmt: skip
     return rows + ([[MEMORY, None, None, None, None, None, run["why"]]] if run["why"] else [])
 
 
 PLANTED_HEADS = ("planted", "truth", "n", "right", "what was said else", "median s")
 
 
-def planted_rows(found: Found) -> list[list[Any]]:
+def planted_rows(result: VariantResult) -> list[list[Any]]:
     """One line a kernel whose truth is known. A command without a verdict counts, as wrong."""
-    runs = of(found, "planted")
+    runs = of(result, "planted")
     rows = []
     for kernel, truth in TRUTHS.items():
         mine = [run for key, run in runs.items() if key.startswith(f"{kernel}/")]
@@ -307,7 +308,7 @@ def planted_rows(found: Found) -> list[list[Any]]:
         words = Counter(f["word"] for findings in good for f in findings)
         other = [f"{count} {word}" for word, count in words.items() if word != truth]
         lost = Counter(run["why"] for run in mine if run["why"])
-        other += [f"{count} without an answer ({why})" for why, count in lost.items()]
+        other += [f"{count} without an answer ({reason})" for reason, count in lost.items()]
         other += dict.fromkeys(
             f"({f['sentence']})" for findings in good for f in findings if f["word"] == "refused"
         )
@@ -320,13 +321,13 @@ def planted_rows(found: Found) -> list[list[Any]]:
 SUITE_HEADS = ("command", "wall s", "said", "arms without a time")
 
 
-def suite_rows(found: Found) -> list[list[Any]]:
+def suite_rows(result: VariantResult) -> list[list[Any]]:
     """One line a command, and all experiments together."""
     rows: list[list[Any]] = [
         [f"ceilings {n}", run["wall_s"], run["why"] or "", len(run["failures"])]
-        for n, run in of(found, "ceilings").items()
+        for n, run in of(result, "ceilings").items()
     ]
-    suite = of(found, "suite")
+    suite = of(result, "suite")
     for name, run in suite.items():
         words = ", ".join(f"{w} {n}x" if n > 1 else w for w, n in
                           Counter(f["word"] for f in run["findings"]).items())  # fmt: skip
@@ -339,12 +340,12 @@ def suite_rows(found: Found) -> list[list[Any]]:
 GOAL_HEADS = ("goal", "found", "met")
 
 
-def goals(found: Found, names: Sequence[str], times: int) -> Iterator[list[Any]]:
+def goals(result: VariantResult, names: Sequence[str], times: int) -> Iterator[list[Any]]:
     """Each goal, what was found, and whether it is met: `-` where that is not known yet.
 
     `names` are all experiments, `times` how often each planted kernel must be judged."""
-    lines = {row[0]: row for row in ceiling_rows(found)}
-    runs, suite = of(found, "ceilings"), of(found, "suite")
+    lines = {row[0]: row for row in ceiling_rows(result)}
+    runs, suite = of(result, "ceilings"), of(result, "suite")
     failed = {n for run in runs.values() for n, one in run["ceilings"].items() if one.get("failed")}
     for name in GIVEN:
         share = lines[name][-2] if name in lines else None
@@ -359,12 +360,12 @@ def goals(found: Found, names: Sequence[str], times: int) -> Iterator[list[Any]]
     longest = max(walls, default=None)
     yield [f"ceilings under {CEILINGS_S:g} s", longest,
            yes(None if longest is None else longest < CEILINGS_S)]  # fmt: skip
-    whole = [row[5] for row in memory_rows(found)]
+    whole = [row[5] for row in memory_rows(result)]
     count = whole.count("yes")
     met = False if "no" in whole else True if whole and count == len(whole) else None
-    said = f"{count} of {len(whole)}" if count or "no" in whole else None
-    yield ["C + noise >= max(A, B)", said, yes(met)]
-    for kernel, truth, n, right, *_ in planted_rows(found):
+    words = f"{count} of {len(whole)}" if count or "no" in whole else None
+    yield ["C + noise >= max(A, B)", words, yes(met)]
+    for kernel, truth, n, right, *_ in planted_rows(result):
         # one wrong word settles it; all right are not enough while some are missing
         met = False if right < n else True if n >= times else None
         yield [f"{kernel} is {truth}, {times} times", f"{right} of {n}" if n else None,
@@ -399,13 +400,13 @@ def earlier(path: str, device: str | None) -> dict[str, Any]:
     if not Path(path).exists():
         return {"device": device, "steps": {}}
     try:
-        found = json.loads(Path(path).read_text())
-        there, _ = found["device"], found["steps"].items()
+        result = json.loads(Path(path).read_text())
+        there, _ = result["device"], result["steps"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise ValueError(f"{path} is no file of this script; name another with --out") from None
     if there != device:
         raise ValueError(f"{path} is of --device {there}, not {device}; name another with --out")
-    return dict(found)
+    return dict(result)
 
 
 def course(
@@ -436,25 +437,25 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--device", help="predict for this device, to try the script without a GPU")
     parser.add_argument("--folder", help="for runs, database and compile cache; else a passing one")
     parser.add_argument("--out", default="experiments.json", help="JSON file to write")
-    asked = parser.parse_args()
+    wanted = parser.parse_args()
     try:
-        asked.found = earlier(asked.out, asked.device)
+        wanted.result = earlier(wanted.out, wanted.device)
     except ValueError as error:
         parser.error(str(error))
-    return asked
+    return wanted
 
 
-def report(found: Found, times: int, device: str | None) -> None:
+def report(result: VariantResult, times: int, device: str | None) -> None:
     """All tables. No goal is met by what was predicted for a device."""
     from workbench.catalog import names_in
 
-    told = list(goals(found, names_in("workbench.experiments"), times))
+    text = list(goals(result, names_in("workbench.experiments"), times))
     if device:
-        told = [[goal, said, None] for goal, said, _ in told]
+        text = [[goal, words, None] for goal, words, _ in text]
     for heads, rows in (
-        (CEILING_HEADS, ceiling_rows(found)), (MEMORY_HEADS, memory_rows(found)),
-        (PLANTED_HEADS, planted_rows(found)), (SUITE_HEADS, suite_rows(found)),
-        (GOAL_HEADS, told),
+        (CEILING_HEADS, ceiling_rows(result)), (MEMORY_HEADS, memory_rows(result)),
+        (PLANTED_HEADS, planted_rows(result)), (SUITE_HEADS, suite_rows(result)),
+        (GOAL_HEADS, text),
     ):  # fmt: skip
         if rows:
             show(heads, rows)
@@ -462,24 +463,26 @@ def report(found: Found, times: int, device: str | None) -> None:
 
 
 def main() -> None:
-    asked = parsed()
-    found = asked.found
-    steps_found: dict[str, Any] = found["steps"]
+    wanted = parsed()
+    results = wanted.result
+    found_steps: dict[str, Any] = results["steps"]
 
     def keep(key: str, result: dict[str, Any]) -> None:
-        steps_found[key] = result
-        save(asked.out, found)
+        found_steps[key] = result
+        save(wanted.out, results)
 
-    end_s = time.perf_counter() + asked.seconds
-    todo = [s for s in steps(asked.times, asked.only) if steps_found.get(s.key, {"why": 1})["why"]]
+    end_s = time.perf_counter() + wanted.seconds
+    todo = [
+        s for s in steps(wanted.times, wanted.only) if found_steps.get(s.key, {"why": 1})["why"]
+    ]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as passing:
-        folder = Path(asked.folder or passing).resolve()
+        folder = Path(wanted.folder or passing).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        with closing(Runner(folder, asked.device)) as runner:
+        with closing(Runner(folder, wanted.device)) as runner:
             course(todo, end_s, runner, keep)
-    report(steps_found, asked.times, asked.device)
-    if asked.device:
-        print(f"predicted for {asked.device}: no kernel was timed, so no goal is met or missed")
+    report(found_steps, wanted.times, wanted.device)
+    if wanted.device:
+        print(f"predicted for {wanted.device}: no kernel was timed, so no goal is met or missed")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ TELLING = {
 # In a process of its own: triton.autotune
 
 
-def tuned_space(faults: Sequence[int], good: int, answer: str) -> None:
+def tuned_space(faults: Sequence[int], good: int, select: str) -> None:
     """Tune over the good configs (the first `good` of them; 0: all) and these faults, in the order
     of the sweep's space."""
     import torch
@@ -52,15 +52,15 @@ def tuned_space(faults: Sequence[int], good: int, answer: str) -> None:
     kept = [c for c in space if not c.fault][: good or None]
     listed = [with_fault(module, c) for c in space if c.fault in faults or c in kept]
     tuner = triton.autotune(configs=listed, key=["N"])(module._doubled)
-    progress = Progress(tuner, answer, len(listed))
-    answered(answer, progress.found)
+    progress = Progress(tuner, select, len(listed))
+    answered(select, progress.result)
     (x,) = inputs.make(module.faulty, sizes, DTYPE, "cuda")
     y = torch.empty_like(x)
     tuner[lambda meta: (triton.cdiv(sizes["N"], meta["BLOCK_N"]),)](x, y, sizes["N"])
     torch.cuda.synchronize()
     right = bool(torch.equal(y, x + x))
     best = str(tuner.best_config)
-    answered(answer, {**progress.found, "best": best, "right": right})
+    answered(select, {**progress.result, "best": best, "right": right})
 
 
 def with_fault(module: Any, config: Any) -> Any:
@@ -80,12 +80,12 @@ def with_fault(module: Any, config: Any) -> Any:
 # Here
 
 
-def lost(found: Swept) -> dict[int, dict[str, Any]]:
+def lost(result: Swept) -> dict[int, dict[str, Any]]:
     """Each fault's failure, with the seconds from the outcome before it to its own. The recovery
     from a fault falls to what comes next, so that faults in a row pay for each other."""
-    moments = sorted({epoch_s(o.at) for o in outcomes(found)})
+    moments = sorted({epoch_s(o.at) for o in outcomes(result)})
     rows: dict[int, dict[str, Any]] = {}
-    for failure in found.failures:
+    for failure in result.failures:
         fault = failure.case.config.get("fault", 0)
         at = epoch_s(failure.at)
         before = [m for m in moments if m < at]
@@ -97,47 +97,49 @@ def lost(found: Swept) -> dict[int, dict[str, Any]]:
     return rows
 
 
-def outcomes(found: Swept) -> list[Any]:
+def outcomes(result: Swept) -> list[Any]:
     """What the sweep obtained of its configs, refused ones left out."""
     return [
-        e for e in found.events if hasattr(e, "case") and getattr(e, "stage", None) != "refused"
+        e for e in result.events if hasattr(e, "case") and getattr(e, "stage", None) != "refused"
     ]
 
 
-def winner_of(found: Swept) -> str | None:
+def winner_of(result: Swept) -> str | None:
     """The winning config in words."""
-    return found.winner.case.label if found.winner else None
+    return result.winner.case.label if result.winner else None
 
 
-def fate(found: Mapping[str, Any] | None, ended: Any) -> dict[str, Any]:
+def fate(result: Mapping[str, Any] | None, ended: Any) -> dict[str, Any]:
     """What became of triton.autotune."""
-    found = found or {}
-    whole = "best" in found
-    how = "chose " + found["best"] + (", right" if found["right"] else ", a WRONG answer") \
-        if whole else ended.why  # fmt: skip
+    result = result or {}
+    whole = "best" in result
+    how = "chose " + result["best"] + (", right" if result["right"] else ", a WRONG answer") \
+        if whole else ended.reason  # fmt: skip
     return {
-        "done": found.get("done"), "of": found.get("of"), "failed": found.get("failed"),
+        "done": result.get("done"), "of": result.get("of"), "failed": result.get("failed"),
         "seconds": ended.wall_s, "whole": whole, "how": how,
     }  # fmt: skip
 
 
 def sweeps(folder: Path, limit_s: float, keep: Any) -> dict[str, Swept]:
     """Without and with the faults."""
-    found = {}
+    results = {}
     for what, name in (("clean", "tile_size"), ("faulty", "full")):
-        found[what] = sweep(name, KERNEL, DTYPE, folder / what, limit_s)
-        keep(what, found[what].plain)
-        table_s, code = found[what].table_s, found[what].ended.code
-        said = f"table after {table_s:.1f} s" if table_s else found[what].ended.why
-        say(f"{what}: exit {code}, {found[what].configs} configs, {said}, {winner_of(found[what])}")
-    return found
+        results[what] = sweep(name, KERNEL, DTYPE, folder / what, limit_s)
+        keep(what, results[what].plain)
+        table_s, code = results[what].table_s, results[what].ended.code
+        text = f"table after {table_s:.1f} s" if table_s else results[what].ended.reason
+        say(
+            f"{what}: exit {code}, {results[what].configs} configs, {text}, {winner_of(results[what])}"
+        )
+    return results
 
 
-def shown(found: Mapping[str, Swept], names: Mapping[int, str], keep: Any) -> None:
+def shown(result: Mapping[str, Swept], names: Mapping[int, str], keep: Any) -> None:
     """The table, and what it comes to."""
-    rows = lost(found["faulty"])
+    rows = lost(result["faulty"])
     keep("faults", rows)
-    keep("winners", {what: winner_of(one) for what, one in found.items()})
+    keep("winners", {what: winner_of(one) for what, one in result.items()})
     lines = []
     for fault, name in names.items():
         row = rows.get(fault, {})
@@ -146,29 +148,29 @@ def shown(found: Mapping[str, Swept], names: Mapping[int, str], keep: Any) -> No
                       str(row.get("reason", ""))[:90]])  # fmt: skip
     show(("fault", "lost at", "named", "seconds", "reason"), lines)
     others = sorted(set(rows) - set(names))
-    clean, faulty = found["clean"].table_s, found["faulty"].table_s
+    clean, faulty = result["clean"].table_s, result["faulty"].table_s
     print(f"lost {len(set(rows) & set(names))} of {len(names)}; good configs lost: {len(others)}")
     if clean and faulty:
         more = faulty - clean
         print(f"table {clean:.1f} s without, {faulty:.1f} s with: {more / len(names):.2f} s each")
-    same = winner_of(found["clean"]) == winner_of(found["faulty"])
-    told = ", ".join(f"{what} {winner_of(one)}" for what, one in found.items())
-    print(f"winners: {told}: {'the same' if same else 'NOT the same'}")
+    same = winner_of(result["clean"]) == winner_of(result["faulty"])
+    text = ", ".join(f"{what} {winner_of(one)}" for what, one in result.items())
+    print(f"winners: {text}: {'the same' if same else 'NOT the same'}")
 
 
-def beside(asked: argparse.Namespace, names: Mapping[int, str], folder: Path, keep: Any) -> None:
+def beside(context: argparse.Namespace, names: Mapping[int, str], folder: Path, keep: Any) -> None:
     """triton.autotune over the same space; with --each also over one fault at a time."""
     asks: dict[str, tuple[list[int], int, float]] = {}
-    if asked.autotune_limit_s > 0:
-        asks["all nine"] = (list(names), 0, asked.autotune_limit_s)
-    if asked.each:
-        asks |= {name: ([fault], 4, asked.each_limit_s) for fault, name in names.items()}
+    if context.autotune_limit_s > 0:
+        asks["all nine"] = (list(names), 0, context.autotune_limit_s)
+    if context.each:
+        asks |= {name: ([fault], 4, context.each_limit_s) for fault, name in names.items()}
     fates = {}
     for what, (faults, good, limit_s) in asks.items():
-        answer, ended = task(
+        selection, ended = task(
             "faults.py", "tuned_space", limit_s, folder, faults=faults, good=good
         )  # fmt: skip
-        fates[what] = fate(answer, ended)
+        fates[what] = fate(selection, ended)
         say(f"autotune with {what}: {fates[what]}")
         keep("autotune", fates)
     heads = ("triton.autotune with", "configs done", "of", "seconds", "end")
@@ -185,28 +187,28 @@ def main() -> None:
     parser.add_argument("--each-limit-s", type=float, default=20.0)
     parser.add_argument("--out", default="faults.json", help="JSON file to write")
     parser.add_argument("--task", nargs=2, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.task:
-        tuned_space(**json.loads(asked.task[1]))
+    wanted = parser.parse_args()
+    if wanted.task:
+        tuned_space(**json.loads(wanted.task[1]))
         return
     from workbench import catalog
 
     names = catalog.module_of(KERNEL).FAULTS
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
 
     def keep(key: str, value: Any) -> None:
-        found[key] = value
-        save(asked.out, found)
+        results[key] = value
+        save(wanted.out, results)
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         folder = Path(place)
         both: dict[str, Swept] = {}
         try:
-            both = sweeps(folder, asked.sweep_limit_s, keep)
+            both = sweeps(folder, wanted.sweep_limit_s, keep)
         except Exception as error:
             say(f"the sweeps ended: {error!r}")
         try:
-            beside(asked, names, folder, keep)
+            beside(wanted, names, folder, keep)
         except Exception as error:
             say(f"autotune ended: {error!r}")
         if len(both) == 2:

@@ -28,10 +28,10 @@ def timed(kernel: str, impl: str, sizes: dict[str, int]) -> dict[str, Any]:
     from workbench.measurement.protocol import Protocol
 
     worker.begin(worker.Job(kernel, sizes, "bf16", Protocol()))
-    (found,), _ = worker.final([worker.Choice(impl, {})], [0.0])
-    if found.timing is None:
-        return {"reason": found.reason}
-    t = found.timing
+    (result,), _ = worker.final([worker.Choice(impl, {})], [0.0])
+    if result.timing is None:
+        return {"reason": result.reason}
+    t = result.timing
     return {"median_s": t.median_s, "method": t.method, "sm_mhz": t.sm_mhz}
 
 
@@ -41,8 +41,8 @@ def main() -> None:
     )
     parser.add_argument("--torch", action="store_true", help="torch captures the graphs")
     parser.add_argument("--out", default="gap.json", help="JSON file to write")
-    asked = parser.parse_args()
-    if asked.torch:
+    wanted = parser.parse_args()
+    if wanted.torch:
         from workbench.measurement import bench, graphs
 
         bench.graphs = graphs.TorchGraphs
@@ -51,7 +51,7 @@ def main() -> None:
         name = f"{kernel} {'x'.join(map(str, sizes.values()))}"
         rows.append({"case": name, **timed(kernel, impl, sizes)})
         say(f"{name}: {rows[-1]}")
-        save(asked.out, rows)
+        save(wanted.out, rows)
     show(["case", "us"], [[r["case"], r.get("median_s", 0) * 1e6] for r in rows])
 
 

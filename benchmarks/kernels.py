@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from runs import HERE, ROOT, Compile, compiled_ahead, save, say, show
+from runs import HERE, ROOT, Compile, prewarmed, save, say, show
 
 PEERS = HERE / "data" / "peers_h200.json"
 COPY = 4240e9  # bytes a second that a copy of 1 GiB of bf16 reaches there
@@ -185,29 +185,29 @@ def picked(words: Sequence[str]) -> list[Goal]:
 # In a process of its own, which is replaced where the GPU is lost
 
 
-def measure(asked: argparse.Namespace, goals: Sequence[Goal], known: dict[str, Any]) -> None:
+def measure(context: argparse.Namespace, goals: Sequence[Goal], known: dict[str, Any]) -> None:
     """Time what is not yet known; the file is written after each case."""
     import torch
 
     from workbench.measurement.preflight import gpu_lock, lock_name
 
-    with gpu_lock(lock_name(torch.cuda.current_device()), lambda said: None):
+    with gpu_lock(lock_name(torch.cuda.current_device()), lambda text: None):
         for goal in goals:
             if goal.name in known["cases"]:
                 continue
-            if time.time() > asked.until:
+            if time.time() > context.until:
                 return
             known["at"] = goal.name
-            save(asked.out, known)
+            save(context.out, known)
             started = time.perf_counter()
             try:
-                row = timed(goal, asked.final_s, asked.compiled)
+                row = timed(goal, context.final_s, context.compiled)
             except Exception as error:
                 row = {"reason": f"{type(error).__name__}: {error}"[:300]}
                 torch.cuda.synchronize()  # raises where the GPU is lost: the parent goes on
             row["took_s"] = time.perf_counter() - started
             known["cases"][goal.name] = row
-            save(asked.out, known)
+            save(context.out, known)
             print(line_of(goal, row, peers()), flush=True)
             torch.cuda.empty_cache()
 
@@ -224,21 +224,21 @@ def timed(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
         return {"missing": str(error)}
     if sorted(goal.sizes) != sorted(spec.axes):
         return {"missing": f"{goal.kernel} has the axes {', '.join(spec.axes)}"}
-    made = dict(spec.inputs)
+    created = dict(spec.inputs)
     for name, value in goal.fixed.items():
-        if name in made:
-            made[name] = replace(made[name], make=Same(value))
+        if name in created:
+            created[name] = replace(created[name], make=Same(value))
     kept, row = dict(spec.inputs), {"bytes": spec.bytes(goal.sizes, goal.dtype), "refused": {}}
     ours = {i.name for i in spec.impls if i.backend == "triton"}
-    spec.inputs.update(made)  # type: ignore[attr-defined]
+    spec.inputs.update(created)  # type: ignore[attr-defined]
     try:
         protocol = replace(Protocol(), final_s=final_s)
         worker.begin(worker.Job(goal.kernel, dict(goal.sizes), goal.dtype, protocol))
         choices = choices_of(spec, goal, compiled, row["refused"])
-        row["screen"] = screened(choices, row["refused"])
-        finalists = chosen(row["screen"], ours)
+        row["first_pass"] = first_pass(choices, row["refused"])
+        finalists = chosen(row["first_pass"], ours)
         entering = [c for c in choices if c.impl in finalists]
-        results, _ = worker.final(entering, [row["screen"][c.impl] / 1e6 for c in entering])
+        results, _ = worker.final(entering, [row["first_pass"][c.impl] / 1e6 for c in entering])
     finally:
         spec.inputs.update(kept)  # type: ignore[attr-defined]
     row["final"] = {}
@@ -280,8 +280,8 @@ def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -
         if impl.backend == "triton":
             config = impl.default(device.limits, goal.dtype, goal.sizes)
             at = {"itemsize": ITEMSIZE[goal.dtype], **goal.sizes}
-            if why := impl.refuse(config, device.limits, **at):
-                refused[impl.name] = why
+            if reason := impl.refuse(config, device.limits, **at):
+                refused[impl.name] = reason
             else:
                 choices.append(Choice(impl.name, values(config)))
         elif impl.name not in goal.without and (compiled or impl.name != "torch.compile"):
@@ -289,26 +289,26 @@ def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -
     return choices
 
 
-def screened(choices: Sequence[Any], refused: dict[str, Any]) -> dict[str, float]:
+def first_pass(choices: Sequence[Any], refused: dict[str, Any]) -> dict[str, float]:
     """Microseconds by a short look at each; what is wrong or fails is told in `refused`."""
     from workbench.measurement import worker
 
-    found: dict[str, float] = {}
+    results: dict[str, float] = {}
     for choice in choices:
-        result, _ = worker.screen(choice, min(found.values()) / 1e6 if found else None)
+        result, _ = worker.first_pass(choice, min(results.values()) / 1e6 if results else None)
         if result.timing is None:
             refused[choice.impl] = result.reason
         else:
-            found[choice.impl] = result.timing.median_s * 1e6
-    return found
+            results[choice.impl] = result.timing.median_s * 1e6
+    return results
 
 
-def chosen(screen: Mapping[str, float], ours: set[str]) -> set[str]:
+def chosen(first_pass_: Mapping[str, float], ours: set[str]) -> set[str]:
     """The fastest of ours, and every library that is not far behind."""
-    ranked = sorted(screen, key=screen.__getitem__)
+    ranked = sorted(first_pass_, key=first_pass_.__getitem__)
     mine = [name for name in ranked if name in ours][:FINALISTS]
-    best = screen[ranked[0]] if ranked else 0.0
-    return {*mine, *(n for n in ranked if n not in ours and screen[n] <= FAR * best)}
+    best = first_pass_[ranked[0]] if ranked else 0.0
+    return {*mine, *(n for n in ranked if n not in ours and first_pass_[n] <= FAR * best)}
 
 
 # The table
@@ -333,11 +333,11 @@ def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
     us = final[mine]["us"] if mine else None
     goal_us = asked_us(goal, peer[1] if peer else None, row.get("bytes"))
     met = None if us is None or goal_us is None else "yes" if us <= goal_us else "no"
-    why = row.get("missing") or row.get("reason") or "; ".join(
+    reason = row.get("missing") or row.get("reason") or "; ".join(
         f"{n}: {w}" for n, w in row.get("refused", {}).items()
     )  # fmt: skip
     return [
-        goal.name, us, mine or (why or "not run")[:60],
+        goal.name, us, mine or (reason or "not run")[:60],
         final[lib]["us"] if lib else None, lib, peer[1] if peer else None,
         peer[0] if peer else None, us / peer[1] if us and peer else None, goal_us, met,
     ]  # fmt: skip
@@ -345,8 +345,8 @@ def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
 
 def line_of(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
     """A line of progress."""
-    told = dict(zip(HEADS, cells(goal, row, lines), strict=True))
-    parts = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in told.items() if v)
+    text = dict(zip(HEADS, cells(goal, row, lines), strict=True))
+    parts = (f"{k} {v:.4g}" if isinstance(v, float) else f"{k} {v}" for k, v in text.items() if v)
     return f"{row.get('took_s', 0.0):5.1f} s  " + ", ".join(parts)
 
 
@@ -358,16 +358,16 @@ def geomean(ratios: Sequence[float]) -> float | None:
 def table(goals: Sequence[Goal], known: Mapping[str, Any]) -> None:
     """Everything, and what holds for several cases together."""
     lines = peers()
-    found = [cells(g, known["cases"].get(g.name, {}), lines) for g in goals]
-    show(HEADS, found)
-    ratios = [c[7] for g, c in zip(goals, found, strict=True) if g.kernel == "matmul" and c[7]]
+    results = [cells(g, known["cases"].get(g.name, {}), lines) for g in goals]
+    show(HEADS, results)
+    ratios = [c[7] for g, c in zip(goals, results, strict=True) if g.kernel == "matmul" and c[7]]
     if ratios:
         print(f"matmul: geometric mean of ours/peer {geomean(ratios):.3f} of {len(ratios)} cases")
-    met = [c[9] for c in found]
+    met = [c[9] for c in results]
     print(f"met {met.count('yes')}, not met {met.count('no')}, of {len(met)} cases")
 
 
-def ahead(goals: Sequence[Goal], asked: argparse.Namespace) -> None:
+def prewarm(goals: Sequence[Goal], context: argparse.Namespace) -> None:
     """Compile all defaults in many processes."""
     from workbench import catalog
 
@@ -384,7 +384,7 @@ def ahead(goals: Sequence[Goal], asked: argparse.Namespace) -> None:
                 if impl.backend == "triton"
             ]
     say(f"compiling {len(wanted)} defaults")
-    compiled_ahead(wanted, asked.processes, max(1.0, asked.until - time.time()))
+    prewarmed(wanted, context.processes, max(1.0, context.until - time.time()))
 
 
 def main() -> None:
@@ -398,24 +398,30 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--out", default="kernels.json", help="JSON file; what it holds is kept")
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    goals = picked(asked.only)
-    known = read(asked.out)
-    if asked.until is not None:
-        measure(asked, goals, known)
+    wanted = parser.parse_args()
+    goals = picked(wanted.only)
+    known = read(wanted.out)
+    if wanted.until is not None:
+        measure(wanted, goals, known)
         return
-    asked.until = time.time() + asked.seconds
-    ahead([g for g in goals if g.name not in known["cases"]], asked)
-    command = [sys.executable, str(HERE / "kernels.py"), *sys.argv[1:], "--until", str(asked.until)]
+    wanted.until = time.time() + wanted.seconds
+    prewarm([g for g in goals if g.name not in known["cases"]], wanted)
+    command = [
+        sys.executable,
+        str(HERE / "kernels.py"),
+        *sys.argv[1:],
+        "--until",
+        str(wanted.until),
+    ]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     while True:
-        code = run(command, {**os.environ, "PYTHONPATH": path}, asked.until + 60 - time.time())
-        known = read(asked.out)
+        code = run(command, {**os.environ, "PYTHONPATH": path}, wanted.until + 60 - time.time())
+        known = read(wanted.out)
         lost = known.get("at")
-        if code == 0 or lost is None or lost in known["cases"] or time.time() > asked.until:
+        if code == 0 or lost is None or lost in known["cases"] or time.time() > wanted.until:
             break
         known["cases"].setdefault(lost, {"reason": f"its process ended with {code}"})
-        save(asked.out, known)
+        save(wanted.out, known)
     table(goals, known)
 
 

@@ -131,25 +131,25 @@ def launches(run: Callable[[], Any]) -> list[Launch]:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         run()
         torch.cuda.synchronize()
-    found = [
+    results = [
         Launch(e.name(), e.start_ns() * 1e-9, e.duration_ns() * 1e-9)
         for e in profiler.profiler.kineto_results.events()
         if "CPU" not in str(e.device_type())
     ]
-    return sorted(found, key=lambda one: one.start_s)
+    return sorted(results, key=lambda one: one.start_s)
 
 
-def usual(found: Sequence[Launch]) -> list[Launch]:
+def usual(result: Sequence[Launch]) -> list[Launch]:
     """Those of the kernel that was launched most often: neither memory sets nor marks."""
     by_name: dict[str, list[Launch]] = defaultdict(list)
-    for one in found:
+    for one in result:
         by_name[one.name].append(one)
     return max(by_name.values(), key=len, default=[])
 
 
-def steps_s(found: Sequence[Launch]) -> list[float]:
+def steps_s(result: Sequence[Launch]) -> list[float]:
     """From the start of each launch to the start of the next."""
-    return [b.start_s - a.start_s for a, b in pairwise(found)]
+    return [b.start_s - a.start_s for a, b in pairwise(result)]
 
 
 def captured(call: Callable[[], Any], count: int) -> Any:

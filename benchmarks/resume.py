@@ -70,40 +70,40 @@ def struck(command: Sequence[str], events: Path, half: int, limit_s: float, cach
     over = process.poll()
     os.kill(process.pid, signal.SIGKILL) if over is None else None
     process.wait()
-    said = "it ended before it could be killed" if over is not None else "killed"
-    found = swept(Ended(over, started, time.perf_counter() - clock, said), read_events(events))
+    text = "it ended before it could be killed" if over is not None else "killed"
+    result = swept(Ended(over, started, time.perf_counter() - clock, text), read_events(events))
     time.sleep(1.0)  # its children see that their parent is gone
     killed(process.pid)  # for a child that did not: its group still has that number
-    return found
+    return result
 
 
-def timed_keys(found: Swept, since_s: float = 0.0) -> set[str]:
+def timed_keys(result: Swept, since_s: float = 0.0) -> set[str]:
     """Keys that were measured in this run: not taken from earlier, not another's duplicate."""
     from workbench.data.record import Record
 
     return {
         e.key
-        for e in found.events
+        for e in result.events
         if isinstance(e, Record)
-        and e.phase in ("screen", "predict")
+        and e.phase in ("first_pass", "predict")
         and e.same_as is None
         and epoch_s(e.at) >= since_s - 1e-3  # events hold milliseconds
     }
 
 
-def tried_keys(found: Swept) -> set[str]:
+def tried_keys(result: Swept) -> set[str]:
     """Keys with any outcome but a refusal."""
     return {
         e.key
-        for e in found.events
+        for e in result.events
         if hasattr(e, "key") and getattr(e, "stage", None) != "refused" and not e.case.is_baseline
     }
 
 
-def obtained(found: Swept) -> int:
+def obtained(result: Swept) -> int:
     """Outcomes of every kind and phase that are of this run and not of an earlier one."""
-    began = found.ended.started_s
-    fresh = [e for e in found.events if hasattr(e, "key") and epoch_s(e.at) >= began - 1e-3]
+    began = result.ended.started_s
+    fresh = [e for e in result.events if hasattr(e, "key") and epoch_s(e.at) >= began - 1e-3]
     return sum(getattr(e, "stage", None) != "refused" for e in fresh)
 
 
@@ -115,28 +115,28 @@ def imports(cache: str) -> dict[str, float]:
     }
 
 
-def course(asked: argparse.Namespace, folder: Path, keep: Any) -> None:
+def course(context: argparse.Namespace, folder: Path, keep: Any) -> None:
     """All parts, one after the other."""
-    kernel = asked.kernel
-    more = ["--device", asked.device] if asked.device else []
+    kernel = context.kernel
+    more = ["--device", context.device] if context.device else []
     cache, events = str(folder / "triton"), folder / "first.jsonl"
-    command = [*sweep_command(asked.sweep, kernel, DTYPE, folder, events), *more]
-    first = struck(command, events, asked.half, asked.limit_s, cache)
-    say(f"first run: {first.ended.said} after {first.end_s:.1f} s, {first.configs} outcomes stored")
+    command = [*sweep_command(context.sweep, kernel, DTYPE, folder, events), *more]
+    first = struck(command, events, context.half, context.limit_s, cache)
+    say(f"first run: {first.ended.text} after {first.end_s:.1f} s, {first.configs} outcomes stored")
     keep("first", {"killed": first.ended.code is None, "configs": first.configs})
-    second = sweep(asked.sweep, kernel, DTYPE, folder, asked.limit_s, *more)
+    second = sweep(context.sweep, kernel, DTYPE, folder, context.limit_s, *more)
     again = timed_keys(second, second.ended.started_s)
     twice = timed_keys(first) & again
     gone = tried_keys(first) - tried_keys(second)
     keep("second", {
         "table_s": second.table_s, "configs": second.configs, "measured": len(again),
         "measured_before": len(timed_keys(first)), "twice": sorted(twice), "lost": sorted(gone),
-        "said": second.ended.said,
+        "said": second.ended.text,
     })  # fmt: skip
     say(f"second run: exit {second.ended.code}, {second.end_s:.1f} s, {len(again)} measured")
     thirds = []
-    for _ in range(asked.thirds):
-        third = sweep(asked.sweep, kernel, DTYPE, folder, asked.limit_s, *more)
+    for _ in range(context.thirds):
+        third = sweep(context.sweep, kernel, DTYPE, folder, context.limit_s, *more)
         thirds.append({
             "wall_s": third.end_s, "stored_s": third.stored_s, "obtained": obtained(third),
             "split": dict(third.split),
@@ -146,11 +146,11 @@ def course(asked: argparse.Namespace, folder: Path, keep: Any) -> None:
     keep("imports", imports(cache))
 
 
-def rows_of(found: dict[str, Any]) -> list[list[Any]]:
+def rows_of(result: dict[str, Any]) -> list[list[Any]]:
     """What it comes to."""
-    second, thirds = found.get("second", {}), found.get("third", [])
+    second, thirds = result.get("second", {}), result.get("third", [])
     rows: list[list[Any]] = [
-        ["killed when this many were stored", found.get("first", {}).get("configs")],
+        ["killed when this many were stored", result.get("first", {}).get("configs")],
         ["measured before", second.get("measured_before")],
         ["measured after", second.get("measured")],
         ["measured twice", len(second["twice"]) if second else None],
@@ -162,7 +162,7 @@ def rows_of(found: dict[str, Any]) -> list[list[Any]]:
         rows.append(["... wall s, best", best["wall_s"]])
         rows.append(["... until all was stored (then the page), s", best["stored_s"]])
         rows += [[f"... of that {name}", seconds] for name, seconds in best["split"].items()]
-    rows += [[f"a process that imports {n}, s", s] for n, s in found.get("imports", {}).items()]
+    rows += [[f"a process that imports {n}, s", s] for n, s in result.get("imports", {}).items()]
     return rows
 
 
@@ -177,20 +177,20 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=120.0, help="of one run")
     parser.add_argument("--device", help="predict for this device, to try the script without a GPU")
     parser.add_argument("--out", default="resume.json", help="JSON file to write")
-    asked = parser.parse_args()
-    found: dict[str, Any] = {}
+    wanted = parser.parse_args()
+    results: dict[str, Any] = {}
 
     def keep(key: str, value: Any) -> None:
-        found[key] = value
-        save(asked.out, found)
+        results[key] = value
+        save(wanted.out, results)
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
-            course(asked, Path(folder), keep)
+            course(wanted, Path(folder), keep)
         except Exception as error:
             keep("error", repr(error))
             say(f"it ended: {error!r}")
-    show(("figure", ""), rows_of(found))
+    show(("figure", ""), rows_of(results))
 
 
 if __name__ == "__main__":

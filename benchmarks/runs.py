@@ -25,7 +25,7 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # scripts run from a bare checkout too
 
 LISTS = HERE / "lists"
-SAID = 2000  # last characters kept of what a process said
+WORDS = 2000  # last characters kept of what a process said
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,12 @@ class Ended:
     code: int | None
     started_s: float  # since the epoch
     wall_s: float
-    said: str
+    text: str
 
     @property
-    def why(self) -> str:
+    def reason(self) -> str:
         """One line: how it ended, for a process that gave no answer."""
-        last = next((x for x in reversed(self.said.splitlines()) if x.strip()), "said nothing")
+        last = next((x for x in reversed(self.text.splitlines()) if x.strip()), "said nothing")
         how = f"ended after {self.wall_s:.0f} s" if self.code is None else f"exit {self.code}"
         return f"{how}: {last.strip()[:200]}"
 
@@ -52,10 +52,10 @@ def launched(command: Sequence[str], limit_s: float, **also: str) -> Ended:
     """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     environment = {**os.environ, "PYTHONPATH": path, **also}
-    with tempfile.TemporaryFile() as said:  # not a pipe: a child that lingers would hold it open
+    with tempfile.TemporaryFile() as text:  # not a pipe: a child that lingers would hold it open
         started, clock = time.time(), time.perf_counter()
         process = subprocess.Popen(
-            list(command), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=said,
+            list(command), cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=text,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
@@ -65,7 +65,7 @@ def launched(command: Sequence[str], limit_s: float, **also: str) -> Ended:
         wall_s = time.perf_counter() - clock
         killed(process.pid)  # also what it left behind
         process.wait()
-        return Ended(code, started, wall_s, _last(said))
+        return Ended(code, started, wall_s, _last(text))
 
 
 def killed(pid: int) -> None:
@@ -74,29 +74,29 @@ def killed(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _last(said: IO[bytes]) -> str:
-    size = said.seek(0, os.SEEK_END)
-    said.seek(max(0, size - SAID))
-    return said.read().decode(errors="replace")
+def _last(text: IO[bytes]) -> str:
+    size = text.seek(0, os.SEEK_END)
+    text.seek(max(0, size - WORDS))
+    return text.read().decode(errors="replace")
 
 
 def task(script: str, name: str, limit_s: float, folder: Path, **given: Any) -> tuple[Any, Ended]:
     """The answer of `script --task name` in a fresh process, and how that ended. The answer is
     what the task had written by then, or None."""
-    answer = folder / f"{name}-{time.time_ns()}.json"
-    asked = json.dumps({**given, "answer": str(answer)})
+    selection = folder / f"{name}-{time.time_ns()}.json"
+    wanted = json.dumps({**given, "answer": str(selection)})
     also = {"TRITON_CACHE_DIR": str(folder / "triton")}
-    ended = launched([sys.executable, str(HERE / script), "--task", name, asked], limit_s, **also)
+    ended = launched([sys.executable, str(HERE / script), "--task", name, wanted], limit_s, **also)
     try:
-        return json.loads(answer.read_text()), ended
+        return json.loads(selection.read_text()), ended
     except (OSError, ValueError):
         return None, ended
 
 
-def answered(path: str, answer: Any) -> None:
+def answered(path: str, selection: Any) -> None:
     """Write a task's answer, whole or not at all; may be called again with more."""
     whole = Path(path + ".part")
-    whole.write_text(json.dumps(answer))
+    whole.write_text(json.dumps(selection))
     whole.replace(path)
 
 
@@ -129,7 +129,7 @@ class Swept:
             "exit": self.ended.code, "configs": self.configs, "binaries": self.binaries,
             "table_s": self.table_s, "final_s": self.final_s,
             "stored_s": self.stored_s, "end_s": self.end_s,
-            "split": dict(self.split), "said": self.ended.said,
+            "split": dict(self.split), "said": self.ended.text,
             "winner": dict(won.case.config) if won else None,
             "winner_s": won.time_s if won else None,
             "failures": [
@@ -193,16 +193,16 @@ def swept(ended: Ended, events: Sequence[Any]) -> Swept:
 
 def _winner(events: Sequence[Any]) -> Any:
     from workbench.data.record import Failure, Record, Run
-    from workbench.tuner.selection import answer
+    from workbench.tuner.selection import select
 
     run = next((e for e in events if isinstance(e, Run)), None)
-    return run and answer(run, [e for e in events if isinstance(e, (Record, Failure))]).winner
+    return run and select(run, [e for e in events if isinstance(e, (Record, Failure))]).winner
 
 
 def _apart(outcome: Any) -> bool:
     """Refused before any work, or of a library: not part of the table."""
-    stage, phase = getattr(outcome, "stage", None), getattr(outcome, "phase", "screen")
-    return stage == "refused" or outcome.case.is_baseline or phase not in ("screen", "predict")
+    stage, phase = getattr(outcome, "stage", None), getattr(outcome, "phase", "first_pass")
+    return stage == "refused" or outcome.case.is_baseline or phase not in ("first_pass", "predict")
 
 
 def _since(ended: Ended, at: Sequence[str]) -> float | None:
@@ -236,9 +236,9 @@ def _cell(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def save(path: str, found: Any) -> None:
+def save(path: str, result: Any) -> None:
     """Write what is known so far; called again as more becomes known."""
-    answered(path, found)
+    answered(path, result)
 
 
 @dataclass(frozen=True)
@@ -251,21 +251,21 @@ class Compile:
     dtype: str
 
 
-def compiled_ahead(asked: Sequence[Compile], processes: int, limit_s: float) -> None:
+def prewarmed(context: Sequence[Compile], processes: int, limit_s: float) -> None:
     """Fill Triton's cache from many processes, so that one that measures need not compile. What
     fails or takes too long is left to that one, which says why."""
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor, wait
 
     pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn"))
-    wait([pool.submit(_compile, one) for one in asked], limit_s)
+    wait([pool.submit(_compile, one) for one in context], limit_s)
     workers = list((pool._processes or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
     for worker in workers:
         worker.kill()
 
 
-def _compile(asked: Compile) -> None:
+def _compile(context: Compile) -> None:
     from workbench import catalog
     from workbench.compile import CompileError, compile_config
     from workbench.device import hardware
@@ -275,8 +275,8 @@ def _compile(asked: Compile) -> None:
     if device is None:
         return
     with suppress(catalog.CatalogError, CompileError):
-        impl = catalog.impl_of(catalog.spec_of(asked.kernel), asked.impl)
-        config = impl.default(device.limits, asked.dtype, asked.sizes)
-        at = {"itemsize": ITEMSIZE[asked.dtype], **asked.sizes}
+        impl = catalog.impl_of(catalog.spec_of(context.kernel), context.impl)
+        config = impl.default(device.limits, context.dtype, context.sizes)
+        at = {"itemsize": ITEMSIZE[context.dtype], **context.sizes}
         if impl.refuse(config, device.limits, **at) is None:
-            compile_config(impl, config, asked.sizes, asked.dtype, device)
+            compile_config(impl, config, context.sizes, context.dtype, device)

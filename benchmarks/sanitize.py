@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs import HERE, ROOT, Compile, compiled_ahead, save, say
+from runs import HERE, ROOT, Compile, prewarmed, save, say
 
 TOOLS = ("synccheck", "racecheck", "memcheck", "initcheck")
 SANITIZER = "compute-sanitizer"
@@ -84,14 +84,14 @@ def tell(word: str, what: str) -> None:
 
 def findings(lines: Iterable[str]) -> dict[str, dict[str, Any]]:
     """By Impl, what the tool reported while it ran: headlines, with what explains them."""
-    found: dict[str, dict[str, Any]] = {}
+    results: dict[str, dict[str, Any]] = {}
     now: dict[str, Any] | None = None
     for line in lines:
         line = line.rstrip("\n")
         if line.startswith(MARK):
             word, _, what = line.removeprefix(MARK).partition(" ")
             if word == "begin":
-                now = found.setdefault(
+                now = results.setdefault(
                     what, {"findings": [], "report": [], "sizes": None, "failed": None}
                 )
             elif now is not None and word == "failed":
@@ -104,7 +104,7 @@ def findings(lines: Iterable[str]) -> dict[str, dict[str, Any]]:
                 now["findings"].append(headline[1])
             if now["findings"] and len(now["report"]) < KEPT:
                 now["report"].append(line)
-    return found
+    return results
 
 
 def verdict(one: Mapping[str, Any]) -> str:
@@ -127,23 +127,23 @@ def clean(one: Mapping[str, Any]) -> bool:
 # Here
 
 
-def examined(tool: str, titles: Sequence[str], asked: argparse.Namespace) -> dict[str, Any]:
+def examined(tool: str, titles: Sequence[str], context: argparse.Namespace) -> dict[str, Any]:
     """Every Impl under one tool; a new process goes on where one was lost."""
     known: dict[str, Any] = {}
-    while time.time() < asked.until:
+    while time.time() < context.until:
         left = [title for title in titles if title not in known]
         if not left:
             break
-        task = json.dumps({"titles": left, "dtype": asked.dtype, "until": asked.until})
+        task = json.dumps({"titles": left, "dtype": context.dtype, "until": context.until})
         command = [
             SANITIZER, "--tool", tool, "--print-limit", "1000", "--report-api-errors", "no",
             "--target-processes", "application-only",
             sys.executable, str(HERE / "sanitize.py"), "--task", task,
         ]  # fmt: skip
-        said = spoken(command, asked.until + 20 - time.time())
-        new = findings(said)
+        text = spoken(command, context.until + 20 - time.time())
+        new = findings(text)
         if not new:
-            say(f"{tool}: nothing ran: {' '.join(said[-3:])[:300]}")
+            say(f"{tool}: nothing ran: {' '.join(text[-3:])[:300]}")
             break
         for title, one in new.items():
             print(f"{tool:10} {title:40} {verdict(one)}", flush=True)
@@ -184,7 +184,7 @@ def titles_of(words: Sequence[str]) -> list[str]:
     return [t for t in titles if not words or any(w in t for w in words)]
 
 
-def ahead(titles: Sequence[str], asked: argparse.Namespace) -> None:
+def prewarm(titles: Sequence[str], context: argparse.Namespace) -> None:
     """Compile everything in many processes: under a tool it would take longer."""
     from workbench import catalog
 
@@ -192,10 +192,10 @@ def ahead(titles: Sequence[str], asked: argparse.Namespace) -> None:
     for title in titles:
         kernel, _, name = title.partition(".")
         spec = catalog.spec_of(kernel)
-        dtype = asked.dtype if asked.dtype in spec.tolerance else next(iter(spec.tolerance))
+        dtype = context.dtype if context.dtype in spec.tolerance else next(iter(spec.tolerance))
         wanted += [Compile(kernel, name, dict(sizes), dtype) for sizes in spec.check]
     say(f"compiling {len(wanted)} launches")
-    compiled_ahead(wanted, asked.processes, asked.seconds / 3)
+    prewarmed(wanted, context.processes, context.seconds / 3)
 
 
 def main() -> None:
@@ -209,23 +209,23 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--out", default="sanitize.json", help="JSON file to write")
     parser.add_argument("--task", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.task:
-        once(**json.loads(asked.task))
+    wanted = parser.parse_args()
+    if wanted.task:
+        once(**json.loads(wanted.task))
         return
     if shutil.which(SANITIZER) is None:
         raise SystemExit(f"{SANITIZER} is not on the path; it comes with the CUDA toolkit")
-    asked.until = time.time() + asked.seconds
-    titles = titles_of(asked.only)
-    ahead(titles, asked)
+    wanted.until = time.time() + wanted.seconds
+    titles = titles_of(wanted.only)
+    prewarm(titles, wanted)
     known: dict[str, Any] = {}
-    for tool in asked.tools:
-        known[tool] = examined(tool, titles, asked)
-        save(asked.out, known)
+    for tool in wanted.tools:
+        known[tool] = examined(tool, titles, wanted)
+        save(wanted.out, known)
     bad = [f"{tool} {t}" for tool, by in known.items() for t, one in by.items() if not clean(one)]
     late = [f"{tool} {t}" for tool, by in known.items() for t in titles if t not in by]
     print(f"not clean: {', '.join(bad) or 'nothing'}")
-    print(f"not run: {', '.join(late) or 'nothing'}; the whole in {Path(asked.out).name}")
+    print(f"not run: {', '.join(late) or 'nothing'}; the whole in {Path(wanted.out).name}")
     sys.exit(1 if bad or late else 0)
 
 

@@ -42,7 +42,7 @@ from workbench.tuner.search import Point, SearchError, Strategy, search_of
 DATA = Path(__file__).parent / "data"
 DEVICE = device_named("h200")
 FRACTIONS = (0.05, 0.10, 0.25)
-AHEAD = 32  # compiled and waiting: what 16 compilers keep in stock, twice
+QUEUED = 32  # compiled and waiting: what 16 compilers keep in stock, twice
 RACE, FINALISTS = 32, 8  # as in a sweep
 NOISE = (0.01, 0.02)
 SPOILED = 0.5
@@ -114,12 +114,12 @@ def row_of(kernel: str, sizes: str, row: dict[str, str]) -> Row:
 @cache
 def lines() -> dict[Table, list[dict[str, str]]]:
     """The rows of all tables, as they were written."""
-    found = defaultdict(list)
+    result = defaultdict(list)
     for path in sorted(DATA.glob("h200_bf16_*.csv.gz")):
         with gzip.open(path, "rt") as file:
             for row in csv.DictReader(file):
-                found[row["kernel"], row["sizes"]].append(row)
-    return dict(found)
+                result[row["kernel"], row["sizes"]].append(row)
+    return dict(result)
 
 
 @cache
@@ -134,11 +134,11 @@ def tables() -> dict[Table, list[Row]]:
 @cache
 def fresh() -> frozenset[Table]:
     """Tables that neither the model's constants nor the search's have seen."""
-    found = set()
+    result = set()
     for path in DATA.glob("h200_bf16_fresh_*.csv.gz"):
         with gzip.open(path, "rt") as file:
-            found |= {(row["kernel"], row["sizes"]) for row in csv.DictReader(file)}
-    return frozenset(found)
+            result |= {(row["kernel"], row["sizes"]) for row in csv.DictReader(file)}
+    return frozenset(result)
 
 
 def budgets(rows: Sequence[Row], fractions: Sequence[float] = FRACTIONS) -> list[int]:
@@ -168,12 +168,12 @@ class Replay:
     def regrets(self, after: Sequence[int]) -> list[float]:
         """How much slower than the table's best its answer is, after so many measurements."""
         best_s = min(r.measured_s for r in self._rows.values())
-        found = []
+        results = []
         for budget in after:
             while len(self._screened_s) < budget and self._measure():
                 pass
-            found.append(self._answer_s() / best_s - 1)
-        return found
+            results.append(self._answer_s() / best_s - 1)
+        return results
 
     def _seen(self, key: str, seconds: float) -> float:
         return math.inf if self._shown is Shown.NONE else seconds * self._factor[key]
@@ -185,14 +185,14 @@ class Replay:
             return False
         row = self._rows[point.key]
         self._exact_s[row.binary] = row.measured_s
-        self._screened_s[row.binary] = self._screen(row.measured_s, self._random)
-        for twin in [p for p in self._ready if self._rows[p.key].binary == row.binary]:
-            self._search.tell(twin, self._screened_s[row.binary])
-            self._ready.remove(twin)
+        self._screened_s[row.binary] = self._first_pass(row.measured_s, self._random)
+        for duplicate in [p for p in self._ready if self._rows[p.key].binary == row.binary]:
+            self._search.tell(duplicate, self._screened_s[row.binary])
+            self._ready.remove(duplicate)
         return True
 
     def _compile(self) -> None:
-        while len(self._ready) < AHEAD and (new := self._search.order(AHEAD - len(self._ready))):
+        while len(self._ready) < QUEUED and (new := self._search.order(QUEUED - len(self._ready))):
             for point in new:
                 row = self._rows[point.key]
                 self._search.revise(point, self._seen(point.key, row.predicted_s))
@@ -201,16 +201,16 @@ class Replay:
                 else:
                     self._ready.append(point)
 
-    def _screen(self, seconds: float, source: random.Random) -> float:
+    def _first_pass(self, seconds: float, source: random.Random) -> float:
         return seconds * math.exp(source.gauss(0, self._noise))
 
     def _answer_s(self) -> float:
         """Of the best 32 screened once more, the lesser of both; of the best 8, exactly."""
         source = random.Random(len(self._screened_s))
-        racing = sorted(self._screened_s, key=lambda b: self._screened_s[b])[:RACE]
-        again = {b: self._screen(self._exact_s[b], source) for b in racing}
-        racing.sort(key=lambda b: min(again[b], self._screened_s[b]))
-        return min(self._exact_s[b] for b in racing[:FINALISTS])
+        entrants = sorted(self._screened_s, key=lambda b: self._screened_s[b])[:RACE]
+        again = {b: self._first_pass(self._exact_s[b], source) for b in entrants}
+        entrants.sort(key=lambda b: min(again[b], self._screened_s[b]))
+        return min(self._exact_s[b] for b in entrants[:FINALISTS])
 
 
 def replayed(strategy: Strategy, shown: Shown, seeds: Sequence[int] = SEEDS) -> list[dict]:
@@ -257,7 +257,7 @@ def main() -> None:
     cases = [(s, Shown.FULL) for s in Strategy]
     cases += [(Strategy.MODEL, Shown.SPOILED), (Strategy.MODEL, Shown.NONE)]
     cases += [(Strategy.EXHAUSTIVE, Shown.SPOILED)]
-    found = []
+    results = []
     for strategy, shown in cases:
         try:
             entries = replayed(strategy, shown)
@@ -265,8 +265,8 @@ def main() -> None:
             print(f"\n{strategy.value}: {error}")
             continue
         show(entries)
-        found += entries
-        Path(args.out).write_text(json.dumps(found))
+        results += entries
+        Path(args.out).write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -52,13 +52,13 @@ def profiled(case: Case, graph: bool) -> dict[str, Any]:
     run: Callable[[], Any] = captured(call, CALLS).replay if graph else lambda: repeated(call)
     if graph:
         run()  # the first replay uploads the graph
-    found = usual(launches(run))
-    if len(found) < CALLS // 2:
-        raise RuntimeError(f"the profiler saw {len(found)} of {CALLS} kernels: no CUPTI here?")
+    result = usual(launches(run))
+    if len(result) < CALLS // 2:
+        raise RuntimeError(f"the profiler saw {len(result)} of {CALLS} kernels: no CUPTI here?")
     return {
-        "median_s": statistics.median(one.duration_s for one in found),
-        "step_s": statistics.median(steps_s(found)),
-        "kernel": found[0].name, "n": len(found), "sets": sets,
+        "median_s": statistics.median(one.duration_s for one in result),
+        "step_s": statistics.median(steps_s(result)),
+        "kernel": result[0].name, "n": len(result), "sets": sets,
     }  # fmt: skip
 
 
@@ -100,10 +100,10 @@ def holds(mine_s: float, theirs_s: float) -> bool:
     return abs(mine_s - theirs_s) <= max(WITHIN * theirs_s, WITHIN_S)
 
 
-def rows_of(found: Mapping[str, Mapping[str, Any]]) -> list[list[Any]]:
+def rows_of(result: Mapping[str, Mapping[str, Any]]) -> list[list[Any]]:
     """One line a case."""
     rows = []
-    for name, row in found.items():
+    for name, row in result.items():
         values = {clock: row.get(clock, {}).get("median_s") for clock in row}
         mine, theirs = values.get("ours"), values.get("profiler")
         inside = ("yes" if holds(mine, theirs) else "NO") if mine and theirs else None
@@ -133,22 +133,22 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="cases whose names hold these words")
     parser.add_argument("--seconds", type=float, default=150.0, help="no clock is begun after")
     parser.add_argument("--out", default="short.json", help="JSON file to write")
-    asked = parser.parse_args()
+    wanted = parser.parse_args()
     began = time.perf_counter()
-    cases = picked(asked.only, (*SHORT, *MORE))
-    found: dict[str, dict[str, Any]] = {case.name: {} for case in cases}
+    cases = picked(wanted.only, (*SHORT, *MORE))
+    results: dict[str, dict[str, Any]] = {case.name: {} for case in cases}
     # clock by clock, not case by case: once the profiler is attached, launches stay slower
     for clock in clocks_of(cases[0]) if cases else ():
         for case in cases:
-            if time.perf_counter() - began > asked.seconds:
-                found[case.name][clock] = {"reason": "no time was left", "took_s": 0.0}
+            if time.perf_counter() - began > wanted.seconds:
+                results[case.name][clock] = {"reason": "no time was left", "took_s": 0.0}
                 continue
-            noted(found[case.name], clock, clocks_of(case)[clock])
-            row = found[case.name][clock]
-            told = f"{row['median_s'] * 1e6:.3f} us" if "median_s" in row else row["reason"]
-            say(f"{clock} {case.name}: {told} in {row['took_s']:.2f} s")
-            save(asked.out, found)
-    show(HEADS, rows_of(found))
+            noted(results[case.name], clock, clocks_of(case)[clock])
+            row = results[case.name][clock]
+            text = f"{row['median_s'] * 1e6:.3f} us" if "median_s" in row else row["reason"]
+            say(f"{clock} {case.name}: {text} in {row['took_s']:.2f} s")
+            save(wanted.out, results)
+    show(HEADS, rows_of(results))
     print("%: off the profiler's median device time; within: by 3 % or 0.1 us")
 
 

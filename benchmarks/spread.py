@@ -37,24 +37,24 @@ CLOCKS = ("ours", "do_bench", "do_bench_mean", "do_bench_cudagraph")
 # In a process of its own
 
 
-def once(words: Sequence[str], final_s: float | None, peers: bool, answer: str) -> None:
+def once(words: Sequence[str], final_s: float | None, peers: bool, select: str) -> None:
     """Time every case by every clock; what is known is written after each."""
     began = time.perf_counter()
-    found: dict[str, Any] = {"cases": {}}
+    results: dict[str, Any] = {"cases": {}}
     import torch
 
     torch.zeros(1, device="cuda")
-    found["start_s"] = time.perf_counter() - began
+    results["start_s"] = time.perf_counter() - began
     from workbench.measurement.preflight import gpu_lock, lock_name
 
-    with gpu_lock(lock_name(torch.cuda.current_device()), lambda said: None):
+    with gpu_lock(lock_name(torch.cuda.current_device()), lambda sentence: None):
         for case in picked(words, (*LONG, *SHORT)):
             row: dict[str, Any] = {}
-            found["cases"][case.name] = row
+            results["cases"][case.name] = row
             noted(row, "ours", lambda case=case: ours(case, final_s))
             if peers:
                 others(row, case)
-            answered(answer, found)
+            answered(select, results)
 
 
 def ours(case: Case, final_s: float | None) -> dict[str, Any]:
@@ -122,8 +122,8 @@ def spread_of(medians: Sequence[float]) -> float | None:
 
 def medians_of(runs: Sequence[Mapping[str, Any]], case: str, clock: str) -> list[float]:
     """What this clock said of this case, process by process."""
-    found = [run["cases"].get(case, {}).get(clock, {}).get("median_s") for run in runs]
-    return [m for m in found if m]
+    results = [run["cases"].get(case, {}).get(clock, {}).get("median_s") for run in runs]
+    return [m for m in results if m]
 
 
 def rows_of(runs: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
@@ -140,17 +140,19 @@ def rows_of(runs: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
     return rows
 
 
-def told(number: int, found: Mapping[str, Any] | None, ended: Any) -> None:
+def text(number: int, result: Mapping[str, Any] | None, ended: Any) -> None:
     """A line on one process."""
-    if found is None:
-        say(f"process {number}: {ended.why}")
+    if result is None:
+        say(f"process {number}: {ended.reason}")
         return
-    parts = [f"start {found['start_s']:.1f} s"]
-    for name, row in found["cases"].items():
+    parts = [f"start {result['start_s']:.1f} s"]
+    for name, row in result["cases"].items():
         mine = row.get("ours", {})
-        said = f"{mine['median_s'] * 1e6:.3f} us" if "median_s" in mine else mine.get("reason", "-")
+        words = (
+            f"{mine['median_s'] * 1e6:.3f} us" if "median_s" in mine else mine.get("reason", "-")
+        )
         spent = sum(clock.get("took_s", 0.0) for clock in row.values())
-        parts.append(f"{name} {said} in {spent:.1f} s")
+        parts.append(f"{name} {words} in {spent:.1f} s")
     say(f"process {number}, {ended.wall_s:.1f} s: {'; '.join(parts)}")
 
 
@@ -167,9 +169,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=400.0, help="no process is begun after")
     parser.add_argument("--out", default="spread.json", help="JSON file to write")
     parser.add_argument("--task", nargs=2, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.task:
-        once(**json.loads(asked.task[1]))
+    wanted = parser.parse_args()
+    if wanted.task:
+        once(**json.loads(wanted.task[1]))
         return
     runs: list[dict[str, Any]] = []
     lost: list[str] = []  # why a process gave nothing
@@ -177,32 +179,32 @@ def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
 
         def one(number: int) -> tuple[Any, Any] | None:
-            if time.perf_counter() - began > asked.seconds:
+            if time.perf_counter() - began > wanted.seconds:
                 return None
             return task(
-                "spread.py", "once", asked.limit_s if number else 4 * asked.limit_s, Path(folder),
-                words=asked.only, final_s=asked.final_s, peers=asked.peers,
+                "spread.py", "once", wanted.limit_s if number else 4 * wanted.limit_s, Path(folder),
+                words=wanted.only, final_s=wanted.final_s, peers=wanted.peers,
             )  # fmt: skip
 
         one(0)  # fills the compile cache
         # the next ones import while one measures; the GPU's lock lets them measure in turn
-        with ThreadPoolExecutor(asked.ahead) as pool:
-            for number, result in enumerate(pool.map(one, range(1, asked.processes + 1)), 1):
+        with ThreadPoolExecutor(wanted.prewarm) as pool:
+            for number, result in enumerate(pool.map(one, range(1, wanted.processes + 1)), 1):
                 if result is None:
-                    say(f"{asked.seconds:.0f} s are over")
+                    say(f"{wanted.seconds:.0f} s are over")
                     break
-                found, ended = result
-                told(number, found, ended)
-                if found:
-                    runs.append({**found, "wall_s": ended.wall_s})
+                results, ended = result
+                text(number, results, ended)
+                if results:
+                    runs.append({**results, "wall_s": ended.wall_s})
                 else:
-                    lost.append(ended.why)
-                save(asked.out, {"final_s": asked.final_s, "runs": runs, "lost": lost})
+                    lost.append(ended.reason)
+                save(wanted.out, {"final_s": wanted.final_s, "runs": runs, "lost": lost})
     heads = ["case", "n", "median us", *(f"{clock} %" for clock in CLOCKS), "unstable"]
     show(heads, rows_of(runs))
-    cut = "" if asked.final_s is None else f"; a final was cut at {asked.final_s} s"
-    for why in lost:
-        print(f"a process gave nothing: {why}")
+    cut = "" if wanted.final_s is None else f"; a final was cut at {wanted.final_s} s"
+    for reason in lost:
+        print(f"a process gave nothing: {reason}")
     print(f"%: largest median over the least of n fresh processes, less one{cut}")
 
 

@@ -23,18 +23,21 @@ HEADS = (
 )  # fmt: skip
 
 
-def rows_of(found: Mapping[str, Any]) -> Iterator[list[Any]]:
+def rows_of(result: Mapping[str, Any]) -> Iterator[list[Any]]:
     """One line a config that was timed."""
-    for table in found["tables"]:
+    for table in result["tables"]:
         sizes = " ".join(f"{axis}={n}" for axis, n in table["sizes"].items())
         for row in table["rows"]:
             if not row.get("median_s"):
                 continue
-            made, config = row["resources"], " ".join(f"{k}={v}" for k, v in row["config"].items())
+            created, config = (
+                row["resources"],
+                " ".join(f"{k}={v}" for k, v in row["config"].items()),
+            )
             yield [
-                found["kernel"], sizes, table["dtype"], row["impl"], config,
-                *(made[name] for name in RESOURCES), int(made["copy_engine"]),
-                made["matrix_unit"] or "", made["binary"][:8], f"{row['median_s'] * 1e6:.3f}",
+                result["kernel"], sizes, table["dtype"], row["impl"], config,
+                *(created[name] for name in RESOURCES), int(created["copy_engine"]),
+                created["matrix_unit"] or "", created["binary"][:8], f"{row['median_s'] * 1e6:.3f}",
             ]  # fmt: skip
 
 
@@ -44,11 +47,11 @@ def main() -> None:
     )
     parser.add_argument("out", type=Path)
     parser.add_argument("tables", nargs="+", type=Path)
-    asked = parser.parse_args()
-    with gzip.open(asked.out, "wt", newline="") as file:
+    wanted = parser.parse_args()
+    with gzip.open(wanted.out, "wt", newline="") as file:
         lines = csv.writer(file)
         lines.writerow(HEADS)
-        for path in asked.tables:
+        for path in wanted.tables:
             lines.writerows(rows_of(json.loads(path.read_text())))
 
 

@@ -34,19 +34,19 @@ def tuned(goal: Goal, budget: str, limit_s: float) -> dict[str, Any]:
             "--database", f"sqlite:///{folder}/history.db", "--quiet",
         ]  # fmt: skip
         ended = launched(command, limit_s)
-        found = list(Path(folder).glob("*/events.jsonl"))
-        row = told(found[0]) if found else {}
-    return {**row, "wall_s": ended.wall_s, **({} if ended.code == 0 else {"reason": ended.why})}
+        result = list(Path(folder).glob("*/events.jsonl"))
+        row = text(result[0]) if result else {}
+    return {**row, "wall_s": ended.wall_s, **({} if ended.code == 0 else {"reason": ended.reason})}
 
 
-def told(path: Path) -> dict[str, Any]:
+def text(path: Path) -> dict[str, Any]:
     """The final's times, the default's, and why others failed."""
     from workbench.data.events import read
     from workbench.data.record import Failure, Record
 
     events = read(path).events
     finals = [e for e in events if isinstance(e, Record) and e.phase == "final"]
-    screens = [e for e in events if isinstance(e, Record) and e.phase in ("screen", "predict")]
+    screens = [e for e in events if isinstance(e, Record) and e.phase in ("first_pass", "predict")]
     failed = [e for e in events if isinstance(e, Failure) and e.stage != "refused"]
     finals.sort(key=lambda r: r.time_s)
     return {
@@ -83,19 +83,19 @@ def line(goal: Goal, row: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    told = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    told.add_argument("--out", type=Path, required=True, help="JSON, written after each case")
-    told.add_argument("--only", nargs="*", default=[], help="cases whose names hold one of these")
-    told.add_argument("--budget", default="12s", help="of each sweep")
-    told.add_argument("--seconds", type=float, default=1500, help="begin no case after this")
-    asked = told.parse_args()
-    known = json.loads(asked.out.read_text()) if asked.out.exists() else {"cases": {}}
-    end = time.time() + asked.seconds
-    for goal in picked(asked.only):
+    text = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    text.add_argument("--out", type=Path, required=True, help="JSON, written after each case")
+    text.add_argument("--only", nargs="*", default=[], help="cases whose names hold one of these")
+    text.add_argument("--budget", default="12s", help="of each sweep")
+    text.add_argument("--seconds", type=float, default=1500, help="begin no case after this")
+    wanted = text.parse_args()
+    known = json.loads(wanted.out.read_text()) if wanted.out.exists() else {"cases": {}}
+    end = time.time() + wanted.seconds
+    for goal in picked(wanted.only):
         if goal.name in known["cases"] or time.time() > end:
             continue
-        row = known["cases"][goal.name] = tuned(goal, asked.budget, 120.0)
-        save(str(asked.out), known)
+        row = known["cases"][goal.name] = tuned(goal, wanted.budget, 120.0)
+        save(str(wanted.out), known)
         print(line(goal, row), flush=True)
     return 0
 

@@ -60,16 +60,16 @@ def compared(left: Side, right: Side) -> dict[str, Any]:
     """One comparison, with its seconds."""
     from workbench.measurement import worker
 
-    sides = [worker.Choice(side.impl, side.config) for side in (left, right)]
+    operands = [worker.Choice(operand.impl, operand.config) for operand in (left, right)]
     started = time.perf_counter()
-    found, _ = worker.contest(*sides, ASKED)
+    result, _ = worker.compare(*operands, ASKED)
     seconds = time.perf_counter() - started
-    if found.verdict is None:
-        reason = found.left.reason or found.right.reason or "gave no time"
+    if result.verdict is None:
+        reason = result.left.reason or result.right.reason or "gave no time"
         return {"word": "none", "reason": reason, "seconds": seconds}
-    timing = found.left.timing
+    timing = result.left.timing
     return {
-        "word": found.verdict.word, "seconds": seconds, "verdict": asdict(found.verdict),
+        "word": result.verdict.word, "seconds": seconds, "verdict": asdict(result.verdict),
         "left_s": timing.median_s if timing else None,
         "sm_mhz": timing.sm_mhz if timing else None,
     }  # fmt: skip
@@ -88,27 +88,27 @@ def series(name: str, pair: Pair, count: int, end_s: float, keep: Any) -> None:
             if time.perf_counter() > end_s:
                 say(f"{name}: its time is over after {number} of {count}")
                 return
-            found = compared(pair.left, right)
-            keep(name, kind, found)
-            if number < 2 or found["word"] in ("none", "INCONCLUSIVE") or wrong(kind, found):
-                say(f"{name} {kind} {number}: {told(found)}")
+            result = compared(pair.left, right)
+            keep(name, kind, result)
+            if number < 2 or result["word"] in ("none", "INCONCLUSIVE") or wrong(kind, result):
+                say(f"{name} {kind} {number}: {text(result)}")
 
 
-def wrong(kind: str, found: Mapping[str, Any]) -> bool:
+def wrong(kind: str, result: Mapping[str, Any]) -> bool:
     """Whether a comparison said what is not so, or missed what is."""
-    return found["word"] in FALSE if kind == "A/A" else found["word"] != "SLOW"
+    return result["word"] in FALSE if kind == "A/A" else result["word"] != "SLOW"
 
 
-def told(found: Mapping[str, Any]) -> str:
+def text(result: Mapping[str, Any]) -> str:
     """A comparison in a line."""
-    if found["word"] == "none":
-        return f"no verdict: {found['reason']}"
-    v = found["verdict"]
+    if result["word"] == "none":
+        return f"no verdict: {result['reason']}"
+    v = result["verdict"]
     ratio, cycles = v["time"], v["cycles"]
     clock = f", cycles {cycles['low']:.4f} to {cycles['high']:.4f}" if cycles else ", no clock"
     return (
-        f"{found['word']} {ratio['middle']:.4f} ({ratio['low']:.4f} to {ratio['high']:.4f}){clock}"
-        f", noise {v['noise']:.4f}, {v['rounds']} rounds, {found['seconds']:.2f} s"
+        f"{result['word']} {ratio['middle']:.4f} ({ratio['low']:.4f} to {ratio['high']:.4f}){clock}"
+        f", noise {v['noise']:.4f}, {v['rounds']} rounds, {result['seconds']:.2f} s"
     )
 
 
@@ -119,10 +119,10 @@ def shares(names: Sequence[str], seconds: float) -> dict[str, float]:
     return {name: seconds * kinds[name] / whole for name in names}
 
 
-def rows_of(found: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> list[list[Any]]:
+def rows_of(result: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> list[list[Any]]:
     """One line a series and kind, then one a kind over all series."""
     rows, whole = [], {}
-    for name, kinds in found.items():
+    for name, kinds in result.items():
         for kind, results in kinds.items():
             rows.append([name, kind, *_line(kind, results)])
             whole.setdefault(kind, []).extend(results)
@@ -158,26 +158,26 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="of each kind, over all kernels")
     parser.add_argument("--seconds", type=float, default=420.0, help="shared out over the kernels")
     parser.add_argument("--out", default="verdicts.json", help="JSON file to write")
-    asked = parser.parse_args()
-    for name in asked.kernels:
+    wanted = parser.parse_args()
+    for name in wanted.kernels:
         if name not in PAIRS:
             parser.error(f"there is no {name}; name some of {', '.join(PAIRS)}")
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    result: dict[str, dict[str, list[dict[str, Any]]]] = {}
 
     def keep(name: str, kind: str, one: dict[str, Any]) -> None:
-        results = found.setdefault(name, {}).setdefault(kind, [])
+        results = result.setdefault(name, {}).setdefault(kind, [])
         results.append(one)
         if len(results) % 10 == 1:
-            save(asked.out, found)
+            save(wanted.out, result)
 
-    for name, seconds in shares(asked.kernels, asked.seconds).items():
-        count = -(-asked.count // len(asked.kernels))
+    for name, seconds in shares(wanted.kernels, wanted.seconds).items():
+        count = -(-wanted.count // len(wanted.kernels))
         try:
             series(name, PAIRS[name], count, time.perf_counter() + seconds, keep)
         except Exception as error:
             say(f"{name} ended: {type(error).__name__}: {error}")
-    save(asked.out, found)
-    show(HEADS, rows_of(found))
+    save(wanted.out, result)
+    show(HEADS, rows_of(result))
     print("wrong: of A/A each word that claims a difference; of 2 % each that is not SLOW")
 
 

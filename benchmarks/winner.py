@@ -37,7 +37,7 @@ def sweep(kernel, dtype, folder):
     command = [sys.executable, "-m", "workbench.sweep", "tile_size", "--kernel", kernel, "--dtype",
                dtype, "--fresh", "--quiet", "--out", folder, "--metrics", f"{folder}/events.jsonl",
                "--database", f"sqlite:///{folder}/history.db"]  # fmt: skip
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    words = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     seconds = time.time() - started
     finals = [
         {"impl": r.case.impl, "config": dict(r.case.config), "median_s": r.timing.median_s,
@@ -46,7 +46,7 @@ def sweep(kernel, dtype, folder):
         for r in read(Path(folder) / "events.jsonl").events
         if isinstance(r, Record) and r.phase == "final"
     ]  # fmt: skip
-    return {"seconds": seconds, "said": said.splitlines()[0], "finals": finals}
+    return {"seconds": seconds, "said": words.splitlines()[0], "finals": finals}
 
 
 def exhaustive(kernel, dtype):

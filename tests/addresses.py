@@ -60,8 +60,8 @@ class Reader:
             self._memory(line)
         elif line.startswith("scf.for") or "= scf.for" in line:
             self._loop(line)
-        elif found := RESULT.match(line):
-            name, operation, rest = found.groups()
+        elif result := RESULT.match(line):
+            name, operation, rest = result.groups()
             if operation.startswith(MEMORY):
                 self._memory(line)
                 self.known[name] = Known()
@@ -82,9 +82,9 @@ class Reader:
                 self.faults.append(f"{lost}, which leads to {line.split(' : ')[0]}")
 
     def _loop(self, line: str) -> None:
-        found = LOOP.search(line)
-        assert found is not None, line
-        index, low, high, _ = found.groups()
+        result = LOOP.search(line)
+        assert result is not None, line
+        index, low, high, _ = result.groups()
         bounds, last = self._of(low).bounds, self._of(high).bounds
         both = (bounds[0], max(bounds[0], last[1] - 1)) if bounds and last else None
         self.known[index] = Known(both)

@@ -35,7 +35,7 @@ class Weather:
     correlation: float = 0.5  # lag 1 of the noise
 
     @classmethod
-    def calm(cls, **but):
+    def wait_idle(cls, **but):
         """No unsteadiness but what is named."""
         still = {"capped": 1.0, "wander": 0.0, "drift": 0.0, "throttle_s": 0.0, "outliers": 0.0}
         return cls(**(still | {"noise": 0.0} | but))
@@ -101,7 +101,7 @@ class FakeGpu:
 
 
 @dataclass
-class FakeArm:
+class FakeVariant:
     """A call that takes `seconds` at the boost clock; the share `memory` of them does not depend on
     the clock. `sensor`: whether the clock can be read."""
 

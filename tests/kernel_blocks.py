@@ -33,10 +33,10 @@ def met_again(
             some = [c for c in every if getattr(c, name) == value]
             for axis in axes_of(impl, name):
                 dtype = dtypes[turn % len(dtypes)]
-                found = first_met_again(impl, some, value, axis, dtype, limits, odd=turn % 2)
-                if found:
+                result = first_met_again(impl, some, value, axis, dtype, limits, odd=turn % 2)
+                if result:
                     turn += 1
-                    yield *found, dtype
+                    yield *result, dtype
 
 
 def axes_of(impl: Impl, knob: str) -> list[str]:

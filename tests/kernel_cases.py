@@ -23,7 +23,13 @@ from workbench import catalog
 from workbench.device.hardware import DEVICES
 from workbench.dsl import INTERPRETED
 from workbench.measurement import inputs
-from workbench.measurement.correctness import Poisoned, Posed, as_tuple, check, judge
+from workbench.measurement.correctness import (
+    Poisoned,
+    PreparedProblem,
+    as_tuple,
+    check,
+    check_outputs,
+)
 from workbench.measurement.inputs import torch_dtype
 from workbench.spec import ITEMSIZE, Extent, Impl, Limits, Sizes, Spec, stages, threads, values
 
@@ -221,9 +227,9 @@ def taken(impl: Impl, config: Any, sizes: Sizes, dtype: str, limits: Limits) -> 
     rounded = [at for at in rounded if _whole(spec, at) and elements(spec, at) <= most]
     named = [middling(spec), *spec.check]
     for other in (sizes, *rounded, *named):
-        found = first_applicable(impl, other, dtype, limits) if _whole(spec, other) else None
-        if found is not None:
-            return found, other
+        result = first_applicable(impl, other, dtype, limits) if _whole(spec, other) else None
+        if result is not None:
+            return result, other
     raise AssertionError(f"{impl.title} takes no size to check in {dtype}")
 
 
@@ -287,10 +293,10 @@ def named(part: Any) -> str:
 def filled(spec: Spec, sizes: Sizes, dtype: str, kind: str, device: str, seed: int) -> list[Any]:
     """Inputs of one kind of value; an input with a maker of its own keeps what that makes."""
     generator = torch.Generator(device=device).manual_seed(seed)
-    made = inputs.make(spec, sizes, dtype, device, seed)
+    created = inputs.make(spec, sizes, dtype, device, seed)
     return [
         x if t.make is not None or not x.is_floating_point() else VALUES[kind](x, generator)
-        for t, x in zip(spec.inputs.values(), made, strict=True)
+        for t, x in zip(spec.inputs.values(), created, strict=True)
     ]
 
 
@@ -321,14 +327,14 @@ VALUES: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def well_posed(problem: Posed) -> bool:
+def well_posed(problem: PreparedProblem) -> bool:
     """Whether plain fp32 arithmetic answers within the tolerance. Where it does not (the scores of
     large attention inputs differ by more than fp32 resolves), nobody's answer says anything."""
     narrow = (x.float() if x.is_floating_point() else x.clone() for x in problem.inputs)
     kinds = [t.dtype or problem.dtype for t in problem.spec.outputs.values()]
-    said = as_tuple(problem.spec.reference(*narrow))
-    rounded = [x.to(torch_dtype(kind)) for x, kind in zip(said, kinds, strict=True)]
-    return judge(rounded, problem).wrong is None
+    text = as_tuple(problem.spec.reference(*narrow))
+    rounded = [x.to(torch_dtype(kind)) for x, kind in zip(text, kinds, strict=True)]
+    return check_outputs(rounded, problem).wrong is None
 
 
 # Inputs: how they lie in memory. Whatever is not part of the input is NaN.
@@ -389,14 +395,14 @@ LAYOUTS: Mapping[str, Callable[[Any], Any]] = {
 REFUSED: dict[tuple[str, str], frozenset[str]] = {}
 
 
-def laid(spec: Spec, made: Sequence[Any], layouts: Sequence[str]) -> tuple[Any, ...]:
+def laid(spec: Spec, compiled: Sequence[Any], layouts: Sequence[str]) -> tuple[Any, ...]:
     """Each input in its layout. Expanding would change the values that a maker means."""
-    tensors = zip(spec.inputs.values(), made, layouts, strict=True)
+    tensors = zip(spec.inputs.values(), compiled, layouts, strict=True)
     hows = [
         "dense" if how == "expanded" and (t.make is not None or not x.is_floating_point()) else how
         for t, x, how in tensors
     ]
-    return tuple(LAYOUTS[how](x) if x.dim() else x for how, x in zip(hows, made, strict=True))
+    return tuple(LAYOUTS[how](x) if x.dim() else x for how, x in zip(hows, compiled, strict=True))
 
 
 def far(x: Any, axis: int) -> Any:
@@ -414,27 +420,29 @@ def far(x: Any, axis: int) -> Any:
     return flat.as_strided(x.shape, strides).copy_(x)
 
 
-def far_axes(impl: Impl, made: Sequence[Any]) -> list[tuple[int, int]]:
+def far_axes(impl: Impl, compiled: Sequence[Any]) -> list[tuple[int, int]]:
     """For each input its first axis and one other along which `far` can stretch it. What a launch
     changes is copied with all that lies between, which would be 4 GB."""
-    found = []
-    for which, (name, x) in enumerate(zip(impl.spec.inputs, made, strict=True)):
+    results = []
+    for which, (name, x) in enumerate(zip(impl.spec.inputs, compiled, strict=True)):
         axes = [axis for axis in range(x.dim()) if x.shape[axis] > 1]
         if axes and name not in impl.mutates:
-            found += [(which, axis) for axis in {axes[0], turn(impl, axes[1:] or axes, which)}]
-    return found
+            results += [(which, axis) for axis in {axes[0], turn(impl, axes[1:] or axes, which)}]
+    return results
 
 
-def posed(spec: Spec, dtype: str, placed: Sequence[Any]) -> Posed:
+def prepared(spec: Spec, dtype: str, placed: Sequence[Any]) -> PreparedProblem:
     """The problem that inputs pose wherever they lie: the reference sees plain copies."""
     copies = tuple(x.clone() for x in placed)
-    return Posed(spec, dtype, tuple(placed), Posed.given(spec, dtype, copies).expected)
+    return PreparedProblem(
+        spec, dtype, tuple(placed), PreparedProblem.given(spec, dtype, copies).expected
+    )
 
 
 # Verdicts
 
 
-def verify(impl: Impl, configs: Sequence[Any], problem: Posed) -> None:
+def verify(impl: Impl, configs: Sequence[Any], problem: PreparedProblem) -> None:
     """Every config gives the right answer; the first that does not is named. In the interpreter,
     whose arithmetic is fp32, right is what lies within one rounding."""
     problem = narrowed(impl, problem) if INTERPRETED else problem
@@ -443,7 +451,7 @@ def verify(impl: Impl, configs: Sequence[Any], problem: Posed) -> None:
         assert wrong is None, f"{impl.title} {values(config)} {problem.dtype}: {wrong}"
 
 
-def right_or_refused(impl: Impl, config: Any, problem: Posed) -> str | None:
+def right_or_refused(impl: Impl, config: Any, problem: PreparedProblem) -> str | None:
     """Right, or refused by a ValueError with a sentence, which is returned: never wrong."""
     return refusal_of(impl, lambda: verify(impl, [config], problem))
 
@@ -459,22 +467,22 @@ def refusal_of(impl: Impl, tried: Callable[[], None]) -> str | None:
 
 
 def right_in_any_layout(
-    impl: Impl, config: Any, made: Sequence[Any], layout: str, dtype: str
+    impl: Impl, config: Any, compiled: Sequence[Any], layout: str, dtype: str
 ) -> set[str]:
     """All inputs in this layout, and where that is refused, each of them alone: right, or refused
     where `REFUSED` says so. Returns the inputs that are refused so."""
-    spec, dense = impl.spec, ["dense"] * len(made)
-    together = posed(spec, dtype, laid(spec, made, [layout] * len(made)))
-    refusal = right_or_refused(impl, config, together)
+    spec, dense = impl.spec, ["dense"] * len(compiled)
+    measure_interleaved = prepared(spec, dtype, laid(spec, compiled, [layout] * len(compiled)))
+    refusal = right_or_refused(impl, config, measure_interleaved)
     if refusal is None:
         return set()
     refused = set()
     for which, name in enumerate(spec.inputs):
-        alone = laid(spec, made, [*dense[:which], layout, *dense[which + 1 :]])
-        if right_or_refused(impl, config, posed(spec, dtype, alone)) is not None:
+        alone = laid(spec, compiled, [*dense[:which], layout, *dense[which + 1 :]])
+        if right_or_refused(impl, config, prepared(spec, dtype, alone)) is not None:
             refused.add(name)
-    said = {name for name in refused if layout in REFUSED.get((impl.title, name), ())}
-    assert refused and refused == said, f"{impl.title} must take {layout} inputs: {refusal}"
+    text = {name for name in refused if layout in REFUSED.get((impl.title, name), ())}
+    assert refused and refused == text, f"{impl.title} must take {layout} inputs: {refusal}"
     return refused
 
 
@@ -492,7 +500,7 @@ def leads(axes: str, axis: str) -> bool:
 
 
 def parting_axis(
-    spec: Spec, problem: Callable[[Sizes], Posed], sizes: Sizes
+    spec: Spec, problem: Callable[[Sizes], PreparedProblem], sizes: Sizes
 ) -> tuple[str, int] | None:
     """An axis that leads all outputs and, repeated, repeats them (a batch, rows), and the extent of
     which that takes a multiple. None where there is none, as in a sum over rows."""
@@ -525,29 +533,29 @@ def _wide(x: Any) -> Any:
     return x.double() if x.is_floating_point() else x
 
 
-def repeated(spec: Spec, made: Sequence[Any], axis: str, times: int) -> list[Any]:
+def repeated(spec: Spec, compiled: Sequence[Any], axis: str, times: int) -> list[Any]:
     """Inputs that have the axis, so many times one behind the other."""
     return [
         repetition(x, times) if leads(t.axes, axis) else x
-        for t, x in zip(spec.inputs.values(), made, strict=True)
+        for t, x in zip(spec.inputs.values(), compiled, strict=True)
     ]
 
 
 def verify_repeated(
-    impl: Impl, config: Any, small: Posed, axis: str, times: int, at_once: int
+    impl: Impl, config: Any, small: PreparedProblem, axis: str, times: int, at_once: int
 ) -> None:
     """The launch on the problem repeated along an axis: each repetition has the small answer. So
     many of them are compared at once."""
-    made = repeated(impl.spec, small.inputs, axis, times)
+    created = repeated(impl.spec, small.inputs, axis, times)
     with Poisoned() as memory:
-        outputs = as_tuple(impl(*made, config=config))
+        outputs = as_tuple(impl(*created, config=config))
     assert memory.trespass() is None
     extent = small.expected[0].shape[0]
     for first in range(0, times, at_once):
         count = min(at_once, times - first)
         expected = tuple(repetition(e, count) for e in small.expected)
         part = [y[first * extent : (first + count) * extent] for y in outputs]
-        wrong = judge(part, Posed(impl.spec, small.dtype, (), expected)).wrong
+        wrong = check_outputs(part, PreparedProblem(impl.spec, small.dtype, (), expected)).wrong
         assert wrong is None, (
             f"{impl.title} {values(config)} from {axis} = {first * extent}: {wrong}"
         )

@@ -19,7 +19,7 @@ from kernel_cases import LAYOUTS, ONLY, REFUSED, bits, triton_impls, verify
 
 from workbench.dsl import INTERPRETED
 from workbench.measurement import inputs
-from workbench.measurement.correctness import Posed
+from workbench.measurement.correctness import PreparedProblem
 from workbench.measurement.inputs import torch_dtype
 from workbench.spec import Impl, Tensor
 
@@ -76,7 +76,7 @@ class Subject:
         return self.impl(*inputs, config=self.config)
 
     def verify(self, *inputs: Any) -> None:
-        verify(self.impl, [self.config], Posed.given(self.impl.spec, self.dtype, inputs))
+        verify(self.impl, [self.config], PreparedProblem.given(self.impl.spec, self.dtype, inputs))
 
     def inputs(self) -> list[Any]:
         """What the Spec's own makers make, to be changed where a property wants other values."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from workbench.measurement.correctness import Posed
+from workbench.measurement.correctness import PreparedProblem
 from workbench.spec import TOLERANCE, Impl, Tolerance
 
 # Half a step of fp16; a whole one of bf16, which the interpreter cuts off.
@@ -49,7 +49,7 @@ ROUNDED_BETWEEN: Mapping[str, str] = {
 ROUNDED_TWICE = ("wkv6.chunked", "wkv7.chunked")
 
 
-def narrowed(impl: Impl, problem: Posed) -> Posed:
+def narrowed(impl: Impl, problem: PreparedProblem) -> PreparedProblem:
     """The same problem, with the tolerance of one rounding wherever that is the narrower one."""
     spec = problem.spec
     if problem.dtype in ROUNDED_BETWEEN.get(impl.title, "").split():

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.backend.null import Fate, Null
-from workbench.commands.console import Terminal
-from workbench.commands.options import Question
-from workbench.commands.sweep import Session
+from workbench.commands.console import SweepConsole
+from workbench.commands.options import SweepOptions
+from workbench.commands.sweep import SweepCommand
 from workbench.data.database import open_history
 from workbench.data.events import read
 from workbench.data.record import Failure, Outcome, Record, Run
@@ -68,7 +68,7 @@ def kernel_in(folder: Path) -> Path:
     return path
 
 
-class Asked:
+class Context:
     """A folder with a kernel, a database and results, and sweeps in it."""
 
     def __init__(self, folder: Path) -> None:
@@ -77,7 +77,7 @@ class Asked:
         self.url = f"sqlite:///{folder / 'history.db'}"
         self.code = -1
         self.null = Null()
-        self.session: Session
+        self.session: SweepCommand
 
     def sweep(
         self, fate: Callable[[Any], Fate] = lambda c: Fate(), *,
@@ -85,23 +85,23 @@ class Asked:
     ) -> list[Outcome]:  # fmt: skip
         """Sweep once; gives the outcomes."""
         self.null = Null(fate, predicts=predicts, begin_error=begin_error)
-        asked = Question(**{**self.words(), **more})
-        self.session = Session(
-            asked, Terminal(quiet=True), lambda device, folder: self.null,
+        wanted = SweepOptions(**{**self.words(), **more})
+        self.session = SweepCommand(
+            wanted, SweepConsole(quiet=True), lambda device, folder: self.null,
             tuned_file=self.folder / "tuned.json",
         )  # fmt: skip
         self.code = self.session.go()
         return self.session.outcomes
 
     def words(self) -> dict[str, Any]:
-        return {"sweep": "tile_size", "kernel": str(self.kernel), "out": self.out,
+        return {"name": "tile_size", "kernel": str(self.kernel), "out": self.out,
                 "database": self.url}  # fmt: skip
 
     def logged(self) -> list[Any]:
         """Runs and outcomes of all events files, in their order."""
-        found = [read(p) for p in sorted(self.out.glob("*/events.jsonl"))]
-        assert not any(one.bad for one in found)
-        return [e for one in found for e in one.events if isinstance(e, (Run, Record, Failure))]
+        results = [read(p) for p in sorted(self.out.glob("*/events.jsonl"))]
+        assert not any(one.bad for one in results)
+        return [e for one in results for e in one.events if isinstance(e, (Run, Record, Failure))]
 
     def stored(self) -> list[Outcome]:
         """The outcomes of the newest run in the database."""
@@ -110,16 +110,16 @@ class Asked:
 
     def labels(self, what: str) -> list[str]:
         """Configs that the side was asked to `compile`, `time`, `race`, `final` or `hot`."""
-        return [name for word, name in self.null.asked if word == what]
+        return [name for word, name in self.null.requests if word == what]
 
 
 def main(kernel: str, out: str, database: str, many: str) -> int:
-    question = Question("tile_size", kernel, out=Path(out), database=database)
-    timed = lambda: [what for what, _ in null.asked if what == "time"]  # noqa: E731
+    question = SweepOptions("tile_size", kernel, out=Path(out), database=database)
+    timed = lambda: [what for what, _ in null.requests if what == "time"]  # noqa: E731
     null = Null(lambda candidate: Fate(hangs=len(timed()) > int(many)))
-    side = lambda device, folder: null  # noqa: E731
+    opener = lambda device, folder: null  # noqa: E731
     tuned = Path(out).parent / "tuned.json"
-    return Session(question, Terminal(quiet=False), side, tuned_file=tuned).go()
+    return SweepCommand(question, SweepConsole(quiet=False), opener, tuned_file=tuned).go()
 
 
 if __name__ == "__main__":

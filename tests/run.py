@@ -137,14 +137,14 @@ def counted(report: Path) -> dict[str, int]:
     return counts
 
 
-def main(asked: list[str]) -> int:
-    unknown = sorted(set(asked) - set(GROUPS))
+def main(context: list[str]) -> int:
+    unknown = sorted(set(context) - set(GROUPS))
     if unknown:
         print(f"no such group: {', '.join(unknown)}; there are {', '.join(GROUPS)}")
         return 2
     total = {"passed": 0, "failed": 0, "skipped": 0}
     left_out = []
-    for group in asked or GROUPS:
+    for group in context or GROUPS:
         for job in jobs(group):
             if isinstance(job, str):
                 left_out.append(job)

@@ -94,12 +94,14 @@ def softmax(predicted: bool = False, device: str = "NVIDIA H200") -> tuple[Run, 
     dice = random.Random(11)
     for config in _product(choices["rows"]):
         warps = config["num_warps"]
-        made = _resources(config, 24 + 96 // warps, 0, 512, min(1.0, 0.3 + warps / 12), "threads")
-        made = replace(made, threads=warps * warp)
+        created = _resources(
+            config, 24 + 96 // warps, 0, 512, min(1.0, 0.3 + warps / 12), "threads"
+        )
+        created = replace(created, threads=warps * warp)
         time_s = moved / 4.1e12 * (1 + 0.15 * abs(warps.bit_length() - 3.2))
         case = Case("softmax", "rows", "triton", config, sizes, "bf16", run.device)
         outcomes.append(
-            _record(run, case, time_s, 5 * 8192 * 4096, moved, made, dice, default=warps == 4)
+            _record(run, case, time_s, 5 * 8192 * 4096, moved, created, dice, default=warps == 4)
         )
     return run, outcomes
 
@@ -113,11 +115,11 @@ def copy(finals: bool = True) -> tuple[Run, list[Outcome]]:
     moved = 2 * 4 << 28
     outcomes: list[Outcome] = []
     for config in _product(choices["blocks"]):
-        made = _resources(config, 20, 0, 0, 1.0, "threads")
+        created = _resources(config, 20, 0, 0, 1.0, "threads")
         time_s = moved / 4.2e12 * (1 + 0.02 * abs(config["num_warps"].bit_length() - 4))
         case = Case("copy", "blocks", "triton", config, sizes, "fp32", run.device)
         default = config == {"num_warps": 4, "num_stages": 1}
-        outcomes.append(_record(run, case, time_s, 0, moved, made, dice, default=default))
+        outcomes.append(_record(run, case, time_s, 0, moved, created, dice, default=default))
     if finals:
         outcomes += _finals(run, outcomes, dice)
     return run, outcomes
@@ -142,9 +144,9 @@ def of_kernel(
         for number, config in enumerate(configs):
             own = values(config)
             case = Case(spec.name, impl.name, "triton", own, sizes, dtype, run.device)
-            made = _resources(own, 40 + number % 90, 0, 512 * number, 0.5, "registers")
+            created = _resources(own, 40 + number % 90, 0, 512 * number, 0.5, "registers")
             time_s = max(moved / 4.8e12, 2e-6) * (1.1 + dice.random())
-            record = _record(run, case, time_s, flops, moved, made, dice, default=number == 0)
+            record = _record(run, case, time_s, flops, moved, created, dice, default=number == 0)
             failed = number % 9 == 8
             outcomes.append(failure(run, record, "check", "y is wrong") if failed else record)
     if not predicted and any(isinstance(o, Record) for o in outcomes):
@@ -253,10 +255,10 @@ def _matmul_one(run: Run, impl: str, config: dict[str, int], dice: random.Random
         1.0, max(1, min(SHARED_LIMIT // shared, 65536 // (registers * 32 * warps))) / 16
     )
     limiter = "shared memory" if SHARED_LIMIT // shared < 3 else "registers"
-    made = _resources(config, registers, spill, shared, occupancy * warps / 4, limiter)
+    created = _resources(config, registers, spill, shared, occupancy * warps / 4, limiter)
     failed = _misfortune(config, impl)
     if failed:
-        kept = made if failed[0] in ("check", "launch", "measure") else None
+        kept = created if failed[0] in ("check", "launch", "measure") else None
         return Failure(case, key_of(case), run.id, AT, *failed, kept)
     share = 1 - 0.06 * (warps == 4) - 0.05 * abs(stages - 3) - 0.35 * (spill > 0)
     share -= sum(
@@ -267,7 +269,7 @@ def _matmul_one(run: Run, impl: str, config: dict[str, int], dice: random.Random
     reach *= 1 - 0.01 * dice.random()
     flops, moved = 2 * 4096**3, 3 * 2 * 4096**2
     default = (m, n, k, warps, stages) == (128, 128, 64, 4, 3)
-    return _record(run, case, flops / reach, flops, moved, made, dice, default=default)
+    return _record(run, case, flops / reach, flops, moved, created, dice, default=default)
 
 
 def _misfortune(config: Mapping[str, int], impl: str) -> tuple[Stage, str] | None:
@@ -316,9 +318,9 @@ def _record(
     time_s: float,
     flops: int,
     moved: int,
-    made: Resources | None,
+    compiled: Resources | None,
     dice: random.Random,
-    phase: Phase = "screen",
+    phase: Phase = "first_pass",
     default: bool = False,
 ) -> Record:
     timing: Measured | Predicted
@@ -337,7 +339,7 @@ def _record(
         )
     else:
         n = 40
-        noise = 0.004 if phase == "screen" else 0.002
+        noise = 0.004 if phase == "first_pass" else 0.002
         timing = measured(time_s, n=n, noise=noise, seed=dice.randrange(1 << 30))
     checked = "library" if case.is_baseline else "interpreter" if run.predicted else "gpu"
     return Record(
@@ -351,14 +353,14 @@ def _record(
         bytes=moved,
         checked=checked,  # type: ignore[arg-type]
         error=0.0 if case.is_baseline else 0.1 + 0.3 * dice.random(),
-        resources=made,
+        resources=compiled,
         default=default,
     )
 
 
-def _finals(run: Run, screened: list[Outcome], dice: random.Random) -> list[Outcome]:
+def _finals(run: Run, first_pass: list[Outcome], dice: random.Random) -> list[Outcome]:
     """The best seven, the default and the library once more, longer; the winner hot as well."""
-    records = sorted((o for o in screened if isinstance(o, Record)), key=lambda r: r.time_s)
+    records = sorted((o for o in first_pass if isinstance(o, Record)), key=lambda r: r.time_s)
     best = records[0]
     chosen = [*records[:7], *(r for r in records[7:] if r.default)]
     again: list[Record] = []

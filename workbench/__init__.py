@@ -1,3 +1,12 @@
 """Kernel Workbench: which configuration, how far from the limit, why, and did my change help?"""
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Import `tune` at its first use: it needs torch, and most of the package does not."""
+    if name == "tune":
+        from importlib import import_module
+
+        return import_module("workbench.commands.tune").tune
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from workbench.spec import ITEMSIZE, Impl, Sizes, Spec
+from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, WorkbenchError
 
 KERNELS = "workbench.kernels"
 VARIANTS = "workbench.variants"  # kernels that exist for experiments
@@ -22,7 +22,7 @@ WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")  # compared exactly
 METAL = "metal_shim.kernels"  # the same file names; each adds an Impl to the same Spec
 
 
-class CatalogError(ValueError):
+class CatalogError(WorkbenchError, ValueError):
     """One sentence: what was asked for, what is missing or nearest, what to do."""
 
 
@@ -34,10 +34,10 @@ def kernel_names() -> list[str]:
 def names_in(package: str) -> list[str]:
     """Module names in a package's folder, without importing them."""
     try:
-        found = importlib.util.find_spec(package)
+        result = importlib.util.find_spec(package)
     except ModuleNotFoundError:  # its parent is not there either
         return []
-    folders = list(found.submodule_search_locations or []) if found else []
+    folders = list(result.submodule_search_locations or []) if result else []
     return sorted(info.name for info in pkgutil.iter_modules(folders) if not info.ispkg)
 
 
@@ -118,16 +118,16 @@ def _from_file(path: Path) -> ModuleType:
     name = _name_of(path)
     if name in sys.modules:
         return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, path.resolve())
-    if found is None or found.loader is None:
+    result = importlib.util.spec_from_file_location(name, path.resolve())
+    if result is None or result.loader is None:
         raise CatalogError(f"{path} is not a Python file; a kernel is one .py file.")
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(result)
     sys.modules[name] = module  # dataclasses and Triton look their module up
     try:
-        found.loader.exec_module(module)
+        result.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise CatalogError(_why(str(path), error)) from error
+        raise CatalogError(_import_failure(str(path), error)) from error
     return module
 
 
@@ -191,10 +191,10 @@ def _imported(dotted: str, kernel: str) -> ModuleType:
     try:
         return import_module(dotted)
     except Exception as error:
-        raise CatalogError(_why(kernel, error)) from error
+        raise CatalogError(_import_failure(kernel, error)) from error
 
 
-def _why(kernel: str, error: Exception) -> str:
+def _import_failure(kernel: str, error: Exception) -> str:
     trace, line = error.__traceback__, ""
     file = Path(kernel).name if kernel.endswith(".py") else kernel.rpartition(".")[2] + ".py"
     while trace is not None:
@@ -220,8 +220,8 @@ def _spec_in(module: ModuleType, kernel: str) -> Spec:
     spec = mine[0]
     if not any(i.backend == "triton" for i in spec.impls):
         raise CatalogError(f"{kernel} has no Triton impl, so there is nothing to sweep; {see}.")
-    if why := _misfit(spec):
-        raise CatalogError(f"{kernel}: {why}; {see}.")
+    if reason := _misfit(spec):
+        raise CatalogError(f"{kernel}: {reason}; {see}.")
     return spec
 
 
@@ -246,8 +246,8 @@ def _misfit(spec: Spec) -> str | None:
         if not getattr(spec, part):
             return f"it names no sizes to {part}: fill `{part}=[...]`"
         for sizes in getattr(spec, part):
-            if why := _no_problem(spec, sizes):
-                return f"the {part} sizes {dict(sizes)} {why}"
+            if reason := _no_problem(spec, sizes):
+                return f"the {part} sizes {dict(sizes)} {reason}"
     return None
 
 
@@ -261,8 +261,8 @@ def _no_problem(spec: Spec, sizes: Sizes) -> str | None:
             tensor.shape(sizes)
     except ValueError as error:
         return f"do not fit: {error}"
-    why = spec.refuse(sizes)
-    return f"do not fit: {why}" if why else None
+    reason = spec.refuse(sizes)
+    return f"do not fit: {reason}" if reason else None
 
 
 def _declared_in(spec: Spec, module: ModuleType) -> bool:

@@ -27,13 +27,30 @@ AUTO = -1
 # What chooses the config of a launch that names none: imported at the first such launch.
 LAUNCH = "workbench.adapted.launch"
 
+
+class WorkbenchError(Exception):
+    """An error that is one sentence: what was wrong, where, and what to do next. The command line
+    prints it and ends with exit code 2."""
+
+
 # Bytes per element. The first three are what kernels are written and tested for; the others may be
 # those of single tensors, and of functions that `workbench.adapter` takes over.
 ITEMSIZE: Mapping[str, int] = {
-    "fp32": 4, "fp16": 2, "bf16": 2,
-    "fp64": 8, "fp8": 1, "fp8_e5m2": 1, "fp8_fnuz": 1, "fp8_e5m2_fnuz": 1,
-    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
-}  # fmt: skip
+    "fp32": 4,
+    "fp16": 2,
+    "bf16": 2,
+    "fp64": 8,
+    "fp8": 1,
+    "fp8_e5m2": 1,
+    "fp8_fnuz": 1,
+    "fp8_e5m2_fnuz": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -160,8 +177,8 @@ class Spec:
     def refuse(self, sizes: Sizes) -> str | None:
         """Why there is no such problem, in a sentence; None when there is."""
         for axis, extent in self.extents.items():
-            if why := extent.refuse(axis, sizes[axis]):
-                return f"{self.name}: {why}"
+            if reason := extent.refuse(axis, sizes[axis]):
+                return f"{self.name}: {reason}"
         return None
 
     def near(self, sizes: Sizes) -> dict[str, int]:
@@ -209,17 +226,25 @@ class Spec:
 
         def add(launch: Callable[..., Any]) -> Impl:
             named = name or launch.__name__
-            made = Impl(
-                self, named, launch, backend, config or NoKnobs, resolve, refuse, work,
-                defaults or {}, tuple(mutates),
-            )  # fmt: skip
-            if made.auto and resolve is None:
+            created = Impl(
+                self,
+                named,
+                launch,
+                backend,
+                config or NoKnobs,
+                resolve,
+                refuse,
+                work,
+                defaults or {},
+                tuple(mutates),
+            )
+            if created.auto and resolve is None:
                 raise ValueError(
-                    f"{made.title} leaves {made.auto[0]} to the sizes (AUTO); "
+                    f"{created.title} leaves {created.auto[0]} to the sizes (AUTO); "
                     "say how with resolve=, or give it a default"
                 )
-            self.impls.append(made)
-            return made
+            self.impls.append(created)
+            return created
 
         return add
 
@@ -294,14 +319,14 @@ class Impl:
             return config
         assert self.resolve is not None  # `Spec.impl` saw to it
         try:
-            found = self.resolve(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+            result = self.resolve(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
         except Exception as error:
-            told = f"`resolve` of {self.title} failed at {sizes_text(sizes)}"
-            raise ResolveError(f"{told} ({type(error).__name__}: {error}); mend it.") from error
-        if self.is_open(found):
-            open_ = next(name for name in self.auto if getattr(found, name) == AUTO)
+            text = f"`resolve` of {self.title} failed at {sizes_text(sizes)}"
+            raise ResolveError(f"{text} ({type(error).__name__}: {error}); mend it.") from error
+        if self.is_open(result):
+            open_ = next(name for name in self.auto if getattr(result, name) == AUTO)
             raise ResolveError(f"`resolve` of {self.title} leaves {open_} AUTO; mend it.")
-        return found
+        return result
 
     def default(self, limits: Limits, dtype: str, sizes: Sizes) -> Any:
         """Return the config that runs these sizes when nobody chose one, on a device with these
@@ -343,7 +368,7 @@ class Impl:
         return {f.name: f.metadata["choices"] for f in fields(self.config)}
 
 
-class ResolveError(ValueError):
+class ResolveError(WorkbenchError, ValueError):
     """A kernel's `resolve` cannot say what AUTO stands for; the message is one sentence."""
 
 
@@ -361,9 +386,9 @@ def label(config: Mapping[str, int]) -> str:
     """A config in a few words: `128x256x64, 8 warps, 3 stages, group_m 8`; a block with one edge
     is named by it, `block_n 1024, 4 warps`. In older records an edge or a number of warps may be 0,
     which the launcher replaced by the sizes: `auto`."""
-    said = {k: "auto" if _left_open(k, v) else v for k, v in config.items()}
-    block = {k: v for k, v in said.items() if k.startswith("block_")}
-    rest = {k: v for k, v in said.items() if k not in block}
+    text = {k: "auto" if _left_open(k, v) else v for k, v in config.items()}
+    block = {k: v for k, v in text.items() if k.startswith("block_")}
+    rest = {k: v for k, v in text.items() if k not in block}
     words = {"num_warps": "warp", "num_stages": "stage"}
     edges = [f"{k} {v}" for k, v in block.items()] if len(block) == 1 else []
     parts = edges or (["x".join(map(str, block.values()))] if block else [])

@@ -89,14 +89,14 @@ def last(folder):
 def test_a_jit_function_is_tuned_and_a_second_time_from_the_history(kernels, tmp_path, capsys):
     x, y, out = torch.randn(N), torch.randn(N), torch.full((N,), 7.0)
     reference = {"reference": lambda x, y, out, n: x + y}
-    asked = {"grid": cover, **places(tmp_path), **reference}
-    best = tune(kernels.add, (x, y, out, N), configs=kernels.CONFIGS[:3], **asked)
+    wanted = {"grid": cover, **places(tmp_path), **reference}
+    best = tune(kernels.add, (x, y, out, N), configs=kernels.CONFIGS[:3], **wanted)
     assert best.config in kernels.CONFIGS and best.predicted and best.page.is_file()
     assert best.kwargs == best.config.all_kwargs()
     assert torch.equal(out, torch.full((N,), 7.0)), "the user's tensor is not written to"
     first = last(tmp_path)
     assert not any(isinstance(o, Failure) for o in first) and len(first) == 3
-    again = tune(kernels.add, (x, y, out, N), configs=kernels.CONFIGS, **asked)
+    again = tune(kernels.add, (x, y, out, N), configs=kernels.CONFIGS, **wanted)
     second = last(tmp_path)
     assert {o.key for o in first} < {o.key for o in second}, "a longer list asks for the new alone"
     assert again.kernel != best.kernel and again.page.is_file()
@@ -104,18 +104,18 @@ def test_a_jit_function_is_tuned_and_a_second_time_from_the_history(kernels, tmp
 
 def test_a_reference_finds_what_agreement_does_not(kernels, tmp_path):
     given = (torch.randn(N), torch.randn(N), torch.empty(N), N)
-    asked = {"grid": cover, "configs": kernels.CONFIGS[:1], **places(tmp_path)}
-    tune(kernels.wrong, given, **asked)
+    wanted = {"grid": cover, "configs": kernels.CONFIGS[:1], **places(tmp_path)}
+    tune(kernels.wrong, given, **wanted)
     with pytest.raises(AdaptedError, match=r"wrong answer.*report.html"):
-        tune(kernels.wrong, given, reference=lambda x, y, out, n: x + y, **asked)
+        tune(kernels.wrong, given, reference=lambda x, y, out, n: x + y, **wanted)
 
 
 def test_an_autotuned_function_gets_the_winner_into_its_cache(kernels, tmp_path, monkeypatch):
     x, out = torch.randn(N), torch.randn(N)
     best = tune(kernels.accumulated, (x, out, N), grid=cover, **places(tmp_path))
-    found = last(tmp_path)
-    assert {o.case.config["num_warps"] for o in found} == {4}, "the others were pruned"
-    assert not any(isinstance(o, Failure) for o in found)
+    result = last(tmp_path)
+    assert {o.case.config["num_warps"] for o in result} == {4}, "the others were pruned"
+    assert not any(isinstance(o, Failure) for o in result)
     assert kernels.accumulated.best_config is best.config
     monkeypatch.setattr(kernels.accumulated, "_bench", lambda *_, **__: pytest.fail("tunes again"))
     with captured(device_named("h200")) as launches:
@@ -149,9 +149,9 @@ def test_it_compiles_as_the_real_launch_would(kernels, tmp_path):
         impl = spec.impls[0]
         with captured(device) as launches:
             kernels.add[cover](*given, **best.kwargs)
-        made = compile_config(impl, impl.config(), spec.bench[0], "fp32", device)
+        created = compile_config(impl, impl.config(), spec.bench[0], "fp32", device)
         assert launches[0].kernel.asm["cubin"], "the user's own launch"
-        wide[lead] = (made.resources.load_bits, launches[0].kernel.asm["ptx"].count("v4"))
+        wide[lead] = (created.resources.load_bits, launches[0].kernel.asm["ptx"].count("v4"))
     assert wide[0][0] == 128 and wide[0][1] > wide[1][1] > 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from addresses import Reader, scalars_of
 from kernel_cases import BRIEF, dtypes_of, first_applicable, triton_impls, turn
 
-from workbench.compile.dedup import Gate, Stop
+from workbench.compile.dedup import Dedup, Stop
 from workbench.compile.launches import captured
 from workbench.device.hardware import DEVICES
 from workbench.measurement import inputs
@@ -25,7 +25,7 @@ class Enough(Exception):
     """Ends a launcher whose launches go on and on."""
 
 
-class Watch(Gate):
+class Watch(Dedup):
     """Ends each compilation at its TTIR, which is kept with the launch's arguments and grid."""
 
     def __init__(self) -> None:
@@ -51,11 +51,11 @@ def watched(monkeypatch, impl, config, sizes, dtype):
     """The TTIR of each launch, its arguments and its grid."""
     from triton.backends.nvidia.compiler import CUDABackend
 
-    gate = Watch()
-    monkeypatch.setattr(CUDABackend, "make_ttgir", staticmethod(gate.stop))
-    with captured(DEVICE, gate), suppress(Enough):
+    dedup = Watch()
+    monkeypatch.setattr(CUDABackend, "make_ttgir", staticmethod(dedup.stop))
+    with captured(DEVICE, dedup), suppress(Enough):
         impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
-    return gate.seen
+    return dedup.seen
 
 
 def enlarged(impl, dtype):
@@ -79,7 +79,7 @@ def enlarged(impl, dtype):
 def leading(spec):
     """Axes of any length that lead an output, or an input where they lead no output, with the
     elements of a row there at these sizes."""
-    found = {}
+    results = {}
     for tensor in (*spec.outputs.values(), *spec.inputs.values()):
         first = tensor.axes.split()[0]
         if first in spec.axes and not spec.extents.get(first, Extent()).among:
@@ -88,8 +88,8 @@ def leading(spec):
             def row(sizes, tensor=tensor, first=first, unit=unit):
                 return max(1, prod(tensor.shape({**sizes, first: unit})) // unit)
 
-            found.setdefault(first, row)
-    return found
+            results.setdefault(first, row)
+    return results
 
 
 IMPLS = [impl for impl in triton_impls() if dtypes_of(impl, DEVICE.limits)]

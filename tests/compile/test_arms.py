@@ -17,7 +17,7 @@ from workbench.compile import compile_config
 from workbench.compile.loops import code_of
 from workbench.compile.proof import dishonest
 from workbench.device.hardware import DEVICES
-from workbench.experiments import Asked
+from workbench.experiments import Context
 from workbench.experiments import memory_vs_compute as mvc
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -30,25 +30,27 @@ CASES = [*((k, "h200") for k in EXAMINED), *((k, "mi300x") for k in PLANTED)]
 @cache
 def compiled(kernel, device):
     """What the whole and its parts became at the first size to time, by the arm's name."""
-    target, found = DEVICES[device], {}
-    for arm in mvc.arms(Asked(kernel, None, "bf16", target, predicts=True)):
-        if arm.name in ("whole", *mvc.PARTS):
-            impl = catalog.impl_of(catalog.spec_of(arm.kernel), arm.impl)
-            config = impl.config(**arm.config)
-            found[arm.name] = compile_config(impl, config, arm.sizes, arm.dtype, target, code=True)
-    return found
+    target, result = DEVICES[device], {}
+    for variant in mvc.variants(Context(kernel, None, "bf16", target, predicts=True)):
+        if variant.name in ("whole", *mvc.PARTS):
+            impl = catalog.impl_of(catalog.spec_of(variant.kernel), variant.impl)
+            config = impl.config(**variant.config)
+            result[variant.name] = compile_config(
+                impl, config, variant.sizes, variant.dtype, target, code=True
+            )
+    return result
 
 
-def codes(found, *names):
-    return [found[name].code for name in names]
+def codes(result, *names):
+    return [result[name].code for name in names]
 
 
 @pytest.mark.parametrize(("kernel", "device"), CASES)
 def test_the_machine_code_proves_the_arms(kernel, device):
-    found = compiled(kernel, device)
-    assert dishonest(*codes(found, "whole", *mvc.PARTS)) == []
-    assert [each.resources.spill_bytes for each in found.values()] == [0, 0, 0]
-    whole, traffic = (found[name].resources for name in ("whole", "traffic"))
+    result = compiled(kernel, device)
+    assert dishonest(*codes(result, "whole", *mvc.PARTS)) == []
+    assert [each.resources.spill_bytes for each in result.values()] == [0, 0, 0]
+    whole, traffic = (result[name].resources for name in ("whole", "traffic"))
     assert (traffic.load_bits, traffic.programs) == (whole.load_bits, whole.programs)
 
 
@@ -65,15 +67,15 @@ def test_the_loops_of_matmul_have_what_its_config_says():
 
 @pytest.mark.parametrize(("kernel", "device"), CASES[:1])
 def test_arms_that_are_something_else_are_found_out(kernel, device):
-    found = compiled(kernel, device)
-    whole, traffic, arithmetic = codes(found, "whole", *mvc.PARTS)
-    for arms, said in (
+    result = compiled(kernel, device)
+    whole, traffic, arithmetic = codes(result, "whole", *mvc.PARTS)
+    for variants, text in (
         ((whole, arithmetic), "matrix instructions"),
         ((arithmetic, arithmetic), "loads inside its loop are not"),
         ((traffic, whole), "global loads inside its loop"),
         ((traffic, traffic), "has 0 matrix instructions"),
     ):
-        assert any(said in why for why in dishonest(whole, *arms)), said
+        assert any(text in reason for reason in dishonest(whole, *variants)), text
 
 
 @pytest.mark.parametrize("name", ["copy.sm_90", "matmul.sm_90"])

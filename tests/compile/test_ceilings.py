@@ -19,13 +19,15 @@ def test_loops_hold_what_is_counted_and_nothing_else(name, bits, matrix):
     loop over their sums is there: it was not, where all sums were the same to the compiler."""
     device = DEVICES["h200"]
     sought = {s.name: s for g in groups_of(device, None) for s in g.sought}[name]
-    arm = sought.arms[0]
-    spec = catalog.spec_of(arm.kernel)
-    impl = catalog.impl_of(spec, arm.impl)
-    made = compile_config(impl, impl.config(**arm.config), arm.sizes, arm.dtype, device, code=True)
-    (code,) = made.code
+    variant = sought.variants[0]
+    spec = catalog.spec_of(variant.kernel)
+    impl = catalog.impl_of(spec, variant.impl)
+    created = compile_config(
+        impl, impl.config(**variant.config), variant.sizes, variant.dtype, device, code=True
+    )
+    (code,) = created.code
     assert set(code.in_loops.loads) == ({bits} if bits else set())
     assert bool(code.in_loops.matrix) == matrix and code.loops >= 1 + matrix
-    assert made.resources.spill_bytes == 0
+    assert created.resources.spill_bytes == 0
     if name == "shared":  # four loads a trip, however often the compiler writes the trip down
         assert code.in_loops.loads[bits] % 4 == 0

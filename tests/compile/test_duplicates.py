@@ -10,8 +10,14 @@ from workbench import catalog
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all
 from workbench.backend.protocol import Candidate, Problem, Refusal
 from workbench.backend.workers import Workers
-from workbench.compile import Compiled, CompileError, Twin, compile_config, compile_unless_twin
-from workbench.compile.dedup import Gate, _mentioned
+from workbench.compile import (
+    Compiled,
+    CompiledDuplicate,
+    CompileError,
+    compile_config,
+    compile_unless_duplicate,
+)
+from workbench.compile.dedup import Dedup, _mentioned
 from workbench.data.record import Case
 from workbench.device.hardware import DEVICES
 from workbench.spec import ITEMSIZE, values
@@ -60,19 +66,19 @@ def legal(impl, device, sizes, dtype):
 
 def in_full(impl, configs, sizes, dtype, device):
     """What each config becomes; those that do not compile are left out."""
-    made = {}
+    created = {}
     for config in configs:
         try:
-            made[config] = compile_config(impl, config, sizes, dtype, device)
+            created[config] = compile_config(impl, config, sizes, dtype, device)
         except CompileError:
             continue
-    return made
+    return created
 
 
-def assert_equal_keys_are_equal_code(made):
+def assert_equal_keys_are_equal_code(compiled):
     code = {}
-    for found in made.values():
-        code.setdefault(found.ttgir, set()).add(found.resources.binary)
+    for result in compiled.values():
+        code.setdefault(result.ttgir, set()).add(result.resources.binary)
     assert all(len(binaries) == 1 for binaries in code.values())
 
 
@@ -82,19 +88,19 @@ def test_equal_keys_are_equal_machine_code_in_kernels_of_every_kind(title, name)
     impl = catalog.impl_of(catalog.spec_of(title.partition(".")[0]), title.partition(".")[2])
     sizes = impl.spec.bench[0] if len(impl.spec.bench[0]) < 3 else {"M": 512, "N": 512, "K": 512}
     device = DEVICES[name]
-    made = in_full(impl, legal(impl, device, sizes, "bf16"), sizes, "bf16", device)
-    assert len(made) > 1
-    assert_equal_keys_are_equal_code(made)
+    created = in_full(impl, legal(impl, device, sizes, "bf16"), sizes, "bf16", device)
+    assert len(created) > 1
+    assert_equal_keys_are_equal_code(created)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("which", ["once", "looped", "given"])
 def test_equal_keys_are_equal_machine_code_where_depth_or_arguments_vary(scaled, which, name):
     impl, device, sizes = catalog.impl_of(scaled, which), DEVICES[name], scaled.bench[0]
-    made = in_full(impl, list(impl.space(impl.config())), sizes, "fp32", device)
-    assert_equal_keys_are_equal_code(made)
-    keys = {found.ttgir for found in made.values()}
-    binaries = {found.resources.binary for found in made.values()}
+    created = in_full(impl, list(impl.space(impl.config())), sizes, "fp32", device)
+    assert_equal_keys_are_equal_code(created)
+    keys = {result.ttgir for result in created.values()}
+    binaries = {result.resources.binary for result in created.values()}
     if which == "given":
         assert len(binaries) == 3  # one file of machine code, called with three numbers
     elif depth_is_early(name):
@@ -118,10 +124,10 @@ def test_a_depth_that_later_stages_read_parts_configs(scaled, name, monkeypatch)
     _mentioned.cache_clear()
     try:
         impl = catalog.impl_of(scaled, "given")
-        made = in_full(impl, [impl.config(16, depth) for depth in (1, 2)], sizes, "fp32", device)
+        created = in_full(impl, [impl.config(16, depth) for depth in (1, 2)], sizes, "fp32", device)
     finally:
         _mentioned.cache_clear()
-    assert len({found.ttgir for found in made.values()}) == len(made) == 2
+    assert len({result.ttgir for result in created.values()}) == len(created) == 2
 
 
 def test_code_that_cannot_be_read_is_taken_to_read_everything():
@@ -143,7 +149,7 @@ class Claims:
 def claiming(impl, configs, device, claims):
     """What each config becomes, in Triton's memory and cache as the caller left them."""
     task = impl.spec.bench[0], "fp32", device
-    return {config: compile_unless_twin(impl, config, *task, claims) for config in configs}
+    return {config: compile_unless_duplicate(impl, config, *task, claims) for config in configs}
 
 
 def cold(monkeypatch, folder, impl):
@@ -164,11 +170,11 @@ def test_a_twin_stops_before_llvm_and_names_the_key_of_the_first(scaled, monkeyp
     kind, ran = backend_of("h200"), []
     real = kind.make_llir
     monkeypatch.setattr(kind, "make_llir", lambda *args: ran.append(1) or real(*args))
-    monkeypatch.setattr("workbench.compile.dedup._mentioned", lambda *asked: False)
+    monkeypatch.setattr("workbench.compile.dedup._mentioned", lambda *wanted: False)
     configs = [impl.config(num_stages=depth) for depth in (1, 2, 3)]
     first, *others = claiming(impl, configs, device, Claims()).values()
-    assert isinstance(first, Compiled) and not first.twin
-    assert [(type(o), o.key) for o in others] == [(Twin, first.ttgir)] * 2
+    assert isinstance(first, Compiled) and not first.duplicate
+    assert [(type(o), o.key) for o in others] == [(CompiledDuplicate, first.ttgir)] * 2
     assert len(ran) == 1
 
 
@@ -180,14 +186,14 @@ def test_what_is_cached_is_taken_from_there_and_its_twins_stop(scaled, tmp_path)
     first = compile_config(impl, configs[0], scaled.bench[0], "fp32", device)
     for clear in (forget, lambda impl: None):  # from the disk, then from memory
         clear(impl)
-        cached, twin = claiming(impl, configs, device, Claims()).values()
+        cached, duplicate = claiming(impl, configs, device, Claims()).values()
         assert (cached.ttgir, cached.resources.binary) == (first.ttgir, first.resources.binary)
-        assert twin.key == first.ttgir
+        assert duplicate.key == first.ttgir
     assert isinstance(claiming(impl, configs[:1], device, lambda key: False)[configs[0]], Compiled)
     for note in (tmp_path / "cache").glob("*/workbench-*.key"):
         note.unlink()
-    found = claiming(impl, configs, device, Claims())
-    assert all(isinstance(this, Compiled) for this in found.values()), "whose it is, is unknown"
+    result = claiming(impl, configs, device, Claims())
+    assert all(isinstance(this, Compiled) for this in result.values()), "whose it is, is unknown"
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -199,20 +205,20 @@ def test_configs_of_several_launches_are_alike_only_if_all_launches_are(
         pytest.skip("this Triton parts configs by depth")
     impl, device = catalog.impl_of(scaled, "steps"), DEVICES["h200"]
     configs, claims = list(impl.space(impl.config()))[::order], Claims()
-    found, full = {}, {}
+    result, full = {}, {}
     for i, config in enumerate(configs):
         cold(monkeypatch, tmp_path / f"shared{i}", impl)
-        found |= claiming(impl, [config], device, claims)
+        result |= claiming(impl, [config], device, claims)
         cold(monkeypatch, tmp_path / f"alone{i}", impl)
         full |= in_full(impl, [config], scaled.bench[0], "fp32", device)
     code = {c: (f.launches, f.resources.binary) for c, f in full.items()}
-    made = {f.ttgir: code[c] for c, f in found.items() if isinstance(f, Compiled)}
-    for config, this in found.items():
+    created = {f.ttgir: code[c] for c, f in result.items() if isinstance(f, Compiled)}
+    for config, this in result.items():
         if isinstance(this, Compiled):
             assert (this.launches, this.resources.binary) == code[config]
-        elif this.key in made:  # else it is the beginning of others alone: compiled by itself
-            assert made[this.key] == code[config]
-    assert sum(isinstance(this, Twin) for this in found.values()) >= 2
+        elif this.key in created:  # else it is the beginning of others alone: compiled by itself
+            assert created[this.key] == code[config]
+    assert sum(isinstance(this, CompiledDuplicate) for this in result.values()) >= 2
 
 
 # A pool
@@ -237,29 +243,29 @@ def through(pool, scaled, which, folder):
     problem = Problem(str(folder / "scaled.py"), scaled, scaled.bench[0], "fp32")
     answers = list(compile_all(pool, problem, candidates, device, COMPILE_TIMEOUT_S))
     assert sorted(c.key for c, _ in answers) == sorted(c.key for c in candidates)
-    return {candidate.config: found for candidate, found in answers}
+    return {candidate.config: result for candidate, result in answers}
 
 
 @pytest.mark.parametrize("which", ["once", "given", "steps"])
 def test_a_pool_makes_each_code_once_and_gives_it_to_all(pool, scaled, which, tmp_path):
-    found = through(pool, scaled, which, tmp_path)
+    result = through(pool, scaled, which, tmp_path)
     impl, sizes = catalog.impl_of(scaled, which), scaled.bench[0]
-    full = in_full(impl, found, sizes, "fp32", DEVICES["h200"])
+    full = in_full(impl, result, sizes, "fp32", DEVICES["h200"])
     seen = set()
-    for config, this in found.items():
+    for config, this in result.items():
         assert this.resources.binary == full[config].resources.binary
         assert (this.launches, this.grid) == (full[config].launches, full[config].grid)
-        assert this.resources.binary in seen or not this.twin
+        assert this.resources.binary in seen or not this.duplicate
         seen.add(this.resources.binary)
     if depth_is_early("h200") and which == "once":
-        assert sum(f.twin for f in found.values()) == len(found) - len(seen)
+        assert sum(f.duplicate for f in result.values()) == len(result) - len(seen)
 
 
 def test_no_config_is_lost_with_the_one_that_claimed_its_code(pool, scaled, tmp_path):
-    found = through(pool, scaled, "fatal", tmp_path)
-    by_depth = {config.num_stages: this for config, this in found.items()}
+    result = through(pool, scaled, "fatal", tmp_path)
+    by_depth = {config.num_stages: this for config, this in result.items()}
     assert isinstance(by_depth[4], Compiled)
-    died = [this for this in found.values() if isinstance(this, Refusal)]
+    died = [this for this in result.values() if isinstance(this, Refusal)]
     assert died and all("process died" in this.reason for this in died)
 
 
@@ -275,11 +281,11 @@ class Code:
 
 def key_of(*launches, options=None):
     """The gate's key of launches: (text, arguments, grid, what was noted)."""
-    gate = Gate()
+    dedup = Dedup()
     for text, arguments, grid, noted in launches:
-        gate.begin(arguments, grid)
-        gate.meet(Code(text), noted, object(), SimpleNamespace(**(options or {"n": 1})), ["llir"])
-    return gate.key
+        dedup.begin(arguments, grid)
+        dedup.meet(Code(text), noted, object(), SimpleNamespace(**(options or {"n": 1})), ["llir"])
+    return dedup.key
 
 
 LAUNCH = ("add", "x", (4, 1, 1), {"shared": 0})

@@ -121,8 +121,10 @@ def test_a_matrix_unit_that_any_launch_uses_is_told():
         impl(*inputs.shapes(impl.spec, sizes, "bf16"), config=default)
     alone = [read_resources(launch, [launch], device, 0.0).matrix_unit for launch in launches]
     assert None in alone and "wgmma" in alone, "one copies, one multiplies"
-    together = {read_resources(launch, launches, device, 0.0).matrix_unit for launch in launches}
-    assert together == {"wgmma"}
+    measure_interleaved = {
+        read_resources(launch, launches, device, 0.0).matrix_unit for launch in launches
+    }
+    assert measure_interleaved == {"wgmma"}
 
 
 @pytest.mark.parametrize("fit", list(fits()), ids=str)
@@ -130,17 +132,17 @@ def test_the_default_suits_its_target(fit):
     impl, sizes, dtype = fit.case.impl, fit.case.sizes, fit.case.dtype
     device, spec = DEVICES[fit.device], impl.spec
     assert fit.config is not None, f"{fit} refuses its own default at every size to time"
-    found = compiled(impl, fit.config, sizes, dtype, device)
-    for launch in found:
+    result = compiled(impl, fit.config, sizes, dtype, device)
+    for launch in result:
         assert launch.spill_bytes == 0
         assert 0 < launch.registers <= device.limits.registers_per_thread
         assert launch.shared_bytes <= device.limits.shared_bytes
         assert launch.blocks_per_core >= 1
     units = units_of(impl, fit.config, device, sizes, dtype)
-    assert not units or units & {launch.matrix_unit for launch in found}
+    assert not units or units & {launch.matrix_unit for launch in result}
     moved = spec.bytes(sizes, dtype)
     if moved > MUCH and spec.flops(**sizes) < MEMORY_BOUND * moved:
-        assert any(r.load_bits >= 128 or r.copy_engine for r in found)
+        assert any(r.load_bits >= 128 or r.copy_engine for r in result)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -30,8 +30,8 @@ def assembler(name):
 
 def dumped(name):
     """Registers and stack as `cuobjdump --dump-resource-usage` told them."""
-    found = re.search(r"REG:(\d+) STACK:(\d+)", (GOLDEN / f"{name}.resources.txt").read_text())
-    return int(found[1]), int(found[2])
+    result = re.search(r"REG:(\d+) STACK:(\d+)", (GOLDEN / f"{name}.resources.txt").read_text())
+    return int(result[1]), int(result[2])
 
 
 # Machine code of NVIDIA
@@ -44,8 +44,8 @@ def test_the_golden_cubins_hold_every_kind():
 
 @pytest.mark.parametrize("name", CUBINS)
 def test_registers_and_frame_are_those_of_the_assembler(name):
-    found = cubin_registers((GOLDEN / f"{name}.cubin").read_bytes())
-    assert found == assembler(name)[:2] == dumped(name)
+    result = cubin_registers((GOLDEN / f"{name}.cubin").read_bytes())
+    assert result == assembler(name)[:2] == dumped(name)
 
 
 @pytest.mark.parametrize("name", CUBINS)
@@ -103,8 +103,10 @@ def test_matrix_unit_load_width_and_registers_of_amd_assembly(name, unit, bits):
     listing = text(name)
     assert read_amdgcn(listing) == (unit, bits)
     registers, scratch = amdgcn_registers(listing)
-    said = re.search(r"; TotalNumVgprs: (\d+)", listing) or re.search(r"; NumVgprs: (\d+)", listing)
-    assert registers == int(said[1])
+    words = re.search(r"; TotalNumVgprs: (\d+)", listing) or re.search(
+        r"; NumVgprs: (\d+)", listing
+    )
+    assert registers == int(words[1])
     assert scratch == int(re.search(r"; ScratchSize: (\d+)", listing)[1])
     spilled = int(re.search(r"\.vgpr_spill_count: (\d+)", listing)[1])
     assert (scratch > 0) == (spilled > 0) == ("spills" in name)

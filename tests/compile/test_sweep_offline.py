@@ -12,10 +12,10 @@ import pytest
 
 from workbench import cli
 from workbench.backend.offline import Offline
-from workbench.commands.console import Terminal
+from workbench.commands.console import SweepConsole
 from workbench.commands.new_kernel import write_kernel
-from workbench.commands.options import Question
-from workbench.commands.sweep import Session
+from workbench.commands.options import SweepOptions
+from workbench.commands.sweep import SweepCommand
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Failure, Predicted, Record
@@ -51,27 +51,27 @@ def test_a_launcher_that_raises_dies_or_hangs_costs_its_config_only(tmp_path):
     kernel = write_kernel("odd", tmp_path)
     text = kernel.read_text().replace("    x = x.contiguous()\n", ODD)
     kernel.write_text(text.replace("import torch\n", "import os, signal, time\nimport torch\n", 1))
-    asked = Question(
+    wanted = SweepOptions(
         "tile_size", str(kernel), device="h200", only=True, out=tmp_path / "results",
         database=f"sqlite:///{tmp_path / 'history.db'}",
     )  # fmt: skip
     h200 = device_named("h200")
-    session = Session(
-        asked, Terminal(quiet=True),
+    session = SweepCommand(
+        wanted, SweepConsole(quiet=True),
         lambda device, folder: Offline(h200, folder, compile_s=15, interpret_s=15),
     )  # fmt: skip
     assert session.go() == 0
-    found = {o.case.config["block_n"]: o for o in session.outcomes}
-    said = {n: (o.stage, o.reason) for n, o in found.items() if isinstance(o, Failure)}
-    assert said == {
+    results = {o.case.config["block_n"]: o for o in session.outcomes}
+    words = {n: (o.stage, o.reason) for n, o in results.items() if isinstance(o, Failure)}
+    assert words == {
         256: ("compile", "RuntimeError: the launcher wants none of this"),
         512: ("compile", "the compile its process died (exit code -11)"),
         1024: ("compile", "the compile took longer than 15 s"),
         4096: ("check", "the check took longer than 15 s"),
-        8192: said[8192],
+        8192: words[8192],
     }
-    assert said[8192][0] == "check" and "y" in said[8192][1]
-    assert isinstance(found[2048], Record) and isinstance(found[2048].timing, Predicted)
+    assert words[8192][0] == "check" and "y" in words[8192][1]
+    assert isinstance(results[2048], Record) and isinstance(results[2048].timing, Predicted)
 
 
 def test_a_new_kernel_is_swept_as_it_stands(tmp_path, monkeypatch, capsys):
@@ -81,8 +81,8 @@ def test_a_new_kernel_is_swept_as_it_stands(tmp_path, monkeypatch, capsys):
     assert cli.main(["new-kernel", "my_gelu", "--folder", "my kernels"]) == 0
     words = ["sweep", "tile_size", "--kernel", "my kernels/my_gelu.py", "--budget", "3"]
     assert cli.main([*words, *options(tmp_path)]) == 0
-    said = capsys.readouterr()
-    assert said.err == "" and "3 predicted" in said.out
+    text = capsys.readouterr()
+    assert text.err == "" and "3 predicted" in text.out
     assert sum(isinstance(o, Record) for o in outcomes(tmp_path)) == 3
 
 
@@ -117,12 +117,12 @@ def test_ctrl_c_ends_all_processes_and_keeps_what_there_is(tmp_path, results):
     else:
         wait_for_torch(child)
     os.killpg(child.pid, signal.SIGINT)
-    said, complained = child.communicate(timeout=30)
+    words, complained = child.communicate(timeout=30)
     assert child.returncode == 130, complained
     assert "Traceback" not in complained and not re.search("[a-z]Error", complained), complained
     assert nobody_left(child.pid)
     if results:
-        assert "report  " in said and list((tmp_path / "results").glob("*/report.html"))
+        assert "report  " in words and list((tmp_path / "results").glob("*/report.html"))
         events = read(next((tmp_path / "results").glob("*/events.jsonl"))).events
         assert isinstance(events[-1], RunFinished) and events[-1].state == "interrupted"
         logged = [e for e in events if isinstance(e, (Record, Failure))]

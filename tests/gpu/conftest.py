@@ -58,7 +58,7 @@ def needs_memory():
     """Waits until other tests leave so many bytes, and skips the test where they are not free."""
     with ExitStack() as held:
 
-        def asked(bytes_):
+        def wanted(bytes_):
             free, whole = torch.cuda.mem_get_info()
             pieces = min(PIECES, int(PIECES * bytes_ / (SHARED_OUT * whole)))
             if pieces:
@@ -70,7 +70,7 @@ def needs_memory():
                 gigabytes = f"{bytes_ / 1e9:.0f} GB of GPU memory, and {free / 1e9:.0f} are free"
                 pytest.skip(f"takes up to {gigabytes}")
 
-        yield asked
+        yield wanted
         torch.cuda.empty_cache()
 
 

@@ -40,14 +40,14 @@ def median_of(timed, seconds=0.02):
 @pytest.mark.alone
 @pytest.mark.parametrize("megabytes", [40, 100])
 def test_graphs_and_events_agree(megabytes):
-    found = {}
+    results = {}
     for method, below in (("graph", 1.0), ("events", 0.0)):
         bench, rotation = copies(megabytes << 19, graph_below_s=below)
         timed = bench.timed(rotation, bench.first_time(rotation))
         assert timed.method == method
-        found[method] = median_of(timed)
+        results[method] = median_of(timed)
     # beside a kernel of 20 us, what a pair of events adds still shows
-    assert found["graph"] == pytest.approx(found["events"], rel=0.15, abs=4e-6)
+    assert results["graph"] == pytest.approx(results["events"], rel=0.15, abs=4e-6)
 
 
 @pytest.mark.alone
@@ -116,11 +116,11 @@ def test_what_no_graph_can_hold_is_timed_by_the_host_and_the_next_graph_works():
 
 def test_a_call_that_breaks_off_leaves_the_stream_usable():
     """And what it says is what went wrong, not that the capture failed."""
-    made = graphs()
+    created = graphs()
     with pytest.raises(NotCapturable, match="of its own"):
-        made.capture(1, breaks_off)
+        created.capture(1, breaks_off)
     x = torch.zeros(4, device="cuda")
-    made.capture(3, lambda: x.add_(1)).replay()
+    created.capture(3, lambda: x.add_(1)).replay()
     assert x.tolist() == [3, 3, 3, 3]
 
 
@@ -131,10 +131,10 @@ def breaks_off():
 
 def test_what_a_graph_allocates_stays_its_own_after_its_maker_is_gone():
     x, kept = torch.ones(1 << 16, device="cuda"), []
-    made = graphs()
-    graph = made.capture(2, lambda: kept.append(x * 2))
+    created = graphs()
+    graph = created.capture(2, lambda: kept.append(x * 2))
     graph.replay()
-    del made
+    del created
     others = [torch.full((1 << 16,), -1.0, device="cuda") for _ in range(64)]
     graph.replay()
     stream.wait()
@@ -163,8 +163,8 @@ def test_the_probe_agrees_with_the_driver_and_counts_whole_windows(clock):
     rotation.samples(50, timed.estimate_s)
     sensor.end()
     assert window.sm_mhz is not None and 100 < window.sm_mhz < 4000
-    if (told := sensor.mhz()) is not None:
-        assert window.sm_mhz == pytest.approx(told, rel=0.25)
+    if (text := sensor.mhz()) is not None:
+        assert window.sm_mhz == pytest.approx(text, rel=0.25)
 
 
 @pytest.mark.alone
@@ -188,19 +188,19 @@ def test_the_probe_tells_the_cycles_of_a_hold(clock):
 
 @pytest.mark.alone
 def test_the_self_test_is_physical():
-    found = preflight.self_test(CACHE, Protocol())
-    assert set(found) == {"dram", "launch", "resolution"}
-    assert 1e-9 < found["resolution"] < 1e-5
-    assert 1e-7 < found["launch"] < 2e-5
+    result = preflight.self_test(CACHE, Protocol())
+    assert set(result) == {"dram", "launch", "resolution"}
+    assert 1e-9 < result["resolution"] < 1e-5
+    assert 1e-7 < result["launch"] < 2e-5
     if DEVICE.dram:
-        assert 0.4 * DEVICE.dram.value < found["dram"] < 1.02 * DEVICE.dram.value
+        assert 0.4 * DEVICE.dram.value < result["dram"] < 1.02 * DEVICE.dram.value
 
 
 def test_a_result_of_a_live_window_carries_its_clock(clock):
     bench, rotation = copies(1 << 24, clock)
     timed = bench.timed(rotation, bench.first_time(rotation))
     windows = [timed.window(0.01) for _ in range(4)]
-    found = bench.measured(timed, windows, "cold", "boost")
-    assert found.window_sizes == tuple(len(w.samples_s) for w in windows)
+    result = bench.measured(timed, windows, "cold", "boost")
+    assert result.window_sizes == tuple(len(w.samples_s) for w in windows)
     if clock.source != "none":
-        assert len(found.window_mhz) == 4 and found.cycles is not None
+        assert len(result.window_mhz) == 4 and result.cycles is not None

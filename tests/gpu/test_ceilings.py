@@ -8,7 +8,7 @@ from workbench import catalog
 from workbench.commands.ceilings import HostCopies
 from workbench.device import hardware
 from workbench.experiments.analysis.ceilings import LINKS, groups_of
-from workbench.measurement.correctness import Posed, check
+from workbench.measurement.correctness import PreparedProblem, check
 from workbench.spec import ITEMSIZE
 
 pytestmark = pytest.mark.gpu
@@ -18,21 +18,26 @@ if DEVICE is None:
     pytest.skip("torch sees no GPU here", allow_module_level=True)
 
 
-def arms():
+def variants():
     """Of every ceiling but DRAM's, whose kernels have tests of their own."""
     groups = groups_of(DEVICE, None)[1:]
-    return [arm for group in groups for sought in group.sought for arm in sought.arms]
+    return [variant for group in groups for sought in group.sought for variant in sought.variants]
 
 
-@pytest.mark.parametrize("arm", arms(), ids=lambda arm: f"{arm.kernel}-{arm.name}")
-def test_every_arm_is_right_at_the_size_that_is_timed(arm):
-    spec = catalog.spec_of(arm.kernel)
-    impl = catalog.impl_of(spec, arm.impl)
-    config = impl.config(**arm.config)
-    why = impl.refuse(config, DEVICE.limits, itemsize=ITEMSIZE[arm.dtype], **arm.sizes)
-    if why is not None:
-        pytest.skip(f"{arm.name} is refused here: {why}")
-    assert check(impl, config, Posed.of(spec, arm.sizes, arm.dtype, "cuda")).wrong is None
+@pytest.mark.parametrize(
+    "variant", variants(), ids=lambda variant: f"{variant.kernel}-{variant.name}"
+)
+def test_every_arm_is_right_at_the_size_that_is_timed(variant):
+    spec = catalog.spec_of(variant.kernel)
+    impl = catalog.impl_of(spec, variant.impl)
+    config = impl.config(**variant.config)
+    reason = impl.refuse(config, DEVICE.limits, itemsize=ITEMSIZE[variant.dtype], **variant.sizes)
+    if reason is not None:
+        pytest.skip(f"{variant.name} is refused here: {reason}")
+    assert (
+        check(impl, config, PreparedProblem.of(spec, variant.sizes, variant.dtype, "cuda")).wrong
+        is None
+    )
 
 
 def test_a_chain_of_dependent_launches_is_whole_in_a_graph_too():
@@ -55,7 +60,7 @@ def test_a_chain_of_dependent_launches_is_whole_in_a_graph_too():
 def test_what_is_copied_arrives():
     copies = HostCopies()
     try:
-        found = copies()
+        result = copies()
     finally:
         copies.close()
-    assert len(found) == 36 and all(copied.right and copied.timing for copied in found)
+    assert len(result) == 36 and all(copied.right and copied.timing for copied in result)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from workbench.commands.console import Terminal
-from workbench.commands.options import Question
-from workbench.commands.sweep import Session
+from workbench.commands.console import SweepConsole
+from workbench.commands.options import SweepOptions
+from workbench.commands.sweep import SweepCommand
 from workbench.data.events import read
 from workbench.data.record import Failure, Record
 from workbench.device import hardware
@@ -23,12 +23,12 @@ SIZES = "N=1048576"
 
 def swept(name, folder):
     """Every outcome of one sweep of the faulty kernel, refused configs left out."""
-    asked = Question(
+    wanted = SweepOptions(
         sweep=name, kernel=KERNEL, sizes=(SIZES,), out=folder, metrics=folder / f"{name}.jsonl",
         database=f"sqlite:///{folder}/{name}.db", fresh=True,
     )  # fmt: skip
-    assert Session(asked, Terminal(quiet=True)).go() == 0
-    outcomes = [e for e in read(asked.metrics).events if isinstance(e, (Record, Failure))]
+    assert SweepCommand(wanted, SweepConsole(quiet=True)).go() == 0
+    outcomes = [e for e in read(wanted.metrics).events if isinstance(e, (Record, Failure))]
     return [o for o in outcomes if getattr(o, "stage", None) != "refused"]
 
 
@@ -68,7 +68,7 @@ def test_every_good_config_is_timed(outcomes):
     timed = {
         tuple(o.case.config.values())
         for o in outcomes
-        if isinstance(o, Record) and o.phase == "screen" and o.case.config["fault"] == 0
+        if isinstance(o, Record) and o.phase == "first_pass" and o.case.config["fault"] == 0
     }
     assert len(timed) == 40
 

@@ -24,7 +24,7 @@ from kernel_cases import (
     middling,
     named,
     parting_axis,
-    posed,
+    prepared,
     refusal_of,
     right_in_any_layout,
     right_or_refused,
@@ -40,7 +40,7 @@ from kernel_properties import Subject, promises
 from workbench import dsl
 from workbench.device import hardware
 from workbench.measurement import inputs
-from workbench.measurement.correctness import Poisoned, Posed, as_tuple
+from workbench.measurement.correctness import Poisoned, PreparedProblem, as_tuple
 from workbench.spec import ITEMSIZE, Impl, values
 
 DEVICE = hardware.live()
@@ -77,7 +77,7 @@ def test_the_interpreter_is_off():
 
 @pytest.mark.parametrize("case", cases(LIMITS, lambda spec: spec.check), ids=str)
 def test_right_at_check_sizes(case):
-    problem = Posed.of(case.impl.spec, case.sizes, case.dtype, "cuda")
+    problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cuda")
     config = first_applicable(case.impl, case.sizes, case.dtype, LIMITS)
     verify(case.impl, [config], problem)
 
@@ -88,7 +88,7 @@ def test_right_with_every_choice_of_every_knob(impl):
     sizes = [middling(spec), *spec.check, *spec.bench[:1]]
     every = spread(impl, [(s, d) for s in sizes for d in dtypes], LIMITS)
     for i, (config, at, dtype) in enumerate(every):
-        verify(impl, [config], Posed.of(spec, at, dtype, "cuda", seed=i))
+        verify(impl, [config], PreparedProblem.of(spec, at, dtype, "cuda", seed=i))
 
 
 @each_impl
@@ -96,8 +96,8 @@ def test_right_with_every_choice_of_every_knob(impl):
 def test_strides_are_right_or_refused(impl, layout):
     dtype = narrow(impl)
     config, sizes = square(impl, 136, dtype, LIMITS)
-    made = filled(impl.spec, sizes, dtype, "ordinary", "cuda", seed=3)
-    right_in_any_layout(impl, config, made, layout, dtype)
+    created = filled(impl.spec, sizes, dtype, "ordinary", "cuda", seed=3)
+    right_in_any_layout(impl, config, created, layout, dtype)
 
 
 @each_impl
@@ -109,8 +109,8 @@ def test_right_for_any_values(impl, kind):
             config = first_applicable(impl, sizes, dtype, LIMITS)
             if config is None:
                 continue
-            made = filled(spec, sizes, dtype, kind, "cuda", seed=4)
-            problem = Posed.given(spec, dtype, tuple(made))
+            created = filled(spec, sizes, dtype, kind, "cuda", seed=4)
+            problem = PreparedProblem.given(spec, dtype, tuple(created))
             if well_posed(problem):
                 verify(impl, [config], problem)
             break
@@ -136,7 +136,7 @@ def real(case):
 @pytest.mark.parametrize("case", filter(real, cases(LIMITS, lambda spec: spec.bench)), ids=str)
 def test_right_at_real_sizes_and_the_same_bits_each_time(case, needs_memory):
     needs_memory(16 * elements(case.impl.spec, case.sizes))  # float64 beside the tensors
-    problem = Posed.of(case.impl.spec, case.sizes, case.dtype, "cuda")
+    problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cuda")
     config = first_applicable(case.impl, case.sizes, case.dtype, LIMITS)
     verify(case.impl, [config], problem)
     if case.impl.mutates:
@@ -147,8 +147,8 @@ def test_right_at_real_sizes_and_the_same_bits_each_time(case, needs_memory):
         assert torch.equal(bits(first), bits(second))
 
 
-def ran(impl, config, made):
-    return as_tuple(impl(*made, config=config))
+def ran(impl, config, compiled):
+    return as_tuple(impl(*compiled, config=config))
 
 
 # Races
@@ -166,16 +166,16 @@ def test_the_same_bits_however_often_it_runs(impl, needs_memory):
     assert taken, f"{impl.title} takes none of its sizes"
     needs_memory(16 * max(elements(spec, at) for _, at in taken))
     for config, sizes in taken:
-        made, first = inputs.make(spec, sizes, dtype, "cuda", 6), None
+        created, first = inputs.make(spec, sizes, dtype, "cuda", 6), None
         for _ in range(LAUNCHES):
-            found = stressed(impl, config, made)
-            first = first or found
-            assert all(map(torch.equal, first, found)), f"{impl.title} {values(config)} at {sizes}"
+            result = stressed(impl, config, created)
+            first = first or result
+            assert all(map(torch.equal, first, result)), f"{impl.title} {values(config)} at {sizes}"
 
 
-def stressed(impl, config, made):
+def stressed(impl, config, compiled):
     """The bits of one launch on fresh outputs, which are full of NaN before it."""
-    named = zip(impl.spec.inputs, made, strict=True)
+    named = zip(impl.spec.inputs, compiled, strict=True)
     given = [x.clone() if name in impl.mutates else x for name, x in named]
     with Poisoned():
         return [bits(y) for y in ran(impl, config, given)]
@@ -190,17 +190,17 @@ def test_tensors_of_more_than_2_31_elements(impl, needs_memory):
     Its extent is odd, so that no power of two leads from one repetition to the same place of
     another. Right, or refused in a sentence."""
     spec, dtype = impl.spec, narrow(impl)
-    config, found = None, None
+    config, result = None, None
     for sizes in reversed(spec.check):
         config = first_applicable(impl, sizes, dtype, LIMITS)
         if config is None:
             continue
-        found = parting_axis(spec, lambda at: Posed.of(spec, at, dtype, "cuda"), sizes)
-        if found:
+        result = parting_axis(spec, lambda at: PreparedProblem.of(spec, at, dtype, "cuda"), sizes)
+        if result:
             break
-    if not found:
+    if not result:
         pytest.skip("no axis of its outputs can be lengthened alone")
-    axis, of = found
+    axis, of = result
     extent = of * (1021 // of | 1)
     leading = [t for t in (*spec.inputs.values(), *spec.outputs.values()) if leads(t.axes, axis)]
     one = {**sizes, axis: 1}
@@ -211,7 +211,7 @@ def test_tensors_of_more_than_2_31_elements(impl, needs_memory):
     times = -(-BEYOND // (extent * least))
     # beside the tensors and what they are compared with, a split product's parts: four of fp32
     needs_memory(times * extent * (2 * row_bytes + 16 * rows[-1]))
-    small = Posed.of(spec, {**sizes, axis: extent}, dtype, "cuda")
+    small = PreparedProblem.of(spec, {**sizes, axis: extent}, dtype, "cuda")
     long = {**sizes, axis: extent * times}
     config = first_applicable(impl, long, dtype, LIMITS) or config
     at_once = max(1, (1 << 26) // (extent * rows[-1]))
@@ -223,9 +223,9 @@ def test_strides_beyond_2_31_elements(impl, needs_memory):
     needs_memory(20 << 30)  # a view over 2^31 elements of two bytes takes 4.3 GB, of eight 17
     dtype = narrow(impl)
     config, sizes = square(impl, 136, dtype, LIMITS)
-    made = filled(impl.spec, sizes, dtype, "ordinary", "cuda", seed=5)
-    for which, axis in far_axes(impl, made):
-        placed = [far(x, axis) if i == which else x for i, x in enumerate(made)]
-        right_or_refused(impl, config, posed(impl.spec, dtype, placed))
+    created = filled(impl.spec, sizes, dtype, "ordinary", "cuda", seed=5)
+    for which, axis in far_axes(impl, created):
+        placed = [far(x, axis) if i == which else x for i, x in enumerate(created)]
+        right_or_refused(impl, config, prepared(impl.spec, dtype, placed))
         del placed
         torch.cuda.empty_cache()

@@ -6,7 +6,7 @@ import torch
 from workbench.data import stats
 from workbench.device import hardware
 from workbench.measurement.bench import Bench
-from workbench.measurement.correctness import Posed, check
+from workbench.measurement.correctness import PreparedProblem, check
 from workbench.measurement.protocol import Protocol
 from workbench.spec import NoKnobs, Spec, Tensor
 
@@ -18,9 +18,9 @@ CACHE = int(DEVICE.cache.value) if DEVICE.cache else 64 << 20
 
 def adding(mutates):
     """x += y, in its place or out of it."""
-    said = Tensor("N")
+    text = Tensor("N")
     spec = Spec(
-        "add", {"x": said, "y": said}, {"x": said}, lambda x, y: x + y, lambda N: N,
+        "add", {"x": text, "y": text}, {"x": text}, lambda x, y: x + y, lambda N: N,
         [{"N": 999}], [{"N": 1 << 22}],
     )  # fmt: skip
 
@@ -54,23 +54,26 @@ def test_every_call_finds_its_input_as_it_was_made(regime, below, count):
         timed.rotation.turn_over()
         timed.graph.replay()
     x, y = before
-    for (found,) in timed.rotation._kept.values():
-        assert torch.equal(found, x + y)
+    for (result,) in timed.rotation._kept.values():
+        assert torch.equal(result, x + y)
     assert all(torch.equal(a, b) for a, b in zip(bench.first_inputs, before, strict=True))
-    assert check(impl, NoKnobs(), Posed.given(impl.spec, "fp32", bench.first_inputs)).wrong is None
+    assert (
+        check(impl, NoKnobs(), PreparedProblem.given(impl.spec, "fp32", bench.first_inputs)).wrong
+        is None
+    )
 
 
 @pytest.mark.alone
 def test_in_place_takes_as_long_as_out_of_place():
     """Both read two tensors and write one; the restores are not in the time."""
-    found = [median_of(timed_of(adding(m), 1 << 24, "cold")[1]) for m in (("x",), ())]
-    assert found[0] == pytest.approx(found[1], rel=0.15)
+    results = [median_of(timed_of(adding(m), 1 << 24, "cold")[1]) for m in (("x",), ())]
+    assert results[0] == pytest.approx(results[1], rel=0.15)
 
 
 @pytest.mark.alone
 def test_graphs_and_events_agree():
-    found = [
+    results = [
         median_of(timed_of(adding(("x",)), 1 << 25, "cold", graph_below_s=below)[1])
         for below in (0.0, 1.0)
     ]
-    assert found[0] == pytest.approx(found[1], rel=0.1, abs=4e-6)
+    assert results[0] == pytest.approx(results[1], rel=0.1, abs=4e-6)

@@ -17,27 +17,27 @@ RULES = Protocol(final_s=2.0)
 
 def part(kernel, sizes, impl=None, **how):
     spec = catalog.spec_of(kernel)
-    made = catalog.impl_of(spec, impl) if impl else spec.impls[0]
-    config = {} if made.backend == "torch" else values(made.config())
-    choice = worker.Choice(made.name, config)
-    return worker.Part(worker.Job(kernel, sizes, "bf16", RULES), choice, **how)
+    created = catalog.impl_of(spec, impl) if impl else spec.impls[0]
+    config = {} if created.backend == "torch" else values(created.config())
+    choice = worker.Choice(created.name, config)
+    return worker.WorkerTask(worker.Job(kernel, sizes, "bf16", RULES), choice, **how)
 
 
-def together(*parts):
+def measure_interleaved(*parts):
     worker.begin(parts[0].job)
-    found, spent = worker.together(list(parts))
+    result, spent = worker.measure_interleaved(list(parts))
     assert spent.total > 0
-    return found
+    return result
 
 
 @pytest.mark.alone
 def test_each_part_has_the_time_of_its_own_problem():
     sizes = {"N": 1 << 24}
-    copy, triad, library = together(
+    copy, triad, library = measure_interleaved(
         part("copy", sizes), part("triad", sizes), part("copy", sizes, "torch")
     )
-    times = [t.screened.timing.median_s for t in (copy, triad, library)]
-    assert all(t.screened.reason is None for t in (copy, triad, library))
+    times = [t.first_pass.timing.median_s for t in (copy, triad, library)]
+    assert all(t.first_pass.reason is None for t in (copy, triad, library))
     assert 1.2 * times[0] < times[1] < 1.9 * times[0]  # three tensors move instead of two
     assert all(t.kernels == 1 for t in (copy, triad))
     assert copy.peak_bytes == pytest.approx(2 << 24, rel=0.01)  # its output
@@ -46,24 +46,24 @@ def test_each_part_has_the_time_of_its_own_problem():
 @pytest.mark.alone
 def test_hot_is_faster_and_the_host_sees_the_launch_too():
     sizes = {"N": 1 << 20}
-    cold, hot, host = together(
+    cold, hot, host = measure_interleaved(
         part("copy", sizes), part("copy", sizes, regime="hot"), part("copy", sizes, clock="host")
     )
-    times = [t.screened.timing for t in (cold, hot, host)]
+    times = [t.first_pass.timing for t in (cold, hot, host)]
     assert times[1].median_s < times[0].median_s < times[2].median_s
     assert [t.regime for t in times] == ["cold", "hot", "cold"]
     assert [t.method for t in times] == ["graph", "graph", "host"]
 
 
 def test_one_that_fails_costs_itself_alone():
-    good, bad = together(
+    good, bad = measure_interleaved(
         part("copy", {"N": 4096}),
-        worker.Part(
+        worker.WorkerTask(
             worker.Job("copy", {"N": 4096}, "bf16", RULES), worker.Choice("blocks", {"odd": 1})
         ),
     )
-    assert good.screened.timing is not None
-    assert bad.screened.timing is None and "odd" in bad.screened.reason
+    assert good.first_pass.timing is not None
+    assert bad.first_pass.timing is None and "odd" in bad.first_pass.reason
     assert worker._state().job.kernel == "copy"
 
 

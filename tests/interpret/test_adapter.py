@@ -9,15 +9,15 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.adapted.call import ANSWER, ARGS, MOVED_ARGS
+from workbench.adapted.call import ARGS, EXPECTED, MOVED_ARGS
 from workbench.adapted.discover import as_bytes, discover, same_bits
 from workbench.adapted.kernel import spec_of
 from workbench.adapted.moved import moved
-from workbench.adapted.referenced import answer_of, answered_again
+from workbench.adapted.referenced import expected_again, expected_of
 from workbench.adapted.travel import AdaptedError, pack, unpack
 from workbench.adapted.write import call_of, layout_of, memory_of
 from workbench.commands.tune import _completed
-from workbench.measurement.correctness import Posed, check
+from workbench.measurement.correctness import PreparedProblem, check
 
 pytestmark = pytest.mark.interpret
 
@@ -81,8 +81,8 @@ def taken(folder, kernel, args, grid=cover, configs=CONFIGS, outputs=(), **kwarg
     call, memory = call_of(kernel, (args, kwargs), grid, configs, 0)
     torch.save(memory, folder / ARGS)
     call.write(folder)
-    found = discover(folder, outputs, "cpu", False)
-    return spec_of(_completed(call, found, None), folder, "nowhere"), found
+    result = discover(folder, outputs, "cpu", False)
+    return spec_of(_completed(call, result, None), folder, "nowhere"), result
 
 
 @triton.jit
@@ -95,7 +95,7 @@ def largest(x_ptr, out_ptr, n, BLOCK: tl.constexpr):
 
 
 def verdicts(spec, seed=0):
-    problem = Posed.of(spec, spec.check[0], spec.bench[0] and "fp32", "cpu", seed)
+    problem = PreparedProblem.of(spec, spec.check[0], spec.bench[0] and "fp32", "cpu", seed)
     impl = spec.impls[0]
     return [check(impl, c, problem).wrong for c in impl.space(impl.config())]
 
@@ -115,11 +115,11 @@ def test_an_adapted_launch_is_the_launch(tmp_path_factory, n, stride, lead, dtyp
         out.copy_(direct)
         wanted.copy_(direct)
     kept = x.clone()
-    spec, found = taken(tmp_path_factory.mktemp("scale"), scale, (x, out, n, stride), FACTOR=3)
-    assert found.outputs == ("out_ptr",) and found.initial == {"out_ptr": "nothing"}
+    spec, result = taken(tmp_path_factory.mktemp("scale"), scale, (x, out, n, stride), FACTOR=3)
+    assert result.outputs == ("out_ptr",) and result.initial == {"out_ptr": "nothing"}
     assert torch.equal(x, kept) and torch.equal(out, wanted), "the user's tensors are left alone"
     impl = spec.impls[0]
-    given_ = Posed.of(spec, spec.check[0], "fp32", "cpu").inputs
+    given_ = PreparedProblem.of(spec, spec.check[0], "fp32", "cpu").inputs
     for config in impl.space(impl.config()):
         assert torch.equal(impl(*given_, config=config), direct)
     assert verdicts(spec) == [None] * len(CONFIGS)
@@ -128,15 +128,15 @@ def test_an_adapted_launch_is_the_launch(tmp_path_factory, n, stride, lead, dtyp
 @pytest.mark.parametrize(("start", "initial"), [(0.0, "zeros"), (5.0, "values")])
 def test_what_is_added_to_starts_anew_each_time(tmp_path, start, initial):
     x, total = torch.randn(50), torch.full((50,), start)
-    spec, found = taken(tmp_path, accumulate, (x, total, 50))
-    assert found.initial == {"sum_ptr": initial}
+    spec, result = taken(tmp_path, accumulate, (x, total, 50))
+    assert result.initial == {"sum_ptr": initial}
     assert verdicts(spec) == [None] * len(CONFIGS)
     (impl,) = spec.impls
     assert impl.mutates == ("sum_ptr",)
-    inputs = Posed.of(spec, spec.check[0], "fp32", "cpu").inputs
-    found = impl(*inputs, config=impl.config())
-    assert found.data_ptr() == inputs[1].data_ptr(), "in its place: whoever times it restores it"
-    assert torch.equal(found, x + start)
+    inputs = PreparedProblem.of(spec, spec.check[0], "fp32", "cpu").inputs
+    result = impl(*inputs, config=impl.config())
+    assert result.data_ptr() == inputs[1].data_ptr(), "in its place: whoever times it restores it"
+    assert torch.equal(result, x + start)
 
 
 def test_what_is_only_written_is_fresh_and_not_restored(tmp_path):
@@ -147,8 +147,8 @@ def test_what_is_only_written_is_fresh_and_not_restored(tmp_path):
 def test_bytes_count_what_is_known_to_be_read_and_written(tmp_path):
     at, n = torch.randint(0, 90, (50,)), 50
     whole = (torch.arange(90), at, torch.full((n,), 7), n)  # an output that may be read: integers
-    spec, found = taken(tmp_path, gather, whole)
-    assert found.initial == {"out_ptr": "values"} and spec.impls[0].mutates == ("out_ptr",)
+    spec, result = taken(tmp_path, gather, whole)
+    assert result.initial == {"out_ptr": "values"} and spec.impls[0].mutates == ("out_ptr",)
     assert spec.bytes(spec.bench[0], "int64") == 8 * (90 + n + n)
     for start, tensors in ((1.0, 3), (0.0, 2)):  # x, and the sum once or twice
         spec, _ = taken(tmp_path, accumulate, (torch.randn(n), torch.full((n,), start), n))
@@ -159,9 +159,9 @@ def test_bytes_count_what_is_known_to_be_read_and_written(tmp_path):
 def test_the_second_check_is_on_other_values_and_configs_pass_it(tmp_path, start):
     x, total = torch.randn(50), torch.full((50,), start)
     x[3], x[5] = float("inf"), float("nan")
-    spec, found = taken(tmp_path, accumulate, (x, total, 50))
-    assert found.unmoved is None
-    first, second = (Posed.of(spec, spec.check[0], "fp32", "cpu", s) for s in (0, 1))
+    spec, result = taken(tmp_path, accumulate, (x, total, 50))
+    assert result.unmoved is None
+    first, second = (PreparedProblem.of(spec, spec.check[0], "fp32", "cpu", s) for s in (0, 1))
     assert torch.equal(first.inputs[0].nan_to_num(9.0), x.nan_to_num(9.0))
     moved = second.inputs[0]
     assert torch.equal(moved.sort().values.nan_to_num(9.0), x.sort().values.nan_to_num(9.0))
@@ -169,15 +169,15 @@ def test_the_second_check_is_on_other_values_and_configs_pass_it(tmp_path, start
     assert verdicts(spec, seed=1) == [None] * len(CONFIGS)
     other = (moved.clone().fill_(1.0), *second.inputs[1:])
     with pytest.raises(AdaptedError, match="not known for these x_ptr"):
-        Posed.given(spec, "fp32", other)
+        PreparedProblem.given(spec, "fp32", other)
 
 
 def test_a_config_that_is_right_for_the_given_values_alone_fails_the_second_check(tmp_path):
     x = torch.arange(50.0)
     spec, _ = taken(tmp_path, largest, (x, torch.empty(1), 50), configs=CONFIGS[::-1])
     assert verdicts(spec) == [None] * len(CONFIGS)
-    found = verdicts(spec, seed=1)
-    assert [bool(w) for w in found] == [False, False, True, True]
+    result = verdicts(spec, seed=1)
+    assert [bool(w) for w in result] == [False, False, True, True]
 
 
 def tripled(x, out, n, stride, FACTOR):
@@ -197,29 +197,31 @@ def test_a_reference_answers_for_the_other_values_too(tmp_path, reference):
     call, memory = call_of(scale, given_, cover, CONFIGS, 0)
     torch.save(memory, tmp_path / ARGS)
     call.write(tmp_path)
-    found = discover(tmp_path, (), "cpu", True)
-    call = _completed(call, found, None)
-    torch.save(answer_of(reference, given_, call), tmp_path / ANSWER)
-    found = answered_again(tmp_path, reference, given_, call, found)
+    result = discover(tmp_path, (), "cpu", True)
+    call = _completed(call, result, None)
+    torch.save(expected_of(reference, given_, call), tmp_path / EXPECTED)
+    result = expected_again(tmp_path, reference, given_, call, result)
     spec = spec_of(call, tmp_path, "nowhere")
-    first, second = (Posed.of(spec, spec.check[0], "fp32", "cpu", s).inputs for s in (0, 1))
+    first, second = (
+        PreparedProblem.of(spec, spec.check[0], "fp32", "cpu", s).inputs for s in (0, 1)
+    )
     assert verdicts(spec) == verdicts(spec, seed=1) == [None] * len(CONFIGS)
     known = reference is tripled
     assert torch.equal(first[0], second[0]) != known == (tmp_path / MOVED_ARGS).is_file()
-    assert found.unmoved is None if known else "The reference fails" in found.unmoved
+    assert result.unmoved is None if known else "The reference fails" in result.unmoved
 
 
 def test_indices_stay_and_so_do_values_that_have_no_answer_elsewhere(tmp_path):
     at = torch.randint(0, 90, (50,))
     whole = (torch.arange(90), at, torch.empty(50, dtype=torch.int64), 50)
-    spec, found = taken(tmp_path, gather, whole)
-    assert "floats" in found.unmoved and verdicts(spec, seed=1) == [None] * len(CONFIGS)
-    second = Posed.of(spec, spec.check[0], "int64", "cpu", 1)
+    spec, result = taken(tmp_path, gather, whole)
+    assert "floats" in result.unmoved and verdicts(spec, seed=1) == [None] * len(CONFIGS)
+    second = PreparedProblem.of(spec, spec.check[0], "int64", "cpu", 1)
     assert torch.equal(second.inputs[1], at)
     x = torch.full((90,), float("nan"))
     x[:10] = torch.arange(10.0)
-    spec, found = taken(tmp_path, gather, (x, at % 10, torch.empty(50), 50))
-    assert "NaN or infinities" in found.unmoved
+    spec, result = taken(tmp_path, gather, (x, at % 10, torch.empty(50), 50))
+    assert "NaN or infinities" in result.unmoved
     assert verdicts(spec, seed=1) == [None] * len(CONFIGS)
 
 
@@ -246,30 +248,30 @@ def test_shuffled_memory_keeps_every_bit_and_what_lies_between(shape, lead, dtyp
 
 def test_one_tensor_in_two_places_stays_one(tmp_path):
     x = torch.randn(40)
-    spec, found = taken(tmp_path, scale, (x, x, 40, 1), FACTOR=2)
+    spec, result = taken(tmp_path, scale, (x, x, 40, 1), FACTOR=2)
     assert list(spec.inputs) == ["x_ptr"] == list(spec.outputs)
-    assert found.initial == {"x_ptr": "values"} and verdicts(spec) == [None] * len(CONFIGS)
+    assert result.initial == {"x_ptr": "values"} and verdicts(spec) == [None] * len(CONFIGS)
 
 
-@pytest.mark.parametrize(("kernel", "said"), [(careless, "wrong"), (beyond, "wrote behind")])
-def test_configs_that_disagree_with_the_first_are_refused(tmp_path, kernel, said):
+@pytest.mark.parametrize(("kernel", "text"), [(careless, "wrong"), (beyond, "wrote behind")])
+def test_configs_that_disagree_with_the_first_are_refused(tmp_path, kernel, text):
     x, out = torch.randn(50), torch.empty(50)
     if kernel is beyond:  # aligned room behind the output, as any allocator leaves
         out = torch.empty(64)[:50]
     spec, _ = taken(tmp_path, kernel, (x, out, 50))
-    found = verdicts(spec)
-    assert [bool(w) for w in found] == [False, False, True, True]
-    assert said in found[2]
+    result = verdicts(spec)
+    assert [bool(w) for w in result] == [False, False, True, True]
+    assert text in result[2]
 
 
 def test_whole_numbers_must_be_equal(tmp_path):
     at = torch.randint(0, 90, (50,))
-    spec, found = taken(
+    spec, result = taken(
         tmp_path, gather, (torch.arange(90), at, torch.zeros(50, dtype=torch.int64), 50)
     )
-    assert found.outputs == ("out_ptr",) and verdicts(spec) == [None] * len(CONFIGS)
-    problem = Posed.of(spec, spec.check[0], "int64", "cpu")
-    off = Posed(spec, "int64", problem.inputs, tuple(e + 1 for e in problem.expected))
+    assert result.outputs == ("out_ptr",) and verdicts(spec) == [None] * len(CONFIGS)
+    problem = PreparedProblem.of(spec, spec.check[0], "int64", "cpu")
+    off = PreparedProblem(spec, "int64", problem.inputs, tuple(e + 1 for e in problem.expected))
     impl = spec.impls[0]
     assert "out_ptr is wrong" in check(impl, impl.config(), off).wrong
 
@@ -289,8 +291,8 @@ def test_a_tensor_that_is_not_written_is_no_output(tmp_path):
 
 def test_scratch_memory_is_fresh_and_not_compared(tmp_path):
     x, total = torch.randn(20), torch.zeros(20)
-    spec, found = taken(tmp_path, scale, (x, total, 20, 1), FACTOR=2, outputs=("out_ptr",))
-    assert list(spec.outputs) == ["out_ptr"] and found.outputs == ("out_ptr",)
+    spec, result = taken(tmp_path, scale, (x, total, 20, 1), FACTOR=2, outputs=("out_ptr",))
+    assert list(spec.outputs) == ["out_ptr"] and result.outputs == ("out_ptr",)
 
 
 @settings(max_examples=50)
@@ -326,7 +328,7 @@ def test_dtypes_and_functions_travel_and_other_things_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "text"),
     [
         ({"grid": lambda meta: (meta["NO"],)}, "The grid fails"),
         ({"grid": (0,)}, "numbers > 0"),
@@ -335,7 +337,7 @@ def test_dtypes_and_functions_travel_and_other_things_are_refused():
         ({"FACTOR": object()}, "does not travel"),
     ],
 )
-def test_what_cannot_be_taken_over_is_said_in_a_sentence(tmp_path, change, said):
-    with pytest.raises(AdaptedError, match=said) as caught:
+def test_what_cannot_be_taken_over_is_said_in_a_sentence(tmp_path, change, text):
+    with pytest.raises(AdaptedError, match=text) as caught:
         taken(tmp_path, scale, (torch.randn(9), torch.empty(9), 9, 1), **{"FACTOR": 2, **change})
     assert str(caught.value).endswith((".", ")"))

@@ -7,12 +7,12 @@ import pytest
 from kernel_cases import BRIEF, H200, applicable, dtypes_of, first_applicable
 
 from workbench import catalog
-from workbench.measurement.correctness import Posed, check
+from workbench.measurement.correctness import PreparedProblem, check
 from workbench.spec import values
 
-ARMS = catalog.names_in(catalog.VARIANTS)
+VARIANTS = catalog.names_in(catalog.VARIANTS)
 # on the older Triton every third: what the language changed between the two is known by those
-SEEN = ARMS[::3] if BRIEF else ARMS
+SEEN = VARIANTS[::3] if BRIEF else VARIANTS
 
 
 @cache
@@ -20,7 +20,7 @@ def spec_of(name):
     return catalog.spec_of(name)
 
 
-@pytest.mark.parametrize("name", ARMS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_every_file_fits_the_format(name):
     assert spec_of(name).name == name
     assert name not in catalog.kernel_names(), "which of the two would be meant?"
@@ -36,9 +36,9 @@ def test_every_impl_is_right(name):
         for i in range(max(len(dtypes), len(spec.check))):  # each size and each dtype, in turn
             dtype, sizes = dtypes[i % len(dtypes)], spec.check[i % len(spec.check)]
             for config in configs(impl, sizes, dtype):
-                found = check(impl, config, Posed.of(spec, sizes, dtype, "cpu"))
+                result = check(impl, config, PreparedProblem.of(spec, sizes, dtype, "cpu"))
                 where = f"{impl.title} {values(config)} at {dict(sizes)} in {dtype}"
-                assert found.wrong is None, f"{where}: {found.wrong}"
+                assert result.wrong is None, f"{where}: {result.wrong}"
                 seen += 1
         assert seen, f"{impl.title} takes none of the sizes to check"
 

@@ -7,7 +7,7 @@ import pytest
 from kernel_cases import BRIEF, H200, applicable, kernels
 
 from workbench import catalog
-from workbench.measurement.correctness import Posed, check
+from workbench.measurement.correctness import PreparedProblem, check
 from workbench.spec import Tolerance
 
 LIBRARIES = [
@@ -43,12 +43,12 @@ def test_a_library_is_right_at_check_sizes(impl):
     """In the widest dtype that it takes."""
     for i, sizes in enumerate(impl.spec.check):
         dtype = next(d for d in impl.spec.tolerance if takes(impl, sizes, d))
-        problem = Posed.of(impl.spec, sizes, dtype, "cpu", seed=i)
+        problem = PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed=i)
         if dtype != "fp32":
             tolerance = dict.fromkeys(impl.spec.tolerance, BETWEEN)
             problem = replace(problem, spec=replace(impl.spec, tolerance=tolerance))
-        found = check(impl, impl.config(), problem)
-        assert found.wrong is None, f"{impl.title} {dtype} {sizes}: {found.wrong}"
+        result = check(impl, impl.config(), problem)
+        assert result.wrong is None, f"{impl.title} {dtype} {sizes}: {result.wrong}"
 
 
 def takes(impl, sizes, dtype):

@@ -32,7 +32,7 @@ from kernel_cases import (
     laid,
     middling,
     named,
-    posed,
+    prepared,
     right_in_any_layout,
     right_or_refused,
     sizes_of,
@@ -49,7 +49,7 @@ from kernel_properties import PROPERTIES, Subject, load, promises
 from workbench import catalog, dsl
 from workbench.device.hardware import DEVICES
 from workbench.measurement import inputs
-from workbench.measurement.correctness import Posed
+from workbench.measurement.correctness import PreparedProblem
 from workbench.spec import ITEMSIZE, stages, threads, values
 
 IMPLS = {impl.title: impl for impl in triton_impls()}
@@ -124,13 +124,13 @@ def test_the_spread_has_every_choice_of_every_knob_the_interpreter_knows(impl):
 
 def legal_elsewhere(impl, name, wanted):
     """Which of these choices some device takes at sizes to time, or another one at any."""
-    found = set()
+    result = set()
     sizes = [*impl.spec.bench, *impl.spec.check]
     for config in impl.space(impl.config()):
         value = getattr(config, name)
         if (
             value in wanted
-            and value not in found
+            and value not in result
             and any(
                 not applicable(impl, config, at, dtype, DEVICES[device].limits)
                 for device in ("h200", "b200", "mi300x", "rx7900xtx")
@@ -138,8 +138,8 @@ def legal_elsewhere(impl, name, wanted):
                 for dtype in impl.spec.tolerance
             )
         ):
-            found.add(value)
-    return found
+            result.add(value)
+    return result
 
 
 @pytest.mark.parametrize("name", kernels())
@@ -158,7 +158,7 @@ def test_properties_belong_to_kernels_that_exist():
 
 @pytest.mark.parametrize("case", each_once(CASES, lambda case: case.impl), ids=str)
 def test_right_at_check_sizes(case):
-    problem = Posed.of(case.impl.spec, case.sizes, case.dtype, "cpu")
+    problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cpu")
     verify(case.impl, [first_applicable(case.impl, case.sizes, case.dtype, H200)], problem)
 
 
@@ -170,7 +170,7 @@ if not BRIEF:  # once, on the newer Triton
         for i, (config, sizes, dtype) in enumerate(configs_of(impl.title)):
             other = dtypes[i % len(dtypes)]
             dtype = dtype if applicable(impl, config, sizes, other, H200) else other
-            verify(impl, [config], Posed.of(impl.spec, sizes, dtype, "cpu", seed=i))
+            verify(impl, [config], PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed=i))
 
 
 if not BRIEF:
@@ -179,11 +179,11 @@ if not BRIEF:
     def test_right_where_a_block_is_met_again(impl):
         """With each length of each block, at a size of two or three of them and a part; inputs
         dense and in layouts of their own by turns."""
-        found = list(met_again(impl, dtypes_of(impl, H200), H200))
-        for i, (config, sizes, dtype) in enumerate(found):
-            made = inputs.make(impl.spec, sizes, dtype, "cpu", seed=i)
-            placed = laid(impl.spec, made, mixed(impl, i)) if i % 2 else made
-            verify(impl, [config], posed(impl.spec, dtype, placed))
+        result = list(met_again(impl, dtypes_of(impl, H200), H200))
+        for i, (config, sizes, dtype) in enumerate(result):
+            created = inputs.make(impl.spec, sizes, dtype, "cpu", seed=i)
+            placed = laid(impl.spec, created, mixed(impl, i)) if i % 2 else created
+            verify(impl, [config], prepared(impl.spec, dtype, placed))
 
     @each_impl
     def test_right_for_any_values(impl):
@@ -193,7 +193,9 @@ if not BRIEF:
         dull = turn(impl, ("zero", "constant")) if SHORT else None
         for i, kind in enumerate(kind for kind in ANY if kind != dull):
             dtype = turn(impl, dtypes, i)
-            problem = Posed.given(spec, dtype, tuple(filled(spec, sizes, dtype, kind, "cpu", i)))
+            problem = PreparedProblem.given(
+                spec, dtype, tuple(filled(spec, sizes, dtype, kind, "cpu", i))
+            )
             if kind not in ILL_POSED.get(spec.name, ()) or well_posed(problem):
                 verify(impl, [turn(impl, configs_at(impl, sizes, dtype), i)], problem)
 
@@ -252,7 +254,7 @@ def right_as_drawn(impl, data):
     layouts = data.draw(st.tuples(*[st.sampled_from(list(LAYOUTS))] * len(spec.inputs)))
 
     def problem_of(kind):
-        return posed(
+        return prepared(
             spec, dtype, laid(spec, filled(spec, sizes, dtype, kind, "cpu", seed), layouts)
         )
 
@@ -292,8 +294,8 @@ LAID = [
 def test_strides_are_right_or_refused(impl, layout):
     dtype = narrow(impl)
     config, sizes = square(impl, EXTENT, dtype, H200, least=True)
-    made = filled(impl.spec, sizes, dtype, "ordinary", "cpu", seed=1)
-    refused = right_in_any_layout(impl, config, made, layout, dtype)
+    created = filled(impl.spec, sizes, dtype, "ordinary", "cpu", seed=1)
+    refused = right_in_any_layout(impl, config, created, layout, dtype)
     assert refused == {n for n in impl.spec.inputs if layout in REFUSED.get((impl.title, n), ())}
 
 
@@ -302,10 +304,10 @@ def test_no_input_is_read_by_the_strides_of_another(impl):
     """Every input in another layout, so that no two of them have the same strides."""
     dtype = narrow(impl)
     config, sizes = square(impl, EXTENT, dtype, H200, least=True)
-    made = filled(impl.spec, sizes, dtype, "ordinary", "cpu", seed=3)
+    created = filled(impl.spec, sizes, dtype, "ordinary", "cpu", seed=3)
     for step in range(1 if BRIEF else 3):
-        placed = laid(impl.spec, made, mixed(impl, step))
-        verify(impl, [config], posed(impl.spec, dtype, placed))
+        placed = laid(impl.spec, created, mixed(impl, step))
+        verify(impl, [config], prepared(impl.spec, dtype, placed))
 
 
 def test_entries_of_layouts_are_of_inputs_that_exist():
@@ -377,14 +379,14 @@ def test_addresses_beyond_2_31_elements(impl, monkeypatch):
     monkeypatch.setattr(interpreter.GridExecutor, "_restore_args_dev", lambda *a, **k: None)
     spec, dtype = impl.spec, narrow(impl)
     config, sizes = square(impl, EXTENT, dtype, H200, least=True)
-    made = filled(spec, sizes, dtype, "ordinary", "cpu", seed=2)
-    every = far_axes(impl, made)
+    created = filled(spec, sizes, dtype, "ordinary", "cpu", seed=2)
+    every = far_axes(impl, created)
     if SHORT:  # one axis of each input
         every = [turn(impl, [pair for pair in every if pair[0] == w], w) for w, _ in every]
         every = list(dict.fromkeys(every))
     for which, axis in [turn(impl, every)] if BRIEF and every else every:
-        placed = [far(x, axis) if i == which else x for i, x in enumerate(made)]
-        refusal = right_or_refused(impl, config, posed(spec, dtype, placed))
+        placed = [far(x, axis) if i == which else x for i, x in enumerate(created)]
+        refusal = right_or_refused(impl, config, prepared(spec, dtype, placed))
         name = list(spec.inputs)[which]  # descriptors count up to 2^31, or want dense rows
         may = refusal is None or (impl.title, name) in REFUSED
         assert may, f"{impl.title} must take {name} stretched along axis {axis}: {refusal}"

@@ -76,21 +76,21 @@ class Verdict:
     unsound: str | None = None  # why nothing can be said of it, which counts as survival
 
     def __str__(self) -> str:
-        said = f"killed by {self.killed_by}" if self.killed_by else "SURVIVED"
-        return f"{self.mutant.name}: {self.unsound or said}"
+        text = f"killed by {self.killed_by}" if self.killed_by else "SURVIVED"
+        return f"{self.mutant.name}: {self.unsound or text}"
 
 
 def mutants() -> list[Mutant]:
     """All that the lists hold. Raises ValueError where two have one name."""
-    found: list[Mutant] = []
+    results: list[Mutant] = []
     for suite in ASKED:
         path = HERE / f"{suite}.toml"
         plain = tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        found += [Mutant(suite=suite, **one) for one in plain.get("mutant", [])]
-    names = [m.name for m in found]
+        results += [Mutant(suite=suite, **one) for one in plain.get("mutant", [])]
+    names = [m.name for m in results]
     if twice := {n for n in names if names.count(n) > 1}:
         raise ValueError(f"two mutants have the name {min(twice)}")
-    return found
+    return results
 
 
 def chosen(words: Sequence[str], gpu: bool) -> list[Mutant]:
@@ -195,8 +195,8 @@ def first_failure(step: Step, tree: Path) -> str | None:
     if step.program is RACECHECK:
         return "racecheck"
     lines = [n for n in done.stdout.splitlines() if n.startswith(("FAILED ", "ERROR "))]
-    found = lines[0].split(" ", 1)[1].split(" - ")[0] if lines else ""
-    return found or f"pytest ended with {done.returncode}"
+    result = lines[0].split(" ", 1)[1].split(" - ")[0] if lines else ""
+    return result or f"pytest ended with {done.returncode}"
 
 
 # Running them
@@ -231,15 +231,15 @@ def tried(mutant: Mutant, trees: SimpleQueue[Path]) -> Verdict:
 def run(some: Sequence[Mutant], at_once: int, log: Path | None) -> list[Verdict]:
     """Try them all, so many at a time; each verdict is printed, and logged, when it is known."""
     trees: SimpleQueue[Path] = SimpleQueue()
-    found: list[Verdict] = []
+    results: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         for number in range(at_once):
             trees.put(copied(Path(folder, str(number))))
         with ThreadPoolExecutor(at_once) as pool:
             try:
                 for done in as_completed([pool.submit(tried, m, trees) for m in some]):
-                    found.append(verdict := done.result())
-                    where = f"{len(found)}/{len(some)}"
+                    results.append(verdict := done.result())
+                    where = f"{len(results)}/{len(some)}"
                     print(f"{where:>8} {verdict.seconds:6.0f} s {verdict}", flush=True)
                     if log is not None:
                         kept(verdict, log)
@@ -247,8 +247,8 @@ def run(some: Sequence[Mutant], at_once: int, log: Path | None) -> list[Verdict]
                 pool.shutdown(wait=False, cancel_futures=True)
                 if not isinstance(error, KeyboardInterrupt):
                     raise
-                print(f"stopped after {len(found)} of {len(some)}", flush=True)
-    return found
+                print(f"stopped after {len(results)} of {len(some)}", flush=True)
+    return results
 
 
 def kept(verdict: Verdict, log: Path) -> None:
@@ -257,20 +257,20 @@ def kept(verdict: Verdict, log: Path) -> None:
         lines.write(json.dumps(asdict(verdict) | {"mutant": verdict.mutant.name}) + "\n")
 
 
-def summary(found: Sequence[Verdict]) -> int:
+def summary(result: Sequence[Verdict]) -> int:
     """Print survivors and kill rates. Returns 1 where one is under what is asked."""
     code = 0
-    for suite, asked in ASKED.items():
-        own = [v for v in found if v.mutant.suite == suite]
+    for suite, wanted in ASKED.items():
+        own = [v for v in result if v.mutant.suite == suite]
         if not own:
             continue
         alive = [v.mutant for v in own if v.killed_by is None]
         for m in alive:
             print(f"survived: {m.name} ({m.file}): {m.says}")
         rate = 1 - len(alive) / len(own)
-        code |= rate < asked
+        code |= rate < wanted
         print(f"{suite}: {len(own) - len(alive)} of {len(own)} killed, {100 * rate:.1f} %; "
-              f"{100 * asked:.0f} % are asked")  # fmt: skip
+              f"{100 * wanted:.0f} % are asked")  # fmt: skip
     return int(code)
 
 
@@ -288,20 +288,20 @@ def main() -> int:
     parser.add_argument("--gpu", action="store_true", help="those that a GPU alone can show")
     parser.add_argument("--at-once", type=int, default=2, help="mutants tried at a time")
     parser.add_argument("--log", type=Path, help="append each verdict to this file, as JSON")
-    asked = parser.parse_args()
+    wanted = parser.parse_args()
     try:
-        some = chosen(asked.words, asked.gpu)
+        some = chosen(wanted.words, wanted.gpu)
         if not some:
             print("no mutant has such a word in its name or file")
             return 2
-        if asked.gpu and not gpu_visible():
+        if wanted.gpu and not gpu_visible():
             print("torch sees no GPU here, and nothing else shows these mutants")
             return 2
-        found = run(some, asked.at_once, asked.log)
+        result = run(some, wanted.at_once, wanted.log)
     except (OSError, TypeError, ValueError) as error:  # a full disk; a list that does not fit
         print(f"error: {error}")
         return 2
-    return summary(found) if len(found) == len(some) else STOPPED
+    return summary(result) if len(result) == len(some) else STOPPED
 
 
 if __name__ == "__main__":

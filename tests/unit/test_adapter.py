@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from workbench.adapted.autotuned import configs_of, remember
 from workbench.adapted.call import Argument, Call, Entry, Knobs, Layout
 from workbench.adapted.kernel import config_type, kept_axes, sizes_of, spec_of
-from workbench.adapted.travel import AdaptedError, Place, told
+from workbench.adapted.travel import AdaptedError, Place, described
 from workbench.adapted.write import fingerprint, folder_name, numbered
 from workbench.spec import stages, threads, values
 
@@ -62,9 +62,9 @@ def test_a_call_comes_back_as_it_was_written(tmp_path_factory, call):
 @given(calls())
 def test_the_space_is_the_list_and_nothing_else_is_taken(call):
     impl = spec_of(call, Path("nowhere"), "nowhere").impls[0]
-    found = [values(c) for c in impl.space(impl.config())]
-    assert found == [dict(e.values) for e in call.entries]
-    every = [config_type(call)(**v) for v in found]
+    results = [values(c) for c in impl.space(impl.config())]
+    assert results == [dict(e.values) for e in call.entries]
+    every = [config_type(call)(**v) for v in results]
     at = sizes_of(call)
     assert all(impl.refuse(c, None, itemsize=4, **at) is None for c in every)
     assert "list of configs" in impl.refuse(
@@ -121,7 +121,7 @@ TEXT = """
 """
 
 
-def made(added=1, above="", limit=4):
+def compiled(added=1, above="", limit=4):
     text = textwrap.dedent(TEXT).format(added=added).replace("LIMIT = 4", f"LIMIT = {limit}")
     scope = {"__name__": "mine"}
     exec(compile(above + text, "mine.py", "exec"), scope)
@@ -129,9 +129,9 @@ def made(added=1, above="", limit=4):
 
 
 def test_a_fingerprint_sees_what_is_done_and_not_where_it_stands():
-    assert told(made()) == told(made(above="# a line\n\n"))
-    assert told(made()) != told(made(added=2)), "a function that is called"
-    assert told(made()) != told(made(limit=5)), "a global that is read"
+    assert described(compiled()) == described(compiled(above="# a line\n\n"))
+    assert described(compiled()) != described(compiled(added=2)), "a function that is called"
+    assert described(compiled()) != described(compiled(limit=5)), "a global that is read"
 
 
 @given(st.integers(), st.integers())
@@ -139,14 +139,14 @@ def test_a_grid_is_told_by_what_it_closes_over(n, m):
     def rule(extent):
         return lambda meta: (extent // meta["BLOCK"],)
 
-    assert (told(rule(n)) == told(rule(m))) == (n == m)
+    assert (described(rule(n)) == described(rule(m))) == (n == m)
 
 
 def test_what_recurses_is_told():
     def turn(n):
         return turn(n - 1) if n else 0
 
-    assert told(turn) == told(turn)
+    assert described(turn) == described(turn)
 
 
 @given(calls())
@@ -154,10 +154,10 @@ def test_a_longer_list_of_configs_is_the_same_kernel_in_another_folder(call):
     values_ = {n: SimpleNamespace(is_floating_point=lambda: True) for n in call.tensors}
     more = Entry({"BLOCK": 7, "num_warps": 7, "num_stages": 7}, {"BLOCK": 7}, (1,))
     longer = Call(**{**vars(call), "entries": (*call.entries, more)})
-    mark, other = (fingerprint(c, made(), (), values_, "gpu") for c in (call, longer))
+    mark, other = (fingerprint(c, compiled(), (), values_, "gpu") for c in (call, longer))
     assert mark == other
     assert folder_name(call, mark) != folder_name(longer, mark)
-    assert mark != fingerprint(call, made(added=3), (), values_, "gpu")
+    assert mark != fingerprint(call, compiled(added=3), (), values_, "gpu")
 
 
 # Places
@@ -181,21 +181,21 @@ def test_a_file_whose_top_level_fails_is_named(tmp_path):
 # @triton.autotune
 
 
-def tuner(**said):
+def tuner(**text):
     plain = {
         "configs": ["a", "b"], "arg_names": ["x", "n", "BLOCK"], "keys": ["n"], "cache": {},
         "early_config_prune": None, "perf_model": None, "user_defined_pre_hook": False,
         "user_defined_post_hook": False,
     }  # fmt: skip
-    return SimpleNamespace(**{**plain, **said})
+    return SimpleNamespace(**{**plain, **text})
 
 
 def test_pruned_configs_are_left_out_and_a_failing_rule_is_told():
     given_ = ((1, 2), {})
     rule = tuner(early_config_prune=lambda configs, named, **kwargs: configs[named["n"] - 1 :])
     assert configs_of(rule, given_) == (["b"], [])
-    found, notes = configs_of(tuner(early_config_prune=lambda *_: 1 / 0), given_)
-    assert found == ["a", "b"] and "ZeroDivisionError" in notes[0]
+    result, notes = configs_of(tuner(early_config_prune=lambda *_: 1 / 0), given_)
+    assert result == ["a", "b"] and "ZeroDivisionError" in notes[0]
     with pytest.raises(AdaptedError, match="at least one"):
         configs_of(tuner(early_config_prune=lambda *_: []), given_)
 

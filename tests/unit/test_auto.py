@@ -27,9 +27,9 @@ def test_no_default_leaves_anything_open(impl, name):
     limits = DEVICES[name].limits
     for sizes in (*impl.spec.check, *impl.spec.bench):
         for dtype in impl.spec.tolerance:
-            found = impl.default(limits, dtype, sizes)
-            assert not impl.is_open(found)
-            assert AUTO not in [getattr(found, name) for name in impl.auto]
+            result = impl.default(limits, dtype, sizes)
+            assert not impl.is_open(result)
+            assert AUTO not in [getattr(result, name) for name in impl.auto]
 
 
 @each_open
@@ -47,12 +47,12 @@ def test_a_field_that_is_named_stays_and_one_that_is_open_is_chosen(impl, data):
     }
     sizes = data.draw(st.sampled_from([*impl.spec.check, *impl.spec.bench]))
     dtype = data.draw(st.sampled_from(list(impl.spec.tolerance)))
-    found = values(impl.resolved(impl.config(**drawn), H200, dtype, sizes))
-    assert all(found[name] == value for name, value in drawn.items() if value != AUTO)
+    result = values(impl.resolved(impl.config(**drawn), H200, dtype, sizes))
+    assert all(result[name] == value for name, value in drawn.items() if value != AUTO)
     # a count of parts may lie between two choices; what tiles and warps may be is declared
     knobs = impl.knobs()
     assert all(
-        found[name] in impl.choices()[name] if knobs[name] != "among" else found[name] >= 0
+        result[name] in impl.choices()[name] if knobs[name] != "among" else result[name] >= 0
         for name in impl.auto
     )
 
@@ -63,10 +63,10 @@ def test_a_launch_resolves_by_its_inputs_as_a_sweep_does_by_sizes(impl):
 
     for sizes in impl.spec.bench:
         for dtype in impl.spec.tolerance:
-            made = inputs.shapes(impl.spec, sizes, dtype)
+            created = inputs.shapes(impl.spec, sizes, dtype)
             with pretend(H200):
-                found = resolved(impl, impl.config(), made)
-            assert found == impl.resolved(impl.config(), H200, dtype, sizes)
+                result = resolved(impl, impl.config(), created)
+            assert result == impl.resolved(impl.config(), H200, dtype, sizes)
 
 
 def test_inputs_that_do_not_tell_the_sizes_are_refused_in_a_sentence():
@@ -94,9 +94,9 @@ def test_minus_one_may_be_an_ordinary_choice():
         direction: int = among(-1, 1, default=-1)
         num_warps: int = threads(1, 8, default=4)
 
-    made = spec.impl(Config)(lambda x, *, config: x)
-    assert made.auto == () and not made.is_open(Config())
-    assert made.default(H200, "bf16", {"N": 1}) == Config()
+    created = spec.impl(Config)(lambda x, *, config: x)
+    assert created.auto == () and not created.is_open(Config())
+    assert created.default(H200, "bf16", {"N": 1}) == Config()
     assert label(values(Config())) == "direction -1, 4 warps"
 
 
@@ -115,12 +115,12 @@ def sized(impl, M, N):
 @given(M=lengths, N=columns)
 def test_a_thread_is_given_enough_and_not_too_much(kernel, M, N):
     module, impl = kernel
-    found = sized(impl, M, N)
-    each = found.block_m * module.padded(N) / (32 * found.num_warps)
-    assert each >= 16 or found.num_warps == 1, "fewer are too few for two wide loads"
-    assert found.num_warps >= 4 or N < 2048
-    why = impl.refuse(found, H200, itemsize=ITEMSIZE["bf16"], M=M, N=N)
-    assert (why is None) == (each <= (64 if found.num_warps < 32 else 32))
+    result = sized(impl, M, N)
+    each = result.block_m * module.padded(N) / (32 * result.num_warps)
+    assert each >= 16 or result.num_warps == 1, "fewer are too few for two wide loads"
+    assert result.num_warps >= 4 or N < 2048
+    reason = impl.refuse(result, H200, itemsize=ITEMSIZE["bf16"], M=M, N=N)
+    assert (reason is None) == (each <= (64 if result.num_warps < 32 else 32))
 
 
 @given(N=columns)
@@ -133,8 +133,8 @@ def test_few_rows_have_a_program_each(kernel, N):
 def test_rows_of_4096_and_8192_run_as_they_were_measured(kernel):
     _, impl = kernel
     for N in (4096, 8192):
-        found = sized(impl, 8192, N)
-        assert (found.block_m, found.num_warps) == (1, 8)
+        result = sized(impl, 8192, N)
+        assert (result.block_m, result.num_warps) == (1, 8)
 
 
 def test_parts_of_a_product_fill_the_cores():

@@ -18,21 +18,21 @@ from workbench.measurement.bench import (
     MOST_CALLS,
     MOST_SETS,
     Bench,
+    BenchTime,
     Impossible,
     Rotation,
-    Timed,
     graph_calls,
     set_count,
 )
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
 from workbench.measurement.stream import (
-    LONGEST_HOLD_S,
+    LONGEST_DELAY_S,
     Step,
     begin_samples,
+    delay,
     event_samples,
     first_call,
-    hold,
     host_samples,
     least_step_s,
 )
@@ -99,7 +99,7 @@ def put(monkeypatch):
     monkeypatch.setattr(stream, "torch", SimpleNamespace(cuda=fake))
     monkeypatch.setattr(stream, "time", SimpleNamespace(perf_counter=lambda: fake.host_s))
     monkeypatch.setattr("workbench.measurement.bench.timer_step_s", lambda: 32e-9)
-    for kept in (stream.marks, stream._plain_mark, stream._hold_rate):
+    for kept in (stream.marks, stream._plain_mark, stream._delay_rate):
         kept.cache_clear()
     return fake
 
@@ -107,7 +107,7 @@ def put(monkeypatch):
 @pytest.fixture(autouse=True)
 def clean_caches():
     yield
-    for kept in (stream.marks, stream._plain_mark, stream._hold_rate):
+    for kept in (stream.marks, stream._plain_mark, stream._delay_rate):
         kept.cache_clear()
 
 
@@ -119,11 +119,11 @@ def test_no_launch_latency_falls_between_the_events(host_s, device_s, count):
         samples = event_samples(Step(call, host_s + 2e-6, device_s), count)
         assert len(samples) == count
         assert samples == pytest.approx([device_s] * count, rel=1e-6, abs=1e-9)
-        assert max(cuda.holds) <= LONGEST_HOLD_S * 1.001
+        assert max(cuda.holds) <= LONGEST_DELAY_S * 1.001
 
 
 def test_a_host_that_lags_would_be_timed_without_the_hold(cuda, monkeypatch):
-    monkeypatch.setattr(stream, "hold", lambda seconds: None)
+    monkeypatch.setattr(stream, "delay", lambda seconds: None)
     call = lambda: cuda.launch(33e-6, 80e-6)  # noqa: E731
     assert min(event_samples(Step(call, 80e-6, 33e-6), 20)) > 79e-6
 
@@ -145,11 +145,11 @@ def test_a_call_that_waits_for_the_gpu_is_found_out(host_s, device_s, waiting):
             if waiting:
                 cuda.synchronize()
 
-        found = first_call(Step(call))
-        assert found.waits is waiting
+        result = first_call(Step(call))
+        assert result.waits is waiting
         if not waiting:
-            assert found.seconds == pytest.approx(device_s, rel=1e-6, abs=1e-9)
-            assert found.host_s == pytest.approx(host_s + 2e-6, rel=1e-6)
+            assert result.seconds == pytest.approx(device_s, rel=1e-6, abs=1e-9)
+            assert result.host_s == pytest.approx(host_s + 2e-6, rel=1e-6)
             assert cuda.holds[-1] == pytest.approx(5e-4, rel=0.01), "a short hold proved it"
 
 
@@ -190,13 +190,13 @@ class FakeClock:
     source: str = "probe"
 
     def __post_init__(self):
-        self.said = []
+        self.text = []
 
     def begin(self):
-        self.said.append(("begin", self.cuda.host_s, self.cuda.drained_s))
+        self.text.append(("begin", self.cuda.host_s, self.cuda.drained_s))
 
     def end(self):
-        self.said.append(("end", self.cuda.host_s, self.cuda.drained_s))
+        self.text.append(("end", self.cuda.host_s, self.cuda.drained_s))
 
     def mhz(self):
         return 1500.0
@@ -209,13 +209,13 @@ def test_the_clock_is_read_once_before_and_once_after_a_window(count, host_s, by
         clock, calls = FakeClock(cuda), []
 
         def call():
-            assert len(clock.said) == 1
+            assert len(clock.text) == 1
             calls.append(cuda.launch(1e-4, host_s))
 
         (host_samples if by_host else event_samples)(Step(call, host_s, 1e-4), count, clock)
-        assert [kind for kind, *_ in clock.said] == ["begin", "end"]
+        assert [kind for kind, *_ in clock.text] == ["begin", "end"]
         assert len(calls) == count
-        _, host, drained = clock.said[1]
+        _, host, drained = clock.text[1]
         assert by_host or host <= drained, "asked while the last sample was still under way"
         assert cuda.host_s >= cuda.drained_s, "the window was waited for"
 
@@ -234,18 +234,18 @@ def test_a_window_may_begin_while_another_runs_and_the_stream_never_rests(cuda):
     begun = [begin_samples(step, 100), begin_samples(step, 100)]
     rested = cuda.drained_s
     for _ in range(5):
-        found = begun.pop(0).seconds()
+        result = begun.pop(0).seconds()
         assert cuda.host_s < cuda.drained_s, "the next one is still running"
         begun.append(begin_samples(step, 100))
-        assert found == pytest.approx([1e-4] * 100)
+        assert result == pytest.approx([1e-4] * 100)
     busy = 5 * 100 * 1e-4
     assert cuda.drained_s - rested == pytest.approx(busy, rel=0.02), "but for the short holds"
 
 
 def test_a_hold_is_as_long_as_asked_and_never_longer_than_the_longest(cuda):
-    for asked in (1e-4, 3e-3, 1.0):
-        hold(asked)
-        assert cuda.holds[-1] == pytest.approx(min(asked, LONGEST_HOLD_S), rel=1e-3)
+    for wanted in (1e-4, 3e-3, 1.0):
+        delay(wanted)
+        assert cuda.holds[-1] == pytest.approx(min(wanted, LONGEST_DELAY_S), rel=1e-3)
 
 
 @given(
@@ -254,8 +254,8 @@ def test_a_hold_is_as_long_as_asked_and_never_longer_than_the_longest(cuda):
 )
 def test_the_step_of_a_timer_is_the_least_difference_of_what_it_tells(step, counts):
     gap = min(b - a for a, b in pairwise(sorted(counts)))
-    found = least_step_s([step * 1e-9 * n for n in (*counts, counts[0])])
-    assert found == pytest.approx(step * 1e-9 * gap, rel=1e-6)
+    result = least_step_s([step * 1e-9 * n for n in (*counts, counts[0])])
+    assert result == pytest.approx(step * 1e-9 * gap, rel=1e-6)
 
 
 def test_a_timer_that_stands_still_is_an_error():
@@ -304,7 +304,7 @@ def sets_of(cache_bytes, elements, **rules):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("workbench.measurement.bench.Flush", lambda size: SimpleNamespace(size=size))
         patch.setattr(
-            "workbench.measurement.bench.inputs.make", lambda *asked: (torch.zeros(elements),)
+            "workbench.measurement.bench.inputs.make", lambda *wanted: (torch.zeros(elements),)
         )
         return Bench(TOY, {"N": elements}, "fp32", cache_bytes, 0.0, Protocol(**rules))
 
@@ -365,13 +365,13 @@ def test_a_window_lasts_as_long_as_asked(seconds, least, device_s):
     with pytest.MonkeyPatch.context() as patch:
         cuda = put(patch)
         turning, used = rotation(cuda, device_s=device_s)
-        timed = Timed("events", turning, 1, device_s, FakeClock(cuda))
+        timed = BenchTime("events", turning, 1, device_s, FakeClock(cuda))
         window = timed.window(seconds, least)
         count = len(window.samples_s)
         assert count == len(used) == max(least, math.ceil(seconds / device_s))
         assert window.samples_s == pytest.approx([device_s] * count, rel=1e-6)
         assert window.sm_mhz == 1500.0
-        assert Timed("events", turning, 1, device_s).window(0.0).sm_mhz is None
+        assert BenchTime("events", turning, 1, device_s).window(0.0).sm_mhz is None
 
 
 @given(calls=st.integers(1, 500), flush_s=st.none() | st.floats(1e-5, 1e-3))
@@ -390,7 +390,7 @@ def test_a_graph_tells_the_time_of_one_call_and_counts_its_flush(calls, flush_s)
             flush = Flush()
         turning, _ = rotation(cuda, flush=flush)
         graph = SimpleNamespace(replay=lambda: cuda.launch(calls * 3e-6, 2e-5))
-        timed = Timed("graph", turning, calls, 3e-6, graph=graph)
+        timed = BenchTime("graph", turning, calls, 3e-6, graph=graph)
         started = cuda.host_s
         window = timed.window(0.02, least=2)
         assert window.samples_s == pytest.approx([3e-6] * len(window.samples_s), rel=1e-6)
@@ -431,8 +431,8 @@ def test_what_the_driver_copies_otherwise_in_a_graph_is_timed_by_events(
     turning, _ = rotation(cuda, device_s=1e-4)
     timed = bench.timed(turning, bench.first_time(turning))
     assert timed.method == method
-    told = stats.median(timed.window(4e-3).samples_s)
-    assert told == pytest.approx(1e-4 if method == "events" else slower * 1e-4, rel=1e-3)
+    text = stats.median(timed.window(4e-3).samples_s)
+    assert text == pytest.approx(1e-4 if method == "events" else slower * 1e-4, rel=1e-3)
 
 
 @dataclass
@@ -459,15 +459,15 @@ def test_a_call_that_no_graph_can_hold_is_timed_by_the_host(cuda):
 
 
 def test_a_screen_may_ask_for_a_shorter_graph(cuda):
-    asked = []
+    wanted = []
     bench = bench_of(Protocol())
     bench._graphs = SimpleNamespace(
-        capture=lambda calls, call: asked.append(calls) or FakeGraph(cuda, calls * 1e-5)
+        capture=lambda calls, call: wanted.append(calls) or FakeGraph(cuda, calls * 1e-5)
     )
     turning, _ = rotation(cuda, sets=1, device_s=1e-5)
     for graph_s in (None, 3e-4, 1e-9):
         bench.timed(turning, 1e-5, graph_s)
-    assert asked == [100, 30, 4], "1 ms, 0.3 ms, and 1000 steps of the timer"
+    assert wanted == [100, 30, 4], "1 ms, 0.3 ms, and 1000 steps of the timer"
 
 
 # Calls that change their inputs
@@ -513,12 +513,12 @@ class FakeGraphs:
         before = len(self.log)
         for _ in range(calls):
             call()
-        said = self.log[before:]
+        text = self.log[before:]
         del self.log[before:]
         self.cuda.launch = real
 
         def replay():
-            self.log.append(tuple(said))
+            self.log.append(tuple(text))
             self.cuda.launch(sum(recorded), 2e-5)
 
         return SimpleNamespace(replay=replay)
@@ -621,10 +621,10 @@ def test_an_impl_that_changes_nothing_is_neither_restored_nor_flushed_for_others
 # Results
 
 
-def bench_of(protocol, floor_s=0.0):
+def bench_of(protocol, bound_s=0.0):
     """A Bench of no problem."""
     bench = object.__new__(Bench)
-    bench.protocol, bench.floor_s, bench.clock = protocol, floor_s, None
+    bench.protocol, bench.bound_s, bench.clock = protocol, bound_s, None
     bench._flush = bench._graphs = None
     return bench
 
@@ -643,42 +643,42 @@ windows_ = st.lists(
 
 @given(windows=windows_)
 def test_a_result_holds_every_sample_with_its_window_and_clock(windows):
-    found = bench_of(Protocol()).measured(TIMED, windows, "cold", "sustained", power_w=690.0)
+    result = bench_of(Protocol()).measured(TIMED, windows, "cold", "sustained", power_w=690.0)
     samples = [s for w in windows for s in w.samples_s]
     clocks = [w.sm_mhz for w in windows if w.sm_mhz is not None]
-    assert found.samples_s == tuple(samples)
-    assert found.window_sizes == tuple(len(w.samples_s) for w in windows)
-    assert sum(found.window_sizes) == len(samples) and found.rounds == len(windows)
-    assert found.window_mhz == (tuple(clocks) if len(clocks) == len(windows) else ())
-    assert found.sm_mhz == (stats.median(clocks) if clocks else None)
-    assert found.low_s <= found.median_s == stats.median(samples) <= found.high_s
-    assert (found.state, found.regime, found.left_out) == ("sustained", "cold", 0)
-    assert found.power_w == 690.0 and found.protocol == Protocol().id
+    assert result.samples_s == tuple(samples)
+    assert result.window_sizes == tuple(len(w.samples_s) for w in windows)
+    assert sum(result.window_sizes) == len(samples) and result.rounds == len(windows)
+    assert result.window_mhz == (tuple(clocks) if len(clocks) == len(windows) else ())
+    assert result.sm_mhz == (stats.median(clocks) if clocks else None)
+    assert result.low_s <= result.median_s == stats.median(samples) <= result.high_s
+    assert (result.state, result.regime, result.left_out) == ("sustained", "cold", 0)
+    assert result.power_w == 690.0 and result.protocol == Protocol().id
 
 
 @given(windows=windows_)
 def test_the_sensor_speaks_where_no_window_knows_its_clock(windows):
     silent = [replace(w, sm_mhz=None) for w in windows]
-    found = bench_of(Protocol()).measured(TIMED, silent, "cold", "boost", sm_mhz=1234.0)
-    assert found.sm_mhz == 1234.0 and found.window_mhz == ()
-    told = bench_of(Protocol()).measured(
+    result = bench_of(Protocol()).measured(TIMED, silent, "cold", "boost", sm_mhz=1234.0)
+    assert result.sm_mhz == 1234.0 and result.window_mhz == ()
+    text = bench_of(Protocol()).measured(
         TIMED, [replace(w, sm_mhz=1500.0) for w in windows], "cold", "boost", sm_mhz=1234.0
     )
-    assert told.sm_mhz == 1500.0
+    assert text.sm_mhz == 1500.0
 
 
 @given(slow=st.integers(1, 5), share=st.floats(0.3, 0.74))
 def test_throttled_windows_are_left_out_and_counted(slow, share):
     right = [Window((1e-5, 1e-5), 1500.0)] * 12
     bad = [Window((2e-5, 2e-5, 2e-5), 1500.0 * share)] * slow
-    found = bench_of(Protocol()).measured(TIMED, [*bad, *right], "cold", "sustained")
-    assert found.left_out == 3 * slow and found.median_s == 1e-5
-    assert found.window_sizes == (2,) * 12 and found.window_mhz == (1500.0,) * 12
+    result = bench_of(Protocol()).measured(TIMED, [*bad, *right], "cold", "sustained")
+    assert result.left_out == 3 * slow and result.median_s == 1e-5
+    assert result.window_sizes == (2,) * 12 and result.window_mhz == (1500.0,) * 12
 
 
 def test_no_cold_time_beats_the_floor_and_a_hot_one_may():
     windows = [Window((9.6e-6,) * 5)]
-    bench = bench_of(Protocol(), floor_s=1e-5)
+    bench = bench_of(Protocol(), bound_s=1e-5)
     with pytest.raises(Impossible, match=r"9\.60 us is below"):
         bench.measured(TIMED, windows, "cold")
     assert bench.measured(TIMED, windows, "hot").median_s == 9.6e-6

@@ -106,7 +106,7 @@ def test_a_slowdown_is_what_it_is_called(name):
     module = catalog.module_of(verdicts.OWN)
     pair = verdicts.PAIRS[name]
     impl = catalog.impl_of(module.slowdown, name)
-    left, right = (impl.config(**side.config) for side in (pair.left, pair.rights["2 %"]))
+    left, right = (impl.config(**operand.config) for operand in (pair.left, pair.rights["2 %"]))
     more = right.trips / left.trips - 1 if name == "compute" else right.percent / 100
     assert more == pytest.approx(0.02)
 
@@ -128,8 +128,8 @@ def test_a_tuning_cut_short_is_projected_to_all_configs(done, first, each):
     from runs import Ended
 
     began = 1000.0 + first
-    found = {"of": 256, "done": done, "failed": 0, "began": began, "at": began + each * done}
-    timed = autotune.timed(found, Ended(None, 1000.0, 99.0, ""))
+    results = {"of": 256, "done": done, "failed": 0, "began": began, "at": began + each * done}
+    timed = autotune.timed(results, Ended(None, 1000.0, 99.0, ""))
     assert timed["table_s"] == pytest.approx(first + 256 * each, rel=1e-6, abs=1e-6)
     assert not timed["whole"]
 
@@ -138,17 +138,17 @@ def test_a_tuning_without_a_config_has_no_time():
     import autotune
     from runs import Ended
 
-    for found in (None, {"of": 256, "done": 0}):
-        assert "table_s" not in autotune.timed(found, Ended(1, 0.0, 1.0, "Traceback\nno GPU\n"))
+    for result in (None, {"of": 256, "done": 0}):
+        assert "table_s" not in autotune.timed(result, Ended(1, 0.0, 1.0, "Traceback\nno GPU\n"))
 
 
 @given(st.lists(POSITIVE, min_size=2), st.floats(0.1, 10))
 def test_spread_knows_no_unit_and_is_zero_for_equals_alone(medians, unit):
     import spread
 
-    found = spread.spread_of(medians)
-    assert found == pytest.approx(spread.spread_of([m * unit for m in medians]), abs=1e-6)
-    assert (found == 0) == (len(set(medians)) == 1)
+    result = spread.spread_of(medians)
+    assert result == pytest.approx(spread.spread_of([m * unit for m in medians]), abs=1e-6)
+    assert (result == 0) == (len(set(medians)) == 1)
 
 
 @given(st.floats(1e-6, 1e-4), st.floats(-0.5, 0.5))
@@ -187,10 +187,10 @@ def test_the_seconds_are_shared_out_whole(names, seconds):
 def test_the_kernel_launched_most_often_is_the_one_that_is_timed(seen):
     import peers
 
-    found = peers.usual([peers.Launch(*one) for one in seen])
+    result = peers.usual([peers.Launch(*one) for one in seen])
     names = [name for name, _, _ in seen]
-    assert len(found) == max((names.count(n) for n in names), default=0)
-    assert len({one.name for one in found}) <= 1
+    assert len(result) == max((names.count(n) for n in names), default=0)
+    assert len({one.name for one in result}) <= 1
 
 
 # What events say
@@ -207,24 +207,24 @@ def test_the_table_is_complete_with_the_last_screen_and_not_with_the_final():
     from runs import Ended, swept
 
     run, events, began_s = course()
-    found = swept(Ended(0, began_s, 999.0, ""), [run, *events])
+    result = swept(Ended(0, began_s, 999.0, ""), [run, *events])
     screens = [
-        getattr(e, "phase", "screen") == "screen" and getattr(e, "stage", None) != "refused"
+        getattr(e, "phase", "first_pass") == "first_pass" and getattr(e, "stage", None) != "refused"
         for e in events
     ]
-    assert found.table_s == pytest.approx(1 + max(i for i, s in enumerate(screens) if s))
+    assert result.table_s == pytest.approx(1 + max(i for i, s in enumerate(screens) if s))
     finals = [i for i, e in enumerate(events) if getattr(e, "phase", "") == "final"]
-    assert found.final_s == pytest.approx(1 + max(finals))
-    assert found.winner is not None and not found.winner.case.is_baseline
-    assert found.configs == sum(screens)
+    assert result.final_s == pytest.approx(1 + max(finals))
+    assert result.winner is not None and not result.winner.case.is_baseline
+    assert result.configs == sum(screens)
 
 
 def test_a_table_that_was_cut_short_has_no_time():
     from runs import Ended, swept
 
     _, events, began_s = course()
-    found = swept(Ended(None, began_s, 9.0, ""), events[:50])
-    assert found.table_s is None and found.final_s is None and found.winner is None
+    result = swept(Ended(None, began_s, 9.0, ""), events[:50])
+    assert result.table_s is None and result.final_s is None and result.winner is None
 
 
 @given(cut=st.integers(0, 324))
@@ -266,11 +266,11 @@ def test_a_process_is_ended_at_its_limit():
 
 
 def test_what_a_process_said_last_is_kept():
-    from runs import SAID, launched
+    from runs import WORDS, launched
 
     ended = launched([sys.executable, "-c", "print('x' * 9000); print('the end')"], 60)
-    assert len(ended.said) == SAID
-    assert ended.why == "exit 0: the end"
+    assert len(ended.text) == WORDS
+    assert ended.reason == "exit 0: the end"
 
 
 def test_an_answer_is_whole_or_absent(tmp_path):
@@ -295,9 +295,9 @@ def test_every_goal_finds_its_peer_and_its_number():
     for goal in kernels.GOALS:
         peer = kernels.best_peer(goal, lines)
         assert goal.peer is None or peer is not None, goal.name
-        asked = kernels.asked_us(goal, peer and peer[1], moved=1 << 20)
+        wanted = kernels.asked_us(goal, peer and peer[1], moved=1 << 20)
         none = goal.us is None and goal.factor is None and goal.of_copy is None
-        assert (asked is None) == none, goal.name
+        assert (wanted is None) == none, goal.name
 
 
 def test_goals_name_kernels_axes_and_inputs_that_exist():
@@ -315,12 +315,12 @@ def test_a_line_of_the_table():
 
     goal = next(g for g in kernels.GOALS if g.name == "softmax 8192x4096 bf16")
     final = {"rows": {"us": 33.0, "ours": True}, "torch": {"us": 99.0, "ours": False}}
-    told = dict(
+    text = dict(
         zip(kernels.HEADS, kernels.cells(goal, {"final": final}, kernels.peers()), strict=True)
     )
-    assert (told["ours us"], told["Impl"], told["library"]) == (33.0, "rows", "torch")
-    assert (told["peer"], told["goal us"], told["met"]) == ("quack", 34.6, "yes")
-    assert told["ours/peer"] == pytest.approx(33.0 / 34.6)
+    assert (text["ours us"], text["Impl"], text["library"]) == (33.0, "rows", "torch")
+    assert (text["peer"], text["goal us"], text["met"]) == ("quack", 34.6, "yes")
+    assert text["ours/peer"] == pytest.approx(33.0 / 34.6)
     lost = kernels.cells(goal, {"reason": "its process ended with -6"}, kernels.peers())
     assert lost[1] is None and "ended" in lost[2] and lost[9] is None
 
@@ -328,8 +328,8 @@ def test_a_line_of_the_table():
 def test_the_fastest_of_ours_and_libraries_that_are_near_enter_the_final():
     import kernels
 
-    screen = {"a": 10.0, "b": 12.0, "c": 11.0, "torch": 30.0, "slow": 50.0}
-    assert kernels.chosen(screen, {"a", "b", "c"}) == {"a", "c", "torch"}
+    first_pass = {"a": 10.0, "b": 12.0, "c": 11.0, "torch": 30.0, "slow": 50.0}
+    assert kernels.chosen(first_pass, {"a", "b", "c"}) == {"a", "c", "torch"}
     assert kernels.chosen({}, {"a"}) == set()
     assert kernels.geomean([1.0, 4.0]) == pytest.approx(2.0) and kernels.geomean([]) is None
 
@@ -341,12 +341,12 @@ RATES = st.floats(1e9, 1e16)
 WORDS = st.sampled_from(["memory-bound", "serialised", "refused", "undecided"])
 
 
-def ran(word=None, wall_s=7.0, why=None, **ceilings):
+def ran(word=None, wall_s=7.0, reason=None, **ceilings):
     """A command as it stands in the JSON file."""
     times = {"C": [3.0, 2.9, 3.1], "A": [2.0, 1.9, 2.1], "B": [1.0, 0.9, 1.1]}
-    found = [{"kernel": "copy", "word": word, "sentence": "So.", "times": times}] if word else []
-    return {"exit": 0, "wall_s": wall_s, "why": why, "run": "r", "on": None, "failures": [],
-            "findings": found, "ceilings": ceilings}  # fmt: skip
+    result = [{"kernel": "copy", "word": word, "sentence": "So.", "times": times}] if word else []
+    return {"exit": 0, "wall_s": wall_s, "why": reason, "run": "r", "on": None, "failures": [],
+            "findings": result, "ceilings": ceilings}  # fmt: skip
 
 
 def ceiling(value, beside=None, unit="B/s", **more):
@@ -354,10 +354,10 @@ def ceiling(value, beside=None, unit="B/s", **more):
     return {"value": value, "unit": unit, **yard, **more}
 
 
-def goal(found, start, times=20):
+def goal(result, start, times=20):
     import experiments
 
-    rows = {row[0]: row[1:] for row in experiments.goals(found, ["e2e", "expected"], times)}
+    rows = {row[0]: row[1:] for row in experiments.goals(result, ["e2e", "expected"], times)}
     return next(cells for name, cells in rows.items() if name.startswith(start))
 
 
@@ -386,8 +386,8 @@ def test_planted_kernels_have_arms_and_rows_go_by_the_names_that_evidence_has():
     for kernel in experiments.TRUTHS:
         catalog.spec_of(kernel)
         assert all(mvc.part_spec(kernel, mvc.part_name(kernel, part)) for part in mvc.PARTS)
-    told = mvc._rows(dict.fromkeys(("whole", *mvc.PARTS, "launch"), Timed()))
-    assert set(experiments.ARMS.values()) <= set(told)
+    text = mvc._rows(dict.fromkeys(("whole", *mvc.PARTS, "launch"), Timed()))
+    assert set(experiments.VARIANTS.values()) <= set(text)
     assert set(experiments.TRUTHS.values()) <= set(mvc.ADVICE)
 
 
@@ -395,24 +395,27 @@ def test_planted_kernels_have_arms_and_rows_go_by_the_names_that_evidence_has():
 def test_a_planted_kernel_is_right_only_where_every_word_is(words, times):
     import experiments
 
-    found = {f"planted/copy/{n}": ran(word) for n, word in enumerate(words)}
-    row = experiments.planted_rows(found)[0]
+    results = {f"planted/copy/{n}": ran(word) for n, word in enumerate(words)}
+    row = experiments.planted_rows(results)[0]
     right = words.count("memory-bound")
     assert row[:4] == ["copy", "memory-bound", len(words), right]
-    said, met = goal(found, "copy is", times)
+    text, met = goal(results, "copy is", times)
     assert (met == "no") == (right < len(words))
     assert (met == "yes") == (right == len(words) >= times)
-    assert (said is None) == (not words)
+    assert (text is None) == (not words)
 
 
 def test_a_command_that_gave_nothing_is_a_wrong_answer_and_says_why():
     import experiments
 
-    found = {"planted/copy/1": ran("memory-bound"), "planted/copy/2": ran(why="exit 2: No GPU.")}
-    found["planted/copy/3"] = ran("memory-bound", why="its times are predicted")
-    row = experiments.planted_rows(found)[0]
+    results = {
+        "planted/copy/1": ran("memory-bound"),
+        "planted/copy/2": ran(reason="exit 2: No GPU."),
+    }
+    results["planted/copy/3"] = ran("memory-bound", reason="its times are predicted")
+    row = experiments.planted_rows(results)[0]
     assert row[2:4] == [3, 1] and "1 without an answer (exit 2: No GPU.)" in row[4]
-    assert goal(found, "copy is", 3)[1] == "no"
+    assert goal(results, "copy is", 3)[1] == "no"
 
 
 @given(st.lists(RATES, min_size=1, max_size=3), RATES)
@@ -451,7 +454,7 @@ def test_a_ceiling_that_failed_its_check_meets_no_goal_and_a_launch_is_the_faste
     assert goal(runs, "dram_copy")[1] == "no"
     assert experiments.ceiling_rows(runs)[0][-1] == "it lies below"
     assert experiments.reached("launch", ceiling(2e-6, 1e-6, "s")) == pytest.approx(0.5)
-    lost = experiments.ceiling_rows({"ceilings/1": ran(why="exit 2: No GPU.")})
+    lost = experiments.ceiling_rows({"ceilings/1": ran(reason="exit 2: No GPU.")})
     assert lost[0][0] == "run 1" and lost[0][-1] == "exit 2: No GPU."
 
 
@@ -460,8 +463,8 @@ def test_a_part_may_be_slower_than_the_whole_by_the_noise_alone(spans):
     import experiments
 
     times = {
-        arm: [t, t * (1 - noise), t * (1 + noise)]
-        for arm, (t, noise) in zip("CAB", spans, strict=True)
+        variant: [t, t * (1 - noise), t * (1 + noise)]
+        for variant, (t, noise) in zip("CAB", spans, strict=True)
     }
     apart = any(times[part][1] > times["C"][2] for part in "AB")
     assert experiments.holds(times) == (not apart)
@@ -487,7 +490,7 @@ def test_the_suite_has_a_time_only_when_all_of_it_ran():
     assert goal({"suite/e2e": one, "suite/expected": other}, "all experiments") == [299.0, "yes"]
     late = {"suite/e2e": ran("seen", wall_s=101.0), "suite/expected": ran("seen", wall_s=200.0)}
     assert goal(late, "all experiments")[1] == "no"
-    lost = {"suite/e2e": one, "suite/expected": ran(why="exit 2")}
+    lost = {"suite/e2e": one, "suite/expected": ran(reason="exit 2")}
     assert goal(lost, "all experiments")[1] is None
 
 
@@ -498,22 +501,24 @@ def test_what_a_run_said_is_read_from_its_events():
     run, _ = synthetic.matmul()
     measured = {"value": 4e12, "unit": "B/s", "kind": "measured", "source": "ours"}
     gauged = replace(run, engine="ceilings", ceilings={"dram": {}, "dram_copy_measured": measured})
-    told = experiments.told(Ended(0, 0.0, 9.0, ""), [gauged])
-    assert told["ceilings"] == {"dram_copy": {"value": 4e12, "unit": "B/s"}} and told["why"] is None
+    text = experiments.text(Ended(0, 0.0, 9.0, ""), [gauged])
+    assert text["ceilings"] == {"dram_copy": {"value": 4e12, "unit": "B/s"}} and text["why"] is None
     times = [
         Evidence(name, 1.0, "s", "measured", 0.9, 1.1, "times")
-        for name in experiments.ARMS.values()
+        for name in experiments.VARIANTS.values()
     ]
-    found = Finding("r", NOW, "memory_vs_compute", "copy", {}, "bf16", "balanced", "So.", (*times,))
-    told = experiments.told(Ended(0, 0.0, 9.0, ""), [run, found])
-    assert told["findings"][0]["times"] == {arm: [1.0, 0.9, 1.1] for arm in "CAB"}
-    assert told["on"]["device"] == run.device and json.loads(json.dumps(told)) == told
-    assert "exit 2" in experiments.told(Ended(2, 0.0, 9.0, "No GPU."), [run])["why"]
-    assert "nothing" in experiments.told(Ended(0, 0.0, 9.0, ""), [run])["why"]
+    result = Finding(
+        "r", NOW, "memory_vs_compute", "copy", {}, "bf16", "balanced", "So.", (*times,)
+    )
+    text = experiments.text(Ended(0, 0.0, 9.0, ""), [run, result])
+    assert text["findings"][0]["times"] == {variant: [1.0, 0.9, 1.1] for variant in "CAB"}
+    assert text["on"]["device"] == run.device and json.loads(json.dumps(text)) == text
+    assert "exit 2" in experiments.text(Ended(2, 0.0, 9.0, "No GPU."), [run])["why"]
+    assert "nothing" in experiments.text(Ended(0, 0.0, 9.0, ""), [run])["why"]
     _, outcomes = synthetic.matmul(predicted=True)
-    events = [run, *outcomes, found]
-    assert "predicted" in experiments.told(Ended(0, 0.0, 9.0, ""), events)["why"]
-    assert experiments.told(Ended(0, 0.0, 9.0, ""), events, predicts=True)["why"] is None
+    events = [run, *outcomes, result]
+    assert "predicted" in experiments.text(Ended(0, 0.0, 9.0, ""), events)["why"]
+    assert experiments.text(Ended(0, 0.0, 9.0, ""), events, predicts=True)["why"] is None
 
 
 def test_only_a_file_of_the_same_device_is_gone_on_with(tmp_path):
@@ -545,7 +550,7 @@ def test_each_command_runs_once_and_none_after_the_end():
 
 # What compute-sanitizer says
 
-SAID = """\
+WORDS = """\
 ========= COMPUTE-SANITIZER
 @@begin softmax.rows
 @@end 4
@@ -563,10 +568,10 @@ SAID = """\
 def test_findings_belong_to_the_impl_that_was_begun_last():
     import sanitize
 
-    found = sanitize.findings(SAID.splitlines(keepends=True))
-    assert sanitize.clean(found["softmax.rows"])
-    assert sanitize.verdict(found["softmax.rows"]) == "clean at 4 sizes"
-    bad = found["matmul.tiles"]
+    result = sanitize.findings(WORDS.splitlines(keepends=True))
+    assert sanitize.clean(result["softmax.rows"])
+    assert sanitize.verdict(result["softmax.rows"]) == "clean at 4 sizes"
+    bad = result["matmul.tiles"]
     assert len(bad["findings"]) == 2 and not sanitize.clean(bad)
     assert sanitize.verdict(bad) == "2 findings: Invalid __global__ read of size # bytes"
     assert "by thread (32,0,0)" in bad["report"][2]

@@ -106,11 +106,11 @@ def test_the_hash_is_that_of_the_file(kernel):
 
 
 @pytest.mark.parametrize(
-    ("asked", "nearest"), [("matmull", "matmul"), ("softmx", "softmax"), ("rmsnorm", "rms_norm")]
+    ("context", "nearest"), [("matmull", "matmul"), ("softmx", "softmax"), ("rmsnorm", "rms_norm")]
 )
-def test_an_unknown_kernel_names_the_nearest(asked, nearest):
-    sentence = refused(asked)
-    assert f"There is no kernel '{asked}'; did you mean {nearest}" in sentence
+def test_an_unknown_kernel_names_the_nearest(context, nearest):
+    sentence = refused(context)
+    assert f"There is no kernel '{context}'; did you mean {nearest}" in sentence
     assert all(name in sentence for name in catalog.kernel_names())
 
 

@@ -13,9 +13,10 @@ from workbench import catalog
 from workbench.backend.null import Fate, Null
 from workbench.commands import ceilings as command
 from workbench.commands import experiment
-from workbench.commands.ceilings import Gauging, Question
-from workbench.commands.options import SessionError
+from workbench.commands.ceilings import CeilingsCommand
+from workbench.commands.options import CeilingsOptions
 from workbench.commands.report import draw
+from workbench.commands.run import CommandError
 from workbench.compile.loops import Code, Counts
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
@@ -66,7 +67,7 @@ def usual(candidate, factor=1.0):
 
 
 def host_copies(right=True):
-    made = []
+    created = []
     for direction in ("h2d", "d2h"):
         for pinned in (True, False):
             for size in transfers.SIZES[::4]:
@@ -74,8 +75,8 @@ def host_copies(right=True):
                 seconds = 5e-6 + size / (5e10 if pinned else 1e10)
                 windows = [Window(tuple(seconds * dice.uniform(1, 1.01) for _ in range(4)))] * 3
                 timing = transfers.measured(windows) if right else None
-                made.append(transfers.Copied(direction, pinned, size, timing, right))
-    return made
+                created.append(transfers.Copied(direction, pinned, size, timing, right))
+    return created
 
 
 class Place:
@@ -86,10 +87,10 @@ class Place:
         self.console = io.StringIO()
 
     def gauge(self, fate=usual, copies=host_copies, device=None, **more):
-        asked = Question(device=device, out=self.out, database=self.url)
+        wanted = CeilingsOptions(device=device, out=self.out, database=self.url)
         self.null = Null(fate, rules=command.RULES)
-        told = Console(file=self.console, width=200)
-        self.gauging = Gauging(asked, told, lambda: self.null, copies, **more)
+        text = Console(file=self.console, width=200)
+        self.gauging = CeilingsCommand(wanted, text, lambda: self.null, copies, **more)
         return self.gauging.go()
 
     def known(self):
@@ -98,16 +99,16 @@ class Place:
 
     def events(self):
         (file,) = self.out.glob("*/events.jsonl")
-        found = read(file)
-        assert not found.bad
-        return found.events
+        result = read(file)
+        assert not result.bad
+        return result.events
 
     @property
-    def found(self):
-        return self.gauging.found
+    def result(self):
+        return self.gauging.ceilings
 
     @property
-    def said(self):
+    def text(self):
         return self.console.getvalue()
 
 
@@ -129,25 +130,25 @@ def test_what_is_sought_can_be_asked_of_every_device(device):
     names = [s.name for g in groups for s in g.sought]
     assert len(names) == len(set(names))
     for group in groups:
-        arms = group.arms
-        assert len({a.name for a in arms}) == len(arms)
-        for arm in arms:
-            problem = experiment.arm_problem(arm)
-            assert problem.spec.refuse(arm.sizes) is None and set(problem.spec.axes) == set(
-                arm.sizes
+        variants = group.variants
+        assert len({a.name for a in variants}) == len(variants)
+        for variant in variants:
+            problem = experiment.variant_problem(variant)
+            assert problem.spec.refuse(variant.sizes) is None and set(problem.spec.axes) == set(
+                variant.sizes
             )
         for sought in group.sought:
-            why = [refusal(a, device) for a in sought.arms]
-            assert None in why or all(len(w.split()) > 4 for w in why), sought.name
+            reason = [refusal(a, device) for a in sought.variants]
+            assert None in reason or all(len(w.split()) > 4 for w in reason), sought.name
             if device.name in ("h200", "h100"):
-                assert why == [None] * len(why), f"{sought.name}: {why}"
+                assert reason == [None] * len(reason), f"{sought.name}: {reason}"
 
 
-def refusal(arm, device):
-    spec = catalog.spec_of(arm.kernel)
-    impl = catalog.impl_of(spec, arm.impl)
-    config = impl.config(**arm.config)
-    return impl.refuse(config, device.limits, itemsize=ITEMSIZE[arm.dtype], **arm.sizes)
+def refusal(variant, device):
+    spec = catalog.spec_of(variant.kernel)
+    impl = catalog.impl_of(spec, variant.impl)
+    config = impl.config(**variant.config)
+    return impl.refuse(config, device.limits, itemsize=ITEMSIZE[variant.dtype], **variant.sizes)
 
 
 @given(st.one_of(st.none(), st.integers(1 << 30, 1 << 40)))
@@ -163,7 +164,7 @@ def test_a_stream_is_a_power_of_two_that_fits(memory):
 def test_all_ceilings_are_found_checked_and_kept(place):
     assert place.gauge() == 0
     kept = place.known()
-    assert set(kept) == set(place.found) and not any(c.get("failed") for c in kept.values())
+    assert set(kept) == set(place.result) and not any(c.get("failed") for c in kept.values())
     for name in ("dram_read", "cache", "shared", "compute_bf16", "compute_int8", "launch_pdl",
                  "launch_eager", "h2d_pinned", "d2h_pageable"):  # fmt: skip
         one = kept[name + "_measured"]
@@ -173,9 +174,9 @@ def test_all_ceilings_are_found_checked_and_kept(place):
     assert kept["launch_eager_measured"]["value"] == pytest.approx(0.8e-6, rel=0.01)
     assert kept["h2d_pinned_measured"]["value"] == pytest.approx(5e10, rel=0.02)
     *outcomes, run, end = place.events()
-    assert isinstance(run, Run) and run.ceilings == {**stated(H200), **place.found}
+    assert isinstance(run, Run) and run.ceilings == {**stated(H200), **place.result}
     assert isinstance(end, RunFinished) and end.state == "complete"
-    assert len(outcomes) == len(place.gauging.outcomes)
+    assert len(outcomes) == len(place.gauging.recorder.outcomes)
     with open_history(place.url) as history:
         assert history.outcomes(run.id) == list(outcomes)
 
@@ -186,13 +187,13 @@ def test_the_best_arm_counts(place):
         return usual(c, 1.05 if chosen else 1.0)
 
     place.gauge(fate)
-    one = place.found["dram_copy_measured"]
+    one = place.result["dram_copy_measured"]
     assert one["value"] == pytest.approx(1.05 * 4.2e12, rel=0.01)
     assert "block_n 2048" in one["source"] and "best of 3" in one["source"]
 
 
 @pytest.mark.parametrize(
-    ("kernel", "factor", "name", "why"),
+    ("kernel", "factor", "name", "reason"),
     [
         ("matrix_only", 0.9, "compute_bf16", "does not find the limit"),
         ("fill", 0.9, "dram_write", "torch.fill_"),
@@ -203,26 +204,28 @@ def test_the_best_arm_counts(place):
         ("empty_chain", 0.1, "launch", "as long as one empty kernel"),
     ],
 )
-def test_a_ceiling_that_fails_its_check_is_shown_and_never_used(place, kernel, factor, name, why):
+def test_a_ceiling_that_fails_its_check_is_shown_and_never_used(
+    place, kernel, factor, name, reason
+):
     def fate(c):
         return usual(c, factor if c.case.kernel == kernel and c.case.backend != "torch" else 1.0)
 
     place.gauge(fate)
-    one = place.found[name + "_measured"]
-    assert one["failed"] and why in one["why"] and word(one) == "failed"
+    one = place.result[name + "_measured"]
+    assert one["failed"] and reason in one["reason"] and word(one) == "failed"
     kept = place.known()
     assert name + "_measured" not in kept
     assert "compute_fp32_measured" in kept, "the others stand"
-    assert "failed" in place.said and one["why"] in place.said
+    assert "failed" in place.text and one["reason"] in place.text
 
 
 def test_launches_that_a_graph_does_not_hold_are_no_launches(place):
     place.gauge(lambda c: replace(usual(c), kernels=255))
-    assert "255 kernels instead of 256" in place.found["launch_measured"]["why"]
+    assert "255 kernels instead of 256" in place.result["launch_measured"]["reason"]
 
 
 @pytest.mark.parametrize(
-    ("kernel", "counts", "name", "why"),
+    ("kernel", "counts", "name", "reason"),
     [
         ("matrix_only", Counts({"128": 2}, matrix=8), "compute_fp16", "2 loads stand in the loop"),
         ("matrix_only", Counts(vector=9), "compute_fp16", "no matrix instruction"),
@@ -230,16 +233,16 @@ def test_launches_that_a_graph_does_not_hold_are_no_launches(place):
         ("cache_read", Counts(vector=9), "cache", "no load is left"),
     ],
 )
-def test_the_machine_code_must_do_what_is_counted(place, kernel, counts, name, why):
+def test_the_machine_code_must_do_what_is_counted(place, kernel, counts, name, reason):
     code = Code("sm_90", 1, counts, counts)
 
     def fate(c):
         return replace(usual(c), code=(code,) if c.case.kernel == kernel else ())
 
     place.gauge(fate)
-    assert why in place.found[name + "_measured"]["why"]
+    assert reason in place.result[name + "_measured"]["reason"]
     place.gauge(lambda c: replace(usual(c), code=(replace(code, readable=False),)))
-    assert not any(c.get("failed") for c in place.found.values())
+    assert not any(c.get("failed") for c in place.result.values())
 
 
 def test_an_arm_that_fails_costs_itself_alone(place):
@@ -247,8 +250,8 @@ def test_an_arm_that_fails_costs_itself_alone(place):
         return Fate(wrong="NaN at y[0]") if c.case.kernel == "matrix_int8" else usual(c)
 
     assert place.gauge(fate) == 0
-    one = place.found["compute_int8_measured"]
-    assert word(one) == "missing" and "NaN at y[0]" in one["why"] and "value" not in one
+    one = place.result["compute_int8_measured"]
+    assert word(one) == "missing" and "NaN at y[0]" in one["reason"] and "value" not in one
     assert "missing: NaN at y[0]" in line(one) and "compute_int8_measured" not in place.known()
     failures = [e for e in place.events() if isinstance(e, Failure)]
     assert {f.case.kernel for f in failures} == {"matrix_int8"}
@@ -260,9 +263,9 @@ def test_a_ceiling_without_its_yardstick_says_that_it_was_not_held_against_one(p
         return Fate(final="out of GPU memory") if broken else usual(c)
 
     place.gauge(fate)
-    one = place.found["dram_copy_measured"]
+    one = place.result["dram_copy_measured"]
     assert word(one) == "unchecked" and "dram_copy_measured" in place.known()
-    assert "torch.clone gave no time (out of GPU memory)" in place.said
+    assert "torch.clone gave no time (out of GPU memory)" in place.text
 
 
 def test_copies_that_cannot_be_timed_say_why(place):
@@ -270,15 +273,15 @@ def test_copies_that_cannot_be_timed_say_why(place):
         raise ChildProcessError("its process died (exit code -9)")
 
     assert place.gauge(copies=lost) == 0
-    assert "exit code -9" in place.found["h2d_pinned_measured"]["why"]
+    assert "exit code -9" in place.result["h2d_pinned_measured"]["reason"]
     assert "h2d_pinned_measured" not in place.known()
 
 
 def test_a_copy_that_arrives_wrong_is_a_failure(place):
     place.gauge(copies=lambda: host_copies(right=False))
-    found = [e for e in place.events() if isinstance(e, Failure)]
-    assert found and {f.stage for f in found} == {"check"}
-    assert word(place.found["d2h_pinned_measured"]) == "missing"
+    results = [e for e in place.events() if isinstance(e, Failure)]
+    assert results and {f.stage for f in results} == {"check"}
+    assert word(place.result["d2h_pinned_measured"]) == "missing"
 
 
 def test_nothing_measured_is_exit_code_2(place):
@@ -296,7 +299,11 @@ def test_ctrl_c_keeps_what_was_measured_and_is_no_answer(place):
     assert place.known() is None, "half a run is not what a device reaches"
     *_, run, end = place.events()
     assert end.state == "interrupted" and "cache_measured" in run.ceilings
-    assert sum(isinstance(e, Record) for e in place.events()) == len(place.gauging.outcomes) > 0
+    assert (
+        sum(isinstance(e, Record) for e in place.events())
+        == len(place.gauging.recorder.outcomes)
+        > 0
+    )
 
 
 def test_the_latest_complete_run_is_known(place):
@@ -312,25 +319,25 @@ def test_the_latest_complete_run_is_known(place):
 
 def test_a_named_device_is_looked_up_and_nothing_pretends(place):
     assert place.gauge(device="mi300x") == 0
-    assert "Nothing was measured" in place.said and "5.3 TB/s" in place.said
-    assert "_measured" not in place.said and place.null.begun == 0
+    assert "Nothing was measured" in place.text and "5.3 TB/s" in place.text
+    assert "_measured" not in place.text and place.null.begun == 0
     assert not list(place.out.glob("*/events.jsonl")) and place.known() is None
-    with pytest.raises(SessionError, match="mi300x"):
+    with pytest.raises(CommandError, match="mi300x"):
         place.gauge(device="mi300")
 
 
 def test_what_is_stated_is_said_to_be_of_which_device_compiled_for_or_not(place):
     assert place.gauge(device="m2max") == 0
-    assert place.said.startswith("What is stated of Apple M2 Max.")
-    assert "0.4 TB/s" in place.said and "Nothing was measured" in place.said
+    assert place.text.startswith("What is stated of Apple M2 Max.")
+    assert "0.4 TB/s" in place.text and "Nothing was measured" in place.text
 
 
 @pytest.mark.parametrize("device", DEVICES.values(), ids=DEVICES)
 def test_every_stated_ceiling_has_a_source_and_none_is_measured(device):
-    found = stated(device)
-    assert {"dram", "cache"} <= set(found) and usable(found) == {}
-    assert all(c["source"] and c["value"] > 0 for c in found.values())
-    assert {n[8:] for n in found if n.startswith("compute_")} == set(device.peaks)
+    result = stated(device)
+    assert {"dram", "cache"} <= set(result) and usable(result) == {}
+    assert all(c["source"] and c["value"] > 0 for c in result.values())
+    assert {n[8:] for n in result if n.startswith("compute_")} == set(device.peaks)
 
 
 # The mix of reads and writes
@@ -347,9 +354,9 @@ def measured(values):
 
 @given(st.lists(RATE, min_size=1, max_size=4), st.floats(0, 1))
 def test_a_mix_lies_between_its_neighbours(values, share):
-    found = mixed(measured(values), share)
-    assert min(values) * (1 - 1e-9) <= found["value"] <= max(values) * (1 + 1e-9)
-    assert found["low"] <= found["value"] <= found["high"] and found["kind"] == "computed"
+    result = mixed(measured(values), share)
+    assert min(values) * (1 - 1e-9) <= result["value"] <= max(values) * (1 + 1e-9)
+    assert result["low"] <= result["value"] <= result["high"] and result["kind"] == "computed"
 
 
 @given(st.lists(RATE, min_size=4, max_size=4))
@@ -360,18 +367,18 @@ def test_a_measured_mix_is_itself(values):
 
 def test_time_adds_up_between_two_mixes():
     """Half the bytes at 4 TB/s and half at 2 take three quarters of a second a 2 TB: 2.67."""
-    found = mixed({k: v for k, v in measured([2e12, 1e12, 1e12, 4e12]).items()
+    result = mixed({k: v for k, v in measured([2e12, 1e12, 1e12, 4e12]).items()
                    if "copy" not in k and "triad" not in k}, 0.5)  # fmt: skip
-    assert found["value"] == pytest.approx(8e12 / 3)
+    assert result["value"] == pytest.approx(8e12 / 3)
 
 
 def test_a_mix_of_nothing_is_none_and_a_failed_one_does_not_count():
     assert mixed({}, 0.5) is None
-    found = measured([1e12, 2e12, 4e12, 4e12])
-    found["dram_copy_measured"]["failed"] = True
-    assert mixed(found, 0.5)["value"] != pytest.approx(2e12)
+    result = measured([1e12, 2e12, 4e12, 4e12])
+    result["dram_copy_measured"]["failed"] = True
+    assert mixed(result, 0.5)["value"] != pytest.approx(2e12)
     with pytest.raises(ValueError, match="between 0 and 1"):
-        mixed(found, 1.5)
+        mixed(result, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -390,13 +397,13 @@ def test_the_page_shows_all_and_is_drawn_again(tmp_path):
     run = next(e for e in place.events() if isinstance(e, Run))
     first = (place.out / run.id / "report.html").read_text()
     assert draw("ceilings", run.id, tmp_path / "again.html", place.url).read_text() == first
-    for title in (c["title"] for c in place.found.values()):
+    for title in (c["title"] for c in place.result.values()):
         assert title.replace("'", "&#39;") in first
     assert "does not find the limit" in first and "4096.0" not in first
     assert sizes_text({"N": ceilings.STREAM}) in first and "http" not in first.split("<body>")[1]
 
 
 def test_a_page_of_nothing_and_one_of_stated_figures_are_drawn():
-    nothing = replace(command.stated_run(H200, Question()), ceilings={})
+    nothing = replace(command.stated_run(H200, CeilingsOptions()), ceilings={})
     assert "Nobody states a figure" in page(nothing, [])
-    assert "nothing here was measured" in page(command.stated_run(H200, Question()), [])
+    assert "nothing here was measured" in page(command.stated_run(H200, CeilingsOptions()), [])

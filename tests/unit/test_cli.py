@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from nullside import Asked
+from nullside import Context
 from synthetic import softmax
 
 from workbench import cli
@@ -22,12 +22,12 @@ SLOW_TO_LOAD = ("torch", "triton", "numpy", "matplotlib", "jinja2", "sqlalchemy"
 
 
 @pytest.fixture
-def asked(tmp_path, monkeypatch):
+def context(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
     monkeypatch.setattr(
-        "workbench.commands.sweep.backend_for", lambda device, folder, ahead: Null()
+        "workbench.commands.sweep.backend_for", lambda device, folder, prewarm: Null()
     )
-    return Asked(tmp_path)
+    return Context(tmp_path)
 
 
 @pytest.fixture
@@ -49,15 +49,15 @@ def stored(tmp_path):
 def sentence(capsys, *arguments):
     """Run a command that must fail; gives what it says."""
     assert cli.main(list(map(str, arguments))) == 2
-    told = capsys.readouterr()
-    assert told.err.startswith("error: ") and told.err.count("\n") == 1, told.err
-    assert "Traceback" not in told.err and told.out == ""
-    return told.err.removeprefix("error: ").strip()
+    text = capsys.readouterr()
+    assert text.err.startswith("error: ") and text.err.count("\n") == 1, text.err
+    assert "Traceback" not in text.err and text.out == ""
+    return text.err.removeprefix("error: ").strip()
 
 
-def sweep_words(asked):
-    return ("sweep", "tile_size", "--kernel", asked.kernel, "--out", asked.out,
-            "--database", asked.url)  # fmt: skip
+def sweep_words(context):
+    return ("sweep", "tile_size", "--kernel", context.kernel, "--out", context.out,
+            "--database", context.url)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -91,28 +91,28 @@ def test_an_error_is_one_sentence_and_exit_code_2(capsys, tmp_path, monkeypatch,
 
 
 def test_an_unknown_device_is_met_with_the_nearest(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.commands.options.ready", lambda: None)
-    asked = Asked(tmp_path)
-    assert "nearest are h200" in sentence(capsys, *sweep_words(asked), "--device", "h20")
-    assert not asked.out.exists()
+    monkeypatch.setattr("workbench.commands.run.require_triton", lambda: None)
+    context = Context(tmp_path)
+    assert "nearest are h200" in sentence(capsys, *sweep_words(context), "--device", "h20")
+    assert not context.out.exists()
 
 
 def test_no_compiler_is_one_sentence(capsys, tmp_path, monkeypatch):
-    asked = Asked(tmp_path)
+    context = Context(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("workbench.catalog.names_in", lambda package: ["tile_size"])
-    monkeypatch.setattr("workbench.catalog.module_of", lambda kernel: kernel_module(asked))
-    assert "Triton is not installed" in sentence(capsys, *sweep_words(asked))
+    monkeypatch.setattr("workbench.catalog.module_of", lambda kernel: kernel_module(context))
+    assert "Triton is not installed" in sentence(capsys, *sweep_words(context))
 
 
-def kernel_module(asked, made=None):
+def kernel_module(context, compiled=None):
     """The kernel as a module, by hand: `find_spec` is taken away in that test."""
     import types
 
     module = sys.modules.setdefault("toy_by_hand", types.ModuleType("toy_by_hand"))
-    module.__file__ = str(asked.kernel)
+    module.__file__ = str(context.kernel)
     if not hasattr(module, "toy"):
-        exec(compile(asked.kernel.read_text(), asked.kernel, "exec"), module.__dict__)
+        exec(compile(context.kernel.read_text(), context.kernel, "exec"), module.__dict__)
     return module
 
 
@@ -125,20 +125,20 @@ def test_a_mistake_of_ours_is_not_dressed_up(monkeypatch):
         cli.main(["new-kernel", "mine"])
 
 
-def test_a_sweep_from_the_command_line(asked, capsys):
-    assert cli.main(list(map(str, [*sweep_words(asked), "--quiet"]))) == 0
-    said = capsys.readouterr()
-    assert said.err == "" and said.out.count("\n") == 2 and str(asked.out) in said.out
+def test_a_sweep_from_the_command_line(context, capsys):
+    assert cli.main(list(map(str, [*sweep_words(context), "--quiet"]))) == 0
+    text = capsys.readouterr()
+    assert text.err == "" and text.out.count("\n") == 2 and str(context.out) in text.out
 
 
-def test_ctrl_c_before_the_first_outcome_is_130(asked, capsys, monkeypatch):
+def test_ctrl_c_before_the_first_outcome_is_130(context, capsys, monkeypatch):
     def interrupted(*_, **more):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("workbench.commands.sweep.backend_for", interrupted)
-    assert cli.main(list(map(str, sweep_words(asked)))) == 130
+    assert cli.main(list(map(str, sweep_words(context)))) == 130
     assert capsys.readouterr().err.strip() in ("", "stopped")  # some Typers say it, some do not
-    assert not asked.out.exists()
+    assert not context.out.exists()
 
 
 def test_a_damaged_events_file_gives_its_good_lines(stored, tmp_path, capsys):
@@ -148,8 +148,8 @@ def test_a_damaged_events_file_gives_its_good_lines(stored, tmp_path, capsys):
     assert "report  " in capsys.readouterr().out and "softmax" in page.read_text()
     fresh = f"sqlite:///{tmp_path / 'new.db'}"
     assert cli.main(["history", "--load", str(path), "--database", fresh]) == 0
-    said = capsys.readouterr().out
-    assert "1 lines unreadable" in said and "line 8: not UTF-8" in said
+    text = capsys.readouterr().out
+    assert "1 lines unreadable" in text and "line 8: not UTF-8" in text
     with open_history(fresh) as history:
         assert len(history.outcomes(run.id)) == 6
 
@@ -173,8 +173,8 @@ def test_a_report_of_a_stored_run(stored, tmp_path, capsys):
 def test_a_damaged_database_is_one_sentence(command, tmp_path, capsys):
     (tmp_path / "h.db").write_bytes(os.urandom(4000))
     before = (tmp_path / "h.db").read_bytes()
-    said = sentence(capsys, *command, "--database", f"sqlite:///{tmp_path / 'h.db'}")
-    assert "move that file away" in said
+    text = sentence(capsys, *command, "--database", f"sqlite:///{tmp_path / 'h.db'}")
+    assert "move that file away" in text
     assert (tmp_path / "h.db").read_bytes() == before
 
 
@@ -182,8 +182,8 @@ def test_new_kernel_says_what_to_try(tmp_path, capsys, monkeypatch):
     folder = tmp_path / "my kernels"
     folder.mkdir()
     assert cli.main(["new-kernel", "my_gelu", "--folder", str(folder)]) == 0
-    said = capsys.readouterr().out
-    assert f"--kernel '{folder / 'my_gelu.py'}'" in said
+    text = capsys.readouterr().out
+    assert f"--kernel '{folder / 'my_gelu.py'}'" in text
     assert "exists" in sentence(capsys, "new-kernel", "my_gelu", "--folder", folder)
 
 
@@ -229,12 +229,12 @@ def test_a_module_in_the_current_folder_can_be_named(tmp_path, capsys, monkeypat
     """Python puts the folder of the `workbench` script on its path, not the current one."""
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
     monkeypatch.setattr(
-        "workbench.commands.sweep.backend_for", lambda device, folder, ahead: Null()
+        "workbench.commands.sweep.backend_for", lambda device, folder, prewarm: Null()
     )
-    asked = Asked(tmp_path)
+    context = Context(tmp_path)
     (tmp_path / "pack_of_mine").mkdir()
-    asked.kernel.rename(tmp_path / "pack_of_mine" / "toy.py")
+    context.kernel.rename(tmp_path / "pack_of_mine" / "toy.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
-    asked.kernel = "pack_of_mine.toy"
-    assert cli.main(list(map(str, sweep_words(asked)))) == 0
+    context.kernel = "pack_of_mine.toy"
+    assert cli.main(list(map(str, sweep_words(context)))) == 0

@@ -101,18 +101,18 @@ def refused(*_):
 @pytest.fixture
 def nvml(monkeypatch):
     """An NVML with one GPU, which is found by its UUID alone."""
-    asked = []
+    wanted = []
     library = ModuleType("pynvml")
     library.NVMLError = NoAnswer
     library.nvmlInit = lambda: None
-    library.nvmlDeviceGetHandleByUUID = lambda uuid: asked.append(uuid) or uuid
+    library.nvmlDeviceGetHandleByUUID = lambda uuid: wanted.append(uuid) or uuid
     library.nvmlDeviceGetClockInfo = lambda gpu, kind: {1: 1545}[kind]
     library.nvmlDeviceGetTemperature = lambda gpu, kind: {0: 61}[kind]
     library.nvmlDeviceGetPowerUsage = lambda gpu: 690_500
     library.nvmlDeviceGetCurrentClocksEventReasons = lambda gpu: 0x4
     library.nvmlDeviceGetComputeRunningProcesses = lambda gpu: [SimpleNamespace(pid=77)]
     monkeypatch.setitem(sys.modules, "pynvml", library)
-    return library, asked
+    return library, wanted
 
 
 def test_nvml_is_read_for_the_gpu_of_that_uuid(nvml):
@@ -141,7 +141,7 @@ def test_without_a_library_nothing_is_read(monkeypatch, nvml):
 
 
 def test_amdsmi_is_read_for_the_gpu_on_that_bus(monkeypatch):
-    told = {"current_gfxclks": [2100, 2090, "N/A", 2110], "current_gfxclk": 132,
+    text = {"current_gfxclks": [2100, 2090, "N/A", 2110], "current_gfxclk": 132,
             "temperature_hotspot": 70, "current_socket_power": 748,
             "average_socket_power": 700, "throttle_status": "N/A"}  # fmt: skip
     library = ModuleType("amdsmi")
@@ -149,7 +149,7 @@ def test_amdsmi_is_read_for_the_gpu_on_that_bus(monkeypatch):
     library.amdsmi_init = lambda: None
     library.amdsmi_get_processor_handles = lambda: ["0000:0C:00.0", "0000:23:00.0"]
     library.amdsmi_get_gpu_device_bdf = lambda gpu: gpu
-    library.amdsmi_get_gpu_metrics_info = lambda gpu: {"0000:23:00.0": told}[gpu]
+    library.amdsmi_get_gpu_metrics_info = lambda gpu: {"0000:23:00.0": text}[gpu]
     library.amdsmi_get_gpu_process_list = lambda gpu: [{"pid": 9}]
     monkeypatch.setitem(sys.modules, "amdsmi", library)
     torch = ModuleType("torch")
@@ -160,7 +160,7 @@ def test_amdsmi_is_read_for_the_gpu_on_that_bus(monkeypatch):
     clocks = Clocks(0)
     assert clocks.source == "amdsmi" and clocks.processes() == [9]
     assert clocks.read() == Reading(2100.0, 70.0, 748.0)
-    told.update(current_gfxclks="N/A", current_socket_power="N/A", throttle_status=True)
+    text.update(current_gfxclks="N/A", current_socket_power="N/A", throttle_status=True)
     assert clocks.read() == Reading(132.0, 70.0, 700.0, ("throttled",))
     library.amdsmi_get_gpu_metrics_info = refused
     assert clocks.read() == Reading()

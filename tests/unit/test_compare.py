@@ -43,43 +43,43 @@ def turned(ratio):
     return Ratio(1 / ratio.middle, 1 / ratio.high, 1 / ratio.low) if ratio else None
 
 
-def word(time, cycles=None, asked=0.01, noise=0.0):
-    return verdict(time, cycles, asked, noise, 48).word
+def word(time, cycles=None, context=0.01, noise=0.0):
+    return verdict(time, cycles, context, noise, 48).word
 
 
 @given(ratios(), maybe, thresholds, thresholds)
-def test_slow_and_fast_need_time_and_cycles_wholly_beyond(time, cycles, asked, noise):
-    limit = 1 + max(asked, noise)
-    found = verdict(time, cycles, asked, noise, 48)
+def test_slow_and_fast_need_time_and_cycles_wholly_beyond(time, cycles, context, noise):
+    limit = 1 + max(context, noise)
+    result = verdict(time, cycles, context, noise, 48)
     both = [time] + ([cycles] if cycles else [])
-    assert (found.word == "SLOW") == all(r.low > limit for r in both)
-    assert (found.word == "FAST") == all(r.high < 1 / limit for r in both)
-    assert (found.word == "SAME") == (time.low >= 1 / limit and time.high <= limit)
-    assert found.threshold == max(asked, noise)
+    assert (result.word == "SLOW") == all(r.low > limit for r in both)
+    assert (result.word == "FAST") == all(r.high < 1 / limit for r in both)
+    assert (result.word == "SAME") == (time.low >= 1 / limit and time.high <= limit)
+    assert result.threshold == max(context, noise)
 
 
 @given(ratios(), ratios(), thresholds)
-def test_clock_is_a_time_that_the_cycles_do_not_bear_out_at_all(time, cycles, asked):
-    limit = 1 + asked
+def test_clock_is_a_time_that_the_cycles_do_not_bear_out_at_all(time, cycles, context):
+    limit = 1 + context
     slower = time.low > limit and cycles.high <= limit
     faster = time.high < 1 / limit and cycles.low >= 1 / limit
-    assert (word(time, cycles, asked) == "CLOCK") == (slower or faster)
+    assert (word(time, cycles, context) == "CLOCK") == (slower or faster)
 
 
 @given(ratios(), maybe, thresholds)
-def test_a_verdict_turns_over_with_its_sides(time, cycles, asked):
+def test_a_verdict_turns_over_with_its_sides(time, cycles, context):
     ends = [e for r in (time, cycles) if r for e in (r.low, r.high)]
-    assume(all(abs(abs(math.log(e)) - math.log1p(asked)) > 1e-9 for e in ends))
+    assume(all(abs(abs(math.log(e)) - math.log1p(context)) > 1e-9 for e in ends))
     other = {"SLOW": "FAST", "FAST": "SLOW"}
-    there = word(time, cycles, asked)
-    assert word(turned(time), turned(cycles), asked) == other.get(there, there)
+    there = word(time, cycles, context)
+    assert word(turned(time), turned(cycles), context) == other.get(there, there)
 
 
 @given(ratios(), maybe, thresholds, thresholds)
-def test_noise_can_only_take_back_a_slow_or_a_fast(time, cycles, asked, noise):
-    with_noise = word(time, cycles, asked, noise)
+def test_noise_can_only_take_back_a_slow_or_a_fast(time, cycles, context, noise):
+    with_noise = word(time, cycles, context, noise)
     if with_noise in ("SLOW", "FAST"):
-        assert word(time, cycles, asked) == with_noise
+        assert word(time, cycles, context) == with_noise
 
 
 def test_cycles_that_may_or_may_not_be_slower_leave_it_open():
@@ -93,7 +93,7 @@ def test_noise_is_the_far_end_of_what_the_same_code_differs_by(again):
     noise = compare.noise_of(again)
     assert noise >= abs(again.middle - 1) * (1 - 1e-9) or again.middle < 1
     assert noise == pytest.approx(compare.noise_of(turned(again)))
-    assert word(again, asked=0.0, noise=noise * (1 + 1e-9) + 1e-12) == "SAME" or noise < 0
+    assert word(again, context=0.0, noise=noise * (1 + 1e-9) + 1e-12) == "SAME" or noise < 0
 
 
 @given(st.integers(1, 10), st.sampled_from([0.9, 0.95, 0.99]))
@@ -106,12 +106,12 @@ def test_all_looks_together_miss_no_more_than_one_would(looks, confidence):
 
 
 @given(ratios(), maybe, thresholds, thresholds)
-def test_a_sentence_names_both_sides_and_says_it_once(time, cycles, asked, noise):
-    found = verdict(time, cycles, asked, noise, 48)
-    said = sentence(found, "tiles of old", "tiles of new")
-    assert "tiles of old" in said and "tiles of new" in said and said.endswith(".")
-    assert "nan" not in said and "\n" not in said and "nan" not in found.why
-    assert ("noise" in found.why) == (noise > asked)
+def test_a_sentence_names_both_sides_and_says_it_once(time, cycles, context, noise):
+    result = verdict(time, cycles, context, noise, 48)
+    text = sentence(result, "tiles of old", "tiles of new")
+    assert "tiles of old" in text and "tiles of new" in text and text.endswith(".")
+    assert "nan" not in text and "\n" not in text and "nan" not in result.reason
+    assert ("noise" in result.reason) == (noise > context)
 
 
 def test_sentences():
@@ -121,14 +121,14 @@ def test_sentences():
     )
     fast = verdict(turned(around(1.02)), None, 0.01, 0.001, 48)
     assert "new is 2.0 % faster (1.8 to 2.2 %) than old" in sentence(fast, "old", "new")
-    assert "the clock unknown" in fast.why
+    assert "the clock unknown" in fast.reason
     twice = verdict(Ratio(0.5, 0.4, 0.8), None, 0.01, 0.001, 48)
     assert "new is 100.0 % faster (25.0 to 150.0 %) than old" in sentence(twice, "old", "new")
     half = verdict(Ratio(2.0, 1.25, 2.5), None, 0.01, 0.001, 48)
     assert "new is 100.0 % slower (25.0 to 150.0 %) than old" in sentence(half, "old", "new")
     same = verdict(around(1.0), None, 0.01, 0.015, 48)
-    said = "new and old take the same time within 1.5 % (its noise here): +0.0 % (-0.2 to +0.2 %)."
-    assert sentence(same, "old", "new") == said
+    text = "new and old take the same time within 1.5 % (its noise here): +0.0 % (-0.2 to +0.2 %)."
+    assert sentence(same, "old", "new") == text
     clock = verdict(around(1.05), around(1.0), 0.01, 0.001, 48)
     assert "in time, but not in clock cycles" in sentence(clock, "old", "new")
     opened = verdict(around(1.01), None, 0.01, 0.001, 192)
@@ -165,10 +165,10 @@ def measured(median_s, half=0.001, mhz=1500.0, **also):
 
 
 def test_stored_runs_are_at_best_suspected():
-    found = suspected(measured(1.0), measured(1.03), 0.01)
-    assert isinstance(found, Suspicion) and found.word == "suspected SLOW"
-    assert found.exit_code == compare.exit_code([found]) == 3, "not decided"
-    assert "suspicion" in found.why
+    result = suspected(measured(1.0), measured(1.03), 0.01)
+    assert isinstance(result, Suspicion) and result.word == "suspected SLOW"
+    assert result.exit_code == compare.exit_code([result]) == 3, "not decided"
+    assert "suspicion" in result.reason
     assert suspected(measured(1.03), measured(1.0), 0.01).exit_code == 0
     assert suspected(measured(1.0), measured(1.0), 0.01).word == "suspected SAME"
     slower_clock = suspected(measured(1.0), measured(1.03, mhz=1500 / 1.03), 0.01)
@@ -178,9 +178,9 @@ def test_stored_runs_are_at_best_suspected():
 
 @given(st.floats(0.5, 2), st.floats(0, 0.05), st.floats(0, 0.05))
 def test_a_suspected_ratio_spans_both_intervals(factor, half, other):
-    found = suspected(measured(1.0, half), measured(factor, other), 0.01).time
-    assert found.low == pytest.approx(factor * (1 - other) / (1 + half))
-    assert found.high == pytest.approx(factor * (1 + other) / (1 - half))
+    result = suspected(measured(1.0, half), measured(factor, other), 0.01).time
+    assert result.low == pytest.approx(factor * (1 - other) / (1 + half))
+    assert result.high == pytest.approx(factor * (1 + other) / (1 - half))
 
 
 @pytest.mark.parametrize(
@@ -195,14 +195,14 @@ def test_results_of_unlike_measurements_say_nothing_about_each_other(other):
 
 
 @given(st.lists(st.tuples(ratios(), maybe, thresholds), max_size=8))
-def test_holm_only_ever_takes_back_a_slow_or_a_fast(asked):
-    before = [verdict(t, c, a, 0.0, 48) for t, c, a in asked]
+def test_holm_only_ever_takes_back_a_slow_or_a_fast(context):
+    before = [verdict(t, c, a, 0.0, 48) for t, c, a in context]
     after = holm(before, LOOKS)
     for one, other in zip(before, after, strict=True):
         if one != other:
             assert one.word in ("SLOW", "FAST") and other.word == "INCONCLUSIVE"
-            assert replace(other, word=one.word, why=one.why) == one
-            assert f"among {len(before)} comparisons" in other.why
+            assert replace(other, word=one.word, reason=one.reason) == one
+            assert f"among {len(before)} comparisons" in other.reason
 
 
 def test_a_close_call_alone_stands_and_among_twenty_does_not():
@@ -215,13 +215,13 @@ def test_a_close_call_alone_stands_and_among_twenty_does_not():
 
 
 @given(ratios(), maybe, thresholds)
-def test_a_claim_alone_has_the_p_value_of_its_interval(time, cycles, asked):
+def test_a_claim_alone_has_the_p_value_of_its_interval(time, cycles, context):
     """Log-symmetric intervals: beyond the threshold at their level is p under it, and back."""
     even = [r and symmetric(r) for r in (time, cycles)]
     ends = [e for r in even if r for e in (r.low, r.high)]
-    assume(all(abs(abs(math.log(e)) - math.log1p(asked)) > 1e-6 for e in ends))
-    found = verdict(*even, asked, 0.0, 48)
-    assert (p_value(found, LOOKS) < 0.05) == (found.word in ("SLOW", "FAST"))
+    assume(all(abs(abs(math.log(e)) - math.log1p(context)) > 1e-6 for e in ends))
+    result = verdict(*even, context, 0.0, 48)
+    assert (p_value(result, LOOKS) < 0.05) == (result.word in ("SLOW", "FAST"))
 
 
 def symmetric(ratio):

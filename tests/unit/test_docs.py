@@ -40,8 +40,8 @@ def relative(path):
 def links(page):
     """Targets of `[words](target)` outside code, without those of the web."""
     prose = re.sub(r"```.*?```|`[^`\n]*`", "", text(page), flags=re.S)
-    found = re.findall(r"\]\(([^)\s]+)\)", prose)
-    return [target for target in found if not target.startswith(("http:", "https:"))]
+    result = re.findall(r"\]\(([^)\s]+)\)", prose)
+    return [target for target in result if not target.startswith(("http:", "https:"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
@@ -101,17 +101,17 @@ def test_the_readme_shows_the_tour():
 
 def section(name):
     """What docs/commands.md says of one command."""
-    found = re.search(rf"^## workbench {name}\b.*?(?=^## )", text(COMMANDS), flags=re.M | re.S)
-    assert found, f"docs/commands.md has no section on `workbench {name}`"
-    return found[0]
+    result = re.search(rf"^## workbench {name}\b.*?(?=^## )", text(COMMANDS), flags=re.M | re.S)
+    assert result, f"docs/commands.md has no section on `workbench {name}`"
+    return result[0]
 
 
 @pytest.mark.parametrize("name", sorted(commands()))
 def test_every_option_is_documented_and_no_other(name):
     rows = re.findall(r"^\| (`--.*?) \|", section(name), flags=re.M)
-    told = {option for row in rows for option in re.findall(r"--[\w-]+", row)}
+    message = {option for row in rows for option in re.findall(r"--[\w-]+", row)}
     options = [p for p in commands()[name].params if p.param_type_name == "option"]
-    assert told == {o for p in options for o in (*p.opts, *p.secondary_opts)} - {"--help"}
+    assert message == {o for p in options for o in (*p.opts, *p.secondary_opts)} - {"--help"}
 
 
 def test_every_sweep_is_documented():
@@ -133,8 +133,8 @@ def test_every_experiment_is_in_the_table():
 
 def test_every_experiment_has_a_section():
     heads = re.findall(r"^## (.*)$", text(EXPERIMENTS), flags=re.M)
-    told = [name for head in heads[1:] for name in head.split(", ")]
-    assert sorted(told) == names_in("workbench.experiments")
+    message = [name for head in heads[1:] for name in head.split(", ")]
+    assert sorted(message) == names_in("workbench.experiments")
 
 
 def test_example_events_are_events(tmp_path):
@@ -144,13 +144,13 @@ def test_example_events_are_events(tmp_path):
     assert sorted(kinds) == sorted(known), "one example of each type of event"
     whole = [block for block in blocks if "{...}" not in block]
     (tmp_path / "events.jsonl").write_text("\n".join(whole) + "\n", encoding="utf-8")
-    found = events.read(tmp_path / "events.jsonl")
-    assert not found.bad and len(found.events) == len(whole)
+    result = events.read(tmp_path / "events.jsonl")
+    assert not result.bad and len(result.events) == len(whole)
 
 
 def test_the_models_constants_are_the_codes():
-    told = text(MODEL).split("## Constants")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| ([\d.e-]+) \|", told, flags=re.M)
+    message = text(MODEL).split("## Constants")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| ([\d.e-]+) \|", message, flags=re.M)
     assert {name: float(value) for name, value in rows} == asdict(cost_model.CONSTANTS)
     assert f"`{cost_model.MODEL}`" in text(ROOT / "docs" / "architecture.md")
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from workbench.commands import doctor
-from workbench.commands.doctor import Finding, examine, show
+from workbench.commands.doctor import Check, examine, show
 from workbench.device.hardware import DEVICES
 
 
@@ -46,10 +46,10 @@ def bare_machine(monkeypatch, tmp_path):
 def look(monkeypatch):
     """One finding by its name."""
 
-    def of(name, **asked):
-        found = [f for f in examine(**asked) if f.name == name]
-        assert len(found) == 1, f"{name}: {found}"
-        return found[0]
+    def of(name, **wanted):
+        results = [f for f in examine(**wanted) if f.name == name]
+        assert len(results) == 1, f"{name}: {results}"
+        return results[0]
 
     return of
 
@@ -64,14 +64,14 @@ def write(path, text):
 
 def test_on_a_bare_machine_each_missing_thing_has_a_remedy():
     findings = examine()
-    assert all(isinstance(f, Finding) and f.name and f.found for f in findings)
+    assert all(isinstance(f, Check) and f.name and f.result for f in findings)
     assert len({f.name for f in findings}) == len(findings)
     assert all(f.remedy for f in findings if f.ok is False)
     assert not any(f.ok for f in findings)
 
 
 def test_states_are_words():
-    assert [Finding("x", ok, "y").state for ok in (True, False, None)] == [
+    assert [Check("x", ok, "y").state for ok in (True, False, None)] == [
         "ok",
         "missing",
         "unknown",
@@ -80,15 +80,15 @@ def test_states_are_words():
 
 def test_the_table_says_everything_without_colour():
     findings = [
-        Finding("ncu", True, "/opt/[bold]/ncu"),
-        Finding("nsys", False, "not on the path", "install it"),
-        Finding("MLX", None, "for macOS only"),
+        Check("ncu", True, "/opt/[bold]/ncu"),
+        Check("nsys", False, "not on the path", "install it"),
+        Check("MLX", None, "for macOS only"),
     ]
     out = io.StringIO()
     show(findings, Console(file=out, width=120, color_system=None))
     text = out.getvalue()
     for finding in findings:
-        assert finding.name in text and finding.state in text and finding.found in text
+        assert finding.name in text and finding.state in text and finding.result in text
     assert "install it" in text and "\x1b" not in text
 
 
@@ -97,13 +97,13 @@ def test_the_table_says_everything_without_colour():
 
 def test_every_gpu_is_named_with_its_memory(monkeypatch, look):
     monkeypatch.setitem(sys.modules, "torch", torch_with(gpu_of(), gpu_of("NVIDIA A100", 80)))
-    assert look("GPU 0").found == "NVIDIA H200, 140 GiB"
-    assert look("GPU 1").found == "NVIDIA A100, 80 GiB"
+    assert look("GPU 0").result == "NVIDIA H200, 140 GiB"
+    assert look("GPU 1").result == "NVIDIA A100, 80 GiB"
 
 
 def test_a_broken_torch_is_a_finding(monkeypatch, look):
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert look("GPU").ok is None and "cannot be imported" in look("GPU").found
+    assert look("GPU").ok is None and "cannot be imported" in look("GPU").result
 
 
 def test_a_failing_driver_is_a_finding(monkeypatch, look):
@@ -113,24 +113,24 @@ def test_a_failing_driver_is_a_finding(monkeypatch, look):
     broken = torch_with(gpu_of())
     broken.cuda.device_count = fail
     monkeypatch.setitem(sys.modules, "torch", broken)
-    assert look("GPU").found == "torch failed to ask: CUDA error: no kernel image"
+    assert look("GPU").result == "torch failed to ask: CUDA error: no kernel image"
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("text", "result"),
     [
         ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue Oct 1", "580.159.04"),
         ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release", "570.86"),
     ],
 )
-def test_the_nvidia_driver_has_its_version(look, said, found):
-    write(doctor.NVIDIA_PROC / "version", said)
-    assert look("GPU driver") == Finding("GPU driver", True, f"NVIDIA {found}")
+def test_the_nvidia_driver_has_its_version(look, text, result):
+    write(doctor.NVIDIA_PROC / "version", text)
+    assert look("GPU driver") == Check("GPU driver", True, f"NVIDIA {result}")
 
 
 def test_the_amd_driver_has_its_version(look):
     write(doctor.AMD_DRIVER, "6.14.14\n")
-    assert look("GPU driver").found == "amdgpu 6.14.14"
+    assert look("GPU driver").result == "amdgpu 6.14.14"
 
 
 # Counters
@@ -180,7 +180,7 @@ def test_where_capabilities_cannot_be_read_root_decides(monkeypatch, look, user)
 def test_torch_says_what_it_was_built_for(monkeypatch, look, build, words):
     monkeypatch.setitem(sys.modules, "torch", torch_with(**build))
     monkeypatch.setattr(doctor, "_version", lambda package: "2.13.0")
-    assert look("torch").found == f"2.13.0, built {words}"
+    assert look("torch").result == f"2.13.0, built {words}"
 
 
 @pytest.fixture
@@ -193,27 +193,27 @@ def triton(monkeypatch, tmp_path):
 def test_targets_are_those_with_a_compiler(triton, look):
     write(triton / "backends" / "amd" / "compiler.py", "")
     amd = [name for name, device in DEVICES.items() if device.backend == "hip"]
-    assert look("offline compile targets").found == ", ".join(amd)
+    assert look("offline compile targets").result == ", ".join(amd)
     write(triton / "backends" / "nvidia" / "compiler.py", "")
-    assert look("offline compile targets").found == ", ".join(DEVICES)
+    assert look("offline compile targets").result == ", ".join(DEVICES)
 
 
 def test_tools_in_tritons_wheel_count(triton, look):
     assert look("nvdisasm").ok is False
     write(triton / "backends" / "nvidia" / "bin" / "nvdisasm", "")
     write(triton / "profiler" / "__init__.py", "")
-    assert look("nvdisasm").ok and "wheel" in look("nvdisasm").found
+    assert look("nvdisasm").ok and "wheel" in look("nvdisasm").result
     assert look("proton").ok
 
 
 def test_the_path_comes_before_the_wheel(monkeypatch, triton, look):
     write(triton / "backends" / "nvidia" / "bin" / "nvdisasm", "")
     monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/cuda/bin/{name}")
-    assert look("nvdisasm").found == "/cuda/bin/nvdisasm"
+    assert look("nvdisasm").result == "/cuda/bin/nvdisasm"
 
 
 @pytest.mark.parametrize(
-    ("cc", "there", "found"),
+    ("cc", "there", "result"),
     [
         (None, ["gcc", "clang"], "/usr/bin/gcc"),
         (None, ["clang"], "/usr/bin/clang"),
@@ -222,22 +222,22 @@ def test_the_path_comes_before_the_wheel(monkeypatch, triton, look):
         ("cc-13", ["gcc"], None),  # Triton takes CC at its word
     ],
 )
-def test_the_compiler_is_the_one_that_triton_would_take(monkeypatch, look, cc, there, found):
+def test_the_compiler_is_the_one_that_triton_would_take(monkeypatch, look, cc, there, result):
     monkeypatch.setattr(
         doctor.shutil, "which", lambda name: f"/usr/bin/{name}" if name in there else None
     )
     if cc:
         monkeypatch.setenv("CC", cc)
     finding = look("C compiler")
-    assert (finding.found == found) if found else (finding.ok is False)
+    assert (finding.result == result) if result else (finding.ok is False)
 
 
 @pytest.mark.parametrize("name", [*doctor.PROFILERS, *doctor.BINARY_TOOLS])
 def test_programs_on_the_path_are_found(monkeypatch, look, name):
     monkeypatch.setattr(
-        doctor.shutil, "which", lambda asked: f"/bin/{asked}" if asked == name else None
+        doctor.shutil, "which", lambda context: f"/bin/{context}" if context == name else None
     )
-    assert look(name) == Finding(name, True, f"/bin/{name}")
+    assert look(name) == Check(name, True, f"/bin/{name}")
 
 
 # Browser, Metal and packages
@@ -249,7 +249,7 @@ def test_a_browser_of_playwright_is_found(monkeypatch, look, tmp_path):
     monkeypatch.setattr(doctor, "_version", lambda package: "1.0")
     assert "playwright install chromium" in look(name).remedy
     (tmp_path / "browsers" / "chromium-1200").mkdir(parents=True)
-    assert look(name).found == "chromium-1200"
+    assert look(name).result == "chromium-1200"
 
 
 def test_mlx_is_for_macos(monkeypatch, look):
@@ -257,7 +257,7 @@ def test_mlx_is_for_macos(monkeypatch, look):
     monkeypatch.setattr(doctor.sys, "platform", "darwin")
     assert look("MLX").ok is False
     monkeypatch.setattr(doctor, "_version", lambda package: "0.30")
-    assert look("MLX") == Finding("MLX", True, "0.30")
+    assert look("MLX") == Check("MLX", True, "0.30")
 
 
 @pytest.mark.parametrize("package", doctor.PACKAGES)
@@ -304,17 +304,17 @@ def test_any_failure_to_open_is_a_finding(history, look, error):
 
     history(fail)
     finding = look("history database", database="sqlite:///h.db")
-    assert finding.ok is False and finding.found == "sqlite:///h.db: it is" and finding.remedy
+    assert finding.ok is False and finding.result == "sqlite:///h.db: it is" and finding.remedy
 
 
 @pytest.mark.parametrize("password", ["hunter2", "p%40ss"])
 def test_a_password_is_never_shown(history, look, password):
     url = f"postgresql://me:{password}@host/db"
 
-    def fail(asked):
-        raise ValueError(f"cannot log in at {asked} with {password.replace('%40', '@')}")
+    def fail(context):
+        raise ValueError(f"cannot log in at {context} with {password.replace('%40', '@')}")
 
     history(fail)
     finding = look("history database", database=url)
-    assert password not in finding.found and "p@ss" not in finding.found
-    assert "***" in finding.found and "host/db" in finding.found
+    assert password not in finding.result and "p@ss" not in finding.result
+    assert "***" in finding.result and "host/db" in finding.result

@@ -95,8 +95,8 @@ def test_versions_agree_with_the_packages_and_import_none_of_them():
         "torch.version.cuda, e.versions.get('hip') == torch.version.hip,"
         "e.versions['numpy'] == numpy.__version__)"
     )
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert told.stdout == "set()\nTrue True True True\n", told.stderr
+    message = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert message.stdout == "set()\nTrue True True True\n", message.stderr
 
 
 def test_packages_that_are_not_installed_are_left_out(monkeypatch):
@@ -215,8 +215,8 @@ def no_torch_build(monkeypatch):
 class TestGpu:
     def test_an_nvidia_gpu(self, monkeypatch):
         fake_gpu(monkeypatch, pids=(1, 2, os.getpid()))
-        told = ("NVIDIA H200", "570.86.15", 1 << 37, 700.0, "default", 2)
-        assert gpu_fields() == told
+        text = ("NVIDIA H200", "570.86.15", 1 << 37, 700.0, "default", 2)
+        assert gpu_fields() == text
 
     def test_clocks_off_their_default_are_locked(self, monkeypatch):
         fake_gpu(monkeypatch, clocks=(1200, 1980), lost=[REASONS])
@@ -236,8 +236,8 @@ class TestGpu:
         assert gpu_fields()[4] == "default"
 
     def test_what_nvml_does_not_answer_is_none(self, monkeypatch):
-        asked = ["Applications", "DefaultApplications"]
-        lost = [f"nvmlDeviceGet{which}Clock" for which in asked]
+        wanted = ["Applications", "DefaultApplications"]
+        lost = [f"nvmlDeviceGet{which}Clock" for which in wanted]
         lost += ["nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetEnforcedPowerLimit"]
         fake_gpu(monkeypatch, lost=lost)
         assert gpu_fields() == ("NVIDIA H200", "570.86.15", 1 << 37, None, "unknown", None)

@@ -31,7 +31,7 @@ AT = "2026-11-21T09:30:00+01:00"
 CASE = Case("matmul", "tiles", "triton", {"block_m": 128}, {"M": 64, "N": 8}, "bf16", "h200")
 CLOCK = Measured(1.5e-5, 1.4e-5, 1.6e-5, (1.4e-5, 1.5e-5, 1.6e-5), "cold", "events", "p1")
 MODEL = Predicted(1e-5, "m1", 9e-6, 1e-6, 1e-6, 1e-7, 1e-6, "compute")
-RECORD = Record(CASE, "k1", "r1", AT, "screen", CLOCK, 10, 20, "gpu", 0.25)
+RECORD = Record(CASE, "k1", "r1", AT, "first_pass", CLOCK, 10, 20, "gpu", 0.25)
 FAILURE = Failure(CASE, "k2", "r1", AT, "compile", "out of shared memory: 300 kB of 227 kB")
 ENVIRONMENT = Environment(
     "NVIDIA H200", "570.1", 1 << 37, 700.0, "unknown", 0, "Linux 6.1", "cpu", "3.11.7",
@@ -104,25 +104,25 @@ def test_appending_after_a_torn_line_keeps_every_good_line(tmp_path):
     for cut in range(start_of_last + 1, len(whole)):
         path.write_bytes(whole[:cut])
         write_all(path, [RECORD, FAILURE])
-        found = read(path)
+        result = read(path)
         if cut == len(whole) - 1:  # only the newline was lost: the event itself is whole
-            assert found == events.Events([*ALL, RECORD, FAILURE], [])
+            assert result == events.Events([*ALL, RECORD, FAILURE], [])
         else:
-            assert found.events == [*ALL[:-1], RECORD, FAILURE]
-            assert [bad.number for bad in found.bad] == [len(ALL)]
+            assert result.events == [*ALL[:-1], RECORD, FAILURE]
+            assert [bad.number for bad in result.bad] == [len(ALL)]
 
 
 def test_a_torn_last_line_is_reported_as_cut_short(tmp_path):
     path = tmp_path / "e.jsonl"
     write_all(path, [RUN, RECORD])
     path.write_bytes(path.read_bytes()[:-30])
-    found = read(path)
-    assert found.events == [RUN]
-    assert found.bad[0].number == 2 and "cut short" in found.bad[0].why
+    result = read(path)
+    assert result.events == [RUN]
+    assert result.bad[0].number == 2 and "cut short" in result.bad[0].reason
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("line", "reason"),
     [
         (b"\x00\xff\xfe\x80junk", "UTF-8"),
         ('{"type":"RunFinished","at":"é'.encode()[:-1], "UTF-8"),
@@ -142,16 +142,16 @@ def test_a_torn_last_line_is_reported_as_cut_short(tmp_path):
         (b'{"type":"RunFinished","at":"t","run":"r","state":"failed","counts":3}', "counts"),
     ],
 )
-def test_a_bad_line_is_reported_and_its_neighbours_are_kept(tmp_path, line, why):
+def test_a_bad_line_is_reported_and_its_neighbours_are_kept(tmp_path, line, reason):
     path = tmp_path / "e.jsonl"
     write_all(path, [RUN])
     with open(path, "ab") as file:
         file.write(line + b"\n")
     write_all(path, [RECORD])
-    found = read(path)
-    assert found.events == [RUN, RECORD]
-    assert [bad.number for bad in found.bad] == [2]
-    assert why in found.bad[0].why
+    result = read(path)
+    assert result.events == [RUN, RECORD]
+    assert [bad.number for bad in result.bad] == [2]
+    assert reason in result.bad[0].reason
 
 
 def test_an_event_with_the_wrong_kind_inside_is_a_bad_line(tmp_path):
@@ -162,9 +162,9 @@ def test_an_event_with_the_wrong_kind_inside_is_a_bad_line(tmp_path):
     plain[1]["environment"] = None
     plain[2]["timing"]["predicted_s"] = "fast"
     path.write_text("".join(json.dumps(p) + "\n" for p in plain))
-    found = read(path)
-    assert found.events == []
-    assert [bad.why.split(" is ")[0] for bad in found.bad] == [
+    result = read(path)
+    assert result.events == []
+    assert [bad.reason.split(" is ")[0] for bad in result.bad] == [
         "the field case of a Record",
         "the field environment of a Run",
         "the field predicted_s of a Predicted",
@@ -227,7 +227,7 @@ def test_kill_9_loses_at_most_the_line_being_written(tmp_path, delay_s):
     child.stdout.close()
 
     before = read(path)
-    assert len(before.bad) <= 1 and all("cut short" in bad.why for bad in before.bad)
+    assert len(before.bad) <= 1 and all("cut short" in bad.reason for bad in before.bad)
     assert [e.key for e in before.events] == [str(n) for n in range(len(before.events))]
     assert len(before.events) > 20
     write_all(path, [FAILURE])
@@ -242,8 +242,8 @@ def test_two_processes_on_one_file_mix_no_lines(tmp_path):
         for _ in range(2)
     ]
     assert [child.wait() for child in children] == [0, 0]
-    found = read(path)
-    assert found.bad == [] and len(found.events) == 300
+    result = read(path)
+    assert result.bad == [] and len(result.events) == 300
 
 
 def small_writes(monkeypatch, capacity: int) -> None:
@@ -271,9 +271,9 @@ def test_a_disk_that_fills_in_the_middle_of_a_line(tmp_path, monkeypatch):
                 log.write(RECORD)
         assert read(path).events == [RUN]
         log.write(FAILURE)  # somebody made room
-    found = read(path)
-    assert found.events == [RUN, FAILURE]
-    assert [bad.number for bad in found.bad] == [2]
+    result = read(path)
+    assert result.events == [RUN, FAILURE]
+    assert [bad.number for bad in result.bad] == [2]
 
 
 def test_a_write_that_needs_several_calls_is_whole(tmp_path, monkeypatch):
@@ -309,11 +309,11 @@ def test_the_system_itself_cuts_a_line(tmp_path):
     path = tmp_path / "e.jsonl"
     size = f"__import__('os').path.getsize({str(path)!r}) + 50"
     code = LIMITED.format(tests=str(Path(__file__).parent), path=str(path), path_size=size)
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert told.stdout.startswith(f"cannot write the events file {path}: file too large; ")
-    assert told.stderr == ""
-    found = read(path)
-    assert found.events == [RUN] and [bad.number for bad in found.bad] == [2]
+    message = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert message.stdout.startswith(f"cannot write the events file {path}: file too large; ")
+    assert message.stderr == ""
+    result = read(path)
+    assert result.events == [RUN] and [bad.number for bad in result.bad] == [2]
 
 
 def one_sentence(error: pytest.ExceptionInfo, path: Path) -> bool:
@@ -358,5 +358,5 @@ def test_reading_what_is_not_a_file(tmp_path, name):
 def test_reading_needs_neither_torch_nor_a_database():
     heavy = "{'torch', 'triton', 'sqlalchemy'}"
     code = f"import workbench.data.events, sys; print({heavy} & {{*sys.modules}})"
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert told.stdout == "set()\n", told.stderr
+    message = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert message.stdout == "set()\n", message.stderr

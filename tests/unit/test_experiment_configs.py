@@ -13,6 +13,7 @@ from rich.console import Console
 from workbench import catalog
 from workbench.backend.null import Fate, Null
 from workbench.commands import experiment
+from workbench.commands.options import ExperimentOptions
 from workbench.compile import Compiled
 from workbench.compile.loops import Code, Counts
 from workbench.data import stats
@@ -20,9 +21,9 @@ from workbench.data.database import open_history
 from workbench.data.record import Case, Failure, Measured, Predicted, Record, Resources
 from workbench.device.hardware import described, device_named
 from workbench.experiments import (
-    Asked,
+    Context,
     ExperimentError,
-    Found,
+    VariantResult,
     block_size,
     expected,
     intensity,
@@ -45,55 +46,62 @@ MADE = {
 
 
 def asking(kernel="", dtype="bf16", sizes=None, device=H200, predicts=False, ceilings=MADE):
-    return Asked(kernel, sizes, dtype, device, predicts, ceilings)
+    return Context(kernel, sizes, dtype, device, predicts, ceilings)
 
 
-def timed(arm, time_s, spread=0.001, windows=(), predicted=False):
+def timed(variant, time_s, spread=0.001, windows=(), predicted=False):
     """An arm with that time; its interval is `spread` to either side."""
-    spec = catalog.spec_of(arm.kernel)
-    case = Case(spec.name, arm.impl, "triton", dict(arm.config or {}), dict(arm.sizes), arm.dtype,
+    spec = catalog.spec_of(variant.kernel)
+    case = Case(spec.name, variant.impl, "triton", dict(variant.config or {}), dict(variant.sizes), variant.dtype,
                 "h200")  # fmt: skip
     timing = (
         Predicted(time_s, "model", 0.0, time_s, 0.0, 0.0, 0.0, "memory")
         if predicted
         else Measured(
-            time_s, time_s * (1 - spread), time_s * (1 + spread), tuple(windows), arm.regime,
+            time_s, time_s * (1 - spread), time_s * (1 + spread), tuple(windows), variant.regime,
             "graph", "p", window_sizes=(1,) * len(windows),
         )
     )  # fmt: skip
     outcome = Record(
-        case, arm.name, "run", "2026-11-21T09:30:00+00:00", "hot" if arm.regime == "hot" else
-        "predict" if predicted else "final", timing, spec.flops(**arm.sizes),
-        spec.bytes(arm.sizes, arm.dtype), "gpu", 0.1,
+        case, variant.name, "run", "2026-11-21T09:30:00+00:00", "hot" if variant.regime == "hot" else
+        "predict" if predicted else "final", timing, spec.flops(**variant.sizes),
+        spec.bytes(variant.sizes, variant.dtype), "gpu", 0.1,
     )  # fmt: skip
-    return Found(arm, outcome)
+    return VariantResult(variant, outcome)
 
 
-def failed(arm, reason="it broke"):
-    case = Case(arm.kernel, arm.impl, "triton", {}, dict(arm.sizes), arm.dtype, "h200")
-    return Found(arm, Failure(case, arm.name, "run", "2026-11-21", "measure", reason))
+def failed(variant, reason="it broke"):
+    case = Case(
+        variant.kernel, variant.impl, "triton", {}, dict(variant.sizes), variant.dtype, "h200"
+    )
+    return VariantResult(
+        variant, Failure(case, variant.name, "run", "2026-11-21", "measure", reason)
+    )
 
 
-def all_timed(arms, seconds, **how):
-    return {arm.name: timed(arm, seconds(arm), **how) for arm in arms}
+def all_timed(variants, seconds, **how):
+    return {variant.name: timed(variant, seconds(variant), **how) for variant in variants}
 
 
-def rows(judgement):
-    return {e.name: e for e in judgement.evidence}
+def rows(analysis):
+    return {e.name: e for e in analysis.evidence}
 
 
 # intensity
 
-INTENSITY = intensity.arms(asking(dtype="fp32"))
+INTENSITY = intensity.variants(asking(dtype="fp32"))
 
 
 def roofline(bandwidth, peak, sharpness=math.inf, noise=0.0, seed=0):
     """Times of a device that is exactly as its roofline says, or rounded at the knee."""
     dice = random.Random(seed)
 
-    def seconds(arm):
-        spec = catalog.spec_of(arm.kernel)
-        terms = spec.bytes(arm.sizes, arm.dtype) / bandwidth, spec.flops(**arm.sizes) / peak
+    def seconds(variant):
+        spec = catalog.spec_of(variant.kernel)
+        terms = (
+            spec.bytes(variant.sizes, variant.dtype) / bandwidth,
+            spec.flops(**variant.sizes) / peak,
+        )
         top = max(terms)
         both = top if math.isinf(sharpness) else (
             top * sum((t / top) ** sharpness for t in terms) ** (1 / sharpness)
@@ -109,21 +117,21 @@ def roofline(bandwidth, peak, sharpness=math.inf, noise=0.0, seed=0):
     seed=st.integers(0, 99),
 )  # fmt: skip
 def test_the_knee_is_where_bandwidth_and_peak_meet(bandwidth, knee, noise, seed):
-    found = all_timed(INTENSITY, roofline(bandwidth, bandwidth * knee, noise=noise, seed=seed),
+    result = all_timed(INTENSITY, roofline(bandwidth, bandwidth * knee, noise=noise, seed=seed),
                       spread=0.005)  # fmt: skip
-    bent = intensity.bend([intensity.point(f) for f in found.values()])
-    found_knee = bent.knee
-    assert found_knee.low <= knee <= found_knee.high
-    assert found_knee.value == pytest.approx(knee, rel=0.011)
+    bent = intensity.bend([intensity.point(f) for f in result.values()])
+    knee_ = bent.knee
+    assert knee_.low <= knee <= knee_.high
+    assert knee_.value == pytest.approx(knee, rel=0.011)
     assert bent.slope.value == pytest.approx(bandwidth, rel=0.005)
-    assert found_knee.high / found_knee.low < 1.04  # all points of both sides, and no wider
+    assert knee_.high / knee_.low < 1.04  # all points of both sides, and no wider
 
 
 @settings(max_examples=25, deadline=None)
 @given(knee=st.floats(1, 20), sharpness=st.floats(3, 8))
 def test_a_round_knee_is_found_from_points_that_lie_apart(knee, sharpness):
-    found = all_timed(INTENSITY, roofline(4e12, 4e12 * knee, sharpness))
-    bent = intensity.bend([intensity.point(f) for f in found.values()])
+    result = all_timed(INTENSITY, roofline(4e12, 4e12 * knee, sharpness))
+    bent = intensity.bend([intensity.point(f) for f in result.values()])
     assert bent.knee.value == pytest.approx(knee, rel=0.06)
 
 
@@ -131,41 +139,41 @@ def test_intensities_are_those_of_the_question():
     spec = catalog.spec_of("streamed_fma")
     got = [spec.flops(**a.sizes) / (16 * a.sizes["N"]) for a in INTENSITY]
     assert got == [2.0**e for e in range(-3, 8)]
-    half = intensity.arms(asking(dtype="fp16"))
+    half = intensity.variants(asking(dtype="fp16"))
     assert [a.sizes["F"] for a in half] == [2**e for e in range(10)]
 
 
 def test_the_knee_is_set_against_the_measured_ridge():
-    (said,) = intensity.judge(asking(dtype="fp32"), all_timed(INTENSITY, roofline(4e12, 60e12)))
+    (text,) = intensity.analyse(asking(dtype="fp32"), all_timed(INTENSITY, roofline(4e12, 60e12)))
     assert (
-        said.word == "knee at 15 FLOP/B" and "as the measured ceilings do at 15." in said.sentence
+        text.word == "knee at 15 FLOP/B" and "as the measured ceilings do at 15." in text.sentence
     )
-    row = rows(said)["knee"]
+    row = rows(text)["knee"]
     assert row.unit == "FLOP/B" and row.kind == "measured" and row.low < 15 < row.high
-    chart = said.charts[0]
+    chart = text.charts[0]
     assert [s.name for s in chart.series] == [
         "measured rate",
         "measured ceilings",
         "stated ceilings",
     ]
     assert chart.x_log and chart.y_log and chart.series[0].low and len(chart.series[0].x) == 11
-    (low,) = intensity.judge(asking(dtype="fp32"), all_timed(INTENSITY, roofline(4e12, 40e12)))
+    (low,) = intensity.analyse(asking(dtype="fp32"), all_timed(INTENSITY, roofline(4e12, 40e12)))
     assert "short of the ridge" in low.sentence
 
 
 def test_a_predicted_knee_has_a_tilde_and_no_interval():
-    found = all_timed(INTENSITY, roofline(4e12, 60e12), predicted=True)
-    (said,) = intensity.judge(asking(dtype="fp32", predicts=True), found)
-    assert said.word == "knee at ~15 FLOP/B" and "~4.0 TB/s" not in said.sentence
-    assert all(e.low is None for e in said.evidence if e.kind == "predicted")
-    assert {e.kind for e in said.evidence} == {"predicted", "measured", "datasheet", "computed"}
+    result = all_timed(INTENSITY, roofline(4e12, 60e12), predicted=True)
+    (text,) = intensity.analyse(asking(dtype="fp32", predicts=True), result)
+    assert text.word == "knee at ~15 FLOP/B" and "~4.0 TB/s" not in text.sentence
+    assert all(e.low is None for e in text.evidence if e.kind == "predicted")
+    assert {e.kind for e in text.evidence} == {"predicted", "measured", "datasheet", "computed"}
 
 
 def test_without_a_plateau_there_is_no_knee():
-    (said,) = intensity.judge(asking(dtype="fp32"), all_timed(INTENSITY, roofline(1e12, 1e15)))
-    assert said.word == "no knee"
-    broken = {arm.name: failed(arm) for arm in INTENSITY}
-    (none,) = intensity.judge(asking(dtype="fp32"), broken)
+    (text,) = intensity.analyse(asking(dtype="fp32"), all_timed(INTENSITY, roofline(1e12, 1e15)))
+    assert text.word == "no knee"
+    broken = {variant.name: failed(variant) for variant in INTENSITY}
+    (none,) = intensity.analyse(asking(dtype="fp32"), broken)
     assert none.word == "no knee" and not none.charts
     assert any("it broke" in caveat for caveat in none.caveats)
 
@@ -179,15 +187,15 @@ def test_machine_code_with_fewer_multiply_adds_is_told(F, outside, inside, whole
     resources = Resources("b", 32, 0, 0, 128, 16, 1.0, "threads", 1, 1.0, 0.0, 128, None, 0.1)
     counts = Counts(vector=outside + inside), Counts(vector=inside)
     code = Code("sm_90", 1 if inside else 0, *counts)
-    arm = replace(INTENSITY[0], sizes={"N": 1 << 25, "F": F}, config={"block_n": 1024})
-    found = replace(timed(arm, 1e-4), compiled=Compiled(resources, "k", (1,), 1, code=(code,)))
-    assert intensity.complete(found) is whole
-    assert bool(intensity._undone([found])) is not whole
-    assert intensity.complete(replace(found, compiled=None)) is None
+    variant = replace(INTENSITY[0], sizes={"N": 1 << 25, "F": F}, config={"block_n": 1024})
+    result = replace(timed(variant, 1e-4), compiled=Compiled(resources, "k", (1,), 1, code=(code,)))
+    assert intensity.complete(result) is whole
+    assert bool(intensity._undone([result])) is not whole
+    assert intensity.complete(replace(result, compiled=None)) is None
 
 
 @pytest.mark.parametrize(
-    ("experiment", "asked"),
+    ("experiment", "context"),
     [
         (intensity, asking("matmul", "fp32")), (intensity, asking(dtype="fp8")),
         (quantization_overhead, asking("matmul", "fp16")),
@@ -195,9 +203,9 @@ def test_machine_code_with_fewer_multiply_adds_is_told(F, outside, inside, whole
         (lora_rank, asking("matmul")), (tile_size, asking("empty")),
     ],
 )  # fmt: skip
-def test_what_cannot_be_asked_is_one_sentence(experiment, asked):
+def test_what_cannot_be_asked_is_one_sentence(experiment, context):
     with pytest.raises(ExperimentError) as caught:
-        experiment.arms(asked)
+        experiment.variants(context)
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
 
 
@@ -219,16 +227,16 @@ def test_what_a_round_shares_cancels(true, seed):
 
 # quantization_overhead
 
-QUANTIZED = quantization_overhead.arms(asking("q4_k_matmul", "fp16"))
+QUANTIZED = quantization_overhead.variants(asking("q4_k_matmul", "fp16"))
 
 
 def sided(a_s, b_s, slow=3.0):
     """The first Impl of each side takes that long, any other `slow` times as long."""
 
-    def seconds(arm):
-        best = {"matvec": "torch.linear", "q4_k_matmul": "rows"}[arm.kernel]
-        base = b_s if arm.kernel == "q4_k_matmul" else a_s
-        return base if arm.impl == best else slow * base
+    def seconds(variant):
+        best = {"matvec": "torch.linear", "q4_k_matmul": "rows"}[variant.kernel]
+        base = b_s if variant.kernel == "q4_k_matmul" else a_s
+        return base if variant.impl == best else slow * base
 
     return seconds
 
@@ -236,10 +244,10 @@ def sided(a_s, b_s, slow=3.0):
 @settings(max_examples=15, deadline=None)
 @given(st.floats(1e-6, 1e-3), st.floats(0.2, 5), st.floats(0.0005, 0.02))
 def test_overhead_is_that_of_the_fastest_and_has_the_right_word(a_s, ratio, spread):
-    found = all_timed(QUANTIZED, sided(a_s, ratio * a_s), spread=spread)
-    said = quantization_overhead.judge(asking("q4_k_matmul", "fp16"), found)
-    assert len(said) == 2
-    for one in said:
+    result = all_timed(QUANTIZED, sided(a_s, ratio * a_s), spread=spread)
+    text = quantization_overhead.analyse(asking("q4_k_matmul", "fp16"), result)
+    assert len(text) == 2
+    for one in text:
         row = rows(one)["overhead, (B - A) / A"]
         assert row.value == pytest.approx(ratio - 1) and row.low < row.value < row.high
         if abs(ratio - 1) > 3 * spread:
@@ -253,16 +261,16 @@ def test_overhead_is_that_of_the_fastest_and_has_the_right_word(a_s, ratio, spre
 
 
 def test_a_side_without_a_time_gets_no_verdict():
-    found = {
+    results = {
         a.name: failed(a) if a.kernel == "q4_k_matmul" and a.sizes["N"] == 2560 else timed(a, 1e-5)
         for a in QUANTIZED
     }
-    small, large = quantization_overhead.judge(asking("q4_k_matmul", "fp16"), found)
+    small, large = quantization_overhead.analyse(asking("q4_k_matmul", "fp16"), results)
     assert small.word == "no verdict" and not small.evidence
     assert any("it broke" in caveat for caveat in small.caveats)
     assert large.word == "no difference seen"
     assert "matvec.rows" in large.caveats[0] and "torch" in large.caveats[0]
-    alone = {n: f if "rows" in n else failed(f.arm) for n, f in found.items()}
+    alone = {n: f if "rows" in n else failed(f.variant) for n, f in results.items()}
     assert not any(
         "torch" in c
         for c in quantization_overhead._caveats(
@@ -276,49 +284,49 @@ def test_a_side_without_a_time_gets_no_verdict():
 
 def test_products_that_suit_more_rows_are_compared_where_there_are_more():
     sizes = {"M": 512, "N": 14336, "K": 4096}
-    arms = quantization_overhead.arms(asking("q4_k_matmul", "fp16", sizes))
-    names = {f"{a.kernel}.{a.impl}" for a in arms}
+    variants = quantization_overhead.variants(asking("q4_k_matmul", "fp16", sizes))
+    names = {f"{a.kernel}.{a.impl}" for a in variants}
     assert names == {"matvec.tiles", "matmul.tiles", "matmul.persistent", "matvec.torch.linear",
                      "q4_k_matmul.tiles", "q4_k_matmul.ordered"}  # fmt: skip
-    assert len({a.name for a in arms}) == len(arms) == 12
-    for arm in arms:  # each there is
-        catalog.impl_of(catalog.spec_of(arm.kernel), arm.impl)
+    assert len({a.name for a in variants}) == len(variants) == 12
+    for variant in variants:  # each there is
+        catalog.impl_of(catalog.spec_of(variant.kernel), variant.impl)
 
 
 # tile_size and block_size
 
-TILES = tile_size.arms(asking("matmul"))
-BLOCKS = block_size.arms(asking("matmul"))
+TILES = tile_size.variants(asking("matmul"))
+BLOCKS = block_size.variants(asking("matmul"))
 
 
 @pytest.mark.parametrize(
-    ("arms", "varied", "wanted"),
+    ("variants", "varied", "wanted"),
     [(TILES, tile_size.EDGE, [16, 32, 64, 128, 256]),
      (BLOCKS, block_size.BLOCK, [32, 64, 128, 256, 512])],
 )  # fmt: skip
-def test_each_value_has_a_few_configs_that_can_run(arms, varied, wanted):
-    assert {(a.kernel, a.impl) for a in arms} == {("matmul", "tiles")}
+def test_each_value_has_a_few_configs_that_can_run(variants, varied, wanted):
+    assert {(a.kernel, a.impl) for a in variants} == {("matmul", "tiles")}
     impl = catalog.impl_of(catalog.spec_of("matmul"), "tiles")
-    numbers = [varied.number(impl, a.config, asking("matmul")) for a in arms]
+    numbers = [varied.number(impl, a.config, asking("matmul")) for a in variants]
     assert sorted(set(numbers)) == wanted
     assert all(1 <= numbers.count(n) <= knobs.TRIED + 1 for n in wanted)
-    assert len({a.name for a in arms}) == len(arms)
-    assert impl.default(H200.limits, "bf16", arms[0].sizes) in [
-        impl.config(**a.config) for a in arms
+    assert len({a.name for a in variants}) == len(variants)
+    assert impl.default(H200.limits, "bf16", variants[0].sizes) in [
+        impl.config(**a.config) for a in variants
     ]
-    for arm in arms:
-        config = impl.config(**arm.config)
-        assert not impl.refuse(config, H200.limits, itemsize=ITEMSIZE["bf16"], **arm.sizes)
+    for variant in variants:
+        config = impl.config(**variant.config)
+        assert not impl.refuse(config, H200.limits, itemsize=ITEMSIZE["bf16"], **variant.sizes)
 
 
 def test_a_value_that_cannot_run_keeps_an_arm_that_says_why():
     cdna = asking("matmul", device=device_named("mi300x"))
     impl = catalog.spec_of("matmul").impls[0]
-    numbers = {block_size.block(impl, a.config, cdna) for a in block_size.arms(cdna)}
+    numbers = {block_size.block(impl, a.config, cdna) for a in block_size.variants(cdna)}
     assert numbers == {64, 128, 256, 512, 1024}  # 64 threads a warp
     narrow = asking("matmul", "fp32", {"M": 64, "N": 64, "K": 64}, device_named("mi300x"))
     refused = [
-        a for a in tile_size.arms(narrow)
+        a for a in tile_size.variants(narrow)
         if impl.refuse(impl.config(**a.config), narrow.device.limits, itemsize=4, **a.sizes)
     ]  # fmt: skip
     edges = [tile_size.edge(impl, a.config, narrow) for a in refused]
@@ -328,12 +336,14 @@ def test_a_value_that_cannot_run_keeps_an_arm_that_says_why():
 @pytest.mark.parametrize("experiment", [tile_size, block_size])
 @pytest.mark.parametrize("kernel", ["softmax", "copy", "lora_delta", "q4_k_matmul", "wkv7"])
 def test_other_kernels_have_other_values(experiment, kernel):
-    asked = asking(kernel)
-    arms = experiment.arms(asked)
-    (said,) = experiment.judge(asked, all_timed(arms, lambda arm: 1e-5 + len(arm.name) % 7 * 1e-6))
-    drawn = said.charts[0].series[0].x
+    wanted = asking(kernel)
+    variants = experiment.variants(wanted)
+    (text,) = experiment.analyse(
+        wanted, all_timed(variants, lambda variant: 1e-5 + len(variant.name) % 7 * 1e-6)
+    )
+    drawn = text.charts[0].series[0].x
     assert len(drawn) >= 2 and min(drawn) > 0  # a log axis; what a launcher chooses is no value
-    assert any(name.startswith("the default (") for name in rows(said))
+    assert any(name.startswith("the default (") for name in rows(text))
 
 
 VALUES = [16, 32, 64, 128, 256]
@@ -356,16 +366,16 @@ def test_the_fastest_value_wins_and_ties_are_those_that_cannot_be_told_apart(tim
             assert (v in ranked.ties) is not apart or t / best == pytest.approx(1.005, rel=1e-3)
 
 
-def spoken(experiment, arms, seconds, **how):
-    (said,) = experiment.judge(asking("matmul"), all_timed(arms, seconds, **how))
-    return said
+def spoken(experiment, variants, seconds, **how):
+    (text,) = experiment.analyse(asking("matmul"), all_timed(variants, seconds, **how))
+    return text
 
 
 def test_a_verdict_says_which_how_much_and_whether_it_is_at_the_edge():
     impl = catalog.spec_of("matmul").impls[0]
 
-    def edge(arm):
-        return tile_size.edge(impl, arm.config, asking("matmul"))
+    def edge(variant):
+        return tile_size.edge(impl, variant.config, asking("matmul"))
 
     falling = spoken(tile_size, TILES, lambda a: 1e-3 / edge(a))
     assert falling.word == "256, at the edge"
@@ -387,58 +397,58 @@ def test_a_verdict_says_which_how_much_and_whether_it_is_at_the_edge():
 
 def test_values_and_arms_without_a_time_are_named():
     impl = catalog.spec_of("matmul").impls[0]
-    found = {
+    results = {
         a.name: failed(a, "it spilled")
         if tile_size.edge(impl, a.config, asking("matmul")) == 256 else timed(a, 1e-5)
         for a in TILES
     }  # fmt: skip
-    (said,) = tile_size.judge(asking("matmul"), found)
-    assert said.sentence.endswith("No time of 256.") and any(
-        "it spilled" in c for c in said.caveats
+    (text,) = tile_size.analyse(asking("matmul"), results)
+    assert text.sentence.endswith("No time of 256.") and any(
+        "it spilled" in c for c in text.caveats
     )
-    (none,) = tile_size.judge(asking("matmul"), {a.name: failed(a) for a in TILES})
+    (none,) = tile_size.analyse(asking("matmul"), {a.name: failed(a) for a in TILES})
     assert none.word == "no verdict"
 
 
 # lora_rank
 
-LORA = lora_rank.arms(asking("lora_delta", "fp32"))
+LORA = lora_rank.variants(asking("lora_delta", "fp32"))
 
 
 def test_every_rank_of_every_size_has_an_arm():
     for kernel in ("lora_delta", "lora"):
-        arms = lora_rank.arms(asking(kernel, "fp32"))
-        at = {(a.sizes["K"], a.sizes["r"]) for a in arms if a.impl != "torch"}
+        variants = lora_rank.variants(asking(kernel, "fp32"))
+        at = {(a.sizes["K"], a.sizes["r"]) for a in variants if a.impl != "torch"}
         assert at == {(k, r) for k in (512, 1024, 2048) for r in (4, 8, 16, 32, 64)}
-        assert len({a.name for a in arms}) == len(arms)
+        assert len({a.name for a in variants}) == len(variants)
     assert {a.sizes["r"] for a in LORA if a.impl == "fused"} == {4, 8, 16}
-    own = lora_rank.arms(asking("lora", "bf16", {"M": 16, "N": 4096, "K": 4096, "r": 7}))
+    own = lora_rank.variants(asking("lora", "bf16", {"M": 16, "N": 4096, "K": 4096, "r": 7}))
     assert {(a.sizes["M"], a.sizes["r"]) for a in own} == {(16, r) for r in (4, 8, 16, 32, 64)}
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.floats(1.0, 1.5), st.floats(0.0002, 0.05))
 def test_flat_means_that_the_whole_interval_is(growth, spread):
-    found = all_timed(LORA, lambda a: 4e-6 * (growth if a.sizes["r"] == 64 else 1), spread=spread)
-    (said,) = lora_rank.judge(asking("lora_delta", "fp32"), found)
+    result = all_timed(LORA, lambda a: 4e-6 * (growth if a.sizes["r"] == 64 else 1), spread=spread)
+    (text,) = lora_rank.analyse(asking("lora_delta", "fp32"), result)
     wide = (1 + spread) / (1 - spread)
     word = (
         "flat in rank" if growth * wide <= 1.15
         else "the rank costs time" if growth / wide > 1.15 else "not decided"
     )  # fmt: skip
-    assert said.word == word
-    row = next(e for e in said.evidence if e.name == "largest over least time")
+    assert text.word == word
+    row = next(e for e in text.evidence if e.name == "largest over least time")
     assert row.value == pytest.approx(growth) and row.target == "<= 1.15"
     assert row.met is {"flat in rank": True, "the rank costs time": False}.get(word)
-    assert len(said.charts[0].series) == 3 and "rank 64: floor by compute" in rows(said)
+    assert len(text.charts[0].series) == 3 and "rank 64: floor by compute" in rows(text)
 
 
 def test_ranks_without_a_time_are_named_and_one_is_too_few():
-    found = {a.name: timed(a, 4e-6) if a.sizes["r"] == 4 else failed(a) for a in LORA}
-    (said,) = lora_rank.judge(asking("lora_delta", "fp32"), found)
-    assert said.word == "not decided"
-    assert "M=64 K=512 N=512 has no time at rank 8, 16, 32, 64." in said.caveats
-    (none,) = lora_rank.judge(asking("lora_delta", "fp32"), {a.name: failed(a) for a in LORA})
+    results = {a.name: timed(a, 4e-6) if a.sizes["r"] == 4 else failed(a) for a in LORA}
+    (text,) = lora_rank.analyse(asking("lora_delta", "fp32"), results)
+    assert text.word == "not decided"
+    assert "M=64 K=512 N=512 has no time at rank 8, 16, 32, 64." in text.caveats
+    (none,) = lora_rank.analyse(asking("lora_delta", "fp32"), {a.name: failed(a) for a in LORA})
     assert none.word == "not decided" and not none.charts
 
 
@@ -450,40 +460,40 @@ Q4_K = {"M": 1, "N": 2560, "K": 2560}
 
 def test_the_expected_time_of_a_small_q4_k_product_on_an_m2_max():
     spec = catalog.spec_of("q4_k_matmul")
-    said = expected.expected(spec, Q4_K, "fp32", M2_MAX, seconds("0.5ms"))
-    row = rows(said)
+    text = expected.expected(spec, Q4_K, "fp32", M2_MAX, seconds("0.5ms"))
+    row = rows(text)
     assert f"{row['least bytes'].value / 1e6:.1f}" == "3.7"
     assert f"{row['FLOPs'].value / 1e6:.1f}" == "13.1"
     assert f"{row['time at that bandwidth'].value * 1e3:.3f}" == "0.009"
     assert f"{row['time at that compute'].value * 1e3:.3f}" == "0.001"
-    assert said.word == "54x the floor" and "set by memory" in said.sentence
-    assert "3.71 MB at 400 GB/s" in said.sentence and "13.1 MFLOP at 13.6 TFLOP/s" in said.sentence
+    assert text.word == "54x the floor" and "set by memory" in text.sentence
+    assert "3.71 MB at 400 GB/s" in text.sentence and "13.1 MFLOP at 13.6 TFLOP/s" in text.sentence
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 64), st.integers(1, 32), st.integers(1, 32), st.floats(1e-7, 1))
 def test_the_floor_is_the_larger_of_the_two_times(M, n, k, given_s):
     spec, sizes = catalog.spec_of("q4_k_matmul"), {"M": M, "N": 256 * n, "K": 256 * k}
-    said = expected.expected(spec, sizes, "fp16", M2_MAX, given_s)
-    row = rows(said)
+    text = expected.expected(spec, sizes, "fp16", M2_MAX, given_s)
+    row = rows(text)
     times = [row[f"time at that {name}"].value for name in ("bandwidth", "compute")]
     assert row["the larger: the floor"].value == max(times)
     assert row["the time given, over the floor"].value == pytest.approx(given_s / max(times))
     bound = "memory" if times[0] >= times[1] else "compute"
-    assert f"set by {bound}" in said.sentence
+    assert f"set by {bound}" in text.sentence
 
 
 def test_measured_ceilings_give_a_second_floor_and_unknown_ones_none():
     spec = catalog.spec_of("copy")
-    said = expected.expected(spec, {"N": 1 << 20}, "fp32", H200, known=MADE)
-    groups = {e.group for e in said.evidence}
+    text = expected.expected(spec, {"N": 1 << 20}, "fp32", H200, known=MADE)
+    groups = {e.group for e in text.evidence}
     assert f"on {H200.title}, as measured" in groups and f"on {H200.title}, as stated" in groups
-    assert any("a hot call may take less" in c for c in said.caveats)
+    assert any("a hot call may take less" in c for c in text.caveats)
     blind = replace(H200, dram=None, cache_bandwidth=None, peaks={})
     none = expected.expected(spec, {"N": 1 << 20}, "fp32", blind)
     assert none.word == "unknown" and "workbench ceilings" in none.sentence
-    (asked,) = expected.judge(asking("q4_k_matmul", "fp16"), {})
-    assert "M=1 N=14336 K=4096" in asked.sentence and asked.word.startswith("at least ")
+    (wanted,) = expected.analyse(asking("q4_k_matmul", "fp16"), {})
+    assert "M=1 N=14336 K=4096" in wanted.sentence and wanted.word.startswith("at least ")
     small = expected.expected(spec, {"N": 1 << 20}, "fp32", H200, 1e-9)
     assert "a cache served part of it" in small.sentence
 
@@ -510,16 +520,16 @@ def test_what_is_no_time_is_one_sentence(text):
 
 
 def test_the_fastest_stored_time_is_that_of_the_same_sizes(tmp_path):
-    arm = replace(INTENSITY[0], kernel="copy", impl="blocks", sizes={"N": 1 << 20})
-    outcomes = [timed(arm, 5e-6).outcome, timed(replace(arm, sizes={"N": 4}), 4e-6).outcome]
-    outcomes += [timed(replace(arm, regime="hot"), 3e-6).outcome, failed(arm).outcome]
-    outcomes += [timed(arm, 1e-9, predicted=True).outcome]
+    variant = replace(INTENSITY[0], kernel="copy", impl="blocks", sizes={"N": 1 << 20})
+    outcomes = [timed(variant, 5e-6).outcome, timed(replace(variant, sizes={"N": 4}), 4e-6).outcome]
+    outcomes += [timed(replace(variant, regime="hot"), 3e-6).outcome, failed(variant).outcome]
+    outcomes += [timed(variant, 1e-9, predicted=True).outcome]
     with open_history(f"sqlite:///{tmp_path}/history.db") as history:
         for outcome in outcomes:
             history.add(outcome)
         rows = history.search("copy")
-    found = expected.fastest(rows, {"N": 1 << 20})
-    assert found is not None and found.time_s == 5e-6
+    result = expected.fastest(rows, {"N": 1 << 20})
+    assert result is not None and result.time_s == 5e-6
     assert expected.fastest(rows, {"N": 7}) is None
 
 
@@ -531,20 +541,24 @@ def test_an_experiment_runs_to_its_page(tmp_path, predicts):
     def fate(candidate):
         return Fate(time_s=3e-5 if candidate.case.kernel == "matvec" else 1e-5)
 
-    question = experiment.Question(
+    question = ExperimentOptions(
         "quantization_overhead", out=tmp_path, database=f"sqlite:///{tmp_path}/h.db",
-        winners=tmp_path / "winners.json",
     )  # fmt: skip
-    said = io.StringIO()
-    console = Console(file=said, width=200, highlight=False, markup=False)
+    text = io.StringIO()
+    console = Console(file=text, width=200, highlight=False, markup=False)
     backend = Null(fate, predicts=predicts)
-    assert experiment.Trials(question, console, lambda device, folder: backend).go() == 0
+    assert (
+        experiment.ExperimentCommand(
+            question, console, lambda device, folder: backend, tuned_file=tmp_path / "winners.json"
+        ).go()
+        == 0
+    )
     with open_history(question.database) as history:
         findings = history.findings(history.run("last").id)
     word = "predicted: faster" if predicts else "faster"
     assert [f.word for f in findings] == [word, word]
     assert all(f.dtype == "fp16" and f.kernel == "q4_k_matmul" for f in findings)
-    assert "-66.7 %" in said.getvalue() and "by bytes alone" in said.getvalue()
+    assert "-66.7 %" in text.getvalue() and "by bytes alone" in text.getvalue()
 
 
 def test_a_ratio_of_predictions_claims_no_interval():

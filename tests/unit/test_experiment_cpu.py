@@ -1,39 +1,39 @@
 """cpu_vs_gpu: the distributions of both sides, the speed-up, and whether both kernels ran."""
 
 import pytest
-from founds import asked, by_name, failed, told, took
 from hypothesis import given
 from hypothesis import strategies as st
+from variant_results import by_name, context, failed, text, took
 
 from workbench.data.stats import summary
 from workbench.experiments import ExperimentError
-from workbench.experiments.cpu_vs_gpu import EXPERIMENT, arms, judge, named
+from workbench.experiments.cpu_vs_gpu import EXPERIMENT, analyse, named, variants
 from workbench.reports.findings import GAINS
 
 US = 1e-6
 SIZES = {"B": 1, "V": 32_000}
-QUESTION = asked("sample_logits", sizes=SIZES)
+QUESTION = context("sample_logits", sizes=SIZES)
 CPU, GPU, ALONE = named(SIZES)
-ARMS = {arm.name: arm for arm in arms(QUESTION)}
+VARIANTS = {variant.name: variant for variant in variants(QUESTION)}
 GROUP_MAXIMA = {"made": "_group_maxima", "launches": 2}
 
 
-def found(cpu=400 * US, gpu=30 * US, half=0.01, kernels=2, made="_group_maxima", launches=2):
-    of = {"half": half, "kernels": kernels, "made": made, "launches": launches}
+def result(cpu=400 * US, gpu=30 * US, half=0.01, kernels=2, compiled="_group_maxima", launches=2):
+    of = {"half": half, "kernels": kernels, "made": compiled, "launches": launches}
     return {
-        CPU: took(ARMS[CPU], cpu, half=half),
-        GPU: took(ARMS[GPU], gpu, **of),
-        ALONE: took(ARMS[ALONE], gpu / 5, **of),
+        CPU: took(VARIANTS[CPU], cpu, half=half),
+        GPU: took(VARIANTS[GPU], gpu, **of),
+        ALONE: took(VARIANTS[ALONE], gpu / 5, **of),
     }
 
 
-def judged(of, question=QUESTION):
-    (only,) = judge(question, of)
+def analysed(of, question=QUESTION):
+    (only,) = analyse(question, of)
     return only
 
 
 def test_both_vocabularies_and_both_numbers_of_rows_by_the_clock_of_the_host():
-    every = arms(asked("sample_logits"))
+    every = variants(context("sample_logits"))
     sizes = {tuple(a.sizes.items()) for a in every}
     assert sizes == {(("B", b), ("V", v)) for b in (1, 8) for v in (32_000, 128_256)}
     assert {a.impl: a.clock for a in every if "alone" not in a.name} == {
@@ -45,16 +45,16 @@ def test_both_vocabularies_and_both_numbers_of_rows_by_the_clock_of_the_host():
 
 def test_mean_p50_p95_and_stddev_of_each_side_are_those_of_its_samples():
     samples = tuple(n * US for n in (390, 395, 400, 401, 402, 410, 500))
-    of = found()
-    of[CPU] = took(ARMS[CPU], 401 * US, samples=samples)
-    rows, right = by_name(judged(of), CPU), summary(samples)
+    of = result()
+    of[CPU] = took(VARIANTS[CPU], 401 * US, samples=samples)
+    rows, right = by_name(analysed(of), CPU), summary(samples)
     assert rows["mean"].value == right.mean and rows["p95"].value == right.p95
     assert rows["standard deviation"].value == right.stddev and rows["p50"].value == 401 * US
-    assert set(by_name(judged(of), GPU)) == {"mean", "p50", "p95", "standard deviation"}
+    assert set(by_name(analysed(of), GPU)) == {"mean", "p50", "p95", "standard deviation"}
 
 
 def test_the_speed_up_has_an_interval_and_the_copied_bytes_stand_there():
-    of = judged(found(half=0.1))
+    of = analysed(result(half=0.1))
     rows = by_name(of)
     speed = rows["speed-up of the GPU"]
     assert [s.name for s in of.charts[0].series] == [CPU, GPU]
@@ -65,39 +65,46 @@ def test_the_speed_up_has_an_interval_and_the_copied_bytes_stand_there():
 
 
 def test_a_slower_gpu_is_said_and_no_gain():
-    slower = judged(found(gpu=500 * US))
+    slower = analysed(result(gpu=500 * US))
     assert slower.word == "CPU faster" and not by_name(slower, GAINS)
 
 
 def test_intervals_that_meet_decide_nothing():
-    assert judged(found(gpu=395 * US, half=0.05)).word == "undecided"
+    assert analysed(result(gpu=395 * US, half=0.05)).word == "undecided"
 
 
 @pytest.mark.parametrize(
-    ("kernels", "launches", "made", "said"),
+    ("kernels", "launches", "compiled", "words"),
     [
         (3, 2, "_group_maxima", "launched 3 kernels"),
         (None, 1, "_group_maxima", "launched 1 kernels"),
         (2, 2, "_softmax", "_softmax and not _group_maxima"),
     ],
 )
-def test_no_word_where_other_kernels_ran(kernels, launches, made, said):
-    of = judged(found(kernels=kernels, launches=launches, made=made))
-    assert of.word == "other kernels" and said in of.sentence
+def test_no_word_where_other_kernels_ran(kernels, launches, compiled, words):
+    of = analysed(result(kernels=kernels, launches=launches, compiled=compiled))
+    assert of.word == "other kernels" and words in of.sentence
     count = by_name(of)["kernels of a call on the GPU"]
     assert count.met is (count.value == 2)
 
 
-@pytest.mark.parametrize("side", [CPU, GPU])
-def test_a_side_without_a_time_leaves_no_word(side):
-    of = found() | {side: failed(ARMS[side])}
-    assert judged(of).word == "no verdict" and f"No time of {side}: it broke." in judged(of).caveats
+@pytest.mark.parametrize("operand", [CPU, GPU])
+def test_a_side_without_a_time_leaves_no_word(operand):
+    of = result() | {operand: failed(VARIANTS[operand])}
+    assert (
+        analysed(of).word == "no verdict"
+        and f"No time of {operand}: it broke." in analysed(of).caveats
+    )
 
 
 def test_without_a_gpu_the_device_alone_is_predicted():
-    question = asked("sample_logits", sizes=SIZES, predicts=True)
-    of = {CPU: failed(ARMS[CPU]), GPU: failed(ARMS[GPU]), ALONE: told(ARMS[ALONE], 3 * US, 2)}
-    only = judged(of, question)
+    question = context("sample_logits", sizes=SIZES, predicts=True)
+    of = {
+        CPU: failed(VARIANTS[CPU]),
+        GPU: failed(VARIANTS[GPU]),
+        ALONE: text(VARIANTS[ALONE], 3 * US, 2),
+    }
+    only = analysed(of, question)
     assert only.word == "needs a GPU" and f"No time of {CPU}; {GPU}: it broke." in only.caveats
     (time,) = (e for e in only.evidence if e.unit == "s")
     assert time.kind == "predicted" and time.group == ALONE
@@ -105,12 +112,12 @@ def test_without_a_gpu_the_device_alone_is_predicted():
 
 def test_another_kernel_is_refused():
     with pytest.raises(ExperimentError, match="leave --kernel out"):
-        arms(asked("softmax"))
+        variants(context("softmax"))
 
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-6, 1e-2), st.floats(0, 0.3))
 def test_a_side_is_called_faster_only_where_the_intervals_lie_apart(cpu, gpu, half):
-    word = judged(found(cpu, gpu, half)).word
+    word = analysed(result(cpu, gpu, half)).word
     apart = {"GPU faster": cpu * (1 - half) > gpu * (1 + half),
              "CPU faster": gpu * (1 - half) > cpu * (1 + half)}  # fmt: skip
     if word == "undecided":

@@ -4,13 +4,14 @@ import io
 import math
 
 import pytest
-from founds import asked, by_name, failed, told, took
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from variant_results import by_name, context, failed, text, took
 
 from workbench.backend.null import Fate, Null
 from workbench.commands import experiment
+from workbench.commands.options import ExperimentOptions
 from workbench.experiments import ExperimentError
 from workbench.experiments.e2e import (
     EAGER,
@@ -20,33 +21,33 @@ from workbench.experiments.e2e import (
     TORCH,
     USUAL,
     WAIT,
-    arms,
-    judge,
+    analyse,
     pieces,
+    variants,
 )
 from workbench.reports.findings import GAINS, IMPACT, KPI
 
 US = 1e-6
-QUESTION = asked("model_step")
-ARMS = {arm.name: arm for arm in arms(QUESTION)}
+QUESTION = context("model_step")
+VARIANTS = {variant.name: variant for variant in variants(QUESTION)}
 PRODUCTS = [p.name for p in pieces(USUAL) if p.product]
 TIMES = {EAGER: 600 * US, GRAPH: 200 * US, TORCH: 700 * US, WAIT: 20 * US, EMPTY: 0.8 * US,
          **dict.fromkeys(PRODUCTS, 7 * US)}  # fmt: skip
 COUNTS = {EAGER: 33, GRAPH: 33, TORCH: 45}
 
 
-def found(half=0.01, without=(), **times):
+def result(half=0.01, without=(), **times):
     every = {**TIMES, **times}
     return {
         n: failed(a) if n in without
         else took(a, every[n], half=half, kernels=COUNTS.get(n, 1),
                   peak_bytes=2_000_000 if n == TORCH else 1_000_000)
-        for n, a in ARMS.items()
+        for n, a in VARIANTS.items()
     }  # fmt: skip
 
 
-def judged(of, question=QUESTION):
-    (only,) = judge(question, of)
+def analysed(of, question=QUESTION):
+    (only,) = analyse(question, of)
     return only
 
 
@@ -59,7 +60,7 @@ def test_the_step_calls_what_the_kernels_file_says():
 
 
 def test_the_table_of_guide_four():
-    of = judged(found(half=0.0))
+    of = analysed(result(half=0.0))
     assert of.word == "partly launch-bound" and "3.00 times" in of.sentence
     eager, graph = by_name(of, EAGER), by_name(of, GRAPH)
     assert graph[KPI.total].target == "decreasing" and graph[KPI.total].met is True
@@ -78,27 +79,27 @@ def test_the_table_of_guide_four():
 
 
 def test_products_of_which_one_has_no_time_have_no_share():
-    of = judged(found(without=PRODUCTS[:1]))
+    of = analysed(result(without=PRODUCTS[:1]))
     assert (
         "products, share" not in by_name(of)
         and f"No time of {PRODUCTS[0]}: it broke." in of.caveats
     )
 
 
-@pytest.mark.parametrize("side", [EAGER, GRAPH])
-def test_a_step_without_a_time_leaves_no_word(side):
-    of = judged(found(without=(side,)))
-    assert of.word == "no verdict" and f"No time of {side}: it broke." in of.caveats
+@pytest.mark.parametrize("operand", [EAGER, GRAPH])
+def test_a_step_without_a_time_leaves_no_word(operand):
+    of = analysed(result(without=(operand,)))
+    assert of.word == "no verdict" and f"No time of {operand}: it broke." in of.caveats
 
 
 def test_without_a_gpu_the_kernels_of_a_layer_are_summed():
-    question = asked("model_step", predicts=True)
-    own = {a.name: a for a in arms(question)}
+    question = context("model_step", predicts=True)
+    own = {a.name: a for a in variants(question)}
     of = {
-        n: told(a, 5 * US) if a.kernel not in ("model_step", "empty") else failed(a)
+        n: text(a, 5 * US) if a.kernel not in ("model_step", "empty") else failed(a)
         for n, a in own.items()
     }
-    only = judged(of, question)
+    only = analysed(of, question)
     assert only.word == "needs a GPU" and {e.kind for e in only.evidence} == {
         "predicted", "computed",
     }  # fmt: skip
@@ -107,19 +108,19 @@ def test_without_a_gpu_the_kernels_of_a_layer_are_summed():
     assert rows["products, share"].value == pytest.approx(16 / 33)
     # what a GPU alone can tell is no failure: of the other arms' reasons none is left out
     assert f"No time of {EMPTY}: it broke." in only.caveats
-    missing = judged(of | {"SwiGLU": failed(own["SwiGLU"])}, question)
+    missing = analysed(of | {"SwiGLU": failed(own["SwiGLU"])}, question)
     assert KPI.total not in by_name(missing) and "SwiGLU" in missing.sentence
 
 
 def test_another_kernel_is_refused():
     with pytest.raises(ExperimentError, match="leave --kernel out"):
-        arms(asked("matmul"))
+        variants(context("matmul"))
 
 
-@given(st.dictionaries(st.sampled_from(sorted(ARMS)), st.floats(1e-7, 1e-2)),
-       st.sets(st.sampled_from(sorted(ARMS))), st.floats(0, 0.4))  # fmt: skip
+@given(st.dictionaries(st.sampled_from(sorted(VARIANTS)), st.floats(1e-7, 1e-2)),
+       st.sets(st.sampled_from(sorted(VARIANTS))), st.floats(0, 0.4))  # fmt: skip
 def test_whatever_was_timed_the_numbers_lie_in_their_intervals(other, without, half):
-    of = judged(found(half, without, **other))
+    of = analysed(result(half, without, **other))
     assert all(e.low <= e.value <= e.high for e in of.evidence if e.low is not None)
     for e in of.evidence:
         if e.met is not None and e.target == "< 60 %":
@@ -128,14 +129,12 @@ def test_whatever_was_timed_the_numbers_lie_in_their_intervals(other, without, h
 
 @pytest.mark.parametrize("predicts", [False, True])
 def test_it_runs_from_the_question_to_the_page(tmp_path, predicts):
-    said = io.StringIO()
+    words = io.StringIO()
     backend = Null(lambda c: Fate(time_s=1e-5, kernels=33), predicts=predicts)
-    question = experiment.Question(
-        "e2e", out=tmp_path, database=f"sqlite:///{tmp_path}/h.db", winners=tmp_path / "w.json"
-    )
-    console = Console(file=said, width=999, highlight=False, markup=False)
-    trials = experiment.Trials(question, console, lambda device, folder: backend)
+    question = ExperimentOptions("e2e", out=tmp_path, database=f"sqlite:///{tmp_path}/h.db")
+    console = Console(file=words, width=999, highlight=False, markup=False)
+    trials = experiment.ExperimentCommand(question, console, lambda device, folder: backend)
     assert trials.go() == 0 and EXPERIMENT.kernels == ("model_step",)
-    (finding,) = trials.findings
-    assert finding.kernel == "model_step" and finding.sentence in said.getvalue()
+    (finding,) = trials.recorder.findings
+    assert finding.kernel == "model_step" and finding.sentence in words.getvalue()
     assert next(tmp_path.glob("*/report.html")).is_file()

@@ -3,18 +3,18 @@
 import math
 
 import pytest
-from founds import asked, by_name, failed, told, took
 from hypothesis import given
 from hypothesis import strategies as st
+from variant_results import by_name, context, failed, text, took
 
 from workbench.experiments.analysis.timeline import EMPTY, REMEDY, Timeline, word_of
 from workbench.experiments.analysis.times import Span
-from workbench.experiments.launch_overhead import EXPERIMENT, arms, judge
+from workbench.experiments.launch_overhead import EXPERIMENT, analyse, variants
 from workbench.reports.findings import GAINS, IMPACT, KPI
 
 US = 1e-6
-QUESTION = asked("norm_chain", "fp32")
-ARMS = {arm.name: arm for arm in arms(QUESTION)}
+QUESTION = context("norm_chain", "fp32")
+VARIANTS = {variant.name: variant for variant in variants(QUESTION)}
 TIMES = {  # an eager chain of 64 that takes 10 us a kernel, of which the GPU works 2
     "eager": 640 * US, "in a graph": 128 * US, "torch, eager": 450 * US,
     "torch, in a graph": 140 * US, "copied to the CPU and back": 4000 * US,
@@ -24,29 +24,29 @@ COUNTS = {"eager": 64, "in a graph": 64, "torch, eager": 64, "torch, in a graph"
           "fused, launched": 1, "fused": 1, EMPTY: 1}  # fmt: skip
 
 
-def found(half=0.01, without=(), **times):
+def result(half=0.01, without=(), **times):
     """All arms, some with other times, some without one."""
     every = {**TIMES, **times}
-    made = {"made": "_rows", "launches": 64}
+    created = {"made": "_rows", "launches": 64}
     return {
         n: failed(a) if n in without
-        else took(a, every[n], half=half, kernels=COUNTS.get(n), **made)
-        for n, a in ARMS.items()
+        else took(a, every[n], half=half, kernels=COUNTS.get(n), **created)
+        for n, a in VARIANTS.items()
     }  # fmt: skip
 
 
 def words(of):
-    return [j.word for j in judge(QUESTION, of)]
+    return [j.word for j in analyse(QUESTION, of)]
 
 
 def test_the_three_scenarios_have_their_words():
-    assert words(found()) == [
+    assert words(result()) == [
         "launch-bound", "partly launch-bound", "transfer-bound", "inefficient kernels"
     ]  # fmt: skip
 
 
 def test_the_table_of_key_figures_and_its_targets():
-    eager = judge(QUESTION, found(half=0.0))[0]
+    eager = analyse(QUESTION, result(half=0.0))[0]
     rows = by_name(eager, "eager")
     assert rows[KPI.total].value == 640 * US
     assert rows[KPI.utilisation].value == pytest.approx(0.2)
@@ -65,7 +65,7 @@ def test_the_table_of_key_figures_and_its_targets():
 
 
 def test_impact_and_gains_are_shares_of_the_total_time():
-    eager, _, copied, _ = judge(QUESTION, found(half=0.0))
+    eager, _, copied, _ = analyse(QUESTION, result(half=0.0))
     assert [e.value for e in eager.evidence if e.group == IMPACT] == pytest.approx([0.8])
     gains = {e.name: e.value for e in eager.evidence if e.group == GAINS}
     assert gains == pytest.approx({
@@ -75,13 +75,13 @@ def test_impact_and_gains_are_shares_of_the_total_time():
 
 
 def test_what_saves_nothing_is_no_opportunity():
-    slower = judge(QUESTION, found(**{"fused, launched": 700 * US}))[0]
+    slower = analyse(QUESTION, result(**{"fused, launched": 700 * US}))[0]
     assert "fuse them into one kernel" not in by_name(slower, GAINS)
 
 
 def test_a_kernel_that_waits_for_nobody_and_reaches_the_device_is_busy():
-    question = asked("rms_norm", "fp32", sizes={"M": 64, "N": 1024})
-    own = {a.name: a for a in arms(question)}
+    question = context("rms_norm", "fp32", sizes={"M": 64, "N": 1024})
+    own = {a.name: a for a in variants(question)}
     assert list(own) == ["eager", "in a graph", EMPTY]
     moved = int(90 * US * 4.8e12)
     of = {
@@ -89,51 +89,54 @@ def test_a_kernel_that_waits_for_nobody_and_reaches_the_device_is_busy():
         "in a graph": took(own["in a graph"], 100 * US, kernels=1, bytes_=moved),
         EMPTY: took(own[EMPTY], 0.8 * US, kernels=1),
     }
-    (only,) = judge(question, of)
+    (only,) = analyse(question, of)
     assert only.word == "busy" and by_name(only)[KPI.utilisation].met is True
 
 
 def test_wide_intervals_decide_nothing():
-    wide = judge(QUESTION, found(half=0.3, **{"in a graph": 450 * US}))[0]
+    wide = analyse(QUESTION, result(half=0.3, **{"in a graph": 450 * US}))[0]
     assert wide.word == "undecided" and by_name(wide)[KPI.utilisation].met is None
-    sure = judge(QUESTION, found(half=0.5))[0]  # somewhere under 80 %
+    sure = analyse(QUESTION, result(half=0.5))[0]  # somewhere under 80 %
     assert sure.word == "partly launch-bound" and by_name(sure)[KPI.utilisation].met is False
 
 
 @pytest.mark.parametrize("name", ["eager", "in a graph"])
 def test_an_arm_without_a_time_is_said_and_no_word_given(name):
-    first = judge(QUESTION, found(without=(name,)))[0]
+    first = analyse(QUESTION, result(without=(name,)))[0]
     assert first.word == "no verdict" and f"No time of {name}: it broke." in first.caveats
     assert KPI.utilisation not in by_name(first)
 
 
 def test_without_an_empty_launch_computing_time_is_only_known_to_be_at_most_gpu_time():
-    eager = judge(QUESTION, found(without=(EMPTY,)))[0]
+    eager = analyse(QUESTION, result(without=(EMPTY,)))[0]
     rows = by_name(eager, "eager")
     assert eager.word == "launch-bound" and rows[KPI.efficiency].low == 0.0
     assert f"No time of {EMPTY}: it broke." in eager.caveats
 
 
 def test_a_call_that_waits_for_the_gpu_has_no_gpu_time():
-    of = found()
-    of["in a graph"] = took(ARMS["in a graph"], 640 * US, method="host", kernels=None)
-    eager = judge(QUESTION, of)[0]
+    of = result()
+    of["in a graph"] = took(VARIANTS["in a graph"], 640 * US, method="host", kernels=None)
+    eager = analyse(QUESTION, of)[0]
     assert eager.word == "no verdict" and "copies to the CPU" in eager.sentence
 
 
 def test_without_a_gpu_only_predictions_stand_there():
-    question = asked("norm_chain", "fp32", predicts=True)
-    of = {n: failed(a, "it is timed where there is a GPU") for n, a in ARMS.items()}
-    of["in a graph"], of["fused"] = told(ARMS["in a graph"], 1e-4, 64), told(ARMS["fused"], 5e-5)
-    (only,) = judge(question, of)
-    assert only.word == "needs a GPU" and f"and {len(ARMS) - 4} more: it is" in only.caveats[0]
+    question = context("norm_chain", "fp32", predicts=True)
+    of = {n: failed(a, "it is timed where there is a GPU") for n, a in VARIANTS.items()}
+    of["in a graph"], of["fused"] = (
+        text(VARIANTS["in a graph"], 1e-4, 64),
+        text(VARIANTS["fused"], 5e-5),
+    )
+    (only,) = analyse(question, of)
+    assert only.word == "needs a GPU" and f"and {len(VARIANTS) - 4} more: it is" in only.caveats[0]
     assert {e.kind for e in only.evidence if e.unit == "s"} == {"predicted"}
     assert by_name(only, "in a graph")[KPI.kernels].value == 64
 
 
 def test_names_of_arms_are_unique_and_every_word_has_a_remedy():
-    assert len(ARMS) == len(arms(QUESTION)) and EXPERIMENT.kernels == ("norm_chain",)
-    assert set(words(found())) <= set(REMEDY)
+    assert len(VARIANTS) == len(variants(QUESTION)) and EXPERIMENT.kernels == ("norm_chain",)
+    assert set(words(result())) <= set(REMEDY)
 
 
 times = st.floats(1e-7, 1e-1)
@@ -180,10 +183,11 @@ def test_a_word_is_only_given_where_the_interval_carries_it(line, without, reach
 
 
 @given(
-    st.dictionaries(st.sampled_from(sorted(ARMS)), times), st.sets(st.sampled_from(sorted(ARMS)))
+    st.dictionaries(st.sampled_from(sorted(VARIANTS)), times),
+    st.sets(st.sampled_from(sorted(VARIANTS))),
 )
 def test_whatever_was_timed_there_is_a_judgement(other, without):
-    for judgement in judge(QUESTION, found(without=without, **other)):
-        assert judgement.sentence.endswith(".")
-        assert all(math.isfinite(e.value) for e in judgement.evidence)
-        assert all(e.low <= e.value <= e.high for e in judgement.evidence if e.low is not None)
+    for analysis in analyse(QUESTION, result(without=without, **other)):
+        assert analysis.sentence.endswith(".")
+        assert all(math.isfinite(e.value) for e in analysis.evidence)
+        assert all(e.low <= e.value <= e.high for e in analysis.evidence if e.low is not None)

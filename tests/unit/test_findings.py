@@ -6,10 +6,10 @@ from functools import cache
 from pathlib import Path
 
 import synthetic
-from founds import asked, finding, run_of, took
 from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from variant_results import context, finding, run_of, took
 
 from workbench.data.record import Evidence, Finding, Record
 from workbench.experiments import launch_overhead
@@ -23,18 +23,18 @@ MD = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 @cache
 def launched():
     """A run of launch_overhead: the judgements of made-up times."""
-    question = asked("norm_chain", "fp32")
+    question = context("norm_chain", "fp32")
     times = {"eager": 640.0, "in a graph": 128.0, "torch, eager": 280.0,
              "torch, in a graph": 140.0, "copied to the CPU and back": 4000.0,
              "fused, launched": 60.0, "fused": 50.0, "empty launch": 0.8}  # fmt: skip
-    found = {
+    results = {
         a.name: took(a, times[a.name] * US, half=0.01, kernels=1 if "fused" in a.name else 64)
-        for a in launch_overhead.arms(question)
+        for a in launch_overhead.variants(question)
     }
-    made = launch_overhead.judge(question, found)
-    outcomes = [f.outcome for f in found.values()]
+    created = launch_overhead.analyse(question, results)
+    outcomes = [f.outcome for f in results.values()]
     run = run_of("launch_overhead", environment=synthetic.environment(), device="NVIDIA H200")
-    return run, outcomes, [finding(j, "launch_overhead", question) for j in made]
+    return run, outcomes, [finding(j, "launch_overhead", question) for j in created]
 
 
 def kept():
@@ -72,8 +72,8 @@ def test_what_limits_has_evidence_impact_and_cause_and_gains_are_sorted():
 
 
 def test_a_row_that_nobody_measured_is_left_out_and_a_line_says_what_measures_it():
-    run, outcomes, found = launched()
-    bare = replace(found[0], evidence=tuple(e for e in found[0].evidence if e.name == KPI.total))
+    run, outcomes, result = launched()
+    bare = replace(result[0], evidence=tuple(e for e in result[0].evidence if e.name == KPI.total))
     page = markdown([(run, outcomes, [bare])])
     assert f"Not measured: {KPI.utilisation}" in page and "launch_overhead` measures them" in page
     assert [row[0] for row in tables(page)[0][1:]] == [KPI.total]
@@ -104,18 +104,18 @@ def test_nothing_at_all_is_said():
 
 def tables(page):
     """Cells of each table, its head first, as a reader sees them."""
-    found, cells = [], None
+    result, cells = [], None
     for token in MD.parse(page):
         if token.type == "table_open":
-            found.append([])
+            result.append([])
         elif token.type == "tr_open":
-            found[-1].append([])
+            result[-1].append([])
         elif token.type in ("th_open", "td_open"):
-            cells = found[-1][-1]
+            cells = result[-1][-1]
         elif token.type == "inline" and cells is not None:
             cells.append("".join(t.content for t in token.children))
             cells = None
-    return found
+    return result
 
 
 HOSTILE = st.text(
@@ -126,10 +126,10 @@ HOSTILE = st.text(
 
 
 @given(HOSTILE)
-def test_words_come_through_as_they_were(said):
+def test_words_come_through_as_they_were(words):
     """Whatever stands in a record, a reader sees it, and no more than white space is lost."""
-    plain = " ".join(said.split())
-    for escaped in (text(said), code(said)):
+    plain = " ".join(words.split())
+    for escaped in (text(words), code(words)):
         (cell,) = tables(table(("head",), [["x" + escaped]]))[0][1]
         assert cell == "x" + plain
         assert "\n" not in escaped

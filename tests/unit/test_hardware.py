@@ -128,16 +128,16 @@ def test_a_device_travels_to_another_process():
 # Names
 
 
-@pytest.mark.parametrize("said", ["h200", "H200", "RTX 4090", "rtx-4090", "RX_7900_XTX"])
-def test_a_name_is_found_however_it_is_spelt(said):
-    assert device_named(said).name == "".join(c for c in said.lower() if c.isalnum())
+@pytest.mark.parametrize("text", ["h200", "H200", "RTX 4090", "rtx-4090", "RX_7900_XTX"])
+def test_a_name_is_found_however_it_is_spelt(text):
+    assert device_named(text).name == "".join(c for c in text.lower() if c.isalnum())
 
 
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(UnknownDevice) as raised:
         device_named("h20")
-    said = str(raised.value)
-    assert "h200" in said and "workbench devices" in said and "\n" not in said
+    text = str(raised.value)
+    assert "h200" in text and "workbench devices" in text and "\n" not in text
 
 
 @given(st.text(max_size=20))
@@ -188,7 +188,7 @@ def test_a_ceiling_that_nobody_stated_is_absent(device):
 
 def properties(**changed):
     """What torch says of an H200 (torch 2.11, driver 580), with some of it changed."""
-    said = {
+    text = {
         "name": "NVIDIA H200",
         "major": 9,
         "minor": 0,
@@ -206,7 +206,7 @@ def properties(**changed):
         "shared_memory_per_block_optin": 227 * 1024,
         "shared_memory_per_multiprocessor": 228 * 1024,
     }
-    return SimpleNamespace(**{**said, **changed})
+    return SimpleNamespace(**{**text, **changed})
 
 
 def amd(**changed):
@@ -231,11 +231,11 @@ def amd(**changed):
 
 @pytest.fixture
 def torch_sees(monkeypatch):
-    def see(found, hip=None):
+    def see(result, hip=None):
         cuda = SimpleNamespace(
-            is_available=lambda: found is not None,
+            is_available=lambda: result is not None,
             current_device=lambda: 0,
-            get_device_properties=lambda index: found,
+            get_device_properties=lambda index: result,
         )
         stand_in = SimpleNamespace(cuda=cuda, version=SimpleNamespace(hip=hip))
         monkeypatch.setitem(sys.modules, "torch", stand_in)
@@ -271,10 +271,10 @@ def test_the_driver_has_the_last_word_on_limits(torch_sees):
 
 
 def test_a_torch_that_says_less_leaves_the_table_as_it_is(torch_sees):
-    said = vars(properties())
+    text = vars(properties())
     for attribute in ("shared_memory_per_block_optin", "regs_per_multiprocessor", "warp_size"):
-        del said[attribute]
-    assert torch_sees(SimpleNamespace(**said)).limits == DEVICES["h200"].limits
+        del text[attribute]
+    assert torch_sees(SimpleNamespace(**text)).limits == DEVICES["h200"].limits
 
 
 def test_a_partition_has_its_share_of_arithmetic_and_no_bandwidth(torch_sees):
@@ -296,13 +296,13 @@ def test_hip_keeps_the_infinity_cache_and_the_register_file_of_the_table(torch_s
 
 @pytest.mark.parametrize("counted", [48, 96])
 def test_rdna_is_counted_in_work_group_processors(torch_sees, counted):
-    said = amd(
+    text = amd(
         name="AMD Radeon RX 7900 XTX",
         gcnArchName="gfx1100",
         multi_processor_count=counted,
         warp_size=32,
     )
-    device = torch_sees(said, hip="7.0")
+    device = torch_sees(text, hip="7.0")
     assert device.name == "rx7900xtx" and device.limits.cores == 48
     assert device.dram == DEVICES["rx7900xtx"].dram
 

@@ -15,16 +15,15 @@ import sqlalchemy as sa
 from rich.console import Console
 
 import workbench
+from workbench.commands import history as commands_history
+from workbench.commands.history import HEADINGS, history_table, show_history
 from workbench.data import database as module
 from workbench.data.database import (
-    HEADINGS,
     SCHEMA,
     History,
     HistoryError,
     default_url,
-    history_table,
     open_history,
-    show_history,
 )
 from workbench.data.environment import environment_id
 from workbench.data.events import EventLog, EventsError, OpCompleted, RunFinished
@@ -47,7 +46,7 @@ CASE = Case(
 )
 CLOCK = Measured(1.5e-5, 1.4e-5, 1.6e-5, (1.4e-5, 1.5e-5, 1.6e-5), "cold", "events", "p1")
 MODEL = Predicted(1.25e-3, "m1", 9e-6, 1e-6, 1e-6, 1e-7, 1e-6, "compute")
-RECORD = Record(CASE, "k1", "r1", AT, "screen", CLOCK, 10, 20, "gpu", 0.25)
+RECORD = Record(CASE, "k1", "r1", AT, "first_pass", CLOCK, 10, 20, "gpu", 0.25)
 FAILURE = Failure(CASE, "k2", "r1", AT, "compile", "out of shared memory")
 ENVIRONMENT = Environment(
     "NVIDIA H200", "570.1", 1 << 37, 700.0, "unknown", 0, "Linux 6.1", "cpu", "3.11.7",
@@ -189,7 +188,7 @@ def test_a_phase_selects_records_and_keeps_failures(history):
     failed_later = replace(FAILURE, at=at(31))
     for outcome in (RECORD, final, replace(RECORD, key="k2"), failed_later):
         history.add(outcome)
-    assert history.find(["k1", "k2"], "screen") == {"k1": RECORD, "k2": failed_later}
+    assert history.find(["k1", "k2"], "first_pass") == {"k1": RECORD, "k2": failed_later}
     assert history.find(["k1"], "final") == {"k1": final}
     assert history.find(["k1"], "hot") == {}
 
@@ -197,7 +196,7 @@ def test_a_phase_selects_records_and_keeps_failures(history):
 def test_find_reads_only_the_newest_of_many_keys_and_by_an_index(url, tmp_path, monkeypatch):
     """What makes it fast for a history with a past: few statements, and no sample of an outcome
     that a newer one replaced."""
-    keys, asked = [f"k{n}" for n in range(120)], []
+    keys, wanted = [f"k{n}" for n in range(120)], []
     path = tmp_path / "e.jsonl"
     with EventLog(path) as log:
         log.write(RUN)
@@ -211,16 +210,16 @@ def test_find_reads_only_the_newest_of_many_keys_and_by_an_index(url, tmp_path, 
         history.import_events(path)
         sa.event.listen(
             history._engine, "before_cursor_execute",
-            lambda db, cursor, statement, given, *_: asked.append((statement, given)),
+            lambda db, cursor, statement, given, *_: wanted.append((statement, given)),
         )  # fmt: skip
-        found = history.find(keys, "screen")
-        chosen = [(text, given) for text, given in asked if text.lower().startswith("select")]
+        result = history.find(keys, "first_pass")
+        chosen = [(text, given) for text, given in wanted if text.lower().startswith("select")]
         assert len(chosen) == 3, "120 keys in statements of 50"
         if url.startswith("sqlite"):
             with history._reading() as db:
                 plan = db.exec_driver_sql("EXPLAIN QUERY PLAN " + chosen[0][0], chosen[0][1]).all()
             assert any("ix_outcomes_key_at" in row[-1] for row in plan), plan
-    assert sorted(found) == sorted(keys) and all(r.at == at(2) for r in found.values())
+    assert sorted(result) == sorted(keys) and all(r.at == at(2) for r in result.values())
     assert len(read) == len(keys)
 
 
@@ -228,12 +227,12 @@ def test_find_reads_only_the_newest_of_many_keys_and_by_an_index(url, tmp_path, 
 
 
 def test_runs_are_filtered_newest_first(history):
-    made = [
+    created = [
         replace(RUN, id="a", started=at(1)),
         replace(RUN, id="b", started=at(3), kernel="softmax"),
         replace(RUN, id="c", started=at(2), engine="measure", device="mi300x"),
     ]
-    for run in made:
+    for run in created:
         history.add_run(run)
     assert [r.id for r in history.runs()] == ["b", "c", "a"]
     assert [r.id for r in history.runs(limit=1)] == ["b"]
@@ -347,8 +346,8 @@ def start_writer(url: str, me: str, count: int) -> subprocess.Popen:
 
 def test_processes_that_open_a_new_history_and_write_at_once_all_succeed(url):
     writers = [start_writer(url, f"w{n}", 60) for n in range(3)]
-    said = [writer.communicate() for writer in writers]
-    assert [writer.returncode for writer in writers] == [0, 0, 0], said
+    text = [writer.communicate() for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0, 0], text
     with open_history(url) as history:
         for n in range(3):
             assert [r.key for r in history.outcomes(f"w{n}")] == [f"w{n}-{i}" for i in range(60)]
@@ -357,10 +356,10 @@ def test_processes_that_open_a_new_history_and_write_at_once_all_succeed(url):
 
 def test_whatever_was_added_before_a_kill_9_is_there(url):
     writer = start_writer(url, "w", 10**9)
-    said = [writer.stdout.readline() for _ in range(40)]
+    text = [writer.stdout.readline() for _ in range(40)]
     os.kill(writer.pid, signal.SIGKILL)
     rest = writer.communicate()[0].splitlines()
-    assert said[0] == b"0\n"
+    assert text[0] == b"0\n"
     last = int(rest[-1]) if rest and rest[-1].isdigit() else 39
     with open_history(url) as history:
         kept = [r.key for r in history.outcomes("w")]
@@ -382,8 +381,8 @@ def test_a_reader_does_not_wait_for_a_writer(url):
 
 def test_sqlite_writes_ahead_and_waits_when_busy(tmp_path):
     with open_history(url_of(tmp_path / "h.db")) as history, history._reading() as db:
-        asked = ("journal_mode", "synchronous", "busy_timeout", "foreign_keys")
-        assert [db.scalar(sa.text(f"pragma {name}")) for name in asked] == ["wal", 1, 30_000, 1]
+        wanted = ("journal_mode", "synchronous", "busy_timeout", "foreign_keys")
+        assert [db.scalar(sa.text(f"pragma {name}")) for name in wanted] == ["wal", 1, 30_000, 1]
 
 
 def test_another_process_that_never_lets_go(tmp_path, monkeypatch):
@@ -504,9 +503,9 @@ with open_history({url!r}) as history:
 def test_a_write_that_the_system_refuses_loses_only_itself(tmp_path):
     url = url_of(tmp_path / "h.db")
     code = LIMITED.format(tests=str(Path(__file__).parent), url=url)
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    count, _, sentence = told.stdout.partition("|")
-    assert sentence.startswith(f"cannot write the history {tmp_path}/h.db: "), told.stderr
+    message = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    count, _, sentence = message.stdout.partition("|")
+    assert sentence.startswith(f"cannot write the history {tmp_path}/h.db: "), message.stderr
     with open_history(url) as history:
         assert [f.key for f in history.outcomes("r1")] == [str(n) for n in range(int(count))]
         assert int(count) > 2
@@ -551,7 +550,7 @@ def test_a_database_of_someone_else_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "reason"),
     [
         ("not a url", "URL cannot be understood"),
         ("postgresql://me:hunter2@host:port/x", "URL cannot be understood"),
@@ -562,9 +561,9 @@ def test_a_database_of_someone_else_is_left_alone(tmp_path):
         ("postgresql+psycopg2://me:hunter2@127.0.0.1:1/x", "missing; install it|check that"),
     ],
 )
-def test_a_bad_url_is_refused_without_repeating_its_password(tmp_path, monkeypatch, url, why):
+def test_a_bad_url_is_refused_without_repeating_its_password(tmp_path, monkeypatch, url, reason):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(HistoryError, match=why) as error:
+    with pytest.raises(HistoryError, match=reason) as error:
         open_history(url)
     text = str(error.value)
     assert "hunter2" not in text and "\n" not in text and "; " in text
@@ -599,8 +598,8 @@ def test_importing_it_needs_neither_torch_nor_triton_nor_rich():
     code = (
         "import workbench.data.database, sys; print({'torch', 'triton', 'rich'} & {*sys.modules})"
     )
-    told = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert told.stdout == "set()\n", told.stderr
+    message = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert message.stdout == "set()\n", message.stderr
 
 
 # On the terminal
@@ -641,7 +640,7 @@ def test_cells_of_the_table(history):
     [(2.5, "2.5 s"), (1e-3, "1 ms"), (1.23456e-5, "12.35 us"), (7.5e-7, "750 ns"), (0.0, "0 ns")],
 )
 def test_a_time_has_its_unit(seconds, text):
-    assert module._duration(seconds) == text
+    assert commands_history._duration(seconds) == text
 
 
 def shown(history: History, **wanted) -> str:

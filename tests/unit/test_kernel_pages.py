@@ -11,7 +11,7 @@ from workbench import catalog
 from workbench.device.hardware import DEVICES
 from workbench.reports.sweep import page
 from workbench.spec import ITEMSIZE, Impl, label, values
-from workbench.tuner.selection import answer, sentence, standing
+from workbench.tuner.selection import ranking, select, sentence
 
 H200 = DEVICES["h200"]
 AUTO = re.compile(r"auto warps|xauto|_\w+ auto")
@@ -43,8 +43,8 @@ def test_every_kernel_has_a_page(turn: int, name: str) -> None:
     for some, predicted in ((configs, turn % 2 == 0), (fewer, turn % 2 == 1)):
         run, outcomes = of_kernel(some, predicted)
         html = page(run, outcomes)
-        assert escape(sentence(answer(run, outcomes))) in html
-        assert len(re.findall(r'<tr id="?r\d+', html)) == len(standing(outcomes))
+        assert escape(sentence(select(run, outcomes))) in html
+        assert len(re.findall(r'<tr id="?r\d+', html)) == len(ranking(outcomes))
         assert not AUTO.search(html), "what depends on the sizes is resolved"
 
 

@@ -1,26 +1,28 @@
 """Keys: whatever decides an outcome is part of its key, however the outcome was asked for."""
 
+import sqlite3
+import sys
 from dataclasses import dataclass, fields, replace
 
 import pytest
-from nullside import KERNEL, Asked
+from nullside import KERNEL
+from nullside import Context as Place
 
 from workbench import catalog
 from workbench.backend.null import ENVIRONMENT, Null
 from workbench.backend.protocol import Problem
 from workbench.commands import experiment
-from workbench.commands.comparison import Corner
-from workbench.commands.measure import Course, Picks
-from workbench.commands.operands import Side
+from workbench.commands.comparison import PairMaker
+from workbench.commands.measure import Group, Selected
+from workbench.commands.operands import Operand
 from workbench.data.record import Case, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
 from workbench.device.hardware import device_named
-from workbench.experiments import Arm
-from workbench.experiments import Asked as Posed
+from workbench.experiments import Context, Variant
 from workbench.measurement.protocol import Protocol
 from workbench.spec import threads, tile
 from workbench.sweeps import Sweep
-from workbench.tuner.space import Identity, plan
+from workbench.tuner.space import RecordFactory, plan_sweep
 
 RUN = Run(
     "r", "sweep", "tile_size", "", "2026-11-21T09:30:00+00:00", "toy", {"N": 1024}, "bf16", "h200",
@@ -32,7 +34,7 @@ CASE = Case("toy", "blocks", "triton", {"block_n": 16}, {"N": 1024}, "bf16", "h2
 
 
 @dataclass(frozen=True)
-class Question:
+class KeyParts:
     """All that a key is made of, and some that it is not."""
 
     text: str = KERNEL
@@ -46,65 +48,74 @@ def environment(**changed):
     return replace(RUN, environment=replace(RUN.environment, **changed))
 
 
-QUESTION = Question()
+PARTS = KeyParts()
 OTHERS = {
-    "source": replace(QUESTION, text=KERNEL + "\n# changed\n"),
-    "sizes": replace(QUESTION, sizes=2048),
-    "dtype": replace(QUESTION, dtype="fp16"),
-    "device": replace(QUESTION, run=replace(RUN, device="h100")),
-    "driver": replace(QUESTION, run=environment(driver="590.1")),
-    "no driver": replace(QUESTION, run=environment(driver=None)),
-    "torch": replace(QUESTION, run=environment(versions={"torch": "2.14", "triton": "3.9"})),
-    "triton": replace(QUESTION, run=environment(versions={"torch": "2.13", "triton": "3.8"})),
-    "protocol": replace(QUESTION, rules=Protocol(window_s=0.02)),
+    "reference": replace(PARTS, text=KERNEL.replace("lambda x: x", "lambda x: x + 0")),
+    "sizes": replace(PARTS, sizes=2048),
+    "dtype": replace(PARTS, dtype="fp16"),
+    "device": replace(PARTS, run=replace(RUN, device="h100")),
+    "driver": replace(PARTS, run=environment(driver="590.1")),
+    "no driver": replace(PARTS, run=environment(driver=None)),
+    "torch": replace(PARTS, run=environment(versions={"torch": "2.14", "triton": "3.9"})),
+    "triton": replace(PARTS, run=environment(versions={"torch": "2.13", "triton": "3.8"})),
+    "protocol": replace(PARTS, rules=Protocol(window_s=0.02)),
 }
 ALIKE = {
-    "another run": replace(QUESTION, run=replace(RUN, id="s", command="again", started="2027")),
-    "another commit": replace(QUESTION, run=environment(commit="3f2a", dirty=True)),
-    "another machine": replace(QUESTION, run=environment(cpu="other", os="other", python="3.14")),
+    "a comment": replace(PARTS, text=KERNEL + "\n# changed\n"),
+    "a docstring": replace(PARTS, text=KERNEL.replace("A kernel that nothing runs", "Changed")),
+    "sizes to time": replace(PARTS, text=KERNEL.replace('{"N": 1024}', '{"N": 2048}')),
+    "another run": replace(PARTS, run=replace(RUN, id="s", command="again", started="2027")),
+    "another commit": replace(PARTS, run=environment(commit="3f2a", dirty=True)),
+    "another machine": replace(PARTS, run=environment(cpu="other", os="other", python="3.14")),
 }
 
 
-def posed(asked, folder):
+def prepared(context, folder):
     """The problem, with its text in a file of its own; and a backend with the rules."""
     file = folder / "toy.py"
     folder.mkdir()
-    file.write_text(asked.text)
-    problem = Problem(str(file), catalog.spec_of(str(file)), {"N": asked.sizes}, asked.dtype)
-    return problem, Null(rules=asked.rules)
+    file.write_text(context.text)
+    problem = Problem(str(file), catalog.spec_of(str(file)), {"N": context.sizes}, context.dtype)
+    return problem, Null(rules=context.rules)
 
 
-def of_a_sweep(asked, folder):
-    problem, null = posed(asked, folder)
+def of_a_sweep(context, folder):
+    problem, null = prepared(context, folder)
     impls = [i for i in problem.spec.impls if i.backend == "triton"]
-    made = plan(asked.run, problem, Sweep([tile], [threads]), impls, device_named("h200"),
+    created = plan_sweep(context.run, problem, Sweep([tile], [threads]), impls, device_named("h200"),
                 null.protocol)  # fmt: skip
-    return [c.key for c in (*made.candidates, *made.baselines)]
+    return [c.key for c in (*created.candidates, *created.baselines)]
 
 
-def of_a_comparison(asked, folder):
-    problem, null = posed(asked, folder)
-    corner = Corner(Identity(asked.run, problem, null.protocol), null.device.limits, None)
-    bout = corner.bout((Side("blocks"), Side("torch")))
-    return [bout.left.key, bout.right.key]
+def of_a_comparison(context, folder):
+    problem, null = prepared(context, folder)
+    factory = RecordFactory(context.run, problem, null.protocol)
+    compared = PairMaker(factory, null.device.limits, None).pair(
+        (Operand("blocks"), Operand("torch"))
+    )
+    return [compared.left.key, compared.right.key]
 
 
-def of_a_measurement(asked, folder):
-    problem, null = posed(asked, folder)
-    course = Course(Identity(asked.run, problem, null.protocol), null, Picks([], Tuned(), null))
+def of_a_measurement(context, folder):
+    problem, null = prepared(context, folder)
+    course = Group(
+        RecordFactory(context.run, problem, null.protocol), null, Selected([], Tuned(), null)
+    )
     course.begin()
     return list(course.origins)
 
 
-def of_an_experiment(asked, folder):
-    problem, null = posed(asked, folder)
-    arms = [
-        Arm(clock, problem.kernel, impl, problem.sizes, problem.dtype, clock=clock)
+def of_an_experiment(context, folder):
+    problem, null = prepared(context, folder)
+    variants = [
+        Variant(clock, problem.kernel, impl, problem.sizes, problem.dtype, clock=clock)
         for impl in ("blocks", "torch") for clock in ("device", "host")
     ]  # fmt: skip
-    about = Posed(problem.kernel, problem.sizes, problem.dtype, null.device, False, {})
-    made = [experiment.made(about, [arm], asked.run, null, Tuned()) for arm in arms]
-    return [part.candidate.key for each in made for part in each.parts.values()]
+    about = Context(problem.kernel, problem.sizes, problem.dtype, null.device, False, {})
+    created = [
+        experiment.prepare(about, [variant], context.run, null, Tuned()) for variant in variants
+    ]
+    return [part.candidate.key for each in created for part in each.tasks.values()]
 
 
 WAYS = (of_a_sweep, of_a_comparison, of_a_measurement, of_an_experiment)
@@ -113,15 +124,70 @@ WAYS = (of_a_sweep, of_a_comparison, of_a_measurement, of_an_experiment)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("other", OTHERS)
 def test_what_decides_an_outcome_changes_all_its_keys(tmp_path, way, other):
-    here, there = way(QUESTION, tmp_path / "a"), way(OTHERS[other], tmp_path / "b")
+    here, there = way(PARTS, tmp_path / "a"), way(OTHERS[other], tmp_path / "b")
     assert len(here) == len(there) >= 2 and len(set(here)) == len(here), "each has one of its own"
     assert not set(here) & set(there)
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [("NotImplementedError", "ValueError"), ("    return x\n", "    return x + 0\n")],
+    ids=["launcher", "library"],
+)
+def test_a_launcher_decides_the_keys_of_its_own_impl_alone(tmp_path, way, was, now):
+    changed = replace(PARTS, text=KERNEL.replace(was, now))
+    here, there = set(way(PARTS, tmp_path / "a")), set(way(changed, tmp_path / "b"))
+    assert here & there and here != there
+
+
+def test_a_helper_module_of_a_kernel_is_part_of_its_key(tmp_path, monkeypatch):
+    """It is read as its kernel is: parsed, without comments."""
+    text = KERNEL.replace("    raise NotImplementedError", "    return scaled(x)")
+    text = text.replace("from workbench.spec", "from key_helper import scaled\nfrom workbench.spec")
+    keys = []
+    for number, helper in enumerate(("return x", "return x  # so", "return 2 * x")):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "key_helper.py").write_text(f"def scaled(x):\n    {helper}\n")
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(str(folder))
+            patch.delitem(sys.modules, "key_helper", raising=False)
+            keys.append(of_a_sweep(replace(PARTS, text=text), folder / "kernel")[0])
+            sys.modules.pop("key_helper", None)
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_what_schema_1_stored_is_found_under_its_key_and_marked(tmp_path, monkeypatch):
+    place, plans = Place(tmp_path), []
+    monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
+    real = plan_sweep
+    monkeypatch.setattr(
+        "workbench.commands.sweep.plan_sweep",
+        lambda *given, **more: plans.append(real(*given, **more)) or plans[-1],
+    )
+    outcomes = [o for o in place.sweep(predicts=True) if isinstance(o, Record)]
+    assert outcomes and not any(o.older_key for o in outcomes)
+    keys = {c.key: c.older_key for c in plans[0].candidates}
+    with sqlite3.connect(tmp_path / "history.db") as db:
+        for key, older in keys.items():
+            db.execute("UPDATE outcomes SET key = ? WHERE key = ?", (older, key))
+        db.execute("DELETE FROM outcomes WHERE key = ?", (older,))  # one is asked for anew
+    again = [o for o in place.sweep(predicts=True) if isinstance(o, Record)]
+    assert len(place.labels("time")) == 1, "the others are known"
+    assert {o.key for o in again} == {o.key for o in outcomes}
+    assert [o.older_key for o in again].count(False) == 1
+
+
+def test_the_protocol_of_schema_1_keeps_its_name():
+    """As it stands in what version 0.1.0 measured: tests/golden/stored."""
+    assert Protocol().older_id == "p3-ebbcb8"
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("other", ALIKE)
 def test_what_decides_nothing_changes_no_key(tmp_path, way, other):
-    assert way(QUESTION, tmp_path / "a") == way(ALIKE[other], tmp_path / "b")
+    assert way(PARTS, tmp_path / "a") == way(ALIKE[other], tmp_path / "b")
 
 
 @pytest.mark.parametrize("name", [f.name for f in fields(Case)])
@@ -149,10 +215,10 @@ def test_every_parameter_is_part_of_the_protocols_id(name):
 
 def test_times_under_another_driver_do_not_answer(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
-    asked = Asked(tmp_path)
-    first = {o.key for o in asked.sweep() if isinstance(o, Record)}
-    asked.sweep()
-    assert not asked.labels("time"), "the same question has its answer"
+    wanted = Place(tmp_path)
+    first = {o.key for o in wanted.sweep() if isinstance(o, Record)}
+    wanted.sweep()
+    assert not wanted.labels("time"), "the same question has its answer"
     monkeypatch.setattr("workbench.backend.null.ENVIRONMENT", replace(ENVIRONMENT, driver="590.1"))
-    again = {o.key for o in asked.sweep() if isinstance(o, Record)}
-    assert asked.labels("time") and asked.labels("final") and not first & again
+    again = {o.key for o in wanted.sweep() if isinstance(o, Record)}
+    assert wanted.labels("time") and wanted.labels("final") and not first & again

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from founds import asked, by_name, failed, told, took
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from variant_results import by_name, context, failed, text, took
 
 from workbench import catalog
 from workbench.experiments import ExperimentError
-from workbench.experiments.analysis.floors import Floor
+from workbench.experiments.analysis.bounds import Bound
 from workbench.experiments.analysis.times import Span
 from workbench.experiments.layer_breakdown import (
     ALIKE,
@@ -18,34 +18,34 @@ from workbench.experiments.layer_breakdown import (
     TOTAL,
     N,
     Timed,
-    arms,
+    analyse,
     bottlenecks,
     breakdown,
     calls_of,
-    judge,
     parts_of,
+    variants,
 )
 from workbench.spec import ITEMSIZE
 
 US = 1e-6
 AGREE = "the parts and the whole"
 NAMES = ("attention_linear", "wkv", "attention_output", "ffn")
-QUESTION = asked(LAYER)
-PREDICTED = asked(LAYER, predicts=True)
-ONE = asked(LAYER, sizes={"B": 2, "T": 64, "H": 2, "P": 2})
+QUESTION = context(LAYER)
+PREDICTED = context(LAYER, predicts=True)
+ONE = context(LAYER, sizes={"B": 2, "T": 64, "H": 2, "P": 2})
 
 
-def a_part(name, middle, half=0.0, floor_s=1 * US):
+def a_part(name, middle, half=0.0, bound_s=1 * US):
     span = Span(middle, middle * (1 - half), middle * (1 + half))
-    return Timed(name, span, Floor(None, None, floor_s, None), 1 << 20, 1 << 20)
+    return Timed(name, span, Bound(None, None, bound_s, None), 1 << 20, 1 << 20)
 
 
 def without(part):
-    return replace(part, span=None, why_not="it broke")
+    return replace(part, span=None, failure="it broke")
 
 
-def four(*times, floors=(1, 1, 1, 1), half=0.0):
-    return [a_part(n, t * US, half, f * US) for n, t, f in zip(NAMES, times, floors, strict=True)]
+def four(*times, bounds=(1, 1, 1, 1), half=0.0):
+    return [a_part(n, t * US, half, f * US) for n, t, f in zip(NAMES, times, bounds, strict=True)]
 
 
 seconds = st.floats(1e-6, 1e-2)
@@ -59,17 +59,19 @@ parts = st.lists(st.tuples(seconds, st.floats(0.01, 1.2)), min_size=4, max_size=
 
 def test_the_part_with_the_most_to_gain_has_the_word():
     # wkv takes longest, but is near its floor
-    judged = breakdown(
-        "prefill", four(60, 100, 20, 50, floors=(20, 95, 10, 40)), a_part(TOTAL, 235 * US),
+    analysed = breakdown(
+        "prefill", four(60, 100, 20, 50, bounds=(20, 95, 10, 40)), a_part(TOTAL, 235 * US),
         "measured",
     )  # fmt: skip
-    assert judged.word == "attention_linear"
-    assert "attention_linear (40.00 µs, 67 % of its time), then attention_output" in judged.sentence
-    assert "the parts take 230.00 µs" in judged.sentence and "0.979 times" in judged.sentence
-    assert "wkv" not in judged.sentence  # of the fourth nothing is said
-    assert by_name(judged, "share of the parts")["attention_linear"].value == 60 / 230
-    assert by_name(judged, "time over its floor")["wkv"].value == pytest.approx(100 / 95)
-    assert by_name(judged, AGREE)["parts together over the layer"].met is True
+    assert analysed.word == "attention_linear"
+    assert (
+        "attention_linear (40.00 µs, 67 % of its time), then attention_output" in analysed.sentence
+    )
+    assert "the parts take 230.00 µs" in analysed.sentence and "0.979 times" in analysed.sentence
+    assert "wkv" not in analysed.sentence  # of the fourth nothing is said
+    assert by_name(analysed, "share of the parts")["attention_linear"].value == 60 / 230
+    assert by_name(analysed, "time over its floor")["wkv"].value == pytest.approx(100 / 95)
+    assert by_name(analysed, AGREE)["parts together over the layer"].met is True
 
 
 def test_two_that_may_be_first_are_both_named():
@@ -81,12 +83,12 @@ def test_two_that_may_be_first_are_both_named():
 
 @given(parts)
 def test_shares_make_one_and_bottlenecks_are_in_order(drawn):
-    judged = breakdown("x", drawn, a_part(TOTAL, 1.0), "measured")
-    shares = [e.value for e in judged.evidence if e.group == "share of the parts"]
+    analysed = breakdown("x", drawn, a_part(TOTAL, 1.0), "measured")
+    shares = [e.value for e in analysed.evidence if e.group == "share of the parts"]
     assert sum(shares) == pytest.approx(1) and len(shares) == 4
     gains = [p.gain.value for p in bottlenecks(drawn)]
     assert gains == sorted(gains, reverse=True) and min(gains) >= 0
-    most = max(p.span.value - p.floor.least_s for p in drawn)
+    most = max(p.span.value - p.bound.least_s for p in drawn)
     assert gains[0] == max(0.0, most)
 
 
@@ -94,7 +96,7 @@ def test_shares_make_one_and_bottlenecks_are_in_order(drawn):
 def test_the_word_does_not_depend_on_the_unit_of_time(drawn, factor):
     first, second = [*(p.gain.value for p in bottlenecks(drawn)), 0.0, 0.0][:2]
     assume(first - second > 1e-9 * first)
-    scaled = [a_part(p.name, p.span.value * factor, 0.0, p.floor.least_s * factor) for p in drawn]
+    scaled = [a_part(p.name, p.span.value * factor, 0.0, p.bound.least_s * factor) for p in drawn]
     whole = a_part(TOTAL, 1.0)
     words = {breakdown("x", some, whole, "measured").word for some in (drawn, scaled)}
     assert len(words) == 1
@@ -104,35 +106,35 @@ def test_the_word_does_not_depend_on_the_unit_of_time(drawn, factor):
 def test_a_part_that_takes_longer_has_more_to_gain(drawn, which, factor):
     slower = list(drawn)
     part = drawn[which]
-    slower[which] = a_part(part.name, part.span.value * factor * 1e3, 0.0, part.floor.least_s)
-    judged = breakdown("x", slower, a_part(TOTAL, 1.0), "measured")
+    slower[which] = a_part(part.name, part.span.value * factor * 1e3, 0.0, part.bound.least_s)
+    analysed = breakdown("x", slower, a_part(TOTAL, 1.0), "measured")
     assume(max(p.gain.value for p in slower) == slower[which].gain.value)
-    assert judged.word.split(" or ")[0] == part.name
+    assert analysed.word.split(" or ")[0] == part.name
 
 
 @pytest.mark.parametrize(("whole", "met"), [(200, True), (215, True), (170, False), (240, False)])
 def test_parts_that_do_not_make_the_whole_are_said_to(whole, met):
-    judged = breakdown("x", four(80, 60, 40, 20), a_part(TOTAL, whole * US), "measured")
-    row = by_name(judged, AGREE)["parts together over the layer"]
+    analysed = breakdown("x", four(80, 60, 40, 20), a_part(TOTAL, whole * US), "measured")
+    row = by_name(analysed, AGREE)["parts together over the layer"]
     assert row.met is met is (abs(200 / whole - 1) <= ALIKE)
-    assert any("shares of the parts are not" in said for said in judged.caveats) is not met
+    assert any("shares of the parts are not" in words for words in analysed.caveats) is not met
 
 
 def test_a_part_without_a_time_leaves_no_bottleneck():
     broken = four(80, 60, 40, 20)
     broken[1] = without(broken[1])
-    judged = breakdown("x", broken, without(a_part(TOTAL, 1.0)), "measured")
-    assert judged.word == "incomplete" and "no time of wkv" in judged.sentence
-    assert "No time of wkv: it broke." in judged.caveats
-    assert "No time of total: it broke." in judged.caveats
-    groups = {e.group for e in judged.evidence if e.name.split(",")[0] == "wkv"}
+    analysed = breakdown("x", broken, without(a_part(TOTAL, 1.0)), "measured")
+    assert analysed.word == "incomplete" and "no time of wkv" in analysed.sentence
+    assert "No time of wkv: it broke." in analysed.caveats
+    assert "No time of total: it broke." in analysed.caveats
+    groups = {e.group for e in analysed.evidence if e.name.split(",")[0] == "wkv"}
     assert groups == {"least bytes", "FLOPs", "floor"}
 
 
 def test_without_ceilings_there_is_no_floor():
-    unknown = [a_part(n, 10 * US, floor_s=None) for n in NAMES]
-    judged = breakdown("x", unknown, a_part(TOTAL, 40 * US), "measured")
-    assert judged.word == "no floor" and "workbench ceilings" in judged.sentence
+    unknown = [a_part(n, 10 * US, bound_s=None) for n in NAMES]
+    analysed = breakdown("x", unknown, a_part(TOTAL, 40 * US), "measured")
+    assert analysed.word == "no floor" and "workbench ceilings" in analysed.sentence
 
 
 # The parts
@@ -147,8 +149,10 @@ def test_the_calls_of_a_part_do_its_products(sizes):
         calls = sum(c.times * catalog.spec_of(c.kernel).flops(**c.sizes) for c in part.calls)
         assert calls == pytest.approx(whole, rel=2e-3), part.name
     layer = catalog.spec_of(LAYER).flops(**sizes)
-    together = sum(catalog.spec_of(p.whole.kernel).flops(**p.whole.sizes) for p in parts_of(sizes))
-    assert layer == together
+    measure_interleaved = sum(
+        catalog.spec_of(p.whole.kernel).flops(**p.whole.sizes) for p in parts_of(sizes)
+    )
+    assert layer == measure_interleaved
 
 
 def test_weights_are_those_of_the_layer():
@@ -163,21 +167,26 @@ def test_weights_are_those_of_the_layer():
 @pytest.mark.parametrize("question", [QUESTION, PREDICTED], ids=["measured", "predicted"])
 def test_every_arm_is_an_impl_that_takes_its_sizes(question):
     limits = question.device.limits
-    for arm in arms(question):
-        spec = catalog.spec_of(arm.kernel)
-        impl = catalog.impl_of(spec, arm.impl)
-        assert spec.refuse(arm.sizes) is None and set(arm.sizes) == set(spec.axes)
+    for variant in variants(question):
+        spec = catalog.spec_of(variant.kernel)
+        impl = catalog.impl_of(spec, variant.impl)
+        assert spec.refuse(variant.sizes) is None and set(variant.sizes) == set(spec.axes)
         config = (
-            impl.config(**arm.config) if arm.config else impl.default(limits, arm.dtype, arm.sizes)
+            impl.config(**variant.config)
+            if variant.config
+            else impl.default(limits, variant.dtype, variant.sizes)
         )
-        assert impl.refuse(config, limits, itemsize=2, **arm.sizes) is None, arm.name
+        assert impl.refuse(config, limits, itemsize=2, **variant.sizes) is None, variant.name
 
 
 def test_what_is_timed_is_told_in_the_words_of_its_part():
-    found = {arm.name: took(arm, 100 * US, half=0.01, kernels=3) for arm in arms(QUESTION)}
-    judged = judge(QUESTION, found)
-    assert [j.sentence.split(":")[0] for j in judged] == list(CASES)
-    for each in judged:
+    results = {
+        variant.name: took(variant, 100 * US, half=0.01, kernels=3)
+        for variant in variants(QUESTION)
+    }
+    analysed = analyse(QUESTION, results)
+    assert [j.sentence.split(":")[0] for j in analysed] == list(CASES)
+    for each in analysed:
         time = by_name(each, "time")
         assert list(time) == [*NAMES, TOTAL, "the parts together"]
         assert time["ffn"].value == 100 * US and time["ffn"].low == 99 * US
@@ -187,33 +196,33 @@ def test_what_is_timed_is_told_in_the_words_of_its_part():
 
 
 def test_one_size_that_is_named_is_the_only_case():
-    found = {arm.name: took(arm, 100 * US) for arm in arms(ONE)}
-    (judged,) = judge(ONE, found)
-    assert judged.sentence.startswith("B=2 T=64 H=2 P=2: ") and len(found) == 5
+    results = {variant.name: took(variant, 100 * US) for variant in variants(ONE)}
+    (analysed,) = analyse(ONE, results)
+    assert analysed.sentence.startswith("B=2 T=64 H=2 P=2: ") and len(results) == 5
 
 
 def test_predicted_parts_are_the_sums_of_their_calls():
     sizes = CASES["prefill"]
-    found = {arm.name: told(arm, 10 * US) for arm in arms(PREDICTED)}
-    judged = judge(PREDICTED, found)[0]
+    results = {variant.name: text(variant, 10 * US) for variant in variants(PREDICTED)}
+    analysed = analyse(PREDICTED, results)[0]
     for part in parts_of(sizes):
-        row = by_name(judged, "time")[part.name]
+        row = by_name(analysed, "time")[part.name]
         assert row.value == pytest.approx(10 * US * sum(c.times for c in part.calls))
         assert row.kind == "predicted" and row.low is None
-    assert judged.word.startswith("predicted: ") and "~" in judged.sentence
-    assert TOTAL not in by_name(judged, "time")
+    assert analysed.word.startswith("predicted: ") and "~" in analysed.sentence
+    assert TOTAL not in by_name(analysed, "time")
     assert LAYER not in {call.kernel for call in calls_of(sizes, True)}
 
 
 def test_a_failed_arm_is_named_with_its_reason():
-    found = {
+    results = {
         a.name: failed(a) if "ffn" in a.name and "prefill" in a.name else took(a, 100 * US)
-        for a in arms(QUESTION)
+        for a in variants(QUESTION)
     }
-    words = [j.word for j in judge(QUESTION, found)]
+    words = [j.word for j in analyse(QUESTION, results)]
     assert words[0] == "incomplete" and "incomplete" not in words[1:]
 
 
 def test_other_kernels_have_no_parts():
     with pytest.raises(ExperimentError, match="leave --kernel out"):
-        arms(asked("matmul"))
+        variants(context("matmul"))

@@ -13,12 +13,12 @@ from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
 from workbench.data.record import Case, Measured
 from workbench.device.hardware import device_named
 from workbench.measurement import worker
-from workbench.measurement.worker import Contest, Screened, Spent
+from workbench.measurement.worker import FirstPassTime, PairTime, Spent
 
 H200 = device_named("h200")
 TIMING = Measured(1e-5, 1e-5, 1e-5, (1e-5,), "cold", "events", "p2")
-RIGHT = Screened(0.5, TIMING)
-POISONED = Screened(stage="launch", reason="illegal access", poisoned=True)
+RIGHT = FirstPassTime(0.5, TIMING)
+POISONED = FirstPassTime(stage="launch", reason="illegal access", poisoned=True)
 CEILINGS = {"dram": 4e12, "launch": 2e-6, "resolution": 3e-8}
 
 
@@ -27,7 +27,7 @@ class Gpu:
 
     def __init__(self, **fates):
         self.fates = fates  # what a config does: "n16": an exception, or a Screened
-        self.processes, self.asked, self.refuses = [], [], None
+        self.processes, self.context, self.refuses = [], [], None
 
     def start(self):
         process = SimpleNamespace(number=len(self.processes), alive=True, warm=False)
@@ -36,9 +36,9 @@ class Gpu:
         def ask(task, *args, timeout_s):
             assert process.alive
             name = task.__name__
-            self.asked.append((process.number, name))
+            self.context.append((process.number, name))
             try:
-                return self.answer(name, args)
+                return self.select(name, args)
             except (TimeoutError, ChildProcessError):
                 process.alive = False
                 raise
@@ -48,7 +48,7 @@ class Gpu:
         process.end = lambda: setattr(process, "alive", False)
         return process
 
-    def answer(self, name, args):
+    def select(self, name, args):
         if name == "describe":
             if isinstance(self.refuses, Exception):
                 raise self.refuses
@@ -59,12 +59,12 @@ class Gpu:
             return None
         if name == "self_test":
             return CEILINGS
-        if name == "contest":
+        if name == "compare":
             left, right = (self.one(c) for c in args[:2])
-            return Contest(left, right, "verdict"), Spent(0.1, 0.2, 0.5)
+            return PairTime(left, right, "verdict"), Spent(0.1, 0.2, 0.5)
         many = args[0] if isinstance(args[0], list) else [args[0]]
-        found = [self.one(c) for c in many]
-        return found if isinstance(args[0], list) else found[0], Spent(0.1, 0.2, 0.5)
+        results = [self.one(c) for c in many]
+        return results if isinstance(args[0], list) else results[0], Spent(0.1, 0.2, 0.5)
 
     def one(self, choice):
         fate = self.fates.get(f"n{choice.config['block_n']}", RIGHT)
@@ -73,7 +73,7 @@ class Gpu:
         return fate
 
     def names(self):
-        return [name for _, name in self.asked]
+        return [name for _, name in self.context]
 
 
 @pytest.fixture
@@ -90,26 +90,26 @@ def begun(tmp_path, monkeypatch):
     def make(**fates):
         gpu = Gpu(**fates)
         monkeypatch.setattr(measuring, "Solo", gpu.start)
-        monkeypatch.setattr(live.preflight, "gpu_lock", lambda name, told: nullcontext())
-        side = Live(None)
-        found = side.begin(Problem(kernel, spec, {"N": 1024}, "bf16"))
-        assert {name: q["value"] for name, q in found.items()} == {
+        monkeypatch.setattr(live.preflight, "gpu_lock", lambda name, text: nullcontext())
+        operand = Live(None)
+        result = operand.begin(Problem(kernel, spec, {"N": 1024}, "bf16"))
+        assert {name: q["value"] for name, q in result.items()} == {
             f"{name}_measured": value for name, value in CEILINGS.items()
         }
-        return side, gpu, candidate
+        return operand, gpu, candidate
 
     return make
 
 
-def screened(side, candidate):
-    return side.timed(candidate, None, None).result()
+def first_pass(operand, candidate):
+    return operand.timed(candidate, None, None).result()
 
 
 def test_a_right_answer_is_a_time_and_its_seconds_are_counted(begun):
-    side, gpu, candidate = begun()
-    assert screened(side, candidate(16)) == Timed(TIMING, 0.5, "gpu")
-    assert gpu.names() == ["describe", "begin", "self_test", "screen"]
-    assert dict(side.spent) == pytest.approx({"check": 0.1, "timed": 0.2, "flush": 0.2})
+    operand, gpu, candidate = begun()
+    assert first_pass(operand, candidate(16)) == Timed(TIMING, 0.5, "gpu")
+    assert gpu.names() == ["describe", "begin", "self_test", "first_pass"]
+    assert dict(operand.spent) == pytest.approx({"check": 0.1, "timed": 0.2, "flush": 0.2})
 
 
 def test_a_spare_process_is_warm_once_the_first_has_begun(begun):
@@ -126,65 +126,65 @@ def test_a_spare_process_is_warm_once_the_first_has_begun(begun):
     ],
 )
 def test_a_lost_process_costs_one_config_and_the_spare_takes_over(begun, fate, stage, words):
-    side, gpu, candidate = begun(n16=fate)
+    operand, gpu, candidate = begun(n16=fate)
     for _ in range(3):
-        lost = screened(side, candidate(16))
+        lost = first_pass(operand, candidate(16))
         assert lost.stage == stage and words in lost.reason and lost.own
-        assert isinstance(screened(side, candidate(32)), Timed)
+        assert isinstance(first_pass(operand, candidate(32)), Timed)
     assert [p.alive for p in gpu.processes] == [False] * 3 + [True, True]
     assert all(p.warm for p in gpu.processes)
     assert gpu.names().count("self_test") == 1, "the ceilings are those of the run's beginning"
 
 
 def test_a_final_whose_process_is_lost_names_who_did_it_and_times_the_rest(begun):
-    side, gpu, candidate = begun(n32=TimeoutError("took longer"))
-    found = side.final([candidate(n) for n in (16, 32, 64)], [1e-5] * 3)
-    assert [type(f) for f in found] == [Timed, Refusal, Timed]
-    assert found[1].own and "took longer" in found[1].reason
+    operand, gpu, candidate = begun(n32=TimeoutError("took longer"))
+    result = operand.final([candidate(n) for n in (16, 32, 64)], [1e-5] * 3)
+    assert [type(f) for f in result] == [Timed, Refusal, Timed]
+    assert result[1].own and "took longer" in result[1].reason
     assert gpu.names().count("final") == 2
 
 
 def test_a_poisoned_finalist_costs_itself_alone(begun):
-    side, gpu, candidate = begun(n32=POISONED)
-    found = side.race([candidate(n) for n in (16, 32, 64)], [1e-5] * 3, 2)
-    assert [type(f) for f in found] == [Timed, Refusal, Timed]
-    assert gpu.names().count("race") == 2 and "screen" not in gpu.names()
+    operand, gpu, candidate = begun(n32=POISONED)
+    result = operand.halve([candidate(n) for n in (16, 32, 64)], [1e-5] * 3, 2)
+    assert [type(f) for f in result] == [Timed, Refusal, Timed]
+    assert gpu.names().count("halve_candidates") == 2 and "first_pass" not in gpu.names()
 
 
 def test_a_final_that_is_lost_twice_condemns_nobody(begun, monkeypatch):
-    side, gpu, candidate = begun()
-    answer = gpu.answer
+    operand, gpu, candidate = begun()
+    selection = gpu.select
 
     def lost(name, args):
         if name == "final":
             raise ChildProcessError("its process died")
-        return answer(name, args)
+        return selection(name, args)
 
-    monkeypatch.setattr(gpu, "answer", lost)
-    found = side.final([candidate(16), candidate(32)], [1e-5] * 2)
-    assert all(isinstance(f, Refusal) and not f.own for f in found)
-    assert isinstance(screened(side, candidate(16)), Timed), "and the next one is timed"
+    monkeypatch.setattr(gpu, "select", lost)
+    result = operand.final([candidate(16), candidate(32)], [1e-5] * 2)
+    assert all(isinstance(f, Refusal) and not f.own for f in result)
+    assert isinstance(first_pass(operand, candidate(16)), Timed), "and the next one is timed"
 
 
 def test_a_problem_that_fits_no_more_is_nobodys_own_fault(begun):
-    side, gpu, candidate = begun(n16=POISONED)
-    screened(side, candidate(16))
+    operand, gpu, candidate = begun(n16=POISONED)
+    first_pass(operand, candidate(16))
     gpu.refuses = RuntimeError("out of memory")
-    found = screened(side, candidate(32))
-    assert found == Refusal("measure", "out of memory", own=False)
+    result = first_pass(operand, candidate(32))
+    assert result == Refusal("measure", "out of memory", own=False)
     gpu.refuses = None
-    assert isinstance(screened(side, candidate(32)), Timed)
+    assert isinstance(first_pass(operand, candidate(32)), Timed)
 
 
 def test_a_contest_gives_both_sides_and_its_verdict(begun):
-    side, _, candidate = begun(n64=ChildProcessError("died"), n128=POISONED)
-    left, right, verdict = side.contest(candidate(16), candidate(32), 0.01)
+    operand, _, candidate = begun(n64=ChildProcessError("died"), n128=POISONED)
+    left, right, verdict = operand.compare(candidate(16), candidate(32), 0.01)
     assert (left.error, right.error, verdict) == (0.5, 0.5, "verdict")
-    left, right, verdict = side.contest(candidate(16), candidate(64), 0.01)
+    left, right, verdict = operand.compare(candidate(16), candidate(64), 0.01)
     assert verdict is None and not left.own and right.own
-    left, right, _ = side.contest(candidate(128), candidate(16), 0.01)
+    left, right, _ = operand.compare(candidate(128), candidate(16), 0.01)
     assert left == Refusal("launch", "illegal access") and isinstance(right, Timed)
-    assert isinstance(screened(side, candidate(16)), Timed)
+    assert isinstance(first_pass(operand, candidate(16)), Timed)
 
 
 def test_no_gpu_and_a_gpu_that_does_not_answer_are_said(monkeypatch):

@@ -101,12 +101,12 @@ def parts():
 
 def as_counter(counts):
     kinds = {v: k for k, v in KIND.items()}
-    found = Counter({kinds[k]: n for k, n in counts.loads.items()})
-    found["store"], found["shared"], found["matrix"] = (
+    result = Counter({kinds[k]: n for k, n in counts.loads.items()})
+    result["store"], result["shared"], result["matrix"] = (
         counts.stores, counts.shared_loads, counts.matrix,
     )  # fmt: skip
-    found["vector"], found["special"] = counts.vector, counts.special
-    return +found
+    result["vector"], result["special"] = counts.vector, counts.special
+    return +result
 
 
 def without_none(counter):
@@ -121,7 +121,7 @@ def test_every_instruction_is_counted_where_it_runs(program):
     assert code.readable and code.loops == written.loops
     assert as_counter(code.whole) == without_none(written.whole)
     assert as_counter(code.in_loops) == without_none(written.inside)
-    assert not [said for said in code.unknown if "jumps" in said]
+    assert not [words for words in code.unknown if "jumps" in words]
 
 
 def lines(*ops):
@@ -145,13 +145,13 @@ def test_a_loop_that_only_waits_is_none():
 def test_no_loop_is_said_to_be_unknown():
     code = code_of_sass(lines(*[SASS["load"]] * 64, "EXIT"), "sm_90")
     assert code.loops == 0 and code.in_loops.global_loads == 0 and code.whole.global_loads == 64
-    assert any("no loop" in said for said in code.unknown)
+    assert any("no loop" in text for text in code.unknown)
 
 
 @pytest.mark.parametrize("jump", ["BRX R2 -0x2d60", "CALL.ABS.NOINC R2", "BRA `(nowhere)"])
 def test_a_jump_to_an_unknown_place_is_said(jump):
     code = code_of_sass(lines(SASS["load"], jump, SASS["matrix"], "EXIT"), "sm_100")
-    assert any(jump.split(" ")[0] in said for said in code.unknown)
+    assert any(jump.split(" ")[0] in text for text in code.unknown)
     assert code.whole.matrix == 1, "what nobody is seen to reach counts too"
 
 
@@ -161,7 +161,7 @@ def test_the_targets_of_a_jump_by_table_are_read():
         lines(".L_x_1:", SASS["load"], table, ".L_x_2:", SASS["store"], "EXIT"), "sm_100"
     )
     assert code.loops == 1 and code.in_loops.loads == {"128": 1} and code.in_loops.stores == 0
-    assert not [said for said in code.unknown if "jumps" in said]
+    assert not [text for text in code.unknown if "jumps" in text]
 
 
 def test_a_called_function_is_no_loop():
@@ -207,8 +207,8 @@ def test_global_loads_of_nvidia(op, expected):
     ],
 )
 def test_arithmetic_of_nvidia(op, matrix, vector):
-    found = code_of_sass(lines(op, "EXIT"), "sm_90").whole
-    assert (found.matrix, found.vector) == (matrix, vector)
+    result = code_of_sass(lines(op, "EXIT"), "sm_90").whole
+    assert (result.matrix, result.vector) == (matrix, vector)
 
 
 def test_bytes_of_a_thread():
@@ -235,8 +235,8 @@ def test_assembly_of_amd_as_it_was_compiled(name, loops, whole, inside):
     text = golden(name)
     code = code_of_amdgcn(text, name.split(".")[1])
     assert code.readable and code.loops == loops == text.count("Inner Loop Header")
-    for found, expected in ((code.whole, whole), (code.in_loops, inside)):
-        assert (found.loads, found.shared_loads, found.matrix) == expected
+    for result, expected in ((code.whole, whole), (code.in_loops, inside)):
+        assert (result.loads, result.shared_loads, result.matrix) == expected
     assert whole[2] == text.count("\tv_mfma") + text.count("\tv_wmma")
 
 
@@ -257,7 +257,7 @@ def test_two_instructions_in_a_line_of_amd_are_two():
     inside = code.in_loops
     assert (inside.vector, inside.special, inside.shared_loads) == (2, 1, 1)
     assert inside.loads == {"128": 1} and inside.stores == 0 and code.whole.stores == 1
-    assert any("scalar loads" in said for said in code.unknown)
+    assert any("scalar loads" in words for words in code.unknown)
 
 
 @pytest.mark.parametrize("asm", [{}, {"ttir": "module"}, {"amdgcn": "; nothing"}])

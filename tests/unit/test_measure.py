@@ -13,7 +13,7 @@ from workbench.measurement import worker
 from workbench.measurement.clocks import Clocks, Reading
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
-from workbench.measurement.worker import Job, Screened, _failed, floor_s
+from workbench.measurement.worker import FirstPassTime, Job, _failed, bound_s
 from workbench.spec import Spec, Tensor
 
 H200 = device_named("h200")
@@ -24,14 +24,14 @@ def test_a_protocol_is_named_by_all_its_parameters():
     for field in fields(Protocol):
         ids.add(replace(Protocol(), **{field.name: getattr(Protocol(), field.name) * 2}).id)
     assert len(ids) == len(fields(Protocol)) + 1
-    assert Protocol().id == Protocol().id and Protocol().id.startswith("p3-")
+    assert Protocol().id == Protocol().id and Protocol().id.startswith("p4-")
 
 
 def test_no_call_can_beat_bytes_over_bandwidth_or_flops_over_peak():
-    assert floor_s(H200, 4_800_000, 0, "bf16") == pytest.approx(1e-6, rel=0.01)
-    assert floor_s(H200, 0, 10**12, "bf16") == pytest.approx(1e12 / H200.peaks["bf16"].value)
-    assert floor_s(H200, 0, 10**12, "fp32") == 0.0, "a library may choose tf32"
-    assert floor_s(H200, 0, 10**12, "no such dtype") == 0.0
+    assert bound_s(H200, 4_800_000, 0, "bf16") == pytest.approx(1e-6, rel=0.01)
+    assert bound_s(H200, 0, 10**12, "bf16") == pytest.approx(1e12 / H200.peaks["bf16"].value)
+    assert bound_s(H200, 0, 10**12, "fp32") == 0.0, "a library may choose tf32"
+    assert bound_s(H200, 0, 10**12, "no such dtype") == 0.0
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -42,9 +42,9 @@ def test_a_gpu_that_answers_no_more_poisons_its_process(monkeypatch, answers):
 
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.synchronize", synchronize)
-    found = _failed(ValueError("Triton Error [CUDA]: what it is called"), "launch")
-    assert found.poisoned is not answers
-    assert found.stage == "launch" and "what it is called" in found.reason
+    result = _failed(ValueError("Triton Error [CUDA]: what it is called"), "launch")
+    assert result.poisoned is not answers
+    assert result.stage == "launch" and "what it is called" in result.reason
 
 
 # A GPU whose clock wanders, under the real final.
@@ -71,12 +71,12 @@ class Wandering:
 
     def taken(self, rotation):
         self.order.append(rotation)
-        found = []
+        results = []
         for _ in range(8):
             self.turn += 1
             slower = 1.1 + 0.1 * math.sin(self.turn / 900)  # slower than a window and a round
-            found.append(self.seconds[rotation] * slower)
-        return Window(tuple(found))
+            results.append(self.seconds[rotation] * slower)
+        return Window(tuple(results))
 
     def measured(self, timed, windows, regime, state="boost", **also):
         samples = tuple(s for w in windows for s in w.samples_s)
@@ -98,21 +98,21 @@ def wandering(monkeypatch):
     sensors = SimpleNamespace(read=Reading, summary=Clocks.summary)
     state = worker._State(job, spec, bench, H200, sensors, {})
     monkeypatch.setattr(worker, "_now", state)
-    monkeypatch.setattr(worker, "_checked", lambda choice, seed=0: Screened(0.1))
+    monkeypatch.setattr(worker, "_checked", lambda choice, seed=0: FirstPassTime(0.1))
     return bench
 
 
 def test_a_final_ranks_rightly_while_the_clock_wanders(wandering):
     names = ("slower", "fast", "slow")
-    found, spent = worker.final([worker.Choice(n, {}) for n in names], [1e-4] * 3)
-    times = {n: f.timing.median_s for n, f in zip(names, found, strict=True)}
+    result, spent = worker.final([worker.Choice(n, {}) for n in names], [1e-4] * 3)
+    times = {n: f.timing.median_s for n, f in zip(names, result, strict=True)}
     assert sorted(times, key=times.get) == ["fast", "slow", "slower"]
     assert times["slow"] / times["fast"] == pytest.approx(1.02, abs=0.004)
     first, second = wandering.order[:3], wandering.order[3:6]
     assert first == second[::-1], "the order is reversed each round"
-    assert min(f.timing.rounds for f in found) >= Protocol().rounds
-    assert {f.timing.state for f in found} == {"sustained"}
-    taken = sum(sum(f.timing.samples_s) for f in found)
+    assert min(f.timing.rounds for f in result) >= Protocol().rounds
+    assert {f.timing.state for f in result} == {"sustained"}
+    taken = sum(sum(f.timing.samples_s) for f in result)
     assert spent.timed == pytest.approx(taken) and spent.total > 0
 
 
@@ -137,25 +137,25 @@ def test_a_finalist_that_cannot_be_timed_costs_itself_alone(wandering, monkeypat
 
 
 def test_a_hot_time_shares_its_clock_with_cold_calls(wandering):
-    found, _ = worker.hot(worker.Choice("fast", {}))
-    assert found.timing.regime == "hot"
+    result, _ = worker.hot(worker.Choice("fast", {}))
+    assert result.timing.regime == "hot"
     assert set(wandering.order) == {("fast", "cold"), ("fast", "hot")}
-    assert found.timing.median_s == pytest.approx(0.9e-4 * 1.1, rel=0.08)
+    assert result.timing.median_s == pytest.approx(0.9e-4 * 1.1, rel=0.08)
 
 
 def test_a_race_finds_the_fastest_and_times_all(wandering):
     choices = [worker.Choice(n, {}) for n in ("slower", "slow", "fast", "slow", "slower")]
-    found, _ = worker.race(choices, [1e-4] * 5, 2)
-    windows = [f.timing.rounds for f in found]
-    assert min((f.timing.median_s, i) for i, f in enumerate(found))[1] == 2
+    result, _ = worker.halve_candidates(choices, [1e-4] * 5, 2)
+    windows = [f.timing.rounds for f in result]
+    assert min((f.timing.median_s, i) for i, f in enumerate(result))[1] == 2
     assert windows[2] == max(windows) > min(windows), "the slower half went after the first turns"
 
 
 def test_a_contest_finds_the_slower_side(wandering):
     def verdict(left, right):
-        found, _ = worker.contest(worker.Choice(left, {}), worker.Choice(right, {}), 0.01)
-        assert found.left.timing and found.right.timing
-        return found.verdict.word
+        result, _ = worker.compare(worker.Choice(left, {}), worker.Choice(right, {}), 0.01)
+        assert result.left.timing and result.right.timing
+        return result.verdict.word
 
     assert verdict("fast", "slower") == "SLOW"
     assert verdict("slower", "fast") == "FAST"
@@ -164,11 +164,15 @@ def test_a_contest_finds_the_slower_side(wandering):
 
 def test_a_contest_of_a_wrong_side_has_no_verdict(wandering, monkeypatch):
     def checked(choice, seed=0):
-        return Screened(9.0, stage="check", reason="wrong") if choice.impl == "slow" else Screened()
+        return (
+            FirstPassTime(9.0, stage="check", reason="wrong")
+            if choice.impl == "slow"
+            else FirstPassTime()
+        )
 
     monkeypatch.setattr(worker, "_checked", checked)
-    found, _ = worker.contest(worker.Choice("fast", {}), worker.Choice("slow", {}), 0.01)
-    assert found.verdict is None and found.right.reason == "wrong" and found.left.timing is None
+    result, _ = worker.compare(worker.Choice("fast", {}), worker.Choice("slow", {}), 0.01)
+    assert result.verdict is None and result.right.reason == "wrong" and result.left.timing is None
 
 
 def test_measuring_in_blocks_would_have_ranked_them_wrongly(wandering):

@@ -10,16 +10,16 @@ from workbench import catalog
 from workbench.compile import Compiled
 from workbench.compile.loops import Code, Counts
 from workbench.compile.proof import dishonest, same_loads
+from workbench.compile.source import code_hash
 from workbench.data.environment import fingerprint
 from workbench.data.record import Case, Failure, Measured, Predicted, Record, Resources
-from workbench.data.tuned_cache import Entry
+from workbench.data.tuned_cache import Entry, Tuned
 from workbench.device.hardware import DEVICES
-from workbench.experiments import Arm, Asked, ExperimentError, Found
+from workbench.experiments import Context, ExperimentError, Variant, VariantResult
 from workbench.experiments import memory_vs_compute as mvc
 from workbench.experiments.analysis.times import Span
 from workbench.experiments.memory_vs_compute import Times, overlap, shares_of, words_of
 from workbench.spec import values
-from workbench.tuner import tuned
 
 H200 = DEVICES["h200"]
 NOISE = 0.005  # half the width of an interval, and by how much a middle may be off
@@ -61,17 +61,17 @@ def planted(draw):
     word = draw(st.sampled_from(list(PLANTED)))
     a, b = (draw(st.floats(*ends)) for ends in PLANTED[word])
     off = [draw(st.floats(1 - NOISE, 1 + NOISE)) for _ in range(4)]
-    found = times(a, b, draw(seconds), draw(small), noise=NOISE)
-    parts = (found.traffic, found.arithmetic, found.whole, found.launch)
+    result = times(a, b, draw(seconds), draw(small), noise=NOISE)
+    parts = (result.traffic, result.arithmetic, result.whole, result.launch)
     moved = (each.times(by) for each, by in zip(parts, off, strict=True))
     return word, Times(*moved)
 
 
 @given(planted())
 def test_planted_truths_are_found_in_noise(case):
-    word, found = case
-    assert words_of(shares_of(found)) == [word]
-    assert mvc.impossible(found) == []
+    word, result = case
+    assert words_of(shares_of(result)) == [word]
+    assert mvc.impossible(result) == []
 
 
 @given(shares, shares, seconds, small, st.none() | shares, st.floats(1e-3, 1e3))
@@ -128,9 +128,9 @@ def _clear(a, b, launch, grid):
 
 @given(shares, shares)
 def test_overlap_is_a_share_and_grows_with_either_part(a, b):
-    found = overlap(a, b)
-    assert 0 <= found <= 1 and found == overlap(b, a)
-    assert overlap(min(1.0, a + 0.1), b) >= found - 1e-12
+    result = overlap(a, b)
+    assert 0 <= result <= 1 and result == overlap(b, a)
+    assert overlap(min(1.0, a + 0.1), b) >= result - 1e-12
 
 
 @given(st.floats(0.01, 0.99))
@@ -156,9 +156,9 @@ def test_a_grid_that_takes_as_long_as_the_whole_is_latency_bound():
 
 @given(st.floats(1.03, 3.0), st.sampled_from(["traffic", "arithmetic"]))
 def test_a_part_that_is_slower_than_the_whole_is_none(by, name):
-    found = replace(times(0.9, 0.5, noise=NOISE), **{name: span(1e-4 * by * 1.01, NOISE)})
-    (said,) = mvc.impossible(found)
-    assert name in said and "longer than the whole" in said
+    result = replace(times(0.9, 0.5, noise=NOISE), **{name: span(1e-4 * by * 1.01, NOISE)})
+    (text,) = mvc.impossible(result)
+    assert name in text and "longer than the whole" in text
 
 
 # The proof by machine code
@@ -179,7 +179,7 @@ def test_honest_arms_are_believed():
 
 
 @pytest.mark.parametrize(
-    ("name", "arm", "said"),
+    ("name", "variant", "text"),
     [
         (1, code(loads={"async 128": 12}, stores=16, matrix=4), "has 4 matrix instructions"),
         (1, code(loads={"async 128": 8}, stores=16), "8 of async 128 bits against 12"),
@@ -194,11 +194,11 @@ def test_honest_arms_are_believed():
         (2, code(readable=False), "arithmetic is not known: why"),
     ],
 )
-def test_what_an_arm_must_not_be(name, arm, said):
+def test_what_an_arm_must_not_be(name, variant, text):
     codes = [[WHOLE], [TRAFFIC], [ARITHMETIC]]
-    codes[name] = [arm]
-    (why,) = dishonest(*codes)
-    assert said in why
+    codes[name] = [variant]
+    (reason,) = dishonest(*codes)
+    assert text in reason
 
 
 def test_code_that_was_not_read_proves_nothing():
@@ -233,23 +233,27 @@ def test_an_unrolled_loop_has_a_multiple_of_each_load(loads, times_):
 # Arms
 
 
-def asked(kernel, sizes=None, dtype="bf16", **more):
-    return Asked(kernel, sizes, dtype, H200, predicts=True, **more)
+def context(kernel, sizes=None, dtype="bf16", **more):
+    return Context(kernel, sizes, dtype, H200, predicts=True, **more)
 
 
 @pytest.mark.parametrize(
     "kernel", [*mvc.EXPERIMENT.kernels, "copy", "compute_only", "empty", "matmul_one_stage"]
 )
 def test_all_arms_have_one_impl_one_config_and_one_size(kernel):
-    found = {arm.name: arm for arm in mvc.arms(asked(kernel))}
-    whole = found["whole"]
-    assert {"whole", "traffic", "arithmetic", "launch"} <= found.keys()
+    results = {variant.name: variant for variant in mvc.variants(context(kernel))}
+    whole = results["whole"]
+    assert {"whole", "traffic", "arithmetic", "launch"} <= results.keys()
     for part in mvc.PARTS:
-        arm = found[part]
-        assert arm.kernel == f"{kernel}_{part}"
-        assert (arm.impl, arm.config, arm.sizes) == (whole.impl, whole.config, whole.sizes)
-        impl = catalog.impl_of(catalog.spec_of(arm.kernel), arm.impl)
-        assert values(impl.config(**arm.config)) == whole.config
+        variant = results[part]
+        assert variant.kernel == f"{kernel}_{part}"
+        assert (variant.impl, variant.config, variant.sizes) == (
+            whole.impl,
+            whole.config,
+            whole.sizes,
+        )
+        impl = catalog.impl_of(catalog.spec_of(variant.kernel), variant.impl)
+        assert values(impl.config(**variant.config)) == whole.config
 
 
 def test_where_a_config_was_tuned_all_arms_have_it(monkeypatch):
@@ -258,33 +262,33 @@ def test_where_a_config_was_tuned_all_arms_have_it(monkeypatch):
     versions = fingerprint(None, None).versions
     entry = Entry(
         "copy", "blocks", config, sizes, "bf16", "h200", versions["torch"], versions["triton"],
-        tuned.source_of(impl), False, 1e-4, None, None, "cold", "p3", "run",
+        code_hash(impl), False, 1e-4, None, None, "cold", "p3", "run",
         "2026-11-21T09:30:00+00:00", 9,
     )  # fmt: skip
-    known = tuned.Tuned({entry.key: entry})
-    monkeypatch.setattr(tuned.Tuned, "load", lambda path: known)
-    live = replace(asked("copy"), predicts=False)
-    found = {arm.name: arm for arm in mvc.arms(live)}
-    assert [found[name].config for name in ("whole", *mvc.PARTS)] == [config] * 3
-    assert found["grid"].config == {"num_warps": 8}
-    assert found["grid"].sizes == {"P": sizes["N"] // 4096}
-    assert mvc.arms(asked("copy"))[0].config != config, "a prediction takes the default"
+    known = Tuned({entry.key: entry})
+    monkeypatch.setattr(Tuned, "load", lambda path: known)
+    live = replace(context("copy"), predicts=False)
+    results = {variant.name: variant for variant in mvc.variants(live)}
+    assert [results[name].config for name in ("whole", *mvc.PARTS)] == [config] * 3
+    assert results["grid"].config == {"num_warps": 8}
+    assert results["grid"].sizes == {"P": sizes["N"] // 4096}
+    assert mvc.variants(context("copy"))[0].config != config, "a prediction takes the default"
 
 
 def test_a_kernel_without_arms_is_told_how_to_write_them():
     with pytest.raises(ExperimentError, match=r"layer_norm has no arm layer_norm_traffic\.py; wr"):
-        mvc.arms(asked("layer_norm"))
+        mvc.variants(context("layer_norm"))
 
 
 def test_the_arms_of_a_file_lie_beside_it(tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(PLAIN.format(name="mine"))
     with pytest.raises(ExperimentError, match=r"has no arm .*mine_traffic\.py"):
-        mvc.arms(asked(str(mine)))
+        mvc.variants(context(str(mine)))
     for part in mvc.PARTS:
         (tmp_path / f"mine_{part}.py").write_text(PLAIN.format(name=f"mine_{part}"))
-    found = mvc.arms(asked(str(mine), {"N": 64}))
-    assert [arm.kernel for arm in found[1:3]] == [
+    result = mvc.variants(context(str(mine), {"N": 64}))
+    assert [variant.kernel for variant in result[1:3]] == [
         str(tmp_path / "mine_traffic.py"), str(tmp_path / "mine_arithmetic.py")
     ]  # fmt: skip
 
@@ -295,7 +299,7 @@ def test_an_arm_with_other_axes_is_refused(tmp_path):
         text = text.replace("N", "M") if name == "odd_arithmetic" else text
         (tmp_path / f"{name}.py").write_text(text)
     with pytest.raises(ExperimentError, match="has the axes M and"):
-        mvc.arms(asked(str(tmp_path / "odd.py")))
+        mvc.variants(context(str(tmp_path / "odd.py")))
 
 
 PLAIN = '''"""Nothing."""
@@ -325,7 +329,7 @@ def measured(middle, noise=NOISE):
     return Measured(middle, low, high, (middle,), "cold", "graph", "p3-000000")
 
 
-def found_of(shares_, **timing):
+def results_of(shares_, **timing):
     """What became of the arms of `matmul`, from shares of a whole of 200 us."""
     known = times(*shares_, whole=2e-4, launch=0.005)
     spans = {"whole": known.whole, "traffic": known.traffic, "arithmetic": known.arithmetic,
@@ -344,17 +348,17 @@ def one(name, timing, its=None):
     else:
         outcome = Record(case, "key", "run", "at", "final", timing, FLOPS, BYTES, "gpu", 0.1)
     compiled = Compiled(RESOURCES, "_tiles", (512,), 1, code=(its,)) if its else None
-    return Found(Arm(name, "matmul", "tiles", {"M": 4096}, "bf16"), outcome, compiled)
+    return VariantResult(Variant(name, "matmul", "tiles", {"M": 4096}, "bf16"), outcome, compiled)
 
 
-def judged(found, **more):
-    (judgement,) = mvc.judge(asked("matmul", **more), found)
-    assert "optimize both" in judgement.caveats[-1]  # the rule's own words stand beside
-    return judgement
+def analysed(result, **more):
+    (analysis,) = mvc.analyse(context("matmul", **more), result)
+    assert "optimize both" in analysis.caveats[-1]  # the rule's own words stand beside
+    return analysis
 
 
-def rows(judgement):
-    return {row.name: row for row in judgement.evidence}
+def rows(analysis):
+    return {row.name: row for row in analysis.evidence}
 
 
 @pytest.mark.parametrize(
@@ -363,76 +367,78 @@ def rows(judgement):
      ((0.55, 0.45), "serialised"), ((0.2, 0.3), "latency-bound")],
 )  # fmt: skip
 def test_measured_arms_give_a_word_with_its_numbers(shares_, word):
-    found = judged(found_of(shares_))
-    known = rows(found)
-    assert found.word == word and f"{100 * shares_[0]:.0f} %" in found.sentence
+    result = analysed(results_of(shares_))
+    known = rows(result)
+    assert result.word == word and f"{100 * shares_[0]:.0f} %" in result.sentence
     assert known["a = A / C, launch taken off"].low < known["a = A / C, launch taken off"].value
     assert known["C, the whole"].kind == "measured" and known["C, the whole"].unit == "s"
     assert known["matrix instructions of the traffic arm"].met
 
 
-@pytest.mark.parametrize(("grid_s", "said"), [(6e-5, True), (1e-5, False)])
-def test_the_start_of_many_programs_is_told_from_the_work_of_the_parts(grid_s, said):
-    with_grid = found_of((0.95, 0.5))
-    grid = Arm("grid", "empty_grid", "programs", {"P": RESOURCES.programs}, "bf16")
-    with_grid["grid"] = replace(one("grid", measured(grid_s)), arm=grid)
-    found = judged(with_grid)
-    assert found.word == "memory-bound"
-    assert any("programs that do nothing takes 30 %" in c for c in found.caveats) is said
+@pytest.mark.parametrize(("grid_s", "text"), [(6e-5, True), (1e-5, False)])
+def test_the_start_of_many_programs_is_told_from_the_work_of_the_parts(grid_s, text):
+    with_grid = results_of((0.95, 0.5))
+    grid = Variant("grid", "empty_grid", "programs", {"P": RESOURCES.programs}, "bf16")
+    with_grid["grid"] = replace(one("grid", measured(grid_s)), variant=grid)
+    result = analysed(with_grid)
+    assert result.word == "memory-bound"
+    assert any("programs that do nothing takes 30 %" in c for c in result.caveats) is text
 
 
 def test_intervals_that_allow_two_words_leave_it_undecided():
-    found = judged(found_of((0.8, 0.5)))
-    assert found.word == "undecided"
-    assert "memory-bound" in found.sentence and "serialised" in found.sentence
+    result = analysed(results_of((0.8, 0.5)))
+    assert result.word == "undecided"
+    assert "memory-bound" in result.sentence and "serialised" in result.sentence
 
 
 def test_an_arm_without_a_time_is_named():
-    found = judged(found_of((0.9, 0.5), traffic="y is wrong in 3 % of its elements"))
-    assert found.word == "refused" and "No time of the traffic: y is wrong in 3 %" in found.sentence
-    assert "C, the whole" in rows(found)
+    result = analysed(results_of((0.9, 0.5), traffic="y is wrong in 3 % of its elements"))
+    assert (
+        result.word == "refused" and "No time of the traffic: y is wrong in 3 %" in result.sentence
+    )
+    assert "C, the whole" in rows(result)
 
 
 def test_arms_that_prove_nothing_are_refused():
-    dishonest_ = found_of((0.9, 0.5))
+    dishonest_ = results_of((0.9, 0.5))
     dishonest_["traffic"] = one("traffic", measured(1.8e-4), WHOLE)
-    found = judged(dishonest_)
-    assert found.word == "refused" and "4 matrix instructions" in found.sentence
+    result = analysed(dishonest_)
+    assert result.word == "refused" and "4 matrix instructions" in result.sentence
 
 
 def test_spills_of_an_arm_alone_are_refused():
-    spilled = found_of((0.9, 0.5))
+    spilled = results_of((0.9, 0.5))
     compiled = replace(spilled["arithmetic"].compiled, resources=replace(RESOURCES, spill_bytes=64))
     spilled["arithmetic"] = replace(spilled["arithmetic"], compiled=compiled)
-    found = judged(spilled)
-    assert found.word == "refused" and "spills 64 bytes" in found.sentence
+    result = analysed(spilled)
+    assert result.word == "refused" and "spills 64 bytes" in result.sentence
 
 
 @pytest.mark.parametrize(
-    ("part", "time_s", "said"),
+    ("part", "time_s", "text"),
     [("traffic", 1.5e-5, "least bytes over A"), ("arithmetic", 1.5e-5, "FLOPs over B"),
      ("traffic", 3e-4, "longer than the whole")],
 )  # fmt: skip
-def test_times_that_cannot_be_are_refused(part, time_s, said):
-    found = judged(found_of((0.9, 0.9), **{part: measured(time_s)}))
-    assert found.word == "refused" and said in found.sentence
+def test_times_that_cannot_be_are_refused(part, time_s, text):
+    result = analysed(results_of((0.9, 0.9), **{part: measured(time_s)}))
+    assert result.word == "refused" and text in result.sentence
 
 
 def test_the_measured_ceilings_decide_where_there_are_several():
     # 100 MB in 23 us are 4.35 TB/s: within the 4.8 of the datasheet, beyond 102 % of 4.2 measured
-    fast = found_of((0.9, 0.9), traffic=measured(2.4e-5))
+    fast = results_of((0.9, 0.9), traffic=measured(2.4e-5))
     ceilings = {
         f"dram_{mix}_measured": {"value": v, "unit": "B/s", "source": "here", "kind": "measured"}
         for mix, v in (("read", 4.2e12), ("copy", 4.1e12))
     }
-    assert judged(fast).word == "compute-bound"
-    assert "least bytes over A" in judged(fast, ceilings=ceilings).sentence
+    assert analysed(fast).word == "compute-bound"
+    assert "least bytes over A" in analysed(fast, ceilings=ceilings).sentence
 
 
 def test_a_prediction_says_that_nothing_was_measured():
     model = Predicted(2.2e-4, "analytic-1", 1.5e-4, 3e-5, 6e-5, 9e-5, 8e-7, "compute")
-    found = judged({name: replace(each, outcome=replace(each.outcome, timing=model))
-                    for name, each in found_of((0.9, 0.9)).items()})  # fmt: skip
-    assert found.word == "predicted: compute-bound" and "nothing was measured" in found.sentence
-    assert {row.kind for row in found.evidence} == {"predicted", "computed"}
-    assert "~" in found.sentence
+    result = analysed({name: replace(each, outcome=replace(each.outcome, timing=model))
+                    for name, each in results_of((0.9, 0.9)).items()})  # fmt: skip
+    assert result.word == "predicted: compute-bound" and "nothing was measured" in result.sentence
+    assert {row.kind for row in result.evidence} == {"predicted", "computed"}
+    assert "~" in result.sentence

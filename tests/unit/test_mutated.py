@@ -43,17 +43,17 @@ def test_copies_are_alike_apart_aligned_and_restored(x, count, turns):
     kept, other = x.clone(), torch.ones(3)
     copies = Copies.of({1: x}, count)
     assert copies.count == count
-    made = [copies.given((other, x), turn) for turn in range(count)]
-    for same, copy in made:
+    created = [copies.given((other, x), turn) for turn in range(count)]
+    for same, copy in created:
         assert same is other and torch.equal(copy, x) and copy.stride() == x.clone().stride()
-        assert copy.data_ptr() % ALIGNED == made[0][1].data_ptr() % ALIGNED
-    whole = sorted((memory_of(copy) for _, copy in made), key=lambda m: m.start)
+        assert copy.data_ptr() % ALIGNED == created[0][1].data_ptr() % ALIGNED
+    whole = sorted((memory_of(copy) for _, copy in created), key=lambda m: m.start)
     assert all(a.stop <= b.start for a, b in pairwise(whole))
     for turn in turns:
         copies.given((other, x), turn)[1].zero_()
     assert torch.equal(x, kept), "what they are copies of is only read"
     copies.restore()
-    assert all(torch.equal(copy, kept) for _, copy in made)
+    assert all(torch.equal(copy, kept) for _, copy in created)
 
 
 @given(

@@ -19,10 +19,10 @@ shapes = st.fixed_dictionaries(
 
 
 def blocks(name, threads, registers, shared_bytes=0):
-    found = occupancy(
+    result = occupancy(
         DEVICES[name], threads=threads, registers=registers, shared_bytes=shared_bytes
     )
-    return found.blocks_per_core, found.limiter
+    return result.blocks_per_core, result.limiter
 
 
 # Known values
@@ -65,8 +65,8 @@ def test_known_values(name, threads, registers, shared_kib, expected, limiter):
 
 
 def test_warps_and_fraction_of_the_known_block():
-    found = occupancy(DEVICES["h200"], threads=128, registers=168, shared_bytes=0)
-    assert (found.warps_per_core, found.fraction) == (12, 12 / 64)
+    result = occupancy(DEVICES["h200"], threads=128, registers=168, shared_bytes=0)
+    assert (result.warps_per_core, result.fraction) == (12, 12 / 64)
 
 
 # Waves a SIMD by registers, as LLVM's own test of its occupancy (occupancy-levels.ll) expects.
@@ -82,8 +82,8 @@ LLVM = {
 )
 def test_waves_a_simd_are_those_of_llvm(name, registers, expected):
     device = DEVICES[name]
-    found = occupancy(device, threads=device.limits.warp_size, registers=registers, shared_bytes=0)
-    assert found.warps_per_core == 4 * expected
+    result = occupancy(device, threads=device.limits.warp_size, registers=registers, shared_bytes=0)
+    assert result.warps_per_core == 4 * expected
 
 
 # Blocks that cannot run
@@ -104,20 +104,20 @@ def test_waves_a_simd_are_those_of_llvm(name, registers, expected):
     ],
 )
 def test_what_cannot_run_names_what_forbids_it(name, threads, registers, shared_bytes, limiter):
-    found = occupancy(
+    result = occupancy(
         DEVICES[name], threads=threads, registers=registers, shared_bytes=shared_bytes
     )
-    assert (found.blocks_per_core, found.warps_per_core, found.fraction) == (0, 0, 0.0)
-    assert found.limiter == limiter
+    assert (result.blocks_per_core, result.warps_per_core, result.fraction) == (0, 0, 0.0)
+    assert result.limiter == limiter
 
 
 @pytest.mark.parametrize(
     "wrong", [{"threads": 0}, {"threads": -1}, {"registers": -1}, {"shared_bytes": -1}]
 )
 def test_nonsense_is_refused(wrong):
-    asked = {"threads": 128, "registers": 32, "shared_bytes": 0, **wrong}
+    wanted = {"threads": 128, "registers": 32, "shared_bytes": 0, **wrong}
     with pytest.raises(ValueError, match="at least 1 thread"):
-        occupancy(DEVICES["h200"], **asked)
+        occupancy(DEVICES["h200"], **wanted)
 
 
 # Properties
@@ -125,11 +125,11 @@ def test_nonsense_is_refused(wrong):
 
 @given(devices, shapes)
 def test_resident_blocks_fit_the_core(device, shape):
-    found = occupancy(device, **shape)
-    n = found.blocks_per_core
+    result = occupancy(device, **shape)
+    n = result.blocks_per_core
     warps = -(-shape["threads"] // device.limits.warp_size)
-    assert found.warps_per_core == n * warps <= device.warps_per_core
-    assert 0 <= found.fraction <= 1
+    assert result.warps_per_core == n * warps <= device.warps_per_core
+    assert 0 <= result.fraction <= 1
     assert n * shape["threads"] * shape["registers"] <= device.registers_per_core
     assert n * (shape["shared_bytes"] + device.shared_reserved) <= device.shared_per_core
     assert n <= device.blocks_per_core or (device.backend == "hip" and warps == 1)
@@ -179,15 +179,15 @@ RELAXED = {
 def test_the_limiter_binds(device, shape):
     """More of anything else changes nothing; more of the limiter helps, unless another one runs
     out at the very same number of blocks."""
-    found = occupancy(device, **shape)
+    result = occupancy(device, **shape)
     for resource, relax in RELAXED.items():
-        if resource != found.limiter:
-            assert occupancy(relax(device), **shape).blocks_per_core == found.blocks_per_core
-    roomy = RELAXED[found.limiter](device)
+        if resource != result.limiter:
+            assert occupancy(relax(device), **shape).blocks_per_core == result.blocks_per_core
+    roomy = RELAXED[result.limiter](device)
     freed = occupancy(roomy, **shape)
-    tied = freed.blocks_per_core == found.blocks_per_core
-    assert freed.blocks_per_core > found.blocks_per_core or (
-        tied and freed.limiter != found.limiter
+    tied = freed.blocks_per_core == result.blocks_per_core
+    assert freed.blocks_per_core > result.blocks_per_core or (
+        tied and freed.limiter != result.limiter
     )
 
 

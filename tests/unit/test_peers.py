@@ -34,8 +34,8 @@ def imports(nodes):
 def peers():
     """Kernel and module of every import of another package, wherever it stands."""
     trees = {path.stem: ast.parse(path.read_text()) for path in sorted(KERNELS.glob("[!_]*.py"))}
-    found = {(k, m) for k, tree in trees.items() for m in imports(ast.walk(tree)) if m not in OURS}
-    return sorted(found)
+    result = {(k, m) for k, tree in trees.items() for m in imports(ast.walk(tree)) if m not in OURS}
+    return sorted(result)
 
 
 def baselines(kernel, monkeypatch):
@@ -43,9 +43,9 @@ def baselines(kernel, monkeypatch):
     spec = catalog.spec_of(kernel)
     monkeypatch.setattr(catalog.module_of(kernel), "find_spec", lambda name: None)
     for impl in (i for i in spec.impls if i.backend == "torch"):
-        why = {refusal(impl, sizes) for sizes in spec.bench}
-        if any(w and "[peers]" in w for w in why):
-            yield impl, why
+        reason = {refusal(impl, sizes) for sizes in spec.bench}
+        if any(w and "[peers]" in w for w in reason):
+            yield impl, reason
 
 
 def refusal(impl, sizes, dtype="bf16"):
@@ -62,10 +62,10 @@ def test_there_are_peers_and_a_name_is_known_for_each():
 
 
 def test_the_extra_names_what_launchers_import_and_nothing_else():
-    asked = project()["optional-dependencies"]["peers"]
-    names = {re.match(r"[\w-]+", line)[0] for line in asked}
+    wanted = project()["optional-dependencies"]["peers"]
+    names = {re.match(r"[\w-]+", line)[0] for line in wanted}
     assert names == set(PACKAGES.values()) | THEIRS
-    assert all("<" in line for line in asked if re.match(r"[\w-]+", line)[0] not in THEIRS)
+    assert all("<" in line for line in wanted if re.match(r"[\w-]+", line)[0] not in THEIRS)
 
 
 @pytest.mark.parametrize("kernel", sorted({kernel for kernel, _ in peers()}))
@@ -77,21 +77,21 @@ def test_a_file_is_read_without_its_peers(kernel):
 
 @pytest.mark.parametrize(("kernel", "module"), peers())
 def test_a_missing_peer_is_told_in_one_sentence(kernel, module, monkeypatch):
-    said = f"{PACKAGES[module]} is not installed: pip install '{project()['name']}[peers]'"
-    found = list(baselines(kernel, monkeypatch))
-    assert found, f"an Impl of {kernel} imports {module} and does not refuse where it is missing"
-    for impl, why in found:
-        assert why == {said}, "at any sizes, and ahead of any other reason"
+    text = f"{PACKAGES[module]} is not installed: pip install '{project()['name']}[peers]'"
+    result = list(baselines(kernel, monkeypatch))
+    assert result, f"an Impl of {kernel} imports {module} and does not refuse where it is missing"
+    for impl, reason in result:
+        assert reason == {text}, "at any sizes, and ahead of any other reason"
         loader = catalog.module_of(kernel).__dict__[f"_{module.split('_')[0]}"]
         loader.cache_clear()
         with pytest.raises(ImportError) as raised:
             impl(*[None] * len(impl.spec.inputs))
-        assert str(raised.value) == said
+        assert str(raised.value) == text
 
 
 @pytest.mark.parametrize("kernel", sorted({kernel for kernel, _ in peers()}))
 def test_a_peer_runs_at_some_size_to_time(kernel, monkeypatch):
-    found = [impl for impl, _ in baselines(kernel, monkeypatch)]
+    results = [impl for impl, _ in baselines(kernel, monkeypatch)]
     monkeypatch.setattr(catalog.module_of(kernel), "find_spec", lambda name: object())
-    for impl in found:
+    for impl in results:
         assert any(refusal(impl, sizes) is None for sizes in impl.spec.bench), impl.title

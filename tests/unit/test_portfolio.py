@@ -44,23 +44,23 @@ def smallest(times, within):
 
 @given(TIMES, st.sampled_from([0.0, 0.01, 0.03]))
 def test_no_smaller_and_no_better_set_serves_all_sizes(times, within):
-    found = portfolio(times, within)
+    result = portfolio(times, within)
     n, least = smallest(times, within)
-    assert found.exact
-    assert len(found.members) == n
-    assert math.log(found.geomean_ratio) * len(times) == pytest.approx(least, abs=1e-9)
+    assert result.exact
+    assert len(result.members) == n
+    assert math.log(result.geomean_ratio) * len(times) == pytest.approx(least, abs=1e-9)
 
 
 @given(TIMES)
 def test_each_size_is_served_by_its_fastest_member(times):
-    found = portfolio(times)
-    assert found.served.keys() == times.keys()
+    result = portfolio(times)
+    assert result.served.keys() == times.keys()
     for (size, served), ratio in zip(
-        ((s, found.served[s]) for s in times), ratios(times, found.members), strict=True
+        ((s, result.served[s]) for s in times), ratios(times, result.members), strict=True
     ):
-        assert served.member in found.members
+        assert served.member in result.members
         assert served.ratio == pytest.approx(ratio)
-        assert 1 <= served.ratio <= 1 + found.within
+        assert 1 <= served.ratio <= 1 + result.within
         best = min(t for t in times[size].values() if math.isfinite(t))
         assert times[size][served.member] == pytest.approx(served.ratio * best)
 
@@ -76,10 +76,10 @@ def test_the_order_of_the_input_does_not_matter(times, shuffle):
 
 @given(TIMES, st.integers(0, 3))
 def test_a_search_cut_short_still_serves_and_claims_no_more_than_it_proved(times, most_nodes):
-    found = portfolio(times, most_nodes=most_nodes)
-    assert max(ratios(times, found.members)) <= 1.03
+    result = portfolio(times, most_nodes=most_nodes)
+    assert max(ratios(times, result.members)) <= 1.03
     n, _ = smallest(times, 0.03)
-    assert len(found.members) == n if found.exact else len(found.members) >= n
+    assert len(result.members) == n if result.exact else len(result.members) >= n
 
 
 def test_greedy_takes_three_where_two_do_and_says_that_it_is_not_exact():

@@ -42,11 +42,11 @@ def numbers(text):
 
 @cache
 def tables():
-    found = defaultdict(list)
+    result = defaultdict(list)
     with gzip.open(TABLE, "rt") as file:
         for row in csv.DictReader(file):
-            found[row["kernel"], row["sizes"]].append(row)
-    return found
+            result[row["kernel"], row["sizes"]].append(row)
+    return result
 
 
 def resources(row):
@@ -67,11 +67,11 @@ def predictions(kernel, sizes):
         impl = catalog.impl_of(spec, row["impl"])
         config = numbers(row["config"])
         work = impl.work(impl.config(**config), H200.limits, itemsize=2, **at)
-        made = predict(
+        created = predict(
             H200, work, resources(row), dtype="bf16", flops=spec.flops(**at),
             bytes_=spec.bytes(at, "bf16"), stages=config.get("num_stages", 1),
         )  # fmt: skip
-        yield made.predicted_s, float(row["median_us"]) * 1e-6, row["binary"]
+        yield created.predicted_s, float(row["median_us"]) * 1e-6, row["binary"]
 
 
 def agreement(kernel, sizes):
@@ -121,22 +121,22 @@ def test_no_prediction_beats_the_datasheet(name, m, n, k, warps, stages, scale):
     tiles = -(-M // m) * -(-N // n)
     work = Work(tiles, -(-K // k), (m + n) * k * 2, m * n * 2, (m, n, k))
     flops, bytes_ = 2 * M * N * K, 6 * M * N
-    made = predict(
+    created = predict(
         device, work, guess(device, work, "bf16", warps=warps, stages=stages), dtype="bf16",
         flops=flops, bytes_=bytes_, stages=stages,
     )  # fmt: skip
-    assert isinstance(made, Predicted)
-    assert made.predicted_s > flops / device.peaks["bf16"].value
-    assert made.predicted_s > bytes_ / device.dram.value
+    assert isinstance(created, Predicted)
+    assert created.predicted_s > flops / device.peaks["bf16"].value
+    assert created.predicted_s > bytes_ / device.dram.value
 
 
 @given(EDGE, EDGE, st.integers(1, 6))
 def test_more_work_takes_longer(m, n, scale):
     def time(K):
         work = Work(4096, K // 64, (m + n) * 64 * 2, m * n * 2, (m, n, 64))
-        found = guess(H200, work, "bf16", warps=4, stages=3)
+        result = guess(H200, work, "bf16", warps=4, stages=3)
         return predict(
-            H200, work, found, dtype="bf16", flops=2 * 4096 * m * n * K, bytes_=1 << 26, stages=3
+            H200, work, result, dtype="bf16", flops=2 * 4096 * m * n * K, bytes_=1 << 26, stages=3
         ).predicted_s  # fmt: skip
 
     assert time(512 * scale) < time(512 * (scale + 1))
@@ -144,10 +144,12 @@ def test_more_work_takes_longer(m, n, scale):
 
 def dram_s(work, least, programs=None, **more):
     """Seconds of the model's memory term, and what they would be at the least bytes."""
-    found = guess(H200, work, "bf16", warps=4, stages=3)
-    found = replace(found, blocks_per_core=1, programs=programs or work.tiles)
-    made = predict(H200, work, found, dtype="bf16", flops=1 << 40, bytes_=least, stages=3, **more)
-    return made.dram_s, least / (H200.dram.value * CONSTANTS.dram)
+    result = guess(H200, work, "bf16", warps=4, stages=3)
+    result = replace(result, blocks_per_core=1, programs=programs or work.tiles)
+    created = predict(
+        H200, work, result, dtype="bf16", flops=1 << 40, bytes_=least, stages=3, **more
+    )
+    return created.dram_s, least / (H200.dram.value * CONSTANTS.dram)
 
 
 def test_each_wave_of_a_product_reads_its_rows_and_columns_again():
@@ -191,10 +193,10 @@ def test_a_second_walk_over_rows_costs_what_the_cache_lost(walks):
 def product(tiles, **changed):
     """A product in tiles of 128 x 128 over K = 4096, one block a core."""
     work = Work(tiles, 64, (128 + 128) * 64 * 2, 128 * 128 * 2, (128, 128, 64))
-    found = guess(H200, work, "bf16", warps=8, stages=3)
-    found = replace(found, **{"blocks_per_core": 1, **changed})
+    result = guess(H200, work, "bf16", warps=8, stages=3)
+    result = replace(result, **{"blocks_per_core": 1, **changed})
     flops = 2 * tiles * 128 * 128 * 4096
-    return predict(H200, work, found, dtype="bf16", flops=flops, bytes_=1 << 20, stages=3)
+    return predict(H200, work, result, dtype="bf16", flops=flops, bytes_=1 << 20, stages=3)
 
 
 @given(LEGAL, st.integers(1, 2**34), st.integers(1, 4096))
@@ -202,9 +204,9 @@ def test_no_copy_beats_the_datasheets_bandwidth(name, bytes_, tiles):
     device = device_named(name)
     row = -(-bytes_ // (2 * tiles))
     work = Work(tiles, 1, row, row)
-    found = guess(device, work, "fp32", warps=4, stages=1)
-    made = predict(device, work, found, dtype="fp32", flops=0, bytes_=2 * tiles * row)
-    assert made.predicted_s > made.dram_s > 2 * tiles * row / device.dram.value
+    result = guess(device, work, "fp32", warps=4, stages=1)
+    created = predict(device, work, result, dtype="fp32", flops=0, bytes_=2 * tiles * row)
+    assert created.predicted_s > created.dram_s > 2 * tiles * row / device.dram.value
 
 
 @given(waves=st.integers(1, 9), more=st.integers(1, 131))
@@ -225,19 +227,19 @@ def test_what_is_spilled_takes_time(spilled, more):
 @given(EDGE, EDGE, EDGE, st.sampled_from([1, 2, 4, 8]), st.integers(1, 4), st.integers(1, 2**34))
 def test_the_bound_that_is_named_is_the_largest_term(m, n, k, warps, stages, bytes_):
     work = Work(1024, 16, (m + n) * k * 2, m * n * 2, (m, n, k))
-    found = guess(H200, work, "bf16", warps=warps, stages=stages)
-    made = predict(
-        H200, work, found, dtype="bf16", flops=2 * 1024 * 16 * m * n * k, bytes_=bytes_,
+    result = guess(H200, work, "bf16", warps=warps, stages=stages)
+    created = predict(
+        H200, work, result, dtype="bf16", flops=2 * 1024 * 16 * m * n * k, bytes_=bytes_,
         stages=stages,
     )  # fmt: skip
-    terms = {"compute": made.compute_s, "memory": made.dram_s, "latency": made.latency_s}
-    named = terms.get(made.bound, made.cache_s)  # else what loads wait for on their way
-    assert named == max(*terms.values(), made.cache_s)
+    terms = {"compute": created.compute_s, "memory": created.dram_s, "latency": created.latency_s}
+    named = terms.get(created.bound, created.cache_s)  # else what loads wait for on their way
+    assert named == max(*terms.values(), created.cache_s)
 
 
 def test_unknown_figures_are_not_guessed():
     work = Work(1024, 1, 8192, 8192)
-    found = guess(H200, work, "bf16", warps=4, stages=1)
+    result = guess(H200, work, "bf16", warps=4, stages=1)
     nameless = replace(H200, dram=None)
     with pytest.raises(ValueError, match="memory bandwidth"):
-        predict(nameless, work, found, dtype="bf16", flops=0, bytes_=1 << 20)
+        predict(nameless, work, result, dtype="bf16", flops=0, bytes_=1 << 20)

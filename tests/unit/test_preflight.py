@@ -79,7 +79,7 @@ def test_another_gpu_is_another_lock(another):
 def test_the_lock_of_a_killed_process_is_free(another):
     first = held(another())
     with pytest.raises(GpuBusy, match=f"process {first.pid} still holds"), \
-            gpu_lock("GPU-a", lambda said: None, timeout_s=0):  # fmt: skip
+            gpu_lock("GPU-a", lambda text: None, timeout_s=0):  # fmt: skip
         pytest.fail("it is held")
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
@@ -130,7 +130,7 @@ def add(folder, times):
     preflight.POLL_S = 0.001
     count = Path(folder) / "count"
     for _ in range(times):
-        with gpu_lock("GPU-a", lambda said: None):
+        with gpu_lock("GPU-a", lambda text: None):
             seen = int(count.read_text())
             time.sleep(0.002)
             count.write_text(str(seen + 1))
@@ -165,8 +165,8 @@ def test_a_holder_that_has_not_signed_yet_is_another_process(another, folder):
     file.write_text("")
     heard = []
 
-    def listen(said):
-        heard.append(said)
+    def listen(text):
+        heard.append(text)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt), gpu_lock("GPU-a", listen):
@@ -191,8 +191,8 @@ def test_in_a_container_as_many_hidden_ones_as_we_miss_are_ours(own, visible, hi
     visible, renumbered = visible - own, {pid + 1000 for pid in own}
     hidden = {pid + 5000 for pid in hidden}
     listed = [*visible, *renumbered, *hidden]
-    found = foreign(listed, own, lambda pid: pid <= 500)
-    assert found == len(visible) + len(hidden)
+    result = foreign(listed, own, lambda pid: pid <= 500)
+    assert result == len(visible) + len(hidden)
 
 
 @given(own=pids, others=pids)

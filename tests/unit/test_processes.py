@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.backend.processes import Follower, claimed, compile_all
+from workbench.backend.processes import Duplicate, claimed, compile_all
 from workbench.backend.protocol import Candidate, Problem, Refusal
-from workbench.compile import Compiled, Twin
+from workbench.compile import Compiled, CompiledDuplicate
 from workbench.data.record import Case, Resources
 
 pytestmark = pytest.mark.unit
@@ -33,7 +33,7 @@ class Pool:
         number = job.config["block"]
         if job.claims is None:
             self.alone[number] += 1
-            self.answer(future, number)
+            self.select(future, number)
             return future
         self.jobs.append((future, number, job))
         if len(self.jobs) == len(self.codes):
@@ -46,15 +46,17 @@ class Pool:
             future, number, job = self.jobs[at]
             self.order.append(number)
             if claimed(job.claims, self.codes[number], job.owner):
-                answers[at] = lambda future=future, number=number: self.answer(future, number)
+                answers[at] = lambda future=future, number=number: self.select(future, number)
             else:
                 owner = (job.claims / self.codes[number]).readlink()
-                twin = Follower(Twin(self.codes[number], 0.5), str(owner))
-                answers[at] = lambda future=future, twin=twin: future.set_result(twin)
+                duplicate = Duplicate(CompiledDuplicate(self.codes[number], 0.5), str(owner))
+                answers[at] = lambda future=future, duplicate=duplicate: future.set_result(
+                    duplicate
+                )
         for at in self.ends:
             answers[at]()
 
-    def answer(self, future, number):
+    def select(self, future, number):
         """As a job does that goes all the way."""
         fate, code = self.fates[number], self.codes[number]
         if fate == "dies":
@@ -92,18 +94,18 @@ def test_every_config_is_answered_once_and_a_twin_after_its_leader(pool):
     everything = [candidate(n) for n in range(len(pool.codes))]
     problem = Problem("toy", None, {"N": 1}, "fp32")
     leaders, answered = set(), []
-    for asked, found in compile_all(pool, problem, everything, DEVICE):
-        number = int(asked.key)
+    for wanted, result in compile_all(pool, problem, everything, DEVICE):
+        number = int(wanted.key)
         answered.append(number)
         fate, code = pool.fates[number], pool.codes[number]
-        if isinstance(found, Refusal):
+        if isinstance(result, Refusal):
             assert fate in ("dies", "refused")
-        elif found.twin:
-            assert (code, found.kernel) == (found.ttgir, code) and code in leaders
-            assert found.resources.compile_s == 0.5, "the time until it was known to be one"
+        elif result.duplicate:
+            assert (code, result.kernel) == (result.ttgir, code) and code in leaders
+            assert result.resources.compile_s == 0.5, "the time until it was known to be one"
         else:
-            assert fate in ("good", "more") and found.kernel == code
-            leaders.add(found.ttgir)
+            assert fate in ("good", "more") and result.kernel == code
+            leaders.add(result.ttgir)
     assert sorted(answered) == list(range(len(pool.codes)))
     assert all(times == 1 for times in pool.alone.values())
     first = {pool.codes[n]: n for n in reversed(pool.order)}

@@ -177,8 +177,8 @@ def test_strange_records_still_make_a_page() -> None:
     bare = [replace(o, resources=None) for o in outcomes]
     one = [next(o for o in outcomes if isinstance(o, Record))]
     for some in (bare, one, bare[:1], [o for o in outcomes if o.case.is_baseline]):
-        for asked in (run, replace(run, ceilings={}), replace(run, impls={}, vary=(), tune=())):
-            assert "</html>" in page(asked, some)
+        for wanted in (run, replace(run, ceilings={}), replace(run, impls={}, vary=(), tune=())):
+            assert "</html>" in page(wanted, some)
 
 
 def test_a_page_is_replaced_whole(tmp_path: Path) -> None:
@@ -226,9 +226,9 @@ def test_an_unwritable_folder_is_one_helpful_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ReportError) as caught:
         write_page(tmp_path / "file" / "page.html", "")
-    said = str(caught.value)
-    assert str(tmp_path) in said and "name a folder" in said and said.count(".") >= 1
-    assert "\n" not in said
+    text = str(caught.value)
+    assert str(tmp_path) in text and "name a folder" in text and text.count(".") >= 1
+    assert "\n" not in text
 
 
 def test_two_figures_share_no_id_and_text_stays_text() -> None:

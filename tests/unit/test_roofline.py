@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 from workbench.data.record import Case, Comparison, Predicted, Ratio, Record, Verdict, key_of
 from workbench.device import hardware
 from workbench.device.ceilings import (
+    CeilingSet,
     Load,
-    Roofs,
     ceiling_of,
+    ceiling_set,
     diagnose,
     duration,
     quantity,
-    roofs_of,
 )
 from workbench.reports.figures import paper, roofline
 from workbench.reports.figures.roofline_points import (
     COLUMNS,
     NoFrame,
-    Stored,
+    RunWithOutcomes,
     bests,
     csv_text,
     frame,
@@ -42,14 +42,14 @@ DRAM, PEAK, LAUNCH, EAGER, CACHE = 4.3e12, 780e12, 0.8e-6, 3.2e-6, 6.4e12
 
 
 def ceiling(name, value, unit, **more):
-    said = {"value": value, "unit": unit, "source": "here", "kind": "measured", **more}
-    made = ceiling_of("h200", name, said)
-    assert made is not None
-    return made
+    text = {"value": value, "unit": unit, "source": "here", "kind": "measured", **more}
+    created = ceiling_of("h200", name, text)
+    assert created is not None
+    return created
 
 
 def known(*more, cache_bytes=60e6):
-    return Roofs("h200", (
+    return CeilingSet("h200", (
         ceiling("dram_copy_measured", DRAM, "B/s", low=0.99 * DRAM, high=1.01 * DRAM),
         ceiling("cache_measured", CACHE, "B/s"),
         ceiling("bf16_measured", PEAK, "FLOP/s", dtype="bf16"),
@@ -79,17 +79,17 @@ def test_a_share_and_a_gain_are_of_the_same_time(load):
     assert held.gain_s is not None and 0 <= held.gain_s <= load.time_s, "all ceilings are known"
     assert (held.share is None) == (not load.bytes and not load.flops)
     if held.share is not None:
-        roof_s = held.share * load.time_s
-        floor_s = max(roof_s, LAUNCH)
-        assert held.gain_s == pytest.approx(max(0.0, load.time_s - floor_s), abs=1e-12)
-        amount = load.flops if held.roof.level == "compute" else load.bytes
-        assert amount / held.roof.value == pytest.approx(roof_s)
+        bound_s = held.share * load.time_s
+        least_s = max(bound_s, LAUNCH)
+        assert held.gain_s == pytest.approx(max(0.0, load.time_s - least_s), abs=1e-12)
+        amount = load.flops if held.ceiling.level == "compute" else load.bytes
+        assert amount / held.ceiling.value == pytest.approx(bound_s)
 
 
 @given(loads)
 def test_the_nearest_roof_is_the_one_that_allows_least(load):
     held = diagnose(load, known())
-    assert (held.share is None) == (held.roof is None) == (not load.bytes and not load.flops)
+    assert (held.share is None) == (held.ceiling is None) == (not load.bytes and not load.flops)
     assume(held.share is not None)
     memory = CACHE if load.regime == "hot" and load.bytes <= 60e6 else DRAM
     allowed = max(load.bytes / memory, load.flops / PEAK)
@@ -99,7 +99,7 @@ def test_the_nearest_roof_is_the_one_that_allows_least(load):
 @given(loads, st.floats(1.0, 3.0))
 def test_a_higher_roof_is_a_smaller_share(load, factor):
     rates = [c for c in known().ceilings if c.level != "launch"]
-    higher = Roofs(
+    higher = CeilingSet(
         "h200", tuple(replace(c, value=c.value * factor, high=None) for c in rates), 60e6
     )
     one, other = diagnose(load, known()), diagnose(load, higher)
@@ -114,8 +114,8 @@ def test_only_what_passes_both_spreads_is_above(load):
     held = diagnose(load, known())
     assert (held.word == "above its roof") == bool(held.above)
     if held.above:
-        amount = load.flops if held.roof.level == "compute" else load.bytes
-        assert amount / load.high_s > (held.roof.high or held.roof.value)
+        amount = load.flops if held.ceiling.level == "compute" else load.bytes
+        assert amount / load.high_s > (held.ceiling.high or held.ceiling.value)
     elif held.word in ("memory-bound", "compute-bound", "balanced"):
         assert held.share >= 0.6
 
@@ -131,7 +131,7 @@ def load_of(time_us, flops=0, moved=0, regime="cold", **more):
 
 
 @pytest.mark.parametrize(
-    ("load", "word", "said"),
+    ("load", "word", "text"),
     [
         (load_of(100, moved=int(0.93 * DRAM * 1e-4)), "memory-bound",
          "Memory-bound: 93 % of measured DRAM (4.3 TB/s); 7 µs to gain."),
@@ -151,27 +151,27 @@ def load_of(time_us, flops=0, moved=0, regime="cold", **more):
         (load_of(100, moved=int(1.005 * DRAM * 1e-4)), "memory-bound", "as far as both spreads"),
     ],
 )  # fmt: skip
-def test_words(load, word, said):
+def test_words(load, word, text):
     held = diagnose(load, known())
-    assert held.word == word and said.lower() in held.sentence.lower()
+    assert held.word == word and text.lower() in held.sentence.lower()
 
 
 def test_a_kinder_mix_of_reads_and_writes_is_named():
     read = ceiling("dram_read_measured", 4.6e12, "B/s")
     held = diagnose(load_of(100, moved=int(4.5e12 * 1e-4)), known(read))
-    assert (held.word, held.roof.stem) == ("memory-bound", "dram_read")
+    assert (held.word, held.ceiling.stem) == ("memory-bound", "dram_read")
     assert held.sentence.startswith("Memory-bound: 98 % of measured DRAM, read (4.6 TB/s); above a")
     beyond = diagnose(load_of(100, moved=int(4.8e12 * 1e-4)), known(read))
-    assert beyond.word == "above its roof" and beyond.roof.stem == "dram_copy"
+    assert beyond.word == "above its roof" and beyond.ceiling.stem == "dram_copy"
 
 
 def test_without_a_ceiling_nothing_is_said_of_a_share():
-    held = diagnose(load_of(100, 10**9, 10**9), Roofs("odd"))
+    held = diagnose(load_of(100, 10**9, 10**9), CeilingSet("odd"))
     assert held.word == "unknown" and held.share is None and held.gain_s is None
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "expected"),
+    ("name", "text", "expected"),
     [
         ("dram", {"value": 4.8e12, "unit": "B/s", "kind": "datasheet"}, ("dram", "datasheet", "")),
         ("cache", {"value": 9e12, "unit": "B/s", "kind": "measured"}, ("cache", "published", "")),
@@ -185,19 +185,19 @@ def test_without_a_ceiling_nothing_is_said_of_a_share():
         ("h2d_pinned", {"value": 5e10, "unit": "B/s"}, ("link", "datasheet", "")),
     ],
 )  # fmt: skip
-def test_ceilings_are_read_by_name_and_unit(name, said, expected):
-    made = ceiling_of("h200", name, said)
-    assert (made.level, made.origin, made.dtype) == expected
+def test_ceilings_are_read_by_name_and_unit(name, text, expected):
+    created = ceiling_of("h200", name, text)
+    assert (created.level, created.origin, created.dtype) == expected
 
 
 @pytest.mark.parametrize(
-    "said",
+    "text",
     [{}, {"value": 0, "unit": "B/s"}, {"value": float("nan"), "unit": "B/s"},
      {"value": "much", "unit": "B/s"}, {"value": 1.0, "unit": "Hz"},
      {"value": 1.0, "unit": "B/s", "failed": "read is below copy"}],
 )  # fmt: skip
-def test_what_is_no_ceiling_is_left_out(said):
-    assert ceiling_of("h200", "dram", said) is None
+def test_what_is_no_ceiling_is_left_out(text):
+    assert ceiling_of("h200", "dram", text) is None
 
 
 def run_of(engine="measure", device="h200", ceilings=None, started="2026-11-21T09:30:00+00:00"):
@@ -208,22 +208,22 @@ def run_of(engine="measure", device="h200", ceilings=None, started="2026-11-21T0
 
 
 def test_measured_ceilings_come_from_the_newest_ceilings_run():
-    def said(value):
+    def text(value):
         return {"dram_measured": {"value": value, "unit": "B/s", "source": "x", "kind": "measured"}}
 
-    old = run_of("ceilings", ceilings=said(1e12), started="2026-11-20T00:00:00+00:00")
-    new = run_of("ceilings", ceilings=said(2e12), started="2026-11-21T00:00:00+00:00")
-    own = run_of("sweep", ceilings=said(3e12), started="2026-11-22T00:00:00+00:00")
-    other = run_of("ceilings", "mi300x", said(9e12), started="2026-11-23T00:00:00+00:00")
-    assert roofs_of("h200", [own, old, new, other]).best("dram").value == 2e12
-    assert roofs_of("h200", [own]).best("dram").value == 3e12
-    assert roofs_of("mi300x", [old]).best("dram").origin == "datasheet"
+    old = run_of("ceilings", ceilings=text(1e12), started="2026-11-20T00:00:00+00:00")
+    new = run_of("ceilings", ceilings=text(2e12), started="2026-11-21T00:00:00+00:00")
+    own = run_of("sweep", ceilings=text(3e12), started="2026-11-22T00:00:00+00:00")
+    other = run_of("ceilings", "mi300x", text(9e12), started="2026-11-23T00:00:00+00:00")
+    assert ceiling_set("h200", [own, old, new, other]).best("dram").value == 2e12
+    assert ceiling_set("h200", [own]).best("dram").value == 3e12
+    assert ceiling_set("mi300x", [old]).best("dram").origin == "datasheet"
 
 
 def test_a_part_of_a_gpu_does_not_get_the_whole_ones_peaks():
     cut = {"dram": {"value": 1e12, "unit": "B/s", "source": "a seventh", "kind": "computed"}}
-    assert roofs_of("h200", [run_of(ceilings=cut)]).best("compute", "fp8") is None
-    assert roofs_of("h200", [run_of()]).best("compute", "fp8").value == 1978.9e12
+    assert ceiling_set("h200", [run_of(ceilings=cut)]).best("compute", "fp8") is None
+    assert ceiling_set("h200", [run_of()]).best("compute", "fp8").value == 1978.9e12
 
 
 # Which records are points.
@@ -240,7 +240,7 @@ def record(run, name="softmax", time_s=40e-6, phase="final", at=synthetic.AT, **
 
 
 def test_a_sweep_gives_its_winner_default_and_libraries_and_all_on_request():
-    stored = Stored(*synthetic.matmul())
+    stored = RunWithOutcomes(*synthetic.matmul())
     few, every = sheet_of([stored]), sheet_of([stored], everything=True)
     assert sorted(p.role for p in few.points) == [
         "default",
@@ -263,19 +263,21 @@ def test_a_sweep_gives_its_winner_default_and_libraries_and_all_on_request():
 def test_the_final_stands_before_the_screen_and_the_newer_before_the_older():
     run, later = run_of(), run_of(started="2026-11-22T09:30:00+00:00")
     final = record(run, time_s=40e-6)
-    screen = record(later, time_s=30e-6, phase="screen", at="2026-11-22T09:30:00+00:00")
+    first_pass = record(later, time_s=30e-6, phase="first_pass", at="2026-11-22T09:30:00+00:00")
     newer = record(later, time_s=50e-6, at="2026-11-22T09:31:00+00:00")
-    assert [p.record for p in sheet_of([Stored(run, [screen, final])]).points] == [final]
-    both = sheet_of([Stored(later, [newer]), Stored(run, [final, screen])])
+    assert [p.record for p in sheet_of([RunWithOutcomes(run, [first_pass, final])]).points] == [
+        final
+    ]
+    both = sheet_of([RunWithOutcomes(later, [newer]), RunWithOutcomes(run, [final, first_pass])])
     assert [p.record for p in both.points] == [newer]
 
 
 def test_hot_and_predicted_times_are_points_of_their_own():
     run = run_of()
     hot = record(run, phase="hot", timing=replace(synthetic.measured(30e-6), regime="hot"))
-    told = Predicted(35e-6, "analytic-1", 0.0, 0.0, 0.0, 0.0, 0.0, "memory")
-    predicted = record(run, phase="predict", timing=told)
-    sheet = sheet_of([Stored(run, [record(run), hot, predicted])])
+    text = Predicted(35e-6, "analytic-1", 0.0, 0.0, 0.0, 0.0, 0.0, "memory")
+    predicted = record(run, phase="predict", timing=text)
+    sheet = sheet_of([RunWithOutcomes(run, [record(run), hot, predicted])])
     assert [p.regime for p in sheet.points] == ["cold", "hot", "predicted"]
     kinds = {row["regime"]: row["kind"] for row in rows(sheet)}
     assert kinds == {"cold": "measured", "hot": "measured", "predicted": "predicted"}
@@ -289,41 +291,41 @@ def test_arrows_of_a_measurement_and_of_a_comparison():
     own, slow = record(run, time_s=40e-6), record(run, time_s=45e-6, config={"num_warps": 8})
     libraries = [record(run, time_s=t, impl=name, backend="torch", config={})
                  for name, t in (("torch", 60e-6), ("compile", 50e-6))]  # fmt: skip
-    sheet = sheet_of([Stored(run, [own, slow, *libraries])])
+    sheet = sheet_of([RunWithOutcomes(run, [own, slow, *libraries])])
     [arrow] = sheet.arrows
     assert sheet.points[arrow.start].record is libraries[1]
     assert sheet.points[arrow.end].record is own and arrow.what == "library to best"
     duel = run_of("compare")
-    sides = [record(duel, time_s=t, phase="compare", config={"num_warps": w})
+    operands = [record(duel, time_s=t, phase="compare", config={"num_warps": w})
              for t, w in ((40e-6, 4), (50e-6, 8))]  # fmt: skip
     word = Verdict("SLOW", Ratio(1.25, 1.24, 1.26), None, 0.01, 0.01, 0.001, 48, "so")
-    told = Comparison(duel.id, synthetic.AT, "softmax", {}, "bf16", "a", "b", sides[0].key,
-                      sides[1].key, word)  # fmt: skip
-    sheet = sheet_of([Stored(duel, sides, [told])])
+    text = Comparison(duel.id, synthetic.AT, "softmax", {}, "bf16", "a", "b", operands[0].key,
+                      operands[1].key, word)  # fmt: skip
+    sheet = sheet_of([RunWithOutcomes(duel, operands, [text])])
     [arrow] = sheet.arrows
-    assert arrow.change == pytest.approx(sides[1].time_s / sides[0].time_s - 1)
+    assert arrow.change == pytest.approx(operands[1].time_s / operands[0].time_s - 1)
     assert [sheet.points[n].role for n in (arrow.start, arrow.end)] == ["left", "right"]
 
 
 def test_arithmetic_is_judged_by_the_units_that_do_it():
     run = run_of()
-    made = synthetic._resources({"num_warps": 4}, 60, 0, 0, 0.5, "threads")
-    vector, matrix = made, replace(made, matrix_unit="wgmma")
+    created = synthetic._resources({"num_warps": 4}, 60, 0, 0, 0.5, "threads")
+    vector, matrix = created, replace(created, matrix_unit="wgmma")
 
-    def judged(dtype, resources):
-        found = record(run, resources=resources)
-        found = replace(found, case=replace(found.case, dtype=dtype))
-        return sheet_of([Stored(run, [found])]).points[0].load.dtype
+    def analysed(dtype, resources):
+        result = record(run, resources=resources)
+        result = replace(result, case=replace(result.case, dtype=dtype))
+        return sheet_of([RunWithOutcomes(run, [result])]).points[0].load.dtype
 
-    assert judged("bf16", vector) == "fp32" and judged("bf16", matrix) == "bf16"
-    assert judged("fp32", matrix) == "tf32" and judged("fp32", vector) == "fp32"
+    assert analysed("bf16", vector) == "fp32" and analysed("bf16", matrix) == "bf16"
+    assert analysed("fp32", matrix) == "tf32" and analysed("fp32", vector) == "fp32"
     library = record(run, impl="torch", backend="torch", config={})
-    both = sheet_of([Stored(run, [record(run, resources=vector), library])])
+    both = sheet_of([RunWithOutcomes(run, [record(run, resources=vector), library])])
     assert {p.load.dtype for p in both.points} == {"fp32"}, "a library as its kernel"
     for share, dtype in ((0.5, "fp32"), (1.5, "tf32")):
         fp32 = replace(library, case=replace(library.case, dtype="fp32"))
         flops = int(share * hardware.DEVICES[fp32.case.device].peaks["fp32"].value * fp32.time_s)
-        [point] = sheet_of([Stored(run, [replace(fp32, flops=flops)])]).points
+        [point] = sheet_of([RunWithOutcomes(run, [replace(fp32, flops=flops)])]).points
         assert point.load.dtype == dtype, "no vector unit is so fast"
 
 
@@ -342,53 +344,60 @@ def test_parts_of_kernels_are_no_points_beside_them():
     run = run_of("experiment")
     names = ("softmax", "softmax_traffic", "softmax_arithmetic")
     times = [record(run, n) for n in names]
-    few, every = sheet_of([Stored(run, times)]), sheet_of([Stored(run, times)], everything=True)
+    few, every = (
+        sheet_of([RunWithOutcomes(run, times)]),
+        sheet_of([RunWithOutcomes(run, times)], everything=True),
+    )
     assert [p.record.case.kernel for p in few.points] == ["softmax"] and few.apart == 2
     assert len(every.points) == 3 and every.apart == 0
     assert "2 times of parts of kernels" in page(few) and "parts of kernels" not in page(every)
-    alone = sheet_of([Stored(run, times[1:])])  # nothing else is there to show
+    alone = sheet_of([RunWithOutcomes(run, times[1:])])  # nothing else is there to show
     assert len(alone.points) == 2 and alone.apart == 0
 
 
 def test_what_gave_no_time_is_counted():
     run = run_of()
     failed = synthetic.failure(run, record(run), "compile", "no")
-    assert sheet_of([Stored(run, [failed])]).silent == {"softmax rows: compile": 1}
-    assert sheet_of([Stored(*synthetic.matmul())]).silent == {}
+    assert sheet_of([RunWithOutcomes(run, [failed])]).silent == {"softmax rows: compile": 1}
+    assert sheet_of([RunWithOutcomes(*synthetic.matmul())]).silent == {}
 
 
 # What is written.
 
 
 def lifelike():
-    stored = [Stored(*synthetic.matmul()), Stored(*synthetic.softmax()), Stored(*synthetic.copy())]
+    stored = [
+        RunWithOutcomes(*synthetic.matmul()),
+        RunWithOutcomes(*synthetic.softmax()),
+        RunWithOutcomes(*synthetic.copy()),
+    ]
     predicted, outcomes = synthetic.softmax(predicted=True)
     moved = [replace(o, case=replace(o.case, device="mi300x")) for o in outcomes]
     stated = hardware.ceilings(hardware.DEVICES["mi300x"], "bf16")
-    return [*stored, Stored(replace(predicted, device="mi300x", ceilings=stated), moved)]
+    return [*stored, RunWithOutcomes(replace(predicted, device="mi300x", ceilings=stated), moved)]
 
 
 def test_every_number_is_written_unrounded():
     sheet = sheet_of(lifelike())
     read = list(csv.DictReader(io.StringIO(csv_text(sheet))))
     assert [list(row) for row in read] == [list(COLUMNS)] * len(sheet.points)
-    told = json.loads(json_text(sheet))
-    for row, plain, point in zip(read, told["points"], sheet.points, strict=True):
+    text = json.loads(json_text(sheet))
+    for row, plain, point in zip(read, text["points"], sheet.points, strict=True):
         assert float(row["time_s"]) == plain["time_s"] == point.record.time_s
         assert int(row["flops"]) == point.record.flops and int(row["bytes"]) == point.record.bytes
         rate = row["byte_per_s"]
         assert float(rate) == plain["byte_per_s"] == point.record.bytes / point.record.time_s
         assert row["diagnosis"] == point.held.sentence
-    assert {c["device"] for c in told["ceilings"]} == {"NVIDIA H200", "mi300x"}
-    assert len(told["arrows"]) == len(sheet.arrows)
+    assert {c["device"] for c in text["ceilings"]} == {"NVIDIA H200", "mi300x"}
+    assert len(text["arrows"]) == len(sheet.arrows)
 
 
 def test_a_frame_has_the_rows_and_says_what_is_missing(monkeypatch):
     sheet = sheet_of(lifelike())
-    found = frame(sheet)
-    assert list(found.columns) == list(COLUMNS) and len(found) == len(sheet.points)
-    assert found["time_s"].tolist() == [point.record.time_s for point in sheet.points]
-    assert found["bytes"].dtype.kind == found["flops"].dtype.kind == "i"
+    result = frame(sheet)
+    assert list(result.columns) == list(COLUMNS) and len(result) == len(sheet.points)
+    assert result["time_s"].tolist() == [point.record.time_s for point in sheet.points]
+    assert result["bytes"].dtype.kind == result["flops"].dtype.kind == "i"
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(NoFrame, match="pip install pandas"):
         frame(sheet)
@@ -410,12 +419,12 @@ def test_numbers_in_words_are_within_half_a_percent(seconds, rate):
 def many(n):
     """A measurement of n problems of twelve kernels, some of them without FLOPs."""
     run = run_of()
-    made = []
+    created = []
     for i in range(n):
         kernel, flops = f"kernel_{i % 12}", 0 if i % 12 == 0 else 10 ** (6 + i % 7)
-        found = record(run, kernel, time_s=10.0 ** -(3 + i % 3) * (1 + i / n), flops=flops)
-        made.append(replace(found, case=replace(found.case, sizes={"M": i, "N": 4096})))
-    return sheet_of([Stored(run, made)])
+        result = record(run, kernel, time_s=10.0 ** -(3 + i % 3) * (1 + i / n), flops=flops)
+        created.append(replace(result, case=replace(result.case, sizes={"M": i, "N": 4096})))
+    return sheet_of([RunWithOutcomes(run, created)])
 
 
 def test_three_hundred_points_are_a_small_page_that_needs_nothing_else():
@@ -428,12 +437,12 @@ def test_three_hundred_points_are_a_small_page_that_needs_nothing_else():
 
 
 def test_kernels_without_flops_stand_on_the_strip():
-    html = page(sheet_of([Stored(*synthetic.copy())]))
+    html = page(sheet_of([RunWithOutcomes(*synthetic.copy())]))
     assert 'aria-label="Bandwidth"' in html and 'aria-label="Roofline"' not in html
 
 
 def test_a_page_of_nothing_says_so():
-    html = page(sheet_of([Stored(*synthetic.empty())]))
+    html = page(sheet_of([RunWithOutcomes(*synthetic.empty())]))
     assert "nothing to draw" in html and 'id="configs"' not in html
     assert "nothing to draw" in page(sheet_of([]))
 
@@ -450,7 +459,7 @@ def test_measured_and_predicted_look_different():
 
 
 def test_ceilings_of_dtypes_that_nothing_computes_in_are_off():
-    html = page(sheet_of([Stored(*synthetic.matmul())]))
+    html = page(sheet_of([RunWithOutcomes(*synthetic.matmul())]))
     assert re.search(r'data-word="T-bf16" aria-pressed="true"', html)
     assert re.search(r'data-word="T-fp8" aria-pressed="false"', html)
     hidden = 'data-t="D0 T-fp8|T-int8 O-stated" class="l-compute" style="display:none"'
@@ -475,9 +484,9 @@ def test_words_never_lie_over_one_another(wanted):
                 min_size=1, max_size=6))  # fmt: skip
 def test_every_point_lies_within_the_axes(wanted):
     run = run_of()
-    made = [replace(record(run, f"k{n}", time_s=t), flops=f, bytes=b)
+    created = [replace(record(run, f"k{n}", time_s=t), flops=f, bytes=b)
             for n, (f, b, t) in enumerate(wanted)]  # fmt: skip
-    scene = roofline.scene_of(sheet_of([Stored(run, made)]))
+    scene = roofline.scene_of(sheet_of([RunWithOutcomes(run, created)]))
     for n in scene.placed:
         point = scene.sheet.points[n]
         assert scene.x[0] < point.load.intensity < scene.x[1]
@@ -488,7 +497,7 @@ def test_every_point_lies_within_the_axes(wanted):
 
 
 def test_a_figure_is_a_column_wide_and_the_same_each_time():
-    sheet = sheet_of([Stored(*synthetic.softmax())])
+    sheet = sheet_of([RunWithOutcomes(*synthetic.softmax())])
     svg = paper.paper(sheet, "svg")
     assert svg == paper.paper(sheet, "svg")
     assert re.search(rb'width="240\.9\d*pt"', svg), "85 mm"

@@ -7,7 +7,8 @@ import pytest
 import synthetic
 
 from workbench import cli
-from workbench.commands.report import Wanted, make, sheet
+from workbench.commands.options import ReportOptions
+from workbench.commands.report import make, sheet
 from workbench.data.database import open_history
 from workbench.data.events import EventLog
 from workbench.reports import ReportError
@@ -26,16 +27,16 @@ def url(tmp_path):
             for outcome in outcomes:
                 history.add(outcome)
         for day, rate, state in (("20", 2e12, "complete"), ("21", 3e12, "interrupted")):
-            said = {"dram_copy_measured": {**SELF_TEST, "value": rate}}
+            text = {"dram_copy_measured": {**SELF_TEST, "value": rate}}
             run = replace(synthetic.softmax()[0], id=f"ceilings-{day}", engine="ceilings",
-                          started=f"2026-11-{day}T00:00:00+00:00", ceilings=said)  # fmt: skip
+                          started=f"2026-11-{day}T00:00:00+00:00", ceilings=text)  # fmt: skip
             history.add_run(run)
             history.finish_run(run.id, state)
     return place
 
 
-def kernels(found):
-    return {p.record.case.kernel for p in found.points}
+def kernels(result):
+    return {p.record.case.kernel for p in result.points}
 
 
 def test_runs_are_named_or_searched(url):
@@ -53,8 +54,8 @@ def test_runs_are_named_or_searched(url):
 
 
 def test_the_newest_complete_ceilings_of_the_device_count(url):
-    found = sheet([synthetic.softmax()[0].id], database=url)
-    best = found.roofs["NVIDIA H200"].best("dram")
+    result = sheet([synthetic.softmax()[0].id], database=url)
+    best = result.ceilings["NVIDIA H200"].best("dram")
     assert (best.value, best.run, best.low) == (2e12, "ceilings-20", 1.9e12)
 
 
@@ -83,15 +84,15 @@ def test_all_that_is_asked_for_is_written(url, tmp_path, capsys):
     assert cli.main(list(map(str, words))) == 0
     assert capsys.readouterr().out.split("report  ")[1:] == [f"{path}\n" for path in out.values()]
     assert b"<svg" in out["svg"].read_bytes()
-    told = json.loads(out["json"].read_text())["points"]
-    assert len(out["csv"].read_text().splitlines()) == len(told) + 1
+    text = json.loads(out["json"].read_text())["points"]
+    assert len(out["csv"].read_text().splitlines()) == len(text) + 1
     assert sorted(p.name for p in out["html"].parent.iterdir()) == sorted(
         p.name for p in out.values()
     )
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "text"),
     [
         (("roofline", "last", "--figure", "x.jpg"), "end its name in .png, .svg or .pdf"),
         (("roofline", "nosuch"), "holds no run 'nosuch'"),
@@ -100,12 +101,12 @@ def test_all_that_is_asked_for_is_written(url, tmp_path, capsys):
         (("rooflin", "last"), "did you mean roofline?"),
     ],
 )
-def test_errors_are_one_sentence(url, words, said, capsys, tmp_path, monkeypatch):
+def test_errors_are_one_sentence(url, words, text, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     assert cli.main(["report", *words, "--database", url]) == 2
-    told = capsys.readouterr().err
-    assert said in told and told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert text in message and message.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before, "nothing was written"
 
 
@@ -113,21 +114,21 @@ def test_a_place_that_cannot_be_written_to_is_said(url, tmp_path):
     (tmp_path / "file").touch()
     last = synthetic.softmax()[0].id
     with pytest.raises(ReportError, match="cannot be written to"):
-        make(Wanted("roofline", (last,), out=tmp_path / "file" / "p.html", database=url))
+        make(ReportOptions("roofline", (last,), out=tmp_path / "file" / "p.html", database=url))
 
 
 def test_all_files_are_written_or_none(url, tmp_path):
     (tmp_path / "file").touch()
     good, bad = tmp_path / "new" / "p.html", tmp_path / "file" / "p.csv"
     last = synthetic.softmax()[0].id
-    for option, csv, said in (
+    for option, csv, text in (
         ("--csv", bad, "cannot be written to"),
         ("--csv", tmp_path, "is a folder; name the file in it: --csv FILE"),
         ("--csv", good, "--out and --csv both name"),
     ):
-        with pytest.raises(ReportError, match=said) as told:
-            make(Wanted("roofline", (last,), out=good, csv=csv, database=url))
-        assert option in str(told.value)
+        with pytest.raises(ReportError, match=text) as message:
+            make(ReportOptions("roofline", (last,), out=good, csv=csv, database=url))
+        assert option in str(message.value)
         assert not good.exists() and not list(tmp_path.rglob("*.tmp"))
 
 
@@ -138,17 +139,17 @@ def test_what_is_unreadable_is_said(url, tmp_path, capsys):
         log.write(run)
         for outcome in outcomes:
             log.write(outcome)
-    make(Wanted("roofline", (str(file),), out=tmp_path / "p.html", database=url))
+    make(ReportOptions("roofline", (str(file),), out=tmp_path / "p.html", database=url))
     assert capsys.readouterr().err == ""
     file.write_bytes(file.read_bytes()[:-20])
-    make(Wanted("roofline", (str(file),), out=tmp_path / "p.html", database=url))
+    make(ReportOptions("roofline", (str(file),), out=tmp_path / "p.html", database=url))
     assert "1 line is unreadable and left out, the first is line" in capsys.readouterr().err
 
 
 def test_pages_lie_beside_their_runs(url, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     soft, copied = synthetic.softmax()[0].id, synthetic.copy()[0].id
-    one = make(Wanted("roofline", (soft,), database=url))[0]
-    two = make(Wanted("roofline", (soft, copied), database=url))[0]
+    one = make(ReportOptions("roofline", (soft,), database=url))[0]
+    two = make(ReportOptions("roofline", (soft, copied), database=url))[0]
     assert one == tmp_path / "results" / soft / "roofline.html"
     assert two == tmp_path / "results" / "roofline.html"

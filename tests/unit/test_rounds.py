@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fake_gpu import FakeArm, FakeGpu, Weather
+from fake_gpu import FakeGpu, FakeVariant, Weather
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +17,8 @@ from workbench.measurement.rounds import (
     ORDERS,
     Window,
     clean,
-    contest,
-    judge,
+    compare,
+    decide,
     play,
     settle,
     stable,
@@ -33,7 +33,7 @@ WORST_ORDER = ("close", "third", "slow", "best")  # the winner last, when the cl
 
 
 def arms_on(gpu, **but):
-    return {name: FakeArm(gpu, TIMES[name], **but) for name in WORST_ORDER}
+    return {name: FakeVariant(gpu, TIMES[name], **but) for name in WORST_ORDER}
 
 
 def medians(windows):
@@ -45,20 +45,20 @@ def medians(windows):
 
 def final(seed, weather=None, rules=RULES):
     gpu = FakeGpu(seed, weather)
-    arms = arms_on(gpu)
-    settle(arms["best"], rules, gpu.now)
-    return play(arms, rules, now=gpu.now)
+    variants = arms_on(gpu)
+    settle(variants["best"], rules, gpu.now)
+    return play(variants, rules, now=gpu.now)
 
 
 def one_after_the_other(seed, figure, pause_s):
     """As do_bench and triton.autotune do: 25 ms of warm-up, then 100 ms, one config at a time."""
     gpu = FakeGpu(seed)
-    found = {}
-    for name, arm in arms_on(gpu).items():
+    results = {}
+    for name, variant in arms_on(gpu).items():
         gpu.idle(pause_s)
-        arm.window(0.025)
-        found[name] = figure(arm.window(0.1).samples_s)
-    return found
+        variant.window(0.025)
+        results[name] = figure(variant.window(0.1).samples_s)
+    return results
 
 
 def winner(times):
@@ -77,13 +77,13 @@ def test_a_final_gives_each_arm_the_same_rounds_in_reversed_order():
     order, rounds = [], []
     gpu = FakeGpu(0)
 
-    class Noting(FakeArm):
+    class Noting(FakeVariant):
         def window(self, seconds, least=1):
             order.append(self.seconds)
             return super().window(seconds, least)
 
-    arms = {name: Noting(gpu, TIMES[name]) for name in WORST_ORDER}
-    windows = play(arms, RULES, after_round=lambda: rounds.append(len(order)), now=gpu.now)
+    variants = {name: Noting(gpu, TIMES[name]) for name in WORST_ORDER}
+    windows = play(variants, RULES, after_round=lambda: rounds.append(len(order)), now=gpu.now)
     done = {len(w) for w in windows.values()}
     assert len(done) == 1 and done.pop() == len(rounds)
     assert len(rounds) >= RULES.rounds and len(rounds) % 2 == 0
@@ -95,15 +95,15 @@ def test_a_final_gives_each_arm_the_same_rounds_in_reversed_order():
 
 
 def test_a_final_stops_as_soon_as_all_are_precise():
-    windows = final(0, Weather.calm(noise=0.002, correlation=0.0))
+    windows = final(0, Weather.wait_idle(noise=0.002, correlation=0.0))
     assert {len(w) for w in windows.values()} == {RULES.rounds}
     assert all(stable(w, RULES) for w in windows.values())
 
 
 def test_one_unsteady_arm_keeps_all_of_them_running():
-    calm, wild = FakeGpu(0, Weather.calm()), FakeGpu(1, Weather(wander=0.1))
-    arms = {"calm": FakeArm(calm, 1e-4), "wild": FakeArm(wild, 1e-4)}
-    windows = play(arms, RULES, now=lambda: calm.now() + wild.now())
+    wait_idle, wild = FakeGpu(0, Weather.wait_idle()), FakeGpu(1, Weather(wander=0.1))
+    variants = {"calm": FakeVariant(wait_idle, 1e-4), "wild": FakeVariant(wild, 1e-4)}
+    windows = play(variants, RULES, now=lambda: wait_idle.now() + wild.now())
     assert len(windows["calm"]) == len(windows["wild"]) == RULES.most_rounds
     assert stable(windows["calm"], RULES) and not stable(windows["wild"], RULES)
 
@@ -118,12 +118,12 @@ def test_a_final_ends_when_its_time_is_spent(seconds, least):
 
 
 @settings(max_examples=12)
-@given(seconds=st.floats(0.02, 0.6), arms=st.integers(1, 3), least=st.integers(1, 9))
-def test_however_a_final_ends_its_rounds_are_pairs(seconds, arms, least):
+@given(seconds=st.floats(0.02, 0.6), variants=st.integers(1, 3), least=st.integers(1, 9))
+def test_however_a_final_ends_its_rounds_are_pairs(seconds, variants, least):
     """A round that lacks its reverse would leave a drift in."""
     gpu = FakeGpu(0, Weather(wander=0.05))
     rules = replace(RULES, final_s=seconds, least_rounds=least, most_rounds=33)
-    windows = play({n: FakeArm(gpu, 1e-4) for n in range(arms)}, rules, now=gpu.now)
+    windows = play({n: FakeVariant(gpu, 1e-4) for n in range(variants)}, rules, now=gpu.now)
     (done,) = {len(w) for w in windows.values()}
     assert done % 2 == 0 and least <= done <= 34
 
@@ -157,7 +157,7 @@ def test_the_interval_of_a_final_holds_the_true_median():
     hits = naive = 0
     for seed in range(40):
         gpu = FakeGpu(seed, weather)
-        windows = play({i: FakeArm(gpu, 1e-4) for i in range(2)}, RULES, now=gpu.now)[0]
+        windows = play({i: FakeVariant(gpu, 1e-4) for i in range(2)}, RULES, now=gpu.now)[0]
         samples = [w.samples_s for w in windows]
         low, high = stats.windowed_interval(samples)
         hits += low <= 1e-4 <= high
@@ -167,16 +167,16 @@ def test_the_interval_of_a_final_holds_the_true_median():
 
 
 def test_settling_waits_until_the_boost_is_over():
-    gpu = FakeGpu(0, Weather.calm(capped=0.78))
-    assert settle(FakeArm(gpu, 1e-4), RULES, gpu.now)
+    gpu = FakeGpu(0, Weather.wait_idle(capped=0.78))
+    assert settle(FakeVariant(gpu, 1e-4), RULES, gpu.now)
     assert gpu.clock() == pytest.approx(0.78, rel=0.02)
     gpu = FakeGpu(0, Weather(wander=0.3))
-    assert not settle(FakeArm(gpu, 1e-4), replace(RULES, settled=1e-6), gpu.now)
+    assert not settle(FakeVariant(gpu, 1e-4), replace(RULES, settled=1e-6), gpu.now)
     assert RULES.settle_s <= gpu.now() < RULES.settle_s + 0.4
 
 
 def test_each_arm_begins_while_the_one_before_it_runs_and_windows_know_how_long_they_lasted():
-    said, clock = [], [0.0]
+    text, clock = [], [0.0]
 
     class Graph:
         """Ten calls of 1 us make one sample."""
@@ -185,19 +185,19 @@ def test_each_arm_begins_while_the_one_before_it_runs_and_windows_know_how_long_
             self.name = name
 
         def begin(self, seconds, least=1):
-            said.append(f"begin {self.name}")
+            text.append(f"begin {self.name}")
             return self
 
         def window(self):
-            said.append(f"end {self.name}")
+            text.append(f"end {self.name}")
             clock[0] += 10e-6
             return Window((1e-6,))
 
-    arms = [(name, Graph(name)) for name in "abc"]
-    found = list(stream(arms, 1e-5, lambda: clock[0]))
-    assert said == ["begin a", "begin b", "end a", "begin c", "end b", "end c"]
-    assert [key for key, _ in found] == ["a", "b", "c"]
-    assert [w.lasted_s for _, w in found] == pytest.approx([10e-6] * 3)
+    variants = [(name, Graph(name)) for name in "abc"]
+    result = list(stream(variants, 1e-5, lambda: clock[0]))
+    assert text == ["begin a", "begin b", "end a", "begin c", "end b", "end c"]
+    assert [key for key, _ in result] == ["a", "b", "c"]
+    assert [w.lasted_s for _, w in result] == pytest.approx([10e-6] * 3)
 
 
 # Windows at a lowered clock
@@ -227,18 +227,20 @@ def test_outliers_stay():
 # The contest
 
 
-def compared(seed, ratio=1.0, seconds=1e-4, weather=None, rules=RULES, asked=None, **right):
+def compared(seed, ratio=1.0, seconds=1e-4, weather=None, rules=RULES, context=None, **right):
     gpu = FakeGpu(seed, weather)
     both = {k: v for k, v in right.items() if k in ("memory", "sensor")}
-    left, again = FakeArm(gpu, seconds, **both), FakeArm(gpu, seconds, **both)
-    found = contest(left, again, FakeArm(gpu, seconds * ratio, **right), rules, asked, gpu.now)
-    return found, gpu.now()
+    left, again = FakeVariant(gpu, seconds, **both), FakeVariant(gpu, seconds, **both)
+    result = compare(
+        left, again, FakeVariant(gpu, seconds * ratio, **right), rules, context, gpu.now
+    )
+    return result, gpu.now()
 
 
-def words(count, **asked):
+def words(count, **wanted):
     """How often each word is said, and the longest that one comparison took."""
-    found = [compared(seed, **asked) for seed in range(count)]
-    return Counter(f.verdict.word for f, _ in found), max(seconds for _, seconds in found)
+    results = [compared(seed, **wanted) for seed in range(count)]
+    return Counter(f.verdict.word for f, _ in results), max(seconds for _, seconds in results)
 
 
 ROUGH = Weather(drift=0.1, drift_s=3.0, outliers=0.02, noise=0.01, throttle_every_s=0.5)
@@ -246,19 +248,19 @@ ROUGH = Weather(drift=0.1, drift_s=3.0, outliers=0.02, noise=0.01, throttle_ever
 
 @pytest.mark.parametrize("weather", [Weather(), ROUGH], ids=["usual", "rough"])
 def test_the_same_code_is_called_slow_or_fast_at_most_once_in_a_hundred(weather):
-    said, longest_s = words(100, weather=weather)
-    assert said["SLOW"] + said["FAST"] + said["CLOCK"] <= 1
-    assert said["SAME"] >= 95 and longest_s < 10
+    text, longest_s = words(100, weather=weather)
+    assert text["SLOW"] + text["FAST"] + text["CLOCK"] <= 1
+    assert text["SAME"] >= 95 and longest_s < 10
 
 
 @pytest.mark.parametrize("seconds", [1e-5, 1e-4, 3e-4])
 @pytest.mark.parametrize("memory", [0.0, 0.9])
 def test_two_percent_are_found_in_95_of_100_within_ten_seconds(seconds, memory):
     count = 100 if seconds == 1e-4 else 10
-    said, longest_s = words(count, ratio=1.02, seconds=seconds, memory=memory)
-    assert said["SLOW"] >= 0.95 * count and longest_s < 10
-    said, _ = words(10, ratio=1 / 1.02, seconds=seconds, memory=memory)
-    assert said["FAST"] == 10
+    text, longest_s = words(count, ratio=1.02, seconds=seconds, memory=memory)
+    assert text["SLOW"] >= 0.95 * count and longest_s < 10
+    text, _ = words(10, ratio=1 / 1.02, seconds=seconds, memory=memory)
+    assert text["FAST"] == 10
 
 
 def test_one_side_after_the_other_would_have_erred():
@@ -266,7 +268,7 @@ def test_one_side_after_the_other_would_have_erred():
     wrong = 0
     for seed in range(20):
         gpu = FakeGpu(seed)
-        left, right = (FakeArm(gpu, 1e-4).window(0.1).samples_s for _ in range(2))
+        left, right = (FakeVariant(gpu, 1e-4).window(0.1).samples_s for _ in range(2))
         wrong += stats.median_interval(right)[0] > 1.01 * stats.median_interval(left)[1]
     assert wrong >= 15
 
@@ -276,9 +278,9 @@ def test_one_minimum_each_hides_two_percent_or_invents_them():
     right = 0
     for seed in range(40):
         gpu = FakeGpu(seed)
-        FakeArm(gpu, 1e-4).window(1.0)  # settled, and still the clock wanders
-        left = min(FakeArm(gpu, 1e-4).window(0.05).samples_s)
-        ratio = min(FakeArm(gpu, 1.02e-4).window(0.05).samples_s) / left
+        FakeVariant(gpu, 1e-4).window(1.0)  # settled, and still the clock wanders
+        left = min(FakeVariant(gpu, 1e-4).window(0.05).samples_s)
+        ratio = min(FakeVariant(gpu, 1.02e-4).window(0.05).samples_s) / left
         right += 1.01 < ratio < 1.03
     assert right <= 24
 
@@ -292,32 +294,32 @@ def test_a_side_at_a_lower_clock_is_not_slower_code():
 
 
 def test_what_lies_on_the_threshold_is_not_decided():
-    said, longest_s = words(10, ratio=1.01)
-    assert said["INCONCLUSIVE"] >= 9 and longest_s < 10
-    found, _ = compared(0, ratio=1.01)
-    assert found.verdict.rounds == RULES.contest_rounds * 2**RULES.doublings
+    text, longest_s = words(10, ratio=1.01)
+    assert text["INCONCLUSIVE"] >= 9 and longest_s < 10
+    result, _ = compared(0, ratio=1.01)
+    assert result.verdict.rounds == RULES.compare_rounds * 2**RULES.doublings
 
 
 def test_the_threshold_is_what_was_asked_or_the_noise():
-    found, _ = compared(0, ratio=1.02, asked=0.05)
-    assert (found.verdict.word, found.verdict.threshold) == ("SAME", 0.05)
-    found, _ = compared(0, ratio=1.02, asked=0.0001, weather=ROUGH)
-    assert found.verdict.threshold == found.verdict.noise > 0.0001
+    result, _ = compared(0, ratio=1.02, context=0.05)
+    assert (result.verdict.word, result.verdict.threshold) == ("SAME", 0.05)
+    result, _ = compared(0, ratio=1.02, context=0.0001, weather=ROUGH)
+    assert result.verdict.threshold == result.verdict.noise > 0.0001
 
 
 def test_rounds_pair_a_window_of_each_and_stop_at_the_looks():
     for seed in range(5):
-        found, _ = compared(seed, ratio=1.005)
-        rounds = found.verdict.rounds
-        assert len(found.left) == len(found.again) == len(found.right) == rounds
-        assert rounds in [RULES.contest_rounds * 2**i for i in range(RULES.looks)]
+        result, _ = compared(seed, ratio=1.005)
+        rounds = result.verdict.rounds
+        assert len(result.left) == len(result.again) == len(result.right) == rounds
+        assert rounds in [RULES.compare_rounds * 2**i for i in range(RULES.looks)]
 
 
 def test_slow_kernels_get_the_rounds_that_an_interval_needs():
-    calm = Weather.calm(noise=0.001)
-    found, _ = compared(0, ratio=1.1, seconds=1.0, weather=calm)
+    wait_idle = Weather.wait_idle(noise=0.001)
+    result, _ = compared(0, ratio=1.1, seconds=1.0, weather=wait_idle)
     fewest = 2 * stats.least_for(verdict.confidence_of(RULES.looks))
-    assert (found.verdict.word, found.verdict.rounds) == ("SLOW", fewest)
+    assert (result.verdict.word, result.verdict.rounds) == ("SLOW", fewest)
 
 
 def test_orders_are_balanced():
@@ -341,20 +343,20 @@ def test_a_steady_drift_cancels():
             taken = Window((self.seconds * slower,) * 5, 1500 / slower)
             return SimpleNamespace(window=lambda: taken)
 
-    found = contest(Sinking(1.0), Sinking(1.0), Sinking(1.02), RULES, now=lambda: 0.0).verdict
-    assert found.time.middle == pytest.approx(1.02, rel=1e-9)
-    assert found.time.high / found.time.low == pytest.approx(1, rel=1e-9)
+    result = compare(Sinking(1.0), Sinking(1.0), Sinking(1.02), RULES, now=lambda: 0.0).verdict
+    assert result.time.middle == pytest.approx(1.02, rel=1e-9)
+    assert result.time.high / result.time.low == pytest.approx(1, rel=1e-9)
 
 
 def test_throttled_rounds_are_left_out_and_too_many_of_them_decide_nothing():
     fine, low = Window((1.0,) * 5, 1500.0), Window((2.0,) * 5, 750.0)
     slower = Window((1.1,) * 5, 1500.0)
     right = ([low] * 4 + [slower] * 10) * 3
-    found = judge([fine] * 42, [fine] * 42, right, RULES, 0.01)
-    assert found.word == "SLOW" and found.time.high == pytest.approx(1.1)
+    result = decide([fine] * 42, [fine] * 42, right, RULES, 0.01)
+    assert result.word == "SLOW" and result.time.high == pytest.approx(1.1)
     often = ([low] + [slower] * 2) * 12
-    found = judge([fine] * 36, [fine] * 36, often, RULES, 0.01)
-    assert found.word == "INCONCLUSIVE" and "throttled" in found.why
+    result = decide([fine] * 36, [fine] * 36, often, RULES, 0.01)
+    assert result.word == "INCONCLUSIVE" and "throttled" in result.reason
 
 
 def test_all_looks_together_keep_their_confidence():
@@ -362,9 +364,11 @@ def test_all_looks_together_keep_their_confidence():
     rng = np.random.default_rng(11)
     missed = 0
     for _ in range(400):
-        sides = [[Window((t,)) for t in np.exp(0.01 * rng.standard_normal(96))] for _ in range(3)]
+        operands = [
+            [Window((t,)) for t in np.exp(0.01 * rng.standard_normal(96))] for _ in range(3)
+        ]
         looks = [
-            judge(*(side[: 24 * 2**look] for side in sides), RULES, 0.01).time
+            decide(*(operand[: 24 * 2**look] for operand in operands), RULES, 0.01).time
             for look in range(RULES.looks)
         ]
         missed += any(not r.low <= 1 <= r.high for r in looks)

@@ -39,7 +39,7 @@ def points(draw):
 def test_every_point_is_compiled_once_and_measured_once(strategy, given_points, data):
     """Whatever fails, is a duplicate, or is revised on the way."""
     search = search_of(strategy, given_points, seed=1)
-    ordered, asked, ready = [], [], []
+    ordered, wanted, ready = [], [], []
     while new := search.order(data.draw(st.integers(1, 4))):
         ordered += new
         for point in new:
@@ -51,10 +51,10 @@ def test_every_point_is_compiled_once_and_measured_once(strategy, given_points, 
         if (point := search.ask(ready)) is not None:
             assert point in ready
             ready.remove(point)
-            asked.append(point)
+            wanted.append(point)
             search.tell(point, data.draw(st.one_of(st.none(), st.floats(1e-6, 1e-3))))
     assert sorted(p.key for p in ordered) == sorted(p.key for p in given_points)
-    assert len(asked) == len(set(asked))
+    assert len(wanted) == len(set(wanted))
     assert search.ask([]) is None
     assert search.order(1) == []
 
@@ -87,13 +87,13 @@ def test_the_model_turns_from_a_prediction_that_measuring_refutes(seed):
     ]
     search = search_of(Strategy.MODEL, space, seed)
     ready = search.order(len(space))
-    asked = []
-    while len(asked) < 18:  # by the prediction it would be the last of 36
-        asked.append(search.ask(ready))
-        ready.remove(asked[-1])
-        search.tell(asked[-1], 1e-4 * 1.1 ** sum(v for _, v in asked[-1].knobs))
-    assert asked[0].key == "k5-5"
-    assert "k0-0" in [p.key for p in asked]
+    wanted = []
+    while len(wanted) < 18:  # by the prediction it would be the last of 36
+        wanted.append(search.ask(ready))
+        ready.remove(wanted[-1])
+        search.tell(wanted[-1], 1e-4 * 1.1 ** sum(v for _, v in wanted[-1].knobs))
+    assert wanted[0].key == "k5-5"
+    assert "k0-0" in [p.key for p in wanted]
 
 
 def test_what_compiling_shows_is_carried_to_neighbours():
@@ -159,14 +159,14 @@ def test_a_quarter_of_the_measurements_finds_the_best():
         for (kernel, sizes), rows in tables().items()
     }
     assert len(regrets) == 17 and len(fresh()) == 3
-    for one, found in regrets.items():
+    for one, result in regrets.items():
         if one not in fresh():
-            assert quantile(found, 0.5) <= 0.01, one
-            assert quantile(found, 0.9) < 0.02, one
+            assert quantile(result, 0.5) <= 0.01, one
+            assert quantile(result, 0.9) < 0.02, one
     # each kernel counts alike, and of each table as many seeds
     by_kernel = defaultdict(list)
-    for (kernel, _), found in regrets.items():
-        by_kernel[kernel] += found
-    means = {kernel: sum(found) / len(found) for kernel, found in by_kernel.items()}
+    for (kernel, _), result in regrets.items():
+        by_kernel[kernel] += result
+    means = {kernel: sum(result) / len(result) for kernel, result in by_kernel.items()}
     assert sum(means.values()) / len(means) < 0.01
     assert sum(mean < 0.01 for mean in means.values()) >= 5

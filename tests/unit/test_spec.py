@@ -36,7 +36,7 @@ class Tiles:
 
 
 def a_spec(**changed):
-    said = {
+    text = {
         "name": "scale",
         "inputs": {"x": Tensor("M N"), "s": Tensor("M 1", dtype="fp32")},
         "outputs": {"y": Tensor("M N"), "z": Tensor("N K")},
@@ -45,12 +45,12 @@ def a_spec(**changed):
         "check": [{"M": 1, "N": 1, "K": 1}],
         "bench": [{"M": 64, "N": 64, "K": 64}],
     }
-    return Spec(**{**said, **changed})
+    return Spec(**{**text, **changed})
 
 
-def an_impl(**said):
+def an_impl(**text):
     spec = a_spec()
-    return spec.impl(Tiles, **said)(lambda x, s, *, config: (x, s, config))
+    return spec.impl(Tiles, **text)(lambda x, s, *, config: (x, s, config))
 
 
 # Sizes and bytes
@@ -164,13 +164,13 @@ def test_space_varies_what_was_asked_and_keeps_the_rest(words, data):
     impl = an_impl()
     default = Tiles(**{k: data.draw(st.sampled_from(v)) for k, v in CHOICES.items()})
     vary = [WORDS[word] for word in words]
-    found = [tuple(values(c).values()) for c in impl.space(default, vary)]
+    results = [tuple(values(c).values()) for c in impl.space(default, vary)]
     expected = itertools.product(*(
         CHOICES[name] if not vary or impl.knobs()[name] in words else (getattr(default, name),)
         for name in CHOICES
     ))  # fmt: skip
-    assert found == list(expected)
-    assert tuple(values(default).values()) in found
+    assert results == list(expected)
+    assert tuple(values(default).values()) in results
 
 
 def test_a_library_has_one_config():

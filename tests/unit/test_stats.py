@@ -48,9 +48,9 @@ def test_median_is_numpys(values):
 
 @given(samples, st.floats(0, 1))
 def test_quantile_lies_within_the_samples_whatever_their_order(values, q):
-    found = quantile(values, q)
-    assert min(values) <= found <= max(values) * (1 + 1e-12)
-    assert found == quantile(values[::-1], q)
+    result = quantile(values, q)
+    assert min(values) <= result <= max(values) * (1 + 1e-12)
+    assert result == quantile(values[::-1], q)
 
 
 def test_nothing_has_no_quantile_and_no_interval():
@@ -97,8 +97,8 @@ def test_interval_holds_the_median_and_is_the_whole_range_of_few(values, confide
 
 def test_interval_covers_the_true_median_as_often_as_it_says():
     draws = np.random.default_rng(0).exponential(size=(4000, 25))
-    found = [median_interval(list(row)) for row in draws]
-    covered = np.mean([low <= math.log(2) <= high for low, high in found])
+    results = [median_interval(list(row)) for row in draws]
+    covered = np.mean([low <= math.log(2) <= high for low, high in results])
     assert 0.95 <= covered <= 0.975  # the ranks (8, 18) of 25 cover 95.7 %
 
 
@@ -108,11 +108,11 @@ pairs = st.lists(st.tuples(st.integers(-5, 5), st.integers(-5, 5)), min_size=2, 
 @given(pairs)
 def test_spearman_is_scipys_with_ties(both):
     x, y = zip(*both, strict=True)
-    found = spearman(x, y)
+    result = spearman(x, y)
     if len(set(x)) == 1 or len(set(y)) == 1:
-        assert math.isnan(found)
+        assert math.isnan(result)
     else:
-        assert found == pytest.approx(scipy_stats.spearmanr(x, y).statistic, abs=1e-12)
+        assert result == pytest.approx(scipy_stats.spearmanr(x, y).statistic, abs=1e-12)
 
 
 @given(st.lists(times, min_size=2, max_size=60, unique=True))
@@ -138,9 +138,9 @@ def series(rho, n, rows=1, seed=0):
     return lfilter([math.sqrt(1 - rho**2)], [1, -rho], white)[:, 200:].tolist()
 
 
-def covered(found, rows):
+def covered(result, rows):
     """Share of rows whose interval holds the true median 0."""
-    return np.mean([low <= 0 <= high for low, high in map(found, rows)])
+    return np.mean([low <= 0 <= high for low, high in map(result, rows)])
 
 
 @pytest.mark.parametrize(("rho", "n"), [(0.0, 60), (0.4, 60), (0.7, 24), (0.7, 100), (0.8, 300)])
@@ -232,8 +232,8 @@ def test_ratio_turns_over_with_its_sides(both):
 
 @given(st.lists(positive, min_size=1, max_size=60), st.floats(0.1, 10))
 def test_what_both_sides_share_cancels(left, factor):
-    found = ratio(left, [factor * t for t in left])
-    assert (found.low, found.middle, found.high) == pytest.approx((factor,) * 3)
+    result = ratio(left, [factor * t for t in left])
+    assert (result.low, result.middle, result.high) == pytest.approx((factor,) * 3)
 
 
 def test_ratio_covers_the_true_ratio_under_a_shared_clock():
@@ -242,9 +242,9 @@ def test_ratio_covers_the_true_ratio_under_a_shared_clock():
     for _ in range(500):
         clock = np.exp(0.05 * rng.standard_normal(24))
         left, right = (t * clock * np.exp(0.002 * rng.standard_normal(24)) for t in (1.0, 1.02))
-        found = ratio(left.tolist(), right.tolist())
-        hits += found.low <= 1.02 <= found.high
-        assert found.high / found.low < 1.02, "the clock's 5 % is not in it"
+        result = ratio(left.tolist(), right.tolist())
+        hits += result.low <= 1.02 <= result.high
+        assert result.high / result.low < 1.02, "the clock's 5 % is not in it"
     assert 0.93 <= hits / 500 <= 0.99
 
 
@@ -283,9 +283,9 @@ def test_holm_is_its_adjusted_p_values(p, alpha):
 
 @given(p_lists, st.floats(0.001, 0.5))
 def test_holm_lies_between_bonferroni_and_benjamini_hochberg(p, alpha):
-    found = holm(p, alpha)
+    result = holm(p, alpha)
     rates = scipy_stats.false_discovery_control(p) if p else []
-    for rejected, one, rate in zip(found, p, rates, strict=True):
+    for rejected, one, rate in zip(result, p, rates, strict=True):
         if one < alpha / len(p) * (1 - 1e-9):
             assert rejected
         if rejected:
@@ -300,10 +300,10 @@ def test_holm_errs_in_at_most_alpha_of_the_suites():
 
 @given(st.lists(positive, min_size=1, max_size=60))
 def test_summary_is_numpys(values):
-    found = summary(values)
+    result = summary(values)
     ends = np.quantile(values, [0, 0.05, 0.25, 0.5, 0.75, 0.95, 1])
-    mine = (found.min, found.p5, found.p25, found.median, found.p75, found.p95, found.max)
+    mine = (result.min, result.p5, result.p25, result.median, result.p75, result.p95, result.max)
     assert mine == pytest.approx(tuple(ends), rel=1e-9)
-    assert (found.n, found.mean) == (len(values), pytest.approx(np.mean(values), rel=1e-9))
+    assert (result.n, result.mean) == (len(values), pytest.approx(np.mean(values), rel=1e-9))
     spread = np.std(values, ddof=1) if len(values) > 1 else 0.0
-    assert found.stddev == pytest.approx(spread, rel=1e-6, abs=1e-9 * max(values))
+    assert result.stddev == pytest.approx(spread, rel=1e-6, abs=1e-9 * max(values))

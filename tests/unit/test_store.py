@@ -31,12 +31,17 @@ class Hit(EventLog):
             signal.raise_signal(signal.SIGINT)
 
 
+def begin(store, log):
+    store.log = log
+    store.begin(RUN)
+
+
 STEPS = {
-    "begin": (lambda store, log: store.begin(RUN, log), RUN, lambda h: h.run(RUN.id)),
+    "begin": (begin, RUN, lambda h: h.run(RUN.id)),
     "record": (lambda store, log: store.keep(OUTCOMES[1]), OUTCOMES[1],
                lambda h: h.outcomes(RUN.id)[-1]),
     "failure": (lambda store, log: store.keep(FAILED), FAILED, lambda h: h.outcomes(RUN.id)[-1]),
-    "finding": (lambda store, log: store.keep_finding(FINDING), FINDING,
+    "finding": (lambda store, log: store.keep(FINDING), FINDING,
                 lambda h: h.findings(RUN.id)[-1]),
     "end": (lambda store, log: store.end("complete", {"measured": 1}, {"idle": 0.5}), "complete",
             lambda h: h.state(RUN.id)),
@@ -53,7 +58,7 @@ def test_both_places_have_it_or_none(tmp_path, step, pressed):
             with Interrupts() as interrupts:
                 store = Store(history, interrupts)
                 if step != "begin":
-                    store.begin(RUN, log)
+                    begin(store, log)
                 log.pressed = pressed
                 act(store, log)
                 ended.append("not interrupted")

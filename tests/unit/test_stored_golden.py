@@ -14,7 +14,7 @@ from workbench.data.events import RunFinished, read
 from workbench.data.record import Comparison, Failure, Finding, Measured, Record, Run
 from workbench.data.tuned_cache import Tuned
 from workbench.tuner.portfolio import Portfolio, Served
-from workbench.tuner.selection import answer, sentence
+from workbench.tuner.selection import select, sentence
 
 STORED = Path(__file__).parents[1] / "golden" / "stored"
 EXPECTED = json.loads((STORED / "expected.json").read_text())
@@ -50,11 +50,11 @@ def unpacked(packed: Path, path: Path) -> Path:
     return path
 
 
-def told(run: Run, outcomes: list) -> dict[str, object]:
+def text(run: Run, outcomes: list) -> dict[str, object]:
     """The same of a run as `expected.json` holds."""
     records = [o for o in outcomes if isinstance(o, Record)]
     stages = [o.stage for o in outcomes if isinstance(o, Failure)]
-    found: dict[str, object] = {
+    results: dict[str, object] = {
         "engine": run.engine,
         "kernel": run.kernel,
         "predicted": run.predicted,
@@ -63,21 +63,21 @@ def told(run: Run, outcomes: list) -> dict[str, object]:
         "seconds": float(f"{sum(r.time_s for r in records):.12g}"),
     }
     if run.engine == "sweep":
-        found["sentence"] = sentence(answer(run, outcomes))
-    return found
+        results["sentence"] = sentence(select(run, outcomes))
+    return results
 
 
 def test_the_database_holds_what_it_held(history: History) -> None:
     runs = history.runs(limit=1000)
-    assert {r.id: told(r, history.outcomes(r.id)) for r in runs} == EXPECTED
+    assert {r.id: text(r, history.outcomes(r.id)) for r in runs} == EXPECTED
     assert {r.engine for r in runs} == {"sweep", "compare", "measure", "experiment", "ceilings"}
     assert {r.predicted for r in runs} == {True, False}
     assert {history.state(r.id) for r in runs} == {"complete"}
 
 
 def test_comparisons_and_findings_are_there(history: History) -> None:
-    (found,) = history.comparisons("20261122-125936-compare-matmul-b3e0")
-    assert found.verdict.word == "FAST"
+    (result,) = history.comparisons("20261122-125936-compare-matmul-b3e0")
+    assert result.verdict.word == "FAST"
     (same,) = history.comparisons("20261122-125951-compare-copy-97c9")
     assert same.verdict.word == "SAME"
     (finding,) = history.findings("20261122-130035-experiment-suite-44e1")
@@ -86,8 +86,8 @@ def test_comparisons_and_findings_are_there(history: History) -> None:
 
 def test_an_outcome_is_found_again_by_its_key(history: History) -> None:
     outcomes = history.outcomes("20261122-125832-full-softmax-5c64")
-    some = {o.key for o in outcomes if isinstance(o, Record) and o.phase == "screen"}
-    again = history.find(some, "screen")
+    some = {o.key for o in outcomes if isinstance(o, Record) and o.phase == "first_pass"}
+    again = history.find(some, "first_pass")
     assert again.keys() == some and all(isinstance(o, Record) for o in again.values())
 
 
@@ -96,8 +96,8 @@ def test_every_run_is_drawn(run: str, database: str, tmp_path: Path) -> None:
     report = DRAWN.get(run)
     if report is None:  # another of the same kind is drawn; of this one the roofline is
         csv = tmp_path / "page.csv"
-        asked = ["report", "roofline", run, "--database", database]
-        assert cli.main([*asked, "--out", str(tmp_path / "page.html"), "--csv", str(csv)]) == 0
+        wanted = ["report", "roofline", run, "--database", database]
+        assert cli.main([*wanted, "--out", str(tmp_path / "page.html"), "--csv", str(csv)]) == 0
         assert (csv.read_text().count("\n") > 1) == bool(EXPECTED[run]["records"])
         return
     page = draw(report, run, tmp_path / "page.html", database).read_text()
@@ -112,15 +112,15 @@ def test_history_lists_them(database: str, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize("name", ["sweep_measured", "sweep_predicted", "compare_measured",
                                   "experiment_measured"])  # fmt: skip
 def test_events_are_read_to_the_last_line(name: str, history: History, tmp_path: Path) -> None:
-    found = read(unpacked(STORED / f"{name}.jsonl.gz", tmp_path / "events.jsonl"))
-    assert found.bad == []
-    run = next(e for e in found.events if isinstance(e, Run))
-    outcomes = [e for e in found.events if isinstance(e, Record | Failure)]
-    assert told(run, outcomes) == EXPECTED[run.id]
+    result = read(unpacked(STORED / f"{name}.jsonl.gz", tmp_path / "events.jsonl"))
+    assert result.bad == []
+    run = next(e for e in result.events if isinstance(e, Run))
+    outcomes = [e for e in result.events if isinstance(e, Record | Failure)]
+    assert text(run, outcomes) == EXPECTED[run.id]
     assert outcomes == history.outcomes(run.id)
-    assert [e for e in found.events if isinstance(e, Comparison)] == history.comparisons(run.id)
-    assert [e for e in found.events if isinstance(e, Finding)] == history.findings(run.id)
-    assert isinstance(found.events[-1], RunFinished) and found.events[-1].state == "complete"
+    assert [e for e in result.events if isinstance(e, Comparison)] == history.comparisons(run.id)
+    assert [e for e in result.events if isinstance(e, Finding)] == history.findings(run.id)
+    assert isinstance(result.events[-1], RunFinished) and result.events[-1].state == "complete"
     measured = [o for o in outcomes if isinstance(o, Record) and isinstance(o.timing, Measured)]
     assert bool(measured) == (not run.predicted)
 
@@ -143,8 +143,8 @@ def test_tuned_configs_are_listed_found_and_printed(capsys: pytest.CaptureFixtur
     for entry in entries.values():
         versions = {"torch": entry.torch, "triton": entry.triton}
         where = entry.kernel, entry.impl, entry.sizes, entry.dtype, entry.device
-        found = Tuned.load(file).find(*where, versions, entry.source)
-        assert found is None if entry.predicted else found == entry
+        result = Tuned.load(file).find(*where, versions, entry.source)
+        assert result is None if entry.predicted else result == entry
     assert cli.main(["tuned", "--file", str(file)]) == 0
     assert cli.main(["tuned", "softmax", "--file", str(file), "--code"]) == 0
     assert "triton.Config" in capsys.readouterr().out
@@ -154,6 +154,6 @@ def test_tuned_configs_are_listed_found_and_printed(capsys: pytest.CaptureFixtur
 def test_a_portfolio_has_the_fields_that_it_had(name: str) -> None:
     plain = json.loads((STORED / f"{name}.json").read_text())
     served = {sizes: Served(**one) for sizes, one in plain.pop("served").items()}
-    found = Portfolio(served=served, **plain)
-    assert {s.member for s in found.served.values()} <= set(found.members)
-    assert found.exact and 1 <= found.geomean_ratio <= 1 + found.within
+    result = Portfolio(served=served, **plain)
+    assert {s.member for s in result.served.values()} <= set(result.members)
+    assert result.exact and 1 <= result.geomean_ratio <= 1 + result.within

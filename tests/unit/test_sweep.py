@@ -17,11 +17,11 @@ from workbench.device.hardware import device_named
 from workbench.measurement.protocol import Protocol
 from workbench.spec import Work, among, stages, threads, tile
 from workbench.sweeps import Sweep
-from workbench.tuner.engine import Engine, Split, run
+from workbench.tuner.engine import Engine, TimeBreakdown, run
 from workbench.tuner.finals import Step
-from workbench.tuner.first_pass import Compilation, Hunt
+from workbench.tuner.first_pass import Compilation, SearchPlan
 from workbench.tuner.search import Budget, Fixed, Strategy
-from workbench.tuner.space import Earlier, NothingToSweep, group_of, plan, thinned
+from workbench.tuner.space import Earlier, NothingToSweep, group_of, plan_sweep, thinned
 
 H200 = device_named("h200")
 RUN = Run(
@@ -39,7 +39,7 @@ def problem(tmp_path):
 
 def planned(problem, sweep=TILES, **more):
     impls = [i for i in problem.spec.impls if i.backend == "triton"]
-    return plan(RUN, problem, sweep, impls, H200, "p1", **more)
+    return plan_sweep(RUN, problem, sweep, impls, H200, "p1", **more)
 
 
 def points(candidates):
@@ -47,39 +47,39 @@ def points(candidates):
 
 
 def test_a_plan_holds_all_that_is_legal_and_why_the_rest_is_not(problem):
-    made = planned(problem)
-    assert len(made.candidates) == CONFIGS and made.left_out == 0
-    assert [f.reason for f in made.refused] == ["128 elements are too many for one warp"]
-    assert [b.case.impl for b in made.baselines] == ["torch"]
-    assert points(c for c in made.candidates if c.default) == [(32, 2)]
-    assert len({c.key for c in made.candidates}) == CONFIGS
+    created = planned(problem)
+    assert len(created.candidates) == CONFIGS and created.left_out == 0
+    assert [f.reason for f in created.refused] == ["128 elements are too many for one warp"]
+    assert [b.case.impl for b in created.baselines] == ["torch"]
+    assert points(c for c in created.candidates if c.default) == [(32, 2)]
+    assert len({c.key for c in created.candidates}) == CONFIGS
 
 
 def test_only_holds_what_would_be_tuned(problem):
-    made = planned(problem, only=True)
-    assert points(made.candidates) == [(n, 2) for n in (16, 32, 64, 128)]
+    created = planned(problem, only=True)
+    assert points(created.candidates) == [(n, 2) for n in (16, 32, 64, 128)]
 
 
 def test_the_default_is_tried_even_where_the_space_lacks_it(problem):
     """An Impl may have another default on this device, outside of what its knobs declare."""
     (impl,) = (i for i in problem.spec.impls if i.backend == "triton")
     other = replace(impl, defaults={H200.limits.arch: impl.config(block_n=48, num_warps=2)})
-    made = plan(RUN, problem, TILES, [other], H200, "p1")
-    assert points(c for c in made.candidates if c.default) == [(48, 2)]
-    assert len(made.candidates) == CONFIGS + 1
+    created = plan_sweep(RUN, problem, TILES, [other], H200, "p1")
+    assert points(c for c in created.candidates if c.default) == [(48, 2)]
+    assert len(created.candidates) == CONFIGS + 1
 
 
 def test_a_sweep_of_knobs_that_nobody_declared_keeps_the_default(problem):
-    made = planned(problem, Sweep(vary=[stages]))
-    assert points(made.candidates) == [(32, 2)]
+    created = planned(problem, Sweep(vary=[stages]))
+    assert points(created.candidates) == [(32, 2)]
 
 
 def test_sizes_that_no_config_takes_are_refused_in_a_sentence(problem):
     odd = replace(problem, sizes={"N": 1000})
-    with pytest.raises(NothingToSweep) as told:
+    with pytest.raises(NothingToSweep) as text:
         planned(odd)
     assert "can take N=1000 in bf16 on h200: N must be a multiple of 16; name other" in str(
-        told.value
+        text.value
     )
 
 
@@ -89,9 +89,9 @@ def test_a_refuse_that_fails_is_a_reason(problem):
     def refuse(config, limits, *, itemsize, N):
         return {}[N] if config.block_n == 16 else None
 
-    made = plan(RUN, problem, TILES, [replace(impl, refuse=refuse)], H200, "p1")
-    assert {f.reason for f in made.refused} == {"`refuse` of toy.blocks failed (KeyError: 1024)"}
-    assert len(made.candidates) == 9
+    created = plan_sweep(RUN, problem, TILES, [replace(impl, refuse=refuse)], H200, "p1")
+    assert {f.reason for f in created.refused} == {"`refuse` of toy.blocks failed (KeyError: 1024)"}
+    assert len(created.candidates) == 9
 
 
 # Thinned
@@ -109,8 +109,8 @@ def modelled(problem):
         return Work(tiles=N // config.block_n, steps=1, load_bytes=moved, store_bytes=moved)
 
     impl = replace(impl, work=work)
-    made = plan(RUN, problem, TILES, [impl], H200, "p1")
-    return made.candidates, problem
+    created = plan_sweep(RUN, problem, TILES, [impl], H200, "p1")
+    return created.candidates, problem
 
 
 @pytest.mark.parametrize("most", range(5, CONFIGS + 2))
@@ -135,8 +135,8 @@ def test_the_default_stays_when_one_is_asked_for(modelled):
 
 
 def test_what_was_left_out_is_counted(problem):
-    made = planned(problem, most=5)
-    assert len(made.candidates) == 5 and made.left_out == CONFIGS - 5
+    created = planned(problem, most=5)
+    assert len(created.candidates) == 5 and created.left_out == CONFIGS - 5
 
 
 def test_a_group_is_the_values_of_the_varied_knobs(problem):
@@ -150,40 +150,40 @@ def test_a_group_is_the_values_of_the_varied_knobs(problem):
 # Run
 
 
-def kinds(found):
-    return [type(f).__name__ for f in found]
+def kinds(result):
+    return [type(f).__name__ for f in result]
 
 
 def test_what_is_known_comes_first_and_is_not_obtained(problem):
-    made, null = planned(problem), Null(predicts=True)
-    first = [o for o in run(made, null, Earlier()) if isinstance(o, Record)]
+    created, null = planned(problem), Null(predicts=True)
+    first = [o for o in run(created, null, Earlier()) if isinstance(o, Record)]
     known = {o.key: replace(o, run="old") for o in first[:4]}
     later = Null(predicts=True)
-    found = list(run(made, later, Earlier(first=known)))
-    assert kinds(found[:5]) == ["Failure"] + ["Record"] * 4
-    assert all(o.run == "r" for o in found if isinstance(o, Record))
-    assert len([w for w, _ in later.asked if w == "time"]) == CONFIGS - 4
+    result = list(run(created, later, Earlier(first=known)))
+    assert kinds(result[:5]) == ["Failure"] + ["Record"] * 4
+    assert all(o.run == "r" for o in result if isinstance(o, Record))
+    assert len([w for w, _ in later.requests if w == "time"]) == CONFIGS - 4
 
 
 def test_one_that_hangs_keeps_nobody_waiting(problem):
-    made = planned(problem)
+    created = planned(problem)
     null = Null(lambda c: Fate(hangs=c.config.block_n == 16 and c.config.num_warps == 1),
                 predicts=True)  # fmt: skip
-    outcomes, stream = [], run(made, null, Earlier())
+    outcomes, stream = [], run(created, null, Earlier())
     while len(outcomes) < CONFIGS:  # one is refused, and all but one are done
-        found = next(stream)
-        if not isinstance(found, Compilation):
-            outcomes.append(found)
+        result = next(stream)
+        if not isinstance(result, Compilation):
+            outcomes.append(result)
     assert (16, 1) not in [(o.case.config["block_n"], o.case.config["num_warps"]) for o in outcomes]
     null.release()
     assert len(list(stream)) == 1
 
 
 def test_duplicates_of_one_that_hangs_wait_for_it_alone(problem):
-    made = planned(problem)
+    created = planned(problem)
     null = Null(lambda c: Fate(hangs=c.config.block_n == 16, binary=str(c.config.block_n)),
                 predicts=True)  # fmt: skip
-    stream = run(made, null, Earlier())
+    stream = run(created, null, Earlier())
     seen = [f for f in (next(stream) for _ in range(1 + CONFIGS + 8)) if isinstance(f, Record)]
     assert len(seen) == 8 and all(o.case.config["block_n"] != 16 for o in seen)
     null.release()
@@ -191,178 +191,182 @@ def test_duplicates_of_one_that_hangs_wait_for_it_alone(problem):
 
 
 def test_the_steps_of_a_measured_sweep_are_told(problem):
-    rules = Protocol(race=4, finalists=2)
+    rules = Protocol(halve=4, finalists=2)
     null = Null(lambda c: Fate(time_s=1e-6 * getattr(c.config, "block_n", 1)), rules=rules)
-    found = list(run(planned(problem), null, Earlier()))
-    assert [f for f in found if isinstance(f, Step)] == [
-        Step("race", 4), Step("final", 4), Step("hot", 1),
+    result = list(run(planned(problem), null, Earlier()))
+    assert [f for f in result if isinstance(f, Step)] == [
+        Step("halving", 4), Step("final", 4), Step("hot", 1),
     ]  # fmt: skip
-    finals = [f.case.config.get("block_n") for f in found if getattr(f, "phase", "") == "final"]
+    finals = [f.case.config.get("block_n") for f in result if getattr(f, "phase", "") == "final"]
     assert finals[:2] == [16, 16] and finals[2:] == [32, None], "then the default and the baseline"
-    assert found[-1].phase == "hot"
+    assert result[-1].phase == "hot"
 
 
 def test_finalists_are_the_best_of_the_race_and_not_of_the_screen(problem):
     """The race turns the order of the screen over: its windows were taken in turns."""
-    made = planned(problem)
-    asked = []
+    created = planned(problem)
+    wanted = []
 
     def fate(candidate):
-        place = made.candidates.index(candidate) if candidate in made.candidates else CONFIGS
-        raced = any(what == "race" for what, _ in asked)
-        return Fate(time_s=1e-4 * (1.01 ** (CONFIGS - place if raced else place)))
+        place = created.candidates.index(candidate) if candidate in created.candidates else CONFIGS
+        halved = any(what == "halve" for what, _ in wanted)
+        return Fate(time_s=1e-4 * (1.01 ** (CONFIGS - place if halved else place)))
 
-    null = Null(fate, rules=Protocol(race=6, finalists=2))
-    null.asked = asked
-    found = list(run(made, null, Earlier()))
-    finals = [f.key for f in found if getattr(f, "phase", "") == "final"]
-    raced = [c.key for c in made.candidates[:6]]
-    default = next(c.key for c in made.candidates if c.default)
-    assert len(raced) == 6 and default in {*raced, *finals}
-    assert finals[:2] == [raced[5], raced[4]], "the two that were fastest in turns"
+    null = Null(fate, rules=Protocol(halve=6, finalists=2))
+    null.requests = wanted
+    result = list(run(created, null, Earlier()))
+    finals = [f.key for f in result if getattr(f, "phase", "") == "final"]
+    halved = [c.key for c in created.candidates[:6]]
+    default = next(c.key for c in created.candidates if c.default)
+    assert len(halved) == 6 and default in {*halved, *finals}
+    assert finals[:2] == [halved[5], halved[4]], "the two that were fastest in turns"
 
 
 @pytest.mark.parametrize("who", ["default", "incumbent", "all"])
 def test_what_fails_in_the_race_is_in_no_final(problem, who):
     """Though the default and the incumbent are set against the best wherever they have a time."""
-    made = planned(problem)
+    created = planned(problem)
     lost = {
-        "default": [c for c in made.candidates if c.default],
-        "incumbent": made.candidates[3:4],
-        "all": made.candidates,
+        "default": [c for c in created.candidates if c.default],
+        "incumbent": created.candidates[3:4],
+        "all": created.candidates,
     }[who]
-    null = Null(lambda c: Fate(race="it drifted" if c in lost else None))
-    incumbent = frozenset({made.candidates[3].key})
-    found = list(run(made, null, Earlier(incumbent=incumbent)))
-    failed = {f.key for f in found if isinstance(f, Failure) and f.reason == "it drifted"}
+    null = Null(lambda c: Fate(halve="it drifted" if c in lost else None))
+    previous_best = frozenset({created.candidates[3].key})
+    result = list(run(created, null, Earlier(previous_best=previous_best)))
+    failed = {f.key for f in result if isinstance(f, Failure) and f.reason == "it drifted"}
     assert failed == {c.key for c in lost}
-    finals = {f.key for f in found if getattr(f, "phase", "") == "final"}
+    finals = {f.key for f in result if getattr(f, "phase", "") == "final"}
     assert finals and not finals & failed
 
 
 def test_a_final_that_knew_all_of_the_screen_stands(problem):
     """Also where the race dropped the screen's best; not where a config came later."""
-    made = planned(problem)
+    created = planned(problem)
     fate = lambda c: Fate(time_s=1e-6 * getattr(c.config, "block_n", 1))  # noqa: E731
-    first = [o for o in run(made, Null(fate), Earlier()) if isinstance(o, Record)]
-    screens = {o.key: o for o in first if o.phase == "screen"}
+    first = [o for o in run(created, Null(fate), Earlier()) if isinstance(o, Record)]
+    screens = {o.key: o for o in first if o.phase == "first_pass"}
     finals = {o.key: o for o in first if o.phase == "final"}
     best = min(screens.values(), key=lambda o: o.time_s)
     assert not best.default
     again = Null(fate)
-    list(run(made, again, Earlier(screens, finals)))
-    assert again.asked == []
+    list(run(created, again, Earlier(screens, finals)))
+    assert again.requests == []
     del finals[best.key]
-    list(run(made, again, Earlier(screens, finals)))
-    assert again.asked == [], "the same run held the race"
+    list(run(created, again, Earlier(screens, finals)))
+    assert again.requests == [], "the same run held the race"
     later = {**screens, best.key: replace(best, run="later")}
-    list(run(made, again, Earlier(later, finals)))
-    assert "final" in {what for what, _ in again.asked}
+    list(run(created, again, Earlier(later, finals)))
+    assert "final" in {what for what, _ in again.requests}
 
 
 def test_finals_of_two_runs_do_not_stand_together(problem):
-    made = planned(problem)
-    first = [o for o in run(made, Null(), Earlier()) if isinstance(o, Record)]
+    created = planned(problem)
+    first = [o for o in run(created, Null(), Earlier()) if isinstance(o, Record)]
     finals = {o.key: o for o in first if o.phase == "final"}
-    baseline = made.baselines[0].key
+    baseline = created.baselines[0].key
     finals[baseline] = replace(finals[baseline], run="older")
     again = Null()
-    list(run(made, again, Earlier({o.key: o for o in first if o.phase == "screen"}, finals)))
-    assert "final" in {what for what, _ in again.asked}
+    list(run(created, again, Earlier({o.key: o for o in first if o.phase == "first_pass"}, finals)))
+    assert "final" in {what for what, _ in again.requests}
 
 
 def test_a_failure_has_no_final(problem):
     null = Null(lambda c: Fate(wrong="NaN" if c.case.config.get("block_n") == 32 else None))
-    found = list(run(planned(problem), null, Earlier()))
-    wrong = [f for f in found if isinstance(f, Failure) and f.stage == "check"]
+    result = list(run(planned(problem), null, Earlier()))
+    wrong = [f for f in result if isinstance(f, Failure) and f.stage == "check"]
     assert len(wrong) == 3 and not any(
-        f.case.config.get("block_n") == 32 for f in found if getattr(f, "phase", "") == "final"
+        f.case.config.get("block_n") == 32 for f in result if getattr(f, "phase", "") == "final"
     )
 
 
 # Hunts
 
 
-def screened(found):
-    return [f for f in found if isinstance(f, Record) and f.phase == "screen"]
+def first_pass(result):
+    return [f for f in result if isinstance(f, Record) and f.phase == "first_pass"]
 
 
 @pytest.mark.parametrize("strategy", Strategy)
 def test_every_strategy_tries_all_where_nothing_stops_it(problem, strategy):
     if strategy is Strategy.TPE:
         pytest.importorskip("optuna")
-    found = list(run(planned(problem), Null(), Earlier(), Hunt(strategy)))
-    assert len(screened(found)) == CONFIGS
+    result = list(run(planned(problem), Null(), Earlier(), SearchPlan(strategy)))
+    assert len(first_pass(result)) == CONFIGS
 
 
 @pytest.mark.parametrize("most", [1, 3, 7])
 def test_a_budget_of_configs_is_kept_and_duplicates_are_free(problem, most):
     null = Null(lambda c: Fate(binary=f"of {getattr(c.config, 'block_n', 0)}"))
-    hunt = Hunt(Strategy.MODEL, Budget(configs=most))
-    found = list(run(planned(problem), null, Earlier(), hunt))
-    timed = [label for what, label in null.asked if what == "time"]
+    search = SearchPlan(Strategy.MODEL, Budget(configs=most))
+    result = list(run(planned(problem), null, Earlier(), search))
+    timed = [label for what, label in null.requests if what == "time"]
     assert len(timed) == min(most, 4), "four binaries in all"
-    assert any(isinstance(f, Record) and f.phase == "final" for f in found), "and then the final"
+    assert any(isinstance(f, Record) and f.phase == "final" for f in result), "and then the final"
 
 
 def test_a_budget_that_was_spent_is_spent(problem):
-    made, hunt = planned(problem), Hunt(Strategy.MODEL, Budget(configs=3))
-    first = [o for o in run(made, Null(), Earlier(), hunt) if isinstance(o, Record)]
-    screens = {o.key: o for o in first if o.phase == "screen"}
+    created, search = planned(problem), SearchPlan(Strategy.MODEL, Budget(configs=3))
+    first = [o for o in run(created, Null(), Earlier(), search) if isinstance(o, Record)]
+    screens = {o.key: o for o in first if o.phase == "first_pass"}
     finals = {o.key: o for o in first if o.phase == "final"}
     again = Null()
-    assert Engine(made, again, Earlier(screens, finals), hunt).finished
-    list(run(made, again, Earlier(screens, finals), hunt))
-    assert not [what for what, _ in again.asked if what in ("compile", "time")]
+    assert Engine(created, again, Earlier(screens, finals), search).finished
+    list(run(created, again, Earlier(screens, finals), search))
+    assert not [what for what, _ in again.requests if what in ("compile", "time")]
 
 
 @pytest.mark.parametrize("more", [1, 2])
 def test_duplicates_that_are_known_count_for_no_measurement(problem, more):
     """Two binaries were measured, and six configs are known: a budget of two is spent, and what
     is asked beyond it is measured."""
-    made = planned(problem)
+    created = planned(problem)
     fate = lambda c: Fate(binary=f"of {getattr(c.config, 'block_n', 0)}")  # noqa: E731
-    first = screened(run(made, Null(fate), Earlier()))
+    first = first_pass(run(created, Null(fate), Earlier()))
     known = {r.key: r for r in first if r.case.config["block_n"] in (16, 32)}
     assert len(known) == 6 and sum(r.same_as is None for r in known.values()) == 2
     again = Null(fate)
-    hunt = Hunt(Strategy.MODEL, Budget(configs=2 + more))
-    list(run(made, again, Earlier(first=known), hunt))
-    assert len([what for what, _ in again.asked if what == "time"]) == more
+    search = SearchPlan(Strategy.MODEL, Budget(configs=2 + more))
+    list(run(created, again, Earlier(first=known), search))
+    assert len([what for what, _ in again.requests if what == "time"]) == more
     spent = Null(fate)
-    list(run(made, spent, Earlier(first=known), Hunt(Strategy.MODEL, Budget(configs=2))))
-    assert not [what for what, _ in spent.asked if what in ("time", "compile")]
+    list(run(created, spent, Earlier(first=known), SearchPlan(Strategy.MODEL, Budget(configs=2))))
+    assert not [what for what, _ in spent.requests if what in ("time", "compile")]
 
 
 def test_a_budget_of_seconds_ends_the_screen_and_not_the_final(problem):
     null = Null(lambda c: Fate(takes_s=0.05))
-    hunt = Hunt(budget=Budget(seconds=0.4), final_s=0.2)
-    found = list(run(planned(problem), null, Earlier(), hunt))
-    assert 1 <= len(screened(found)) < CONFIGS
-    assert any(isinstance(f, Record) and f.phase == "final" for f in found)
+    search = SearchPlan(budget=Budget(seconds=0.4), final_s=0.2)
+    result = list(run(planned(problem), null, Earlier(), search))
+    assert 1 <= len(first_pass(result)) < CONFIGS
+    assert any(isinstance(f, Record) and f.phase == "final" for f in result)
 
 
 def test_a_search_is_told_all_that_is_known(problem, monkeypatch):
     """Times, also those of duplicates, and that a config failed."""
-    made, told = planned(problem), {}
+    created, text = planned(problem), {}
     fate = lambda c: Fate(  # noqa: E731
         binary=f"of {getattr(c.config, 'block_n', 0)}",
         wrong="NaN" if getattr(c.config, "block_n", 0) == 64 else None,
     )
-    first = [o for o in run(made, Null(fate), Earlier()) if o.__class__ in (Record, Failure)]
-    keys = {c.key for c in made.candidates}
-    known = {o.key: o for o in first if o.key in keys and getattr(o, "phase", "screen") == "screen"}
+    first = [o for o in run(created, Null(fate), Earlier()) if o.__class__ in (Record, Failure)]
+    keys = {c.key for c in created.candidates}
+    known = {
+        o.key: o
+        for o in first
+        if o.key in keys and getattr(o, "phase", "first_pass") == "first_pass"
+    }
     assert len(known) == CONFIGS and any(isinstance(o, Failure) for o in known.values())
 
     class Noting(Fixed):
         def tell(self, point, time_s):
-            told[point.key] = time_s
+            text[point.key] = time_s
 
     monkeypatch.setattr(
         "workbench.tuner.first_pass.search_of", lambda strategy, points: Noting(points)
     )
-    Engine(made, Null(), Earlier(first=known), Hunt(Strategy.MODEL))
-    assert told == {k: o.time_s if isinstance(o, Record) else None for k, o in known.items()}
+    Engine(created, Null(), Earlier(first=known), SearchPlan(Strategy.MODEL))
+    assert text == {k: o.time_s if isinstance(o, Record) else None for k, o in known.items()}
 
 
 @given(
@@ -374,64 +378,64 @@ def test_the_race_and_the_final_have_their_share_of_the_seconds(seconds, final_s
         patch.setattr(
             "workbench.tuner.first_pass.time", SimpleNamespace(monotonic=lambda: 50.0 + spent)
         )
-        hunt = Hunt(budget=Budget(seconds=seconds), started=50.0, final_s=final_s)
+        search = SearchPlan(budget=Budget(seconds=seconds), started=50.0, final_s=final_s)
         left = seconds - final_s if final_s <= seconds / 2 else seconds / 2
-        assert hunt.left_s() == pytest.approx(left - spent, abs=1e-6)
-        assert hunt.over(0) == (hunt.left_s() <= 0)
+        assert search.left_s() == pytest.approx(left - spent, abs=1e-6)
+        assert search.over(0) == (search.left_s() <= 0)
 
 
 def test_problems_share_what_is_left_of_the_seconds():
-    hunt = Hunt(budget=Budget(seconds=90.0))
-    shares = [hunt.share(many).budget.seconds for many in (3, 2, 1)]
+    search = SearchPlan(budget=Budget(seconds=90.0))
+    shares = [search.share(many).budget.seconds for many in (3, 2, 1)]
     assert shares == pytest.approx([30, 45, 90], rel=0.01)
-    assert Hunt().share(3).budget.seconds == math.inf
+    assert SearchPlan().share(3).budget.seconds == math.inf
 
 
 def test_what_another_run_measured_leads_the_search_and_is_not_measured_as_a_duplicate(problem):
     """A new config with the machine code of a known one takes its time."""
-    made = planned(problem)
+    created = planned(problem)
     fate = lambda c: Fate(binary=f"of {getattr(c.config, 'block_n', 0)}")  # noqa: E731
-    first = screened(run(made, Null(fate), Earlier()))
+    first = first_pass(run(created, Null(fate), Earlier()))
     known = {r.key: r for r in first if r.case.config["num_warps"] == 1 and r.same_as is None}
     assert known
     again = Null(fate)
-    later = screened(run(made, again, Earlier(first=known)))
-    timed = {label for what, label in again.asked if what == "time"}
+    later = first_pass(run(created, again, Earlier(first=known)))
+    timed = {label for what, label in again.requests if what == "time"}
     blocks = {r.case.config["block_n"] for r in known.values()}
     assert len(later) == CONFIGS and not any(f"block_n {n}," in t for t in timed for n in blocks)
 
 
 def test_an_engine_is_finished_when_nothing_is_left(problem):
-    made = planned(problem)
-    first = [o for o in run(made, Null(), Earlier()) if isinstance(o, Record)]
+    created = planned(problem)
+    first = [o for o in run(created, Null(), Earlier()) if isinstance(o, Record)]
     earlier = Earlier(
-        {o.key: o for o in first if o.phase == "screen"},
+        {o.key: o for o in first if o.phase == "first_pass"},
         {o.key: o for o in first if o.phase == "final"},
     )
-    assert not Engine(made, Null(), Earlier(), Hunt()).finished
-    assert not Engine(made, Null(), replace(earlier, final={}), Hunt()).finished
-    assert Engine(made, Null(), earlier, Hunt()).finished
+    assert not Engine(created, Null(), Earlier(), SearchPlan()).finished
+    assert not Engine(created, Null(), replace(earlier, final={}), SearchPlan()).finished
+    assert Engine(created, Null(), earlier, SearchPlan()).finished
 
 
 def test_the_hot_time_is_of_the_config_that_the_sweep_names(problem):
     """Inside a tie that is the default, not whoever was faster by a hair."""
     null = Null(lambda c: Fate(time_s=1e-6 if c.default else 0.9999e-6, noise=0.001))
-    found = list(run(planned(problem), null, Earlier()))
-    (hot,) = (f for f in found if getattr(f, "phase", "") == "hot")
+    result = list(run(planned(problem), null, Earlier()))
+    (hot,) = (f for f in result if getattr(f, "phase", "") == "hot")
     assert hot.default
 
 
 def test_an_incumbent_is_in_the_final_though_it_is_slow(problem):
-    made = planned(problem)
-    slow = max(made.candidates, key=lambda c: (c.config.block_n, c.config.num_warps))
+    created = planned(problem)
+    slow = max(created.candidates, key=lambda c: (c.config.block_n, c.config.num_warps))
     null = Null(lambda c: Fate(time_s=1e-6 * getattr(c.config, "block_n", 1)),
-                rules=Protocol(race=4, finalists=2))  # fmt: skip
-    found = list(run(made, null, Earlier(incumbent=frozenset({slow.key}))))
-    assert slow.key in {f.key for f in found if getattr(f, "phase", "") == "final"}
+                rules=Protocol(halve=4, finalists=2))  # fmt: skip
+    result = list(run(created, null, Earlier(previous_best=frozenset({slow.key}))))
+    assert slow.key in {f.key for f in result if getattr(f, "phase", "") == "final"}
 
 
 def test_a_split_adds_up_to_the_whole():
-    split, backend = Split(), Null()
+    split, backend = TimeBreakdown(), Null()
     split.begin(backend)
     split.table({"measured": 30, "failed": 2, "compiled": 32}, 0.0)
     split.end(backend, 0.5, split._begun - 2.0)

@@ -22,15 +22,15 @@ from workbench.reports.figures import detail
 from workbench.reports.figures.final import lines, rounds
 from workbench.reports.figures.sweep import Board
 from workbench.reports.sweep import page
-from workbench.tuner.selection import answer, standing
+from workbench.tuner.selection import ranking, select
 
 pytestmark = pytest.mark.unit
 
 RUN, OUTCOMES = synthetic.matmul()
-STAND = standing(OUTCOMES)
+STAND = ranking(OUTCOMES)
 FINALS = [o for o in STAND if isinstance(o, Record) and o.phase == "final"]
 HOT = [o for o in OUTCOMES if isinstance(o, Record) and o.phase == "hot"]
-BEST = answer(RUN, OUTCOMES).winner
+BEST = select(RUN, OUTCOMES).winner
 IMPLS = list(dict.fromkeys(o.case.impl for o in STAND))
 BOARD = Board({id(o): n for n, o in enumerate(STAND)}, IMPLS, (1e-6, "µs"), BEST, {})
 SECONDS: Mapping[str, float] = {"start": 4.0, "check": 2.0, "timed": 3.5, "idle": 0.5}
@@ -56,10 +56,10 @@ def test_its_cells_are_what_the_samples_say(number: int) -> None:
     assert isinstance(timing, Measured)
     full = detail.in_full(RUN, BOARD, [record], {})
     cells = dict(zip(full["heads"], full["rows"][0]["cells"], strict=True))
-    said = summary(timing.samples_s)
+    text = summary(timing.samples_s)
     for name in ("min", "p5", "p25", "median", "p75", "p95", "mean", "stddev"):
-        assert float(cells[name]) == pytest.approx(getattr(said, name) * 1e6, abs=0.006), name
-    assert (cells["n"], cells["left out"]) == (str(said.n), str(timing.left_out))
+        assert float(cells[name]) == pytest.approx(getattr(text, name) * 1e6, abs=0.006), name
+    assert (cells["n"], cells["left out"]) == (str(text.n), str(timing.left_out))
     assert float(cells["cycles"]) == pytest.approx(timing.median_s * 1755e6, abs=1)
     assert float(cells["datasheet"]) == pytest.approx(
         100 * record.flops / timing.median_s / 989e12, abs=0.06
@@ -73,8 +73,8 @@ def test_no_memory_ceiling_is_over_a_hot_call() -> None:
     assert cold.of("measured") == (pytest.approx(FINALS[0].bytes / FINALS[0].time_s / 4.3e12),
                                    "DRAM")  # fmt: skip
     assert hot.of("measured") is None
-    found = hot.of("datasheet")
-    assert found is not None and found[1] == "bf16 compute"
+    result = hot.of("datasheet")
+    assert result is not None and result[1] == "bf16 compute"
 
 
 @given(st.booleans(), st.lists(st.just("power cap"), max_size=1), st.integers(0, 9))
@@ -95,8 +95,8 @@ def test_the_page_marks_doubts_in_words_and_in_both_tables() -> None:
         assert text.count(f"<i>{word}</i>") >= 2, word
     run, outcomes = synthetic.matmul()
     alone = [o for o in outcomes if isinstance(o, Record) and o.default]  # it wins, for want of all
-    said = page(run, alone)
-    assert "time is unstable" in said and "5 samples of it taken at under 3/4" in said
+    words = page(run, alone)
+    assert "time is unstable" in words and "5 samples of it taken at under 3/4" in words
 
 
 def expanded(line: str, width: int) -> list[str]:
@@ -133,11 +133,11 @@ def test_without_a_measured_time_there_is_no_data() -> None:
 
 
 def test_where_the_time_went_adds_up() -> None:
-    found = detail.spent(RUN, OUTCOMES, SECONDS)
-    assert [p["name"] for p in found["parts"]] == [*SECONDS]
-    assert sum(float(p["percent"]) for p in found["parts"]) == pytest.approx(100)
+    result = detail.spent(RUN, OUTCOMES, SECONDS)
+    assert [p["name"] for p in result["parts"]] == [*SECONDS]
+    assert sum(float(p["percent"]) for p in result["parts"]) == pytest.approx(100)
     tried = sum(isinstance(o, Record) or o.stage != "refused" for o in STAND) - 2  # libraries
-    assert found["words"].startswith(f"10.0 s for {tried} configs: {6 * tried} configs a minute")
+    assert result["words"].startswith(f"10.0 s for {tried} configs: {6 * tried} configs a minute")
     later = replace(RUN, started="2026-11-21T09:31:00+00:00")
     assert "known from earlier runs" in detail.spent(later, OUTCOMES, SECONDS)["words"]
     assert detail.spent(RUN, OUTCOMES, None) == detail.spent(RUN, OUTCOMES, {}) == {}
@@ -169,9 +169,9 @@ def test_a_final_without_windows_has_no_rounds() -> None:
 
 
 def test_an_incumbent_that_stays_is_said_to() -> None:
-    found = answer(RUN, OUTCOMES)
-    tie = found.ties[0]
-    run = replace(RUN, incumbents={tie.case.impl: dict(tie.case.config)})
+    result = select(RUN, OUTCOMES)
+    tie = result.ties[0]
+    run = replace(RUN, previous_best={tie.case.impl: dict(tie.case.config)})
     assert "was the best in an earlier run" in page(run, OUTCOMES)
     assert "was the best in an earlier run" not in page(RUN, OUTCOMES)
 
@@ -190,7 +190,7 @@ def many() -> tuple[Run, list[Outcome]]:
 
 def test_eight_hundred_configs_fit() -> None:
     run, outcomes = many()
-    rows = standing(outcomes)
+    rows = ranking(outcomes)
     timed = sum(isinstance(o, Record) for o in rows)
     kept = {id(o) for o in [o for o in rows if isinstance(o, Record)][: min(timed, 827)]}
     text = page(run, [o for o in outcomes if id(o) in kept], SECONDS)
@@ -201,9 +201,9 @@ def test_eight_hundred_configs_fit() -> None:
 def test_heads_travel_as_json_that_a_name_cannot_break() -> None:
     run, outcomes = synthetic.copy()
     text = page(replace(run, kernel="\"'><b>&"), outcomes)
-    asked = re.search(r'data-asked="([^"]*)"', text)
-    assert asked is not None
-    assert json.loads(html.unescape(asked[1]))["kernel"] == "\"'><b>&"
+    wanted = re.search(r'data-problem="([^"]*)"', text)
+    assert wanted is not None
+    assert json.loads(html.unescape(wanted[1]))["kernel"] == "\"'><b>&"
 
 
 @pytest.mark.parametrize("seconds", [SECONDS, {}])
@@ -216,5 +216,5 @@ def test_a_page_from_an_events_file_knows_where_the_time_went(
         for event in (run, *outcomes):
             log.write(event)
         log.write(RunFinished(synthetic.AT, run.id, "complete", {}, dict(seconds)))
-    made = draw("sweep", str(file), tmp_path / "page.html", None)
-    assert ("Where the time went" in made.read_text(encoding="utf-8")) == bool(seconds)
+    created = draw("sweep", str(file), tmp_path / "page.html", None)
+    assert ("Where the time went" in created.read_text(encoding="utf-8")) == bool(seconds)

@@ -11,13 +11,13 @@ from nullside import kernel_in
 from workbench import catalog
 from workbench.backend import live, measuring
 from workbench.backend.live import ATTEMPTS, Live
-from workbench.backend.protocol import Candidate, Part, Problem, Refusal, Timed
+from workbench.backend.protocol import Candidate, Problem, Refusal, Timed, TimingTask
 from workbench.data.record import Case, Measured
 from workbench.device.hardware import device_named
 from workbench.measurement import worker
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
-from workbench.measurement.worker import Job, Screened, Spent, Taken
+from workbench.measurement.worker import FirstPassTime, Job, Spent, TaskTime
 
 H200 = device_named("h200")
 RULES = Protocol(settle_s=0.0, rounds=2, least_rounds=2, most_rounds=2)
@@ -28,14 +28,14 @@ class Process:
     """Stands for what the measuring process does with one part; `choice.impl` is its fate."""
 
     def __init__(self, monkeypatch):
-        self.made, self.checks, self.played = [], [], []
-        for name in ("_made", "_checked", "_arm", "_failed"):
+        self.compiled, self.checks, self.played = [], [], []
+        for name in ("_prepared", "_checked", "_entrant", "_failed"):
             monkeypatch.setattr(worker, name, getattr(self, name))
-        worker._now = self._made(Job("a", {"N": 0}, "bf16", RULES))
+        worker._now = self._prepared(Job("a", {"N": 0}, "bf16", RULES))
         self.own = worker._now
 
-    def _made(self, job):
-        self.made.append((job.kernel, job.sizes["N"]))
+    def _prepared(self, job):
+        self.compiled.append((job.kernel, job.sizes["N"]))
         if job.kernel == "huge":
             raise MemoryError("does not fit")
         bench = SimpleNamespace(measured=self.measured)
@@ -45,12 +45,12 @@ class Process:
     def _checked(self, choice, seed=0):
         self.checks.append((worker._state().job.kernel, choice.impl, seed))
         if choice.impl == "poisons":
-            return Screened(stage="launch", reason="illegal access", poisoned=True)
+            return FirstPassTime(stage="launch", reason="illegal access", poisoned=True)
         if choice.impl == ("wrong", "wrong later")[seed]:
-            return Screened(7.0, stage="check", reason="y is wrong")
-        return Screened(0.5)
+            return FirstPassTime(7.0, stage="check", reason="y is wrong")
+        return FirstPassTime(0.5)
 
-    def _arm(self, part):
+    def _entrant(self, part):
         if part.choice.impl == "cannot be timed":
             raise RuntimeError("no way")
         seconds = TIMES[worker._state().job.kernel]
@@ -61,15 +61,15 @@ class Process:
             self.played.append(part)
             return Window((seconds,) * 4)
 
-        arm = SimpleNamespace(
+        variant = SimpleNamespace(
             estimate_s=seconds, calls=1, method=part.clock,
             begin=lambda s, least=1: SimpleNamespace(window=window),
         )  # fmt: skip
-        return arm, (len(part.choice.impl), int(seconds * 1e9))
+        return variant, (len(part.choice.impl), int(seconds * 1e9))
 
     def _failed(self, error, stage):
         poisoned = "GPU" in str(error)
-        return Screened(stage=stage, reason=str(error), poisoned=poisoned)
+        return FirstPassTime(stage=stage, reason=str(error), poisoned=poisoned)
 
     def measured(self, timed, windows, regime, state, **also):
         samples = tuple(s for w in windows for s in w.samples_s)
@@ -83,7 +83,7 @@ def process(monkeypatch):
 
 
 def part(kernel, fate="right", N=0, **how):
-    return worker.Part(Job(kernel, {"N": N}, "bf16", RULES), worker.Choice(fate, {}), **how)
+    return worker.WorkerTask(Job(kernel, {"N": N}, "bf16", RULES), worker.Choice(fate, {}), **how)
 
 
 FATES = ("right", "right", "wrong", "wrong later", "cannot be timed")
@@ -91,58 +91,58 @@ STAGES = {"wrong": "check", "wrong later": "check", "cannot be timed": "measure"
 
 
 @given(
-    asked=st.lists(
+    wanted=st.lists(
         st.tuples(st.sampled_from(["a", "b", "c", "huge"]), st.sampled_from(FATES),
                   st.integers(0, 1), st.sampled_from(["cold", "hot"])),
         max_size=7,
     )
 )  # fmt: skip
-def test_each_part_gets_what_is_its_own(asked):
+def test_each_part_gets_what_is_its_own(wanted):
     with pytest.MonkeyPatch.context() as monkeypatch:
         process = Process(monkeypatch)
-        parts = [part(k, fate, N, regime=regime) for k, fate, N, regime in asked]
-        found, spent = worker.together(parts)
+        parts = [part(k, fate, N, regime=regime) for k, fate, N, regime in wanted]
+        result, spent = worker.measure_interleaved(parts)
         assert worker._now is process.own and process.own.spent is spent
-    assert len(found) == len(asked)
-    for (kernel, fate, _, regime), taken in zip(asked, found, strict=True):
-        said = taken.screened
+    assert len(result) == len(wanted)
+    for (kernel, fate, _, regime), taken in zip(wanted, result, strict=True):
+        text = taken.first_pass
         if kernel == "huge":
-            assert said.reason == "does not fit" and not said.timing
+            assert text.reason == "does not fit" and not text.timing
         elif fate in STAGES:
-            assert said.stage == STAGES[fate] and not said.timing
+            assert text.stage == STAGES[fate] and not text.timing
         else:
-            assert said.timing.median_s == TIMES[kernel] and said.timing.regime == regime
+            assert text.timing.median_s == TIMES[kernel] and text.timing.regime == regime
             assert (taken.kernels, taken.peak_bytes) == (len(fate), int(TIMES[kernel] * 1e9))
-            assert said.error == 0.5
-    fitting = [at for at in process.made if at[0] != "huge"]
+            assert text.error == 0.5
+    fitting = [at for at in process.compiled if at[0] != "huge"]
     assert len(fitting) == len(set(fitting)), "inputs are made once for each problem"
-    named = {(k, f) for k, f, _, _ in asked}
+    named = {(k, f) for k, f, _, _ in wanted}
     assert {(k, f) for k, f, _ in process.checks} <= named, "each is checked on its own problem"
-    timed = sum(f in ("right", "wrong later") and k != "huge" for k, f, _, _ in asked)
+    timed = sum(f in ("right", "wrong later") and k != "huge" for k, f, _, _ in wanted)
     assert len(process.played) == 2 * timed, "two rounds"
 
 
 def test_the_clock_settles_under_the_part_that_works_longest(process, monkeypatch):
     settled = []
-    monkeypatch.setattr(worker.rounds, "settle", lambda arm, protocol: settled.append(arm))
-    worker.together([part("a"), part("b"), part("c", clock="host")])
-    worker.together([part("c", clock="host"), part("a", clock="host")])
-    assert [arm.estimate_s for arm in settled] == [TIMES["b"], TIMES["c"]]
+    monkeypatch.setattr(worker.rounds, "settle", lambda variant, protocol: settled.append(variant))
+    worker.measure_interleaved([part("a"), part("b"), part("c", clock="host")])
+    worker.measure_interleaved([part("c", clock="host"), part("a", clock="host")])
+    assert [variant.estimate_s for variant in settled] == [TIMES["b"], TIMES["c"]]
 
 
 def test_after_one_that_silences_the_gpu_none_has_a_time(process):
-    found, _ = worker.together([part("a"), part("b", "poisons"), part("c")])
-    assert [t.screened.poisoned for t in found] == [False, True, True]
-    assert not any(t.screened.timing for t in found) and not process.played
+    result, _ = worker.measure_interleaved([part("a"), part("b", "poisons"), part("c")])
+    assert [t.first_pass.poisoned for t in result] == [False, True, True]
+    assert not any(t.first_pass.timing for t in result) and not process.played
     assert worker._now is process.own
 
 
 def test_what_breaks_in_the_rounds_fails_all_that_took_part(process):
     parts = [part("a"), part("b", "breaks"), part("c", "wrong")]
-    found, _ = worker.together(parts)
-    assert [t.screened.reason for t in found] == ["breaks", "breaks", "y is wrong"]
+    result, _ = worker.measure_interleaved(parts)
+    assert [t.first_pass.reason for t in result] == ["breaks", "breaks", "y is wrong"]
     with pytest.raises(ChildProcessError, match="answers it no more"):
-        worker.together([part("a"), part("b", "breaks the GPU")])
+        worker.measure_interleaved([part("a"), part("b", "breaks the GPU")])
     assert worker._now is process.own
 
 
@@ -153,7 +153,7 @@ class Gpu:
     """Measuring processes that are none. What a config does is told by its `block_n`."""
 
     def __init__(self, fates):
-        self.fates, self.asked, self.begun, self.refuses = fates, [], 0, False
+        self.fates, self.context, self.begun, self.refuses = fates, [], 0, False
 
     def __call__(self):
         return SimpleNamespace(
@@ -172,7 +172,7 @@ class Gpu:
             return None
         (parts,) = args
         blocks = [p.choice.config["block_n"] for p in parts]
-        self.asked.append((blocks, timeout_s, parts[0].job.protocol.most_rounds))
+        self.context.append((blocks, timeout_s, parts[0].job.protocol.most_rounds))
         fates = [self.fates.get(n, "right") for n in blocks]
         if "hangs" in fates:
             raise TimeoutError("took longer")
@@ -180,14 +180,16 @@ class Gpu:
             raise ChildProcessError("its process died")
         if "poisons" in fates:
             first = fates.index("poisons")
-            bad = Screened(stage="launch", reason="illegal access", poisoned=True)
-            return [Taken(Screened(0.5))] * first + [Taken(bad)] * (len(parts) - first), Spent()
+            bad = FirstPassTime(stage="launch", reason="illegal access", poisoned=True)
+            return [TaskTime(FirstPassTime(0.5))] * first + [TaskTime(bad)] * (
+                len(parts) - first
+            ), Spent()
         timing = [Measured(n * 1e-6, 0.0, 1.0, (n * 1e-6,), "cold", "graph", "p") for n in blocks]
-        return [Taken(Screened(0.5, t), 1, 2) for t in timing], Spent()
+        return [TaskTime(FirstPassTime(0.5, t), 1, 2) for t in timing], Spent()
 
 
 @pytest.fixture
-def side(tmp_path, monkeypatch):
+def operand(tmp_path, monkeypatch):
     """Makes the live side on such processes, and asks it for parts of these blocks."""
     kernel = str(kernel_in(tmp_path))
     spec = catalog.spec_of(kernel)
@@ -200,70 +202,75 @@ def side(tmp_path, monkeypatch):
 
     monkeypatch.setattr(live, "compile_parts", compile_parts)
     monkeypatch.setattr(live, "compilers", lambda kernel: SimpleNamespace(close=lambda: None))
-    monkeypatch.setattr(live.preflight, "gpu_lock", lambda name, told: nullcontext())
+    monkeypatch.setattr(live.preflight, "gpu_lock", lambda name, text: nullcontext())
 
     def make(**fates):
         gpu = Gpu({int(n[1:]): fate for n, fate in fates.items()})
         monkeypatch.setattr(measuring, "Solo", gpu)
-        made = Live(None)
+        created = Live(None)
         problem = Problem(kernel, spec, {"N": 1024}, "bf16")
-        made.begin(problem)
+        created.begin(problem)
 
-        def together(*blocks):
+        def measure_interleaved(*blocks):
             parts = []
             for n in blocks:
                 case = Case("toy", "blocks", "triton", {"block_n": n}, {"N": 1024}, "bf16", "h200")
                 candidate = Candidate(case, f"k{n}", impl, impl.config(block_n=n))
-                parts.append(Part(problem, candidate))
-            return [done.found for done in made.together(parts)]
+                parts.append(TimingTask(problem, candidate))
+            return [done.result for done in created.measure_interleaved(parts)]
 
-        return together, gpu, made
+        return measure_interleaved, gpu, created
 
     return make
 
 
-def test_parts_come_back_in_order(side):
-    together, gpu, _ = side()
-    found = together(64, 16, 32)
-    assert [f.timing.median_s for f in found] == [64e-6, 16e-6, 32e-6]
-    assert len(gpu.asked) == 1 and together() == []
+def test_parts_come_back_in_order(operand):
+    measure_interleaved, gpu, _ = operand()
+    result = measure_interleaved(64, 16, 32)
+    assert [f.timing.median_s for f in result] == [64e-6, 16e-6, 32e-6]
+    assert len(gpu.context) == 1 and measure_interleaved() == []
 
 
 @pytest.mark.parametrize("fate", ["poisons", "hangs"])
-def test_one_that_takes_the_process_with_it_costs_itself_alone(side, fate):
-    together, gpu, _ = side(n32=fate)
-    found = together(16, 32, 64)
-    assert [type(f) for f in found] == [Timed, Refusal, Timed]
-    assert found[1].own and ("illegal" in found[1].reason or "longer" in found[1].reason)
-    assert gpu.asked[-1][0] == [16, 64]
+def test_one_that_takes_the_process_with_it_costs_itself_alone(operand, fate):
+    measure_interleaved, gpu, _ = operand(n32=fate)
+    result = measure_interleaved(16, 32, 64)
+    assert [type(f) for f in result] == [Timed, Refusal, Timed]
+    assert result[1].own and ("illegal" in result[1].reason or "longer" in result[1].reason)
+    assert gpu.context[-1][0] == [16, 64]
 
 
-def test_two_of_them_cost_themselves_alone(side):
-    together, _, _ = side(n16="poisons", n64="hangs")
-    assert [type(f) for f in together(16, 32, 64, 128)] == [Refusal, Timed, Refusal, Timed]
+def test_two_of_them_cost_themselves_alone(operand):
+    measure_interleaved, _, _ = operand(n16="poisons", n64="hangs")
+    assert [type(f) for f in measure_interleaved(16, 32, 64, 128)] == [
+        Refusal,
+        Timed,
+        Refusal,
+        Timed,
+    ]
 
 
-def test_where_each_lives_by_itself_nobody_is_blamed(side):
-    together, gpu, _ = side(n32="crowded")
-    found = together(16, 32)
-    assert all(isinstance(f, Refusal) and not f.own for f in found)
-    assert len(gpu.asked) <= ATTEMPTS + 2
+def test_where_each_lives_by_itself_nobody_is_blamed(operand):
+    measure_interleaved, gpu, _ = operand(n32="crowded")
+    result = measure_interleaved(16, 32)
+    assert all(isinstance(f, Refusal) and not f.own for f in result)
+    assert len(gpu.context) <= ATTEMPTS + 2
 
 
-def test_what_hangs_costs_little_while_it_is_sought(side):
-    together, gpu, _ = side(n32="hangs")
-    together(16, 32, 64)
-    whole, *alone, again = gpu.asked
+def test_what_hangs_costs_little_while_it_is_sought(operand):
+    measure_interleaved, gpu, _ = operand(n32="hangs")
+    measure_interleaved(16, 32, 64)
+    whole, *alone, again = gpu.context
     assert whole[1] <= 90.0 and all(limit <= 30.0 for _, limit, _ in alone)
     assert all(len(blocks) == 1 and most == 2 for blocks, _, most in alone)
     assert again[2] == Protocol().most_rounds
 
 
-def test_a_problem_that_does_not_fit_is_said_of_each(side):
-    together, gpu, made = side()
+def test_a_problem_that_does_not_fit_is_said_of_each(operand):
+    measure_interleaved, gpu, created = operand()
     gpu.refuses = True
     with pytest.raises(RuntimeError, match="out of memory"):
-        made.begin(Problem("toy", None, {"N": 1}, "bf16"))
-    found = together(16, 32)
-    assert found == [Refusal("measure", "out of memory", own=False)] * 2
-    assert not gpu.asked
+        created.begin(Problem("toy", None, {"N": 1}, "bf16"))
+    result = measure_interleaved(16, 32)
+    assert result == [Refusal("measure", "out of memory", own=False)] * 2
+    assert not gpu.context

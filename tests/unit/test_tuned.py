@@ -22,14 +22,15 @@ from hypothesis import strategies as st
 
 from workbench import cli
 from workbench.adapted import launch
+from workbench.commands.tuned import code, merge
+from workbench.compile.source import code_hash
 from workbench.data import tuned_cache
 from workbench.data.record import Record
 from workbench.data.tuned_cache import Entry, Tuned, TunedError, bucket, changing, read, write
 from workbench.device.hardware import DEVICES
 from workbench.spec import Spec, Tensor, among, stages, threads, tile
-from workbench.tuner import tuned
-from workbench.tuner.selection import answer
-from workbench.tuner.tuned import code, entries_of, merge, remember
+from workbench.tuner.selection import select
+from workbench.tuner.tuned import entries_of, remember
 
 pytestmark = pytest.mark.unit
 
@@ -106,9 +107,9 @@ def test_there_is_no_file_yet(tmp_path):
 
 @given(st.integers(1, 1 << 60))
 def test_a_bucket_is_the_nearest_power_of_two_in_ratio(extent):
-    found = bucket({"M": extent})["M"]
-    assert found.bit_count() == 1 and bucket({"M": found}) == {"M": found}
-    assert abs(math.log2(extent) - math.log2(found)) <= 0.5 + 1e-9
+    result = bucket({"M": extent})["M"]
+    assert result.bit_count() == 1 and bucket({"M": result}) == {"M": result}
+    assert abs(math.log2(extent) - math.log2(result)) <= 0.5 + 1e-9
 
 
 @given(st.integers(1, 1 << 60), st.integers(1, 1 << 60))
@@ -117,12 +118,12 @@ def test_buckets_keep_the_order(a, b):
     assert bucket({"M": low})["M"] <= bucket({"M": high})["M"]
 
 
-def found(tuned_, **changed):
-    asked = {
+def result(tuned_, **changed):
+    wanted = {
         "kernel": "matmul", "impl": "tiles", "sizes": SIZES, "dtype": "bf16", "device": "h200",
-        "versions": VERSIONS, "source": "aa",
+        "versions": VERSIONS, "sources": ("aa",),
     }  # fmt: skip
-    return tuned_.find(**{**asked, **changed})
+    return tuned_.find(**{**wanted, **changed})
 
 
 def an_entry(**changed):
@@ -134,10 +135,10 @@ def test_exact_sizes_come_first_then_the_nearest_of_the_bucket():
     exact, near = an_entry(), an_entry(sizes={**SIZES, "M": 5000}, time_s=1.0)
     far = an_entry(sizes={**SIZES, "M": 3000}, time_s=2.0)
     tuned_ = Tuned({e.key: e for e in (far, near, exact)})
-    assert found(tuned_) == exact
-    assert found(tuned_, sizes={**SIZES, "M": 4900}) == near
-    assert found(tuned_, sizes={**SIZES, "M": 3100}) == far
-    assert found(tuned_, sizes={**SIZES, "M": 8192}) is None
+    assert result(tuned_) == exact
+    assert result(tuned_, sizes={**SIZES, "M": 4900}) == near
+    assert result(tuned_, sizes={**SIZES, "M": 3100}) == far
+    assert result(tuned_, sizes={**SIZES, "M": 8192}) is None
 
 
 def test_of_two_that_are_equally_near_the_newer_stands():
@@ -147,8 +148,8 @@ def test_of_two_that_are_equally_near_the_newer_stands():
             an_entry(sizes={**SIZES, axis: 5000}, at=at)
             for axis, at in zip((older, newer), dates, strict=True)
         ]
-        assert found(Tuned({e.key: e for e in near})) == near[1]
-        assert found(Tuned({e.key: e for e in reversed(near)})) == near[1]
+        assert result(Tuned({e.key: e for e in near})) == near[1]
+        assert result(Tuned({e.key: e for e in reversed(near)})) == near[1]
 
 
 @pytest.mark.parametrize(
@@ -156,14 +157,14 @@ def test_of_two_that_are_equally_near_the_newer_stands():
     [
         {"kernel": "softmax"}, {"impl": "persistent"}, {"dtype": "fp16"}, {"device": "h100"},
         {"versions": {**VERSIONS, "torch": "2.12"}}, {"versions": {**VERSIONS, "triton": "3.7"}},
-        {"source": "ab"}, {"sizes": {"M": 4096, "N": 4096}},
+        {"sources": ("ab",)}, {"sizes": {"M": 4096, "N": 4096}},
     ],
     ids=str,
 )  # fmt: skip
 def test_another_question_has_another_answer(changed):
     entry = an_entry()
-    assert found(Tuned({entry.key: entry})) == entry
-    assert found(Tuned({entry.key: entry}), **changed) is None
+    assert result(Tuned({entry.key: entry})) == entry
+    assert result(Tuned({entry.key: entry}), **changed) is None
 
 
 QUESTION = {
@@ -184,8 +185,8 @@ def test_a_prediction_is_kept_apart_and_never_launched():
     measured = an_entry()
     predicted = an_entry(predicted=True, at="2027-01-01T00:00:00+00:00")
     tuned_ = Tuned(held([measured, predicted]))
-    assert len(tuned_.entries) == 2 and found(tuned_) == measured
-    assert found(Tuned(held([predicted]))) is None
+    assert len(tuned_.entries) == 2 and result(tuned_) == measured
+    assert result(Tuned(held([predicted]))) is None
 
 
 # Damage
@@ -218,9 +219,9 @@ def test_a_bad_file_is_one_sentence_and_stays_as_it_is(tmp_path, content):
     path.write_bytes(content)
     write(mine, BASE)
     for change in (lambda: merge(path, mine), lambda: remember_in(path)):
-        with pytest.raises(TunedError) as told:
+        with pytest.raises(TunedError) as text:
             change()
-        assert str(path) in str(told.value) and "\n" not in str(told.value)
+        assert str(path) in str(text.value) and "\n" not in str(text.value)
     assert path.read_bytes() == content and read(mine) == BASE
 
 
@@ -386,7 +387,7 @@ def test_who_reads_during_a_write_sees_the_old_file(tmp_path, monkeypatch):
 
 def test_each_impl_of_a_measured_run_has_its_own_winner():
     assert [e.impl for e in BASE] == ["persistent", "tiles"]
-    whole = answer(RUN, OUTCOMES).winner
+    whole = select(RUN, OUTCOMES).winner
     best = next(e for e in BASE if e.impl == whole.case.impl)
     assert best.config == whole.case.config and best.time_s == whole.time_s
     for e in BASE:
@@ -405,14 +406,14 @@ def test_screens_alone_are_no_answer():
 
 
 def test_a_predicted_winner_is_marked_and_has_no_interval():
-    made = entries_of(*synthetic.matmul(predicted=True), {})
-    assert made and all(e.predicted and e.low_s is None and e.regime == "" for e in made)
+    created = entries_of(*synthetic.matmul(predicted=True), {})
+    assert created and all(e.predicted and e.low_s is None and e.regime == "" for e in created)
 
 
 def test_a_default_alone_in_the_final_is_no_winner_unless_it_was_the_fastest():
     screens = [
         o for o in OUTCOMES
-        if isinstance(o, Record) and o.phase == "screen" and o.case.impl == "persistent"
+        if isinstance(o, Record) and o.phase == "first_pass" and o.case.impl == "persistent"
     ]  # fmt: skip
     ranked = sorted(screens, key=lambda o: o.time_s)
     for default, expected in ((ranked[-1], 0), (ranked[0], 1)):
@@ -467,8 +468,8 @@ def a_spec():
     )  # fmt: skip
 
 
-def an_impl(**said):
-    return a_spec().impl(Tiles, name="tiles", **said)(lambda *inputs, config: config)
+def an_impl(**words):
+    return a_spec().impl(Tiles, name="tiles", **words)(lambda *inputs, config: config)
 
 
 def tensors(m=64, n=128, k=32, dtype="bf16", kind="cuda"):
@@ -492,7 +493,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "_device", lambda place: DEVICES["h200"])
     monkeypatch.setattr(launch, "_versions", lambda: VERSIONS)
     monkeypatch.setattr("workbench.dsl.INTERPRETED", False)
-    monkeypatch.setattr(tuned, "default_path", lambda: tmp_path / "tuned.json")
+    monkeypatch.setattr(launch, "default_path", lambda: tmp_path / "tuned.json")
     return tmp_path / "tuned.json"
 
 
@@ -500,9 +501,9 @@ BEST = {"block_m": 256, "num_warps": 8, "num_stages": 2, "group_m": 1}
 
 
 def keep(path, impl, **changed):
-    said = {"sizes": {"M": 64, "N": 128, "K": 32}, "config": BEST, **changed}
+    words = {"sizes": {"M": 64, "N": 128, "K": 32}, "config": BEST, **changed}
     with changing(path) as tuned_:
-        tuned_.add(an_entry(source=tuned.source_of(impl), **said))
+        tuned_.add(an_entry(source=code_hash(impl), **words))
 
 
 def test_a_launch_without_a_config_uses_the_tuned_one_and_says_so_once(here, caplog):
@@ -550,19 +551,19 @@ def test_the_interpreter_takes_the_default_in_silence(here, monkeypatch, caplog)
 
 
 @pytest.mark.parametrize(
-    ("changed", "why"),
+    ("changed", "reason"),
     [
         ({}, "nothing tuned for M=64,N=128,K=32 in bf16 on h200"),
         ({"m": 65}, "nothing tuned for M=65"),
         ({"dtype": "complex"}, "do not say which dtype"),
     ],
 )
-def test_without_an_entry_it_is_the_devices_default(here, caplog, changed, why):
+def test_without_an_entry_it_is_the_devices_default(here, caplog, changed, reason):
     caplog.set_level(logging.INFO, "workbench")
     impl = an_impl(defaults={"sm_90": Tiles(64)})
     keep(here, impl, dtype="fp32")
     assert impl(*tensors(**changed)) == Tiles(64)
-    assert "; the default; " in caplog.text and why in caplog.text
+    assert "; the default; " in caplog.text and reason in caplog.text
 
 
 def refuse_large(config, limits, *, itemsize, M, N, K):
@@ -588,10 +589,10 @@ def test_where_no_config_is_known_to_fit_it_is_the_default(here, refuse):
 
 def test_sizes_that_contradict_the_spec_leave_the_default(here, caplog):
     caplog.set_level(logging.INFO, "workbench")
-    impl, made = an_impl(), tensors()
+    impl, created = an_impl(), tensors()
     keep(here, impl)
-    made[1].shape = (33, 128)
-    assert impl(*made) == Tiles() and "which sizes" in caplog.text
+    created[1].shape = (33, 128)
+    assert impl(*created) == Tiles() and "which sizes" in caplog.text
     assert impl(*tensors()[:2]) == Tiles()  # too few
     assert launch.sizes_of(impl.spec, tensors()) == {"M": 64, "K": 32, "N": 128}
 
@@ -606,7 +607,7 @@ def test_sizes_come_back_from_the_shapes_that_they_give(sizes):
 
 
 @pytest.mark.parametrize(
-    ("config", "refuse", "why"),
+    ("config", "refuse", "reason"),
     [
         (BEST, refuse_large, "is refused: 2 bytes times 256 are too many"),
         (BEST, broken, "`refuse` of matmul.tiles failed (KeyError"),
@@ -614,18 +615,18 @@ def test_sizes_come_back_from_the_shapes_that_they_give(sizes):
         ({**BEST, "more": 1}, None, "its fields are not those of Tiles"),
     ],
 )
-def test_a_tuned_config_that_cannot_run_leaves_the_default(here, caplog, config, refuse, why):
+def test_a_tuned_config_that_cannot_run_leaves_the_default(here, caplog, config, refuse, reason):
     caplog.set_level(logging.INFO, "workbench")
     impl = an_impl(**({"refuse": refuse} if refuse else {}))
     keep(here, impl, config=config)
-    assert impl(*tensors()) == Tiles() and why in caplog.text
+    assert impl(*tensors()) == Tiles() and reason in caplog.text
 
 
 def test_a_damaged_file_is_a_warning_and_the_default(here, caplog):
     here.write_text("{")
     assert an_impl()(*tensors()) == Tiles()
-    (told,) = caplog.records
-    assert told.levelname == "WARNING" and "is not JSON" in told.getMessage()
+    (text,) = caplog.records
+    assert text.levelname == "WARNING" and "is not JSON" in text.getMessage()
 
 
 def test_what_this_process_writes_is_used_at_once(here):
@@ -655,7 +656,7 @@ from types import SimpleNamespace
 from workbench.adapted import launch
 impl = SimpleNamespace(title="matmul.tiles")
 {before}
-launch._told(impl, SimpleNamespace(block_m=16), "tuned")
+launch._log_choice(impl, SimpleNamespace(block_m=16), "tuned")
 """
 
 
@@ -666,7 +667,7 @@ launch._told(impl, SimpleNamespace(block_m=16), "tuned")
         ("logging.getLogger('workbench').setLevel('WARNING')", 0),
         ("logging.basicConfig()", 0),
         ("logging.basicConfig(level='INFO')", 1),
-        ("launch._told(impl, SimpleNamespace(), 'x'); logging.basicConfig(level='INFO')", 2),
+        ("launch._log_choice(impl, SimpleNamespace(), 'x'); logging.basicConfig(level='INFO')", 2),
     ],
 )
 def test_the_line_goes_to_standard_error_unless_logging_was_set_up(before, lines):
@@ -680,10 +681,10 @@ def test_the_line_goes_to_standard_error_unless_logging_was_set_up(before, lines
 # The command
 
 
-def told(capsys, *arguments):
+def text(capsys, *arguments):
     code_ = cli.main(["tuned", *map(str, arguments)])
-    said = capsys.readouterr()
-    return code_, said.out + said.err
+    words = capsys.readouterr()
+    return code_, words.out + words.err
 
 
 @pytest.fixture
@@ -694,26 +695,26 @@ def filled(tmp_path):
 
 
 def test_the_list_shows_all_that_an_entry_was_found_for(filled, capsys):
-    code_, said = told(capsys, "--file", filled)
+    code_, words = text(capsys, "--file", filled)
     assert code_ == 0
     for word in ("matmul.tiles", "M=4096 N=4096 K=4096", "bf16", RUN.device, "triton 3.6.0",
                  "2026-11-21", "8w"):  # fmt: skip
-        assert word in said
-    assert "Nothing is tuned" in told(capsys, "softmax", "--file", filled)[1]
+        assert word in words
+    assert "Nothing is tuned" in text(capsys, "softmax", "--file", filled)[1]
 
 
 def test_export_and_import_are_inverse(filled, tmp_path, capsys):
     there, mine = tmp_path / "there.json", tmp_path / "mine.json"
-    assert told(capsys, "matmul", "--impl", "tiles", "--file", filled, "--export", there)[0] == 0
-    assert told(capsys, "--import", there, "--file", mine)[1].startswith("1 of 1 entries")
-    assert told(capsys, "--import", there, "--file", mine)[1].startswith("0 of 1 entries")
+    assert text(capsys, "matmul", "--impl", "tiles", "--file", filled, "--export", there)[0] == 0
+    assert text(capsys, "--import", there, "--file", mine)[1].startswith("1 of 1 entries")
+    assert text(capsys, "--import", there, "--file", mine)[1].startswith("0 of 1 entries")
     assert read(mine) == [e for e in BASE if e.impl == "tiles"]
 
 
 def test_forgetting_needs_a_name_and_drops_what_is_listed(filled, capsys):
-    code_, said = told(capsys, "--file", filled, "--forget")
-    assert code_ == 2 and "--forget needs a kernel" in said and len(read(filled)) == len(BASE)
-    told(capsys, "matmul", "--impl", "tiles", "--file", filled, "--forget")
+    code_, words = text(capsys, "--file", filled, "--forget")
+    assert code_ == 2 and "--forget needs a kernel" in words and len(read(filled)) == len(BASE)
+    text(capsys, "matmul", "--impl", "tiles", "--file", filled, "--forget")
     assert read(filled) == [e for e in BASE if e.impl != "tiles"]
 
 
@@ -729,8 +730,13 @@ def test_forgetting_needs_a_name_and_drops_what_is_listed(filled, capsys):
 )
 def test_mistakes_are_one_sentence(filled, capsys, arguments, words):
     arguments = [a.format(file=filled) for a in arguments]
-    code_, said = told(capsys, *arguments, "--file", filled)
-    assert code_ == 2 and words in said and said.startswith("error: ") and said.count("\n") == 1
+    code_, sentence = text(capsys, *arguments, "--file", filled)
+    assert (
+        code_ == 2
+        and words in sentence
+        and sentence.startswith("error: ")
+        and sentence.count("\n") == 1
+    )
     assert read(filled) == BASE
 
 
@@ -748,15 +754,15 @@ def test_printed_code_is_python_and_names_every_config(some):
 
 def test_printed_code_names_no_number_of_warps_that_the_launcher_chooses():
     entry = replace(BASE[0], config={"block_m": 0, "num_warps": 0})
-    said = code([entry])
-    assert "num_warps=" not in said and "chose num_warps from the sizes" in said
+    words = code([entry])
+    assert "num_warps=" not in words and "chose num_warps from the sizes" in words
 
 
 def test_printed_code_makes_configs_of_triton(filled, capsys):
     triton = pytest.importorskip("triton")
-    _, said = told(capsys, "matmul", "--impl", "tiles", "--file", filled, "--code")
+    _, words = text(capsys, "matmul", "--impl", "tiles", "--file", filled, "--code")
     scope = {"triton": triton}
-    exec(said, scope)
-    (made,), best = scope["matmul_tiles"], next(e for e in BASE if e.impl == "tiles").config
-    assert made.num_warps == best["num_warps"] and made.num_stages == best["num_stages"]
-    assert made.kwargs == {k.upper(): v for k, v in best.items() if k.startswith("block_")}
+    exec(words, scope)
+    (created,), best = scope["matmul_tiles"], next(e for e in BASE if e.impl == "tiles").config
+    assert created.num_warps == best["num_warps"] and created.num_stages == best["num_stages"]
+    assert created.kwargs == {k.upper(): v for k, v in best.items() if k.startswith("block_")}

@@ -12,14 +12,14 @@ from dataclasses import replace
 import pytest
 import synthetic
 
-from workbench.commands.console import Line
+from workbench.commands.console import ProgressLine
 from workbench.data.record import Case, Measured, Outcome, Record, Run, key_of
 from workbench.device.ceilings import duration, quantity
 from workbench.reports import ceilings, measure, roofline, sweep
-from workbench.reports.compare import Bout, conclusion, line, ratio_lines, side_rows
+from workbench.reports.compare import Compared, conclusion, line, operand_rows, ratio_lines
 from workbench.reports.experiment import quantity as shown_quantity
-from workbench.reports.figures.roofline_points import Stored, csv_text, json_text, sheet_of
-from workbench.tuner.selection import answer, rate, sentence
+from workbench.reports.figures.roofline_points import RunWithOutcomes, csv_text, json_text, sheet_of
+from workbench.tuner.selection import rate, select, sentence
 
 # 3456.8 GB/s, which are 3219 GiB/s, and 700.8 TFLOP/s, at a call of 1.25 ms
 TIME_S, BYTES, FLOPS = 1.25e-3, 4_321_000_000, 876_000_000_000
@@ -45,7 +45,7 @@ def timed(time_s: float, phase: str = "final", library: bool = False) -> Record:
 
 
 OURS, LIBRARY = timed(TIME_S), timed(2 * TIME_S, library=True)
-OUTCOMES: list[Outcome] = [timed(TIME_S, "screen"), OURS, LIBRARY, timed(1e-3, "hot")]
+OUTCOMES: list[Outcome] = [timed(TIME_S, "first_pass"), OURS, LIBRARY, timed(1e-3, "hot")]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_a_rate_is_in_bytes_below_the_ridge_and_in_flops_above() -> None:
 
 
 def test_the_answer_says_the_rate_and_what_it_is_against() -> None:
-    assert sentence(answer(RUN, OUTCOMES)) == "4 warps (the default): 3457 GB/s, 2.00x torch."
+    assert sentence(select(RUN, OUTCOMES)) == "4 warps (the default): 3457 GB/s, 2.00x torch."
 
 
 def test_the_page_of_a_sweep_holds_the_rates_in_both_tables(swept: str) -> None:
@@ -77,9 +77,9 @@ def test_the_page_of_a_sweep_holds_the_rates_in_both_tables(swept: str) -> None:
 def test_a_measurement_shows_rates_shares_and_ratios_on_the_right_side() -> None:
     group, = measure.groups_of(RUN, OUTCOMES[1:])  # fmt: skip
     at = {name: n for n, name in enumerate(measure.HEADS)}
-    found = {(row[at["impl"]], row[at["regime"]]): row for row in measure.rows(group)}
-    ours, library = found["rows 4w (default)", "cold"], found["torch", "cold"]
-    hot = found["rows 4w (default)", "hot"]
+    results = {(row[at["impl"]], row[at["regime"]]): row for row in measure.rows(group)}
+    ours, library = results["rows 4w (default)", "cold"], results["torch", "cold"]
+    hot = results["rows 4w (default)", "hot"]
     assert [row[at["rate"]] for row in (ours, library, hot)] == [
         "3457 GB/s", "1728 GB/s", "4321 GB/s",
     ]  # fmt: skip
@@ -94,7 +94,7 @@ def test_a_measurement_shows_rates_shares_and_ratios_on_the_right_side() -> None
 
 
 def test_the_roofline_and_its_csv_and_json_hold_the_same_rates() -> None:
-    sheet = sheet_of([Stored(RUN, OUTCOMES)])
+    sheet = sheet_of([RunWithOutcomes(RUN, OUTCOMES)])
     rows = list(csv.DictReader(io.StringIO(csv_text(sheet))))
     (ours,) = (r for r in rows if r["impl"] == "rows" and r["regime"] == "cold")
     assert float(ours["byte_per_s"]) == pytest.approx(3.4568e12)
@@ -110,28 +110,30 @@ def test_the_roofline_and_its_csv_and_json_hold_the_same_rates() -> None:
 
 
 def test_each_side_of_a_comparison_has_its_own_time_and_rate() -> None:
-    said = synthetic_verdict()
-    bout = Bout(said, OURS, LIBRARY)
-    left, right = side_rows(bout, RUN)
+    text = synthetic_verdict()
+    compared = Compared(text, OURS, LIBRARY)
+    left, right = operand_rows(compared, RUN)
     assert (left[0], left[1], left[-1]) == ("ours", "1250.0 µs", "3457 GB/s")
     assert (right[0], right[1], right[-1]) == ("theirs", "2500.0 µs", "1728 GB/s")
     cycles = left[8]
     assert cycles == "2193750", "1.25 ms at 1755 MHz"
-    assert ratio_lines(said.verdict)[0] == "time    2.0000  1.9900 to 2.0100"
-    assert line(bout)[-4:] == ["1.9900 to 2.0100", "unknown", "1 %", "SLOW"]
-    assert conclusion([bout]).startswith("theirs is 100.0 % slower (99.0 to 101.0 %) than ours")
+    assert ratio_lines(text.verdict)[0] == "time    2.0000  1.9900 to 2.0100"
+    assert line(compared)[-4:] == ["1.9900 to 2.0100", "unknown", "1 %", "SLOW"]
+    assert conclusion([compared]).startswith("theirs is 100.0 % slower (99.0 to 101.0 %) than ours")
 
 
 def synthetic_verdict():  # type: ignore[no-untyped-def]
     from workbench.data.record import Comparison, Ratio
     from workbench.data.verdict import verdict
 
-    found = verdict(Ratio(2.0, 1.99, 2.01), None, 0.01, 0.001, 48)
-    return Comparison(RUN.id, synthetic.AT, "toy", SIZES, "bf16", "ours", "theirs", "a", "b", found)
+    result = verdict(Ratio(2.0, 1.99, 2.01), None, 0.01, 0.001, 48)
+    return Comparison(
+        RUN.id, synthetic.AT, "toy", SIZES, "bf16", "ours", "theirs", "a", "b", result
+    )
 
 
 def test_the_terminal_shows_microseconds() -> None:
-    shown = Line(2)
+    shown = ProgressLine(2)
     shown.saw(OURS)
     assert "best 1250.0 us" in shown.draw(120).plain
 

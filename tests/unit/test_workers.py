@@ -89,8 +89,8 @@ if __name__ == "__main__":
 def waited(what, limit_s=60.0):
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
-        if found := what():
-            return found
+        if result := what():
+            return result
         time.sleep(0.05)
     return None
 
@@ -110,8 +110,8 @@ def test_a_lost_task_is_a_refusal_that_says_how():
     ):
         future = Future()
         future.set_exception(error)
-        found = outcome_of(future, "compile")
-        assert isinstance(found, Refusal) and found.reason.startswith(words)
+        result = outcome_of(future, "compile")
+        assert isinstance(result, Refusal) and result.reason.startswith(words)
 
 
 def test_nobody_hears_of_a_result_that_nobody_waits_for():

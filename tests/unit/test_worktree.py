@@ -175,7 +175,7 @@ def test_what_changed_is_what_differs_and_what_is_new(place):
 
 
 @pytest.fixture
-def standing_there(place, monkeypatch):
+def ranking_there(place, monkeypatch):
     """As a user stands in his repository, whose modules are then found from there."""
     monkeypatch.syspath_prepend(str(place))
     modules = set(sys.modules)
@@ -190,18 +190,18 @@ def warps(spec):
 
 
 @pytest.mark.parametrize("order", [("HEAD~1", "HEAD", WORKING), (WORKING, "HEAD~1", "HEAD")])
-def test_each_version_has_the_modules_of_its_own_checkout(standing_there, order):
+def test_each_version_has_the_modules_of_its_own_checkout(ranking_there, order):
     expected = {"HEAD~1": 1, "HEAD": 2, WORKING: 4}
     path = list(sys.path)
-    with Worktrees(Repository.of(standing_there)) as trees:
+    with Worktrees(Repository.of(ranking_there)) as trees:
         specs = {r: catalog.version_of(trees.file(r, Path("toy.py"))) for r in order}
         assert {r: warps(s) for r, s in specs.items()} == expected
         assert warps(catalog.version_of(trees.file("HEAD", Path("toy.py")))) == 2
     assert sys.path == path
 
 
-def test_a_package_of_folders_alone_is_of_its_checkout_too(standing_there):
-    place = standing_there
+def test_a_package_of_folders_alone_is_of_its_checkout_too(ranking_there):
+    place = ranking_there
     for factor in (8, 1):
         (place / "parts").mkdir(exist_ok=True)
         (place / "parts" / "scale_it.py").write_text(f"FACTOR = {factor}\n")
@@ -214,9 +214,9 @@ def test_a_package_of_folders_alone_is_of_its_checkout_too(standing_there):
         assert warps(catalog.version_of(trees.file("HEAD~1", Path("toy.py")))) == 8
 
 
-def test_the_workbench_itself_is_never_loaded_twice(standing_there):
+def test_the_workbench_itself_is_never_loaded_twice(ranking_there):
     from workbench import spec
 
-    with Worktrees(Repository.of(standing_there)) as trees:
-        found = catalog.version_of(trees.file("HEAD", Path("toy.py")))
-    assert isinstance(found, spec.Spec) and sys.modules["workbench.spec"] is spec
+    with Worktrees(Repository.of(ranking_there)) as trees:
+        result = catalog.version_of(trees.file("HEAD", Path("toy.py")))
+    assert isinstance(result, spec.Spec) and sys.modules["workbench.spec"] is spec

@@ -58,11 +58,11 @@ def interleaved(times_s: Sequence[float], seed: int = 0, rounds: int = 24) -> li
     mhz: list[list[float]] = [[] for _ in times_s]
     clock = 1500.0
     for _ in range(rounds):
-        for side, time_s in enumerate(times_s):
+        for operand, time_s in enumerate(times_s):
             clock = min(1600.0, max(1400.0, clock + dice.gauss(0, 25)))
-            mhz[side].append(clock)
+            mhz[operand].append(clock)
             took = [time_s * 1500 / clock * (1 + abs(dice.gauss(0, 0.002))) for _ in range(12)]
-            windows[side].append(took)
+            windows[operand].append(took)
     return [_measured(w, f) for w, f in zip(windows, mhz, strict=True)]
 
 
@@ -76,57 +76,57 @@ def _measured(windows: Sequence[Sequence[float]], mhz: Sequence[float]) -> Measu
 
 
 def run(engine: str, name: str, predicted: bool = False) -> Run:
-    made, _ = synthetic.matmul(predicted=predicted)
+    created, _ = synthetic.matmul(predicted=predicted)
     command = f"python -m workbench.{engine} matmul"
-    return replace(made, engine=engine, name=name, command=command, sizes={}, vary=(), tune=())
+    return replace(created, engine=engine, name=name, command=command, sizes={}, vary=(), tune=())
 
 
 def record(of: Run, key: str, timing: Any, phase: Any, sizes: Any = SIZES, **case: Any) -> Record:
-    asked = {"kernel": "matmul", "impl": "tiles", "backend": "triton", "config": CONFIG, **case}
-    made = Case(**asked, sizes=sizes, dtype="bf16", device=of.device)
+    wanted = {"kernel": "matmul", "impl": "tiles", "backend": "triton", "config": CONFIG, **case}
+    created = Case(**wanted, sizes=sizes, dtype="bf16", device=of.device)
     m, n, k = sizes["M"], sizes["N"], sizes["K"]
     bytes_ = 2 * (m * k + k * n + m * n)
-    return Record(made, key, of.id, of.started, phase, timing, 2 * m * n * k, bytes_, "gpu", 0.2)
+    return Record(created, key, of.id, of.started, phase, timing, 2 * m * n * k, bytes_, "gpu", 0.2)
 
 
-def bout(
+def compared(
     of: Run, by: float, n: int = 0, sizes: Any = SIZES
 ) -> tuple[list[Outcome], list[Comparison]]:
     """The right side takes `by` times as long."""
     timings = interleaved([206e-6, 206e-6 * by], n)
-    sides: list[Outcome] = [
+    operands: list[Outcome] = [
         record(of, f"{place}{n}", t, "compare", sizes)
         for place, t in zip(("left", "right"), timings, strict=True)
     ]
     ratio = Ratio(by, by * 0.998, by * 1.002)
-    found = verdict(ratio, ratio, 0.01, 0.003, 24)
+    result = verdict(ratio, ratio, 0.01, 0.003, 24)
     names = ("tiles at HEAD~1", "tiles at WORKING")
-    told = Comparison(of.id, of.started, "matmul", sizes, "bf16", *names, f"left{n}", f"right{n}",
-                      found, 3)  # fmt: skip
-    return sides, [told]
+    text = Comparison(of.id, of.started, "matmul", sizes, "bf16", *names, f"left{n}", f"right{n}",
+                      result, 3)  # fmt: skip
+    return operands, [text]
 
 
 def slow() -> str:
     of = run("compare", "versions")
-    return compare_page(of, *bout(of, 1.02))
+    return compare_page(of, *compared(of, 1.02))
 
 
 def failed() -> str:
     of = run("compare", "versions")
-    (left, right), (told,) = bout(of, 1.0)
-    why = "wrong at y[3, 5]: 0.5 where 0.25 is right, 31 tolerances off"
-    broken = Failure(right.case, right.key, of.id, of.started, "check", why)
-    return compare_page(of, [left, broken], [replace(told, verdict=None)])
+    (left, right), (text,) = compared(of, 1.0)
+    reason = "wrong at y[3, 5]: 0.5 where 0.25 is right, 31 tolerances off"
+    broken = Failure(right.case, right.key, of.id, of.started, "check", reason)
+    return compare_page(of, [left, broken], [replace(text, verdict=None)])
 
 
 def suite() -> str:
     of = run("gate", "main")
     outcomes: list[Outcome] = []
-    told: list[Comparison] = []
+    text: list[Comparison] = []
     for n, by in enumerate((1.0, 1.03, 0.96, 1.0101)):
-        sides, found = bout(of, by, n, {**SIZES, "M": 1024 << n})
-        outcomes, told = outcomes + sides, told + found
-    return compare_page(of, outcomes, told)
+        operands, result = compared(of, by, n, {**SIZES, "M": 1024 << n})
+        outcomes, text = outcomes + operands, text + result
+    return compare_page(of, outcomes, text)
 
 
 def measured() -> str:
@@ -157,7 +157,7 @@ def predicted() -> str:
 
 def experiment() -> str:
     of = run("experiment", "launch_overhead")
-    arms = [record(of, f"a{n}", t, "final", impl=f"arm_{n}")
+    variants = [record(of, f"a{n}", t, "final", impl=f"arm_{n}")
             for n, t in enumerate(interleaved([2e-6, 206e-6, 9e-4]))]  # fmt: skip
     rows = (
         Evidence("GPU utilisation", 0.42, "1", "measured", 0.4, 0.44, "KPI", "> 80 %", False),
@@ -167,11 +167,11 @@ def experiment() -> str:
     xs = (0.125, 1.0, 8.0, 64.0)
     line = Series("measured", xs, (5e11, 4e12, 3e13, 6e13), (4e11, 3e12, 2e13, 5e13),
                   (6e11, 5e12, 4e13, 7e13))  # fmt: skip
-    roof = Series("stated", xs, (6e11, 5e12, 4e13, 6e13), kind="datasheet")
-    chart = Chart("Rate against intensity", "FLOP per byte", "FLOP/s", (line, roof), True, True)
-    found = Finding(of.id, of.started, of.name, "matmul", SIZES, "bf16", "launch-bound",
+    ceiling = Series("stated", xs, (6e11, 5e12, 4e13, 6e13), kind="datasheet")
+    chart = Chart("Rate against intensity", "FLOP per byte", "FLOP/s", (line, ceiling), True, True)
+    result = Finding(of.id, of.started, of.name, "matmul", SIZES, "bf16", "launch-bound",
                     "The GPU waits for launches.", rows, (chart,), ("A caveat.",))  # fmt: skip
-    return experiment_page(of, arms, [found, replace(found, kernel="", charts=())])
+    return experiment_page(of, variants, [result, replace(result, kernel="", charts=())])
 
 
 MAKERS = {"slow": slow, "experiment": experiment, "failed": failed, "suite": suite,
@@ -237,8 +237,8 @@ def show(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on(
             "request",
-            lambda asked: (
-                None if asked.url.startswith(("file:", "data:")) else complaints.append(asked.url)
+            lambda wanted: (
+                None if wanted.url.startswith(("file:", "data:")) else complaints.append(wanted.url)
             ),
         )
         tab.goto(files[name].as_uri())
@@ -285,12 +285,12 @@ def test_a_side_that_failed_says_why_and_nothing_is_drawn(show: Open) -> None:
 
 def test_a_suite_opens_what_is_slow_alone(show: Open) -> None:
     tab = show("suite")
-    found = tab.eval_on_selector_all(
+    result = tab.eval_on_selector_all(
         "details", "all => all.map(d => [d.open, d.querySelector('summary').textContent])"
     )
-    assert len(found) == 4
-    assert [summary for is_open, summary in found if is_open] == [
-        s for _, s in found if s.endswith("SLOW")
+    assert len(result) == 4
+    assert [summary for is_open, summary in result if is_open] == [
+        s for _, s in result if s.endswith("SLOW")
     ]
     assert tab.locator('svg[aria-label^="Ratio of each comparison"]').count() == 1
     assert tab.locator("tr.bad").count() == 1

@@ -17,7 +17,13 @@ from playwright.sync_api import sync_playwright
 
 from workbench.device import hardware
 from workbench.reports import write_page
-from workbench.reports.figures.roofline_points import COLUMNS, Sheet, Stored, rows, sheet_of
+from workbench.reports.figures.roofline_points import (
+    COLUMNS,
+    RunWithOutcomes,
+    Sheet,
+    rows,
+    sheet_of,
+)
 from workbench.reports.roofline import page
 
 BROWSER = next(
@@ -36,26 +42,28 @@ def several() -> Sheet:
     predicted, outcomes = synthetic.matmul(predicted=True)
     moved = [replace(o, case=replace(o.case, device="mi300x")) for o in outcomes]
     stated = hardware.ceilings(hardware.DEVICES["mi300x"], "bf16")
-    other = Stored(replace(predicted, device="mi300x", ceilings=stated), moved)
-    return sheet_of([*(Stored(*make()) for make in (synthetic.matmul, synthetic.softmax,
+    other = RunWithOutcomes(replace(predicted, device="mi300x", ceilings=stated), moved)
+    return sheet_of([*(RunWithOutcomes(*make()) for make in (synthetic.matmul, synthetic.softmax,
                                                     synthetic.copy)), other])  # fmt: skip
 
 
 def many() -> Sheet:
     """All configs of a sweep, and some of another by the model: more than 300 points."""
     predicted, outcomes = synthetic.matmul(predicted=True)
-    some = Stored(replace(predicted, device="NVIDIA H200"), [
+    some = RunWithOutcomes(replace(predicted, device="NVIDIA H200"), [
         replace(o, case=replace(o.case, device="NVIDIA H200")) for o in outcomes[:80]
     ])  # fmt: skip
-    found = sheet_of([Stored(*synthetic.matmul()), Stored(*synthetic.copy()), some], (), True)
-    assert len(found.points) >= 300
-    return found
+    result = sheet_of(
+        [RunWithOutcomes(*synthetic.matmul()), RunWithOutcomes(*synthetic.copy()), some], (), True
+    )
+    assert len(result.points) >= 300
+    return result
 
 
 MAKERS: dict[str, Callable[[], Sheet]] = {
     "several": several,
     "many": many,
-    "empty": lambda: sheet_of([Stored(*synthetic.empty())]),
+    "empty": lambda: sheet_of([RunWithOutcomes(*synthetic.empty())]),
 }
 
 # Contrast of all text that shows against the ground of what it stands on.
@@ -182,8 +190,8 @@ def test_text_is_legible_and_nothing_overflows(
 def test_points_stand_at_their_rates_and_their_areas_are_shares(show: Open) -> None:
     """A mark lies on its whisker, and the larger share of time is the larger mark."""
     tab = show("several")
-    found = several()
-    shares = {n: p.share_of_time for n, p in enumerate(found.points) if p.load.flops}
+    result = several()
+    shares = {n: p.share_of_time for n, p in enumerate(result.points) if p.load.flops}
     first = max(shares, key=lambda n: shares[n])
     boxes = {n: point(tab, n).bounding_box() for n in shares}
     assert max(boxes, key=lambda n: boxes[n]["width"]) == first
@@ -239,14 +247,14 @@ def test_a_point_says_what_holds_it_and_finds_its_row(show: Open) -> None:
     row = next(n for n, p in enumerate(sheet.points) if p.role == "default" and p.load.flops)
     mark = point(tab, row)
     meet(tab, mark)
-    said = tab.inner_text("#tip")
-    assert sheet.points[row].held.sentence in said and sheet.points[row].sizes in said
+    text = tab.inner_text("#tip")
+    assert sheet.points[row].held.sentence in text and sheet.points[row].sizes in text
     tab.mouse.down()
     tab.mouse.up()
-    found = tab.locator(f"#r{row}")
-    assert found.get_attribute("aria-current") == "true"
+    result = tab.locator(f"#r{row}")
+    assert result.get_attribute("aria-current") == "true"
     assert tab.evaluate("document.activeElement.id") == f"r{row}"
-    assert 0 <= found.bounding_box()["y"] <= 900
+    assert 0 <= result.bounding_box()["y"] <= 900
 
 
 def test_points_by_keyboard_pass_over_hidden_ones(show: Open) -> None:
@@ -286,8 +294,8 @@ def test_the_files_hold_every_number(show: Open) -> None:
             tab.locator(f'[data-save="{kind}"]').click()
         assert waited.value.suggested_filename == f"roofline.{kind}"
         got[kind] = Path(waited.value.path()).read_text(encoding="utf-8")
-    told = json.loads(got["json"])
-    assert told["points"] == expected and len(told["ceilings"]) > 10 and told["arrows"]
+    text = json.loads(got["json"])
+    assert text["points"] == expected and len(text["ceilings"]) > 10 and text["arrows"]
     read = list(csv.DictReader(io.StringIO(got["csv"])))
     assert [list(row) for row in read] == [list(COLUMNS)] * len(expected)
     for row, plain in zip(read, expected, strict=True):

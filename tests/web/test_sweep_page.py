@@ -127,10 +127,10 @@ def show(browser: Any, files: dict[str, Path]) -> Iterator[Open]:
         tab.on("pageerror", lambda error: complaints.append(str(error)))
         tab.on(
             "request",
-            lambda asked: (
+            lambda wanted: (
                 None
-                if asked.url.startswith(("file:", "data:", "blob:"))
-                else complaints.append(asked.url)
+                if wanted.url.startswith(("file:", "data:", "blob:"))
+                else complaints.append(wanted.url)
             ),
         )
         tab.goto(files[name].as_uri())
@@ -272,9 +272,9 @@ def test_a_header_sorts_and_says_so(show: Open) -> None:
     tab = show("matmul")
     at = header(tab, "time")
     button = tab.locator("#configs thead th button").nth(at)
-    for said, turned in (("ascending", False), ("descending", True)):
+    for words, turned in (("ascending", False), ("descending", True)):
         button.click()
-        assert button.locator("..").get_attribute("aria-sort") == said
+        assert button.locator("..").get_attribute("aria-sort") == words
         times = [float(text) for text in column(tab, at)]
         assert times == sorted(times, reverse=turned)
         assert tab.locator("#configs th[aria-sort]").count() == 1
@@ -288,8 +288,8 @@ def test_a_rate_sorts_highest_first_and_registers_skip_reasons(show: Open) -> No
     rates = [float(text) for text in column(tab, header(tab, "TFLOP/s"))]
     assert rates == sorted(rates, reverse=True)
     tab.get_by_role("button", name="registers").click()
-    made = [float(t) for t in column(tab, header(tab, "registers")) if t]
-    assert made == sorted(made)
+    created = [float(t) for t in column(tab, header(tab, "registers")) if t]
+    assert created == sorted(created)
 
 
 def test_filters_narrow_rows_and_fade_points(show: Open) -> None:
@@ -323,9 +323,9 @@ def test_a_point_shows_its_config_and_finds_its_row(show: Open, name: str) -> No
     assert ("predicted" in tip.inner_text()) == (name == "predicted")
     tab.mouse.down()
     tab.mouse.up()
-    found = tab.locator(f"#r{row}")
-    assert found.get_attribute("aria-current") == "true"
-    box = found.bounding_box()
+    result = tab.locator(f"#r{row}")
+    assert result.get_attribute("aria-current") == "true"
+    box = result.bounding_box()
     assert 0 <= box["y"] <= 900, "the row was brought into view"
     assert tab.evaluate("document.activeElement.id") == f"r{row}"
 
@@ -347,10 +347,12 @@ def test_a_row_lights_its_points_in_every_figure(show: Open) -> None:
     assert {label.split(" ")[0] for label in lit} == {"Best", "Finalists", "Roofline", "Time"}
     assert len(lit) == 6  # a cell, the finals, the roofline, three panels
     row = tab.locator("#configs tr.w").get_attribute("id").removeprefix("r")
-    ring = tab.locator('svg[aria-label="Roofline"] .on').bounding_box()
+    outline = tab.locator('svg[aria-label="Roofline"] .on').bounding_box()
     mark = point(tab, "Roofline", row).bounding_box()
     for start, size in (("x", "width"), ("y", "height")):
-        assert ring[start] + ring[size] / 2 == pytest.approx(mark[start] + mark[size] / 2, abs=1)
+        assert outline[start] + outline[size] / 2 == pytest.approx(
+            mark[start] + mark[size] / 2, abs=1
+        )
     tab.mouse.move(2, 2)
     assert tab.locator(".on").count() == 0
 
@@ -359,8 +361,8 @@ def test_a_cell_that_only_failed_says_why(show: Open) -> None:
     tab = show("matmul")
     cell = tab.locator("rect[data-why]").first
     hover(tab, cell)
-    said = tab.locator("#tip").inner_text()
-    assert said.startswith("18 tried here, 18 failed") and "the compile time-out" in said
+    text = tab.locator("#tip").inner_text()
+    assert text.startswith("18 tried here, 18 failed") and "the compile time-out" in text
 
 
 def test_the_table_works_without_a_mouse(show: Open) -> None:

@@ -29,8 +29,10 @@ def configs_of(tuner: Any, given: Arguments) -> tuple[list[Any], list[str]]:
             named = dict(zip(tuner.arg_names, args, strict=False))
             configs = list(tuner.early_config_prune(configs, named, **kwargs))
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            notes.append(f"early_config_prune failed here ({why}), so that all configs are tried")
+            reason = f"{type(error).__name__}: {error}"
+            notes.append(
+                f"early_config_prune failed here ({reason}), so that all configs are tried"
+            )
         if not configs:
             raise AdaptedError("early_config_prune leaves no config; it must leave at least one.")
     if tuner.perf_model:

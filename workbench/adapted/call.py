@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from workbench.adapted.travel import Place
 
-CALL, ARGS, ANSWER = "call.json", "args.pt", "answer.pt"
-MOVED_ARGS, MOVED_ANSWER = "moved_args.pt", "moved_answer.pt"
+CALL, ARGS, EXPECTED = "call.json", "args.pt", "answer.pt"
+MOVED_ARGS, MOVED_EXPECTED = "moved_args.pt", "moved_answer.pt"
 
 # What an output must hold before the launch: what the user gave, zeros, or nothing that matters.
 Initial = Literal["values", "zeros", "nothing"]
@@ -116,27 +116,29 @@ class Call:
     @staticmethod
     def read(folder: Path) -> Call:
         """From `call.json`. Raises OSError, or ValueError where it is damaged."""
-        said = json.loads((folder / CALL).read_text(encoding="utf-8"))
+        text = json.loads((folder / CALL).read_text(encoding="utf-8"))
         return Call(
-            name=said["name"],
-            place=Place(**said["place"]),
-            arguments=tuple(Argument(**a) for a in said["arguments"]),
-            tensors={n: Layout(**_tuples(t)) for n, t in said["tensors"].items()},
-            entries=tuple(_entry(e) for e in said["entries"]),
-            knobs=tuple(Knobs(**_tuples(k)) for k in said["knobs"]),
-            flops=said["flops"],
-            dtype=said["dtype"],
-            tolerance={d: (t[0], t[1]) for d, t in said["tolerance"].items()},
-            outputs=tuple(said["outputs"]),
-            initial=said["initial"],
+            name=text["name"],
+            place=Place(**text["place"]),
+            arguments=tuple(Argument(**a) for a in text["arguments"]),
+            tensors={n: Layout(**_tuples(t)) for n, t in text["tensors"].items()},
+            entries=tuple(_entry(e) for e in text["entries"]),
+            knobs=tuple(Knobs(**_tuples(k)) for k in text["knobs"]),
+            flops=text["flops"],
+            dtype=text["dtype"],
+            tolerance={d: (t[0], t[1]) for d, t in text["tolerance"].items()},
+            outputs=tuple(text["outputs"]),
+            initial=text["initial"],
         )
 
 
-def _entry(said: Mapping[str, Any]) -> Entry:
-    hook = said["pre_hook"]
-    return Entry(**{**_tuples(said), "pre_hook": Place(**hook) if hook else None})
+def _entry(text: Mapping[str, Any]) -> Entry:
+    hook = text["pre_hook"]
+    return Entry(**{**_tuples(text), "pre_hook": Place(**hook) if hook else None})
 
 
-def _tuples(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, Sequence) and not isinstance(v, str) else v
-            for k, v in said.items()}  # fmt: skip
+def _tuples(text: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        k: tuple(v) if isinstance(v, Sequence) and not isinstance(v, str) else v
+        for k, v in text.items()
+    }

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from workbench.adapted.call import (
-    ANSWER,
     ARGS,
-    MOVED_ANSWER,
+    EXPECTED,
     MOVED_ARGS,
+    MOVED_EXPECTED,
     Call,
     Entry,
     Initial,
@@ -26,7 +26,7 @@ from workbench.adapted.travel import AdaptedError
 
 
 @dataclass(frozen=True)
-class Found:
+class Discovered:
     """What the launches showed."""
 
     outputs: tuple[str, ...]
@@ -36,7 +36,7 @@ class Found:
     unmoved: str | None = None  # why the second check is on the same values as the first
 
 
-def discover(folder: Path, outputs: Sequence[str], device: str, answered: bool) -> Found:
+def discover(folder: Path, outputs: Sequence[str], device: str, expected: bool) -> Discovered:
     """Launch the first config on copies of the saved tensors, and write what comes out to
     `answer.pt`, unless it is there: `answered`. Raises AdaptedError.
 
@@ -61,14 +61,14 @@ def discover(folder: Path, outputs: Sequence[str], device: str, answered: bool) 
             f"A launch of {call.name} changed none of its tensors, so no answer can be checked; "
             "name those that it writes: outputs=('out',)."
         )
-    if not answered:
-        torch.save(trial.answer(outputs or written, trial.after), folder / ANSWER)
+    if not expected:
+        torch.save(trial.expected(outputs or written, trial.after), folder / EXPECTED)
     initial = {n: trial.initial(n) for n in written}
     if all(initial.get(n, "values") == "nothing" for n in call.tensors):
         initial[written[0]] = "values"  # a launch with no input at all: some tensor names the GPU
     read = [n for n in call.tensors if initial.get(n, "values") != "nothing"]
     unmoved = _second(trial, read, outputs or written, folder)
-    return Found(tuple(outputs or written), initial, first, skipped, unmoved)
+    return Discovered(tuple(outputs or written), initial, first, skipped, unmoved)
 
 
 def _second(trial: Trial, read: Sequence[str], outputs: Sequence[str], folder: Path) -> str | None:
@@ -81,13 +81,13 @@ def _second(trial: Trial, read: Sequence[str], outputs: Sequence[str], folder: P
     if not other:
         return "no tensor of floats that it reads has two different values"
     try:
-        found = trial.answer(outputs, trial.run(other))
+        result = trial.expected(outputs, trial.run(other))
     except Exception as error:
         return f"{type(error).__name__} on the same values in another order"
-    if why := worse(found, trial.answer(outputs, trial.after)):
-        return why
+    if reason := worse(result, trial.expected(outputs, trial.after)):
+        return reason
     torch.save({n: x.cpu() for n, x in other.items()}, folder / MOVED_ARGS)
-    torch.save(found, folder / MOVED_ANSWER)
+    torch.save(result, folder / MOVED_EXPECTED)
     return None
 
 
@@ -120,7 +120,7 @@ class Trial:
         """How a tensor lies in memory."""
         return self._call.tensors[name]
 
-    def answer(self, names: Sequence[str], memory: Mapping[str, Any]) -> dict[str, Any]:
+    def expected(self, names: Sequence[str], memory: Mapping[str, Any]) -> dict[str, Any]:
         """These tensors as they lie in this memory, dense and on the CPU."""
         return {n: self.layout(n).view(memory[n]).contiguous().cpu() for n in names}
 
@@ -157,8 +157,10 @@ class Trial:
 
     def _unmoved(self, now: Mapping[str, Any]) -> bool:
         """Whether all tensors are as after the first launch; gaps between elements do not count."""
-        views = ((self._call.tensors[n].view(now[n]), self._call.tensors[n].view(self.after[n]))
-                 for n in now)  # fmt: skip
+        views = (
+            (self._call.tensors[n].view(now[n]), self._call.tensors[n].view(self.after[n]))
+            for n in now
+        )
         return all(same_bits(a, b) for a, b in views)
 
 

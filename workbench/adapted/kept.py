@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from workbench.adapted.call import ANSWER, ARGS, MOVED_ANSWER, MOVED_ARGS, Call
+from workbench.adapted.call import ARGS, EXPECTED, MOVED_ARGS, MOVED_EXPECTED, Call
 from workbench.adapted.moved import equal
 from workbench.adapted.travel import AdaptedError
 
@@ -24,9 +24,9 @@ class Kept:
         return self._read(ARGS)
 
     @cached_property
-    def answer(self) -> Mapping[str, Any]:
+    def expected(self) -> Mapping[str, Any]:
         """What must come out, by name."""
-        return self._read(ANSWER)
+        return self._read(EXPECTED)
 
     @cached_property
     def moved(self) -> Mapping[str, Any]:
@@ -34,15 +34,15 @@ class Kept:
         return self._read(MOVED_ARGS) if (self._folder / MOVED_ARGS).is_file() else {}
 
     @cached_property
-    def moved_answer(self) -> Mapping[str, Any]:
+    def moved_expected(self) -> Mapping[str, Any]:
         """What must come out of those, by name."""
-        return self._read(MOVED_ANSWER)
+        return self._read(MOVED_EXPECTED)
 
     def _read(self, name: str) -> Mapping[str, Any]:
         import torch
 
-        found: Mapping[str, Any] = torch.load(self._folder / name, weights_only=True)
-        return found
+        result: Mapping[str, Any] = torch.load(self._folder / name, weights_only=True)
+        return result
 
     def input(self, name: str, shape: Any, dtype: Any, device: Any, generator: Any) -> Any:
         """The saved values; for any seed but 0 floats in another order. Whole numbers stay: indices
@@ -60,15 +60,15 @@ class Kept:
 
         def reference(*tensors: Any) -> tuple[Any, ...]:
             device, given = tensors[0].device, dict(zip(call.inputs, tensors, strict=True))
-            answer = self._answer_to({n: given[n] for n in self.moved})
-            found = (answer[n].to(device) for n in call.outputs)
-            return tuple(x.double() if x.is_floating_point() else x for x in found)
+            expected = self._expected_of({n: given[n] for n in self.moved})
+            result = (expected[n].to(device) for n in call.outputs)
+            return tuple(x.double() if x.is_floating_point() else x for x in result)
 
         return reference
 
-    def _answer_to(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        for saved, answer in ((self.args, "answer"), (self.moved, "moved_answer")):
+    def _expected_of(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        for saved, expected in ((self.args, "answer"), (self.moved, "moved_answer")):
             if all(equal(x, saved[n]) for n, x in given.items()):
-                found: Mapping[str, Any] = getattr(self, answer)
-                return found
+                result: Mapping[str, Any] = getattr(self, expected)
+                return result
         raise AdaptedError(f"The right answer is not known for these {', '.join(given)}.")

@@ -89,7 +89,7 @@ def load(file: str, module: str, fingerprint: str) -> Spec:
 def spec_of(call: Call, folder: Path, module: str) -> Spec:
     """The Spec of a call, with its Impl."""
     kept, sizes = Kept(folder), sizes_of(call)
-    made = Taken(
+    created = Taken(
         name=call.name,
         inputs={
             n: Tensor(" ".join(kept_axes(n, t)), t.dtype, partial(kept.input, n))
@@ -114,12 +114,22 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
     jit.__module__ = module  # where the catalogue looks for the Impls of a file
     refuse = partial(refused, call, sizes)
     listed = tuple(config(**e.values) for e in call.entries)
-    made.impls.append(
+    created.impls.append(
         Listed(
-            made, "jit", jit, "triton", config, None, refuse, None, {}, call.mutates, listed=listed
+            created,
+            "jit",
+            jit,
+            "triton",
+            config,
+            None,
+            refuse,
+            None,
+            {},
+            call.mutates,
+            listed=listed,
         )
     )
-    return made
+    return created
 
 
 def axes(name: str, layout: Layout) -> list[str]:
@@ -134,14 +144,14 @@ def kept_axes(name: str, layout: Layout) -> list[str]:
 
 def sizes_of(call: Call) -> dict[str, int]:
     """`{"x0": 1024, "x1": 64, ...}`: every axis of the Spec."""
-    found: dict[str, int] = {}
+    results: dict[str, int] = {}
     for name in call.inputs:
         layout = call.tensors[name]
-        found |= dict(zip(kept_axes(name, layout), layout.kept, strict=True))
+        results |= dict(zip(kept_axes(name, layout), layout.kept, strict=True))
     for name in call.outputs:
         layout = call.tensors[name]
-        found |= dict(zip(axes(name, layout), layout.shape, strict=True))
-    return found
+        results |= dict(zip(axes(name, layout), layout.shape, strict=True))
+    return results
 
 
 def config_type(call: Call) -> type:
@@ -159,12 +169,12 @@ def config_type(call: Call) -> type:
 
 
 def refused(
-    call: Call, made_at: Sizes, config: Any, limits: Limits, *, itemsize: int, **sizes: int
+    call: Call, created_at: Sizes, config: Any, limits: Limits, *, itemsize: int, **sizes: int
 ) -> str | None:
     """A config or sizes that the user's call did not have."""
     if call.entry(values(config)) is None:
         return "not in the list of configs that was given"
-    if sizes != made_at:
+    if sizes != created_at:
         return "the grids were computed for the tensors that were given; call tune() with others"
     return None
 
@@ -224,8 +234,8 @@ class Launcher:
             return view
         from workbench.dsl import TensorDescriptor
 
-        said = {k: unpack(v) for k, v in argument.descriptor.items()}
-        lists = {k: list(v) if isinstance(v, tuple) else v for k, v in said.items()}
+        text = {k: unpack(v) for k, v in argument.descriptor.items()}
+        lists = {k: list(v) if isinstance(v, tuple) else v for k, v in text.items()}
         return TensorDescriptor(view, **lists)
 
 

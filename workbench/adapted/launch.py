@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from workbench.data.tuned_cache import LOOKED_UP, Entry, Tuned, TunedError
+from workbench.data.tuned_cache import LOOKED_UP, Entry, Tuned, TunedError, default_path
 from workbench.device.hardware import DEVICES, Device
 from workbench.dsl import CORES_OF_A_CPU, pretended
 from workbench.measurement.inputs import torch_dtype
@@ -60,27 +60,33 @@ def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
     dtype, sizes = dtype_of(impl.spec, inputs), sizes_of(impl.spec, inputs)
     if dtype is None or sizes is None:
         what = "dtype" if dtype is None else "sizes"
-        why = f"the inputs do not say which {what} of {impl.spec.name} this is"
+        failure_of = f"the inputs do not say which {what} of {impl.spec.name} this is"
         declared = impl.declared(device.limits, dtype or "")
-        return _told(impl, resolved(impl, declared, inputs), f"the default; {why}")
-    default, name = _standing(impl, device.limits, dtype, sizes)
+        return _log_choice(impl, resolved(impl, declared, inputs), f"the default; {failure_of}")
+    default, name = _found_for(impl, device.limits, dtype, sizes)
     try:
-        entry = _tuned(tuned.default_path()).find(
-            impl.spec.name, impl.name, sizes, dtype, device.name, _versions(), tuned.source_of(impl)
+        entry = _tuned(default_path()).find(
+            impl.spec.name,
+            impl.name,
+            sizes,
+            dtype,
+            device.name,
+            _versions(),
+            tuned.sources_of(impl),
         )
     except TunedError as error:
         LOGGER.warning("%s: %s: %s; %s", impl.title, label(vars(default)), name, error)
         return default
     if entry is None:
-        asked = f"{sizes_text(sizes)} in {dtype} on {device.name}"
-        return _told(impl, default, f"{name}; nothing tuned for {asked}")
-    config, why_not = fitting(impl, entry, device.limits, sizes)
+        wanted = f"{sizes_text(sizes)} in {dtype} on {device.name}"
+        return _log_choice(impl, default, f"{name}; nothing tuned for {wanted}")
+    config, failure = fitting(impl, entry, device.limits, sizes)
     since = f"tuned {entry.at[:10]} on {device.name} for {sizes_text(entry.sizes)}"
     if config is None:
-        return _told(impl, default, f"{name}; the one {since} is refused: {why_not}")
+        return _log_choice(impl, default, f"{name}; the one {since} is refused: {failure}")
     if dict(entry.sizes) != dict(sizes):
         since += f", the nearest to {sizes_text(sizes)}"
-    return _told(impl, config, since)
+    return _log_choice(impl, config, since)
 
 
 def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
@@ -107,7 +113,7 @@ def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
     return impl.resolved(config, limits, dtype, sizes)
 
 
-def _standing(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any, str]:
+def _found_for(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any, str]:
     """What runs when nothing is tuned, and its name: the default, or where that is refused the
     config that differs from it by the fewest steps and is not. Where each is refused, or `refuse`
     fails, it is the default all the same: the launch then says what is wrong."""
@@ -115,7 +121,7 @@ def _standing(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any
     # sorted, for what was AUTO may lie between two choices
     choices, usual = {n: sorted(some) for n, some in impl.choices().items()}, values(default)
 
-    def why(config: Any) -> str | None:
+    def failure_of(config: Any) -> str | None:
         return impl.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
 
     def steps(config: Any) -> int:
@@ -125,9 +131,9 @@ def _standing(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any
         )
 
     try:
-        if (refused := why(default)) is not None:
+        if (refused := failure_of(default)) is not None:
             for config in sorted(impl.space(default), key=steps):
-                if why(config) is None:
+                if failure_of(config) is None:
                     return config, f"the nearest to the default, which is refused ({refused})"
     except Exception as error:
         LOGGER.debug("%s: `refuse` failed: %s", impl.title, error)
@@ -140,8 +146,8 @@ def fitting(impl: Impl, entry: Entry, limits: Limits, sizes: Sizes) -> tuple[Any
     if entry.config.keys() != choices.keys():
         return None, f"its fields are not those of {impl.config.__name__}"
     config = impl.resolved(impl.config(**entry.config), limits, entry.dtype, sizes)
-    why = impl.rejection_reason(config, limits, entry.dtype, sizes)
-    return (None, why) if why else (config, "")
+    failure_of = impl.rejection_reason(config, limits, entry.dtype, sizes)
+    return (None, failure_of) if failure_of else (config, "")
 
 
 def sizes_of(spec: Spec, inputs: Sequence[Any]) -> dict[str, int] | None:
@@ -149,19 +155,19 @@ def sizes_of(spec: Spec, inputs: Sequence[Any]) -> dict[str, int] | None:
     they contradict the Spec, or where an axis is in no input."""
     if len(inputs) != len(spec.inputs):
         return None
-    found: list[tuple[str, int]] = []
+    results: list[tuple[str, int]] = []
     for tensor, x in zip(spec.inputs.values(), inputs, strict=True):
         axes = tensor.axes.split()
         if len(axes) != len(x.shape):
             return None
-        found += zip(axes, map(int, x.shape), strict=True)
+        results += zip(axes, map(int, x.shape), strict=True)
     sizes: dict[str, int] = {}
     for _ in range(2):  # an axis may be a product whose factors later inputs tell
-        for axis, extent in found:
-            told = solved(axis, extent, sizes)
-            if told is None:
+        for axis, extent in results:
+            described = solved(axis, extent, sizes)
+            if described is None:
                 return None
-            sizes |= told
+            sizes |= described
     if sizes.keys() != set(spec.axes):
         return None
     return {axis: sizes[axis] for axis in (spec.bench[0] if spec.bench else spec.axes)}
@@ -171,10 +177,8 @@ def dtype_of(spec: Spec, inputs: Sequence[Any]) -> str | None:
     """Our name of the dtype of the inputs that follow the one under test; None where none does,
     or where it has no name here."""
     follow = (
-        x.dtype
-        for t, x in zip(spec.inputs.values(), inputs, strict=False)
-        if t.dtype is None
-    )  # fmt: skip
+        x.dtype for t, x in zip(spec.inputs.values(), inputs, strict=False) if t.dtype is None
+    )
     return _dtypes().get(next(follow, None))
 
 
@@ -191,9 +195,9 @@ def _device(place: Any) -> Device:
     from workbench.device.hardware import live
 
     with torch.cuda.device(place):
-        found = live()
-    assert found is not None  # a tensor lies on it
-    return found
+        result = live()
+    assert result is not None  # a tensor lies on it
+    return result
 
 
 @cache
@@ -207,10 +211,10 @@ def _versions() -> Mapping[str, str]:
 def _tuned(path: Path) -> Tuned:
     """The file, read again only when it has changed. Raises TunedError."""
     try:
-        told = path.stat()
+        described = path.stat()
     except OSError:
         return Tuned.load(path)
-    return _read(path, (told.st_mtime_ns, told.st_size, told.st_ino))
+    return _read(path, (described.st_mtime_ns, described.st_size, described.st_ino))
 
 
 @lru_cache(maxsize=1)
@@ -227,9 +231,9 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
             super().emit(record)
 
 
-def _told(impl: Impl, config: Any, why: str) -> Any:
+def _log_choice(impl: Impl, config: Any, failure_of: str) -> Any:
     if LOGGER.level == logging.NOTSET and not LOGGER.hasHandlers():
         LOGGER.setLevel(logging.INFO)
         LOGGER.addHandler(_Stderr())
-    LOGGER.info("%s: %s; %s", impl.title, label(vars(config)), why)
+    LOGGER.info("%s: %s; %s", impl.title, label(vars(config)), failure_of)
     return config

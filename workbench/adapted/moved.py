@@ -30,10 +30,10 @@ def moved(memory: Any, layout: Layout) -> Any:
     return other
 
 
-def worse(found: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
+def worse(result: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
     """Why these outputs are no answer to compare with, or None: more of them than of the outputs
     for the user's own values are not finite."""
-    for name, x in found.items():
+    for name, x in result.items():
         if x.is_floating_point() and _odd(x) > _odd(known[name]):
             return f"{name} gets NaN or infinities from the same values in another order"
     return None

@@ -8,51 +8,51 @@ from pathlib import Path
 from typing import Any
 
 from workbench.adapted.autotuned import Arguments
-from workbench.adapted.call import ANSWER, MOVED_ANSWER, MOVED_ARGS, Call
-from workbench.adapted.discover import Found
+from workbench.adapted.call import EXPECTED, MOVED_ARGS, MOVED_EXPECTED, Call
+from workbench.adapted.discover import Discovered
 from workbench.adapted.moved import substituted, worse
 from workbench.adapted.travel import AdaptedError
 
 
-def answer_of(reference: Callable[..., Any], given: Arguments, call: Call) -> dict[str, Any]:
+def expected_of(reference: Callable[..., Any], given: Arguments, call: Call) -> dict[str, Any]:
     """What the user's reference gives, by output. It gets copies, floats as float64. Raises
     AdaptedError where it fails or its outputs are not those of the call."""
     args, kwargs = given
     try:
-        made = reference(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
+        created = reference(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
     except Exception as error:
         raise AdaptedError(
             f"The reference fails ({type(error).__name__}: {error}); it is called with the "
             "arguments of the launch, floats as float64, and returns the outputs."
         ) from error
-    outputs = tuple(made) if isinstance(made, (tuple, list)) else (made,)
+    outputs = tuple(created) if isinstance(created, (tuple, list)) else (created,)
     wanted = {n: call.tensors[n].shape for n in call.outputs}
     if [tuple(getattr(o, "shape", ())) for o in outputs] != list(wanted.values()):
-        said = ", ".join(f"{n} {shape}" for n, shape in wanted.items())
-        raise AdaptedError(f"The reference does not return {said}, in this order.")
+        text = ", ".join(f"{n} {shape}" for n, shape in wanted.items())
+        raise AdaptedError(f"The reference does not return {text}, in this order.")
     return {n: _widened(o).cpu() for n, o in zip(wanted, outputs, strict=True)}
 
 
-def answered_again(
-    stage: Path, reference: Callable[..., Any], given: Arguments, call: Call, found: Found
-) -> Found:
+def expected_again(
+    stage: Path, reference: Callable[..., Any], given: Arguments, call: Call, result: Discovered
+) -> Discovered:
     """Save what the reference gives for the values of the second check, or drop these values and
     say why: where it fails, say, or is not finite."""
     import torch
 
-    if found.unmoved:
-        return found
+    if result.unmoved:
+        return result
     other = torch.load(stage / MOVED_ARGS, weights_only=True)
     try:
-        answer = answer_of(reference, substituted(given, call, other), call)
+        expected = expected_of(reference, substituted(given, call, other), call)
     except AdaptedError as error:
-        why: str | None = str(error)
+        reason: str | None = str(error)
     else:
-        why = worse(answer, torch.load(stage / ANSWER, weights_only=True))
-        torch.save(answer, stage / MOVED_ANSWER)
-    if why:
+        reason = worse(expected, torch.load(stage / EXPECTED, weights_only=True))
+        torch.save(expected, stage / MOVED_EXPECTED)
+    if reason:
         (stage / MOVED_ARGS).unlink()
-    return replace(found, unmoved=why)
+    return replace(result, unmoved=reason)
 
 
 def _widened(value: Any) -> Any:

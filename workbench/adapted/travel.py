@@ -15,11 +15,13 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from workbench.spec import WorkbenchError
+
 PLAIN = (bool, int, float, str, type(None))
 LIBRARIES = ("triton", "torch", "numpy", "builtins")  # their versions are part of every key
 
 
-class AdaptedError(ValueError):
+class AdaptedError(WorkbenchError, ValueError):
     """One sentence: what of the user's kernel cannot be taken over, where, what to do."""
 
 
@@ -77,14 +79,14 @@ class Place:
         try:
             return _from_file(name, self.file) if main else import_module(name)
         except Exception as error:
-            why = (
+            reason = (
                 str(error)
                 if isinstance(error, AdaptedError)
                 else f"{type(error).__name__}: {error}"
             )
             raise AdaptedError(
-                f"{self.file} cannot be imported in a worker ({why}); put what it runs at its top "
-                'level under `if __name__ == "__main__":`.'
+                f"{self.file} cannot be imported in a worker ({reason}); put what it runs at its "
+                'top level under `if __name__ == "__main__":`.'
             ) from error
         finally:
             Importing.file = None
@@ -94,13 +96,13 @@ class Place:
 
 
 def _from_file(name: str, file: str) -> ModuleType:
-    found = importlib.util.spec_from_file_location(name, file)
-    if found is None or found.loader is None:
+    result = importlib.util.spec_from_file_location(name, file)
+    if result is None or result.loader is None:
         raise AdaptedError("it is not a Python file")
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(result)
     sys.modules[name] = module  # dataclasses and Triton look their module up
     try:
-        found.loader.exec_module(module)
+        result.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
@@ -162,7 +164,7 @@ def unpack(packed: Any) -> Any:
     return makers[kind](inner)
 
 
-def told(value: Any, names: tuple[str, ...] = (), seen: frozenset[int] = frozenset()) -> Any:
+def described(value: Any, names: tuple[str, ...] = (), seen: frozenset[int] = frozenset()) -> Any:
     """What a function does, as nested tuples of text: its code and all that the code names, but
     no line numbers, so that an edit elsewhere in the file changes nothing. A value that cannot be
     told is given by its `repr`, which differs in every process: never taken for the same."""
@@ -172,14 +174,14 @@ def told(value: Any, names: tuple[str, ...] = (), seen: frozenset[int] = frozens
     if inspect.isfunction(value) or hasattr(value, "fn"):
         return _function(value, seen)
     if isinstance(value, (tuple, list)):
-        return tuple(told(v, names, seen) for v in value)
+        return tuple(described(v, names, seen) for v in value)
     if isinstance(value, Mapping):
-        return tuple((str(k), told(v, names, seen)) for k, v in value.items())
+        return tuple((str(k), described(v, names, seen)) for k, v in value.items())
     if isinstance(value, ModuleType):
         if value.__name__.split(".")[0] in LIBRARIES:
             return value.__name__
         inner = {n: getattr(value, n) for n in names if hasattr(value, n)}
-        return value.__name__, told(inner, names, seen)
+        return value.__name__, described(inner, names, seen)
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"{value.dtype}{tuple(value.shape)}"
     return repr(value)
@@ -191,15 +193,15 @@ def _function(function: Any, seen: frozenset[int]) -> Any:
     if plain.__module__.split(".")[0] in LIBRARIES:
         return f"{plain.__module__}.{plain.__qualname__}"
     values, fn = getattr(function, "values", None), getattr(function, "fn", None)
-    above = (told(values, (), seen), getattr(function, "do_not_specialize", None))
+    above = (described(values, (), seen), getattr(function, "do_not_specialize", None))
     if fn is not None and fn is not plain:
-        return above, told(fn, (), seen)
+        return above, described(fn, (), seen)
     names = tuple(_names(plain.__code__))
     cells = (c.cell_contents for c in plain.__closure__ or ())
     free = dict(zip(plain.__code__.co_freevars, cells, strict=True))
     known = {n: v for n, v in {**plain.__globals__, **free}.items() if n in names}
     also = (plain.__defaults__, plain.__kwdefaults__, plain.__annotations__)
-    return above, _code(plain.__code__), told(known, names, seen), told(also, (), seen)
+    return above, _code(plain.__code__), described(known, names, seen), described(also, (), seen)
 
 
 def _names(code: CodeType) -> list[str]:

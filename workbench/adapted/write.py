@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.adapted.autotuned import Arguments
 from workbench.adapted.call import Argument, Call, Entry, Knobs, Layout
-from workbench.adapted.travel import AdaptedError, Place, base, pack, told
+from workbench.adapted.travel import AdaptedError, Place, base, described, pack
 from workbench.measurement.inputs import TORCH_NAMES
 from workbench.spec import ITEMSIZE
 
@@ -60,9 +60,13 @@ def call_of(
 
 
 def _argument(
-    name: str, positional: bool, value: Any, known: dict[tuple[Any, ...], str],
-    layouts: dict[str, Layout], memory: dict[str, Any],
-) -> Argument:  # fmt: skip
+    name: str,
+    positional: bool,
+    value: Any,
+    known: dict[tuple[Any, ...], str],
+    layouts: dict[str, Layout],
+    memory: dict[str, Any],
+) -> Argument:
     import torch
 
     from workbench.dsl import TensorDescriptor
@@ -128,15 +132,15 @@ def entries_of(
     numbers = numbers_of(configs)
     if odd := [n for n in numbers[0] if not n.isidentifier() or keyword.iskeyword(n)]:
         raise AdaptedError(f"{odd[0]} of a config is no name that an argument can have.")
-    made: dict[tuple[int, ...], Entry] = {}
+    created: dict[tuple[int, ...], Entry] = {}
     for config, at in zip(configs, numbers, strict=True):
-        if tuple(at.values()) not in made:
+        if tuple(at.values()) not in created:
             kwargs = {k: pack(v, f"{k} of a config") for k, v in config.all_kwargs().items()}
             hook = Place.of(config.pre_hook) if config.pre_hook is not None else None
             shape = grid_of(kernel, named, grid, config)
-            made[tuple(at.values())] = Entry(at, kwargs, shape, hook)
+            created[tuple(at.values())] = Entry(at, kwargs, shape, hook)
     knobs = tuple(Knobs(n, tuple(sorted({at[n] for at in numbers}))) for n in numbers[0])
-    return tuple(made.values()), knobs
+    return tuple(created.values()), knobs
 
 
 def numbers_of(configs: Sequence[Any]) -> list[dict[str, int]]:
@@ -172,8 +176,8 @@ def grid_of(kernel: Any, named: Mapping[str, Any], grid: Grid, config: Any) -> t
     try:
         for values in _heuristics(kernel):
             meta |= {name: value(meta) for name, value in values.items()}
-        found = grid(meta) if callable(grid) else grid
-        shape = tuple(int(n) for n in found)
+        result = grid(meta) if callable(grid) else grid
+        shape = tuple(int(n) for n in result)
     except Exception as error:
         raise AdaptedError(
             f"The grid fails for {config} ({type(error).__name__}: {error}); it must take a dict "
@@ -194,12 +198,12 @@ def _parameters(kernel: Any) -> Mapping[str, Any]:
 
 def _heuristics(kernel: Any) -> list[Mapping[str, Any]]:
     """The `heuristics` around a function, the outermost first."""
-    found = []
+    results = []
     while kernel is not None:
         if isinstance(values := getattr(kernel, "values", None), Mapping):
-            found.append(values)
+            results.append(values)
         kernel = getattr(kernel, "fn", None)
-    return found
+    return results
 
 
 def fingerprint(
@@ -210,11 +214,25 @@ def fingerprint(
     are read, which may be indices; not the list of configs, so that a longer one goes on."""
     digest = hashlib.sha256()
     hooks = sorted({(e.pre_hook.file, e.pre_hook.name) for e in call.entries if e.pre_hook})
-    digest.update(repr((
-        call.name, call.place.file, call.arguments, sorted(call.tensors.items()), call.outputs,
-        sorted(call.initial.items()), call.flops, call.dtype, sorted(call.tolerance.items()), hooks,
-        target, told(kernel), [told(rule) for rule in rules],
-    )).encode())  # fmt: skip
+    digest.update(
+        repr(
+            (
+                call.name,
+                call.place.file,
+                call.arguments,
+                sorted(call.tensors.items()),
+                call.outputs,
+                sorted(call.initial.items()),
+                call.flops,
+                call.dtype,
+                sorted(call.tolerance.items()),
+                hooks,
+                target,
+                described(kernel),
+                [described(rule) for rule in rules],
+            )
+        ).encode()
+    )
     for name in call.inputs:
         if not memory[name].is_floating_point():
             digest.update(memory[name].numpy().tobytes())

@@ -12,19 +12,19 @@ from typing import Any, cast
 
 from workbench.backend.arrivals import Arrivals
 from workbench.backend.measuring import CannotBegin, Lost, Measuring
-from workbench.backend.prewarm import Ahead, compilers
+from workbench.backend.prewarm import Prewarm, compilers
 from workbench.backend.processes import compile_all, compile_parts
-from workbench.backend.protocol import Candidate, Done, Part, Problem, Refusal, Timed
+from workbench.backend.protocol import Candidate, Problem, Refusal, Timed, TimingResult, TimingTask
 from workbench.compile import Compiled
 from workbench.data.record import Environment, Stage, Verdict
 from workbench.device.hardware import Device
 from workbench.measurement import preflight, worker
 from workbench.measurement.protocol import Protocol
-from workbench.spec import values
+from workbench.spec import WorkbenchError, values
 
 # A config that hangs may cost 3 s, and half a second of them goes into the next process.
-SCREEN_TIMEOUT_S = 2.0
-TOGETHER_TIMEOUT_S = 300.0
+FIRST_PASS_TIMEOUT_S = 2.0
+INTERLEAVED_TIMEOUT_S = 300.0
 ALONE_TIMEOUT_S = 30.0  # a part of an experiment by itself, with hardly a window
 ATTEMPTS = 3  # at parts together: two of them may take the process with them
 CEILINGS = {
@@ -34,7 +34,7 @@ CEILINGS = {
 }
 
 
-class NoGpu(Exception):
+class NoGpu(WorkbenchError):
     """torch sees no GPU here."""
 
 
@@ -45,36 +45,38 @@ class Live:
     room = 1  # one config at a time on the GPU
 
     def __init__(
-        self, repository: Path | None, rules: Protocol | None = None,
-        told: Callable[[str], None] = lambda said: print(said, file=sys.stderr),
-        ahead: Ahead | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        repository: Path | None,
+        rules: Protocol | None = None,
+        on_wait: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+        prewarm: Prewarm | None = None,
+    ) -> None:
         """`repository` holds the kernel: its commit is part of the fingerprint. `told` hears who
         holds the GPU while this waits for it. `ahead` are processes that were
         started before; whoever did ends them. Raises NoGpu."""
         self.rules = rules or Protocol()
         self.protocol = self.rules.id
-        self._told = told
-        self._gpu = ahead.gpu if ahead else Measuring()
-        self._compilers = ahead.compilers if ahead else None
+        self._refused = on_wait
+        self._gpu = prewarm.gpu if prewarm else Measuring()
+        self._compilers = prewarm.compilers if prewarm else None
         try:
-            found = self._gpu.describe(repository)
+            result = self._gpu.describe(repository)
         except Lost as error:
             self._gpu.close()
             raise NoGpu(
                 f"the process that asks the GPU what it is {error}; "
                 "see `workbench doctor`, or compile for a target: --device h200"
             ) from None
-        if found is None:
+        if result is None:
             self._gpu.close()
             raise NoGpu("torch sees no GPU here; name a target to compile for: --device h200")
         self.device: Device
         self.environment: Environment
-        self.device, self.environment, self._lock = found
+        self.device, self.environment, self._lock = result
         self._held = ExitStack()  # the GPU's lock, from the first problem to the end
         self._locked = False
-        self._made: dict[str, Compiled | Refusal] = {}  # parts that were compiled, by their key
-        self._ahead: tuple[list[Candidate], Arrivals[Any]] | None = None
+        self._compiled: dict[str, Compiled | Refusal] = {}  # parts that were compiled, by their key
+        self._prewarm: tuple[list[Candidate], Arrivals[Any]] | None = None
         self._problem: Problem
         self._tested: dict[str, dict[str, Any]] = {}
 
@@ -89,9 +91,9 @@ class Live:
         """Raises RuntimeError, one sentence, when the problem does not fit the GPU."""
         self._problem = problem
         if candidates:  # compiled meanwhile
-            self._ahead = list(candidates), Arrivals(self._compile(candidates))
+            self._prewarm = list(candidates), Arrivals(self._compile(candidates))
         if not self._locked:
-            self._held.enter_context(preflight.gpu_lock(self._lock, self._told))
+            self._held.enter_context(preflight.gpu_lock(self._lock, self._refused))
             self._locked = True
         try:
             self._gpu.begin(worker.Job(problem.kernel, problem.sizes, problem.dtype, self.rules))
@@ -110,26 +112,28 @@ class Live:
     def compiled(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == list(candidates):
-            return iter(ahead[1])
+        prewarm, self._prewarm = self._prewarm, None
+        if prewarm is not None and prewarm[0] == list(candidates):
+            return iter(prewarm[1])
         return self._compile(candidates)
 
     def timed(self, candidate: Candidate, compiled: Compiled, best_s: float | None) -> Future[Any]:
         """Done when this returns: the next config begins after this one has been stored."""
         given: Future[Any] = Future()
-        given.set_result(self._screened(candidate, best_s))
+        given.set_result(self._first_pass(candidate, best_s))
         return given
 
-    def _screened(self, candidate: Candidate, best_s: float | None) -> Timed | Refusal:
-        limit_s = SCREEN_TIMEOUT_S + self._slack_s(best_s or 0.0)
+    def _first_pass(self, candidate: Candidate, best_s: float | None) -> Timed | Refusal:
+        limit_s = FIRST_PASS_TIMEOUT_S + self._slack_s(best_s or 0.0)
         try:
-            found = self._gpu.ask(worker.screen, choice_of(candidate), best_s, timeout_s=limit_s)
+            result = self._gpu.ask(
+                worker.first_pass, choice_of(candidate), best_s, timeout_s=limit_s
+            )
         except (Lost, CannotBegin) as error:
             return _refusal(error)
-        if found.poisoned:
+        if result.poisoned:
             self._gpu.poisoned()
-        return _timed(found)
+        return _timed(result)
 
     def _slack_s(self, best_s: float) -> float:
         """What a large problem may take longer: fifty calls, and some forty passes of the check
@@ -137,144 +141,158 @@ class Live:
         spec, sizes = self._problem.spec, self._problem.sizes
         bytes_ = spec.bytes(sizes, self._problem.dtype)
         flops = spec.flops(**sizes)
-        floor = worker.floor_s(self.device, bytes_, flops, self._problem.dtype)
-        return 50 * max(best_s, floor) + 1e-10 * bytes_
+        bound = worker.bound_s(self.device, bytes_, flops, self._problem.dtype)
+        return 50 * max(best_s, bound) + 1e-10 * bytes_
 
-    def race(
+    def halve(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
     ) -> list[Timed | Refusal]:
         """Successive halving down to `keep`: a time for each."""
-        return self._together(worker.race, candidates, estimates, keep)
+        return self._measure_interleaved(worker.halve_candidates, candidates, estimates, keep)
 
     def final(
         self, candidates: Sequence[Candidate], estimates: Sequence[float]
     ) -> list[Timed | Refusal]:
-        return self._together(worker.final, candidates, estimates)
+        return self._measure_interleaved(worker.final, candidates, estimates)
 
     def hot(self, candidate: Candidate) -> Timed | Refusal:
         try:
-            found = self._gpu.ask(worker.hot, choice_of(candidate), timeout_s=TOGETHER_TIMEOUT_S)
+            result = self._gpu.ask(
+                worker.hot, choice_of(candidate), timeout_s=INTERLEAVED_TIMEOUT_S
+            )
         except (Lost, CannotBegin) as error:
             return _refusal(error, own=False)
-        return _timed(found)
+        return _timed(result)
 
-    def contest(
-        self, left: Candidate, right: Candidate, asked: float
+    def compare(
+        self, left: Candidate, right: Candidate, requested_threshold: float
     ) -> tuple[Timed | Refusal, Timed | Refusal, Verdict | None]:
         """Both sides and what is to be said of the right one: see `worker.contest`."""
-        sides = choice_of(left), choice_of(right)
+        operands = choice_of(left), choice_of(right)
         try:
-            found = self._gpu.ask(worker.contest, *sides, asked, timeout_s=TOGETHER_TIMEOUT_S)
+            result = self._gpu.ask(
+                worker.compare, *operands, requested_threshold, timeout_s=INTERLEAVED_TIMEOUT_S
+            )
         except (Lost, CannotBegin) as error:
-            alone = [self._screened(side, None) for side in (left, right)]
+            alone = [self._first_pass(operand, None) for operand in (left, right)]
             bad = [a if isinstance(a, Refusal) else _refusal(error, own=False) for a in alone]
             return bad[0], bad[1], None
-        if found.left.poisoned or found.right.poisoned:
+        if result.left.poisoned or result.right.poisoned:
             self._gpu.poisoned()
-        return _timed(found.left), _timed(found.right), found.verdict
+        return _timed(result.left), _timed(result.right), result.verdict
 
-    def _together(
+    def _measure_interleaved(
         self, task: Any, candidates: Sequence[Candidate], estimates: Sequence[float], *more: Any
     ) -> list[Timed | Refusal]:
         """Results of a task over several configs. Where one of them takes the process with it, it
         is found out and the others are asked once more."""
-        found: dict[int, Timed | Refusal] = {}
-        why: Refusal = Refusal("measure", "gave no time", own=False)
+        result: dict[int, Timed | Refusal] = {}
+        refusal: Refusal = Refusal("measure", "gave no time", own=False)
         for _ in range(2):
-            left = [i for i in range(len(candidates)) if i not in found]
+            left = [i for i in range(len(candidates)) if i not in result]
             choices, guesses = (
                 [choice_of(candidates[i]) for i in left],
                 [estimates[i] for i in left],
             )
             try:
-                results = self._gpu.ask(task, choices, guesses, *more, timeout_s=TOGETHER_TIMEOUT_S)
+                results = self._gpu.ask(
+                    task, choices, guesses, *more, timeout_s=INTERLEAVED_TIMEOUT_S
+                )
             except (Lost, CannotBegin) as error:
-                why = _refusal(error, own=False)
-                alone = {i: self._screened(candidates[i], None) for i in left}
-                found |= {i: a for i, a in alone.items() if isinstance(a, Refusal)}
+                refusal = _refusal(error, own=False)
+                alone = {i: self._first_pass(candidates[i], None) for i in left}
+                result |= {i: a for i, a in alone.items() if isinstance(a, Refusal)}
                 continue
             culprit = next((i for i, r in zip(left, results, strict=True) if r.poisoned), None)
             if culprit is None:
-                found |= {i: _timed(r) for i, r in zip(left, results, strict=True)}
+                result |= {i: _timed(r) for i, r in zip(left, results, strict=True)}
                 break
             self._gpu.poisoned()
-            found[culprit] = _timed(results[left.index(culprit)])
-        return [found.get(i, why) for i in range(len(candidates))]
+            result[culprit] = _timed(results[left.index(culprit)])
+        return [result.get(i, refusal) for i in range(len(candidates))]
 
-    def together(self, parts: Sequence[Part]) -> list[Done]:
+    def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
         """See `worker.together`. Where a part takes the process with it, each is tried by itself,
         and those that live are asked once more."""
         if not parts:
             return []
-        made = self.compiled_parts(parts)
-        why = {i: m for i, m in made.items() if isinstance(m, Refusal)}
-        taken: dict[int, worker.Taken] = {}
+        created = self.compile_tasks(parts)
+        refusal = {i: m for i, m in created.items() if isinstance(m, Refusal)}
+        taken: dict[int, worker.TaskTime] = {}
         for attempt in range(ATTEMPTS):
-            left = [i for i in range(len(parts)) if i not in why]
+            left = [i for i in range(len(parts)) if i not in refusal]
             if not left:
                 break
             try:
-                found = self._asked([parts[i] for i in left], self.rules, together_s(len(left)))
+                result = self._measured(
+                    [parts[i] for i in left], self.rules, interleaved_s(len(left))
+                )
             except (Lost, CannotBegin) as error:
                 more = attempt + 1 < ATTEMPTS and isinstance(error, Lost)
                 alone = {i: self._alone(parts[i]) for i in left} if more else {}
                 guilty = {i: r for i, r in alone.items() if r is not None}
-                why |= guilty or {i: _refusal(error, own=False) for i in left}
+                refusal |= guilty or {i: _refusal(error, own=False) for i in left}
                 continue
-            culprit = next((n for n, t in enumerate(found) if t.screened.poisoned), None)
+            culprit = next((n for n, t in enumerate(result) if t.first_pass.poisoned), None)
             if culprit is None:
-                taken = dict(zip(left, found, strict=True))
+                taken = dict(zip(left, result, strict=True))
                 break
             self._gpu.poisoned()
-            why[left[culprit]] = _told(found[culprit].screened)
-        return [self._done(i, made, why, taken) for i in range(len(parts))]
+            refusal[left[culprit]] = _refused(result[culprit].first_pass)
+        return [self._done(i, created, refusal, taken) for i in range(len(parts))]
 
-    def compiled_parts(self, parts: Sequence[Part]) -> dict[int, Compiled | Refusal]:
+    def compile_tasks(self, parts: Sequence[TimingTask]) -> dict[int, Compiled | Refusal]:
         """As `compile_parts`, but what was asked before is known: whoever will ask for parts one
         after the other may ask for all of them at first, so that no process waits."""
-        new = [part for part in parts if part.candidate.key not in self._made]
+        new = [part for part in parts if part.candidate.key not in self._compiled]
         if new:
-            self._gpu.prepare_spare()  # meanwhile
+            self._gpu.prepare_standby()  # meanwhile
             if self._compilers is None:
                 self._compilers = compilers(new[0].problem.kernel)
-            made = compile_parts(self._compilers, new, self.device)
-            self._made |= {new[i].candidate.key: found for i, found in made.items()}
-        known = ((i, self._made.get(part.candidate.key)) for i, part in enumerate(parts))
-        return {i: found for i, found in known if found is not None}
+            created = compile_parts(self._compilers, new, self.device)
+            self._compiled |= {new[i].candidate.key: result for i, result in created.items()}
+        known = ((i, self._compiled.get(part.candidate.key)) for i, part in enumerate(parts))
+        return {i: result for i, result in known if result is not None}
 
-    def _asked(
-        self, parts: Sequence[Part], rules: Protocol, timeout_s: float
-    ) -> list[worker.Taken]:
+    def _measured(
+        self, parts: Sequence[TimingTask], rules: Protocol, timeout_s: float
+    ) -> list[worker.TaskTime]:
         """What `worker.together` says. Raises Lost and CannotBegin."""
-        self._gpu.calm()
-        asked = [_part(part, rules) for part in parts]
-        found: list[worker.Taken] = self._gpu.ask(worker.together, asked, timeout_s=timeout_s)
-        return found
+        self._gpu.wait_idle()
+        requested_threshold = [_part(part, rules) for part in parts]
+        result: list[worker.TaskTime] = self._gpu.ask(
+            worker.measure_interleaved, requested_threshold, timeout_s=timeout_s
+        )
+        return result
 
-    def _alone(self, part: Part) -> Refusal | None:
+    def _alone(self, part: TimingTask) -> Refusal | None:
         """Why a part cannot even be run by itself; None where it can."""
         brief = replace(self.rules, settle_s=0.0, rounds=2, least_rounds=2, most_rounds=2)
         try:
-            (found,) = self._asked([part], brief, ALONE_TIMEOUT_S)
+            (result,) = self._measured([part], brief, ALONE_TIMEOUT_S)
         except (Lost, CannotBegin) as error:
             return _refusal(error)
-        if not found.screened.poisoned:
+        if not result.first_pass.poisoned:
             return None
         self._gpu.poisoned()
-        return _told(found.screened)
+        return _refused(result.first_pass)
 
     @staticmethod
     def _done(
-        i: int, made: Mapping[int, Compiled | Refusal], why: Mapping[int, Refusal],
-        taken: Mapping[int, worker.Taken],
-    ) -> Done:  # fmt: skip
-        compiled = made.get(i)
+        i: int,
+        created: Mapping[int, Compiled | Refusal],
+        refusal: Mapping[int, Refusal],
+        taken: Mapping[int, worker.TaskTime],
+    ) -> TimingResult:
+        compiled = created.get(i)
         known = compiled if isinstance(compiled, Compiled) else None
-        if i in why:
-            return Done(why[i], known)
+        if i in refusal:
+            return TimingResult(refusal[i], known)
         if i not in taken:
-            return Done(Refusal("measure", "gave no time", own=False), known)
-        return Done(_timed(taken[i].screened), known, taken[i].kernels, taken[i].peak_bytes)
+            return TimingResult(Refusal("measure", "gave no time", own=False), known)
+        return TimingResult(
+            _timed(taken[i].first_pass), known, taken[i].kernels, taken[i].peak_bytes
+        )
 
     def close(self) -> None:
         if self._compilers is not None:
@@ -283,15 +301,15 @@ class Live:
         self._held.close()
 
 
-def together_s(parts: int) -> float:
+def interleaved_s(parts: int) -> float:
     """How long so many parts may take together: what one of them hangs costs no more."""
-    return min(TOGETHER_TIMEOUT_S, 60.0 + 5.0 * parts)
+    return min(INTERLEAVED_TIMEOUT_S, 60.0 + 5.0 * parts)
 
 
-def _part(part: Part, rules: Protocol) -> worker.Part:
+def _part(part: TimingTask, rules: Protocol) -> worker.WorkerTask:
     problem = part.problem
     job = worker.Job(problem.kernel, problem.sizes, problem.dtype, rules)
-    return worker.Part(job, choice_of(part.candidate), part.regime, part.clock)
+    return worker.WorkerTask(job, choice_of(part.candidate), part.regime, part.clock)
 
 
 def choice_of(candidate: Candidate) -> worker.Choice:
@@ -299,14 +317,14 @@ def choice_of(candidate: Candidate) -> worker.Choice:
     return worker.Choice(candidate.impl.name, values(candidate.config), candidate.version)
 
 
-def _timed(screened: worker.Screened) -> Timed | Refusal:
-    if screened.timing is None:
-        return _told(screened)
-    return Timed(screened.timing, screened.error, "gpu")
+def _timed(first_pass: worker.FirstPassTime) -> Timed | Refusal:
+    if first_pass.timing is None:
+        return _refused(first_pass)
+    return Timed(first_pass.timing, first_pass.error, "gpu")
 
 
-def _told(screened: worker.Screened) -> Refusal:
-    return Refusal(cast(Stage, screened.stage or "measure"), screened.reason or "gave no time")
+def _refused(first_pass: worker.FirstPassTime) -> Refusal:
+    return Refusal(cast(Stage, first_pass.stage or "measure"), first_pass.reason or "gave no time")
 
 
 def _refusal(error: Exception, own: bool = True) -> Refusal:
@@ -314,11 +332,15 @@ def _refusal(error: Exception, own: bool = True) -> Refusal:
     return Refusal("measure", words, own and not isinstance(error, CannotBegin))
 
 
-def _ceilings(found: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+def _ceilings(result: Mapping[str, float]) -> dict[str, dict[str, Any]]:
     """As `hardware.ceilings` writes them."""
     return {
-        f"{name}_measured": {"value": found[name], "unit": unit, "source": source,
-                             "kind": "measured"}
+        f"{name}_measured": {
+            "value": result[name],
+            "unit": unit,
+            "source": source,
+            "kind": "measured",
+        }
         for name, (unit, source) in CEILINGS.items()
-        if name in found
-    }  # fmt: skip
+        if name in result
+    }

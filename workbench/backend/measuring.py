@@ -29,7 +29,7 @@ class Measuring:
         """Starts it: it imports the compiler and opens the GPU while others do other things."""
         self._now = Solo()
         self._now.begin(worker.warm)
-        self._spare: Solo | None = None
+        self._standby: Solo | None = None
         self._job: worker.Job | None = None
         self._begun = False
         self.spent: Counter[str] = Counter()  # seconds: check, timed, flush
@@ -38,13 +38,13 @@ class Measuring:
     def describe(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
         """See `worker.describe`. Raises Lost where the GPU takes the process that asks with it."""
         try:
-            found: tuple[Device, Environment, str] | None = self._now.ask(
+            result: tuple[Device, Environment, str] | None = self._now.ask(
                 worker.describe, repository, timeout_s=BEGIN_S
             )
         except LOST as error:
             raise Lost(str(error)) from None
         self._now.begin(worker.load)  # while its owner plans
-        return found
+        return result
 
     def begin(self, job: worker.Job) -> None:
         """Give it a problem. Raises CannotBegin."""
@@ -60,36 +60,36 @@ class Measuring:
             self._replace()
             raise CannotBegin(f"the process that makes the inputs {error}") from None
         except Exception as error:  # out of memory, a reference that fails
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            raise CannotBegin(said[0]) from None
+            text = str(error).strip().splitlines() or [type(error).__name__]
+            raise CannotBegin(text[0]) from None
         self._begun = True
-        self.prepare_spare()
+        self.prepare_standby()
 
-    def prepare_spare(self) -> None:
+    def prepare_standby(self) -> None:
         """Start the process that takes over, where there is none."""
-        if self._spare is None:
-            self._spare = Solo()
-            self._spare.begin(worker.warm)
-            self._spare.begin(worker.load)
+        if self._standby is None:
+            self._standby = Solo()
+            self._standby.begin(worker.warm)
+            self._standby.begin(worker.load)
 
-    def calm(self) -> None:
+    def wait_idle(self) -> None:
         """Begin the problem, and wait until the spare process has opened the GPU: while it does,
         nothing can be timed well. Raises CannotBegin."""
         self._ready()
-        if self._spare is not None:
+        if self._standby is not None:
             try:
-                self._spare.settle()
+                self._standby.settle()
             except LOST:
-                self._spare = None
+                self._standby = None
 
     def self_test(self) -> dict[str, float]:
         """Measured ceilings, by name. Raises CannotBegin."""
         try:
-            found: dict[str, float] = self._now.ask(worker.self_test, timeout_s=BEGIN_S)
+            result: dict[str, float] = self._now.ask(worker.self_test, timeout_s=BEGIN_S)
         except LOST as error:
             self._replace()
             raise CannotBegin(f"the self-test {error}") from None
-        return found
+        return result
 
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
         """The result of a task of `worker`. Raises Lost, or CannotBegin when the problem did not
@@ -112,11 +112,11 @@ class Measuring:
     def _replace(self) -> None:
         self._now.end()
         self.lost += 1
-        self._now, self._spare = self._spare or Solo(), None
+        self._now, self._standby = self._standby or Solo(), None
         self._begun = False
 
     def close(self) -> None:
         """End both processes."""
-        for process in (self._now, self._spare):
+        for process in (self._now, self._standby):
             if process is not None:
                 process.end()

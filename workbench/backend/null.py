@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.backend.protocol import Candidate, Done, Part, Problem, Refusal, Timed
+from workbench.backend.protocol import Candidate, Problem, Refusal, Timed, TimingResult, TimingTask
 from workbench.compile import Compiled
 from workbench.compile.loops import Code
 from workbench.data import stats
@@ -25,10 +25,20 @@ from workbench.device.hardware import Device, device_named
 from workbench.measurement.protocol import Protocol
 
 ENVIRONMENT = Environment(
-    gpu=None, driver=None, gpu_memory_bytes=None, power_limit_w=None, clock_policy="unknown",
-    others_on_gpu=None, os="none", cpu="none", python="3", versions={"workbench": "0"},
-    settings={}, commit=None, dirty=None,
-)  # fmt: skip
+    gpu=None,
+    driver=None,
+    gpu_memory_bytes=None,
+    power_limit_w=None,
+    clock_policy="unknown",
+    others_on_gpu=None,
+    os="none",
+    cpu="none",
+    python="3",
+    versions={"workbench": "0"},
+    settings={},
+    commit=None,
+    dirty=None,
+)
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,7 @@ class Fate:
     raises: Exception | None = None  # out of the future that times it
     hangs: bool = False  # until `release`
     takes_s: float = 0.0  # before the time is known
-    race: str | None = None  # why it fails once it is measured again
+    halve: str | None = None  # why it fails once it is measured again
     final: str | None = None
     code: tuple[Code, ...] = ()  # what its machine code says
     kernels: int | None = 1  # of one call
@@ -52,20 +62,24 @@ class Fate:
 
 class Null:
     """Implements `protocol.Backend`. `asked` lists what it was asked to do, in order: ("compile",
-    label), ("time", label), ("race", label), ("final", label), ("hot", label)."""
+    label), ("time", label), ("halve", label), ("final", label), ("hot", label)."""
 
     def __init__(
-        self, fate: Callable[[Candidate], Fate] = lambda candidate: Fate(), *,
-        predicts: bool = False, device: str = "h200", rules: Protocol | None = None,
+        self,
+        fate: Callable[[Candidate], Fate] = lambda candidate: Fate(),
+        *,
+        predicts: bool = False,
+        device: str = "h200",
+        rules: Protocol | None = None,
         begin_error: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """With `begin_error` the problem does not fit: `begin` raises RuntimeError."""
         self.device: Device = device_named(device)
         self.environment = ENVIRONMENT
         self.predicts = predicts
         self.rules = rules or Protocol()
         self.protocol = "null-model" if predicts else self.rules.id
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         self.closed, self.begun = False, 0
         self.room = 1 << 30 if predicts else 1
         self._fate, self._begin_error = fate, begin_error
@@ -111,7 +125,7 @@ class Null:
             return self._turn.submit(self._slowly, candidate, fate)
         given: Future[Any] = Future()
         try:
-            given.set_result(self._answer(candidate, fate))
+            given.set_result(self._reply(candidate, fate))
         except Exception as error:
             given.set_exception(error)
         return given
@@ -120,17 +134,17 @@ class Null:
         if fate.hangs:
             self._released.wait()
         time.sleep(fate.takes_s)
-        return self._answer(candidate, fate)
+        return self._reply(candidate, fate)
 
     def release(self) -> None:
         """What hangs goes on."""
         self._released.set()
 
-    def race(
+    def halve(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
     ) -> list[Timed | Refusal]:
         """In the order given."""
-        return [self._again("race", c, self._fate(c).race) for c in candidates]
+        return [self._again("halve", c, self._fate(c).halve) for c in candidates]
 
     def final(
         self, candidates: Sequence[Candidate], estimates: Sequence[float]
@@ -144,37 +158,37 @@ class Null:
         fate = self._fate(candidate)
         return Timed(self._measured(candidate, fate.time_s * 0.8, fate.noise, "hot"), 0.1, "gpu")
 
-    def contest(
-        self, left: Candidate, right: Candidate, asked: float
+    def compare(
+        self, left: Candidate, right: Candidate, requests: float
     ) -> tuple[Timed | Refusal, Timed | Refusal, Verdict | None]:
         """By the times that the two are fated to have, to a thousandth."""
         self._note("contest", left)
         self._note("contest", right)
-        found = [self._again("contest", c, self._fate(c).final) for c in (left, right)]
-        if any(isinstance(f, Refusal) for f in found):
-            return found[0], found[1], None
+        results = [self._again("contest", c, self._fate(c).final) for c in (left, right)]
+        if any(isinstance(f, Refusal) for f in results):
+            return results[0], results[1], None
         middle = self._fate(right).time_s / self._fate(left).time_s
         ratio = Ratio(middle, middle * 0.999, middle * 1.001)
-        return found[0], found[1], verdict(ratio, ratio, asked, 0.001, 24)
+        return results[0], results[1], verdict(ratio, ratio, requests, 0.001, 24)
 
-    def together(self, parts: Sequence[Part]) -> list[Done]:
+    def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
         """In the order given, each as long as it is fated to be."""
-        found = []
+        results = []
         for part in parts:
             self._note("together", part.candidate)
             fate = self._fate(part.candidate)
             if fate.compile_error is not None:
-                found.append(Done(Refusal("compile", fate.compile_error)))
+                results.append(TimingResult(Refusal("compile", fate.compile_error)))
                 continue
-            made = Compiled(_resources(part.candidate, fate), "null", (64,), 1, code=fate.code)
+            created = Compiled(_resources(part.candidate, fate), "null", (64,), 1, code=fate.code)
             time = Refusal("measure", fate.final) if fate.final else self._part(part, fate)
-            found.append(Done(time, made, fate.kernels, fate.peak_bytes))
-        return found
+            results.append(TimingResult(time, created, fate.kernels, fate.peak_bytes))
+        return results
 
-    def _part(self, part: Part, fate: Fate) -> Timed | Refusal:
-        answer = self._answer(part.candidate, fate)
-        if self.predicts or part.regime == "cold" or isinstance(answer, Refusal):
-            return answer
+    def _part(self, part: TimingTask, fate: Fate) -> Timed | Refusal:
+        selection = self._reply(part.candidate, fate)
+        if self.predicts or part.regime == "cold" or isinstance(selection, Refusal):
+            return selection
         return Timed(self._measured(part.candidate, fate.time_s, fate.noise, "hot"), 0.1, "gpu")
 
     def close(self) -> None:
@@ -184,15 +198,15 @@ class Null:
         self._turn.shutdown(wait=False, cancel_futures=True)
 
     def _note(self, what: str, candidate: Candidate) -> None:
-        self.asked.append((what, candidate.case.label))
+        self.requests.append((what, candidate.case.label))
 
-    def _again(self, what: str, candidate: Candidate, why_not: str | None) -> Timed | Refusal:
+    def _again(self, what: str, candidate: Candidate, failure: str | None) -> Timed | Refusal:
         self._note(what, candidate)
-        if why_not is not None:
-            return Refusal("measure", why_not)
-        return self._answer(candidate, self._fate(candidate))
+        if failure is not None:
+            return Refusal("measure", failure)
+        return self._reply(candidate, self._fate(candidate))
 
-    def _answer(self, candidate: Candidate, fate: Fate) -> Timed | Refusal:
+    def _reply(self, candidate: Candidate, fate: Fate) -> Timed | Refusal:
         if fate.raises is not None:
             raise fate.raises
         if fate.wrong is not None:
@@ -214,7 +228,18 @@ class Null:
 def _resources(candidate: Candidate, fate: Fate) -> Resources:
     binary = fate.binary or hashlib.sha256(candidate.case.label.encode()).hexdigest()[:16]
     return Resources(
-        binary=binary, registers=64, spill_bytes=0, shared_bytes=4096, threads=128,
-        blocks_per_core=2, occupancy=0.125, limiter="registers", programs=64, waves=0.5, tail=0.5,
-        load_bits=128, matrix_unit=None, compile_s=0.01,
-    )  # fmt: skip
+        binary=binary,
+        registers=64,
+        spill_bytes=0,
+        shared_bytes=4096,
+        threads=128,
+        blocks_per_core=2,
+        occupancy=0.125,
+        limiter="registers",
+        programs=64,
+        waves=0.5,
+        tail=0.5,
+        load_bits=128,
+        matrix_unit=None,
+        compile_s=0.01,
+    )

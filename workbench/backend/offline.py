@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench import catalog
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_parts, outcome_of
-from workbench.backend.protocol import Candidate, Done, Part, Problem, Refusal, Timed
+from workbench.backend.protocol import Candidate, Problem, Refusal, Timed, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
 from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
@@ -33,9 +33,13 @@ class Offline:
     spent: Mapping[str, float] = {}
 
     def __init__(
-        self, device: Device, repository: Path | None, *,
-        compile_s: float = COMPILE_TIMEOUT_S, interpret_s: float = INTERPRET_TIMEOUT_S,
-    ) -> None:  # fmt: skip
+        self,
+        device: Device,
+        repository: Path | None,
+        *,
+        compile_s: float = COMPILE_TIMEOUT_S,
+        interpret_s: float = INTERPRET_TIMEOUT_S,
+    ) -> None:
         """`repository` holds the kernel: its commit is part of the fingerprint. A config that
         takes longer than `compile_s` to compile or `interpret_s` to check is given up."""
         self._compile_s, self._interpret_s = compile_s, interpret_s
@@ -43,14 +47,14 @@ class Offline:
         self.environment = fingerprint(None, repository)
         self._compilers = Workers(cpu_count())
         self._interpreters = Workers(cpu_count(), interpreted=True)
-        self._answers: dict[tuple[Any, ...], Future[Any]] = {}
+        self._checked: dict[tuple[Any, ...], Future[Any]] = {}
         self._problem: Problem
 
     def begin(
         self, problem: Problem, candidates: Sequence[Candidate] = ()
     ) -> dict[str, dict[str, Any]]:
         self._problem = problem
-        self._answers.clear()
+        self._checked.clear()
         return {}
 
     def compiled(
@@ -64,8 +68,8 @@ class Offline:
         knobs = candidate.impl.knobs()
         seen = {k: v for k, v in values(candidate.config).items() if knobs[k] not in ALIKE}
         same = (candidate.impl.name, *seen.items())
-        if same not in self._answers:
-            self._answers[same] = self._interpreters.submit(
+        if same not in self._checked:
+            self._checked[same] = self._interpreters.submit(
                 interpret,
                 self._problem.kernel,
                 candidate.impl.name,
@@ -76,12 +80,12 @@ class Offline:
             )
         given: Future[Any] = Future()
         problem = self._problem  # of now: another may have begun when the answer comes
-        self._answers[same].add_done_callback(
-            lambda done: given.set_result(self._judged(done, problem, candidate, compiled))
+        self._checked[same].add_done_callback(
+            lambda done: given.set_result(self._analysed(done, problem, candidate, compiled))
         )
         return given
 
-    def _judged(
+    def _analysed(
         self, done: Future[Any], problem: Problem, candidate: Candidate, compiled: Compiled
     ) -> Any:
         if done.cancelled():
@@ -92,19 +96,20 @@ class Offline:
         if isinstance(error, str):
             return Refusal("check", error)
         try:
-            return Timed(prediction(problem, candidate, compiled, self.device), error,
-                         "interpreter")  # fmt: skip
+            return Timed(
+                prediction(problem, candidate, compiled, self.device), error, "interpreter"
+            )
         except ValueError as unknown:
             return Refusal("measure", str(unknown))
         except Exception as error:  # from the kernel's own `work`: whoever waits must hear of it
             return Refusal("measure", f"no prediction: {first_sentence(error)}")
 
-    def together(self, parts: Sequence[Part]) -> list[Done]:
+    def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
         """Compiled and checked; predicted where the model says something of it."""
-        made = compile_parts(self._compilers, parts, self.device, self._compile_s)
+        created = compile_parts(self._compilers, parts, self.device, self._compile_s)
         waiting: list[tuple[Compiled | None, Future[Any] | Refusal]] = []
         for i, part in enumerate(parts):
-            compiled = made.get(i)
+            compiled = created.get(i)
             if isinstance(compiled, Refusal):
                 waiting.append((None, compiled))
             elif compiled is None or part.regime == "hot" or part.clock == "host":
@@ -113,12 +118,12 @@ class Offline:
                 self.begin(part.problem)
                 waiting.append((compiled, self.timed(part.candidate, compiled, None)))
         return [
-            Done(
-                found if isinstance(found, Refusal) else found.result(),
+            TimingResult(
+                results if isinstance(results, Refusal) else results.result(),
                 compiled,
                 compiled.launches if compiled else None,
             )
-            for compiled, found in waiting
+            for compiled, results in waiting
         ]
 
     def close(self) -> None:
@@ -129,7 +134,7 @@ class Offline:
 ALIKE = ("threads", "stages")
 
 
-def _beyond(part: Part) -> str:
+def _beyond(part: TimingTask) -> str:
     """Why the model says nothing of a part."""
     if part.candidate.impl.backend != "triton":
         return "a library's own version has no prediction; it is timed where there is a GPU"
@@ -143,23 +148,23 @@ def interpret(
 ) -> float | str:
     """Runs in an interpreting worker: the largest error over all check sizes that this config
     takes, in tolerances; or the sentence that says what is wrong."""
-    from workbench.measurement.correctness import Posed, check
+    from workbench.measurement.correctness import PreparedProblem, check
 
     spec = catalog.spec_of(kernel)
-    made = catalog.impl_of(spec, impl)
-    chosen = made.config(**config)
+    created = catalog.impl_of(spec, impl)
+    chosen = created.config(**config)
     worst, taken = 0.0, 0
     for sizes in spec.check:
-        if made.refuse(chosen, limits, itemsize=ITEMSIZE[dtype], **sizes) is not None:
+        if created.refuse(chosen, limits, itemsize=ITEMSIZE[dtype], **sizes) is not None:
             continue
         taken += 1
         try:
-            found = check(made, chosen, Posed.of(spec, sizes, dtype, "cpu"))
+            result = check(created, chosen, PreparedProblem.of(spec, sizes, dtype, "cpu"))
         except Exception as error:
             return f"the interpreter stopped at {dict(sizes)}: {first_sentence(error)}"
-        if found.wrong:
-            return f"at {dict(sizes)} {found.wrong}"
-        worst = max(worst, found.error)
+        if result.wrong:
+            return f"at {dict(sizes)} {result.wrong}"
+        worst = max(worst, result.error)
     return worst if taken else "it takes none of the sizes to check, so no answer is known"
 
 
@@ -176,7 +181,7 @@ def prediction(
     else:  # all that is known of a launch that does not say: it moves its least bytes
         programs = max(1, compiled.resources.programs)
         work = Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2)
-    made = cost_model.predict(
+    created = cost_model.predict(
         device,
         work,
         compiled.resources,
@@ -186,4 +191,4 @@ def prediction(
         stages=values(candidate.config).get("num_stages", 1),
     )
     launches = compiled.launches - 1
-    return replace(made, predicted_s=made.predicted_s + launches * made.launch_s)
+    return replace(created, predicted_s=created.predicted_s + launches * created.launch_s)

@@ -15,7 +15,7 @@ from workbench.data.environment import torch_build
 SHOWN = {"cuda": ("/dev/nvidia[0-9]*", "/dev/dxg"), "hip": ("/dev/kfd",)}
 
 
-class Ahead:
+class Prewarm:
     """Processes that are getting ready. To start one, its server must have imported torch: that is
     waited for in a thread, and by whoever asks for them."""
 
@@ -41,9 +41,9 @@ class Ahead:
         self.gpu.close()
 
 
-def begin_ahead(kernel: str) -> Ahead | None:
+def begin_prewarm(kernel: str) -> Prewarm | None:
     """Start them where a GPU will be measured; None where there is none to be seen."""
-    return Ahead(kernel) if gpu_shown() else None
+    return Prewarm(kernel) if gpu_shown() else None
 
 
 def compilers(kernel: str) -> Workers:

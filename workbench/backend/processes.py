@@ -16,9 +16,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from workbench import catalog
-from workbench.backend.protocol import Candidate, Part, Problem, Refusal
+from workbench.backend.protocol import Candidate, Problem, Refusal, TimingTask
 from workbench.backend.workers import LOST, Workers
-from workbench.compile import Compiled, CompileError, Twin, compile_config, compile_unless_twin
+from workbench.compile import (
+    Compiled,
+    CompiledDuplicate,
+    CompileError,
+    compile_config,
+    compile_unless_duplicate,
+)
 from workbench.data.record import Stage
 from workbench.device.hardware import Device
 from workbench.spec import Sizes, values
@@ -52,14 +58,14 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Follower:
+class Duplicate:
     """A config whose machine code another job makes."""
 
-    twin: Twin
+    duplicate: CompiledDuplicate
     owner: str  # of the claim
 
 
-def compile_task(job: Job) -> Compiled | Follower | Refusal:
+def compile_task(job: Job) -> Compiled | Duplicate | Refusal:
     """Runs in a worker."""
     try:
         if job.version is None:
@@ -71,10 +77,10 @@ def compile_task(job: Job) -> Compiled | Follower | Refusal:
         if job.claims is None:
             return compile_config(*problem, code=job.code)
         claims = job.claims
-        found = compile_unless_twin(*problem, lambda key: claimed(claims, key, job.owner))
-        if isinstance(found, Twin):
-            return Follower(found, os.readlink(claims / found.key))
-        return found
+        result = compile_unless_duplicate(*problem, lambda key: claimed(claims, key, job.owner))
+        if isinstance(result, CompiledDuplicate):
+            return Duplicate(result, os.readlink(claims / result.key))
+        return result
     except CompileError as error:
         return Refusal("compile", str(error))
 
@@ -90,9 +96,13 @@ def claimed(claims: Path, key: str, owner: str) -> bool:
 
 
 def compile_all(
-    pool: Workers, problem: Problem, candidates: Sequence[Candidate], device: Device,
-    timeout_s: float = COMPILE_TIMEOUT_S, code: bool = False,
-) -> Generator[tuple[Candidate, Compiled | Refusal], None, None]:  # fmt: skip
+    pool: Workers,
+    problem: Problem,
+    candidates: Sequence[Candidate],
+    device: Device,
+    timeout_s: float = COMPILE_TIMEOUT_S,
+    code: bool = False,
+) -> Generator[tuple[Candidate, Compiled | Refusal], None, None]:
     """Compile in parallel, begun in the order given; answers in the order in which they come.
     With `code` the machine code of each is read, and none waits for another.
 
@@ -113,16 +123,21 @@ class _UnderWay:
     """Jobs in the pool, and who waits for whom."""
 
     def __init__(
-        self, pool: Workers, problem: Problem, device: Device, timeout_s: float, claims: Path,
+        self,
+        pool: Workers,
+        problem: Problem,
+        device: Device,
+        timeout_s: float,
+        claims: Path,
         code: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._pool, self._problem, self._device = pool, problem, device
         self._timeout_s, self._claims, self._code = timeout_s, claims, code
         self._submitted = 0
         self._jobs: dict[Future[Any], tuple[Candidate, str]] = {}
         self._open: set[str] = set()  # owners that have not answered
-        self._waiting: dict[str, list[tuple[Candidate, Twin]]] = {}  # by owner
-        self._made: dict[str, Compiled] = {}  # by key
+        self._waiting: dict[str, list[tuple[Candidate, CompiledDuplicate]]] = {}  # by owner
+        self._compiled: dict[str, Compiled] = {}  # by key
         self._done: SimpleQueue[Future[Any]] = SimpleQueue()
 
     def submit(self, candidate: Candidate, shared: bool) -> None:
@@ -130,10 +145,17 @@ class _UnderWay:
         self._submitted += 1
         owner, problem = str(self._submitted), self._problem
         job = Job(
-            problem.kernel, candidate.version, candidate.impl.name, values(candidate.config),
-            problem.sizes, problem.dtype, self._device, self._claims if shared else None, owner,
+            problem.kernel,
+            candidate.version,
+            candidate.impl.name,
+            values(candidate.config),
+            problem.sizes,
+            problem.dtype,
+            self._device,
+            self._claims if shared else None,
+            owner,
             self._code,
-        )  # fmt: skip
+        )
         future = self._pool.submit(compile_task, job, timeout_s=self._timeout_s)
         self._jobs[future] = candidate, owner
         self._open.add(owner)
@@ -145,26 +167,26 @@ class _UnderWay:
             future = self._done.get()
             candidate, owner = self._jobs.pop(future)
             self._open.remove(owner)
-            found = outcome_of(future, "compile")
-            if isinstance(found, Follower):
-                yield from self._follow(candidate, found)
+            result = outcome_of(future, "compile")
+            if isinstance(result, Duplicate):
+                yield from self._follow(candidate, result)
             else:
-                if isinstance(found, Compiled):
-                    self._made.setdefault(found.ttgir, found)
-                yield candidate, found
+                if isinstance(result, Compiled):
+                    self._compiled.setdefault(result.ttgir, result)
+                yield candidate, result
             # whoever waited for this one now finds its code, or that there will be none
-            for waiting, twin in self._waiting.pop(owner, []):
-                yield from self._follow(waiting, Follower(twin, owner))
+            for waiting, duplicate in self._waiting.pop(owner, []):
+                yield from self._follow(waiting, Duplicate(duplicate, owner))
 
     def _follow(
-        self, candidate: Candidate, follower: Follower
+        self, candidate: Candidate, duplicate: Duplicate
     ) -> Iterator[tuple[Candidate, Compiled]]:
-        twin = follower.twin
-        if (made := self._made.get(twin.key)) is not None:
-            resources = replace(made.resources, compile_s=twin.compile_s)
-            yield candidate, replace(made, resources=resources, twin=True)
-        elif follower.owner in self._open:
-            self._waiting.setdefault(follower.owner, []).append((candidate, twin))
+        first_key = duplicate.duplicate
+        if (compile_some := self._compiled.get(first_key.key)) is not None:
+            resources = replace(compile_some.resources, compile_s=first_key.compile_s)
+            yield candidate, replace(compile_some, resources=resources, duplicate=True)
+        elif duplicate.owner in self._open:
+            self._waiting.setdefault(duplicate.owner, []).append((candidate, first_key))
         else:
             self.submit(candidate, shared=False)
 
@@ -175,7 +197,7 @@ class _UnderWay:
 
 
 def compile_parts(
-    pool: Workers, parts: Sequence[Part], device: Device, timeout_s: float = COMPILE_TIMEOUT_S
+    pool: Workers, parts: Sequence[TimingTask], device: Device, timeout_s: float = COMPILE_TIMEOUT_S
 ) -> dict[int, Compiled | Refusal]:
     """Parts of different problems, by their number: what the compiler makes of each Triton Impl,
     its machine code read; a library's version is not there."""
@@ -185,19 +207,19 @@ def compile_parts(
             at = part.problem
             same.setdefault((at.kernel, *at.sizes.items(), at.dtype), []).append(i)
 
-    def made(numbers: Sequence[int]) -> dict[int, Compiled | Refusal]:
+    def compile_some(numbers: Sequence[int]) -> dict[int, Compiled | Refusal]:
         of = {parts[i].candidate.key: parts[i].candidate for i in numbers}
         problem = parts[numbers[0]].problem
         every = compile_all(pool, problem, list(of.values()), device, timeout_s, code=True)
         by_key = {candidate.key: what for candidate, what in every}
         return {i: by_key[parts[i].candidate.key] for i in numbers}
 
-    found: dict[int, Compiled | Refusal] = {}
+    results: dict[int, Compiled | Refusal] = {}
     if same:  # problem by problem, most processes would have nothing to do
         with ThreadPoolExecutor(len(same)) as threads:
-            for each in threads.map(made, same.values()):
-                found |= each
-    return found
+            for each in threads.map(compile_some, same.values()):
+                results |= each
+    return results
 
 
 def outcome_of(future: Future[Any], stage: Stage) -> Any:

@@ -33,6 +33,7 @@ class Candidate:
     impl: Impl
     config: Any
     default: bool = False
+    older_key: str = ""  # the key that schema 1 gave the same config
     version: str | None = None  # the kernel's file where it is not the problem's own
 
 
@@ -55,7 +56,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Part:
+class TimingTask:
     """One arm of an experiment. By the `host` clock a call lasts from its beginning until the GPU
     is silent, and all that the CPU launches counts."""
 
@@ -66,10 +67,10 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Done:
+class TimingResult:
     """What became of a part."""
 
-    found: Timed | Refusal
+    result: Timed | Refusal
     compiled: Compiled | None = None  # with its `code`
     kernels: int | None = None  # launched by one call
     peak_bytes: int | None = None  # of the GPU's memory, beyond inputs, during one call
@@ -104,7 +105,7 @@ class Backend(Protocol):
     ) -> Future[Timed | Refusal]:
         """Check and time one, now or in a process that does so meanwhile."""
 
-    def together(self, parts: Sequence[Part]) -> list[Done]:
+    def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
         """Parts of different problems: compiled, checked, and timed against each other. `begin`
         was called with the problem of the first."""
 
@@ -117,7 +118,7 @@ class Measures(Backend, Protocol):
 
     rules: Rules
 
-    def race(
+    def halve(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
     ) -> list[Timed | Refusal]:
         """Better times for the best of the screen, by successive halving down to `keep`."""
@@ -130,7 +131,7 @@ class Measures(Backend, Protocol):
     def hot(self, candidate: Candidate) -> Timed | Refusal:
         """The winner on data that the cache may hold."""
 
-    def contest(
-        self, left: Candidate, right: Candidate, asked: float
+    def compare(
+        self, left: Candidate, right: Candidate, requested_threshold: float
     ) -> tuple[Timed | Refusal, Timed | Refusal, Verdict | None]:
         """Both sides against each other: is the right one slower by more than `asked`?"""

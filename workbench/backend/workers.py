@@ -38,9 +38,11 @@ class Workers:
 
         context = _context()
         return pebble.ProcessPool(
-            max_workers=self._count, context=context,
-            initializer=_begin, initargs=(self._interpreted,),
-        )  # fmt: skip
+            max_workers=self._count,
+            context=context,
+            initializer=_begin,
+            initargs=(self._interpreted,),
+        )
 
     def submit(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
         """The task's result to come. It raises what the task raised, TimeoutError after
@@ -99,7 +101,7 @@ class Solo:
         """Wait until all that was begun is over. Raises TimeoutError or ChildProcessError, and
         then the process is gone."""
         while self._owed:
-            self._answer(BEGIN_S)
+            self._reply(BEGIN_S)
             self._owed -= 1
 
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
@@ -110,17 +112,17 @@ class Solo:
             self._ours.send((task, args))
         except OSError:
             raise self._died() from None
-        right, answer = self._answer(timeout_s)
+        right, selection = self._reply(timeout_s)
         if right:
-            return answer
-        raise answer
+            return selection
+        raise selection
 
-    def _answer(self, timeout_s: float) -> tuple[bool, Any]:
+    def _reply(self, timeout_s: float) -> tuple[bool, Any]:
         wait([self._ours, self._process.sentinel], timeout_s)
         try:
             if self._ours.poll():
-                found: tuple[bool, Any] = self._ours.recv()
-                return found
+                result: tuple[bool, Any] = self._ours.recv()
+                return result
         except (EOFError, OSError):
             raise self._died() from None
         if self._process.is_alive():
@@ -163,11 +165,11 @@ def _serve(theirs: Any) -> None:
         while True:
             task, args = theirs.recv()
             try:
-                answer = (True, task(*args))
+                selection = (True, task(*args))
             except Exception as error:
-                answer = (False, error)
+                selection = (False, error)
             try:
-                theirs.send(answer)
+                theirs.send(selection)
             except (TypeError, AttributeError, PicklingError) as error:
                 theirs.send((False, RuntimeError(f"an answer that cannot travel: {error}")))
 

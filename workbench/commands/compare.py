@@ -1,187 +1,165 @@
-"""Two sides against each other on the GPU: what the `compare` command does."""
+"""The `compare` command: two operands against each other on the GPU, or two stored runs."""
 
 from __future__ import annotations
 
-import secrets
-import shlex
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from workbench import catalog
-from workbench.backend.protocol import Backend, Measures, Problem
-from workbench.commands.comparison import Corner, Ring, opened_run, say_begin, show_bout
-from workbench.commands.operands import Side, is_run, kernel_of, repository_with, sides_of
-from workbench.commands.options import (
-    SessionError,
-    backend_for,
-    gpu_present,
-    repository_of,
-    sizes_of,
-    undisturbed,
-    writable,
+from workbench.backend.protocol import Problem
+from workbench.commands.comparison import (
+    PairMaker,
+    compare_pair,
+    draw_comparisons,
+    require_gpu,
+    say_begin,
+    show_comparison,
 )
-from workbench.commands.worktree import Worktrees
+from workbench.commands.console import plain_console
+from workbench.commands.operands import Operand, is_run, kernel_of, operands_of, repository_with
+from workbench.commands.options import CompareOptions
+from workbench.commands.problem import check_dtype, sizes_of
+from workbench.commands.run import (
+    INTERRUPTED,
+    CommandError,
+    Opener,
+    OpenResources,
+    Recorder,
+    backend_for,
+    check_writable,
+    execute,
+    new_run,
+    repository_of,
+    resources,
+    say_page,
+)
+from workbench.commands.worktree import Repository, Worktrees
 from workbench.data import verdict
+from workbench.data.clock import run_id, timestamp
 from workbench.data.database import History, open_history
-from workbench.data.events import EventLog
-from workbench.data.interrupts import Interrupts
 from workbench.data.record import Comparison, Measured, Record, Run
-from workbench.data.store import Store
-from workbench.measurement.protocol import Protocol
-from workbench.reports import drawn_at_least, write_page
+from workbench.reports import write_page
 from workbench.spec import label, sizes_text
-from workbench.tuner.selection import answer
-from workbench.tuner.space import Identity
+from workbench.tuner.selection import select
+from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Opened = Callable[[str | None, Path], Backend]  # `backend_for`, or a test's own
 
-
-class ContestError(Exception):
-    """One sentence: why nothing can be compared, and what to do next."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """What `compare` was asked, in the words of the command line."""
-
-    left: str
-    right: str
-    kernel: str | None = None
-    impl: str | None = None
-    sizes: str | None = None
-    dtype: str = "bf16"
-    threshold: float = Protocol().asked
-    out: Path = Path("results")
-    database: str | None = None
-    strict: bool = False  # refuse where others use the GPU
-
-    @property
-    def command(self) -> str:
-        """The exact command that asks this again."""
-        words = ["workbench", "compare", self.left, self.right]
-        said = {"kernel": self.kernel, "impl": self.impl, "sizes": self.sizes,
-                "dtype": self.dtype, "threshold": f"{self.threshold:g}"}  # fmt: skip
-        for option, value in said.items():
-            if value is not None:
-                words += [f"--{option}", value]
-        return shlex.join(words)
+def run(options: CompareOptions) -> int:
+    """Run the command. Returns its exit code."""
+    return CompareCommand(options, plain_console()).go()
 
 
 @dataclass
-class Match:
-    """One comparison from the question to the page."""
+class CompareCommand:
+    """One comparison from the options to the page."""
 
-    question: Question
+    options: CompareOptions
     console: Console
-    opened: Opened | None = None
+    open_backend: Opener = backend_for
 
     def go(self) -> int:
-        """Run to the end. Returns the exit code of the verdict (see `compare.exit_code`), or 130
+        """Run to the end. Returns the exit code of the verdict (see `verdict.exit_code`), or 130
         after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
-        asked = self.question
-        if is_run(asked.left) and is_run(asked.right):
-            return suspect(asked, self.console)
-        kernel = kernel_of(asked.left, asked.right, asked.kernel)
+        options = self.options
+        if is_run(options.left) and is_run(options.right):
+            return compare_runs(options, self.console)
+        kernel = kernel_of(options.left, options.right, options.kernel)
         spec = catalog.spec_of(kernel)
-        if asked.dtype not in spec.tolerance:
-            raise SessionError(catalog.unknown("dtype", asked.dtype, spec.tolerance))
-        problem = Problem(kernel, spec, sizes_of(spec, asked.sizes), asked.dtype)
+        check_dtype(spec, options.dtype)
+        problem = Problem(kernel, spec, sizes_of(spec, options.sizes), options.dtype)
         repository = repository_with(kernel)
-        sides = sides_of((asked.left, asked.right), asked.impl, spec, repository)
-        writable(asked.out)
-        needs_gpu(self.opened)
-        with ExitStack() as stack:
-            trees = stack.enter_context(Worktrees(repository)) if repository else None
-            history = stack.enter_context(open_history(asked.database))
-            interrupts = stack.enter_context(Interrupts())
-            backend = (self.opened or backend_for)(None, repository_of(kernel))
-            stack.callback(backend.close)
-            undisturbed(backend, self.question.strict)
-            return self._go(problem, sides, trees, backend, Store(history, interrupts))
+        texts = (options.left, options.right)
+        operands = operands_of(texts, options.impl, spec, repository)
+        check_writable(options.out)
+        require_gpu(self.open_backend)
+        folder = repository_of(kernel)
+        with resources(options, lambda: self.open_backend(None, folder)) as opened:
+            return self._go(problem, operands, repository, opened)
 
     def _go(
-        self, problem: Problem, sides: tuple[Side, Side], trees: Worktrees | None,
-        backend: Backend, store: Store,
-    ) -> int:  # fmt: skip
-        asked = self.question
-        versions = sides[0].revision != sides[1].revision
-        whole = replace(asked, kernel=problem.kernel, sizes=sizes_text(problem.sizes))
-        run = opened_run("compare", "versions" if versions else "impls", whole.command, backend,
-                      [problem])  # fmt: skip
-        corner = Corner(Identity(run, problem, backend.protocol), backend.device.limits, trees)
+        self,
+        problem: Problem,
+        operands: tuple[Operand, Operand],
+        repository: Repository | None,
+        opened: OpenResources,
+    ) -> int:
+        options, backend = self.options, opened.backend
+        versions = operands[0].revision != operands[1].revision
+        whole = replace(options, kernel=problem.kernel, sizes=sizes_text(problem.sizes))
+        name = "versions" if versions else "impls"
+        run = new_run("compare", name, whole.command, backend, [problem])
+        folder = options.out / run.id
         file = catalog.module_of(problem.kernel).__file__
-        bout = corner.bout(sides, Path(file) if file else None)
-        say_begin(self.console, run, asked.threshold)
-        folder = asked.out / run.id
-        with EventLog(folder / "events.jsonl") as log:
-            ring = Ring(cast(Measures, backend), store, run, log, asked.threshold)
-            with drawn_at_least(lambda: ring.draw(folder)):
-                state = ring.hold_all([bout], lambda s: show_bout(self.console, s, ring.run))
+        factory = RecordFactory(run, problem, backend.protocol)
+
+        def obtain(recorder: Recorder) -> None:
+            compared = compare_pair(pair, recorder, options.threshold)
+            show_comparison(self.console, compared, recorder.run)
+
+        with ExitStack() as stack:
+            trees = stack.enter_context(Worktrees(repository)) if repository else None
+            maker = PairMaker(factory, backend.device.limits, trees)
+            pair = maker.pair(operands, Path(file) if file else None)
+            say_begin(self.console, run, options.threshold)
+            recorder = opened.recorder(run)
+            state = execute(
+                recorder, folder / "events.jsonl", obtain, lambda r: draw_comparisons(r, folder)
+            )
         if state == "interrupted":
-            return 130
-        self.console.print(f"report  {ring.draw(folder).resolve()}", soft_wrap=True)
-        return verdict.exit_code([c.verdict for c in ring.comparisons])
-
-
-def needs_gpu(opened: Opened | None) -> None:
-    """Raises ContestError where nothing can be measured."""
-    if opened is None and not gpu_present():
-        raise ContestError(
-            "Comparing needs a GPU that torch sees, and there is none here; run it where there is "
-            "one, or name two stored runs (`workbench history` lists them)."
-        )
+            return INTERRUPTED
+        say_page(self.console, draw_comparisons(recorder, folder))
+        return verdict.exit_code([c.verdict for c in recorder.comparisons])
 
 
 # Stored runs
 
 
-def suspect(asked: Question, console: Console) -> int:
-    """What two stored runs hint at: the winner of the right one over that of the left. They were
-    not interleaved, so nothing is measured, and nothing stored beyond the page.
+def compare_runs(options: CompareOptions, console: Console) -> int:
+    """Compare the winners of two stored runs. They were not interleaved, so the result is at most
+    a suspicion: nothing is measured, and nothing is stored beyond the page.
 
-    Returns the exit code. Raises ContestError, HistoryError or compare.Incomparable.
+    Returns the exit code. Raises CommandError, HistoryError or compare.Incomparable.
     """
-    writable(asked.out)
-    with open_history(asked.database) as history:
-        left, right = (_winner(history, which, asked) for which in (asked.left, asked.right))
+    check_writable(options.out)
+    with open_history(options.database) as history:
+        left, right = (_winner(history, which, options) for which in (options.left, options.right))
         run = history.run(right.run)
     for what in ("kernel", "device", "dtype", "sizes"):
         a, b = getattr(left.case, what), getattr(right.case, what)
         if a != b:
-            raise ContestError(
-                f"{asked.left} and {asked.right} differ in {what} ({_said(a)} and {_said(b)}); "
+            raise CommandError(
+                f"{options.left} and {options.right} differ in {what} ({_text(a)} and {_text(b)}); "
                 "name runs of one problem on one device."
             )
     assert isinstance(left.timing, Measured) and isinstance(right.timing, Measured)
-    found = verdict.suspected(left.timing, right.timing, asked.threshold)
+    suspicion = verdict.suspected(left.timing, right.timing, options.threshold)
     names = tuple(f"{r.case.impl} {label(r.case.config)} of {r.run}" for r in (left, right))
-    said = f"{found.word[:1].upper()}{found.word[1:]}: {names[1]} against {names[0]}: {found.why}."
-    page = _suspicion_page(asked, run, (left, right), (names[0], names[1]), said)
-    console.print(said, style="bold")
-    console.print(f"report  {page.resolve()}", soft_wrap=True)
-    return verdict.exit_code([found])
+    word = f"{suspicion.word[:1].upper()}{suspicion.word[1:]}"
+    text = f"{word}: {names[1]} against {names[0]}: {suspicion.reason}."
+    page = _suspicion_page(options, run, (left, right), (names[0], names[1]), text)
+    console.print(text, style="bold")
+    say_page(console, page)
+    return verdict.exit_code([suspicion])
 
 
-def _winner(history: History, which: str, asked: Question) -> Record:
+def _winner(history: History, which: str, options: CompareOptions) -> Record:
     """The measured winner of a run, of `--impl` and at `--sizes` where they are named."""
     run = history.run(which)
-    sizes = sizes_of(catalog.spec_of(run.source), asked.sizes) if asked.sizes else run.sizes
+    sizes = sizes_of(catalog.spec_of(run.source), options.sizes) if options.sizes else run.sizes
     if not sizes:
-        raise ContestError(f"{run.id} holds several sizes; name one with --sizes.")
+        raise CommandError(f"{run.id} holds several sizes; name one with --sizes.")
     outcomes = [
-        o for o in history.outcomes(run.id) if asked.impl is None or o.case.impl == asked.impl
+        o for o in history.outcomes(run.id) if options.impl is None or o.case.impl == options.impl
     ]
-    dtype = run.dtype if "," not in run.dtype else asked.dtype
-    won = answer(replace(run, sizes=sizes, dtype=dtype), outcomes).winner
+    dtype = run.dtype if "," not in run.dtype else options.dtype
+    won = select(replace(run, sizes=sizes, dtype=dtype), outcomes).winner
     if won is None or not won.measured:
-        raise ContestError(
+        raise CommandError(
             f"{run.id} holds no measured time that could be compared; name a run of `sweep` or "
             "`measure` on a GPU."
         )
@@ -189,21 +167,34 @@ def _winner(history: History, which: str, asked: Question) -> Record:
 
 
 def _suspicion_page(
-    asked: Question, of: Run, sides: tuple[Record, Record], names: tuple[str, str], said: str
+    options: CompareOptions,
+    of: Run,
+    records: tuple[Record, Record],
+    names: tuple[str, str],
+    text: str,
 ) -> Path:
     from workbench.reports.compare import page
 
-    now = datetime.now(UTC)
-    identity = f"{now:%Y%m%d-%H%M%S}-compare-{of.kernel}-{secrets.token_hex(2)}"
-    run = replace(of, id=identity, engine="compare", name="runs", command=asked.command,
-                  started=now.isoformat(timespec="milliseconds"))  # fmt: skip
-    # one config in both runs has one key, and the page tells sides apart by theirs
-    left, right = (replace(r, key=place) for r, place in zip(sides, ("left", "right"), strict=True))
+    run = replace(
+        of,
+        id=run_id("compare", of.kernel),
+        engine="compare",
+        name="runs",
+        command=options.command,
+        started=timestamp(),
+    )
+    # one config in both runs has one key, and the page tells operands apart by theirs
+    left, right = (
+        replace(r, key=place) for r, place in zip(records, ("left", "right"), strict=True)
+    )
     case = right.case
-    told = Comparison(run.id, run.started, case.kernel, case.sizes, case.dtype, *names, left.key,
-                      right.key, None)  # fmt: skip
-    return write_page(asked.out / run.id / "report.html", page(run, [left, right], [told], said))
+    comparison = Comparison(
+        run.id, run.started, case.kernel, case.sizes, case.dtype, *names, left.key, right.key, None
+    )
+    return write_page(
+        options.out / run.id / "report.html", page(run, [left, right], [comparison], text)
+    )
 
 
-def _said(value: object) -> str:
+def _text(value: object) -> str:
     return sizes_text(value) if isinstance(value, dict) else str(value)

@@ -1,4 +1,4 @@
-"""What a sweep says on the terminal: one live line where one looks, plain lines elsewhere."""
+"""Consoles: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from workbench.tuner.engine import Split
+    from workbench.tuner.engine import TimeBreakdown
     from workbench.tuner.finals import Step
     from workbench.tuner.portfolio import Portfolio
     from workbench.tuner.space import Plan
@@ -23,11 +23,22 @@ if TYPE_CHECKING:
 BAR = 12  # characters
 COUNTED = ("compiled", "duplicate", "wrong", "failed", "measured", "predicted")
 CONCLUDED = ("measured", "predicted", "duplicate", "wrong", "failed", "refused")
-STEPS = {"race": "race of {}", "final": "final of {}", "hot": "the winner, hot"}
+STEPS = {"halving": "halving of {}", "final": "final of {}", "hot": "the winner, hot"}
 
 
-class Terminal:
-    """Writes to standard output; `quiet` says the answer and the page's path, nothing else."""
+def plain_console() -> Console:
+    """Return a console without markup: words of a compiler are never taken for it. A file or a
+    pipe has no width, so nothing is left out there."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, emoji=False, width=240)
+    return console
+
+
+class SweepConsole:
+    """The output of a sweep. With `quiet` it is the result and the path of the page alone."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
@@ -37,7 +48,7 @@ class Terminal:
         self.console.soft_wrap = not self.console.is_terminal
         self.quiet = quiet
         self._live: Any = None
-        self._line = Line()
+        self._line = ProgressLine()
 
     def begin(self, run: Run, plan: Plan, earlier: int) -> None:
         """Say what was asked and on what, then start the bar."""
@@ -55,7 +66,7 @@ class Terminal:
         if earlier:
             counts += f", {earlier} known from earlier runs"
         self.console.print(counts)
-        self._line = Line(len(plan.candidates), earlier)
+        self._line = ProgressLine(len(plan.candidates), earlier)
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             self._start()
 
@@ -67,27 +78,30 @@ class Terminal:
                 f"Nothing was left to obtain after the run {run.id}; --fresh redoes."
             )
 
-    def warn(self, said: str) -> None:
+    def warn(self, message: str) -> None:
         """Something went wrong that costs no outcome."""
         from rich.console import Console
 
-        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(f"note: {said}")
+        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(
+            f"note: {message}"
+        )
 
-    def portfolio(self, found: Portfolio, file: Path) -> None:
+    def portfolio(self, chosen: Portfolio, file: Path) -> None:
         """The fewest configs that serve all sizes, and which serves which."""
         from rich.table import Table
 
-        many, sizes = len(found.members), len(found.served)
-        least = "" if found.exact else " (a smaller set may exist: the search was cut short)"
+        many, sizes = len(chosen.members), len(chosen.served)
+        least = "" if chosen.exact else " (a smaller set may exist: the search was cut short)"
         self.console.print(
             f"{many} config{'s' * (many > 1)} serve{'s' * (many == 1)} {sizes} sizes within "
-            f"{100 * found.within:.0f} % of each one's best, by the times of the screen{least}.",
+            f"{100 * chosen.within:.0f} % of each one's best, by the times of "
+            f"the first pass{least}.",
             style="bold",
         )
         table = Table(box=None, pad_edge=False)
         for heading in ("sizes", "config", "off its best"):
             table.add_column(heading, justify="right" if heading.startswith("off") else "left")
-        for size, served in found.served.items():
+        for size, served in chosen.served.items():
             table.add_row(size, served.member, f"{100 * (served.ratio - 1):.1f} %")
         self.console.print(table)
         self.console.print(f"portfolio  {file}", soft_wrap=True)
@@ -96,9 +110,13 @@ class Terminal:
         from rich.live import Live
 
         self._live = Live(
-            get_renderable=self._draw, console=self.console, refresh_per_second=5,
-            transient=True, redirect_stdout=False, redirect_stderr=False,
-        )  # fmt: skip
+            get_renderable=self._draw,
+            console=self.console,
+            refresh_per_second=5,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         self._live.start()
 
     def _draw(self) -> Text:
@@ -116,7 +134,7 @@ class Terminal:
 
     def step(self, step: Step) -> None:
         """The configs have been tried; something longer begins."""
-        self._line.step = STEPS[step.what].format(step.of)
+        self._line.step = STEPS[step.name].format(step.of)
 
     def end(self) -> None:
         """Take the bar away."""
@@ -132,25 +150,30 @@ class Terminal:
             self.console.print(f"Stopped after {done}; the same command obtains the rest.")
 
     def conclude(
-        self, said: str, counts: Mapping[str, int], split: Split, page: Path, events: Path | None
+        self,
+        sentence: str,
+        counts: Mapping[str, int],
+        breakdown: TimeBreakdown,
+        page: Path,
+        events: Path | None,
     ) -> None:
         """The answer, and where it lies. Paths are kept whole, so that they can be copied."""
         if not self.quiet:
             self.console.print(_words(counts, CONCLUDED))
-            if "timed" in split.seconds:
-                self.console.print(split_line(split))
-        self.console.print(said, style="bold")
+            if "timed" in breakdown.seconds:
+                self.console.print(breakdown_line(breakdown))
+        self.console.print(sentence, style="bold")
         if not self.quiet and events is not None:
             self.console.print(f"events  {events}", soft_wrap=True)
         self.console.print(f"report  {page.resolve()}", soft_wrap=True)
 
 
 @contextmanager
-def doing(console: Console, said: str) -> Iterator[None]:
-    """While something long lasts: `said` and the seconds since, on one live line that goes away.
+def doing(console: Console, message: str) -> Iterator[None]:
+    """While something long lasts: `message` and the seconds since, on one live line that goes away.
     Where nobody looks on, the line is written once and stays."""
     if not console.is_terminal or console.is_dumb_terminal:
-        console.print(said, soft_wrap=True)
+        console.print(message, soft_wrap=True)
         yield
         return
     from rich.live import Live
@@ -160,28 +183,32 @@ def doing(console: Console, said: str) -> Iterator[None]:
 
     def line() -> Text:
         spent = int(time.monotonic() - started)
-        text = Text(f"{spent // 60}:{spent % 60:02d}  {said}", no_wrap=True, end="")
+        text = Text(f"{spent // 60}:{spent % 60:02d}  {message}", no_wrap=True, end="")
         text.truncate(console.width - 1, overflow="ellipsis")
         return text
 
     with Live(
-        get_renderable=line, console=console, refresh_per_second=5, transient=True,
-        redirect_stdout=False, redirect_stderr=False,
-    ):  # fmt: skip
+        get_renderable=line,
+        console=console,
+        refresh_per_second=5,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ):
         yield
 
 
-def split_line(split: Split) -> str:
+def breakdown_line(breakdown: TimeBreakdown) -> str:
     """`31.2 s: start 4.1, wait 6.0, check 3.2, timed 12.9, flush 4.0, idle 1.0; 1210 configs a
     minute to the complete table`."""
-    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in split.seconds.items())
-    line = f"{sum(split.seconds.values()):.1f} s: {parts}"
-    if split.configs_per_minute is not None:
-        line += f"; {split.configs_per_minute:.0f} configs a minute to the complete table"
+    parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in breakdown.seconds.items())
+    line = f"{sum(breakdown.seconds.values()):.1f} s: {parts}"
+    if breakdown.configs_per_minute is not None:
+        line += f"; {breakdown.configs_per_minute:.0f} configs a minute to the complete table"
     return line
 
 
-class Line:
+class ProgressLine:
     """The line that lives: how far, what came of it, the best so far, and the time left."""
 
     def __init__(self, total: int = 0, earlier: int = 0) -> None:
@@ -198,7 +225,7 @@ class Line:
         return min(len(self._seen), self.total)
 
     def saw(self, outcome: Outcome) -> None:
-        """One more outcome; finals outrank the screen, which took fewer samples."""
+        """One more outcome; finals outrank the first pass, which took fewer samples."""
         if outcome.case.is_baseline:
             return
         if isinstance(outcome, Record) or outcome.stage != "refused":
@@ -213,8 +240,8 @@ class Line:
         and then the end of the counts."""
         from rich.text import Text
 
-        said = self.step or _words(self.counts, COUNTED) or "starting workers"
-        known = [f"{self.done}/{self.total}", said, *self._best(), self._left()]
+        state = self.step or _words(self.counts, COUNTED) or "starting workers"
+        known = [f"{self.done}/{self.total}", state, *self._best(), self._left()]
         config = f"({label(self.best.case.config)})" if self.best else ""
         parts = [part for part in known if part]
         line = Text(no_wrap=True, overflow="ellipsis", end="")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from workbench.commands.options import DoctorOptions
 from workbench.device.hardware import DEVICES
 
 if TYPE_CHECKING:
@@ -47,14 +48,22 @@ PACKAGES: Mapping[str, str] = {
 }
 
 
+def run(options: DoctorOptions) -> int:
+    """Run the command. Returns its exit code."""
+    from rich.console import Console
+
+    show(examine(options.database), Console())
+    return 0
+
+
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One thing looked for: `ok` is True when it is there, False when it is missing, None when
     it cannot be told or does not apply; `remedy` says what to do, or is empty."""
 
     name: str
     ok: bool | None
-    found: str
+    result: str
     remedy: str = ""
 
     @property
@@ -63,7 +72,7 @@ class Finding:
         return "unknown" if self.ok is None else "ok" if self.ok else "missing"
 
 
-def examine(database: str | None = None) -> list[Finding]:
+def examine(database: str | None = None) -> list[Check]:
     """Everything that the workbench may use, one finding each; never raises.
 
     database is the URL or path of a history to try to open, or None to leave that out.
@@ -87,7 +96,7 @@ def examine(database: str | None = None) -> list[Finding]:
     ]
 
 
-def show(findings: Iterable[Finding], console: Console) -> None:
+def show(findings: Iterable[Check], console: Console) -> None:
     """Draw the findings as a table. The state is a word; its colour only repeats it."""
     from rich.table import Table
     from rich.text import Text
@@ -98,7 +107,7 @@ def show(findings: Iterable[Finding], console: Console) -> None:
         table.add_row(
             Text(finding.name),
             Text(finding.state, style=styles[finding.state]),
-            Text(finding.found),
+            Text(finding.result),
             Text(finding.remedy),
         )
     console.print(table)
@@ -107,51 +116,51 @@ def show(findings: Iterable[Finding], console: Console) -> None:
 # The GPU and its driver
 
 
-def _gpus() -> Iterator[Finding]:
+def _gpus() -> Iterator[Check]:
     without = "everything but measuring works without; to measure, use a machine with a GPU"
     try:
         import torch
     except Exception as error:  # a broken installation raises more than ImportError
-        yield Finding("GPU", None, f"torch cannot be imported: {_said(error)}", "install torch")
+        yield Check("GPU", None, f"torch cannot be imported: {_text(error)}", "install torch")
         return
     try:
         cuda: Any = torch.cuda
         count = cuda.device_count() if cuda.is_available() else 0
         for index in range(count):
             gpu = cuda.get_device_properties(index)
-            yield Finding(f"GPU {index}", True, f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB")
+            yield Check(f"GPU {index}", True, f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB")
     except Exception as error:  # torch raises RuntimeError and its kin on driver trouble
-        yield Finding("GPU", None, f"torch failed to ask: {_said(error)}", "check the driver")
+        yield Check("GPU", None, f"torch failed to ask: {_text(error)}", "check the driver")
         return
     if not count:
-        yield Finding("GPU", False, "torch sees none", without)
+        yield Check("GPU", False, "torch sees none", without)
 
 
-def _driver() -> Finding:
+def _driver() -> Check:
     nvidia = _read(NVIDIA_PROC / "version")
     if nvidia is not None:
         version = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", nvidia)
-        return Finding("GPU driver", True, f"NVIDIA {version[1] if version else 'of some version'}")
+        return Check("GPU driver", True, f"NVIDIA {version[1] if version else 'of some version'}")
     amd = _read(AMD_DRIVER)
     if amd is not None:
-        return Finding("GPU driver", True, f"amdgpu {amd.strip()}")
-    return Finding(
+        return Check("GPU driver", True, f"amdgpu {amd.strip()}")
+    return Check(
         "GPU driver", False, "neither NVIDIA's nor amdgpu is loaded", "only needed to measure"
     )
 
 
-def _counters() -> Finding:
+def _counters() -> Check:
     """Whether ncu may read hardware counters, from the driver's settings alone."""
     name = "GPU counters for ncu"
     params = _read(NVIDIA_PROC / "params")
     restricted = re.search(r"RmProfilingAdminOnly:\s*(\d)", params or "")
     if restricted is None:
-        return Finding(name, None, "no NVIDIA driver says who may read them")
+        return Check(name, None, "no NVIDIA driver says who may read them")
     if restricted[1] == "0":
-        return Finding(name, True, "every user may read them")
+        return Check(name, True, "every user may read them")
     if _is_admin():
-        return Finding(name, True, "administrators may, and this process is one")
-    return Finding(
+        return Check(name, True, "administrators may, and this process is one")
+    return Check(
         name,
         False,
         "only administrators may read them (RmProfilingAdminOnly is 1)",
@@ -171,28 +180,28 @@ def _is_admin() -> bool:
 # What compiles
 
 
-def _torch() -> Finding:
+def _torch() -> Check:
     version = _version("torch")
     if version is None:
-        return Finding("torch", False, "not installed", "pip install torch")
+        return Check("torch", False, "not installed", "pip install torch")
     built = getattr(sys.modules.get("torch"), "version", None)
     cuda, hip = getattr(built, "cuda", None), getattr(built, "hip", None)
     build = f"for CUDA {cuda}" if cuda else f"for ROCm {hip}" if hip else "for the CPU only"
     if built is None:
         build = "of a build that cannot be told, as it cannot be imported"
     remedy = "" if cuda or hip else "to measure, install a CUDA or ROCm build of torch"
-    return Finding("torch", True, f"{version}, built {build}", remedy)
+    return Check("torch", True, f"{version}, built {build}", remedy)
 
 
-def _triton(folder: Path | None) -> Finding:
+def _triton(folder: Path | None) -> Check:
     version = _version("triton") or _version("pytorch-triton-rocm")
     if folder is None:
         remedy = "pip install triton (Linux only: elsewhere only the Metal kernels run)"
-        return Finding("Triton", False, "not installed", remedy)
-    return Finding("Triton", True, version or "of some version")
+        return Check("Triton", False, "not installed", remedy)
+    return Check("Triton", True, version or "of some version")
 
 
-def _targets(folder: Path | None) -> Finding:
+def _targets(folder: Path | None) -> Check:
     """The devices of the table that the installed Triton has a compiler for."""
     name = "offline compile targets"
     backends = {"cuda": "nvidia", "hip": "amd"}
@@ -202,86 +211,86 @@ def _targets(folder: Path | None) -> Finding:
         if folder and (folder / "backends" / backends[device.backend] / "compiler.py").exists()
     ]
     if not have:
-        return Finding(name, False, "none", "install Triton from PyPI, which has both compilers")
-    return Finding(name, True, ", ".join(have))
+        return Check(name, False, "none", "install Triton from PyPI, which has both compilers")
+    return Check(name, True, ", ".join(have))
 
 
-def _compiler() -> Finding:
+def _compiler() -> Check:
     name = "C compiler"
     named = os.environ.get("CC")
     path = next((p for c in (named, "gcc", "clang") if c and (p := shutil.which(c))), None)
     if path and (not named or shutil.which(named)):
-        return Finding(name, True, path)
+        return Check(name, True, path)
     if named:
-        return Finding(name, False, f"CC is {named}, which is not there", "unset CC or correct it")
+        return Check(name, False, f"CC is {named}, which is not there", "unset CC or correct it")
     remedy = "install gcc or clang: Triton builds the launcher of every kernel with it"
-    return Finding(name, False, "neither gcc nor clang is on the path", remedy)
+    return Check(name, False, "neither gcc nor clang is on the path", remedy)
 
 
 # What profiles
 
 
-def _program(name: str, remedy: str) -> Finding:
+def _program(name: str, remedy: str) -> Check:
     path = shutil.which(name)
-    return Finding(name, True, path) if path else Finding(name, False, "not on the path", remedy)
+    return Check(name, True, path) if path else Check(name, False, "not on the path", remedy)
 
 
-def _binary_tool(name: str, triton: Path | None) -> Finding:
+def _binary_tool(name: str, triton: Path | None) -> Check:
     """A tool that reads machine code: on the path, or in Triton's own wheel."""
     path = shutil.which(name)
     bundled = triton / "backends" / "nvidia" / "bin" / name if triton else None
     if path is None and bundled is not None and bundled.exists():
-        return Finding(name, True, "in Triton's wheel")
+        return Check(name, True, "in Triton's wheel")
     return _program(name, "install it from the CUDA toolkit, or Triton, which brings it")
 
 
-def _proton(triton: Path | None) -> Finding:
+def _proton(triton: Path | None) -> Check:
     name = "proton"
     if triton and (triton / "profiler" / "__init__.py").exists():
-        return Finding(name, True, "in Triton's wheel, as triton.profiler")
-    return Finding(name, False, "not in this Triton", "install Triton from PyPI")
+        return Check(name, True, "in Triton's wheel, as triton.profiler")
+    return Check(name, False, "not in this Triton", "install Triton from PyPI")
 
 
 # The rest
 
 
-def _metal() -> Finding:
+def _metal() -> Check:
     name = "MLX"
     if sys.platform != "darwin":
-        return Finding(name, None, "for macOS only")
+        return Check(name, None, "for macOS only")
     version = _version("mlx")
     if version:
-        return Finding(name, True, version)
-    return Finding(name, False, "not installed", "pip install mlx, for the Metal kernels")
+        return Check(name, True, version)
+    return Check(name, False, "not installed", "pip install mlx, for the Metal kernels")
 
 
-def _chromium() -> Finding:
+def _chromium() -> Check:
     name = "Chromium for the web tests"
     if _version("playwright") is None:
-        return Finding(name, False, "playwright is not installed", "pip install playwright")
+        return Check(name, False, "playwright is not installed", "pip install playwright")
     cache = "Library/Caches" if sys.platform == "darwin" else ".cache"
     chosen = os.environ.get("PLAYWRIGHT_BROWSERS_PATH")
     folder = Path(chosen) if chosen else Path.home() / cache / "ms-playwright"
     builds = sorted(p.name for p in folder.glob("chromium*-*")) if folder.is_dir() else []
     if builds:
-        return Finding(name, True, ", ".join(builds))
+        return Check(name, True, ", ".join(builds))
     for browser in ("chromium", "chromium-browser", "google-chrome"):
         if path := shutil.which(browser):
-            return Finding(name, True, path)
-    return Finding(name, False, "none found", "python -m playwright install chromium")
+            return Check(name, True, path)
+    return Check(name, False, "none found", "python -m playwright install chromium")
 
 
-def _package(name: str, use: str) -> Finding:
+def _package(name: str, use: str) -> Check:
     version = _version(name)
     if version:
-        return Finding(f"package {name}", True, version)
-    return Finding(f"package {name}", False, "not installed", f"pip install {name}, for {use}")
+        return Check(f"package {name}", True, version)
+    return Check(f"package {name}", False, "not installed", f"pip install {name}, for {use}")
 
 
-def _database(url: str | None) -> Finding:
+def _database(url: str | None) -> Check:
     name = "history database"
     if url is None:
-        return Finding(name, None, "none was named", "name one to see whether it opens")
+        return Check(name, None, "none was named", "name one to see whether it opens")
     try:
         from workbench.data.database import open_history  # type: ignore[import-not-found,unused-ignore]
 
@@ -290,10 +299,10 @@ def _database(url: str | None) -> Finding:
         if close is not None:
             close()
     except Exception as error:  # drivers raise types of their own
-        reason = _without_password(_said(error), url)
+        reason = _without_password(_text(error), url)
         remedy = "check the address and the rights, and that its server runs"
-        return Finding(name, False, f"{_without_password(url, url)}: {reason}", remedy)
-    return Finding(name, True, _without_password(url, url))
+        return Check(name, False, f"{_without_password(url, url)}: {reason}", remedy)
+    return Check(name, True, _without_password(url, url))
 
 
 def _without_password(text: str, url: str) -> str:
@@ -329,6 +338,6 @@ def _read(path: Path) -> str | None:
         return None
 
 
-def _said(error: Exception) -> str:
+def _text(error: Exception) -> str:
     """The first line of what an exception says, or its type's name."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,282 +1,246 @@
-"""An experiment from the question to the page: the `experiment` command."""
+"""The `experiment` command: variants of kernels timed against each other, and analysed."""
 
 from __future__ import annotations
 
-import shlex
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
-from workbench.backend.prewarm import begin_ahead
-from workbench.backend.protocol import Backend, Candidate, Done, Part, Problem, Refusal
-from workbench.commands.comparison import opened_run
-from workbench.commands.options import (
+from workbench.backend.prewarm import begin_prewarm
+from workbench.backend.protocol import Backend, Problem, Refusal, TimingResult, TimingTask
+from workbench.commands.console import doing, plain_console, plan_line
+from workbench.commands.options import ExperimentOptions
+from workbench.commands.problem import sizes_of
+from workbench.commands.run import (
+    INTERRUPTED,
+    Opener,
+    OpenResources,
+    Recorder,
     backend_for,
+    check_writable,
+    execute,
     gpu_present,
-    on_paper,
+    new_run,
+    paper_backend,
     repository_of,
-    sizes_of,
-    undisturbed,
-    writable,
+    resources,
+    say_page,
 )
-from workbench.data.database import History, open_history
-from workbench.data.events import EventLog, RunState
-from workbench.data.interrupts import Interrupts
-from workbench.data.record import Finding, Outcome, Phase, Record, Run, key_of
-from workbench.data.store import Store
+from workbench.data.clock import timestamp
+from workbench.data.database import History
+from workbench.data.record import Finding, Phase, Run, key_of
+from workbench.data.tuned_cache import Tuned, default_path
 from workbench.experiments import (
-    Arm,
-    Asked,
+    Context,
     Experiment,
     ExperimentError,
-    Found,
+    Variant,
+    VariantResult,
     experiment_named,
+    experiment_names,
     seconds,
 )
 from workbench.experiments.analysis import ceilings
 from workbench.measurement.protocol import Protocol
-from workbench.reports import drawn_at_least, write_page
-from workbench.spec import ITEMSIZE, Sizes
+from workbench.reports import write_page
+from workbench.spec import ITEMSIZE, Impl, Sizes
 from workbench.tuner import tuned
-from workbench.tuner.space import Identity
+from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-Opened = Callable[[str | None, Path], Backend]  # `backend_for`, or a test's own
 
 # Half of a final's rounds: an experiment tells times apart that differ by a tenth and more, and
 # all of them together are to take minutes.
 RULES = Protocol(rounds=12, most_rounds=32, final_s=6.0)
 
 
-@dataclass(frozen=True)
-class Question:
-    """What `experiment` was asked, in the words of the command line."""
-
-    experiment: str
-    kernel: str | None = None
-    sizes: str | None = None
-    dtype: str | None = None
-    device: str | None = None
-    out: Path = Path("results")
-    database: str | None = None
-    strict: bool = False  # refuse where others use the GPU
-    winners: Path | None = None  # the file of tuned configs; None: the user's own
-    time: str | None = None  # "0.5ms": set against what is expected
-
-    @property
-    def command(self) -> str:
-        """The exact command that asks this again."""
-        words = ["workbench", "experiment", self.experiment]
-        for option in ("kernel", "sizes", "dtype", "device", "time"):
-            value = getattr(self, option)
-            words += [f"--{option}", value] if value is not None else []
-        return shlex.join(words)
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One kernel under the experiment: what is asked of it, and what is timed."""
-
-    asked: Asked
-    arms: Sequence[Arm]
-    parts: Mapping[str, Part]  # by the arm's name
-    refused: Mapping[str, Refusal]
+def run(options: ExperimentOptions) -> int:
+    """Run the command, or list the experiments where none is named. Returns the exit code."""
+    if options.name is None:
+        for name in experiment_names():
+            print(f"{name:22s}{experiment_named(name).summary}")
+        return 0
+    return ExperimentCommand(options, plain_console()).go()
 
 
 @dataclass
-class Trials:
+class ExperimentCommand:
     """An experiment on all its kernels, one after the other."""
 
-    question: Question
+    options: ExperimentOptions
     console: Console
-    opened: Opened | None = None
-    outcomes: list[Outcome] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    _told: set[str] = field(default_factory=set)  # caveats, each said once
+    open_backend: Opener | None = None  # None: the GPU that is here, or a prediction
+    tuned_file: Path | None = None  # the tuned configs; None: the user's own
+    recorder: Recorder | None = None  # of the run under way
+    _shown: set[str] = field(default_factory=set)  # caveats, each printed once
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0; 2 where nothing gave a time; 130 after Ctrl-C.
 
         Raises the errors of the parts, each of which is one sentence.
         """
-        asked = self.question
-        experiment = experiment_named(asked.experiment)
-        given_s = _seconds(asked.time, experiment, asked.experiment)
+        options = self.options
+        experiment = experiment_named(str(options.name))
+        given_s = _given_seconds(options, experiment)
         with ExitStack() as stack:
-            ahead = None  # started before kernels are imported
-            if self.opened is None and experiment.runs and asked.device is None:
-                ahead = begin_ahead(asked.kernel or "copy")
-            if ahead is not None:
-                stack.callback(ahead.close)
-            dtype_known(self._dtype(experiment), self._named(experiment))
-            winners = tuned.Tuned.load(asked.winners or tuned.default_path())
-            writable(asked.out)
-            if ahead is not None and not gpu_present():
-                ahead = None
-            history = stack.enter_context(open_history(asked.database))
-            interrupts = stack.enter_context(Interrupts())
-            repository = repository_of(asked.kernel or "matmul")
-            live = partial(backend_for, ahead=ahead, rules=RULES)
-            opened = self.opened or (live if experiment.runs else on_paper)
-            backend = opened(asked.device, repository)
-            stack.callback(backend.close)
-            undisturbed(backend, asked.strict)
-            known = ceilings.known(history, backend.device.name) or {}
-            planned = self._planned(experiment, backend, known)
-            if not experiment.runs:
-                planned = [(self._on_paper(a, given_s, history), arms) for a, arms in planned]
-            problems = [arm_problem(arm) for each, arms in planned for arm in arms]
-            problems = problems or [_whole_problem(each) for each, _ in planned]
-            device = backend.device.name if backend.predicts else None
-            command = replace(asked, device=device).command
-            run = opened_run("experiment", asked.experiment, command, backend, problems)
-            run = replace(run, ceilings={**run.ceilings, **known})
-            return self._go(experiment, planned, run, backend, winners, Store(history, interrupts))
+            prewarm = None  # started before kernels are imported
+            if self.open_backend is None and experiment.runs and options.device is None:
+                prewarm = begin_prewarm(options.kernel or "copy")
+            if prewarm is not None:
+                stack.callback(prewarm.close)
+            check_dtype(self._dtype(experiment), self._kernels(experiment))
+            cache = Tuned.load(self.tuned_file or default_path())
+            check_writable(options.out)
+            if prewarm is not None and not gpu_present():
+                prewarm = None
+            live = partial(backend_for, prewarm=prewarm, rules=RULES)
+            opener = self.open_backend or (live if experiment.runs else paper_backend)
+            repository = repository_of(options.kernel or "matmul")
+            opened = stack.enter_context(
+                resources(options, lambda: opener(options.device, repository))
+            )
+            return self._go(experiment, given_s, cache, opened)
+
+    def _go(
+        self, experiment: Experiment, given_s: float | None, cache: Tuned, opened: OpenResources
+    ) -> int:
+        options, backend = self.options, opened.backend
+        known = ceilings.known(opened.history, backend.device.name) or {}
+        planned = self._planned(experiment, backend, known)
+        if not experiment.runs:
+            history = opened.history
+            planned = [(_on_paper(c, given_s, history), variants) for c, variants in planned]
+        problems = [variant_problem(v) for _, variants in planned for v in variants]
+        problems = problems or [_whole_problem(context) for context, _ in planned]
+        device = backend.device.name if backend.predicts else None
+        command = replace(options, device=device).command
+        run = new_run("experiment", str(options.name), command, backend, problems)
+        run = replace(run, ceilings={**run.ceilings, **known})
+        on_paper = f"Nothing is run: worked out for {backend.device.title}."
+        line = plan_line(run) if experiment.runs else on_paper
+        self.console.print(line, style="bold yellow" if run.predicted else "bold")
+
+        def obtain(recorder: Recorder) -> None:
+            self._obtain(experiment, planned, recorder, cache)
+
+        recorder = self.recorder = opened.recorder(run)
+        state = execute(recorder, options.out / run.id / "events.jsonl", obtain, self._draw)
+        if state == "interrupted":
+            self.console.print("Stopped; the outcomes so far are stored.")
+        say_page(self.console, self._draw(recorder))
+        if state == "interrupted":
+            return INTERRUPTED
+        return 0 if recorder.has_times or (recorder.findings and not recorder.outcomes) else 2
 
     def _planned(
         self, experiment: Experiment, backend: Backend, known: Mapping[str, Any]
-    ) -> list[tuple[Asked, Sequence[Arm]]]:
-        """What is asked of each kernel, and its arms. Raises ExperimentError."""
-        asked = self.question
-        planned: list[tuple[Asked, Sequence[Arm]]] = []
-        for kernel in self._named(experiment):
+    ) -> list[tuple[Context, Sequence[Variant]]]:
+        """The context of each kernel, and its variants. Raises ExperimentError."""
+        options = self.options
+        planned: list[tuple[Context, Sequence[Variant]]] = []
+        for kernel in self._kernels(experiment):
             sizes = None
-            if asked.sizes is not None:
+            if options.sizes is not None:
                 if not kernel:
                     raise ExperimentError(
-                        f"--sizes are those of a kernel, and {asked.experiment} names its own; "
+                        f"--sizes are those of a kernel, and {options.name} names its own; "
                         "leave --sizes out."
                     )
-                sizes = sizes_of(catalog.spec_of(kernel), asked.sizes)
-            each = Asked(
-                kernel, sizes, self._dtype(experiment), backend.device, backend.predicts,
-                known,
-            )  # fmt: skip
-            arms = list(experiment.arms(each))
-            for arm in arms:
-                dtype_known(arm.dtype, (arm.kernel,))
-            planned.append((each, arms))
+                sizes = sizes_of(catalog.spec_of(kernel), options.sizes)
+            dtype = self._dtype(experiment)
+            context = Context(kernel, sizes, dtype, backend.device, backend.predicts, known)
+            variants = list(experiment.variants(context))
+            for variant in variants:
+                check_dtype(variant.dtype, (variant.kernel,))
+            planned.append((context, variants))
         return planned
 
     def _dtype(self, experiment: Experiment) -> str:
-        asked = self.question.dtype
-        return experiment.dtype if asked is None else asked
+        return experiment.dtype if self.options.dtype is None else self.options.dtype
 
-    def _named(self, experiment: Experiment) -> tuple[str, ...]:
+    def _kernels(self, experiment: Experiment) -> tuple[str, ...]:
         """The kernels that are examined; an empty name where the experiment has its own."""
-        asked = self.question
-        return (asked.kernel,) if asked.kernel is not None else experiment.kernels or ("",)
-
-    @staticmethod
-    def _on_paper(asked: Asked, given_s: float | None, history: History) -> Asked:
-        """With the time to set against what is expected: given, or of earlier runs."""
-        name = catalog.spec_of(asked.kernel).name
-        rows = history.search(name, device=asked.device.name, dtype=asked.dtype, limit=10_000)
-        return replace(asked, given_s=given_s, earlier=rows)
-
-    def _go(
-        self, experiment: Experiment, planned: Sequence[tuple[Asked, Sequence[Arm]]], begun: Run,
-        backend: Backend, winners: tuned.Tuned, store: Store,
-    ) -> int:  # fmt: skip
-        from workbench.commands.console import plan_line
-
-        on_paper = f"Nothing is run: worked out for {backend.device.title}."
-        line = plan_line(begun) if experiment.runs else on_paper
-        self.console.print(line, style="bold yellow" if begun.predicted else "bold")
-        folder = self.question.out / begun.id
-        with (
-            EventLog(folder / "events.jsonl") as log,
-            drawn_at_least(lambda: self._draw(begun, folder)),
-        ):
-            state, run = self._obtain(experiment, planned, begun, backend, winners, store, log)
-        if state == "interrupted":
-            self.console.print("Stopped; what was found so far is stored.")
-        self.console.print(f"report  {self._draw(run, folder).resolve()}", soft_wrap=True)
-        if state == "interrupted":
-            return 130
-        timed = any(isinstance(o, Record) for o in self.outcomes)
-        return 0 if timed or (self.findings and not self.outcomes) else 2
+        kernel = self.options.kernel
+        return (kernel,) if kernel is not None else experiment.kernels or ("",)
 
     def _obtain(
-        self, experiment: Experiment, planned: Sequence[tuple[Asked, Sequence[Arm]]], run: Run,
-        backend: Backend, winners: tuned.Tuned, store: Store, log: EventLog,
-    ) -> tuple[RunState, Run]:  # fmt: skip
-        """Every kernel in turn, each stored and told before the next."""
-        state: RunState = "complete"
-        begun = False
-        try:
-            trials = [made(asked, arms, run, backend, winners) for asked, arms in planned]
-            for at, trial in enumerate(trials, 1):
-                asked, arms = trial.asked, trial.arms
-                with self._doing(trial, f"{at}/{len(trials)}" if len(trials) > 1 else ""):
-                    if not begun:
-                        compile_ahead(trials, backend)
-                    tested = begin(trial, backend)
-                    if not begun:
-                        run = replace(run, ceilings={**tested, **run.ceilings})
-                        store.begin(run, log)
-                        begun = True
-                    found = timed(trial, run, backend)
-                for each in found.values():
-                    store.keep(each.outcome)
-                    self.outcomes.append(each.outcome)
-                whole = replace(asked, ceilings=run.ceilings)
-                for judgement in experiment.judge(whole, found):
-                    about = whole if whole.sizes else replace(whole, sizes=_alike(asked, arms))
-                    finding = judgement.finding(run.id, _now(), run.name, about)
-                    store.keep_finding(finding)
-                    self.findings.append(finding)
-                    self._say(finding)
-        except KeyboardInterrupt:
-            state = "interrupted"
-        if not begun:
-            store.begin(run, log)
-        counts = Counter[str](o.phase if isinstance(o, Record) else o.stage for o in self.outcomes)
-        store.end(state, counts, dict(backend.spent))
-        return state, run
+        self,
+        experiment: Experiment,
+        planned: Sequence[tuple[Context, Sequence[Variant]]],
+        recorder: Recorder,
+        cache: Tuned,
+    ) -> None:
+        """Every kernel in turn, each stored and shown before the next."""
+        backend = recorder.backend
+        every = [prepare(c, variants, recorder.run, backend, cache) for c, variants in planned]
+        for at, prepared in enumerate(every, 1):
+            context = prepared.context
+            with self._doing(prepared, f"{at}/{len(every)}" if len(every) > 1 else ""):
+                if not recorder.begun:
+                    compile_all(every, backend)
+                tested = begin(prepared, backend)
+                if not recorder.begun:  # ceilings that were measured before go first
+                    recorder.begin({**tested, **recorder.run.ceilings})
+                results = timed(prepared, recorder.run, backend)
+            for result in results.values():
+                recorder.keep(result.outcome)
+            whole = replace(context, ceilings=recorder.run.ceilings)
+            for analysis in experiment.analyse(whole, results):
+                sizes = whole.sizes or _common_sizes(context, prepared.variants)
+                about = replace(whole, sizes=sizes)
+                finding = analysis.finding(recorder.run.id, timestamp(), recorder.run.name, about)
+                recorder.keep(finding)
+                self._say(finding)
 
-    def _doing(self, trial: Trial, at: str) -> AbstractContextManager[None]:
-        """Says what goes on, which may be a minute before the first word of an answer."""
-        from workbench.commands.console import doing
-
-        if not trial.arms:
+    def _doing(self, prepared: Prepared, at: str) -> AbstractContextManager[None]:
+        """Says what goes on, which may be a minute before the first finding."""
+        if not prepared.variants:
             return nullcontext()
-        last = "predicted" if trial.asked.predicts else "timed"
-        arms = f"{len(trial.arms)} arm{'s' * (len(trial.arms) != 1)}"
-        about = trial.asked.kernel or self.question.experiment
-        what = f"{about}: {arms}, compiled, checked and {last}"
-        return doing(self.console, f"{at} {what}".strip())
+        last = "predicted" if prepared.context.predicts else "timed"
+        many = len(prepared.variants)
+        about = prepared.context.kernel or self.options.name
+        variants = f"{many} variant{'s' * (many != 1)}"
+        return doing(
+            self.console, f"{at} {about}: {variants}, compiled, checked and {last}".strip()
+        )
 
-    def _draw(self, run: Run, folder: Path) -> Path:
+    def _draw(self, recorder: Recorder) -> Path:
         from workbench.reports.experiment import page
 
-        return write_page(folder / "report.html", page(run, self.outcomes, self.findings))
+        html = page(recorder.run, recorder.outcomes, recorder.findings)
+        return write_page(self.options.out / recorder.run.id / "report.html", html)
 
     def _say(self, finding: Finding) -> None:
         from workbench.reports.experiment import show
 
-        show(self.console, finding, self._told)
+        show(self.console, finding, self._shown)
 
 
-def _seconds(text: str | None, experiment: Experiment, name: str) -> float | None:
+def _given_seconds(options: ExperimentOptions, experiment: Experiment) -> float | None:
     """Of `--time`. Raises ExperimentError."""
-    if text is None:
+    if options.time is None:
         return None
     if experiment.runs:
-        raise ExperimentError(f"--time is for what is not run, and {name} is; leave it out.")
-    return seconds(text)
+        raise ExperimentError(
+            f"--time is for what is not run, and {options.name} is; leave it out."
+        )
+    return seconds(options.time)
 
 
-def dtype_known(dtype: str, kernels: Sequence[str]) -> None:
-    """Raises ExperimentError where a kernel is not for `dtype`, CatalogError where there is none
+def _on_paper(context: Context, given_s: float | None, history: History) -> Context:
+    """With the time to set against what is expected: given, or of earlier runs."""
+    name = catalog.spec_of(context.kernel).name
+    rows = history.search(name, device=context.device.name, dtype=context.dtype, limit=10_000)
+    return replace(context, given_s=given_s, earlier=rows)
+
+
+def check_dtype(dtype: str, kernels: Sequence[str]) -> None:
+    """Raise ExperimentError where a kernel is not for `dtype`, CatalogError where there is none
     of that name."""
     if dtype not in ITEMSIZE:
         raise ExperimentError(catalog.unknown("dtype", dtype, ITEMSIZE))
@@ -289,61 +253,93 @@ def dtype_known(dtype: str, kernels: Sequence[str]) -> None:
             )
 
 
-def _alike(asked: Asked, arms: Sequence[Arm]) -> Sizes | None:
-    """The sizes that all arms of the asked kernel have; None where they differ."""
-    mine = [dict(arm.sizes) for arm in arms if arm.kernel == asked.kernel]
+def _common_sizes(context: Context, variants: Sequence[Variant]) -> Sizes | None:
+    """The sizes that all variants of the kernel have; None where they differ."""
+    mine = [dict(v.sizes) for v in variants if v.kernel == context.kernel]
     return mine[0] if mine and all(sizes == mine[0] for sizes in mine) else None
 
 
-def _whole_problem(asked: Asked) -> Problem:
-    spec = catalog.spec_of(asked.kernel)
-    return Problem(asked.kernel, spec, dict(asked.sizes or spec.bench[0]), asked.dtype)
+def _whole_problem(context: Context) -> Problem:
+    spec = catalog.spec_of(context.kernel)
+    return Problem(context.kernel, spec, dict(context.sizes or spec.bench[0]), context.dtype)
 
 
-def arm_problem(arm: Arm) -> Problem:
-    """The problem of an arm. Raises CatalogError."""
-    return Problem(arm.kernel, catalog.spec_of(arm.kernel), dict(arm.sizes), arm.dtype)
+# One kernel
 
 
-def made(
-    asked: Asked, arms: Sequence[Arm], run: Run, backend: Backend, winners: tuned.Tuned
-) -> Trial:
-    """The parts of a trial; an arm whose Impl refuses its config is set apart, with the reason."""
-    parts: dict[str, Part] = {}
+@dataclass(frozen=True)
+class Prepared:
+    """One kernel under the experiment: its variants, and how each will be timed."""
+
+    context: Context
+    variants: Sequence[Variant]
+    tasks: Mapping[str, TimingTask]  # by the variant's name
+    refused: Mapping[str, Refusal]
+
+
+def variant_problem(variant: Variant) -> Problem:
+    """Return the problem of a variant. Raises CatalogError."""
+    spec = catalog.spec_of(variant.kernel)
+    return Problem(variant.kernel, spec, dict(variant.sizes), variant.dtype)
+
+
+def prepare(
+    context: Context, variants: Sequence[Variant], run: Run, backend: Backend, cache: Tuned
+) -> Prepared:
+    """Return the timing tasks of a kernel's variants. A variant whose Impl refuses its config is
+    set apart, with the reason."""
+    tasks: dict[str, TimingTask] = {}
     refused: dict[str, Refusal] = {}
-    for arm in arms:
-        problem = arm_problem(arm)
-        impl = catalog.impl_of(problem.spec, arm.impl)
-        if arm.config is not None:
-            config = impl.config(**arm.config)
+    for variant in variants:
+        problem = variant_problem(variant)
+        impl = catalog.impl_of(problem.spec, variant.impl)
+        if variant.config is not None:
+            config = impl.config(**variant.config)
         else:
-            config = chosen(problem, impl, backend, winners)
-        candidate = Identity(run, problem, backend.protocol).candidate(impl, config, False)
-        if arm.clock == "host":  # another question than how long the device takes
-            candidate = replace(
-                candidate, key=key_of(candidate.case, asked=candidate.key, by="host")
-            )
-        parts[arm.name] = Part(problem, candidate, arm.regime, arm.clock)
+            config = _config(problem, impl, backend, cache)
+        factory = RecordFactory(run, problem, backend.protocol)
+        candidate = factory.candidate(impl, config, False)
+        if variant.clock == "host":  # another quantity than how long the device takes
+            key = key_of(candidate.case, of=candidate.key, clock="host")
+            candidate = replace(candidate, key=key)
+        tasks[variant.name] = TimingTask(problem, candidate, variant.regime, variant.clock)
         limits = backend.device.limits
-        if why := impl.rejection_reason(config, limits, arm.dtype, problem.sizes):
-            refused[arm.name] = Refusal("refused", why)
-    return Trial(asked, arms, parts, refused)
+        if reason := impl.rejection_reason(config, limits, variant.dtype, problem.sizes):
+            refused[variant.name] = Refusal("refused", reason)
+    return Prepared(context, variants, tasks, refused)
 
 
-def compile_ahead(trials: Sequence[Trial], backend: Backend) -> None:
-    """Compile the parts of all trials at once: in one trial's turn most processes would have
-    nothing to do. What fails is told where it is timed."""
+def _config(problem: Problem, impl: Impl, backend: Backend, cache: Tuned) -> Any:
+    """The config that was tuned for this problem here, else the default."""
+    if impl.backend == "triton" and not backend.predicts:
+        entry = cache.find(
+            problem.spec.name,
+            impl.name,
+            problem.sizes,
+            problem.dtype,
+            backend.device.name,
+            backend.environment.versions,
+            tuned.sources_of(impl),
+        )
+        if entry is not None:
+            return impl.config(**entry.config)
+    return impl.default(backend.device.limits, problem.dtype, problem.sizes)
+
+
+def compile_all(every: Sequence[Prepared], backend: Backend) -> None:
+    """Compile the variants of all kernels at once: in one kernel's turn most processes would have
+    nothing to do. A failure is reported where the variant is timed."""
     from workbench.backend.live import Live
 
     if isinstance(backend, Live):
-        todo = [(t, name) for t in trials for name in t.parts if name not in t.refused]
-        backend.compiled_parts([trial.parts[name] for trial, name in todo])
+        todo = [(p, name) for p in every for name in p.tasks if name not in p.refused]
+        backend.compile_tasks([prepared.tasks[name] for prepared, name in todo])
 
 
-def begin(trial: Trial, backend: Backend) -> dict[str, dict[str, Any]]:
-    """Begin with the first problem that is to run and fits the GPU; returns what `backend.begin`
-    does, and nothing where none fits, which each part then says."""
-    todo = [trial.parts[name].problem for name in trial.parts if name not in trial.refused]
+def begin(prepared: Prepared, backend: Backend) -> dict[str, dict[str, Any]]:
+    """Begin with the first problem that is to run and fits the GPU. Returns the ceilings that
+    `backend.begin` measured, and none where no problem fits, which each variant then says."""
+    todo = [t.problem for name, t in prepared.tasks.items() if name not in prepared.refused]
     for at, problem in enumerate(todo):
         if problem not in todo[:at]:
             with suppress(RuntimeError):
@@ -351,37 +347,26 @@ def begin(trial: Trial, backend: Backend) -> dict[str, dict[str, Any]]:
     return {}
 
 
-def chosen(problem: Problem, impl: Any, backend: Backend, winners: tuned.Tuned) -> Any:
-    """The config that was tuned for this problem here, else the default."""
-    if impl.backend == "triton" and not backend.predicts:
-        entry = winners.find(
-            problem.spec.name, impl.name, problem.sizes, problem.dtype, backend.device.name,
-            backend.environment.versions, tuned.source_of(impl),
-        )  # fmt: skip
-        if entry is not None:
-            return impl.config(**entry.config)
-    return impl.default(backend.device.limits, problem.dtype, problem.sizes)
+def timed(prepared: Prepared, run: Run, backend: Backend) -> dict[str, VariantResult]:
+    """Return the result of each variant, by name."""
+    todo = [name for name in prepared.tasks if name not in prepared.refused]
+    tasks = [prepared.tasks[name] for name in todo]
+    results = backend.measure_interleaved(tasks) if tasks else []
+    by_name = dict(zip(todo, results, strict=True))
+    return {
+        v.name: _result(v, prepared, by_name.get(v.name), run, backend) for v in prepared.variants
+    }
 
 
-def timed(trial: Trial, run: Run, backend: Backend) -> dict[str, Found]:
-    """What became of each arm, by name."""
-    todo = [name for name in trial.parts if name not in trial.refused]
-    parts = [trial.parts[name] for name in todo]
-    done = dict(zip(todo, backend.together(parts) if parts else [], strict=True))
-    return {arm.name: _found(arm, trial, done.get(arm.name), run, backend) for arm in trial.arms}
-
-
-def _found(arm: Arm, trial: Trial, done: Done | None, run: Run, backend: Backend) -> Found:
-    part = trial.parts[arm.name]
-    identity = Identity(run, part.problem, backend.protocol)
-    candidate: Candidate = part.candidate
-    if done is None:
-        return Found(arm, identity.failure(candidate, trial.refused[arm.name]))
-    taken: Phase = "hot" if arm.regime == "hot" else "final"
-    phase: Phase = "predict" if backend.predicts else taken
-    outcome = identity.outcome(candidate, done.found, phase, done.compiled)
-    return Found(arm, outcome, done.compiled, done.kernels, done.peak_bytes)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+def _result(
+    variant: Variant, prepared: Prepared, result: TimingResult | None, run: Run, backend: Backend
+) -> VariantResult:
+    task = prepared.tasks[variant.name]
+    factory = RecordFactory(run, task.problem, backend.protocol)
+    if result is None:
+        refusal = prepared.refused[variant.name]
+        return VariantResult(variant, factory.failure(task.candidate, refusal))
+    measured: Phase = "hot" if variant.regime == "hot" else "final"
+    phase: Phase = "predict" if backend.predicts else measured
+    outcome = factory.outcome(task.candidate, result.result, phase, result.compiled)
+    return VariantResult(variant, outcome, result.compiled, result.kernels, result.peak_bytes)

@@ -1,62 +1,56 @@
-"""A suite of kernels against a baseline, for use in CI: what the `gate` command does."""
+"""The `gate` command: a suite of kernels against a baseline, for use in CI."""
 
 from __future__ import annotations
 
 import ast
 import json
-import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import workbench
 from workbench import catalog
-from workbench.backend.protocol import Backend, Measures, Problem
-from workbench.commands.compare import Opened, needs_gpu
-from workbench.commands.comparison import Bout, Corner, Ring, opened_run, say_begin
-from workbench.commands.operands import Side, SideError
-from workbench.commands.options import SessionError, backend_for, undisturbed, writable
+from workbench.backend.protocol import Backend, Problem
+from workbench.commands.comparison import (
+    Pair,
+    PairMaker,
+    compare_pair,
+    draw_comparisons,
+    require_gpu,
+    say_begin,
+)
+from workbench.commands.console import plain_console
+from workbench.commands.operands import Operand, OperandError
+from workbench.commands.options import GateOptions
+from workbench.commands.problem import check_dtype
+from workbench.commands.run import (
+    INTERRUPTED,
+    Opener,
+    OpenResources,
+    Recorder,
+    backend_for,
+    check_writable,
+    execute,
+    new_run,
+    resources,
+)
 from workbench.commands.worktree import WORKING, Repository, Worktrees
 from workbench.data import verdict
-from workbench.data.database import open_history
-from workbench.data.events import EventLog
-from workbench.data.interrupts import Interrupts
 from workbench.data.record import Run
-from workbench.data.store import Store
-from workbench.measurement.protocol import Protocol
-from workbench.reports import drawn_at_least, write_page
+from workbench.reports import write_page
 from workbench.spec import Impl, Limits, ResolveError, sizes_text
-from workbench.tuner.space import Identity
+from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from workbench.reports.compare import Bout as Shown
+    from workbench.reports.compare import Compared
 
 
-@dataclass(frozen=True)
-class Question:
-    """What `gate` was asked, in the words of the command line."""
-
-    baseline: str
-    kernels: tuple[str, ...] = ()
-    dtype: str = "bf16"
-    threshold: float = Protocol().asked
-    out: Path = Path("results")
-    summary: Path | None = None
-    database: str | None = None
-    strict: bool = False  # refuse where others use the GPU
-
-    @property
-    def command(self) -> str:
-        """The exact command that asks this again."""
-        words = ["workbench", "gate", self.baseline]
-        for kernel in self.kernels:
-            words += ["--kernel", kernel]
-        words += ["--dtype", self.dtype, "--threshold", f"{self.threshold:g}"]
-        return shlex.join(words + (["--json", str(self.summary)] if self.summary else []))
+def run(options: GateOptions) -> int:
+    """Run the command. Returns its exit code."""
+    return GateCommand(options, plain_console()).go()
 
 
 def rejection_of_default(impl: Impl, problem: Problem, limits: Limits) -> str | None:
@@ -69,103 +63,103 @@ def rejection_of_default(impl: Impl, problem: Problem, limits: Limits) -> str | 
 
 
 @dataclass(frozen=True)
-class Left:
+class LeftOut:
     """Something that was not compared, and why; `broken` where it should have been."""
 
     what: str
-    why: str
+    reason: str
     broken: bool = False
 
 
 @dataclass
-class Gate:
-    """A gate from the question to the page."""
+class GateCommand:
+    """A gate from the options to the page."""
 
-    question: Question
+    options: GateOptions
     console: Console
-    opened: Opened | None = None
-    left_out: list[Left] = field(default_factory=list)
+    open_backend: Opener = backend_for
+    left_out: list[LeftOut] = field(default_factory=list)
 
     def go(self) -> int:
-        """Run to the end. Returns the worst exit code of all (see `compare.exit_code`), or 130
+        """Run to the end. Returns the worst exit code of all (see `verdict.exit_code`), or 130
         after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
-        asked = self.question
+        options = self.options
         repository = Repository.of(self._place())
-        repository.known(asked.baseline)
-        writable(asked.out)
+        repository.known(options.baseline)
+        check_writable(options.out)
         files = self._files(repository)
         if not files:
             return self._nothing("no kernel's file has changed")
-        needs_gpu(self.opened)
-        with ExitStack() as stack:
-            trees = stack.enter_context(Worktrees(repository))
-            history = stack.enter_context(open_history(asked.database))
-            interrupts = stack.enter_context(Interrupts())
-            backend = (self.opened or backend_for)(None, repository.root)
-            stack.callback(backend.close)
-            undisturbed(backend, self.question.strict)
-            return self._go(files, trees, backend, Store(history, interrupts))
+        require_gpu(self.open_backend)
+        with (
+            Worktrees(repository) as trees,
+            resources(options, lambda: self.open_backend(None, repository.root)) as opened,
+        ):
+            return self._go(files, trees, opened)
 
     def _place(self) -> Path:
         """Where the repository is looked for: at the first kernel, or where the user stands."""
-        if not self.question.kernels:
+        if not self.options.kernel:
             return Path.cwd()
-        file = catalog.module_of(self.question.kernels[0]).__file__
+        file = catalog.module_of(self.options.kernel[0]).__file__
         return Path(file) if file else Path.cwd()
 
     def _files(self, repository: Repository) -> list[Path]:
         """The kernels' files: those named; the built-in ones inside their own repository; else
         all that changed since the baseline."""
-        if self.question.kernels:
-            modules = [catalog.module_of(kernel) for kernel in self.question.kernels]
+        if self.options.kernel:
+            modules = [catalog.module_of(kernel) for kernel in self.options.kernel]
             return [Path(m.__file__) for m in modules if m.__file__]
         home = Path(workbench.__file__).resolve().parent
         if home.parent == repository.root:
             return [home / "kernels" / f"{name}.py" for name in catalog.kernel_names()]
-        changed = [repository.root / f for f in repository.changed_since(self.question.baseline)]
-        return [f for f in changed if holds_kernel(f.read_text(encoding="utf-8"))]
+        changed = [repository.root / f for f in repository.changed_since(self.options.baseline)]
+        return [f for f in changed if has_kernel(f.read_text(encoding="utf-8"))]
 
-    def _go(self, files: list[Path], trees: Worktrees, backend: Backend, store: Store) -> int:
-        asked = self.question
+    def _go(self, files: list[Path], trees: Worktrees, opened: OpenResources) -> int:
+        options, backend = self.options, opened.backend
         problems = [p for file in files for p in self._problems(file)]
         if not problems:
             return self._nothing("no kernel can be timed")
-        run = opened_run("gate", asked.baseline, asked.command, backend, problems)
-        bouts = [b for p in problems for b in self._bouts(p, run, trees, backend)]
-        for left in self.left_out:
-            self.console.print(f"left out  {left.what}: {left.why}", soft_wrap=True)
-        if not bouts:
-            return self._nothing(f"nothing of {asked.baseline} can be compared")
-        say_begin(self.console, run, asked.threshold)
-        folder = asked.out / run.id
-        with EventLog(folder / "events.jsonl") as log:
-            ring = Ring(cast(Measures, backend), store, run, log, asked.threshold)
-            with drawn_at_least(lambda: ring.draw(folder)):
-                state = ring.hold_all(bouts, self._say)
-        page = ring.draw(folder).resolve()
-        code = 130 if state == "interrupted" else self._code(ring)
-        self._conclude(ring, page, code)
+        run = new_run("gate", options.baseline, options.command, backend, problems)
+        pairs = [pair for p in problems for pair in self._pairs(p, run, trees, backend)]
+        self._say_left_out()
+        if not pairs:
+            return self._nothing(f"nothing of {options.baseline} can be compared", say=False)
+        say_begin(self.console, run, options.threshold)
+        folder = options.out / run.id
+
+        def obtain(recorder: Recorder) -> None:
+            for pair in pairs:
+                self._say(compare_pair(pair, recorder, options.threshold))
+
+        recorder = opened.recorder(run)
+        state = execute(
+            recorder, folder / "events.jsonl", obtain, lambda r: draw_comparisons(r, folder)
+        )
+        page = draw_comparisons(recorder, folder).resolve()
+        code = INTERRUPTED if state == "interrupted" else self._code(recorder)
+        self._conclude(recorder, page, code)
         return code
 
     def _problems(self, file: Path) -> Iterator[Problem]:
-        """Each of its sizes to time. Raises SessionError where it lacks the dtype."""
+        """Each of its sizes to time. Raises CommandError where it lacks the dtype."""
         try:
-            spec = catalog.spec_of(named := _named(file))
+            spec = catalog.spec_of(name := _kernel_name(file))
         except catalog.CatalogError as error:
             return self._leave(file.name, str(error), broken=True)
-        if self.question.dtype not in spec.tolerance:
-            raise SessionError(catalog.unknown("dtype", self.question.dtype, spec.tolerance))
+        check_dtype(spec, self.options.dtype)
         for sizes in spec.bench:
-            yield Problem(named, spec, dict(sizes), self.question.dtype)
+            yield Problem(name, spec, dict(sizes), self.options.dtype)
 
-    def _bouts(
+    def _pairs(
         self, problem: Problem, run: Run, trees: Worktrees, backend: Backend
-    ) -> Iterator[Bout]:
+    ) -> Iterator[Pair]:
         """Each Triton Impl as of the baseline and as it is, each at its own default config."""
-        identity = Identity(run, problem, backend.protocol)
-        corner = Corner(identity, backend.device.limits, trees)
+        factory = RecordFactory(run, problem, backend.protocol)
+        maker = PairMaker(factory, backend.device.limits, trees)
         file = Path(catalog.module_of(problem.kernel).__file__ or "")
-        baseline = self.question.baseline
+        baseline = self.options.baseline
         if trees.file(baseline, trees.repository.within(file)) is None:
             self._leave(problem.spec.name, f"new since {baseline}")
             return
@@ -176,104 +170,124 @@ class Gate:
                     self._leave(impl.title, f"new since {baseline}")
                     continue
                 both = (impl, catalog.impl_of(then, impl.name))
-                whys = [rejection_of_default(i, problem, backend.device.limits) for i in both]
-                if all(whys):  # it never ran there, so nothing can have become slower
-                    self._leave(f"{impl.title} at {sizes_text(problem.sizes)}", str(whys[0]))
+                limits = backend.device.limits
+                reasons = [rejection_of_default(i, problem, limits) for i in both]
+                if all(reasons):  # it never ran there, so nothing can have become slower
+                    self._leave(f"{impl.title} at {sizes_text(problem.sizes)}", str(reasons[0]))
                     continue
-                sides = Side(impl.name, {}, baseline), Side(impl.name, {}, WORKING)
-                yield corner.bout(sides, file)
-            except (catalog.CatalogError, SideError) as error:
+                operands = Operand(impl.name, {}, baseline), Operand(impl.name, {}, WORKING)
+                yield maker.pair(operands, file)
+            except (catalog.CatalogError, OperandError) as error:
                 self._leave(impl.title, str(error), broken=True)
 
-    def _leave(self, what: str, why: str, broken: bool = False) -> None:
-        left = Left(what, why, broken)
+    def _leave(self, what: str, reason: str, broken: bool = False) -> None:
+        left = LeftOut(what, reason, broken)
         if left not in self.left_out:  # once, not for each size
             self.left_out.append(left)
 
-    def _code(self, ring: Ring) -> int:
+    def _code(self, recorder: Recorder) -> int:
         from workbench.reports.compare import corrected
 
-        verdicts = [c.verdict for c in corrected(ring.comparisons)]
+        verdicts = [c.verdict for c in corrected(recorder.comparisons)]
         broken = [None for left in self.left_out if left.broken]
         return verdict.exit_code([*verdicts, *broken])
 
-    def _nothing(self, why: str) -> int:
-        """No bout: fine where nothing changed, and 2 where something named could not run."""
-        broken = any(left.broken for left in self.left_out)
+    def _say_left_out(self) -> None:
         for left in self.left_out:
-            self.console.print(f"left out  {left.what}: {left.why}", soft_wrap=True)
-        self.console.print(f"Nothing to compare with {self.question.baseline}: {why}.")
+            self.console.print(f"left out  {left.what}: {left.reason}", soft_wrap=True)
+
+    def _nothing(self, reason: str, say: bool = True) -> int:
+        """No pair: fine where nothing changed, and 2 where something named could not run."""
+        broken = any(left.broken for left in self.left_out)
+        if say:
+            self._say_left_out()
+        self.console.print(f"Nothing to compare with {self.options.baseline}: {reason}.")
         code = verdict.COULD_NOT_RUN if broken else 0
         self._write({"exit_code": code, "comparisons": []})
         return code
 
-    def _say(self, shown: Shown) -> None:
+    def _say(self, compared: Compared) -> None:
         from workbench.reports.compare import line
 
-        self.console.print("  ".join(cell for cell in line(shown) if cell), soft_wrap=True)
+        self.console.print("  ".join(cell for cell in line(compared) if cell), soft_wrap=True)
 
-    def _conclude(self, ring: Ring, page: Path, code: int) -> None:
-        from workbench.reports.compare import bouts_of, conclusion
+    def _conclude(self, recorder: Recorder, page: Path, code: int) -> None:
+        from workbench.reports.compare import compared_of, conclusion
 
-        shown = bouts_of(ring.outcomes, ring.comparisons)
-        self.console.print(conclusion(shown), style="bold")
-        for bout in shown if len(shown) > 1 else []:
-            v = bout.comparison.verdict
+        every = compared_of(recorder.outcomes, recorder.comparisons)
+        self.console.print(conclusion(every), style="bold")
+        for compared in every if len(every) > 1 else []:
+            v = compared.comparison.verdict
             if v is None or v.word in ("SLOW", "CLOCK"):
-                self.console.print(f"  {bout.name}: {conclusion([bout])}", soft_wrap=True)
+                self.console.print(f"  {compared.name}: {conclusion([compared])}", soft_wrap=True)
         self.console.print(f"report  {page}", soft_wrap=True)
-        self._write({
-            "exit_code": code, "run": ring.run.id, "device": ring.run.device,
-            "page": str(page), "comparisons": [_plain(bout) for bout in shown],
-        })  # fmt: skip
+        self._write(
+            {
+                "exit_code": code,
+                "run": recorder.run.id,
+                "device": recorder.run.device,
+                "page": str(page),
+                "comparisons": [_plain(compared) for compared in every],
+            }
+        )
 
-    def _write(self, found: dict[str, Any]) -> None:
-        if self.question.summary is None:
+    def _write(self, result: dict[str, Any]) -> None:
+        if self.options.summary is None:
             return
         whole = {
-            "baseline": self.question.baseline, "threshold": self.question.threshold, **found,
+            "baseline": self.options.baseline,
+            "threshold": self.options.threshold,
+            **result,
             "left_out": [asdict(left) for left in self.left_out],
-        }  # fmt: skip
-        write_page(self.question.summary, json.dumps(whole, indent=1) + "\n")
+        }
+        write_page(self.options.summary, json.dumps(whole, indent=1) + "\n")
 
 
-def holds_kernel(text: str) -> bool:
-    """Whether a Python file registers an Impl: a function under `@name.impl(...)` at its top. A
-    file that cannot be parsed is taken for none: it can be no older kernel's successor either."""
+def has_kernel(text: str) -> bool:
+    """Return whether a Python file registers an Impl: a function under `@name.impl(...)` at its
+    top. A file that cannot be parsed is taken for none: it can be no older kernel's successor either."""
     try:
         body = ast.parse(text).body
     except SyntaxError:
         return False
     calls = [
-        d.func for f in body if isinstance(f, ast.FunctionDef) for d in f.decorator_list
+        d.func
+        for f in body
+        if isinstance(f, ast.FunctionDef)
+        for d in f.decorator_list
         if isinstance(d, ast.Call)
-    ]  # fmt: skip
-    return any(isinstance(called, ast.Attribute) and called.attr == "impl" for called in calls)
+    ]
+    return any(isinstance(call, ast.Attribute) and call.attr == "impl" for call in calls)
 
 
-def _named(file: Path) -> str:
-    """How the kernel is asked for: a built-in one by its name, so that it is loaded once."""
+def _kernel_name(file: Path) -> str:
+    """Return how the kernel is named: a built-in one by its name, so that it is loaded once."""
     home = Path(workbench.__file__).resolve().parent / "kernels"
     return file.stem if file.resolve().parent == home else str(file)
 
 
-def _plain(bout: Shown) -> dict[str, Any]:
+def _plain(compared: Compared) -> dict[str, Any]:
     """One comparison for the summary, its verdict as it stands among the others."""
     from workbench.data.record import Record
     from workbench.reports.compare import troubles
 
-    c, v = bout.comparison, bout.comparison.verdict
-    sides = {
+    c, v = compared.comparison, compared.comparison.verdict
+    operands = {
         place: {
             "name": name,
             "config": dict(o.case.config) if o else {},
             "median_s": o.time_s if isinstance(o, Record) else None,
         }
-        for place, name, o in (("left", c.left, bout.left), ("right", c.right, bout.right))
+        for place, name, o in (("left", c.left, compared.left), ("right", c.right, compared.right))
     }
-    told = asdict(v) if v else None
+    words = asdict(v) if v else None
     return {
-        "kernel": c.kernel, "impl": bout.right.case.impl if bout.right else "", "dtype": c.dtype,
-        "sizes": dict(c.sizes), "exit_code": verdict.exit_code([v]), **sides, "verdict": told,
-        "troubles": troubles(bout),
-    }  # fmt: skip
+        "kernel": c.kernel,
+        "impl": compared.right.case.impl if compared.right else "",
+        "dtype": c.dtype,
+        "sizes": dict(c.sizes),
+        "exit_code": verdict.exit_code([v]),
+        **operands,
+        "verdict": words,
+        "troubles": troubles(compared),
+    }

@@ -1,17 +1,29 @@
-"""A working kernel file to start from: what `workbench new-kernel NAME` writes."""
+"""The `new-kernel` command: write a working kernel file to start from."""
 
 from __future__ import annotations
 
 import io
 import keyword
+import shlex
 import tokenize
 from pathlib import Path
+
+from workbench.commands.options import NewKernelOptions
+from workbench.spec import WorkbenchError
 
 STARTER = Path(__file__).parent / "kernel.py.txt"
 
 
-class TemplateError(Exception):
+class TemplateError(WorkbenchError):
     """One sentence: why no file was written, and what to do."""
+
+
+def run(options: NewKernelOptions) -> int:
+    """Run the command. Returns its exit code."""
+    path = write_kernel(options.name, options.folder)
+    kernel = shlex.quote(str(path))
+    print(f"wrote   {path}\ntry it  python -m workbench.sweep tile_size --kernel {kernel}")
+    return 0
 
 
 def write_kernel(name: str, folder: Path) -> Path:
@@ -33,8 +45,10 @@ def write_kernel(name: str, folder: Path) -> Path:
     except FileExistsError:
         raise TemplateError(f"{path} exists; choose another name or --folder.") from None
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise TemplateError(f"{path} cannot be written ({why}); choose another --folder.") from None
+        reason = (error.strerror or str(error)).lower()
+        raise TemplateError(
+            f"{path} cannot be written ({reason}); choose another --folder."
+        ) from None
     return path
 
 

@@ -1,7 +1,7 @@
-"""What a comparison can have on either side, in the words of the command line.
+"""Parse the operands of a comparison.
 
-An Impl (`tiles`, `matmul.tiles`), an Impl at a config (`tiles:block_m=128,num_warps=8`), or the
-kernel's file at a revision (`HEAD~1`, `v1.2`, a hash, or WORKING for the file as it is).
+An operand is an Impl (`tiles`, `matmul.tiles`), an Impl at a config (`tiles:block_m=128,num_warps=8`), or
+the kernel's file at a revision (`HEAD~1`, `v1.2`, a hash, or WORKING for the file as it is).
 """
 
 from __future__ import annotations
@@ -14,60 +14,61 @@ from typing import Any
 
 from workbench import catalog
 from workbench.commands.worktree import WORKING, Repository, WorktreeError
-from workbench.spec import Impl, Limits, Sizes, Spec, label
+from workbench.spec import Impl, Limits, Sizes, Spec, WorkbenchError, label
 
 DEFAULT_KERNEL = "matmul"
 RUN_ID = re.compile(r"\d{8}-\d{6}(-|$)")  # how the id of a stored run begins
 
 
-class SideError(Exception):
-    """One sentence: which side cannot be understood, and what it may be."""
+class OperandError(WorkbenchError):
+    """An operand cannot be understood; one sentence says which, and what it may be."""
 
 
 @dataclass(frozen=True)
-class Side:
-    """One side as it was asked for."""
+class Operand:
+    """One operand of a comparison, as the user named it."""
 
     impl: str | None = None  # None: the first Triton Impl of the file
-    knobs: Mapping[str, int] = field(default_factory=dict)  # said; the others keep their default
+    knobs: Mapping[str, int] = field(default_factory=dict)  # named; the others keep their default
     revision: str = WORKING
 
     def chosen(self, spec: Spec, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Impl, Any]:
-        """The Impl and its config in this version of the kernel, at these sizes. Raises
-        CatalogError, SideError."""
+        """Return the Impl and its config in this version of the kernel, at these sizes. Raises
+        CatalogError, OperandError."""
         first = next(i.name for i in spec.impls if i.backend == "triton")
         impl = catalog.impl_of(spec, self.impl or first)
         if unknown := [name for name in self.knobs if name not in impl.knobs()]:
-            raise SideError(catalog.unknown(f"knob of {impl.title}", unknown[0], impl.knobs()))
-        said = replace(impl.declared(limits, dtype), **self.knobs)
-        return impl, impl.resolved(said, limits, dtype, sizes)
+            raise OperandError(catalog.unknown(f"knob of {impl.title}", unknown[0], impl.knobs()))
+        text = replace(impl.declared(limits, dtype), **self.knobs)
+        return impl, impl.resolved(text, limits, dtype, sizes)
 
 
-def is_run(said: str) -> bool:
-    """Whether a side names a stored run."""
-    return RUN_ID.match(said) is not None
+def is_run(text: str) -> bool:
+    """Return whether an operand names a stored run."""
+    return RUN_ID.match(text) is not None
 
 
 def kernel_of(left: str, right: str, kernel: str | None) -> str:
-    """The kernel that both sides are of: as named, or as their prefixes say (`softmax.rows`).
+    """Return the kernel that both operands are of: as named, or as their prefixes say
+    (`softmax.rows`).
 
-    Raises SideError where they are of two.
+    Raises OperandError where they are of two.
     """
     if kernel is not None:
         return kernel
     known = catalog.kernel_names()
-    prefixes = [said.partition(":")[0].rpartition(".")[0] for said in (left, right)]
+    prefixes = [text.partition(":")[0].rpartition(".")[0] for text in (left, right)]
     named = list(dict.fromkeys(p for p in prefixes if p in known))
     if len(named) > 1:
-        raise SideError(
+        raise OperandError(
             f"{left} and {right} are of two kernels, which compute different things; "
-            "name two sides of one."
+            "name two operands of one kernel."
         )
     return named[0] if named else DEFAULT_KERNEL
 
 
 def repository_with(kernel: str) -> Repository | None:
-    """The git repository that holds the kernel's file; None where there is none."""
+    """Return the git repository that holds the kernel's file; None where there is none."""
     file = catalog.module_of(kernel).__file__
     try:
         return Repository.of(Path(file)) if file else None
@@ -75,48 +76,50 @@ def repository_with(kernel: str) -> Repository | None:
         return None
 
 
-def sides_of(
-    said: tuple[str, str], impl: str | None, spec: Spec, repository: Repository | None
-) -> tuple[Side, Side]:
-    """Both sides. `impl` is what `--impl` says of revisions. Raises SideError."""
-    named = Side() if impl is None else _of_impl(impl, spec)
+def operands_of(
+    text: tuple[str, str], impl: str | None, spec: Spec, repository: Repository | None
+) -> tuple[Operand, Operand]:
+    """Return both operands. `impl` is what `--impl` says of revisions. Raises OperandError."""
+    named = Operand() if impl is None else _of_impl(impl, spec)
     if named is None:
         names = [i.name for i in spec.impls]
-        raise SideError(catalog.unknown(f"impl of {spec.name}", str(impl).partition(":")[0], names))
-    left, right = (_side(each, named, spec, repository) for each in said)
+        raise OperandError(
+            catalog.unknown(f"impl of {spec.name}", str(impl).partition(":")[0], names)
+        )
+    left, right = (_operand(each, named, spec, repository) for each in text)
     return left, right
 
 
-def _side(said: str, named: Side, spec: Spec, repository: Repository | None) -> Side:
-    if is_run(said):
-        raise SideError(f"{said} is a stored run: compare it with another stored run.")
-    if (found := _of_impl(said, spec)) is not None:
-        return found
-    if said == WORKING or (repository is not None and repository.commit(said) is not None):
-        return replace(named, revision=said)
+def _operand(text: str, named: Operand, spec: Spec, repository: Repository | None) -> Operand:
+    if is_run(text):
+        raise OperandError(f"{text} is a stored run: compare it with another stored run.")
+    if (result := _of_impl(text, spec)) is not None:
+        return result
+    if text == WORKING or (repository is not None and repository.commit(text) is not None):
+        return replace(named, revision=text)
     names = [i.name for i in spec.impls]
-    word = said.partition(":")[0]
+    word = text.partition(":")[0]
     unknown = catalog.unknown(f"impl of {spec.name}", word, names)
     where = f"no commit of {repository.root}" if repository else "its file is in no git repository"
-    raise SideError(f"{unknown} Nor is it a revision: {where}.")
+    raise OperandError(f"{unknown} Nor is it a revision: {where}.")
 
 
-def _of_impl(said: str, spec: Spec) -> Side | None:
-    """A side that names an Impl, with or without a config; None where it names none."""
-    head, colon, rest = said.partition(":")
+def _of_impl(text: str, spec: Spec) -> Operand | None:
+    """Return the operand that names an Impl, with or without a config; None where it names none."""
+    head, colon, rest = text.partition(":")
     name = head.removeprefix(f"{spec.name}.")
     if name not in [i.name for i in spec.impls]:
         return None
-    return Side(name, _knobs(said, rest) if colon else {})
+    return Operand(name, _knobs(text, rest) if colon else {})
 
 
-def _knobs(said: str, text: str) -> dict[str, int]:
+def _knobs(operand: str, text: str) -> dict[str, int]:
     knobs = {}
     for part in text.split(","):
         name, _, value = (word.strip() for word in part.partition("="))
         if not (name and value.isascii() and value.isdecimal() and len(value) < 10):
-            raise SideError(
-                f"{said} is no config: {part!r} is not a knob and a whole number; "
+            raise OperandError(
+                f"{operand} is no config: {part!r} is not a knob and a whole number; "
                 "write tiles:block_m=128,num_warps=8."
             )
         knobs[name] = int(value)
@@ -124,16 +127,17 @@ def _knobs(said: str, text: str) -> dict[str, int]:
 
 
 def titles(
-    sides: tuple[Side, Side], impls: tuple[Impl, Impl], configs: tuple[Any, Any]
+    operands: tuple[Operand, Operand], impls: tuple[Impl, Impl], configs: tuple[Any, Any]
 ) -> tuple[str, str]:
-    """What the two are called: as short as tells them apart, and never less than the Impl."""
+    """Return the names of both operands: as short as tells them apart, and never less
+    than the Impl."""
     plain = [vars(c) for c in configs]
-    versions = sides[0].revision != sides[1].revision
+    versions = operands[0].revision != operands[1].revision
     alike = impls[0].name == impls[1].name and plain[0] == plain[1]
     left, right = (
         i.name
         + (f" {label(p)}" if p and not (versions and alike) else "")
         + (f" at {s.revision}" if versions or s.revision != WORKING else "")
-        for s, i, p in zip(sides, impls, plain, strict=True)
+        for s, i, p in zip(operands, impls, plain, strict=True)
     )
     return left, right

@@ -1,244 +1,281 @@
-"""What a user asked, checked before any work: kernels, sizes, budgets, places to write."""
+"""The options of every command, each stated once.
+
+A command is a class here and a module of the same name with `run(options) -> exit code`. The
+command line (`workbench.cli`) is built from the fields: name, type, default and help.
+"""
 
 from __future__ import annotations
 
-import math
 import shlex
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar
 
-from workbench import catalog
-from workbench.backend.protocol import Backend, Problem
-from workbench.device import hardware
-from workbench.spec import Impl, Spec, sizes_text
-from workbench.sweeps import Sweep
-from workbench.tuner.first_pass import Hunt
-from workbench.tuner.search import Budget, Strategy
-from workbench.tuner.space import Plan
-
-if TYPE_CHECKING:
-    from workbench.backend.prewarm import Ahead
-    from workbench.measurement.protocol import Protocol
-
-DEFAULT_TARGET = "h200"  # compiled for where no GPU is present and no device was named
-MOST = {True: 208, False: 1000}  # configs tried at most, by default: predicted, measured
+DEVICE = "Compile and predict for this target (h200, mi300x, ...) with no GPU."
+KERNEL = "A kernel's name, package.module, or path/to/mine.py."
+DTYPE = "fp32, fp16 or bf16."
+SIZES = "M=4096,N=4096,K=4096"
 
 
-class SessionError(Exception):
-    """One sentence: what was wrong, where, what to do next."""
+def argument(help: str, default: Any = MISSING, metavar: str | None = None) -> Any:
+    """Declare a positional argument."""
+    data = {"help": help, "positional": True, "metavar": metavar, "stored": True}
+    return field(default=default, metadata=data)
+
+
+def option(
+    default: Any, help: str, name: str | None = None, *, stored: bool = True, **limits: Any
+) -> Any:
+    """Declare an option. `name` is its flag where the field's own name is not; `limits` are
+    Typer's, such as `min`. `stored` options are part of the command that a run is stored with."""
+    data = {"help": help, "name": name, "positional": False, "stored": stored, "limits": limits}
+    return field(default=default, metadata=data)
+
+
+def flag(help: str, name: str | None = None, *, stored: bool = True) -> Any:
+    """Declare an option that is on or off, and off by default."""
+    return option(False, help, name, stored=stored)
+
+
+def out(help: str = "Folder for the page and events.") -> Any:
+    """Declare `--out`."""
+    return option(Path("results"), help, stored=False)
+
+
+def strict(stored: bool = False) -> Any:
+    """Declare `--strict`."""
+    return flag("Refuse to measure while others use the GPU.", "--strict", stored=stored)
+
+
+def database() -> Any:
+    """Declare `--database`."""
+    return option(None, "Database URL; SQLite in the user's data folder by default.", stored=False)
+
+
+def threshold() -> Any:
+    """Declare `--threshold`."""
+    return option(0.01, "Differences up to this share do not count; 0.01 unless named.", min=0.0)
 
 
 @dataclass(frozen=True)
-class Question:
-    """What the user asked, in the words of the command line."""
+class Options:
+    """What the user asked of a command, in the words of the command line."""
 
-    sweep: str
-    kernel: str = "matmul"
-    impls: tuple[str, ...] = ()
-    sizes: tuple[str, ...] = ()
-    dtype: str = "bf16"
-    device: str | None = None
-    only: bool = False
-    budget: str | None = None
-    search: str | None = None
-    strict: bool = False
-    out: Path = Path("results")
-    metrics: Path | None = None
-    profile: bool = True
-    database: str | None = None
-    fresh: bool = False
+    COMMAND: ClassVar[str] = ""
+    PROGRAM: ClassVar[tuple[str, ...]] = ()  # in the stored command; `workbench COMMAND` else
 
     @property
     def command(self) -> str:
-        """The exact command that asks this again."""
-        words = ["python", "-m", "workbench.sweep", self.sweep, "--kernel", self.kernel]
-        for name in self.impls:
-            words += ["--impl", name]
-        for text in self.sizes:
-            words += ["--sizes", text]
-        for option, value in (("dtype", self.dtype), ("device", self.device),
-                              ("budget", self.budget), ("search", self.search)):  # fmt: skip
-            if value is not None:
-                words += [f"--{option}", value]
-        flags = {"--only": self.only, "--strict": self.strict}
-        return shlex.join(words + [flag for flag, on in flags.items() if on])
+        """The command line that asks the same again, defaults written out."""
+        words = list(self.PROGRAM or ("workbench", self.COMMAND))
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if not f.metadata["stored"] or value is None or value is False:
+                continue
+            many = value if isinstance(value, tuple) else (value,)
+            texts = [f"{v:g}" if isinstance(v, float) else str(v) for v in many]
+            name = f.metadata.get("name") or f"--{f.name.replace('_', '-')}"
+            if f.metadata["positional"]:
+                words += texts
+            elif value is True:
+                words.append(name)
+            else:
+                words += [word for text in texts for word in (name, text)]
+        return shlex.join(words)
 
 
-def sweep_named(name: str) -> Sweep:
-    """The sweep of that file name. Raises SessionError with the nearest names."""
-    from importlib import import_module
+@dataclass(frozen=True)
+class SweepOptions(Options):
+    """Try the configs of a kernel, refuse wrong answers, time what is right, write a page."""
 
-    known = catalog.names_in("workbench.sweeps")
-    if name not in known:
-        raise SessionError(catalog.unknown("sweep", name, known))
-    found = import_module(f"workbench.sweeps.{name}").SWEEP
-    assert isinstance(found, Sweep)
-    return found
+    COMMAND: ClassVar[str] = "sweep"
+    PROGRAM: ClassVar[tuple[str, ...]] = ("python", "-m", "workbench.sweep")
 
-
-def problems_of(asked: Question) -> tuple[list[Problem], list[Impl]]:
-    """What is to be swept, one problem for each size, and with which Impls. Raises SessionError
-    or CatalogError."""
-    spec = catalog.spec_of(asked.kernel)
-    if asked.dtype not in spec.tolerance:
-        raise SessionError(catalog.unknown("dtype", asked.dtype, spec.tolerance))
-    every = [sizes_of(spec, text) for text in asked.sizes] or [sizes_of(spec, None)]
-    try:
-        for sizes in every:
-            spec.flops(**sizes)
-    except Exception as error:
-        raise SessionError(
-            f"`flops` of {spec.name} fails ({type(error).__name__}: {error}); it must take the "
-            f"axes {', '.join(spec.axes)} as keywords."
-        ) from error
-    impls = [catalog.impl_of(spec, name) for name in dict.fromkeys(asked.impls)]
-    for impl in impls:
-        if impl.backend != "triton":
-            mine = ", ".join(i.name for i in spec.impls if i.backend == "triton")
-            raise SessionError(
-                f"{impl.title} is no Triton kernel and has nothing to sweep; name one of: {mine}."
-            )
-    each = {sizes_text(sizes): Problem(asked.kernel, spec, sizes, asked.dtype) for sizes in every}
-    return list(each.values()), impls or [i for i in spec.impls if i.backend == "triton"]
+    name: str = argument("tile_size, block_size, pipeline or full.")
+    kernel: str = option("matmul", KERNEL)
+    impl: tuple[str, ...] = option((), "This Impl only; may be repeated. Default: all Triton.")
+    sizes: tuple[str, ...] = option(
+        (), "M=4096,N=4096,K=4096; repeated: tuned jointly for all of them."
+    )
+    dtype: str = option("bf16", DTYPE)
+    device: str | None = option(None, DEVICE)
+    only: bool = flag("Hold the knobs that would be tuned for each value.", "--only")
+    budget: str | None = option(None, "30s, 2m, or 200 (configs): stop there with the best so far.")
+    search: str | None = option(None, "Which configs come first: exhaustive, model, random, tpe.")
+    strict: bool = strict(stored=True)
+    out: Path = out("Folder for pages and events.")
+    metrics: Path | None = option(
+        None, "Events file (JSONL) to write instead of the run's own.", stored=False
+    )
+    quiet: bool = flag("Print the result alone.", "--quiet", stored=False)
+    profile: bool = option(
+        True,
+        "Write an event for each dispatch and each completed launch.",
+        "--profile/--no-profile",
+        stored=False,
+    )
+    database: str | None = database()
+    fresh: bool = flag("Obtain again what the database already holds.", "--fresh", stored=False)
 
 
-def hunt_of(asked: Question, started: float) -> Hunt | None:
-    """What `--budget` and `--search` say; None where neither does. Raises SearchError."""
-    if asked.budget is None and asked.search is None:
-        return None
-    budget = Budget.parse(asked.budget) if asked.budget else Budget()
-    return Hunt(strategy_named(asked.search or "model"), budget, started)
+@dataclass(frozen=True)
+class CompareOptions(Options):
+    """Say whether the right operand is slower than the left: SLOW, FAST, SAME, CLOCK,
+    INCONCLUSIVE."""
+
+    COMMAND: ClassVar[str] = "compare"
+
+    left: str = argument("tiles, tiles:block_m=128, a git revision, a run.")
+    right: str = argument("The same; WORKING is the file as it is.")
+    kernel: str | None = option(None, KERNEL)
+    impl: str | None = option(None, "Of revisions or runs: this Impl, or tiles:block_m=128.")
+    sizes: str | None = option(None, SIZES)
+    dtype: str = option("bf16", DTYPE)
+    threshold: float = threshold()
+    out: Path = out()
+    strict: bool = strict()
+    database: str | None = database()
 
 
-def strategy_named(name: str) -> Strategy:
-    """Raises SessionError with the nearest names."""
-    known = [s.value for s in Strategy]
-    if name not in known:
-        raise SessionError(catalog.unknown("search", name, known))
-    return Strategy(name)
+@dataclass(frozen=True)
+class GateOptions(Options):
+    """Compare every kernel of a suite with a baseline; the exit code is that of the worst."""
+
+    COMMAND: ClassVar[str] = "gate"
+
+    baseline: str = argument("A git revision that the files must not lag.")
+    kernel: tuple[str, ...] = option((), "This kernel; may be repeated. Default: what changed.")
+    dtype: str = option("bf16", DTYPE)
+    threshold: float = threshold()
+    out: Path = out()
+    summary: Path | None = option(None, "Write a summary to this file.", "--json")
+    strict: bool = strict()
+    database: str | None = database()
 
 
-def default_hunt(made: Plan, backend: Backend) -> Hunt:
-    """All of a space of usual size; of a larger one as many, led by the model."""
-    if backend.predicts or len(made.candidates) <= MOST[False]:
-        return Hunt()
-    return Hunt(Strategy.MODEL, Budget(configs=MOST[False]))
+@dataclass(frozen=True)
+class MeasureOptions(Options):
+    """Time Impls at their tuned or default configs over sizes and dtypes, beside baselines."""
+
+    COMMAND: ClassVar[str] = "measure"
+
+    kernel: str = argument("A kernel's name, package.module, or file.")
+    impl: tuple[str, ...] = option(
+        (), "tiles or tiles:block_m=128; may be repeated. Default: all Triton."
+    )
+    sizes: tuple[str, ...] = option(
+        (), "M=4096,N=4096,K=4096; may be repeated. Default: all to time."
+    )
+    dtype: tuple[str, ...] = option(
+        ("bf16",), "fp32, fp16 or bf16; may be repeated. Default: bf16."
+    )
+    device: str | None = option(None, DEVICE)
+    out: Path = out()
+    strict: bool = strict()
+    database: str | None = database()
 
 
-def most_of(asked: Question, hunt: Hunt | None) -> int:
-    """How many configs are predicted: nothing measured leads the search on, so the model's best
-    are taken at once. All of them where 0."""
-    if hunt is None:
-        return MOST[True]
-    return 0 if math.isinf(hunt.budget.configs) else int(hunt.budget.configs)
+@dataclass(frozen=True)
+class ExperimentOptions(Options):
+    """Run an experiment on kernels, such as memory_vs_compute, and get a finding in words."""
+
+    COMMAND: ClassVar[str] = "experiment"
+
+    name: str | None = argument("Which; none named lists them.", None)
+    kernel: str | None = option(None, KERNEL)
+    sizes: str | None = option(None, SIZES)
+    dtype: str | None = option(None, DTYPE)
+    device: str | None = option(None, DEVICE)
+    time: str | None = option(None, "Of `expected`: a time to set against the bound, 0.5ms.")
+    out: Path = out()
+    strict: bool = strict()
+    database: str | None = database()
 
 
-def undisturbed(backend: Backend, strict: bool) -> None:
-    """Raises SessionError where `strict` and another process uses the GPU."""
-    others = backend.environment.others_on_gpu
-    if strict and others:
-        raise SessionError(
-            f"{others} other process{'es use' if others > 1 else ' uses'} this GPU, so times would "
-            "not be its own; end them, or leave out --strict to have them counted in the result."
-        )
+@dataclass(frozen=True)
+class CeilingsOptions(Options):
+    """Measure what this GPU reaches: bandwidths, rates, launches, copies; each checked against a
+    library."""
+
+    COMMAND: ClassVar[str] = "ceilings"
+
+    device: str | None = option(None, "Say what is stated of this device, and measure nothing.")
+    out: Path = out()
+    strict: bool = strict()
+    database: str | None = database()
 
 
-def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:
-    """`M=4096,N=4096,K=4096` as sizes; the Spec's first size to time where nothing is said.
+@dataclass(frozen=True)
+class ReportOptions(Options):
+    """Draw a page of stored runs: of one run again, or the roofline of any number of runs."""
 
-    Raises SessionError when an axis is unknown, missing, or not a positive whole number.
-    """
-    if text is None:
-        return dict(spec.bench[0])
-    example = sizes_text(spec.bench[0])
-    sizes: dict[str, int] = {}
-    for part in text.split(","):
-        axis, _, extent = (word.strip() for word in part.partition("="))
-        if axis not in spec.axes:
-            raise SessionError(catalog.unknown(f"axis of {spec.name}", axis, spec.axes))
-        if not (extent.isascii() and extent.isdecimal() and int(extent[:40])):
-            raise SessionError(
-                f"{axis}={extent} is not a positive whole number; write --sizes {example}."
-            )
-        sizes[axis] = int(extent[:40])  # forty digits are more than any device holds
-    if missing := [axis for axis in spec.axes if axis not in sizes]:
-        raise SessionError(f"--sizes {text} lacks {', '.join(missing)}; write --sizes {example}.")
-    if why := spec.refuse(sizes):
-        raise SessionError(f"{why}; write --sizes {example}.")
-    if spec.bytes(sizes, "fp32") * 3 > 1 << 42:
-        raise SessionError(f"--sizes {text} needs terabytes, which no device holds; name smaller.")
-    return sizes
+    COMMAND: ClassVar[str] = "report"
+
+    name: str = argument("sweep, compare, measure, experiment, ceilings, roofline or findings.")
+    runs: tuple[str, ...] = argument(
+        "A run's id or its start, or an events file. Default: last.", (), "[RUN]..."
+    )
+    kernel: str | None = option(None, "Roofline: all runs of this kernel, in place of RUN.")
+    device: str | None = option(None, "Roofline: all runs on this device, in place of RUN.")
+    everything: bool = flag("Roofline: every config of a sweep, every part of a kernel.", "--all")
+    out: Path | None = option(None, "File to write.")
+    csv: Path | None = option(None, "Roofline: also write every number drawn, as CSV.")
+    json: Path | None = option(None, "Roofline: the same and the ceilings, as JSON.")
+    figure: Path | None = option(None, "Roofline: also a figure for papers: .png, .svg or .pdf.")
+    database: str | None = database()
 
 
-def writable(folder: Path, file: Path | None = None) -> None:
-    """Raises SessionError when nothing could be written into `folder` after the work, or not to
-    `file`. Leaves nothing behind: a folder that is not there yet is not made here."""
-    try:
-        if file is not None and file.is_dir():
-            raise SessionError(f"{file} is a folder; name the events file in it: --metrics FILE.")
-        there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-        with TemporaryFile(dir=there):
-            pass
-    except OSError as error:
-        option, thing = ("--out", folder) if file is None else ("--metrics", file)
-        why = (error.strerror or type(error).__name__).lower()
-        raise SessionError(
-            f"{thing} cannot be written to ({why}); name another place with {option}."
-        ) from None
+@dataclass(frozen=True)
+class HistoryOptions(Options):
+    """List the outcomes of earlier runs."""
+
+    COMMAND: ClassVar[str] = "history"
+
+    kernel: str | None = argument("This kernel only.", None)
+    impl: str | None = option(None, "This Impl only.")
+    device: str | None = option(None, "This device only.")
+    dtype: str | None = option(None, "This dtype only.")
+    failures: bool = flag("Failures alone.", "--failures")
+    limit: int = option(50, "Rows at most, newest first.", min=1)
+    load: Path | None = option(None, "Take the good lines of this events file in first.")
+    database: str | None = database()
 
 
-def repository_of(kernel: str) -> Path:
-    """The folder whose commit a result belongs to: the kernel file's."""
-    file = catalog.module_of(kernel).__file__
-    return Path(file).parent if file else Path.cwd()
+@dataclass(frozen=True)
+class TunedOptions(Options):
+    """List the tuned configs, which launches without a config use."""
+
+    COMMAND: ClassVar[str] = "tuned"
+
+    kernel: str | None = argument("This kernel only.", None)
+    impl: str | None = option(None, "This Impl only.")
+    device: str | None = option(None, "This device only.")
+    file: Path | None = option(None, "File of tuned configs; in the user's data folder else.")
+    export: Path | None = option(None, "Write what is listed to this file.")
+    load: Path | None = option(None, "Take this file in; newer of equals stands.", "--import")
+    code: bool = flag("Print triton.Config lists to paste.", "--code")
+    forget: bool = flag("Drop the kernel's entries.", "--forget")
 
 
-def backend_for(
-    device: str | None, repository: Path, ahead: Ahead | None = None, rules: Protocol | None = None
-) -> Backend:
-    """A named device is compiled for and predicted, whatever GPU is here. With none named it is
-    the GPU that is here, measured by `rules` (None: the usual ones), and `h200` where there is
-    none. Raises SessionError."""
-    from workbench.backend.live import Live
-    from workbench.backend.offline import Offline
+@dataclass(frozen=True)
+class DoctorOptions(Options):
+    """Say what this machine can do, and what to install for the rest."""
 
-    ready()
-    if device is None and (ahead is not None or gpu_present()):
-        return Live(repository, rules=rules, ahead=ahead)
-    try:
-        return Offline(hardware.device_named(device or DEFAULT_TARGET), repository)
-    except hardware.UnknownDevice as error:
-        raise SessionError(str(error)) from error
+    COMMAND: ClassVar[str] = "doctor"
+
+    database: str | None = database()
 
 
-def on_paper(device: str | None, repository: Path) -> Backend:
-    """For what is only worked out: any device that is known by its figures, one that Triton does
-    not compile for too. Raises SessionError."""
-    from workbench.backend.offline import Offline
+@dataclass(frozen=True)
+class NewKernelOptions(Options):
+    """Write a working kernel file to start from."""
 
-    if device is None and gpu_present():
-        return backend_for(None, repository)
-    try:
-        return Offline(hardware.described(device or DEFAULT_TARGET), repository)
-    except hardware.UnknownDevice as error:
-        raise SessionError(str(error)) from error
+    COMMAND: ClassVar[str] = "new-kernel"
+
+    name: str = argument("What the kernel is called: a Python name.")
+    folder: Path = option(Path("."), "Where to write NAME.py.")
 
 
-def gpu_present() -> bool:
-    """Whether torch sees a GPU; asks the driver, and starts nothing on it."""
-    import torch
-
-    return bool(torch.cuda.is_available())
-
-
-def ready() -> None:
-    """Raises SessionError where there is no compiler for Triton kernels."""
-    import importlib.util
-
-    if importlib.util.find_spec("triton") is None:
-        raise SessionError(
-            "Triton is not installed, so nothing can be compiled; it has wheels for Linux only: "
-            "pip install 'triton>=3.6'."
-        )
+def commands() -> dict[str, type[Options]]:
+    """Return the options of every command by its name, in the order of this file."""
+    return {cls.COMMAND: cls for cls in Options.__subclasses__()}

@@ -1,4 +1,4 @@
-"""Reports of runs that are over: from the database, or from events files."""
+"""The `report` command: redraw the reports of stored runs, from the database or events files."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.catalog import names_in, unknown
+from workbench.commands.options import ReportOptions
 from workbench.data.database import History, default_url, open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Comparison, Failure, Finding, Outcome, Record, Run
@@ -25,8 +26,8 @@ _ALL = 1_000_000  # runs: more than a database holds
 
 
 @dataclass(frozen=True)
-class Kept:
-    """One run and all that was stored of it."""
+class StoredRun:
+    """A stored run and all that was stored of it."""
 
     run: Run
     outcomes: Sequence[Outcome] = ()
@@ -35,21 +36,11 @@ class Kept:
     seconds: Mapping[str, float] = field(default_factory=dict)  # empty where not known
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A report as the command line asks for it. `runs` are ids, their starts, `last`, or events
-    files; `kernel` and `device` stand for all runs of theirs in the database."""
-
-    report: str
-    runs: tuple[str, ...] = ()
-    kernel: str | None = None
-    device: str | None = None
-    everything: bool = False  # all configs of a sweep
-    out: Path | None = None
-    csv: Path | None = None
-    json: Path | None = None
-    figure: Path | None = None
-    database: str | None = None
+def run(options: ReportOptions) -> int:
+    """Run the command. Returns its exit code."""
+    for path in make(options):
+        print(f"report  {path}")
+    return 0
 
 
 def draw(report: str, which: str, out: Path | None, database: str | None) -> Path:
@@ -57,33 +48,33 @@ def draw(report: str, which: str, out: Path | None, database: str | None) -> Pat
 
     Returns its path. Raises ReportError, EventsError or HistoryError, each one sentence.
     """
-    return make(Wanted(report, (which,), out=out, database=database))[0]
+    return make(ReportOptions(report, (which,), out=out, database=database))[0]
 
 
-def make(wanted: Wanted) -> list[Path]:
+def make(options: ReportOptions) -> list[Path]:
     """Write a report and what was asked beside it; returns the paths, the report's first.
 
     Each file is written whole or not at all, and none before all is known. Raises ReportError,
     EventsError or HistoryError, each one sentence.
     """
     known = names_in("workbench.reports")
-    if wanted.report not in known:
-        raise ReportError(unknown("report", wanted.report, known))
-    if wanted.report == "roofline":
-        return _roofline(wanted)
-    _refuse_options(wanted)
-    if wanted.report == "findings":
-        return [_markdown(wanted)]
-    if len(wanted.runs) > 1:
+    if options.name not in known:
+        raise ReportError(unknown("report", options.name, known))
+    if options.name == "roofline":
+        return _roofline(options)
+    _refuse_options(options)
+    if options.name == "findings":
+        return [_markdown(options)]
+    if len(options.runs) > 1:
         raise ReportError(
-            f"the report {wanted.report} draws one run, and {len(wanted.runs)} are named; name "
+            f"the report {options.name} draws one run, and {len(options.runs)} are named; name "
             f"one, or ask for one of {', '.join(SEVERAL)}."
         )
-    kept = _kept(wanted.runs[0] if wanted.runs else "last", wanted.database)[-1]
-    made = import_module(f"workbench.reports.{wanted.report}")
-    _refuse_another(wanted.report, kept.run, known)
-    html = made.page(kept.run, kept.outcomes, *_also(wanted.report, kept))
-    return [write_page(wanted.out or _place(kept.run, "report.html"), html).resolve()]
+    kept = _kept(options.runs[0] if options.runs else "last", options.database)[-1]
+    created = import_module(f"workbench.reports.{options.name}")
+    _refuse_another(options.name, kept.run, known)
+    html = created.page(kept.run, kept.outcomes, *_also(options.name, kept))
+    return [write_page(options.out or _place(kept.run, "report.html"), html).resolve()]
 
 
 def sheet(
@@ -98,50 +89,52 @@ def sheet(
 
     Raises ReportError, EventsError or HistoryError.
     """
-    from workbench.reports.figures.roofline_points import Stored, sheet_of
+    from workbench.reports.figures.roofline_points import RunWithOutcomes, sheet_of
 
     if not (kernel or device):
         kept = [each for which in runs or ["last"] for each in _kept(which, database)]
         once = {each.run.id: each for each in kept}
-        stored = [Stored(k.run, k.outcomes, k.comparisons) for k in once.values()]
+        stored = [RunWithOutcomes(k.run, k.outcomes, k.comparisons) for k in once.values()]
         devices = dict.fromkeys(each.run.device for each in stored)
         files = all(_is_file(which) for which in runs) and bool(runs)
         return sheet_of(stored, _ceilings(devices, database, files), everything)
     if runs:
         raise ReportError("name runs, or a kernel and a device, and not both.")
     with open_history(database) as history:
-        found = _search(history, kernel, device)
-        ceilings = _ceilings(dict.fromkeys(run.device for run in found), database)
+        result = _search(history, kernel, device)
+        ceilings = _ceilings(dict.fromkeys(run.device for run in result), database)
         # one at a time: all samples of all runs may be more than the memory holds
-        each = (_of_history(history, run) for run in found)
-        stored_ = (Stored(k.run, _of_kernel(k, kernel), k.comparisons) for k in each)
+        each = (_of_history(history, run) for run in result)
+        stored_ = (RunWithOutcomes(k.run, _of_kernel(k, kernel), k.comparisons) for k in each)
         return sheet_of(stored_, ceilings, everything)
 
 
 # The reports of several runs.
 
 
-def _roofline(wanted: Wanted) -> list[Path]:
+def _roofline(options: ReportOptions) -> list[Path]:
     from workbench.reports.figures.paper import KINDS, paper
     from workbench.reports.figures.roofline_points import csv_text, json_text
     from workbench.reports.roofline import page
 
-    kind = wanted.figure.suffix.lower().removeprefix(".") if wanted.figure else ""
-    if wanted.figure and kind not in KINDS:
+    kind = options.figure.suffix.lower().removeprefix(".") if options.figure else ""
+    if options.figure and kind not in KINDS:
         raise ReportError(
-            f"a figure cannot be written as {wanted.figure.name!r}; end its name in "
+            f"a figure cannot be written as {options.figure.name!r}; end its name in "
             f"{', '.join('.' + k for k in KINDS[:-1])} or .{KINDS[-1]}."
         )
-    found = sheet(wanted.runs, wanted.kernel, wanted.device, wanted.everything, wanted.database)
-    one = found.runs[0] if len(found.runs) == 1 else None
+    result = sheet(
+        options.runs, options.kernel, options.device, options.everything, options.database
+    )
+    one = result.runs[0] if len(result.runs) == 1 else None
     place = _place(one, "roofline.html") if one else Path("results") / "roofline.html"
-    files: list[tuple[str, Path, str | bytes]] = [("--out", wanted.out or place, page(found))]
-    if wanted.csv:
-        files.append(("--csv", wanted.csv, csv_text(found)))
-    if wanted.json:
-        files.append(("--json", wanted.json, json_text(found)))
-    if wanted.figure:
-        files.append(("--figure", wanted.figure, paper(found, kind)))
+    files: list[tuple[str, Path, str | bytes]] = [("--out", options.out or place, page(result))]
+    if options.csv:
+        files.append(("--csv", options.csv, csv_text(result)))
+    if options.json:
+        files.append(("--json", options.json, json_text(result)))
+    if options.figure:
+        files.append(("--figure", options.figure, paper(result, kind)))
     return _written(files)
 
 
@@ -162,9 +155,9 @@ def _written(files: Sequence[tuple[str, Path, str | bytes]]) -> list[Path]:
         for at, draft in zip(files, drafts, strict=True):
             draft.replace(at[1])
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        reason = (error.strerror or str(error)).lower()
         raise ReportError(
-            f"{at[1]} cannot be written to ({why}); name another place with {at[0]}."
+            f"{at[1]} cannot be written to ({reason}); name another place with {at[0]}."
         ) from None
     finally:
         for draft in drafts:
@@ -173,25 +166,29 @@ def _written(files: Sequence[tuple[str, Path, str | bytes]]) -> list[Path]:
     return [path.resolve() for _, path, _ in files]
 
 
-def _markdown(wanted: Wanted) -> Path:
-    kept = [each for which in wanted.runs or ("last",) for each in _kept(which, wanted.database)]
-    made = import_module("workbench.reports.findings")
-    text = made.markdown([(k.run, k.outcomes, k.findings) for k in kept])
+def _markdown(options: ReportOptions) -> Path:
+    kept = [each for which in options.runs or ("last",) for each in _kept(which, options.database)]
+    created = import_module("workbench.reports.findings")
+    text = created.markdown([(k.run, k.outcomes, k.findings) for k in kept])
     one = kept[0].run if len(kept) == 1 else None
     place = _place(one, "FINDINGS.md") if one else Path("results") / "FINDINGS.md"
-    return write_page(wanted.out or place, text).resolve()
+    return write_page(options.out or place, text).resolve()
 
 
-def _refuse_options(wanted: Wanted) -> None:
+def _refuse_options(options: ReportOptions) -> None:
     """Raises ReportError for options that only the roofline has."""
     named = {
-        "--kernel": wanted.kernel, "--device": wanted.device, "--all": wanted.everything,
-        "--csv": wanted.csv, "--json": wanted.json, "--figure": wanted.figure,
-    }  # fmt: skip
+        "--kernel": options.kernel,
+        "--device": options.device,
+        "--all": options.everything,
+        "--csv": options.csv,
+        "--json": options.json,
+        "--figure": options.figure,
+    }
     for option, value in named.items():
         if value:
             raise ReportError(
-                f"{option} is an option of the roofline; leave it out of `report {wanted.report}`."
+                f"{option} is an option of the roofline; leave it out of `report {options.name}`."
             )
 
 
@@ -199,7 +196,7 @@ def _place(run: Run, name: str) -> Path:
     return Path("results") / run.id / name
 
 
-def _also(report: str, kept: Kept) -> tuple[object, ...]:
+def _also(report: str, kept: StoredRun) -> tuple[object, ...]:
     """What a page takes beside a run and its outcomes."""
     if report == "experiment":
         return (kept.findings,)
@@ -225,7 +222,7 @@ def _is_file(which: str) -> bool:
     return which.endswith(".jsonl") or Path(which).is_file()
 
 
-def _kept(which: str, database: str | None) -> list[Kept]:
+def _kept(which: str, database: str | None) -> list[StoredRun]:
     """The run of the database that this names, or all runs of an events file, the last one last."""
     if _is_file(which):
         return _from_file(Path(which))
@@ -233,33 +230,35 @@ def _kept(which: str, database: str | None) -> list[Kept]:
         return [_of_history(history, history.run(which))]
 
 
-def _of_history(history: History, run: Run) -> Kept:
-    return Kept(
+def _of_history(history: History, run: Run) -> StoredRun:
+    return StoredRun(
         run, history.outcomes(run.id), history.comparisons(run.id), history.findings(run.id)
     )
 
 
-def _from_file(path: Path) -> list[Kept]:
+def _from_file(path: Path) -> list[StoredRun]:
     """The runs of an events file, from its good lines."""
-    found = read(path)
-    runs = [e for e in found.events if isinstance(e, Run)]
+    result = read(path)
+    runs = [e for e in result.events if isinstance(e, Run)]
     if not runs:
-        bad = f" ({_lines(len(found.bad))} unreadable)" if found.bad else ""
+        bad = f" ({_lines(len(result.bad))} unreadable)" if result.bad else ""
         raise ReportError(f"{path} holds no run{bad}; name an events file that a run wrote.")
-    if found.bad:  # what is drawn lacks them, and who looks at it has to know
-        said = f"in {path} {_lines(len(found.bad))} unreadable and left out"
-        print(f"note: {said}, the first is line {found.bad[0].number}", file=sys.stderr)
+    if result.bad:  # what is drawn lacks them, and who looks at it has to know
+        text = f"in {path} {_lines(len(result.bad))} unreadable and left out"
+        print(f"note: {text}, the first is line {result.bad[0].number}", file=sys.stderr)
     kept = []
     for run in {run.id: run for run in runs}.values():
-        own = [e for e in found.events if not isinstance(e, Run) and e.run == run.id]
+        own = [e for e in result.events if not isinstance(e, Run) and e.run == run.id]
         ends = [e for e in own if isinstance(e, RunFinished)]
-        kept.append(Kept(
-            run,
-            [e for e in own if isinstance(e, (Record, Failure))],
-            [e for e in own if isinstance(e, Comparison)],
-            [e for e in own if isinstance(e, Finding)],
-            ends[-1].seconds if ends else {},
-        ))  # fmt: skip
+        kept.append(
+            StoredRun(
+                run,
+                [e for e in own if isinstance(e, (Record, Failure))],
+                [e for e in own if isinstance(e, Comparison)],
+                [e for e in own if isinstance(e, Finding)],
+                ends[-1].seconds if ends else {},
+            )
+        )
     return kept
 
 
@@ -279,7 +278,7 @@ def _search(history: History, kernel: str | None, device: str | None) -> list[Ru
     return mine
 
 
-def _of_kernel(kept: Kept, kernel: str | None) -> Sequence[Outcome]:
+def _of_kernel(kept: StoredRun, kernel: str | None) -> Sequence[Outcome]:
     """Outcomes of this kernel alone, where a run has several; an experiment's arms all count."""
     if kernel is None or kept.run.engine == "experiment":
         return kept.outcomes
@@ -291,13 +290,13 @@ def _ceilings(devices: Mapping[str, None], database: str | None, files: bool = F
     none was named, one is asked only if it is there."""
     if files and database is None and not _default_exists():
         return []
-    found = []
+    results = []
     with open_history(database) as history:
         for device in devices:
             runs = history.runs(engine="ceilings", device=device, limit=20)
             measured = (r for r in runs if not r.predicted)
-            found += [r for r in measured if history.state(r.id) == "complete"][:1]
-    return found
+            results += [r for r in measured if history.state(r.id) == "complete"][:1]
+    return results
 
 
 def _default_exists() -> bool:

@@ -1,17 +1,14 @@
-"""One sweep from the question to the page: what the `sweep` command does.
+"""The `sweep` command: from the options to the page and the tuned config.
 
-Every outcome is in the events file and in the database before the next is looked at, and the page
-is written from what is there however the sweep ends.
+A sweep over several sizes is a run for each of them, and then a portfolio.
 """
 
 from __future__ import annotations
 
 import json
-import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -20,56 +17,67 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from workbench.backend.protocol import Backend, Problem
-from workbench.commands.console import Terminal
-from workbench.commands.options import (
-    Question,
-    SessionError,
-    backend_for,
-    default_hunt,
-    hunt_of,
-    most_of,
+from workbench.commands.console import SweepConsole
+from workbench.commands.options import SweepOptions
+from workbench.commands.problem import (
+    default_search,
+    predicted_configs,
     problems_of,
-    repository_of,
+    search_plan_of,
     sweep_named,
-    undisturbed,
-    writable,
 )
-from workbench.data.database import open_history
-from workbench.data.events import EventLog, KernelDispatched, OpCompleted, RunFinished, RunState
-from workbench.data.interrupts import Interrupts
+from workbench.commands.run import (
+    INTERRUPTED,
+    CommandError,
+    Opener,
+    OpenResources,
+    Recorder,
+    backend_for,
+    check_writable,
+    execute,
+    new_run,
+    repository_of,
+    resources,
+)
+from workbench.data.clock import timestamp
+from workbench.data.events import EventLog, KernelDispatched, OpCompleted, RunFinished
 from workbench.data.record import Failure, Measured, Outcome, Record, Run
-from workbench.data.store import Store
-from workbench.device import hardware
+from workbench.data.tuned_cache import Tuned, TunedError, default_path
 from workbench.reports import write_page
 from workbench.spec import Impl, Knob, label, sizes_text, values
 from workbench.sweeps import Sweep
 from workbench.tuner import tuned
-from workbench.tuner.engine import Engine, Split
+from workbench.tuner.engine import Engine, TimeBreakdown
 from workbench.tuner.finals import Step
-from workbench.tuner.first_pass import Compilation, Hunt
+from workbench.tuner.first_pass import Compilation, SearchPlan
 from workbench.tuner.portfolio import PortfolioError, portfolio
 from workbench.tuner.resume import covering_run, earlier_outcomes, measured_ceilings
-from workbench.tuner.selection import answer, on_one_footing, sentence
-from workbench.tuner.space import Earlier, Plan, plan
+from workbench.tuner.selection import Selection, comparable_times, select, sentence
+from workbench.tuner.space import Earlier, Plan, plan_sweep
 
 if TYPE_CHECKING:
-    from workbench.backend.prewarm import Ahead
+    from workbench.backend.prewarm import Prewarm
+
+
+def run(options: SweepOptions, prewarm: Prewarm | None = None) -> int:
+    """Run the command. Returns its exit code."""
+    return SweepCommand(options, SweepConsole(options.quiet), prewarm=prewarm).go()
 
 
 @dataclass
-class Session:
-    """A sweep under way, at one size after the other, and where its outcomes go."""
+class SweepCommand:
+    """A sweep under way, at one size after the other."""
 
-    question: Question
-    terminal: Terminal
-    side: Callable[[str | None, Path], Backend] | None = None  # `backend_for`, or a test's own
+    options: SweepOptions
+    console: SweepConsole
+    open_backend: Opener | None = None  # `backend_for`, or a test's own
+    tuned_file: Path | None = None  # where tuned configs are kept; None: the user's own
+    prewarm: Prewarm | None = None  # processes that were started before; closed by `go`
     started: float = field(default_factory=time.monotonic)
-    outcomes: list[Outcome] = field(default_factory=list)  # of the size under way
-    counts: Counter[str] = field(default_factory=Counter)
-    split: Split = field(default_factory=Split)
-    tables: dict[str, list[Outcome]] = field(default_factory=dict)  # by sizes, of those that ended
-    tuned_file: Path | None = None  # where winners are remembered; None: the user's own
-    ahead: Ahead | None = None  # processes that get ready meanwhile; closed by `go`
+    tables: dict[str, list[Outcome]] = field(default_factory=dict)  # by sizes, of finished runs
+    run: Run | None = None  # the last one, its selection and its page
+    selection: Selection | None = None
+    page: Path | None = None
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0, or 130 after Ctrl-C.
@@ -78,271 +86,294 @@ class Session:
         refused before any work.
         """
         try:
-            return self._asked()
+            return self._sizes()
         finally:
-            if self.ahead is not None:
-                self.ahead.close()
+            if self.prewarm is not None:
+                self.prewarm.close()
 
-    def _asked(self) -> int:
-        asked = self.question
-        sweep = sweep_named(asked.sweep)
-        problems, impls = problems_of(asked)
-        hunt = hunt_of(asked, self.started)
-        writable(asked.out)
-        if asked.metrics is not None:
-            writable(asked.metrics.parent, asked.metrics)
-        with open_history(asked.database) as history, Interrupts() as interrupts:
-            opened = self.side or partial(backend_for, ahead=self.ahead)
-            backend = opened(asked.device, repository_of(asked.kernel))
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """The outcomes at the last sizes that were swept."""
+        return list(self.tables.values())[-1] if self.tables else []
+
+    def _sizes(self) -> int:
+        options = self.options
+        sweep = sweep_named(options.name)
+        problems, impls = problems_of(options)
+        search = search_plan_of(options, self.started)
+        if options.metrics is not None:
+            check_writable(options.metrics.parent, options.metrics)
+        opener = self.open_backend or partial(backend_for, prewarm=self.prewarm)
+        repository = repository_of(options.kernel)
+        with resources(options, lambda: opener(options.device, repository)) as opened:
             try:
-                undisturbed(backend, asked.strict)
                 for at, problem in enumerate(problems):
-                    store = Store(history, interrupts)
-                    share = hunt.share(len(problems) - at) if hunt else None
-                    if code := self._one(sweep, problem, impls, backend, store, share):
+                    share = search.share(len(problems) - at) if search else None
+                    if code := _OneSize(self, problem, opened, share).go(sweep, impls):
                         return code
-                if len(problems) > 1:
-                    self._together(problems)
-                return 0
             finally:
-                self.terminal.end()
-                backend.close()
-
-    def _one(
-        self, sweep: Sweep, problem: Problem, impls: list[Impl], backend: Backend, store: Store,
-        hunt: Hunt | None,
-    ) -> int:  # fmt: skip
-        self.outcomes, self.counts, self.split = [], Counter(), Split()
-        if self.tables:  # the first size's seconds count from the command's start
-            self.started = time.monotonic()
-        asked = self.question
-        asking = new_run(asked, sweep, problem, impls, backend)
-        asking = replace(asking, incumbents=self._incumbents(asking))
-        most = most_of(asked, hunt) if backend.predicts else 0
-        made = plan(
-            asking, problem, sweep, impls, backend.device, backend.protocol,
-            only=asked.only, most=most,
-        )  # fmt: skip
-        earlier = Earlier() if asked.fresh else earlier_outcomes(store.history, made)
-        earlier = replace(earlier, incumbent=incumbents_in(made))
-        hunt = replace(hunt, final_s=0.0) if hunt and backend.predicts else hunt
-        engine = Engine(made, backend, earlier, hunt or default_hunt(made, backend))
-        if engine.finished and (old := covering_run(store.history, made, earlier)):
-            return self._told_again(old, store)
-        self.terminal.begin(asking, made, len(earlier.first))
-        found = self._begin(backend, problem, engine, store, earlier)
-        begun = replace(asking, ceilings={**asking.ceilings, **found})
-        self.split.begin(backend)
-        folder = asked.out / begun.id
-        with EventLog(asked.metrics or folder / "events.jsonl") as log:
-            store.begin(begun, log)
-            try:
-                state = self._obtain(engine, backend, begun, store)
-            except BaseException:  # nothing more can be stored; show what there is
-                self.terminal.end()
-                with suppress(Exception):
-                    self._page(begun, folder)
-                raise
-            store.end(state, self.counts, self.split.seconds)
-        self._conclude(begun, folder)
-        self.tables[sizes_text(problem.sizes)] = self.outcomes
-        if state == "interrupted":
-            return 130
-        self._remember(begun, problem)
+                self.console.end()
+        if len(problems) > 1:
+            self._portfolio(problems)
         return 0
 
-    def _incumbents(self, asking: Run) -> dict[str, dict[str, int]]:
-        """By Impl, the config that was found best before for just this."""
+    def _portfolio(self, problems: Sequence[Problem]) -> None:
+        """The smallest set of configs that serves all sizes, where several were asked for."""
         try:
-            known = tuned.Tuned.load(self.tuned_file or tuned.default_path())
-        except tuned.TunedError as error:
-            self.terminal.warn(str(error))
-            return {}
-        found = known.matching(asking.kernel, None, asking.device)
-        return {
-            e.impl: dict(e.config)
-            for e in sorted(found, key=lambda e: e.at)
-            if (dict(e.sizes), e.dtype, e.predicted)
-            == (dict(asking.sizes), asking.dtype, asking.predicted)
-        }
-
-    def _remember(self, begun: Run, problem: Problem) -> None:
-        """For launches that name no config. A file that cannot be written costs no answer."""
-        try:
-            tuned.remember(begun, self.outcomes, problem.spec, self.tuned_file)
-        except tuned.TunedError as error:
-            self.terminal.warn(str(error))
-
-    def _begin(
-        self, backend: Backend, problem: Problem, engine: Engine, store: Store, earlier: Earlier
-    ) -> Mapping[str, Mapping[str, Any]]:
-        if engine.finished:  # nothing will be measured: the ceilings are those of what is known
-            return measured_ceilings(store.history, earlier)
-        try:
-            return backend.begin(problem, engine.first)
-        except RuntimeError as error:
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-            raise SessionError(
-                f"The GPU could not take {sizes_text(problem.sizes)} ({why}); name other --sizes."
-            ) from None
-
-    def _obtain(self, engine: Engine, backend: Backend, begun: Run, store: Store) -> RunState:
-        """All outcomes, each stored before the next. Ctrl-C ends it early, with all so far."""
-        try:
-            for found in engine.outcomes():
-                if isinstance(found, Step):
-                    Thread(target=_ready, daemon=True).start()  # the final leaves us idle
-                    self.split.table(self.counts, self.started)
-                    self.terminal.step(found)
-                elif isinstance(found, Compilation):
-                    self._dispatched(found, begun, store)
-                else:
-                    store.keep(found)
-                    self._completed(found, store)
-        except KeyboardInterrupt:
-            self.terminal.stopped()
-            return "interrupted"
-        finally:
-            self.terminal.end()
-            self.split.end(backend, engine.wait_s, self.started)
-        return "complete"
-
-    def _told_again(self, old: Run, store: Store) -> int:
-        """All was obtained by an earlier run: its answer and its page once more."""
-        self.outcomes = store.history.outcomes(old.id)
-        self.counts = Counter(_kind(o) for o in self.outcomes)
-        self.tables[sizes_text(old.sizes)] = self.outcomes
-        self.terminal.again(old)
-        if self.question.metrics is not None:
-            with EventLog(self.question.metrics) as log:
-                for event in (old, *self.outcomes):
-                    log.write(event)
-                log.write(RunFinished(_now(), old.id, "complete", dict(self.counts)))
-        page = self.question.out / old.id / "report.html"
-        if not page.is_file():
-            self._page(old, page.parent)
-        said = sentence(answer(old, self.outcomes))
-        self.terminal.conclude(said, self.counts, self.split, page, None)
-        return 0
-
-    def _together(self, problems: Sequence[Problem]) -> None:
-        """The fewest configs that serve all sizes, where several were asked for."""
-        try:
-            found = portfolio(screened_times(self.tables))
+            chosen = portfolio(times_by_config(self.tables))
         except PortfolioError as error:
-            self.terminal.warn(str(error))
+            self.console.warn(str(error))
             return
         stamp = f"{problems[0].spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
-        file = self.question.out / f"portfolio-{stamp}.json"
-        write_page(file, json.dumps(asdict(found), indent=1) + "\n")
-        self.terminal.portfolio(found, file)
+        file = self.options.out / f"portfolio-{stamp}.json"
+        write_page(file, json.dumps(asdict(chosen), indent=1) + "\n")
+        self.console.portfolio(chosen, file)
 
-    def _dispatched(self, found: Compilation, run_: Run, store: Store) -> None:
+
+@dataclass
+class _OneSize:
+    """The run at one size."""
+
+    command: SweepCommand
+    problem: Problem
+    opened: OpenResources
+    search: SearchPlan | None
+    breakdown: TimeBreakdown = field(default_factory=TimeBreakdown)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def go(self, sweep: Sweep, impls: list[Impl]) -> int:
+        command, options, backend = self.command, self.command.options, self.opened.backend
+        if command.tables:  # the first size's seconds count from the command's start
+            command.started = time.monotonic()
+        run = sweep_run(options, sweep, self.problem, impls, backend)
+        run = replace(run, previous_best=self._previous_best(run))
+        most = predicted_configs(self.search) if backend.predicts else 0
+        plan = plan_sweep(
+            run,
+            self.problem,
+            sweep,
+            impls,
+            backend.device,
+            backend.protocol,
+            only=options.only,
+            most=most,
+        )
+        history = self.opened.history
+        earlier = Earlier() if options.fresh else earlier_outcomes(history, plan)
+        earlier = replace(earlier, previous_best=previous_best_keys(plan))
+        search = self.search
+        if search and backend.predicts:
+            search = replace(search, final_s=0.0)
+        engine = Engine(plan, backend, earlier, search or default_search(plan, backend))
+        if engine.finished and (old := covering_run(history, plan, earlier)):
+            return self._show_again(old)
+        command.console.begin(run, plan, len(earlier.first))
+        return self._execute(run, engine, earlier)
+
+    def _execute(self, run: Run, engine: Engine, earlier: Earlier) -> int:
+        options = self.command.options
+        ceilings = self._begin(engine, earlier)
+        self.breakdown.begin(self.opened.backend)
+        recorder = self.opened.recorder(run)
+        recorder.counts = self.counts
+        events = options.metrics or options.out / run.id / "events.jsonl"
+
+        def obtain(recorder: Recorder) -> None:
+            recorder.begin(ceilings)
+            self._obtain(engine, recorder)
+
+        def draw(recorder: Recorder) -> tuple[Selection, Path]:
+            selection = select(recorder.run, recorder.outcomes)
+            return selection, self._page(recorder.run, recorder.outcomes, selection)
+
+        state = execute(recorder, events, obtain, draw)
+        selection, page = draw(recorder)
+        self._conclude(recorder.run, recorder.outcomes, selection, page, events)
+        if state == "interrupted":
+            return INTERRUPTED
+        self._remember(recorder.run, recorder.outcomes)
+        return 0
+
+    def _previous_best(self, run: Run) -> dict[str, dict[str, int]]:
+        """By Impl, the config that an earlier sweep of the same problem chose."""
+        try:
+            known = Tuned.load(self.command.tuned_file or default_path())
+        except TunedError as error:
+            self.command.console.warn(str(error))
+            return {}
+        entries = known.matching(run.kernel, None, run.device)
+        return {
+            e.impl: dict(e.config)
+            for e in sorted(entries, key=lambda e: e.at)
+            if (dict(e.sizes), e.dtype, e.predicted) == (dict(run.sizes), run.dtype, run.predicted)
+        }
+
+    def _remember(self, run: Run, outcomes: Sequence[Outcome]) -> None:
+        """For launches that name no config. A file that cannot be written costs no result."""
+        try:
+            tuned.remember(run, outcomes, self.problem.spec, self.command.tuned_file)
+        except TunedError as error:
+            self.command.console.warn(str(error))
+
+    def _begin(self, engine: Engine, earlier: Earlier) -> Mapping[str, Mapping[str, Any]]:
+        """Get the backend ready; returns the ceilings that were measured."""
+        if engine.finished:  # nothing will be measured: the ceilings are those of what is known
+            return measured_ceilings(self.opened.history, earlier)
+        try:
+            return self.opened.backend.begin(self.problem, engine.first)
+        except RuntimeError as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+            sizes = sizes_text(self.problem.sizes)
+            raise CommandError(
+                f"The GPU could not take {sizes} ({reason}); name other --sizes."
+            ) from None
+
+    def _obtain(self, engine: Engine, recorder: Recorder) -> None:
+        """All outcomes, each stored before the next. Ctrl-C ends it early, with all so far."""
+        console, started = self.command.console, self.command.started
+        try:
+            for result in engine.outcomes():
+                if isinstance(result, Step):
+                    Thread(target=_import_page, daemon=True).start()  # the final leaves us idle
+                    self.breakdown.table(self.counts, started)
+                    console.step(result)
+                elif isinstance(result, Compilation):
+                    self._dispatched(result, recorder)
+                else:
+                    recorder.keep(result)
+                    self._completed(result, recorder)
+        except KeyboardInterrupt:
+            console.stopped()
+            raise
+        finally:
+            console.end()
+            self.breakdown.end(self.opened.backend, engine.wait_s, started)
+            recorder.seconds = self.breakdown.seconds
+
+    def _dispatched(self, compilation: Compilation, recorder: Recorder) -> None:
         self.counts["compiled"] += 1
-        self.counts["duplicate"] += found.duplicate
-        self.terminal.counted(self.counts)
-        if not self.question.profile:
+        self.counts["duplicate"] += compilation.duplicate
+        self.command.console.counted(self.counts)
+        if not self.command.options.profile:
             return
-        r, c = found.compiled.resources, found.candidate
-        store.log.write(
+        compiled, c = compilation.compiled, compilation.candidate
+        r = compiled.resources
+        recorder.store.log.write(
             KernelDispatched(
-                at=_now(), run=run_.id, kernel=c.impl.title, config=values(c.config),
-                grid=found.compiled.grid, threads=r.threads, shared_bytes=r.shared_bytes,
-                registers=r.registers, occupancy=r.occupancy,
+                at=timestamp(),
+                run=recorder.run.id,
+                kernel=c.impl.title,
+                config=values(c.config),
+                grid=compiled.grid,
+                threads=r.threads,
+                shared_bytes=r.shared_bytes,
+                registers=r.registers,
+                occupancy=r.occupancy,
             )
-        )  # fmt: skip
-
-    def _completed(self, found: Outcome, store: Store) -> None:
-        self.outcomes.append(found)
-        self.counts[_kind(found)] += 1
-        self.terminal.saw(found, self.counts)
-        if not self.question.profile or isinstance(found, Failure):
-            return
-        case, timing = found.case, found.timing
-        path = ["sweep", self.question.sweep, case.kernel, case.impl, label(case.config)]
-        store.log.write(
-            OpCompleted(
-                at=_now(), run=found.run, op_path="/".join([*path, found.phase]),
-                device_us=timing.median_s * 1e6 if isinstance(timing, Measured) else None,
-                host_us=None, predicted=not found.measured,
-            )
-        )  # fmt: skip
-
-    def _page(self, begun: Run, folder: Path) -> Path:
-        from workbench.reports.sweep import page
-
-        return write_page(
-            folder / "report.html", page(begun, self.outcomes, self.split.seconds or None)
         )
 
-    def _conclude(self, begun: Run, folder: Path) -> None:
-        events = self.question.metrics or folder / "events.jsonl"
-        written = self._page(begun, folder)
-        said = sentence(answer(begun, self.outcomes))
-        self.terminal.conclude(said, self.counts, self.split, written, events)
+    def _completed(self, outcome: Outcome, recorder: Recorder) -> None:
+        self.counts[_kind(outcome)] += 1
+        self.command.console.saw(outcome, self.counts)
+        options = self.command.options
+        if not options.profile or isinstance(outcome, Failure):
+            return
+        case, timing = outcome.case, outcome.timing
+        path = ["sweep", options.name, case.kernel, case.impl, label(case.config), outcome.phase]
+        recorder.store.log.write(
+            OpCompleted(
+                at=timestamp(),
+                run=outcome.run,
+                op_path="/".join(path),
+                device_us=timing.median_s * 1e6 if isinstance(timing, Measured) else None,
+                host_us=None,
+                predicted=not outcome.measured,
+            )
+        )
+
+    def _show_again(self, old: Run) -> int:
+        """All was obtained by an earlier run: show its result and its page once more."""
+        options = self.command.options
+        outcomes = self.opened.history.outcomes(old.id)
+        self.counts.update(_kind(o) for o in outcomes)
+        self.command.console.again(old)
+        if options.metrics is not None:
+            with EventLog(options.metrics) as log:
+                for event in (old, *outcomes):
+                    log.write(event)
+                log.write(RunFinished(timestamp(), old.id, "complete", dict(self.counts)))
+        selection = select(old, outcomes)
+        page = options.out / old.id / "report.html"
+        if not page.is_file():
+            self._page(old, outcomes, selection)
+        self._conclude(old, outcomes, selection, page, None)
+        return 0
+
+    def _page(self, run: Run, outcomes: Sequence[Outcome], selection: Selection) -> Path:
+        from workbench.reports.sweep import page
+
+        html = page(run, outcomes, self.breakdown.seconds or None, selection)
+        return write_page(self.command.options.out / run.id / "report.html", html)
+
+    def _conclude(
+        self,
+        run: Run,
+        outcomes: list[Outcome],
+        selection: Selection,
+        page: Path,
+        events: Path | None,
+    ) -> None:
+        command = self.command
+        command.tables[sizes_text(self.problem.sizes)] = outcomes
+        command.run, command.selection, command.page = run, selection, page
+        command.console.conclude(sentence(selection), self.counts, self.breakdown, page, events)
 
 
-def _ready() -> None:
-    """Import what the page is made with, which takes most of a second, before it is asked for."""
+def _import_page() -> None:
+    """Import what the page is made with, which takes most of a second, before it is needed."""
     import jinja2  # noqa: F401
     import matplotlib.backends.backend_svg  # noqa: F401
 
     import workbench.reports.sweep  # noqa: F401
 
 
-def _kind(found: Outcome) -> str:
-    if isinstance(found, Record):
-        kinds = {"screen": "measured", "predict": "predicted"}
-        return kinds.get(found.phase, found.phase)
-    return {"refused": "refused", "check": "wrong"}.get(found.stage, "failed")
+def _kind(outcome: Outcome) -> str:
+    if isinstance(outcome, Record):
+        kinds = {"first_pass": "measured", "predict": "predicted"}
+        return kinds.get(outcome.phase, outcome.phase)
+    return {"refused": "refused", "check": "wrong"}.get(outcome.stage, "failed")
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+def previous_best_keys(plan: Plan) -> frozenset[str]:
+    """Return the keys of the plan's candidates that an earlier sweep chose for their Impl."""
+    best = plan.run.previous_best
+    return frozenset(c.key for c in plan.candidates if best.get(c.impl.name) == values(c.config))
 
 
-def incumbents_in(made: Plan) -> frozenset[str]:
-    """Keys of the plan's candidates that are their Impl's incumbent."""
-    best = made.run.incumbents
-    return frozenset(c.key for c in made.candidates if best.get(c.impl.name) == values(c.config))
-
-
-def screened_times(tables: Mapping[str, Sequence[Outcome]]) -> dict[str, dict[str, float]]:
-    """Seconds by sizes and config, all obtained alike: of the screen, or predicted."""
+def times_by_config(tables: Mapping[str, Sequence[Outcome]]) -> dict[str, dict[str, float]]:
+    """Return seconds by sizes and config, all obtained alike: of the first pass, or predicted."""
     return {
-        sizes: {r.case.label: r.time_s for r in on_one_footing(outcomes).values()
-                if not r.case.is_baseline}
+        sizes: {
+            r.case.label: r.time_s
+            for r in comparable_times(outcomes).values()
+            if not r.case.is_baseline
+        }
         for sizes, outcomes in tables.items()
-    }  # fmt: skip
+    }
 
 
-def new_run(
-    asked: Question, sweep: Sweep, problem: Problem, impls: list[Impl], backend: Backend
+def sweep_run(
+    options: SweepOptions, sweep: Sweep, problem: Problem, impls: list[Impl], backend: Backend
 ) -> Run:
-    """The run that this question opens."""
-    now = datetime.now(UTC)
-    stamp = f"{now:%Y%m%d-%H%M%S}-{asked.sweep}-{problem.spec.name}-{secrets.token_hex(2)}"
-    knobs: tuple[Knob, ...] = () if asked.only else tuple(sweep.tune)
-    whole = replace(  # said in full: defaults may change, and another machine may have a GPU
-        asked,
-        sizes=(sizes_text(problem.sizes),),
-        device=backend.device.name if backend.predicts else None,
-    )
-    return Run(
-        id=stamp,
-        engine="sweep",
-        name=asked.sweep,
-        command=whole.command,
-        started=now.isoformat(timespec="milliseconds"),
-        kernel=problem.spec.name,
-        sizes=dict(problem.sizes),
-        dtype=problem.dtype,
-        device=backend.device.name,
-        predicted=backend.predicts,
+    """Return the run of a sweep at one size. Its command names what was left to defaults: they
+    may change, and another machine may have a GPU."""
+    knobs: tuple[Knob, ...] = () if options.only else tuple(sweep.tune)
+    device = backend.device.name if backend.predicts else None
+    whole = replace(options, sizes=(sizes_text(problem.sizes),), device=device)
+    run = new_run("sweep", options.name, whole.command, backend, [problem], tag=options.name)
+    return replace(
+        run,
         vary=tuple(k.__name__ for k in sweep.vary),
         tune=tuple(k.__name__ for k in knobs),
         impls={i.name: {"choices": i.choices(), "knobs": i.knobs()} for i in impls},
-        ceilings=hardware.ceilings(backend.device, problem.dtype),
-        environment=backend.environment,
-        source=asked.kernel,
     )

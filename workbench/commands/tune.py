@@ -1,6 +1,6 @@
 """Tune a plain @triton.jit or @triton.autotune function with its own arguments, no Spec needed.
 
-    from workbench.adapter import tune
+    from workbench import tune
     best = tune(kernel, (x, y, out, n), grid=grid, configs=[triton.Config({"BLOCK": 256}), ...])
     kernel[grid](x, y, out, n, **best.kwargs)
 
@@ -22,18 +22,18 @@ from tempfile import TemporaryDirectory
 from typing import Any, TypedDict, Unpack
 
 from workbench.adapted import autotuned, write
-from workbench.adapted.call import ANSWER, ARGS, Call
-from workbench.adapted.discover import Found, discover
-from workbench.adapted.referenced import answer_of, answered_again
+from workbench.adapted.call import ARGS, EXPECTED, Call
+from workbench.adapted.discover import Discovered, discover
+from workbench.adapted.referenced import expected_again, expected_of
 from workbench.adapted.travel import AdaptedError, Importing, unpack
 from workbench.backend.workers import LOST, Workers
 from workbench.catalog import unknown
-from workbench.commands.console import Terminal
-from workbench.commands.options import Question, gpu_present, ready, writable
-from workbench.commands.sweep import Session
-from workbench.data.database import open_history
+from workbench.commands.console import SweepConsole
+from workbench.commands.options import SweepOptions
+from workbench.commands.run import check_writable, gpu_present, require_triton
+from workbench.commands.sweep import SweepCommand
 from workbench.spec import Tolerance, label
-from workbench.tuner.selection import answer, sentence
+from workbench.tuner.selection import sentence
 
 DISCOVER_TIMEOUT_S = 300.0
 
@@ -55,7 +55,7 @@ EXACT = Tolerance(0.0)
 _log = logging.getLogger("workbench")
 
 
-class Options(TypedDict, total=False):
+class TuneOptions(TypedDict, total=False):
     """What may be said beyond function, arguments, grid and configs."""
 
     kwargs: Mapping[str, Any]  # arguments that the launch gives by name
@@ -78,7 +78,7 @@ class Best:
     config: Any  # triton.Config
     seconds: float  # of one launch: measured, or by the model where `predicted`
     predicted: bool
-    said: str  # the answer in one sentence
+    sentence: str  # the result in one sentence
     page: Path
     kernel: Path  # the one-file kernel: `workbench sweep full --kernel` takes it again
 
@@ -89,9 +89,13 @@ class Best:
 
 
 def tune(
-    kernel: Any, args: Sequence[Any], *, grid: write.Grid, configs: Sequence[Any] | None = None,
-    **options: Unpack[Options],
-) -> Best:  # fmt: skip
+    kernel: Any,
+    args: Sequence[Any],
+    *,
+    grid: write.Grid,
+    configs: Sequence[Any] | None = None,
+    **options: Unpack[TuneOptions],
+) -> Best:
     """Find the best config for these arguments, by measuring on the GPU that is here or, with
     `device` or without a GPU, by compiling, interpreting and predicting.
 
@@ -102,11 +106,11 @@ def tune(
     """
     if Importing.file is not None:
         raise AdaptedError(f"{Importing.file} calls tune() as it is imported")
-    if odd := sorted(set(options) - set(Options.__annotations__)):
-        raise AdaptedError(unknown("option of tune", odd[0], Options.__annotations__))
-    ready()
+    if odd := sorted(set(options) - set(TuneOptions.__annotations__)):
+        raise AdaptedError(unknown("option of tune", odd[0], TuneOptions.__annotations__))
+    require_triton()
     out = Path(options.get("out", "results"))
-    writable(out)
+    check_writable(out)
     given = (tuple(args), dict(options.get("kwargs", {})))
     tuner = autotuned.autotuner_of(kernel)
     chosen, notes = _configs(tuner, given, configs)
@@ -125,20 +129,23 @@ def _configs(
 ) -> tuple[list[Any], list[str]]:
     none: list[str] = []
     if configs is not None:
-        found, notes = list(configs), none
+        result, notes = list(configs), none
     elif tuner is not None:
-        found, notes = autotuned.configs_of(tuner, given)
+        result, notes = autotuned.configs_of(tuner, given)
     else:
-        found, notes = [], none
-    if not found:
+        result, notes = [], none
+    if not result:
         raise AdaptedError("There are no configs to try; name them: configs=[triton.Config(...)].")
-    return found, notes
+    return result, notes
 
 
 def take_over(
-    kernel: Any, given: autotuned.Arguments, grid: write.Grid, configs: Sequence[Any],
-    options: Options,
-) -> tuple[Path, Call, list[str]]:  # fmt: skip
+    kernel: Any,
+    given: autotuned.Arguments,
+    grid: write.Grid,
+    configs: Sequence[Any],
+    options: TuneOptions,
+) -> tuple[Path, Call, list[str]]:
     """Write the function as a one-file kernel. Returns its path, the call, and notes.
 
     One launch on copies, in a worker, shows which tensors are written. Raises AdaptedError.
@@ -159,88 +166,95 @@ def take_over(
         stage.mkdir()
         call.write(stage)
         torch.save(memory, stage / ARGS)
-        found = _discovered(stage, outputs, options.get("device"), reference is not None)
-        call = _completed(call, found, options.get("tolerance"))
+        result = _discovered(stage, outputs, options.get("device"), reference is not None)
+        call = _completed(call, result, options.get("tolerance"))
         if reference is not None:
-            torch.save(answer_of(reference, given, call), stage / ANSWER)
-            found = answered_again(stage, reference, given, call, found)
-        rules = (grid, reference or dict(call.entries[found.first].values))
+            torch.save(expected_of(reference, given, call), stage / EXPECTED)
+            result = expected_again(stage, reference, given, call, result)
+        rules = (grid, reference or dict(call.entries[result.first].values))
         mark = write.fingerprint(call, kernel, rules, memory, options.get("device") or "gpu")
         call.write(stage)
         write.write_file(call, stage, mark)
         folder = home / write.folder_name(call, mark)
         shutil.rmtree(folder, ignore_errors=True)
         stage.rename(folder)
-    return folder / f"{call.name}.py", call, _notes(call, found, reference is not None)
+    return folder / f"{call.name}.py", call, _notes(call, result, reference is not None)
 
 
-def _discovered(stage: Path, outputs: tuple[str, ...], device: str | None, answered: bool) -> Found:
+def _discovered(
+    stage: Path, outputs: tuple[str, ...], device: str | None, answered: bool
+) -> Discovered:
     live = device is None and gpu_present()
     with Workers(1, interpreted=not live) as workers:
         where = "cuda" if live else "cpu"
-        asked = workers.submit(
+        wanted = workers.submit(
             discover, stage, outputs, where, answered, timeout_s=DISCOVER_TIMEOUT_S
         )
         try:
-            found: Found = asked.result()
+            results: Discovered = wanted.result()
         except LOST as error:
             raise AdaptedError(
                 f"The first launch of the function {error}; put a config that works first in the "
                 "list, or give smaller tensors."
             ) from None
-    return found
+    return results
 
 
-def _completed(call: Call, found: Found, wanted: Tolerance | None) -> Call:
+def _completed(call: Call, result: Discovered, wanted: Tolerance | None) -> Call:
     """The call with what its first launch showed."""
-    kinds = [call.tensors[n].dtype for n in (*found.outputs, *call.tensors)]
+    kinds = [call.tensors[n].dtype for n in (*result.outputs, *call.tensors)]
     dtype = next((k for k in kinds if k in STEPS), kinds[0])
     own = {k: wanted or STEPS[k] if k in STEPS else EXACT for k in (dtype, *kinds)}
     tolerance = {k: (t.relative, t.of_rms) for k, t in own.items()}
     return replace(
-        call, outputs=found.outputs, initial=found.initial, dtype=dtype, tolerance=tolerance
+        call, outputs=result.outputs, initial=result.initial, dtype=dtype, tolerance=tolerance
     )
 
 
-def _notes(call: Call, found: Found, referenced: bool) -> list[str]:
+def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
     notes: list[str] = []
     if not referenced:
-        first = label(call.entries[found.first].values)
+        first = label(call.entries[result.first].values)
         notes.append(f"right means: agrees with {first}; name a reference= to check more than that")
-    if found.unmoved:
-        notes.append(f"the second check is on the same values as the first: {found.unmoved}")
-    if found.skipped:
-        notes.append(f"configs listed before that one do not launch: {found.skipped}")
+    if result.unmoved:
+        notes.append(f"the second check is on the same values as the first: {result.unmoved}")
+    if result.skipped:
+        notes.append(f"configs listed before that one do not launch: {result.skipped}")
     for knob in call.knobs:
         meant = {e.values[knob.name]: unpack(e.kwargs.get(knob.name)) for e in call.entries}
         meant = {number: value for number, value in meant.items() if value != number}
-        if said := ", ".join(f"{k} is {v!r}" for k, v in sorted(meant.items())):
-            notes.append(f"of {knob.name}, {said}")
+        if text := ", ".join(f"{k} is {v!r}" for k, v in sorted(meant.items())):
+            notes.append(f"of {knob.name}, {text}")
     return notes
 
 
-def _swept(path: Path, call: Call, configs: Sequence[Any], out: Path, options: Options) -> Best:
+def _swept(path: Path, call: Call, configs: Sequence[Any], out: Path, options: TuneOptions) -> Best:
     """Sweep the adapted kernel and read the winner."""
     device = options.get("device")
     predicted = device is not None or not gpu_present()
     every = str(len(call.entries)) if predicted else None
-    asked = Question(
-        "full", str(path), dtype=call.dtype, device=device, out=out,
-        budget=options.get("budget", every), database=options.get("database"),
+    sweep = SweepOptions(
+        "full",
+        str(path),
+        dtype=call.dtype,
+        device=device,
+        out=out,
+        budget=options.get("budget", every),
+        database=options.get("database"),
         fresh=options.get("fresh", False),
-    )  # fmt: skip
-    session = Session(asked, Terminal(options.get("quiet", False)))
-    if session.go() != 0:
+    )
+    command = SweepCommand(sweep, SweepConsole(options.get("quiet", False)))
+    if command.go() != 0:
         raise KeyboardInterrupt
-    run = session.outcomes[-1].run
-    with open_history(asked.database) as history:
-        found = answer(history.run(run), history.outcomes(run))
-    page = out / run / "report.html"
-    if found.winner is None:
-        raise AdaptedError(f"{sentence(found)} The reasons stand in {page}.")
-    values = dict(found.winner.case.config)
+    selection, page = command.selection, command.page
+    assert selection is not None and page is not None  # the sweep has ended
+    if selection.winner is None:
+        raise AdaptedError(f"{sentence(selection)} The reasons stand in {page}.")
+    values = dict(selection.winner.case.config)
     at = write.numbers_of(configs).index(values)
-    return Best(configs[at], found.winner.time_s, found.predicted, sentence(found), page, path)
+    return Best(
+        configs[at], selection.winner.time_s, selection.predicted, sentence(selection), page, path
+    )
 
 
 @contextmanager
@@ -257,4 +271,4 @@ def _main_unseen() -> Iterator[None]:
         main.update(before)
 
 
-__all__ = ["AdaptedError", "Best", "Options", "tune"]
+__all__ = ["AdaptedError", "Best", "TuneOptions", "tune"]

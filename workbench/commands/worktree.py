@@ -15,11 +15,12 @@ from types import TracebackType
 from typing import Self
 
 from workbench.data.interrupts import Interrupts
+from workbench.spec import WorkbenchError
 
 WORKING = "WORKING"  # the files as they are, instead of a revision
 
 
-class WorktreeError(Exception):
+class WorktreeError(WorkbenchError):
     """One sentence: what git could not do, where, what to do next."""
 
 
@@ -45,16 +46,17 @@ class Repository:
         """The whole hash that a revision names; None where it names no commit."""
         named = f"{revision}^{{commit}}"
         try:
-            return _git(
-                self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", named
-            ) or None  # fmt: skip
+            return (
+                _git(self.root, "rev-parse", "--verify", "--quiet", "--end-of-options", named)
+                or None
+            )
         except WorktreeError:
             return None
 
     def known(self, revision: str) -> str:
         """The same. Raises WorktreeError where it names no commit."""
-        if (found := self.commit(revision)) is not None:
-            return found
+        if (result := self.commit(revision)) is not None:
+            return result
         raise WorktreeError(
             f"{revision!r} names no commit of {self.root}; `git log` lists them, and in a shallow "
             f"clone it must be fetched first: git fetch origin {revision}."
@@ -85,7 +87,7 @@ class Worktrees:
 
     repository: Repository
     _folder: Path | None = None
-    _made: dict[str, Path] = field(default_factory=dict)
+    _created: dict[str, Path] = field(default_factory=dict)
 
     def at(self, revision: str) -> Path:
         """The root of a checkout of this revision; that of the user's own files for WORKING.
@@ -95,17 +97,26 @@ class Worktrees:
         if revision == WORKING:
             return self.repository.root
         commit = self.repository.known(revision)
-        if commit not in self._made:
+        if commit not in self._created:
             if self._folder is None:
                 self._folder = Path(mkdtemp(prefix="workbench-")).resolve()
             path = self._folder / commit[:12]
-            self._made[commit] = path  # before git begins: it is removed also when git is cut short
+            self._created[commit] = (
+                path  # before git begins: it is removed also when git is cut short
+            )
             # no hooks: a post-checkout hook may write anywhere
             _git(
-                self.repository.root, "-c", f"core.hooksPath={os.devnull}",
-                "worktree", "add", "--detach", "--quiet", str(path), commit,
-            )  # fmt: skip
-        return self._made[commit]
+                self.repository.root,
+                "-c",
+                f"core.hooksPath={os.devnull}",
+                "worktree",
+                "add",
+                "--detach",
+                "--quiet",
+                str(path),
+                commit,
+            )
+        return self._created[commit]
 
     def file(self, revision: str, within: Path) -> Path | None:
         """A file of a revision by its path from the root; None where that revision lacks it."""
@@ -118,12 +129,12 @@ class Worktrees:
             self._remove()
 
     def _remove(self) -> None:
-        for commit, path in list(self._made.items()):
+        for commit, path in list(self._created.items()):
             try:
                 _git(self.repository.root, "worktree", "remove", "--force", "--force", str(path))
             except WorktreeError:  # git was cut short while it made it
                 shutil.rmtree(path, ignore_errors=True)
-            del self._made[commit]
+            del self._created[commit]
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             _quietly(self.repository.root, "worktree", "prune")  # forgets what is no longer there
@@ -145,13 +156,17 @@ def _git(folder: Path, *arguments: str) -> str:
     """What git prints. Raises WorktreeError with its last words."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False,
-            env=_surroundings(), stdin=subprocess.DEVNULL,
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=_surroundings(),
+            stdin=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is ours to handle; git would stop half way
-        )  # fmt: skip
+        )
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        raise WorktreeError(f"git cannot be run: {why}; install it.") from None
+        reason = (error.strerror or str(error)).lower()
+        raise WorktreeError(f"git cannot be run: {reason}; install it.") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise WorktreeError(f"git {arguments[0]}: {last.removeprefix('fatal: ').rstrip('.')}")
@@ -176,8 +191,8 @@ def _surroundings() -> Mapping[str, str]:
 def _local_names() -> frozenset[str]:
     """As git itself lists them."""
     try:
-        asked = ["git", "rev-parse", "--local-env-vars"]
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        wanted = ["git", "rev-parse", "--local-env-vars"]
+        done = subprocess.run(wanted, capture_output=True, text=True, check=False)
     except OSError:
         return frozenset()
     return frozenset(done.stdout.split())

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.compile.dedup import Claim, Gate
+from workbench.compile.dedup import Claim, Dedup
 from workbench.compile.launches import Launch, captured
 from workbench.compile.loops import Code, code_of
 from workbench.compile.machine_code import amdgcn_registers, cubin_registers, read_amdgcn, read_ptx
@@ -39,12 +39,12 @@ class Compiled:
     grid: tuple[int, ...]
     launches: int
     ttgir: str = ""  # key of its TTGIR and of all that later stages read: see `compile_unless_twin`
-    twin: bool = False  # its machine code was made for another config with the same key
+    duplicate: bool = False  # its machine code was made for another config with the same key
     code: tuple[Code, ...] = ()  # of each launch, where it was asked for
 
 
 @dataclass(frozen=True)
-class Twin:
+class CompiledDuplicate:
     """A config that stopped at TTGIR: whoever claimed `key` makes the same machine code."""
 
     key: str
@@ -59,22 +59,22 @@ def compile_config(
 
     Raises CompileError. Compiled code lands in Triton's own cache, where a real launch finds it.
     """
-    started, gate = time.perf_counter(), Gate()
-    launches = _launched(impl, config, sizes, dtype, device, gate)
-    made = _read(impl, launches, device, gate.key, started)
+    started, dedup = time.perf_counter(), Dedup()
+    launches = _launched(impl, config, sizes, dtype, device, dedup)
+    created = _read(impl, launches, device, dedup.key, started)
     if not code:
-        return made
+        return created
     # the launches of a chain share one kernel; each takes 0.4 s of nvdisasm, a process of its own
     kernels = {id(launch.kernel): launch.kernel for launch in launches}
     with ThreadPoolExecutor(min(8, len(kernels))) as threads:
         codes = threads.map(lambda k: code_of(k.asm, device.limits.arch), kernels.values())
         read = dict(zip(kernels, codes, strict=True))
-    return replace(made, code=tuple(read[id(launch.kernel)] for launch in launches))
+    return replace(created, code=tuple(read[id(launch.kernel)] for launch in launches))
 
 
-def compile_unless_twin(
+def compile_unless_duplicate(
     impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device, claim: Claim
-) -> Compiled | Twin:
+) -> Compiled | CompiledDuplicate:
     """As `compile_config`, but stops before LLVM where `claim` says that another config came first.
 
     The key that is claimed hashes the TTGIR of all launches without source locations, the options
@@ -83,30 +83,30 @@ def compile_unless_twin(
     or not.
     Raises CompileError.
     """
-    started, gate = time.perf_counter(), Gate(claim)
+    started, dedup = time.perf_counter(), Dedup(claim)
     try:
-        launches = _launched(impl, config, sizes, dtype, device, gate)
+        launches = _launched(impl, config, sizes, dtype, device, dedup)
     except CompileError:
-        if not gate.skipped:  # otherwise a launcher that looked at a launch which was not made
+        if not dedup.skipped:  # otherwise a launcher that looked at a launch which was not made
             raise
     else:
-        if gate.stopped:
-            return Twin(gate.key, time.perf_counter() - started)
-    if gate.skipped:  # launches of another config, but not in this combination
-        gate = Gate()
-        launches = _launched(impl, config, sizes, dtype, device, gate)
-    return _read(impl, launches, device, gate.key, started)
+        if dedup.stopped:
+            return CompiledDuplicate(dedup.key, time.perf_counter() - started)
+    if dedup.skipped:  # launches of another config, but not in this combination
+        dedup = Dedup()
+        launches = _launched(impl, config, sizes, dtype, device, dedup)
+    return _read(impl, launches, device, dedup.key, started)
 
 
 def _launched(
-    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device, gate: Gate
+    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device, dedup: Dedup
 ) -> list[Launch]:
     try:
-        with captured(device, gate) as launches:
+        with captured(device, dedup) as launches:
             impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
     except Exception as error:
         raise CompileError(first_sentence(error)) from error
-    if not launches and not gate.skipped:
+    if not launches and not dedup.skipped:
         raise CompileError(f"{impl.title} launched no Triton kernel")
     return launches
 

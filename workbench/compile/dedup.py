@@ -20,7 +20,7 @@ class Stop(Exception):
     """Ends Triton's pipeline after TTGIR."""
 
 
-class Gate:
+class Dedup:
     """Stands between TTGIR and LLVM: names what comes by, and lets through what nobody claimed."""
 
     def __init__(self, claim: Claim | None = None) -> None:
@@ -36,9 +36,13 @@ class Gate:
         self._about, self._code, self.stopped = repr((arguments, grid)), None, False
 
     def meet(
-        self, module: Any, metadata: Mapping[str, Any], backend: Any, options: Any,
+        self,
+        module: Any,
+        metadata: Mapping[str, Any],
+        backend: Any,
+        options: Any,
         later: Sequence[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Its TTGIR and what goes with it are known, and the stages `later` come next. Raises Stop
         where the key is claimed."""
         text = module.str_nodebug()
@@ -47,8 +51,8 @@ class Gate:
         known = vars(options)
         # target, versions, settings that change code, and what the stages so far noted
         more = {k: v for k, v in metadata.items() if k not in known and k != "hash"}
-        told = json.dumps(more, sort_keys=True, default=vars)  # as Triton itself stores it
-        self._code = _hash(text, _read_later(type(backend), known, tuple(later)), told)
+        message = json.dumps(more, sort_keys=True, default=vars)  # as Triton itself stores it
+        self._code = _hash(text, _read_later(type(backend), known, tuple(later)), message)
         if not self._first(self._code):
             self.skipped, self.stopped = self.skipped + 1, True
             raise Stop

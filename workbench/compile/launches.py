@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.compile.dedup import Gate, Stop
+from workbench.compile.dedup import Dedup, Stop
 from workbench.device.hardware import Device
 
 # Triton 3.10 flips the default; a result must not depend on which version asks.
@@ -31,7 +31,7 @@ class Launch:
 
 
 @contextmanager
-def captured(device: Device, gate: Gate | None = None) -> Iterator[list[Launch]]:
+def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch]]:
     """Launches inside compile for `device` and are kept in the list instead of running; those
     that `gate` stops return None and are not in it."""
     os.environ.setdefault(FP_FUSION, "1")
@@ -41,7 +41,7 @@ def captured(device: Device, gate: Gate | None = None) -> Iterator[list[Launch]]
 
     from workbench.dsl import pretend
 
-    gate = gate or Gate()
+    dedup = dedup or Dedup()
     launches: list[Launch] = []
     absent = _Absent(device)
     backend = type(make_backend(absent.get_current_target()))
@@ -51,12 +51,12 @@ def captured(device: Device, gate: Gate | None = None) -> Iterator[list[Launch]]
         named = dict(zip(self.arg_names, args, strict=False)) | kwargs
         shape = _grid(grid, named)
         arguments = _arguments(self, named)
-        gate.begin(arguments, shape)
+        dedup.begin(arguments, shape)
         try:
             kernel = real_run(self, *args, grid=grid, warmup=True, **kwargs)
         except Stop:
             return None
-        gate.end(kernel)
+        dedup.end(kernel)
         launches.append(Launch(kernel, shape, arguments))
         return kernel
 
@@ -65,11 +65,11 @@ def captured(device: Device, gate: Gate | None = None) -> Iterator[list[Launch]]
         later = list(stages)[list(stages).index("ttgir") + 1 :]
         follow = stages[later[0]]
 
-        def gated(module: Any, metadata: Any) -> Any:
-            gate.meet(module, metadata, self, options, later)
+        def deduplicated(module: Any, metadata: Any) -> Any:
+            dedup.meet(module, metadata, self, options, later)
             return follow(module, metadata)
 
-        stages[later[0]] = gated
+        stages[later[0]] = deduplicated
 
     before = driver._active  # `reset_active` would look for a GPU and fail where there is none
     driver.set_active(absent)
@@ -94,17 +94,17 @@ def _arguments(jit: Any, named: Mapping[str, Any]) -> str:
     constants = {jit.arg_names[i] for i in jit.constexprs}
     memory: dict[Any, int] = {}
 
-    def told(value: Any) -> Any:
+    def described(value: Any) -> Any:
         if hasattr(value, "untyped_storage"):
             where = memory.setdefault(value.untyped_storage()._cdata, len(memory))
             layout = tuple(value.shape), value.stride(), value.storage_offset()
             return (str(value.dtype), *layout, where)
         if hasattr(value, "block_shape"):  # a tensor descriptor; its own class differs by version
-            return "descriptor", {k: told(v) for k, v in sorted(vars(value).items())}
-        return [told(v) for v in value] if isinstance(value, (list, tuple)) else repr(value)
+            return "descriptor", {k: described(v) for k, v in sorted(vars(value).items())}
+        return [described(v) for v in value] if isinstance(value, (list, tuple)) else repr(value)
 
     given = {name for name in jit.arg_names if name not in constants}
-    return repr([(name, told(value)) for name, value in named.items() if name in given])
+    return repr([(name, described(value)) for name, value in named.items() if name in given])
 
 
 class _Absent:

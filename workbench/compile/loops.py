@@ -142,13 +142,13 @@ _TARGETS = re.compile(r'BRANCH_TARGETS ([^"]*)"')
 
 
 def _sass_line(line: str) -> _Op | None:
-    found = _SASS.search(line)
-    return _Op(found[2], found[3].strip(), found[1] is not None) if found else None
+    result = _SASS.search(line)
+    return _Op(result[2], result[3].strip(), result[1] is not None) if result else None
 
 
 def _amd_line(line: str) -> _Op | None:
-    found = _AMD.match(line.split(";")[0])
-    return _Op(found[1], found[2].strip()) if found else None
+    result = _AMD.match(line.split(";")[0])
+    return _Op(result[1], result[2].strip()) if result else None
 
 
 def _sass_flow(op: _Op) -> _Flow:
@@ -158,8 +158,8 @@ def _sass_flow(op: _Op) -> _Flow:
         return _Flow((target[1],), falls=not always)
     if name in ("BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU"):
         several = _TARGETS.search(op.operands)
-        told = re.split(r"[,\s]+", several[1].strip()) if several else []
-        return _Flow(tuple(told), falls=op.guarded, lost=not told)
+        text = re.split(r"[,\s]+", several[1].strip()) if several else []
+        return _Flow(tuple(text), falls=op.guarded, lost=not text)
     if name == "CALL":
         return _Flow(lost=True)
     return _Flow(falls=op.guarded or name not in ("EXIT", "RET", "KILL"))
@@ -178,24 +178,24 @@ def _amd_flow(op: _Op) -> _Flow:
 def _parsed(
     text: str, read: Callable[[str], _Op | None], flow_of: Callable[[_Op], _Flow]
 ) -> _Listing:
-    made, labels, starts = _Listing(), dict[str, int](), {0}
+    created, labels, starts = _Listing(), dict[str, int](), {0}
     for line in text.splitlines():
         if ".section" in line:
-            starts.add(len(made.ops))
+            starts.add(len(created.ops))
         elif label := _LABEL.match(line):
-            labels[label[1]] = len(made.ops)
+            labels[label[1]] = len(created.ops)
         else:  # AMD's dual issue is two instructions in a line, `v_dual_a .. :: v_dual_b ..`
-            made.ops += filter(None, map(read, line.split("::")))
-    flows = [flow_of(op) for op in made.ops]
-    made.roots = sorted(i for i in starts if i < len(made.ops))
-    made.lost = [op.name for op, flow in zip(made.ops, flows, strict=True) if flow.lost]
+            created.ops += filter(None, map(read, line.split("::")))
+    flows = [flow_of(op) for op in created.ops]
+    created.roots = sorted(i for i in starts if i < len(created.ops))
+    created.lost = [op.name for op, flow in zip(created.ops, flows, strict=True) if flow.lost]
     for i, flow in enumerate(flows):
         leads = [i + 1] if flow.falls and i + 1 not in starts else []
         leads += [labels.get(label, len(flows)) for label in flow.jumps]
         if len(flows) in leads[-len(flow.jumps) :] and flow.jumps:
-            made.lost.append(made.ops[i].name)  # a label that the listing does not hold
-        made.after.append([n for n in leads if n < len(flows)])
-    return made
+            created.lost.append(created.ops[i].name)  # a label that the listing does not hold
+        created.after.append([n for n in leads if n < len(flows)])
+    return created
 
 
 # Loops
@@ -216,7 +216,7 @@ def _cycles(nodes: Iterable[int], after: Mapping[int, Sequence[int]]) -> list[li
     low: dict[int, int] = {}
     stack: list[int] = []
     held: set[int] = set()
-    found = []
+    results = []
     for root in nodes:
         if root in order:
             continue
@@ -228,12 +228,12 @@ def _cycles(nodes: Iterable[int], after: Mapping[int, Sequence[int]]) -> list[li
                 stack.append(node)
                 held.add(node)
             for k in range(at, len(after[node])):
-                follower = after[node][k]
-                if follower not in order:
-                    work += [(node, k), (follower, 0)]  # `node` looks at this one again after it
+                duplicate = after[node][k]
+                if duplicate not in order:
+                    work += [(node, k), (duplicate, 0)]  # `node` looks at this one again after it
                     break
-                if follower in held:
-                    low[node] = min(low[node], low[follower])
+                if duplicate in held:
+                    low[node] = min(low[node], low[duplicate])
             else:
                 if low[node] == order[node]:
                     cut = stack.index(node)
@@ -241,31 +241,44 @@ def _cycles(nodes: Iterable[int], after: Mapping[int, Sequence[int]]) -> list[li
                     del stack[cut:]
                     held.difference_update(component)
                     if len(component) > 1 or node in after[node]:
-                        found.append(component)
-    return found
+                        results.append(component)
+    return results
 
 
 def _loops(nodes: set[int], after: Mapping[int, Sequence[int]]) -> list[set[int]]:
     """Every loop, the outer ones and those inside them."""
-    found = []
+    results = []
     for component in _cycles(sorted(nodes), after):
         inside = set(component)
-        found.append(inside)
+        results.append(inside)
         entered = {n for m in nodes - inside for n in after[m] if n in inside}
         heads = entered or {min(inside)}
         # without the way back to its head, what still goes round is a loop inside
         within = {n: [m for m in after[n] if m in inside and m not in heads] for n in inside}
-        found += _loops(inside, within)
-    return found
+        results += _loops(inside, within)
+    return results
 
 
 # Kinds of instruction
 
 _MATRIX = re.compile(r"(UTC\w*MMA|[A-Z]{1,2}G?MMA)$")
 _VECTOR = {
-    "FFMA", "FADD", "FMUL", "FFMA2", "FADD2", "FMUL2", "FFMA32I", "FADD32I", "FMUL32I",
-    "HFMA2", "HADD2", "HMUL2", "DFMA", "DADD", "DMUL",
-}  # fmt: skip
+    "FFMA",
+    "FADD",
+    "FMUL",
+    "FFMA2",
+    "FADD2",
+    "FMUL2",
+    "FFMA32I",
+    "FADD32I",
+    "FMUL32I",
+    "HFMA2",
+    "HADD2",
+    "HMUL2",
+    "DFMA",
+    "DADD",
+    "DMUL",
+}
 _WIDTHS = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
 _AMD_MATRIX = ("v_mfma_", "v_smfmac_", "v_wmma_", "v_swmmac_")
 _AMD_VECTOR = re.compile(
@@ -300,9 +313,9 @@ def _sass_kind(op: _Op) -> str | None:
 
 
 def _amd_kind(op: _Op) -> str | None:
-    if found := _AMD_LOAD.match(op.name):
+    if result := _AMD_LOAD.match(op.name):
         into = f"{ASYNC} " if "lds" in op.operands.split() or "lds" in op.name else ""
-        return f"load {into}{_amd_bits(found[1])}"
+        return f"load {into}{_amd_bits(result[1])}"
     if re.match(r"(global|buffer|flat)_store_", op.name):
         return "store"
     if op.name.startswith(("ds_load", "ds_read")):
@@ -316,20 +329,24 @@ def _amd_kind(op: _Op) -> str | None:
 
 def _amd_bits(kind: str) -> int:
     """Width of `dwordx4`, `b128`, `ushort`, `d16_hi_b16`, `lds_dwordx4`."""
-    if found := re.search(r"dword(?:x(\d))?", kind):
-        return 32 * int(found[1] or 1)
-    if found := re.search(r"[bui](\d+)$", kind):
-        return int(found[1])
+    if result := re.search(r"dword(?:x(\d))?", kind):
+        return 32 * int(result[1] or 1)
+    if result := re.search(r"[bui](\d+)$", kind):
+        return int(result[1])
     return 16 if "short" in kind else 8
 
 
 def _counts(kinds: Iterable[str | None]) -> Counts:
-    told = Counter(kind for kind in kinds if kind is not None)
-    loads = {k.removeprefix("load "): n for k, n in told.items() if k.startswith("load ")}
+    text = Counter(kind for kind in kinds if kind is not None)
+    loads = {k.removeprefix("load "): n for k, n in text.items() if k.startswith("load ")}
     return Counts(
-        dict(sorted(loads.items())), told["store"], told["shared"], told["matrix"], told["vector"],
-        told["special"],
-    )  # fmt: skip
+        dict(sorted(loads.items())),
+        text["store"],
+        text["shared"],
+        text["matrix"],
+        text["vector"],
+        text["special"],
+    )
 
 
 # All of it together
@@ -368,5 +385,5 @@ def _unknown(
         yield "it has no loop; one that was written out in full looks like any other code"
 
 
-def _unreadable(arch: str, why: str) -> Code:
-    return Code(arch, 0, Counts(), Counts(), (why,), readable=False)
+def _unreadable(arch: str, reason: str) -> Code:
+    return Code(arch, 0, Counts(), Counts(), (reason,), readable=False)

@@ -32,19 +32,21 @@ def summed(codes: Sequence[Code]) -> Code:
     return Code(
         codes[0].arch,
         sum(code.loops for code in codes),
-        _together([code.whole for code in codes]),
-        _together([code.in_loops for code in codes]),
-        tuple(dict.fromkeys(said for code in codes for said in code.unknown)),
+        _measure_interleaved([code.whole for code in codes]),
+        _measure_interleaved([code.in_loops for code in codes]),
+        tuple(dict.fromkeys(text for code in codes for text in code.unknown)),
     )
 
 
-def _together(counts: Sequence[Counts]) -> Counts:
+def _measure_interleaved(counts: Sequence[Counts]) -> Counts:
     kinds = dict.fromkeys(kind for each in counts for kind in each.loads)
     return Counts(
         {kind: sum(each.loads.get(kind, 0) for each in counts) for kind in kinds},
-        *(sum(getattr(each, name) for each in counts) for name in
-          ("stores", "shared_loads", "matrix", "vector", "special")),
-    )  # fmt: skip
+        *(
+            sum(getattr(each, name) for each in counts)
+            for name in ("stores", "shared_loads", "matrix", "vector", "special")
+        ),
+    )
 
 
 def _not_traffic(whole: Code, traffic: Code) -> Iterable[str]:
@@ -60,20 +62,20 @@ def _not_traffic(whole: Code, traffic: Code) -> Iterable[str]:
         yield "The traffic arm stores nothing"
 
 
-def loads_of(whole: Code, arm: Code) -> tuple[str, Mapping[str, int], Mapping[str, int]]:
+def loads_of(whole: Code, variant: Code) -> tuple[str, Mapping[str, int], Mapping[str, int]]:
     """Where the kernel's loads are compared with an arm's, and what both have there: inside loops,
     or in all where the kernel's loops have none."""
     if whole.in_loops.loads:
-        return "inside its loop", whole.in_loops.loads, arm.in_loops.loads
-    return "outside loops", whole.whole.loads, arm.whole.loads
+        return "inside its loop", whole.in_loops.loads, variant.in_loops.loads
+    return "outside loops", whole.whole.loads, variant.whole.loads
 
 
-def same_loads(whole: Mapping[str, int], arm: Mapping[str, int]) -> bool:
+def same_loads(whole: Mapping[str, int], variant: Mapping[str, int]) -> bool:
     """Whether an arm has the loads of the whole: the same kinds and as many of each, or the same
     whole multiple of all where its loop is unrolled and the kernel's is not."""
-    if whole.keys() != arm.keys():
+    if whole.keys() != variant.keys():
         return False
-    times = {Fraction(arm[kind], whole[kind]) for kind in whole}
+    times = {Fraction(variant[kind], whole[kind]) for kind in whole}
     return not times or (len(times) == 1 and times.pop().denominator == 1)
 
 
@@ -93,7 +95,10 @@ def _not_arithmetic(whole: Code, arithmetic: Code) -> Iterable[str]:
 
 def loads_text(loads: Mapping[str, int]) -> str:
     """`12 of async 128 bits, 2 of 32 bits`."""
-    return ", ".join(
-        f"{count} by {kind}" if not kind[-1].isdigit() else f"{count} of {kind} bits"
-        for kind, count in loads.items()
-    ) or "none"  # fmt: skip
+    return (
+        ", ".join(
+            f"{count} by {kind}" if not kind[-1].isdigit() else f"{count} of {kind} bits"
+            for kind, count in loads.items()
+        )
+        or "none"
+    )

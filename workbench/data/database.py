@@ -25,12 +25,12 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from workbench.data.environment import environment_id
 from workbench.data.events import BadLine, Event, RunFinished, RunState, read
 from workbench.data.record import Comparison, Failure, Finding, Outcome, Record, Run, dumps, loads
-from workbench.spec import brief, sizes_text
+from workbench.spec import WorkbenchError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    pass
 
-SCHEMA = 1  # what this code writes; a database that says more was made by a newer workbench
+SCHEMA = 2  # what this code writes; a database that says more was made by a newer workbench
 
 _METADATA = sa.MetaData()
 
@@ -137,7 +137,7 @@ _BUSY_S = 30  # how long to wait for another process that is writing
 _KEYS_AT_ONCE = 500  # SQLite before 3.32 takes 999 parameters a statement
 
 
-class HistoryError(Exception):
+class HistoryError(WorkbenchError):
     """The history cannot be opened, read or written; one sentence, with what to do next."""
 
 
@@ -237,24 +237,24 @@ class History:
         with self._writing() as db:
             _insert_once(db, _OUTCOMES, _outcome_row(outcome))
 
-    def add_comparison(self, found: Comparison) -> None:
+    def add_comparison(self, result: Comparison) -> None:
         """Store what two sides of a run are to each other; the same twice is stored once."""
         with self._writing() as db:
-            _insert_once(db, _COMPARISONS, _comparison_row(found))
+            _insert_once(db, _COMPARISONS, _comparison_row(result))
 
-    def add_finding(self, found: Finding) -> None:
+    def add_finding(self, result: Finding) -> None:
         """Store what an experiment says; the same twice is stored once."""
         with self._writing() as db:
-            _insert_once(db, _FINDINGS, _finding_row(found))
+            _insert_once(db, _FINDINGS, _finding_row(result))
 
     def import_events(self, path: Path | str) -> Imported:
         """Store what an events file holds; a second time adds nothing. All or nothing: a failure
         half way leaves the history as it was. Raises EventsError when the file cannot be read.
         """
-        found = read(path)
+        result = read(path)
         with self._writing() as db:
-            kept = sum(self._import(db, event) for event in found.events)
-        return Imported(kept, found.bad)
+            kept = sum(self._import(db, event) for event in result.events)
+        return Imported(kept, result.bad)
 
     def _import(self, db: sa.Connection, event: Event) -> bool:
         match event:
@@ -293,12 +293,12 @@ class History:
         count, and failures, which have none: a config that failed need not be tried again.
         """
         wanted = list(dict.fromkeys(keys))
-        found: dict[str, Outcome] = {}
+        results: dict[str, Outcome] = {}
         with self._reading() as db:
             for start in range(0, len(wanted), _KEYS_AT_ONCE):
                 query = _newest(wanted[start : start + _KEYS_AT_ONCE], phase)
-                found.update((row.key, loads(row.payload)) for row in db.execute(query))
-        return found
+                results.update((row.key, loads(row.payload)) for row in db.execute(query))
+        return results
 
     def runs(
         self,
@@ -320,11 +320,11 @@ class History:
             query = query.where(_RUNS.c.id.startswith(which, autoescape=True))
         with self._reading() as db:
             exact = db.scalar(sa.select(_RUNS.c.payload).where(_RUNS.c.id == which))
-            found = db.execute(query).all()
-            if exact or (found and which == "last") or len(found) == 1:
-                run: Run = loads(exact or found[0].payload)
+            result = db.execute(query).all()
+            if exact or (result and which == "last") or len(result) == 1:
+                run: Run = loads(exact or result[0].payload)
                 return run
-        raise HistoryError(self._no_run(which, [row.id for row in found]))
+        raise HistoryError(self._no_run(which, [row.id for row in result]))
 
     def state(self, run_id: str) -> str:
         """ "complete", "interrupted" or "failed"; "running" also when the process was killed."""
@@ -434,7 +434,7 @@ class History:
             yield
         # sqlite3.Error: from statements that bypass SQLAlchemy. ValueError: a damaged payload.
         except (SQLAlchemyError, sqlite3.Error, ValueError) as error:
-            raise HistoryError(f"cannot {verb} {self._name}: {_why(error)}") from None
+            raise HistoryError(f"cannot {verb} {self._name}: {_reason(error)}") from None
 
     def _no_run(self, which: str, several: Sequence[str]) -> str:
         if several:
@@ -466,12 +466,19 @@ _ROWS = (
 )
 
 
+def _phases(phase: str) -> tuple[str, ...]:
+    """The words for a phase in this schema and in schema 1."""
+    return (phase, "screen") if phase == "first_pass" else (phase,)
+
+
 def _newest(keys: Sequence[str], phase: str | None) -> sa.Select[Any]:
     newest_first = (_OUTCOMES.c.at_epoch_s.desc(), _OUTCOMES.c.id.desc())
     rank = sa.func.row_number().over(partition_by=_OUTCOMES.c.key, order_by=newest_first)
     ranked = sa.select(_OUTCOMES.c.id, rank.label("rank")).where(_OUTCOMES.c.key.in_(keys))
     if phase is not None:
-        ranked = ranked.where(sa.or_(_OUTCOMES.c.phase == phase, _OUTCOMES.c.stage.is_not(None)))
+        ranked = ranked.where(
+            sa.or_(_OUTCOMES.c.phase.in_(_phases(phase)), _OUTCOMES.c.stage.is_not(None))
+        )
     # The payloads, which hold all samples, are read for the newest only.
     best = ranked.subquery()
     return (
@@ -552,36 +559,36 @@ def _outcome_row(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _comparison_row(found: Comparison) -> dict[str, Any]:
-    payload = dumps(found)
+def _comparison_row(result: Comparison) -> dict[str, Any]:
+    payload = dumps(result)
     return {
         "digest": hashlib.sha256(payload.encode()).hexdigest(),
-        "run": found.run,
-        "kernel": found.kernel,
-        "dtype": found.dtype,
-        "sizes": dict(found.sizes),
-        "left_side": found.left,
-        "right_side": found.right,
-        "word": found.verdict and found.verdict.word,
-        "ratio": found.verdict and found.verdict.time.middle,
-        "at": found.at,
-        "at_epoch_s": _epoch(found.at),
+        "run": result.run,
+        "kernel": result.kernel,
+        "dtype": result.dtype,
+        "sizes": dict(result.sizes),
+        "left_side": result.left,
+        "right_side": result.right,
+        "word": result.verdict and result.verdict.word,
+        "ratio": result.verdict and result.verdict.time.middle,
+        "at": result.at,
+        "at_epoch_s": _epoch(result.at),
         "payload": payload,
     }
 
 
-def _finding_row(found: Finding) -> dict[str, Any]:
-    payload = dumps(found)
+def _finding_row(result: Finding) -> dict[str, Any]:
+    payload = dumps(result)
     return {
         "digest": hashlib.sha256(payload.encode()).hexdigest(),
-        "run": found.run,
-        "experiment": found.experiment,
-        "kernel": found.kernel,
-        "dtype": found.dtype,
-        "sizes": dict(found.sizes),
-        "word": found.word,
-        "at": found.at,
-        "at_epoch_s": _epoch(found.at),
+        "run": result.run,
+        "experiment": result.experiment,
+        "kernel": result.kernel,
+        "dtype": result.dtype,
+        "sizes": dict(result.sizes),
+        "word": result.word,
+        "at": result.at,
+        "at_epoch_s": _epoch(result.at),
         "payload": payload,
     }
 
@@ -683,7 +690,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
 )
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, ValueError):
         return f"a row is damaged ({_first_line(error)}); import its events file into a new history"
     what = _first_line(getattr(error, "orig", None) or error)
@@ -694,87 +701,3 @@ def _why(error: Exception) -> str:
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return lines[0].strip().rstrip(".") if lines else type(error).__name__
-
-
-# For the terminal
-
-NARROW = ("at", "kernel", "config", "sizes", "phase", "time")  # what 120 columns have room for
-YIELDING = ("config", "sizes", "run")  # give way first where room is short
-HEADINGS = ("at", "kernel", "config", "sizes", "dtype", "device", "phase", "time", "commit", "run")
-
-
-def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Cells under `HEADINGS`. A predicted time begins with `~` and says so; a failure shows its
-    reason in the time's place."""
-    return [
-        (
-            row.at[:16].replace("T", " "),
-            row.kernel,
-            f"{row.impl} {brief(row.config)}" if row.config else row.impl,
-            sizes_text(row.sizes, " "),
-            row.dtype,
-            row.device,
-            row.phase or ("refused" if row.stage == "refused" else f"{row.stage} failed"),
-            _time(row),
-            _commit(row),
-            row.run,
-        )
-        for row in rows
-    ]
-
-
-def show_history(
-    history: History,
-    console: Console,
-    kernel: str | None = None,
-    device: str | None = None,
-    impl: str | None = None,
-    dtype: str | None = None,
-    failures: bool = False,
-    limit: int = 50,
-) -> None:
-    """Print the newest outcomes that match. Raises HistoryError."""
-    from rich.table import Table
-    from rich.text import Text
-
-    rows = history.search(kernel, impl, device, dtype, failures_only=failures, limit=limit)
-    if not rows:
-        console.print("Nothing in the history matches: ask for less, or measure something first.")
-        return
-    shown = HEADINGS if console.width >= 140 else NARROW
-    lines = [
-        [_printable(c) for h, c in zip(HEADINGS, cells, strict=True) if h in shown]
-        for cells in history_table(rows)
-    ]
-    table = Table(box=None, pad_edge=False)
-    for heading, *cells in zip(shown, *lines, strict=True):
-        whole = max(map(len, (heading, *cells)))
-        least = 8 if heading in YIELDING else min(whole, 30)  # a reason may be long
-        table.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=least)
-    for cells in lines:  # Text: a compiler's "[error]" is no markup
-        table.add_row(*map(Text, cells))
-    console.print(table)
-    if len(rows) == limit:
-        console.print(f"The newest {limit}; a larger limit shows more.")
-
-
-def _time(row: Row) -> str:
-    if row.time_s is None:
-        return row.reason or "no time"
-    return f"~{_duration(row.time_s)} predicted" if row.predicted else _duration(row.time_s)
-
-
-def _duration(seconds: float) -> str:
-    """Four digits and a unit: `12.34 us`."""
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds / 1e-9:.4g} ns"
-
-
-def _commit(row: Row) -> str:
-    return row.commit[:8] + ("+" if row.dirty else "") if row.commit else ""
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)

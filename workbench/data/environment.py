@@ -117,17 +117,17 @@ def _gpu(index: int) -> _Gpu:
     import torch
 
     try:
-        told = torch.cuda.get_device_properties(index)
+        text = torch.cuda.get_device_properties(index)
     except (RuntimeError, AssertionError):  # no such GPU, no driver, or a build of torch without
         return _NO_GPU
     if torch.version.hip:
-        return _Gpu(told.name, _first_line("/sys/module/amdgpu/version"), told.total_memory)
+        return _Gpu(text.name, _first_line("/sys/module/amdgpu/version"), text.total_memory)
     # By UUID, because CUDA_VISIBLE_DEVICES renumbers torch's devices and not NVML's.
-    with _nvml(f"GPU-{getattr(told, 'uuid', '')}") as nvml:
+    with _nvml(f"GPU-{getattr(text, 'uuid', '')}") as nvml:
         return _Gpu(
-            name=told.name,
+            name=text.name,
             driver=nvml("nvmlSystemGetDriverVersion", of_gpu=False),
-            memory_bytes=told.total_memory,
+            memory_bytes=text.total_memory,
             power_limit_w=_watts(nvml("nvmlDeviceGetEnforcedPowerLimit")),
             clock_policy=_clock_policy(nvml),
             others=_others(nvml("nvmlDeviceGetComputeRunningProcesses")),
@@ -201,20 +201,26 @@ def _git(folder: Path) -> tuple[str | None, bool | None]:
     """The commit, and whether the work tree differs from it: a changed file that git follows, or
     a Python file that it does not know yet. Other unknown files may be the reports of a run.
     """
-    commit = _said("git", "-C", str(folder), "rev-parse", "--verify", "HEAD")
+    commit = _output_of("git", "-C", str(folder), "rev-parse", "--verify", "HEAD")
     if not commit:
         return None, None
-    changed = _said("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no")
-    unknown = _said(
-        "git", "-C", str(folder), "ls-files", "--others", "--exclude-standard", "--full-name",
+    changed = _output_of("git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no")
+    unknown = _output_of(
+        "git",
+        "-C",
+        str(folder),
+        "ls-files",
+        "--others",
+        "--exclude-standard",
+        "--full-name",
         ":/*.py",
-    )  # fmt: skip
+    )
     if changed is None or unknown is None:
         return commit, None
     return commit, bool(changed or unknown)
 
 
-def _said(*command: str) -> str | None:
+def _output_of(*command: str) -> str | None:
     """What a command printed, or None when it is missing, fails or takes over ten seconds."""
     # A git hook sets these, and they would point at another repository; and asking must not write.
     of_a_hook = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
@@ -245,13 +251,13 @@ def _cpu() -> str:
     if named:
         return named[1].strip()
     if sys.platform == "darwin":
-        return _said("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
+        return _output_of("sysctl", "-n", "machdep.cpu.brand_string") or platform.machine()
     return platform.processor() or platform.machine()
 
 
 def _versions() -> dict[str, str]:
     torch = torch_build()
-    found = {
+    results = {
         "workbench": __version__,
         "torch": _installed("torch"),
         "triton": next(filter(None, map(_installed, _TRITON_NAMES)), None),
@@ -261,7 +267,7 @@ def _versions() -> dict[str, str]:
         "ptxas": _ptxas("ptxas"),
         "ptxas-blackwell": _ptxas("ptxas-blackwell"),
     }
-    return {name: version for name, version in found.items() if version}
+    return {name: version for name, version in results.items() if version}
 
 
 def _installed(distribution: str) -> str | None:
@@ -290,7 +296,7 @@ def _ptxas(name: str) -> str | None:
     chosen = os.environ.get(f"TRITON_{name.upper().replace('-', '_')}_PATH")
     bundled = str(home / "backends" / "nvidia" / "bin" / name) if home else None
     for path in filter(None, (chosen, bundled)):  # Triton falls back in the same order
-        version = re.search(r"release [\d.]+, V([\d.]+)", _said(path, "--version") or "")
+        version = re.search(r"release [\d.]+, V([\d.]+)", _output_of(path, "--version") or "")
         if version:
             return version[1]
     return None

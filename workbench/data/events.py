@@ -18,11 +18,12 @@ from types import TracebackType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from workbench.data.record import Comparison, Failure, Finding, Record, Run, from_plain, to_plain
+from workbench.spec import WorkbenchError
 
 RunState = Literal["complete", "interrupted", "failed"]
 
 
-class EventsError(Exception):
+class EventsError(WorkbenchError):
     """The events file cannot be opened, written or read; the message says what to do next."""
 
 
@@ -139,7 +140,7 @@ class BadLine:
     """A line that is no event: its number, counted from 1, and why."""
 
     number: int
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -155,23 +156,23 @@ def read(path: Path | str) -> Events:
 
     Raises EventsError when the file cannot be read at all.
     """
-    found = Events([], [])
+    result = Events([], [])
     try:
         with open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
-                    _take(found, number, line)
+                    _take(result, number, line)
     except OSError as error:
         raise EventsError(_sentence("read", Path(path), error)) from None
-    return found
+    return result
 
 
-def _take(found: Events, number: int, line: bytes) -> None:
+def _take(result: Events, number: int, line: bytes) -> None:
     try:
-        found.events.append(_event(line))
+        result.events.append(_event(line))
     except (ValueError, TypeError, RecursionError) as error:
         torn = "" if line.endswith(b"\n") else "the line is cut short: "
-        found.bad.append(BadLine(number, torn + _why(error)))
+        result.bad.append(BadLine(number, torn + _reason(error)))
 
 
 def _event(line: bytes) -> Event:
@@ -186,13 +187,13 @@ def _event(line: bytes) -> Event:
     return event
 
 
-def _own(made: type, plain: Mapping[str, Any]) -> Any:
+def _own(restored: type, plain: Mapping[str, Any]) -> Any:
     try:
         added = "seconds"  # later than the first files
-        names = [f.name for f in fields(made) if f.name != added or added in plain]
-        return made(**{name: from_plain(plain[name]) for name in names})
+        names = [f.name for f in fields(restored) if f.name != added or added in plain]
+        return restored(**{name: from_plain(plain[name]) for name in names})
     except KeyError as error:
-        raise ValueError(f"a {made.__name__} lacks the field {error}") from None
+        raise ValueError(f"a {restored.__name__} lacks the field {error}") from None
 
 
 def _line(event: Event) -> bytes:
@@ -246,7 +247,7 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, origin or hint)  # a mapping's values are the engine's own affair
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8 text"
     if isinstance(error, json.JSONDecodeError):

@@ -17,7 +17,7 @@ class Interrupts:
     """
 
     def __init__(self) -> None:
-        self._held = self._asked = False
+        self._held = self._pending = False
         self._before: Any = None
 
     def __enter__(self) -> Self:
@@ -33,7 +33,7 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._before)
 
     def _hit(self, number: int, frame: FrameType | None) -> None:
-        self._asked = self._held
+        self._pending = self._held
         if not self._held:
             raise KeyboardInterrupt
 
@@ -45,6 +45,6 @@ class Interrupts:
             yield
         finally:
             self._held = False
-        if self._asked:
-            self._asked = False
+        if self._pending:
+            self._pending = False
             raise KeyboardInterrupt

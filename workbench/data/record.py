@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from workbench.spec import label
 
-Phase = Literal["screen", "final", "hot", "predict", "compare"]
+Phase = Literal["first_pass", "final", "hot", "predict", "compare"]
 Stage = Literal["refused", "compile", "check", "launch", "measure"]
 Checked = Literal["gpu", "interpreter", "library"]
 
@@ -139,6 +139,7 @@ class Record:
     resources: Resources | None = None
     default: bool = False  # the config that runs when nobody chose one
     same_as: Mapping[str, int] | None = None  # config with the same machine code, timed instead
+    older_key: bool = False  # found under the key that schema 1 gave the same config
 
     @property
     def time_s(self) -> float:
@@ -164,6 +165,7 @@ class Failure:
     reason: str  # one sentence
     resources: Resources | None = None
     default: bool = False
+    older_key: bool = False  # see `Record.older_key`
 
 
 Outcome = Record | Failure
@@ -209,7 +211,7 @@ class Run:
     environment: Environment
     source: str = ""  # file of the kernel, as the user named it
     # by Impl, the config that an earlier run found best for this: inside a tie it stays
-    incumbents: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    previous_best: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 Word = Literal["SLOW", "FAST", "SAME", "CLOCK", "INCONCLUSIVE"]
@@ -233,10 +235,10 @@ class Verdict:
     time: Ratio
     cycles: Ratio | None  # None where the SM clock is unknown
     threshold: float  # the larger of what was asked for and the noise floor; 0.01 is one percent
-    asked: float
+    requested_threshold: float
     noise: float  # what two runs of the same code differ by, measured beside the two sides
     rounds: int
-    why: str  # one sentence
+    reason: str  # one sentence
 
 
 @dataclass(frozen=True)
@@ -334,9 +336,22 @@ def _register(*types: type) -> None:
 
 
 _register(
-    Measured, Predicted, Resources, Case, Record, Failure, Environment, Run, Ratio, Verdict,
-    Comparison, Evidence, Series, Chart, Finding,
-)  # fmt: skip
+    Measured,
+    Predicted,
+    Resources,
+    Case,
+    Record,
+    Failure,
+    Environment,
+    Run,
+    Ratio,
+    Verdict,
+    Comparison,
+    Evidence,
+    Series,
+    Chart,
+    Finding,
+)
 
 
 def to_plain(value: Any) -> Any:
@@ -362,14 +377,37 @@ def from_plain(plain: Any) -> Any:
         return plain
     if "type" not in plain:
         return {k: from_plain(v) for k, v in plain.items()}
-    made = _TYPES.get(plain["type"])
-    if made is None:
+    created = _TYPES.get(plain["type"])
+    if created is None:
         raise ValueError(f"unknown record type {plain['type']!r}")
-    known = made.__dataclass_fields__  # type: ignore[attr-defined]
+    plain = _renamed(plain)
+    known = created.__dataclass_fields__  # type: ignore[attr-defined]
     try:
-        return made(**{k: from_plain(v) for k, v in plain.items() if k in known})
+        return created(**{k: from_plain(v) for k, v in plain.items() if k in known})
     except TypeError as error:
         raise ValueError(f"a {plain['type']} lacks a field: {error}") from None
+
+
+# What fields were called in schema 1.
+_FORMER: Mapping[str, Mapping[str, str]] = {
+    "Run": {"incumbents": "previous_best"},
+    "Verdict": {"asked": "requested_threshold", "why": "reason"},
+}
+
+
+def _renamed(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """An object as schema 1 wrote it, with the names and words of this one."""
+    former = _FORMER.get(plain["type"], {})
+    renamed = {former.get(k, k): v for k, v in plain.items()}
+    if renamed.get("phase") == "screen":
+        renamed["phase"] = "first_pass"
+    if renamed["type"] == "Run":
+        ceilings = dict(renamed.get("ceilings", {}))
+        renamed["ceilings"] = {
+            name: {("reason" if k == "why" else k): v for k, v in dict(ceiling).items()}
+            for name, ceiling in ceilings.items()
+        }
+    return renamed
 
 
 def dumps(value: Any) -> str:

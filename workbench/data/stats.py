@@ -181,9 +181,17 @@ def summary(samples: Sequence[float]) -> Summary:
     mean = math.fsum(samples) / n
     spread = math.fsum((s - mean) ** 2 for s in samples)
     return Summary(
-        n=n, min=min(samples), p5=p5, p25=p25, median=middle, p75=p75, p95=p95, max=max(samples),
-        mean=mean, stddev=math.sqrt(spread / (n - 1)) if n > 1 else 0.0,
-    )  # fmt: skip
+        n=n,
+        min=min(samples),
+        p5=p5,
+        p25=p25,
+        median=middle,
+        p75=p75,
+        p95=p95,
+        max=max(samples),
+        mean=mean,
+        stddev=math.sqrt(spread / (n - 1)) if n > 1 else 0.0,
+    )
 
 
 def autocorrelation(samples: Sequence[float]) -> float:
@@ -192,8 +200,8 @@ def autocorrelation(samples: Sequence[float]) -> float:
         return 0.0
     mean = sum(samples) / len(samples)
     spread = sum((s - mean) ** 2 for s in samples)
-    together = sum((a - mean) * (b - mean) for a, b in pairwise(samples))
-    return together / spread if spread else 0.0
+    measure_interleaved = sum((a - mean) * (b - mean) for a, b in pairwise(samples))
+    return measure_interleaved / spread if spread else 0.0
 
 
 def rank_autocorrelation(samples: Sequence[float]) -> float:

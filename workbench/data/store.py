@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
+from workbench.data.clock import timestamp
 from workbench.data.database import History
 from workbench.data.events import EventLog, RunFinished, RunState
 from workbench.data.interrupts import Interrupts
-from workbench.data.record import Finding, Outcome, Run
+from workbench.data.record import Comparison, Finding, Outcome, Run
+
+Entry = Outcome | Comparison | Finding
 
 
 @dataclass
@@ -22,32 +24,28 @@ class Store:
     log: EventLog = field(default_factory=lambda: EventLog(None))
     run: Run | None = None
 
-    def begin(self, begun: Run, log: EventLog) -> None:
-        """The run itself, before its first outcome."""
-        self.log, self.run = log, begun
+    def begin(self, run: Run) -> None:
+        """Store the run itself, before its first outcome."""
+        self.run = run
         with self.interrupts.later():
-            log.write(begun)
-            self.history.add_run(begun)
+            self.log.write(run)
+            self.history.add_run(run)
 
-    def keep(self, found: Outcome) -> None:
-        """One outcome, in both places when this returns."""
+    def keep(self, entry: Entry) -> None:
+        """Store an outcome, a comparison or a finding: in both places when this returns."""
         with self.interrupts.later():
-            self.log.write(found)
-            self.history.add(found)
-
-    def keep_finding(self, found: Finding) -> None:
-        """What an experiment says, in both places when this returns."""
-        with self.interrupts.later():
-            self.log.write(found)
-            self.history.add_finding(found)
+            self.log.write(entry)
+            if isinstance(entry, Comparison):
+                self.history.add_comparison(entry)
+            elif isinstance(entry, Finding):
+                self.history.add_finding(entry)
+            else:
+                self.history.add(entry)
 
     def end(self, state: RunState, counts: Mapping[str, int], seconds: Mapping[str, float]) -> None:
-        """How the run ended, and where its seconds went."""
+        """Store how the run ended, and where its seconds went."""
         assert self.run is not None
+        end = RunFinished(timestamp(), self.run.id, state, dict(counts), dict(seconds))
         with self.interrupts.later():
-            self.log.write(RunFinished(_now(), self.run.id, state, dict(counts), dict(seconds)))
+            self.log.write(end)
             self.history.finish_run(self.run.id, state)
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

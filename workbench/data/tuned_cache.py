@@ -11,21 +11,21 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from workbench.spec import Sizes
+from workbench.spec import Sizes, WorkbenchError
 
 FORMAT = 1  # what this code writes; a file that says more was made by a newer workbench
 
 Key = tuple[object, ...]
 
 
-class TunedError(Exception):
+class TunedError(WorkbenchError):
     """The tuned configs cannot be read or written; one sentence, with what to do next."""
 
 
@@ -45,7 +45,7 @@ class Entry:
     device: str
     torch: str
     triton: str
-    source: str  # hash of the kernel's file: `source_of`
+    source: str  # hash of the Impl's code; in schema 1 of the kernel's file
     predicted: bool
     time_s: float
     low_s: float | None  # 95 % interval of the median
@@ -60,8 +60,17 @@ class Entry:
     @property
     def key(self) -> Key:
         """Entries with equal keys answer the same question; the newer one stands."""
-        return (self.kernel, self.impl, tuple(sorted(self.sizes.items())), self.dtype, self.device,
-                self.torch, self.triton, self.source, self.predicted)  # fmt: skip
+        return (
+            self.kernel,
+            self.impl,
+            tuple(sorted(self.sizes.items())),
+            self.dtype,
+            self.device,
+            self.torch,
+            self.triton,
+            self.source,
+            self.predicted,
+        )
 
 
 def bucket(sizes: Sizes) -> dict[str, int]:
@@ -100,31 +109,51 @@ class Tuned:
             self.entries[entry.key] = entry
 
     def find(
-        self, kernel: str, impl: str, sizes: Sizes, dtype: str, device: str,
-        versions: Mapping[str, str], source: str,
-    ) -> Entry | None:  # fmt: skip
+        self,
+        kernel: str,
+        impl: str,
+        sizes: Sizes,
+        dtype: str,
+        device: str,
+        versions: Mapping[str, str],
+        sources: Sequence[str],
+    ) -> Entry | None:
         """The measured entry for exactly these sizes; else, of those in the same bucket, the
         nearest in ratio and then the newest; else None. Another bucket never answers."""
-        software = (versions.get("torch", ""), versions.get("triton", ""), source)
-        asked = (kernel, impl, dtype, device, *software)
+        wanted = (
+            kernel,
+            impl,
+            dtype,
+            device,
+            versions.get("torch", ""),
+            versions.get("triton", ""),
+        )
         near = [
-            e for e in self.entries.values()
-            if asked == (e.kernel, e.impl, e.dtype, e.device, e.torch, e.triton, e.source)
-            and not e.predicted and bucket(e.sizes) == bucket(sizes)
-        ]  # fmt: skip
+            e
+            for e in self.entries.values()
+            if wanted == (e.kernel, e.impl, e.dtype, e.device, e.torch, e.triton)
+            and e.source in sources
+            and not e.predicted
+            and bucket(e.sizes) == bucket(sizes)
+        ]
         return min(near, key=lambda e: (_distance(e.sizes, sizes), -_epoch(e.at)), default=None)
 
     def matching(
-        self, kernel: str | None = None, impl: str | None = None,
-        device: str | None = None, dtype: str | None = None,
-    ) -> list[Entry]:  # fmt: skip
+        self,
+        kernel: str | None = None,
+        impl: str | None = None,
+        device: str | None = None,
+        dtype: str | None = None,
+    ) -> list[Entry]:
         """Entries with all that is named, in a fixed order."""
         wanted = {"kernel": kernel, "impl": impl, "device": device, "dtype": dtype}
-        asked = {name: value for name, value in wanted.items() if value is not None}
-        found = [
-            e for e in self.entries.values() if all(getattr(e, n) == v for n, v in asked.items())
+        requested = {name: value for name, value in wanted.items() if value is not None}
+        results = [
+            e
+            for e in self.entries.values()
+            if all(getattr(e, n) == v for n, v in requested.items())
         ]
-        return sorted(found, key=lambda e: e.key)
+        return sorted(results, key=lambda e: e.key)
 
 
 def _distance(a: Sizes, b: Sizes) -> float:
@@ -149,11 +178,11 @@ def read(path: Path) -> list[Entry]:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        why = (error.strerror or type(error).__name__).lower()
-        raise TunedError(f"{path} cannot be read ({why}); name another file.") from None
+        reason = (error.strerror or type(error).__name__).lower()
+        raise TunedError(f"{path} cannot be read ({reason}); name another file.") from None
     except (ValueError, RecursionError) as error:
-        why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise _damaged(path, f"is not JSON ({why})") from None
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise _damaged(path, f"is not JSON ({reason})") from None
     version = plain.get("tuned") if isinstance(plain, dict) else None
     if not isinstance(version, int) or not isinstance(plain.get("entries"), list):
         raise _damaged(path, "is no file of tuned configs")
@@ -267,8 +296,10 @@ def write(path: Path, entries: Iterable[Entry]) -> None:
 
 
 def _unwritable(path: Path, error: Exception) -> TunedError:
-    why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return TunedError(f"{path} cannot be written ({why.lower()}); name a file that you may write.")
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return TunedError(
+        f"{path} cannot be written ({reason.lower()}); name a file that you may write."
+    )
 
 
 # What launches without a config have looked up in this process; asked again after a `write`.

@@ -9,6 +9,7 @@ from statistics import NormalDist
 
 from workbench.data import stats
 from workbench.data.record import Measured, Ratio, Verdict, Word
+from workbench.spec import WorkbenchError
 
 EXIT: Mapping[Word, int] = {"SAME": 0, "FAST": 0, "CLOCK": 0, "SLOW": 1, "INCONCLUSIVE": 3}
 COULD_NOT_RUN = 2
@@ -16,7 +17,7 @@ COULD_NOT_RUN = 2
 WORST = (1, COULD_NOT_RUN, 3, 0)
 
 
-class Incomparable(ValueError):
+class Incomparable(WorkbenchError, ValueError):
     """Two stored results that say nothing about each other."""
 
 
@@ -35,15 +36,17 @@ def noise_of(again: Ratio) -> float:
     return max(again.high - 1, 1 / again.low - 1)
 
 
-def verdict(time: Ratio, cycles: Ratio | None, asked: float, noise: float, rounds: int) -> Verdict:
+def verdict(
+    time: Ratio, cycles: Ratio | None, requested_threshold: float, noise: float, rounds: int
+) -> Verdict:
     """What the ratios of right over left say, at the larger of `asked` and `noise`.
 
     SLOW: time and cycles both wholly above 1 + threshold. FAST: both wholly below its inverse.
     CLOCK: so in time, but the cycles show nothing of the kind. SAME: time wholly between.
     Where the clock is unknown (`cycles` is None), time decides alone, and `why` says so.
     """
-    threshold = max(asked, noise)
-    in_time, in_cycles = _side(time, threshold), _side(cycles, threshold) if cycles else None
+    threshold = max(requested_threshold, noise)
+    in_time, in_cycles = _operand(time, threshold), _operand(cycles, threshold) if cycles else None
     word: Word = "INCONCLUSIVE"
     if in_time == "inside":
         word = "SAME"
@@ -52,11 +55,11 @@ def verdict(time: Ratio, cycles: Ratio | None, asked: float, noise: float, round
             word = "SLOW" if in_time == "above" else "FAST"
         elif not _reaches(cycles, threshold, in_time):
             word = "CLOCK"
-    why = _why(word, time, cycles, threshold, noise > asked)
-    return Verdict(word, time, cycles, threshold, asked, noise, rounds, why)
+    reason = _reason(word, time, cycles, threshold, noise > requested_threshold)
+    return Verdict(word, time, cycles, threshold, requested_threshold, noise, rounds, reason)
 
 
-def _side(ratio: Ratio, threshold: float) -> str:
+def _operand(ratio: Ratio, threshold: float) -> str:
     """Where an interval lies: "above", "below" or "inside" the thresholds, or "across" one."""
     if ratio.low > 1 + threshold:
         return "above"
@@ -66,19 +69,19 @@ def _side(ratio: Ratio, threshold: float) -> str:
     return "inside" if inside else "across"
 
 
-def _reaches(ratio: Ratio, threshold: float, side: str) -> bool:
+def _reaches(ratio: Ratio, threshold: float, operand: str) -> bool:
     """Whether part of an interval lies beyond the threshold on that side."""
-    return ratio.high > 1 + threshold if side == "above" else ratio.low < 1 / (1 + threshold)
+    return ratio.high > 1 + threshold if operand == "above" else ratio.low < 1 / (1 + threshold)
 
 
-def _why(word: Word, time: Ratio, cycles: Ratio | None, threshold: float, noisy: bool) -> str:
+def _reason(word: Word, time: Ratio, cycles: Ratio | None, threshold: float, noisy: bool) -> str:
     limit = f"{threshold:.2%}".replace("%", " %")
     source = ", the noise of the same code run twice" if noisy else ""
-    found = f"the ratio of times is {_shown(time)}"
+    result = f"the ratio of times is {_shown(time)}"
     if cycles is not None:
-        found += f" and of cycles {_shown(cycles)}"
+        result += f" and of cycles {_shown(cycles)}"
     elif word in ("SLOW", "FAST"):
-        found += ", the clock unknown"
+        result += ", the clock unknown"
     says = {
         "SLOW": f"wholly above the threshold of {limit}{source}",
         "FAST": f"wholly below the threshold of {limit}{source}",
@@ -86,25 +89,25 @@ def _why(word: Word, time: Ratio, cycles: Ratio | None, threshold: float, noisy:
         "CLOCK": f"beyond the threshold of {limit}{source} in time alone: the clock differed",
         "INCONCLUSIVE": f"across the threshold of {limit}{source}",
     }
-    return f"{found}: {says[word]}"
+    return f"{result}: {says[word]}"
 
 
 def _shown(ratio: Ratio) -> str:
     return f"{ratio.middle:.4f} ({ratio.low:.4f} to {ratio.high:.4f})"
 
 
-def sentence(found: Verdict, left_name: str, right_name: str) -> str:
+def sentence(result: Verdict, left_name: str, right_name: str) -> str:
     """What a person is told: "B is 2.0 % slower than A (1.8 to 2.2 %), ...", ending in a dot."""
-    off, limit = _off(found.time), f"{found.threshold * 100:.2g} %"
-    noisy = " (its noise here)" if found.noise > found.asked else ""
-    if found.word == "SAME":
+    off, limit = _off(result.time), f"{result.threshold * 100:.2g} %"
+    noisy = " (its noise here)" if result.noise > result.requested_threshold else ""
+    if result.word == "SAME":
         return f"{right_name} and {left_name} take the same time within {limit}{noisy}: {off}."
-    if found.word == "INCONCLUSIVE":
+    if result.word == "INCONCLUSIVE":
         return (
             f"{right_name} against {left_name} could not be decided at {limit}{noisy} in "
-            f"{found.rounds} rounds: {off}."
+            f"{result.rounds} rounds: {off}."
         )
-    if found.word == "CLOCK":
+    if result.word == "CLOCK":
         return (
             f"{right_name} is {off} than {left_name} in time, but not in clock cycles: "
             "the clock differed, not the code."
@@ -139,7 +142,7 @@ class Suspicion:
     time: Ratio
     cycles: Ratio | None
     threshold: float
-    why: str  # one sentence
+    reason: str  # one sentence
 
     @property
     def word(self) -> str:
@@ -152,7 +155,9 @@ class Suspicion:
         return EXIT["INCONCLUSIVE"] if self.suspected == "SLOW" else EXIT[self.suspected]
 
 
-def suspected(left: Measured, right: Measured, asked: float, noise: float = 0.0) -> Suspicion:
+def suspected(
+    left: Measured, right: Measured, requested_threshold: float, noise: float = 0.0
+) -> Suspicion:
     """What two stored times hint at. The interval of the ratio spans the far ends of the two
     medians' own intervals. Raises Incomparable where protocol, regime, state or method differ."""
     for name in ("protocol", "regime", "state", "method"):
@@ -169,9 +174,11 @@ def suspected(left: Measured, right: Measured, asked: float, noise: float = 0.0)
     if left.sm_mhz and right.sm_mhz:
         by = right.sm_mhz / left.sm_mhz
         cycles = Ratio(time.middle * by, time.low * by, time.high * by)
-    found = verdict(time, cycles, asked, noise, rounds=min(left.rounds, right.rounds))
-    why = f"{found.why}; the runs were apart in time, so this is a suspicion at best"
-    return Suspicion(found.word, time, cycles, found.threshold, why)
+    result = verdict(
+        time, cycles, requested_threshold, noise, rounds=min(left.rounds, right.rounds)
+    )
+    reason = f"{result.reason}; the runs were apart in time, so this is a suspicion at best"
+    return Suspicion(result.word, time, cycles, result.threshold, reason)
 
 
 # Suites
@@ -186,18 +193,20 @@ def holm(verdicts: Sequence[Verdict], looks: int, confidence: float = 0.95) -> l
     kept: list[Verdict] = []
     for v, p, stays in zip(verdicts, p_values, borne_out, strict=True):
         if v.word in ("SLOW", "FAST") and not stays:
-            why = f"{v.why}; among {len(verdicts)} comparisons p = {p:.2g} is too little for that"
-            v = replace(v, word="INCONCLUSIVE", why=why)
+            reason = (
+                f"{v.reason}; among {len(verdicts)} comparisons p = {p:.2g} is too little for that"
+            )
+            v = replace(v, word="INCONCLUSIVE", reason=reason)
         kept.append(v)
     return kept
 
 
-def p_value(found: Verdict, looks: int, confidence: float = 0.95) -> float:
+def p_value(result: Verdict, looks: int, confidence: float = 0.95) -> float:
     """Chance of ratios as far beyond the threshold, in time and in cycles, when they are not,
     at any of the looks. From the interval (Altman and Bland, BMJ 2011;343:d2304), on logs."""
     level = NormalDist().inv_cdf((1 + confidence_of(looks, confidence)) / 2)
-    limit = math.log1p(found.threshold)
-    ratios = [ratio for ratio in (found.time, found.cycles) if ratio is not None]
+    limit = math.log1p(result.threshold)
+    ratios = [ratio for ratio in (result.time, result.cycles) if ratio is not None]
     if len({ratio.middle > 1 for ratio in ratios}) > 1:
         return 1.0  # slower in one and faster in the other is neither
     worst = 0.0
@@ -216,7 +225,7 @@ def exit_code(verdicts: Iterable[Verdict | Suspicion | None]) -> int:
     return next((code for code in WORST if code in codes), COULD_NOT_RUN)
 
 
-def _exit_code(found: Verdict | Suspicion | None) -> int:
-    if found is None:
+def _exit_code(result: Verdict | Suspicion | None) -> int:
+    if result is None:
         return COULD_NOT_RUN
-    return found.exit_code if isinstance(found, Suspicion) else EXIT[found.word]
+    return result.exit_code if isinstance(result, Suspicion) else EXIT[result.word]

@@ -42,8 +42,12 @@ LEVELS: Mapping[Level, str] = {
     "link": "host link",
 }
 _LEVEL_OF: tuple[tuple[str, Level], ...] = (
-    ("dram", "dram"), ("cache", "cache"), ("l2", "cache"), ("shared", "shared"), ("l1", "shared"),
-)  # fmt: skip
+    ("dram", "dram"),
+    ("cache", "cache"),
+    ("l2", "cache"),
+    ("shared", "shared"),
+    ("l1", "shared"),
+)
 # Of several measured DRAM ceilings: a copy's mix of reads and writes is nearest to most kernels'.
 _DRAM_ORDER = ("dram_copy", "dram", "dram_triad", "dram_read", "dram_write")
 _DTYPES = ("fp32_matrix", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -96,27 +100,35 @@ class Ceiling:
 
 
 def ceiling_of(
-    device: str, name: str, said: Mapping[str, Any], run: str = "", own: bool = False
+    device: str, name: str, text: Mapping[str, Any], run: str = "", own: bool = False
 ) -> Ceiling | None:
     """A ceiling from the plain data of `Run.ceilings` or `hardware.ceilings`; None where it is
     none, or its value is no positive number, or it failed its own check (`failed`).
 
     `own`: the run measures ceilings, so what it calls measured and gives a spread is its own.
     """
-    value, unit = said.get("value"), said.get("unit")
-    if not isinstance(value, int | float) or not 0 < value < math.inf or said.get("failed"):
+    value, unit = text.get("value"), text.get("unit")
+    if not isinstance(value, int | float) or not 0 < value < math.inf or text.get("failed"):
         return None
     level = _level(name, str(unit))
     if level is None:
         return None
-    kind = said.get("kind", "datasheet")
-    here = name.endswith("_measured") or (own and kind == "measured" and "low" in said)
+    kind = text.get("kind", "datasheet")
+    here = name.endswith("_measured") or (own and kind == "measured" and "low" in text)
     origin: Origin = "measured" if here else "published" if kind == "measured" else kind
-    dtype = str(said.get("dtype") or _dtype(name)) if level == "compute" else ""
+    dtype = str(text.get("dtype") or _dtype(name)) if level == "compute" else ""
     return Ceiling(
-        device, name, level, float(value), origin, str(said.get("source", "source not stated")),
-        dtype, said.get("low"), said.get("high"), run,
-    )  # fmt: skip
+        device,
+        name,
+        level,
+        float(value),
+        origin,
+        str(text.get("source", "source not stated")),
+        dtype,
+        text.get("low"),
+        text.get("high"),
+        run,
+    )
 
 
 def _level(name: str, unit: str) -> Level | None:
@@ -146,7 +158,7 @@ def known_device(name: str) -> Device | None:
 
 
 @dataclass(frozen=True)
-class Roofs:
+class CeilingSet:
     """All ceilings of one device, one for each name, and the size of its last-level cache."""
 
     device: str
@@ -170,14 +182,14 @@ class Roofs:
     def highest(self, level: Level) -> Ceiling | None:
         """The measured ceiling of a level's kindest mix of reads and writes. `dram` alone is a
         run's own copy, taken on another day: no mix."""
-        found = [c for c in self._ranked(level, "") if c.measured and c.stem != "dram"]
-        return max(found, key=lambda c: c.value, default=None)
+        results = [c for c in self._ranked(level, "") if c.measured and c.stem != "dram"]
+        return max(results, key=lambda c: c.value, default=None)
 
     def launch(self, host: bool) -> Ceiling | None:
         """The floor of a launch by the CPU, or of one in a graph."""
         wanted = ("launch_eager",) if host else ("launch", "launch_graph")
-        found = [c for c in self._ranked("launch", "") if c.stem in wanted]
-        return found[0] if found else None
+        results = [c for c in self._ranked("launch", "") if c.stem in wanted]
+        return results[0] if results else None
 
     def ridge(self, ceiling: Ceiling) -> float | None:
         """FLOP a byte where a compute ceiling meets DRAM, both measured or both stated."""
@@ -185,8 +197,8 @@ class Roofs:
         return ceiling.value / alike[0].value if alike else None
 
     def _ranked(self, level: Level, dtype: str) -> list[Ceiling]:
-        found = [c for c in self.ceilings if c.level == level and c.dtype == dtype]
-        return sorted(found, key=lambda c: (not c.measured, _preference(c), -c.value))
+        results = [c for c in self.ceilings if c.level == level and c.dtype == dtype]
+        return sorted(results, key=lambda c: (not c.measured, _preference(c), -c.value))
 
     def _first_of_each(self, level: Any, dtype: str) -> list[Ceiling]:
         ranked = self._ranked(level, dtype)
@@ -200,27 +212,27 @@ def _preference(ceiling: Ceiling) -> int:
     return _DRAM_ORDER.index(ceiling.stem) if known else len(_DRAM_ORDER)
 
 
-def roofs_of(device: str, runs: Iterable[Run]) -> Roofs:
+def ceiling_set(device: str, runs: Iterable[Run]) -> CeilingSet:
     """The ceilings of one device: those of runs of `ceilings`, then of all other runs, newer
     before older, then of the table of devices where the runs were on the whole of such a GPU."""
     mine = [run for run in runs if run.device == device]
     mine.sort(key=lambda run: run.started, reverse=True)
     mine.sort(key=lambda run: run.engine != "ceilings")
     known = known_device(device)
-    found: dict[tuple[str, str, bool], Ceiling] = {}
+    results: dict[tuple[str, str, bool], Ceiling] = {}
     failed: dict[str, str] = {}
     for run in mine:
-        for name, said in run.ceilings.items():
-            if said.get("failed"):
-                failed.setdefault(name, str(said.get("why", "it failed its check")))
-            made = ceiling_of(device, name, said, run.id, run.engine == "ceilings")
-            if made:
-                found.setdefault(_identity(made), made)
+        for name, text in run.ceilings.items():
+            if text.get("failed"):
+                failed.setdefault(name, str(text.get("reason", "it failed its check")))
+            created = ceiling_of(device, name, text, run.id, run.engine == "ceilings")
+            if created:
+                results.setdefault(_identity(created), created)
     if known and all(_whole(run, known) for run in mine):
-        for made in stated(device, known):
-            found.setdefault(_identity(made), made)
+        for created in stated(device, known):
+            results.setdefault(_identity(created), created)
     cache_bytes = known.cache.value if known else None
-    return Roofs(device, tuple(found.values()), cache_bytes, tuple(failed.items()))
+    return CeilingSet(device, tuple(results.values()), cache_bytes, tuple(failed.items()))
 
 
 def _identity(ceiling: Ceiling) -> tuple[str, str, bool]:
@@ -237,19 +249,29 @@ def _whole(run: Run, known: Device) -> bool:
         (run.ceilings.get("dram", {}).get("value"), known.dram),
         (compute.get("value") if compute.get("kind") != "measured" else None, peak),
     )
-    return all(said is None or not q or abs(said / q.value - 1) < 0.01 for said, q in pairs)
+    return all(text is None or not q or abs(text / q.value - 1) < 0.01 for text, q in pairs)
 
 
 def stated(device: str, known: Device) -> list[Ceiling]:
     """What is stated of a device, under the name that a run has for it."""
     quantities = {"dram": known.dram, "cache": known.cache_bandwidth}
     quantities |= {f"compute_{dtype}": q for dtype, q in known.peaks.items()}
-    made = [
-        ceiling_of(device, name, {"value": q.value, "unit": q.unit, "source": q.source,
-                                  "kind": q.kind, "dtype": name.removeprefix("compute_")})
-        for name, q in quantities.items() if q
-    ]  # fmt: skip
-    return [c for c in made if c]
+    created = [
+        ceiling_of(
+            device,
+            name,
+            {
+                "value": q.value,
+                "unit": q.unit,
+                "source": q.source,
+                "kind": q.kind,
+                "dtype": name.removeprefix("compute_"),
+            },
+        )
+        for name, q in quantities.items()
+        if q
+    ]
+    return [c for c in created if c]
 
 
 # What holds a kernel.
@@ -282,101 +304,103 @@ class Held:
 
     word: Word
     sentence: str
-    roof: Ceiling | None = None
+    ceiling: Ceiling | None = None
     share: float | None = None
     gain_s: float | None = None
     above: str = ""  # why it stands above the roof that is drawn, in words; empty where it does not
 
 
-def diagnose(load: Load, roofs: Roofs) -> Held:
+def diagnose(load: Load, ceilings: CeilingSet) -> Held:
     """What holds this call under these ceilings: the nearest roof, how near, and in words why.
 
     Cold and predicted times are judged by DRAM; hot ones by the last-level cache where their bytes
     fit into it, as nothing need come from DRAM then.
     """
-    memory, compute = _memory(load, roofs), roofs.best("compute", load.dtype)
-    floors = [(load.bytes / memory.value, memory)] if memory and load.bytes else []
+    memory, compute = _memory(load, ceilings), ceilings.best("compute", load.dtype)
+    bounds = [(load.bytes / memory.value, memory)] if memory and load.bytes else []
     if compute and load.flops:
-        floors.append((load.flops / compute.value, compute))
-    launch = roofs.launch(load.host)
+        bounds.append((load.flops / compute.value, compute))
+    launch = ceilings.launch(load.host)
     launch_s = launch.value if launch else 0.0
-    if not floors:
+    if not bounds:
         return _roofless(load, launch_s)
-    roof_s, roof = max(floors, key=lambda f: f[0])
-    kinder = _kinder(load, roof, roofs)
+    bound_s, ceiling = max(bounds, key=lambda f: f[0])
+    kinder = _kinder(load, ceiling, ceilings)
     if kinder:
-        roof_s, roof = load.bytes / kinder.value, kinder
-    share = roof_s / load.time_s
-    gain_s = max(0.0, load.time_s - max(roof_s, launch_s))
-    above = _above(load, roof, roofs) if _passed(load, roof) else ""
-    word = _word(load, floors, share, launch_s, bool(above))
+        bound_s, ceiling = load.bytes / kinder.value, kinder
+    share = bound_s / load.time_s
+    gain_s = max(0.0, load.time_s - max(bound_s, launch_s))
+    above = _above(load, ceiling, ceilings) if _passed(load, ceiling) else ""
+    word = _word(load, bounds, share, launch_s, bool(above))
     if kinder:
         above = "above a copy's ceiling, as its mix of reads and writes is kinder"
-    parts = [_of_roof(word, share, roof, len(floors)), above, _launch_words(load, launch_s)]
+    parts = [_of_ceiling(word, share, ceiling, len(bounds)), above, _launch_words(load, launch_s)]
     gains = gain_s > 0 and word != "above its roof"
     parts.append(f"{duration(gain_s)} to gain" if gains else "")
     start = "Predicted: " if load.regime == "predicted" else ""
-    return Held(word, _sentence(start + "; ".join(filter(None, parts))), roof, share, gain_s, above)
+    return Held(
+        word, _sentence(start + "; ".join(filter(None, parts))), ceiling, share, gain_s, above
+    )
 
 
 def _sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}."
 
 
-def _memory(load: Load, roofs: Roofs) -> Ceiling | None:
+def _memory(load: Load, ceilings: CeilingSet) -> Ceiling | None:
     if load.regime != "hot":
-        return roofs.best("dram")
-    fits = roofs.cache_bytes is None or load.bytes <= roofs.cache_bytes
-    return roofs.best("cache") if fits else roofs.best("dram")
+        return ceilings.best("dram")
+    fits = ceilings.cache_bytes is None or load.bytes <= ceilings.cache_bytes
+    return ceilings.best("cache") if fits else ceilings.best("dram")
 
 
 def _roofless(load: Load, launch_s: float) -> Held:
     gain_s = max(0.0, load.time_s - launch_s) if launch_s else None
     if not load.bytes and not load.flops:
-        said = f"no bytes and no FLOPs are declared: its {duration(load.time_s)} are a launch"
+        text = f"no bytes and no FLOPs are declared: its {duration(load.time_s)} are a launch"
         if launch_s:
-            said += f", of which the floor is {duration(launch_s)}"
-        return Held("launch-bound", _sentence(said), gain_s=gain_s)
+            text += f", of which the floor is {duration(launch_s)}"
+        return Held("launch-bound", _sentence(text), gain_s=gain_s)
     lacking = f"{load.dtype} arithmetic" if load.flops else "its memory"
     if load.regime == "hot":
         lacking = "the last-level cache, which may serve a hot call"
-    said = f"no ceiling of {lacking} is known on this device; workbench ceilings measures them"
-    return Held("unknown", _sentence(said))
+    text = f"no ceiling of {lacking} is known on this device; workbench ceilings measures them"
+    return Held("unknown", _sentence(text))
 
 
-def _passed(load: Load, roof: Ceiling) -> bool:
+def _passed(load: Load, ceiling: Ceiling) -> bool:
     """Whether it is above by more than the two spreads: the slow end of its interval against the
     high end of the roof's."""
-    amount = load.flops if roof.level == "compute" else load.bytes
-    return amount / max(load.time_s, load.high_s) > max(roof.value, roof.high or 0.0)
+    amount = load.flops if ceiling.level == "compute" else load.bytes
+    return amount / max(load.time_s, load.high_s) > max(ceiling.value, ceiling.high or 0.0)
 
 
-def _kinder(load: Load, roof: Ceiling, roofs: Roofs) -> Ceiling | None:
+def _kinder(load: Load, ceiling: Ceiling, ceilings: CeilingSet) -> Ceiling | None:
     """The measured ceiling of another mix of reads and writes, for what passes that of a copy and
     not that: a kernel that mostly reads."""
-    if roof.level != "dram" or load.regime != "cold" or not _passed(load, roof):
+    if ceiling.level != "dram" or load.regime != "cold" or not _passed(load, ceiling):
         return None
-    kindest = roofs.highest("dram")
+    kindest = ceilings.highest("dram")
     return kindest if kindest and not _passed(load, kindest) else None
 
 
 def _word(
-    load: Load, floors: Sequence[tuple[float, Ceiling]], share: float, launch_s: float, above: bool
+    load: Load, bounds: Sequence[tuple[float, Ceiling]], share: float, launch_s: float, above: bool
 ) -> Word:
     if above:
         return "above its roof"
     if share >= NEAR:
-        near = [roof.level for s, roof in floors if s >= NEAR * load.time_s]
+        near = [ceiling.level for s, ceiling in bounds if s >= NEAR * load.time_s]
         if len(near) > 1:
             return "balanced"
         return "compute-bound" if near[0] == "compute" else "memory-bound"
     return "launch-bound" if launch_s >= LAUNCH * load.time_s else "below its roofs"
 
 
-def _of_roof(word: Word, share: float, roof: Ceiling, floors: int) -> str:
-    reached = f"{percent(share)} of {roof.text}"
+def _of_ceiling(word: Word, share: float, ceiling: Ceiling, bounds: int) -> str:
+    reached = f"{percent(share)} of {ceiling.text}"
     if word == "below its roofs":
-        held = "neither memory nor arithmetic holds it" if floors > 1 else "that does not hold it"
+        held = "neither memory nor arithmetic holds it" if bounds > 1 else "that does not hold it"
         return (
             f"{reached}: {held} as declared; it waits, has too few loads in flight, or moves more "
             "bytes than the least"
@@ -399,20 +423,20 @@ def _part(share: float) -> str:
     return f"{percent(share)} of it"
 
 
-def _above(load: Load, roof: Ceiling, roofs: Roofs) -> str:
+def _above(load: Load, ceiling: Ceiling, ceilings: CeilingSet) -> str:
     """Why a kernel may be above a roof that it cannot pass: the likeliest reason that the numbers
     allow."""
-    if roof.level == "compute":
-        though = "" if roof.measured else ", though its maker states it"
+    if ceiling.level == "compute":
+        though = "" if ceiling.measured else ", though its maker states it"
         return (
-            f"either fewer FLOPs are done than its kernel declares, or the ceiling of {roof.dtype} "
-            f"is too low{though}"
+            f"either fewer FLOPs are done than its kernel declares, or the ceiling of "
+            f"{ceiling.dtype} is too low{though}"
         )
     if load.regime == "predicted":
         return "the model takes bandwidth to be higher than this ceiling"
     if load.regime == "hot":
         return "hot: the cache may hold some of its inputs"
-    if roofs.cache_bytes and load.bytes <= roofs.cache_bytes:
+    if ceilings.cache_bytes and load.bytes <= ceilings.cache_bytes:
         return (
             f"its {quantity(load.bytes, 'B')} fit into the last-level cache, where its output may "
             "still lie when the call ends"

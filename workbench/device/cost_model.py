@@ -127,11 +127,21 @@ def guess(device: Device, work: Work, dtype: str, *, warps: int, stages: int) ->
     shared = work.load_bytes * max(1, stages - (device.backend == "hip")) if work.dot else 0
     fit = occupancy(device, threads=threads, registers=registers, shared_bytes=shared)
     return Resources(
-        binary="", registers=registers, spill_bytes=spills, shared_bytes=shared, threads=threads,
-        blocks_per_core=max(1, fit.blocks_per_core), occupancy=fit.fraction, limiter=fit.limiter,
-        programs=work.tiles, waves=0.0, tail=0.0, load_bits=128,
-        matrix_unit=_guessed_unit(device, work, dtype, warps), compile_s=0.0,
-    )  # fmt: skip
+        binary="",
+        registers=registers,
+        spill_bytes=spills,
+        shared_bytes=shared,
+        threads=threads,
+        blocks_per_core=max(1, fit.blocks_per_core),
+        occupancy=fit.fraction,
+        limiter=fit.limiter,
+        programs=work.tiles,
+        waves=0.0,
+        tail=0.0,
+        load_bits=128,
+        matrix_unit=_guessed_unit(device, work, dtype, warps),
+        compile_s=0.0,
+    )
 
 
 def _guessed_unit(device: Device, work: Work, dtype: str, warps: int) -> str | None:
@@ -284,11 +294,11 @@ class _Model:
         """Bytes from and to memory: the least, unless rounds of tiles ask again for what the
         cache could not keep."""
         work = self.work
-        asked = work.tiles * (work.steps * work.load_bytes + work.store_bytes)
+        wanted = work.tiles * (work.steps * work.load_bytes + work.store_bytes)
         if work.dot is None:  # a second walk over a tile finds what the others left of it
-            alive = self.places * asked / work.tiles
+            alive = self.places * wanted / work.tiles
             kept = min(1.0, self.device.cache.value / alive) if alive else 1.0
-            return least + (1 - kept) * max(0.0, asked - least)
+            return least + (1 - kept) * max(0.0, wanted - least)
         if least <= self.device.cache.value:
             return float(least)
         m, n, k = work.dot

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from workbench.spec import Limits
+from workbench.spec import Limits, WorkbenchError
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -62,7 +62,7 @@ class Device:
     limits_source: str = ""
 
 
-class UnknownDevice(ValueError):
+class UnknownDevice(WorkbenchError, ValueError):
     """No device has this name."""
 
 
@@ -620,17 +620,17 @@ def live() -> Device | None:
         return None
     if not torch.cuda.is_available():
         return None
-    found = torch.cuda.get_device_properties(torch.cuda.current_device())
-    arch = _arch(found, hip=getattr(torch.version, "hip", None) is not None)
-    known = next((d for d in DEVICES.values() if _is(d, found.name, arch)), None)
-    return _refreshed(known, found) if known else _described(found, arch)
+    driver = torch.cuda.get_device_properties(torch.cuda.current_device())
+    arch = _arch(driver, hip=getattr(torch.version, "hip", None) is not None)
+    known = next((d for d in DEVICES.values() if _is(d, driver.name, arch)), None)
+    return _refreshed(known, driver) if known else _described(driver, arch)
 
 
-def _arch(found: Any, *, hip: bool) -> str:
+def _arch(driver: Any, *, hip: bool) -> str:
     """Triton's name of the architecture: `gfx942` without its feature flags, or `sm_90`."""
     if hip:
-        return str(found.gcnArchName).split(":")[0]
-    return f"sm_{found.major}{found.minor}"
+        return str(driver.gcnArchName).split(":")[0]
+    return f"sm_{driver.major}{driver.minor}"
 
 
 def _is(device: Device, name: str, arch: str) -> bool:
@@ -641,35 +641,39 @@ def _is(device: Device, name: str, arch: str) -> bool:
     )
 
 
-def _asked(found: Any, attribute: str, otherwise: int) -> int:
+def _driver_figure(driver: Any, attribute: str, otherwise: int) -> int:
     """A driver's figure; torch leaves some out and HIP reports some as 0."""
-    return int(getattr(found, attribute, 0) or 0) or otherwise
+    return int(getattr(driver, attribute, 0) or 0) or otherwise
 
 
-def _refreshed(device: Device, found: Any) -> Device:
+def _refreshed(device: Device, driver: Any) -> Device:
     """The device with what the driver says of this very GPU."""
-    cores = _asked(found, "multi_processor_count", device.limits.cores)
+    cores = _driver_figure(driver, "multi_processor_count", device.limits.cores)
     if device.limits.arch.startswith("gfx11") and cores == 2 * device.limits.cores:
         # GPU_ENABLE_WGP_MODE=0 makes HIP count compute units; blocks still live on pairs of them.
         cores = device.limits.cores
     fresh = replace(
         device,
-        title=found.name,
+        title=driver.name,
         limits=replace(
             device.limits,
             cores=cores,
-            warp_size=_asked(found, "warp_size", device.limits.warp_size),
-            shared_bytes=_asked(found, "shared_memory_per_block_optin", device.limits.shared_bytes),
+            warp_size=_driver_figure(driver, "warp_size", device.limits.warp_size),
+            shared_bytes=_driver_figure(
+                driver, "shared_memory_per_block_optin", device.limits.shared_bytes
+            ),
         ),
     )
     if device.backend == "cuda":  # HIP's L2 is not the last level, and its register count differs
         fresh = replace(
             fresh,
-            registers_per_core=_asked(found, "regs_per_multiprocessor", device.registers_per_core),
-            shared_per_core=_asked(
-                found, "shared_memory_per_multiprocessor", device.shared_per_core
+            registers_per_core=_driver_figure(
+                driver, "regs_per_multiprocessor", device.registers_per_core
             ),
-            cache=_l2(found) or device.cache,
+            shared_per_core=_driver_figure(
+                driver, "shared_memory_per_multiprocessor", device.shared_per_core
+            ),
+            cache=_l2(driver) or device.cache,
         )
     return fresh if cores == device.limits.cores else _part(fresh, cores / device.limits.cores)
 
@@ -691,24 +695,26 @@ def _part(device: Device, share: float) -> Device:
     )
 
 
-def _l2(found: Any) -> Quantity | None:
-    size = _asked(found, "L2_cache_size", 0)
+def _l2(driver: Any) -> Quantity | None:
+    size = _driver_figure(driver, "L2_cache_size", 0)
     return Quantity(size, "B", "L2_cache_size as the driver reports it", "driver") if size else None
 
 
-def _described(found: Any, arch: str) -> Device:
+def _described(driver: Any, arch: str) -> Device:
     """A GPU that is not in the table, from what the driver says of it."""
-    core = _CORES.get(arch) or _unlisted_core(found, arch)
-    cores = int(found.multi_processor_count)
-    clock_hz = 1e3 * _asked(found, "clock_rate", 0)
+    core = _CORES.get(arch) or _unlisted_core(driver, arch)
+    cores = int(driver.multi_processor_count)
+    clock_hz = 1e3 * _driver_figure(driver, "clock_rate", 0)
     return Device(
-        name=re.sub(r"[^a-z0-9]+", "-", found.name.lower()).strip("-"),
-        title=found.name,
+        name=re.sub(r"[^a-z0-9]+", "-", driver.name.lower()).strip("-"),
+        title=driver.name,
         backend=core.backend,
         limits=Limits(
             arch=arch,
             warp_size=core.warp_size,
-            shared_bytes=_asked(found, "shared_memory_per_block_optin", core.shared_per_block),
+            shared_bytes=_driver_figure(
+                driver, "shared_memory_per_block_optin", core.shared_per_block
+            ),
             registers_per_thread=core.registers_per_thread,
             threads_per_block=1024,
             cores=cores,
@@ -722,8 +728,8 @@ def _described(found: Any, arch: str) -> Device:
         clock_hz=Quantity(clock_hz, "Hz", "clock_rate as the driver reports it", "driver")
         if clock_hz
         else None,
-        dram=_memory_bandwidth(found) if core.backend == "cuda" else None,
-        cache=_last_level(found, arch),
+        dram=_memory_bandwidth(driver) if core.backend == "cuda" else None,
+        cache=_last_level(driver, arch),
         cache_bandwidth=None,
         peaks=_vector_peak(core, cores, clock_hz),
         shared_unit=core.shared_unit,
@@ -731,32 +737,35 @@ def _described(found: Any, arch: str) -> Device:
     )
 
 
-def _unlisted_core(found: Any, arch: str) -> _Core:
+def _unlisted_core(driver: Any, arch: str) -> _Core:
     """One core of an architecture that `_CORES` lacks, as far as the driver describes it."""
     cuda = arch.startswith("sm_")
-    warp_size = _asked(found, "warp_size", 32 if cuda else 64)
-    warps = max(1, _asked(found, "max_threads_per_multi_processor", 1024) // warp_size)
-    per_block = _asked(found, "shared_memory_per_block", 48 * KIB)
+    warp_size = _driver_figure(driver, "warp_size", 32 if cuda else 64)
+    warps = max(1, _driver_figure(driver, "max_threads_per_multi_processor", 1024) // warp_size)
+    per_block = _driver_figure(driver, "shared_memory_per_block", 48 * KIB)
     return _Core(
         backend="cuda" if cuda else "hip",
         warp_size=warp_size,
         warps=warps,
         blocks=warps,  # the driver states no limit of its own
-        registers=_asked(found, "regs_per_multiprocessor", 65536),
+        registers=_driver_figure(driver, "regs_per_multiprocessor", 65536),
         register_unit=8 * warp_size,
         registers_per_thread=255 if cuda else 256,
-        shared=_asked(found, "shared_memory_per_multiprocessor", per_block),
+        shared=_driver_figure(driver, "shared_memory_per_multiprocessor", per_block),
         shared_per_block=per_block,
-        shared_reserved=KIB if cuda and found.major >= 8 else 0,
+        shared_reserved=KIB if cuda and driver.major >= 8 else 0,
         shared_unit=128 if cuda else 512,
         flops_per_clock=None,
         source=f"as the driver reports them; granularities as on the kin of {arch}",
     )
 
 
-def _memory_bandwidth(found: Any) -> Quantity | None:
+def _memory_bandwidth(driver: Any) -> Quantity | None:
     """Two transfers a clock over the bus, as CUDA defines its figures. HIP's count otherwise."""
-    khz, bits = _asked(found, "memory_clock_rate", 0), _asked(found, "memory_bus_width", 0)
+    khz, bits = (
+        _driver_figure(driver, "memory_clock_rate", 0),
+        _driver_figure(driver, "memory_bus_width", 0),
+    )
     if not khz or not bits:
         return None
     return _rate(
@@ -766,12 +775,12 @@ def _memory_bandwidth(found: Any) -> Quantity | None:
     )
 
 
-def _last_level(found: Any, arch: str) -> Quantity:
+def _last_level(driver: Any, arch: str) -> Quantity:
     """The last-level cache. HIP reports the L2 before it, so for CDNA the table knows better."""
     kin = next((d for d in DEVICES.values() if d.limits.arch == arch), None)
     if kin and arch.startswith("gfx9"):
         return replace(kin.cache, source=f"as on {kin.name}, of the same architecture")
-    return _l2(found) or Quantity(0, "B", "not reported by the driver", "driver")
+    return _l2(driver) or Quantity(0, "B", "not reported by the driver", "driver")
 
 
 def _vector_peak(core: _Core, cores: int, clock_hz: float) -> dict[str, Quantity]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from workbench import catalog
 from workbench.data.record import Chart, Evidence, Finding, Measured, Outcome, Record
 from workbench.device.hardware import Device
-from workbench.spec import Sizes
+from workbench.spec import Sizes, WorkbenchError
 
 if TYPE_CHECKING:  # a compiler and a database, which `--help` does without
     from workbench.compile import Compiled
@@ -26,12 +26,12 @@ if TYPE_CHECKING:  # a compiler and a database, which `--help` does without
 EXPERIMENTS = "workbench.experiments"
 
 
-class ExperimentError(Exception):
+class ExperimentError(WorkbenchError):
     """One sentence: what cannot be examined, and what to do."""
 
 
 @dataclass(frozen=True)
-class Arm:
+class Variant:
     """One of the things that an experiment times: an Impl at one config, sizes and dtype."""
 
     name: str  # "traffic": as the page calls it, unique in its experiment
@@ -46,7 +46,7 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Context:
     """What is examined, and on what. `kernel` is empty where the experiment names its own."""
 
     kernel: str
@@ -61,10 +61,10 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Found:
+class VariantResult:
     """What became of an arm."""
 
-    arm: Arm
+    variant: Variant
     outcome: Outcome
     compiled: Compiled | None = None  # with the facts of its machine code; None of a library
     kernels: int | None = None  # launched by one call
@@ -82,7 +82,7 @@ class Found:
         return (timing.low_s, timing.high_s) if isinstance(timing, Measured) else None
 
     @property
-    def why_not(self) -> str:
+    def failure(self) -> str:
         """Why there is no time; empty where there is one."""
         return "" if isinstance(self.outcome, Record) else self.outcome.reason
 
@@ -97,7 +97,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Analysis:
     """What an experiment says of one kernel, before it has a run and a date: see `Finding`."""
 
     word: str
@@ -107,13 +107,22 @@ class Judgement:
     caveats: Sequence[str] = ()
     sizes: Sizes | None = None  # what it is about, where the experiment chose them
 
-    def finding(self, run: str, at: str, experiment: str, asked: Asked) -> Finding:
+    def finding(self, run: str, at: str, experiment: str, context: Context) -> Finding:
         """With what it is about."""
-        sizes = dict(self.sizes or asked.sizes or {})
+        sizes = dict(self.sizes or context.sizes or {})
         return Finding(
-            run, at, experiment, asked.kernel, sizes, asked.dtype, self.word,
-            self.sentence, tuple(self.evidence), tuple(self.charts), tuple(self.caveats),
-        )  # fmt: skip
+            run,
+            at,
+            experiment,
+            context.kernel,
+            sizes,
+            context.dtype,
+            self.word,
+            self.sentence,
+            tuple(self.evidence),
+            tuple(self.charts),
+            tuple(self.caveats),
+        )
 
 
 @dataclass(frozen=True)
@@ -126,8 +135,8 @@ class Experiment:
     """
 
     summary: str  # one line
-    arms: Callable[[Asked], Sequence[Arm]]
-    judge: Callable[[Asked, Mapping[str, Found]], Sequence[Judgement]]
+    variants: Callable[[Context], Sequence[Variant]]
+    analyse: Callable[[Context, Mapping[str, VariantResult]], Sequence[Analysis]]
     kernels: tuple[str, ...] = ()
     dtype: str = "bf16"  # unless the user names one
     runs: bool = True  # False: arithmetic alone, for devices without a compiler too
@@ -139,8 +148,8 @@ _TIME = re.compile(r"\s*((?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµμ]+)\s*", 
 
 def seconds(text: str) -> float:
     """`0.5ms`, `12 us` or `3 s` in seconds. Raises ExperimentError on anything else, and on 0."""
-    found = _TIME.fullmatch(text.lower())
-    value = float(found[1]) * _UNITS.get(found[2], math.nan) if found else math.nan
+    results = _TIME.fullmatch(text.lower())
+    value = float(results[1]) * _UNITS.get(results[2], math.nan) if results else math.nan
     if not 0 < value < math.inf:
         raise ExperimentError(
             f"{text!r} is no time; write a number above 0 and its unit, s, ms, us or ns: 0.5ms."
@@ -157,6 +166,6 @@ def experiment_named(name: str) -> Experiment:
     """The experiment of that file name. Raises ExperimentError with the nearest names."""
     if name not in experiment_names():
         raise ExperimentError(catalog.unknown("experiment", name, experiment_names()))
-    found = import_module(f"{EXPERIMENTS}.{name}").EXPERIMENT
-    assert isinstance(found, Experiment)
-    return found
+    results = import_module(f"{EXPERIMENTS}.{name}").EXPERIMENT
+    assert isinstance(results, Experiment)
+    return results

@@ -9,31 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workbench.experiments import Arm, Asked, Experiment, Found, Judgement
-from workbench.experiments.analysis.knobs import Config, Varied, arms_of, judged
+from workbench.experiments import Analysis, Context, Experiment, Variant, VariantResult
+from workbench.experiments.analysis.knobs import Config, Varied, analysed, variants_of
 from workbench.spec import Impl, threads
 
 
-def block(impl: Impl, config: Config, asked: Asked) -> int:
+def block(impl: Impl, config: Config, context: Context) -> int:
     """Threads of a block: its warps times the threads of a warp on that device."""
     field = next(f for f, knob in impl.knobs().items() if knob == threads.__name__)
-    return config[field] * asked.device.limits.warp_size
+    return config[field] * context.device.limits.warp_size
 
 
 BLOCK = Varied("size of the block", " threads", threads, block)
 
 
-def arms(asked: Asked) -> list[Arm]:
+def variants(context: Context) -> list[Variant]:
     """See `arms_of`."""
-    return arms_of(asked, BLOCK)
+    return variants_of(context, BLOCK)
 
 
-def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """See `judged`."""
-    return judged(asked, found, BLOCK)
+    return analysed(context, results, BLOCK)
 
 
 EXPERIMENT = Experiment(
-    "how many threads a block: every number of warps with the tiles and stages that suit it", arms,
-    judge, kernels=("matmul",),
-)  # fmt: skip
+    "how many threads a block: every number of warps with the tiles and stages that suit it",
+    variants,
+    analyse,
+    kernels=("matmul",),
+)

@@ -13,7 +13,14 @@ from dataclasses import replace
 
 from workbench.data.record import Chart, Evidence, Kind, Measured, Record, Series
 from workbench.data.stats import quantile, summary
-from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments import (
+    Analysis,
+    Context,
+    Experiment,
+    ExperimentError,
+    Variant,
+    VariantResult,
+)
 from workbench.experiments.analysis.times import Span, launches, reasons, row, span_of
 from workbench.reports.findings import GAINS
 from workbench.spec import ITEMSIZE
@@ -24,27 +31,27 @@ KERNELS = 2  # partials, then merge_and_sample
 PARTIALS = "_group_maxima"  # the launch of more programs, by its name in the kernel's file
 
 
-def arms(asked: Asked) -> list[Arm]:
+def variants(context: Context) -> list[Variant]:
     """Three for each number of rows and size of vocabulary. Raises ExperimentError."""
-    if asked.kernel not in ("", SAMPLER):
+    if context.kernel not in ("", SAMPLER):
         raise ExperimentError(
-            f"cpu_vs_gpu is about {SAMPLER}, not {asked.kernel}; leave --kernel out."
+            f"cpu_vs_gpu is about {SAMPLER}, not {context.kernel}; leave --kernel out."
         )
-    made = []
-    for sizes in problems(asked):
+    created = []
+    for sizes in problems(context):
         cpu, gpu, alone = named(sizes)
-        made += [
-            Arm(cpu, SAMPLER, "cpu", sizes, asked.dtype, clock="host"),
-            Arm(gpu, SAMPLER, "partials_and_merge", sizes, asked.dtype, clock="host"),
-            Arm(alone, SAMPLER, "partials_and_merge", sizes, asked.dtype),
+        created += [
+            Variant(cpu, SAMPLER, "cpu", sizes, context.dtype, clock="host"),
+            Variant(gpu, SAMPLER, "partials_and_merge", sizes, context.dtype, clock="host"),
+            Variant(alone, SAMPLER, "partials_and_merge", sizes, context.dtype),
         ]
-    return made
+    return created
 
 
-def problems(asked: Asked) -> list[dict[str, int]]:
+def problems(context: Context) -> list[dict[str, int]]:
     """The sizes that are looked at: the user's, or all."""
-    if asked.sizes is not None:
-        return [dict(asked.sizes)]
+    if context.sizes is not None:
+        return [dict(context.sizes)]
     return [{"B": rows, "V": words} for words in VOCABULARIES for rows in ROWS]
 
 
@@ -54,23 +61,27 @@ def named(sizes: Mapping[str, int]) -> tuple[str, str, str]:
     return f"CPU, {at}", f"GPU, {at}", f"GPU alone, {at}"
 
 
-def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """A word for each problem."""
     return [
-        replace(judged(asked, sizes, *(found[n] for n in named(sizes))), sizes=sizes)
-        for sizes in problems(asked)
+        replace(analysed(context, sizes, *(results[n] for n in named(sizes))), sizes=sizes)
+        for sizes in problems(context)
     ]
 
 
-def judged(
-    asked: Asked, sizes: Mapping[str, int], cpu: Found, gpu: Found, alone: Found
-) -> Judgement:
+def analysed(
+    context: Context,
+    sizes: Mapping[str, int],
+    cpu: VariantResult,
+    gpu: VariantResult,
+    alone: VariantResult,
+) -> Analysis:
     """One problem. Without both times, or where another launch than the two took part, there is no
     word for which side is faster."""
     at = f"{sizes['B']} row{'s' * (sizes['B'] != 1)} of {sizes['V']} logits"
-    of = {cpu.arm.name: cpu, gpu.arm.name: gpu, alone.arm.name: alone}
-    evidence = [*spread(cpu), *spread(gpu), *device_time(alone), *ran(asked, gpu, alone)]
-    copied = float(sizes["B"] * sizes["V"] * ITEMSIZE[asked.dtype])
+    of = {cpu.variant.name: cpu, gpu.variant.name: gpu, alone.variant.name: alone}
+    evidence = [*spread(cpu), *spread(gpu), *device_time(alone), *ran(context, gpu, alone)]
+    copied = float(sizes["B"] * sizes["V"] * ITEMSIZE[context.dtype])
     evidence.append(Evidence("logits copied to the CPU", copied, "B", "computed"))
     caveats = [
         "The CPU's time is that of torch in one thread, and of copies to memory that is not "
@@ -78,21 +89,24 @@ def judged(
         *reasons(of),
     ]
     slow, fast = span_of(cpu), span_of(gpu)
-    if asked.predicts:
-        told = "what the CPU takes, for launches or for samples, is not predicted."
-        return Judgement("needs a GPU", f"{at}: {told}", evidence, caveats=caveats)
+    if context.predicts:
+        text = "what the CPU takes, for launches or for samples, is not predicted."
+        return Analysis("needs a GPU", f"{at}: {text}", evidence, caveats=caveats)
     if slow is None or fast is None:
-        told = "a side gave no time, so there is no comparison."
-        return Judgement("no verdict", f"{at}: {told}", evidence, caveats=caveats)
+        text = "a side gave no time, so there is no comparison."
+        return Analysis("no verdict", f"{at}: {text}", evidence, caveats=caveats)
     if wrong := other_kernels(gpu):
-        return Judgement("other kernels", f"{at}: {wrong}", evidence, caveats=caveats)
+        return Analysis("other kernels", f"{at}: {wrong}", evidence, caveats=caveats)
     ratio = slow / fast
     evidence.append(row("speed-up of the GPU", ratio, "1", "computed", ""))
     evidence += gained(slow, fast)
-    return Judgement(
-        word_of(ratio), f"{at}: {said(ratio, slow, fast)}", evidence, spread_chart(at, cpu, gpu),
+    return Analysis(
+        word_of(ratio),
+        f"{at}: {numbers_text(ratio, slow, fast)}",
+        evidence,
+        spread_chart(at, cpu, gpu),
         caveats,
-    )  # fmt: skip
+    )
 
 
 def word_of(ratio: Span) -> str:
@@ -102,19 +116,19 @@ def word_of(ratio: Span) -> str:
     return "CPU faster" if ratio.high < 1 else "undecided"
 
 
-def said(ratio: Span, cpu: Span, gpu: Span) -> str:
+def numbers_text(ratio: Span, cpu: Span, gpu: Span) -> str:
     """The numbers behind the word."""
     times = f"{gpu.value * 1e6:.1f} µs on the GPU, launches counted, and {cpu.value * 1e6:.1f} µs "
     times += "on the CPU, copies counted"
     return f"{times}: {ratio.value:.3g} times ({ratio.low:.3g} to {ratio.high:.3g})."
 
 
-def spread(found: Found) -> list[Evidence]:
+def spread(results: VariantResult) -> list[Evidence]:
     """Mean, p50, p95 and standard deviation of all samples; nothing where there are none."""
-    outcome = found.outcome
+    outcome = results.outcome
     if not isinstance(outcome, Record) or not isinstance(outcome.timing, Measured):
         return []
-    timing, name = outcome.timing, found.arm.name
+    timing, name = outcome.timing, results.variant.name
     if not timing.samples_s:
         return []
     of = summary(timing.samples_s)
@@ -129,45 +143,53 @@ def spread(found: Found) -> list[Evidence]:
 PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 
-def spread_chart(at: str, *sides: Found) -> list[Chart]:
+def spread_chart(at: str, *results: VariantResult) -> list[Chart]:
     """Percentiles of both sides' samples, microseconds."""
     lines = []
-    for found in sides:
-        outcome = found.outcome
+    for result in results:
+        outcome = result.outcome
         if isinstance(outcome, Record) and isinstance(outcome.timing, Measured):
             samples = outcome.timing.samples_s
             times = tuple(quantile(samples, p / 100) * 1e6 for p in PERCENTILES)
-            lines.append(Series(found.arm.name, tuple(map(float, PERCENTILES)), times))
+            lines.append(Series(result.variant.name, tuple(map(float, PERCENTILES)), times))
     title = f"Samples of {at}, by percentile"
     return [Chart(title, "percentile of samples", "time, µs", tuple(lines), y_log=True)]
 
 
-def device_time(found: Found) -> list[Evidence]:
+def device_time(results: VariantResult) -> list[Evidence]:
     """Both kernels in a graph, without the CPU: measured, or predicted."""
-    one = found.evidence("time without launches by the CPU", group=found.arm.name)
+    one = results.evidence("time without launches by the CPU", group=results.variant.name)
     return [one] if one else []
 
 
-def ran(asked: Asked, *arms_of_gpu: Found) -> list[Evidence]:
+def ran(context: Context, *gpu_variants: VariantResult) -> list[Evidence]:
     """How many kernels a call launched."""
-    counts = [count for f in arms_of_gpu if (count := launches(f)) is not None]
+    counts = [count for f in gpu_variants if (count := launches(f)) is not None]
     if not counts:
         return []
-    kind: Kind = "computed" if asked.predicts else "measured"
+    kind: Kind = "computed" if context.predicts else "measured"
     target = f"{KERNELS}: partials, then merge_and_sample"
-    return [Evidence("kernels of a call on the GPU", float(counts[0]), "kernels", kind,
-                     target=target, met=counts[0] == KERNELS)]  # fmt: skip
+    return [
+        Evidence(
+            "kernels of a call on the GPU",
+            float(counts[0]),
+            "kernels",
+            kind,
+            target=target,
+            met=counts[0] == KERNELS,
+        )
+    ]
 
 
-def other_kernels(gpu: Found) -> str:
+def other_kernels(gpu: VariantResult) -> str:
     """A sentence where the two kernels are not what ran; empty where they are. That the second one
     ran is shown by the token, too: it was checked, and nothing else writes it."""
     count = launches(gpu)
     if count is not None and count != KERNELS:
         return f"a call launched {count} kernels and not {KERNELS}, so something else was timed."
-    made = gpu.compiled
-    if made is not None and made.launches == KERNELS and made.kernel != PARTIALS:
-        return f"the largest launch is {made.kernel} and not {PARTIALS}."
+    created = gpu.compiled
+    if created is not None and created.launches == KERNELS and created.kernel != PARTIALS:
+        return f"the largest launch is {created.kernel} and not {PARTIALS}."
     return ""
 
 
@@ -179,5 +201,7 @@ def gained(cpu: Span, gpu: Span) -> list[Evidence]:
 
 EXPERIMENT = Experiment(
     summary="top-k/top-p sampling on the CPU and on the GPU, the copy of the logits counted",
-    arms=arms, judge=judge, kernels=(SAMPLER,),
-)  # fmt: skip
+    variants=variants,
+    analyse=analyse,
+    kernels=(SAMPLER,),
+)

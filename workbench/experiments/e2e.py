@@ -20,7 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from workbench.data.record import Evidence, Kind, Record
-from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
+from workbench.experiments import (
+    Analysis,
+    Context,
+    Experiment,
+    ExperimentError,
+    Variant,
+    VariantResult,
+)
 from workbench.experiments.analysis.products import product_for
 from workbench.experiments.analysis.timeline import (
     BUSY,
@@ -77,88 +84,113 @@ def pieces(sizes: Sizes) -> list[Piece]:
     ]
 
 
-def arms(asked: Asked) -> list[Arm]:
+def variants(context: Context) -> list[Variant]:
     """The step, its products, and what a launch costs. Raises ExperimentError."""
-    if asked.kernel not in ("", STEP):
-        raise ExperimentError(f"e2e is about {STEP}, not {asked.kernel}; leave --kernel out.")
-    sizes = asked.sizes or USUAL
-    made = [
-        Arm(EAGER, STEP, "step", sizes, asked.dtype, clock="host"),
-        Arm(GRAPH, STEP, "step", sizes, asked.dtype),
-        Arm(TORCH, STEP, "torch", sizes, asked.dtype, clock="host"),
-        Arm(WAIT, "empty", "once", {}, "fp32", clock="host"),
-        Arm(EMPTY, "empty", "once", {}, "fp32"),
+    if context.kernel not in ("", STEP):
+        raise ExperimentError(f"e2e is about {STEP}, not {context.kernel}; leave --kernel out.")
+    sizes = context.sizes or USUAL
+    created = [
+        Variant(EAGER, STEP, "step", sizes, context.dtype, clock="host"),
+        Variant(GRAPH, STEP, "step", sizes, context.dtype),
+        Variant(TORCH, STEP, "torch", sizes, context.dtype, clock="host"),
+        Variant(WAIT, "empty", "once", {}, "fp32", clock="host"),
+        Variant(EMPTY, "empty", "once", {}, "fp32"),
     ]
     for piece in pieces(sizes):
-        if piece.product or asked.predicts:
-            impl = "torch" if piece.product and not asked.predicts else piece.impl
-            made.append(Arm(piece.name, piece.kernel, impl, piece.sizes, asked.dtype))
-    return made
+        if piece.product or context.predicts:
+            impl = "torch" if piece.product and not context.predicts else piece.impl
+            created.append(Variant(piece.name, piece.kernel, impl, piece.sizes, context.dtype))
+    return created
 
 
-def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """One word for the step."""
-    sizes = asked.sizes or USUAL
-    return [predicted(sizes, found) if asked.predicts else measured(sizes, found)]
+    sizes = context.sizes or USUAL
+    return [predicted(sizes, results) if context.predicts else measured(sizes, results)]
 
 
 # Measured
 
 
-def measured(sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
+def measured(sizes: Sizes, results: Mapping[str, VariantResult]) -> Analysis:
     """The table, and the word for the step as it is launched by the CPU."""
-    told = described(sizes)
-    eager, graph = span_of(found[EAGER]), span_of(found[GRAPH])
-    kernels = launches(found[GRAPH]) or launches(found[EAGER])
-    caveats = [*notes(), *reasons(found)]
-    waiting = waits(found[GRAPH])
+    text = described(sizes)
+    eager, graph = span_of(results[EAGER]), span_of(results[GRAPH])
+    kernels = launches(results[GRAPH]) or launches(results[EAGER])
+    caveats = [*notes(), *reasons(results)]
+    waiting = waits(results[GRAPH])
     if eager is None or graph is None or kernels is None or waiting:
-        why = waiting or "The step has no time on one of its two sides."
-        evidence = [e for name in (EAGER, TORCH) for e in told_of(found[name])]
-        return Judgement("no verdict", f"{told} {why}", evidence, caveats=caveats)
-    line = Timeline(eager, graph, span_of(found[EMPTY]), kernels)
+        reason = waiting or "The step has no time on one of its two sides."
+        evidence = [e for name in (EAGER, TORCH) for e in plain_rows(results[name])]
+        return Analysis("no verdict", f"{text} {reason}", evidence, caveats=caveats)
+    line = Timeline(eager, graph, span_of(results[EMPTY]), kernels)
     word = word_of(line)
     evidence = [
-        *eager_rows(line, found), *graph_rows(line, sizes, found), *told_of(found[TORCH]),
-        row("time in which the GPU waits", Span.exactly(1.0) - line.utilisation, "1",
-            "computed", IMPACT),
+        *eager_rows(line, results),
+        *graph_rows(line, sizes, results),
+        *plain_rows(results[TORCH]),
+        row(
+            "time in which the GPU waits",
+            Span.exactly(1.0) - line.utilisation,
+            "1",
+            "computed",
+            IMPACT,
+        ),
         *gains(eager, graph),
-    ]  # fmt: skip
+    ]
     faster = eager / graph
     sentence = (
-        f"{told} It takes {eager.value * 1e6:.0f} µs as the CPU launches it and "
+        f"{text} It takes {eager.value * 1e6:.0f} µs as the CPU launches it and "
         f"{graph.value * 1e6:.0f} µs in a graph, {faster.value:.2f} times "
         f"({faster.low:.2f} to {faster.high:.2f}). {REMEDY[word]}"
     )
-    return Judgement(word, sentence, evidence, caveats=caveats)
+    return Analysis(word, sentence, evidence, caveats=caveats)
 
 
-def eager_rows(line: Timeline, found: Mapping[str, Found]) -> list[Evidence]:
+def eager_rows(line: Timeline, results: Mapping[str, VariantResult]) -> list[Evidence]:
     """The step as the CPU launches it."""
     launching = (line.total - line.gpu).within(0.0, line.total.high) / line.total
-    wait = span_of(found[WAIT])
+    wait = span_of(results[WAIT])
     rows = [
         row(KPI.total, line.total, "s", "measured", EAGER),
-        row(KPI.utilisation, line.utilisation, "1", "computed", EAGER, "> 80 %",
-            line.utilisation.above(BUSY)),
+        row(
+            KPI.utilisation,
+            line.utilisation,
+            "1",
+            "computed",
+            EAGER,
+            "> 80 %",
+            line.utilisation.above(BUSY),
+        ),
         count(line.kernels, EAGER),
         row(KPI.kernel, line.kernel, "s", "computed", EAGER),
         row(KPI.gap, line.gap, "s", "computed", EAGER, "< 1 µs", line.gap.below(GAP_S)),
         row("launch overhead, share", launching.within(0.0, 1.0), "1", "computed", EAGER),
-    ]  # fmt: skip
+    ]
     if wait is not None:
         share = (wait / line.total).within(0.0, 1.0)
         sync = Span(share.value, 0.0, share.high)  # the launch is in it
-        rows.append(row("waiting for the GPU, share at most", sync, "1", "computed", EAGER,
-                        "< 5 %", sync.below(SYNC)))  # fmt: skip
-    return rows + memory_and_accuracy(found[EAGER], EAGER)
+        rows.append(
+            row(
+                "waiting for the GPU, share at most",
+                sync,
+                "1",
+                "computed",
+                EAGER,
+                "< 5 %",
+                sync.below(SYNC),
+            )
+        )
+    return rows + memory_and_accuracy(results[EAGER], EAGER)
 
 
-def graph_rows(line: Timeline, sizes: Sizes, found: Mapping[str, Found]) -> list[Evidence]:
+def graph_rows(
+    line: Timeline, sizes: Sizes, results: Mapping[str, VariantResult]
+) -> list[Evidence]:
     """The same kernels in a graph, set against the eager step."""
     shorter = (line.total - line.gpu).above(0.0)
     rows = [row(KPI.total, line.gpu, "s", "measured", GRAPH, "decreasing", shorter)]
-    others = launches(found[TORCH])
+    others = launches(results[TORCH])
     own = count(line.kernels, GRAPH)
     if others is not None:
         fewer = line.kernels < others
@@ -166,48 +198,77 @@ def graph_rows(line: Timeline, sizes: Sizes, found: Mapping[str, Found]) -> list
     rows.append(own)
     if line.step is not None:
         steps = (line.step.times(line.kernels) / line.gpu).within(0.0, 1.0)
-        rows.append(row("launch overhead, share at most", Span(steps.value, 0.0, steps.high), "1",
-                        "computed", GRAPH, "near zero"))  # fmt: skip
-    products = product_time(sizes, found)
+        rows.append(
+            row(
+                "launch overhead, share at most",
+                Span(steps.value, 0.0, steps.high),
+                "1",
+                "computed",
+                GRAPH,
+                "near zero",
+            )
+        )
+    products = product_time(sizes, results)
     if products is not None:
         share = products / line.gpu
-        rows.append(row("products, share", share, "1", "computed", GRAPH, "< 60 %",
-                        share.below(GEMM)))  # fmt: skip
-    return rows + memory_and_accuracy(found[GRAPH], GRAPH, found[TORCH].peak_bytes)
+        rows.append(
+            row("products, share", share, "1", "computed", GRAPH, "< 60 %", share.below(GEMM))
+        )
+    return rows + memory_and_accuracy(results[GRAPH], GRAPH, results[TORCH].peak_bytes)
 
 
-def product_time(sizes: Sizes, found: Mapping[str, Found]) -> Span | None:
+def product_time(sizes: Sizes, results: Mapping[str, VariantResult]) -> Span | None:
     """Seconds of all products of a step, each timed alone; None where one was not."""
     total = Span.exactly(0.0)
     for piece in (p for p in pieces(sizes) if p.product):
-        time = span_of(found.get(piece.name))
+        time = span_of(results.get(piece.name))
         if time is None:
             return None
         total = total + time.times(piece.calls)
     return total
 
 
-def memory_and_accuracy(found: Found, group: str, others: int | None = None) -> list[Evidence]:
+def memory_and_accuracy(
+    results: VariantResult, group: str, others: int | None = None
+) -> list[Evidence]:
     """What a call takes of the memory beyond its inputs, and how far its answer is off."""
     rows = []
-    if found.peak_bytes is not None:
-        met = None if others is None else found.peak_bytes <= others
+    if results.peak_bytes is not None:
+        met = None if others is None else results.peak_bytes <= others
         target = "" if others is None else "stable: no more than torch's"
-        rows.append(Evidence("peak memory beside inputs", float(found.peak_bytes), "B", "measured",
-                             group=group, target=target, met=met))  # fmt: skip
-    if isinstance(found.outcome, Record):
-        error = found.outcome.error
-        rows.append(Evidence("largest error, in tolerances", error, "1", "measured", group=group,
-                             target="at most 1", met=error <= 1))  # fmt: skip
+        rows.append(
+            Evidence(
+                "peak memory beside inputs",
+                float(results.peak_bytes),
+                "B",
+                "measured",
+                group=group,
+                target=target,
+                met=met,
+            )
+        )
+    if isinstance(results.outcome, Record):
+        error = results.outcome.error
+        rows.append(
+            Evidence(
+                "largest error, in tolerances",
+                error,
+                "1",
+                "measured",
+                group=group,
+                target="at most 1",
+                met=error <= 1,
+            )
+        )
     return rows
 
 
-def told_of(found: Found) -> list[Evidence]:
+def plain_rows(results: VariantResult) -> list[Evidence]:
     """A side of which no more is known than its time, its kernels, memory and accuracy."""
-    time, kernels, group = span_of(found), launches(found), found.arm.name
+    time, kernels, group = span_of(results), launches(results), results.variant.name
     rows = [row(KPI.total, time, "s", "measured", group)] if time else []
     rows += [count(kernels, group)] if time and kernels else []
-    return rows + memory_and_accuracy(found, group)
+    return rows + memory_and_accuracy(results, group)
 
 
 def gains(eager: Span, graph: Span) -> list[Evidence]:
@@ -238,13 +299,13 @@ def notes() -> list[str]:
 # Predicted
 
 
-def predicted(sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
+def predicted(sizes: Sizes, results: Mapping[str, VariantResult]) -> Analysis:
     """The model's time of each kernel and of all; nothing of the CPU."""
     kind: Kind = "predicted"
     rows, total, products, calls = [], 0.0, 0.0, 0
     missing = []
     for piece in pieces(sizes):
-        time = span_of(found.get(piece.name))
+        time = span_of(results.get(piece.name))
         if time is None:
             missing.append(piece.name)
             continue
@@ -252,18 +313,18 @@ def predicted(sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
         rows.append(Evidence(f"{piece.calls} x {piece.name}", whole, "s", kind, group="step"))
         total, products = total + whole, products + whole * piece.product
         calls += piece.calls
-    told, hosts = described(sizes), [EAGER, TORCH, WAIT]
-    caveats = reasons({n: f for n, f in found.items() if n not in (GRAPH, *hosts)})
+    text, hosts = described(sizes), [EAGER, TORCH, WAIT]
+    caveats = reasons({n: f for n, f in results.items() if n not in (GRAPH, *hosts)})
     caveats.append("What the CPU takes, and what waits for it, is not predicted.")
     if missing:
-        sentence = f"{told} There is no sum, for the model says nothing of {missing[0]}."
-        return Judgement("needs a GPU", sentence, rows, caveats=caveats)
+        sentence = f"{text} There is no sum, for the model says nothing of {missing[0]}."
+        return Analysis("needs a GPU", sentence, rows, caveats=caveats)
     rows += whole_step(total, products, calls)
     sentence = (
-        f"{told} The model gives its {calls} kernels ~{total * 1e6:.0f} µs in a graph, "
+        f"{text} The model gives its {calls} kernels ~{total * 1e6:.0f} µs in a graph, "
         f"~{100 * products / total:.0f} % of it products; what the CPU adds, a GPU must show."
     )
-    return Judgement("needs a GPU", sentence, rows, caveats=caveats)
+    return Analysis("needs a GPU", sentence, rows, caveats=caveats)
 
 
 def whole_step(total: float, products: float, calls: int) -> Sequence[Evidence]:
@@ -273,12 +334,21 @@ def whole_step(total: float, products: float, calls: int) -> Sequence[Evidence]:
     return [
         Evidence(KPI.total, total, "s", "predicted", group=group),
         count(calls, group, "computed"),
-        Evidence("products, share", share, "1", "predicted", group=group, target="< 60 %",
-                 met=share < GEMM),
-    ]  # fmt: skip
+        Evidence(
+            "products, share",
+            share,
+            "1",
+            "predicted",
+            group=group,
+            target="< 60 %",
+            met=share < GEMM,
+        ),
+    ]
 
 
 EXPERIMENT = Experiment(
     summary="a step of a small model: products, launches, waiting, memory and accuracy",
-    arms=arms, judge=judge, kernels=(STEP,),
-)  # fmt: skip
+    variants=variants,
+    analyse=analyse,
+    kernels=(STEP,),
+)

@@ -14,25 +14,30 @@ from typing import Any
 from workbench import catalog
 from workbench.data.database import Row
 from workbench.data.record import Evidence
-from workbench.device.ceilings import Roofs
+from workbench.device.ceilings import CeilingSet
 from workbench.device.hardware import Device
-from workbench.experiments import Arm, Asked, Experiment, Found, Judgement
-from workbench.experiments.analysis.floors import Floor, floor, origin, roofs, split
+from workbench.experiments import Analysis, Context, Experiment, Variant, VariantResult
+from workbench.experiments.analysis.bounds import Bound, bound, ceilings, origin, split
 from workbench.reports.experiment import quantity
 from workbench.spec import Sizes, Spec, sizes_text
 
 
 def expected(
-    spec: Spec, sizes: Sizes, dtype: str, device: Device, given_s: float | None = None,
-    known: Mapping[str, Mapping[str, Any]] | None = None, given: str = "the time given",
-) -> Judgement:  # fmt: skip
+    spec: Spec,
+    sizes: Sizes,
+    dtype: str,
+    device: Device,
+    given_s: float | None = None,
+    known: Mapping[str, Mapping[str, Any]] | None = None,
+    given: str = "the time given",
+) -> Analysis:
     """What a call of these sizes should take on that device, without running it.
 
     `known` are ceilings as `hardware.ceilings` writes them; measured ones give a second floor.
     `given_s` is a time in seconds to set against the floor, and `given` names it.
     """
-    measured, stated = split(roofs(device, known or {}))
-    peak, reached = floor(spec, sizes, dtype, stated), floor(spec, sizes, dtype, measured)
+    measured, stated = split(ceilings(device, known or {}))
+    peak, reached = bound(spec, sizes, dtype, stated), bound(spec, sizes, dtype, measured)
     moved, flops = spec.bytes(sizes, dtype), spec.flops(**sizes)
     rows = [
         Evidence("least bytes", moved, "B", "computed", group="the call"),
@@ -45,11 +50,11 @@ def expected(
     caveats = _caveats(best, moved, dtype, device, measured)
     what = f"{spec.name} {sizes_text(sizes, ' ')} in {dtype}"
     if best.least_s is None:
-        said = (
+        text = (
             f"Neither the bandwidth nor the {dtype} peak of {device.title} is known; `workbench "
             "ceilings` measures them."
         )
-        return Judgement("unknown", f"{what}: {said}", rows, caveats=caveats)
+        return Analysis("unknown", f"{what}: {text}", rows, caveats=caveats)
     word = f"at least {quantity(best.least_s, 's')}"
     sentence = f"{what} on {device.title}: {_sentence(best, moved, flops)}"
     if given_s is not None:
@@ -57,24 +62,32 @@ def expected(
         word = f"{_times(times)} the floor"
         sentence += f" {given[0].upper()}{given[1:]}, {quantity(given_s, 's')}, is {_times(times)}"
         sentence += " that." if times >= 1 else " that: a cache served part of it, or it is wrong."
-    return Judgement(word, sentence, rows, caveats=caveats)
+    return Analysis(word, sentence, rows, caveats=caveats)
 
 
 def _times(ratio: float) -> str:
     return f"{ratio:.0f}x" if ratio >= 10 else f"{ratio:.3g}x"
 
 
-def _rows(at: Floor, group: str, given_s: float | None, given: str) -> list[Evidence]:
+def _rows(at: Bound, group: str, given_s: float | None, given: str) -> list[Evidence]:
     rows = []
     for name, ceiling, time_s in (
-        ("bandwidth", at.memory, at.memory_s), ("compute", at.compute, at.compute_s)
-    ):  # fmt: skip
+        ("bandwidth", at.memory, at.memory_s),
+        ("compute", at.compute, at.compute_s),
+    ):
         if ceiling is None or time_s is None:
             continue
-        rows.append(Evidence(
-            ceiling.what, ceiling.value, ceiling.unit, origin(ceiling), ceiling.low, ceiling.high,
-            group,
-        ))  # fmt: skip
+        rows.append(
+            Evidence(
+                ceiling.what,
+                ceiling.value,
+                ceiling.unit,
+                origin(ceiling),
+                ceiling.low,
+                ceiling.high,
+                group,
+            )
+        )
         rows.append(Evidence(f"time at that {name}", time_s, "s", "computed", group=group))
     if at.least_s is not None:
         rows.append(Evidence("the larger: the floor", at.least_s, "s", "computed", group=group))
@@ -84,7 +97,7 @@ def _rows(at: Floor, group: str, given_s: float | None, given: str) -> list[Evid
     return rows
 
 
-def _sentence(at: Floor, moved: float, flops: float) -> str:
+def _sentence(at: Bound, moved: float, flops: float) -> str:
     parts = []
     if at.memory and at.memory_s is not None:
         rate = quantity(at.memory.value, "B/s")
@@ -97,52 +110,59 @@ def _sentence(at: Floor, moved: float, flops: float) -> str:
 
 
 def _caveats(
-    at: Floor, moved: float, dtype: str, device: Device, measured: Roofs
+    at: Bound, moved: float, dtype: str, device: Device, measured: CeilingSet
 ) -> tuple[str, ...]:
-    said = ["Bytes are the least: each input read once and each output written once, in DRAM."]
+    text = ["Bytes are the least: each input read once and each output written once, in DRAM."]
     if at.memory is None:
-        said.append(f"The bandwidth of {device.title} is unknown; its time is left out.")
+        text.append(f"The bandwidth of {device.title} is unknown; its time is left out.")
     if at.compute is None:
-        said.append(f"No {dtype} peak of {device.title} is known; its time is left out.")
+        text.append(f"No {dtype} peak of {device.title} is known; its time is left out.")
     if 0 < moved <= device.cache.value:
         held = quantity(device.cache.value, "B")
-        said.append(f"They fit the last-level cache of {held}: a hot call may take less.")
+        text.append(f"They fit the last-level cache of {held}: a hot call may take less.")
     launch = measured.best("launch")
     if launch is not None and at.least_s is not None and launch.value > at.least_s:
-        said.append(
+        text.append(
             f"A launch alone takes {quantity(launch.value, 's')} here, more than the floor."
         )
-    return tuple(said)
+    return tuple(text)
 
 
 def fastest(rows: Iterable[Row], sizes: Sizes) -> Row | None:
     """Of stored outcomes of one kernel, dtype and device the fastest cold, measured call of these
     sizes; None where there is none."""
     same = [
-        row for row in rows
-        if row.time_s and row.predicted is False and row.phase != "hot"
+        row
+        for row in rows
+        if row.time_s
+        and row.predicted is False
+        and row.phase != "hot"
         and dict(row.sizes) == dict(sizes)
-    ]  # fmt: skip
+    ]
     return min(same, key=lambda row: row.time_s or 0.0, default=None)
 
 
-def arms(asked: Asked) -> Sequence[Arm]:
+def variants(context: Context) -> Sequence[Variant]:
     """Nothing is run."""
     return []
 
 
-def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """For the kernel that is asked about, at its first sizes to time unless others are named."""
-    spec = catalog.spec_of(asked.kernel)
-    sizes = asked.sizes or spec.bench[0]
-    given_s, named = asked.given_s, "the time given"
-    if given_s is None and (stored := fastest(asked.earlier, sizes)) is not None:
+    spec = catalog.spec_of(context.kernel)
+    sizes = context.sizes or spec.bench[0]
+    given_s, named = context.given_s, "the time given"
+    if given_s is None and (stored := fastest(context.earlier, sizes)) is not None:
         given_s, named = stored.time_s, f"the fastest stored time, of {stored.impl}"
-    about = spec, sizes, asked.dtype, asked.device
-    return [replace(expected(*about, given_s, asked.ceilings, named), sizes=sizes)]
+    about = spec, sizes, context.dtype, context.device
+    return [replace(expected(*about, given_s, context.ceilings, named), sizes=sizes)]
 
 
 EXPERIMENT = Experiment(
-    "bytes, FLOPs and the least time of a call, without running it", arms, judge,
-    kernels=("q4_k_matmul",), dtype="fp16", runs=False,
-)  # fmt: skip
+    "bytes, FLOPs and the least time of a call, without running it",
+    variants,
+    analyse,
+    kernels=("q4_k_matmul",),
+    dtype="fp16",
+    runs=False,
+)

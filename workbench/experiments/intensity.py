@@ -15,9 +15,16 @@ from dataclasses import dataclass
 
 from workbench.data import stats
 from workbench.data.record import Chart, Evidence, Kind, Record, Series
-from workbench.device.ceilings import Ceiling, Roofs
-from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.experiments.analysis.floors import origin, roofs, split
+from workbench.device.ceilings import Ceiling, CeilingSet
+from workbench.experiments import (
+    Analysis,
+    Context,
+    Experiment,
+    ExperimentError,
+    Variant,
+    VariantResult,
+)
+from workbench.experiments.analysis.bounds import ceilings, origin, split
 from workbench.experiments.analysis.times import Span, kind_of, mark, reasons, row, span_of
 from workbench.reports.experiment import quantity
 from workbench.spec import ITEMSIZE
@@ -55,9 +62,9 @@ class Bend:
         return self.plateau / self.slope
 
 
-def point(found: Found) -> Point | None:
+def point(results: VariantResult) -> Point | None:
     """An arm on the roofline; None where it has no time."""
-    record, time = found.outcome, span_of(found)
+    record, time = results.outcome, span_of(results)
     if not isinstance(record, Record) or time is None:
         return None
     flops, moved = Span.exactly(record.flops), Span.exactly(record.bytes)
@@ -74,76 +81,89 @@ def bend(points: Sequence[Point]) -> Bend | None:
     if not points:
         return None
     knee = max(p.rate.value for p in points) / max(p.bandwidth.value for p in points)
-    found: Bend | None = None
+    results: Bend | None = None
     for _ in range(len(points)):
         slope = [p.bandwidth for p in points if p.intensity <= knee / APART]
         plateau = [p.rate for p in points if p.intensity >= knee * APART]
         if len(slope) < 2 or len(plateau) < 2:
             return None
-        now = Bend(_together(slope), _together(plateau))
-        if found == now:
+        now = Bend(_measure_interleaved(slope), _measure_interleaved(plateau))
+        if results == now:
             break
-        found, knee = now, now.knee.value
-    return found
+        results, knee = now, now.knee.value
+    return results
 
 
-def _together(spans: Sequence[Span]) -> Span:
+def _measure_interleaved(spans: Sequence[Span]) -> Span:
     return Span(
-        stats.median([each.value for each in spans]), min(each.low for each in spans),
+        stats.median([each.value for each in spans]),
+        min(each.low for each in spans),
         max(each.high for each in spans),
-    )  # fmt: skip
+    )
 
 
-def arms(asked: Asked) -> list[Arm]:
+def variants(context: Context) -> list[Variant]:
     """An arm for each intensity that a whole number of multiply-adds gives."""
-    if asked.kernel:
+    if context.kernel:
         raise ExperimentError(
-            f"intensity times a kernel of its own and says nothing of {asked.kernel}; leave "
+            f"intensity times a kernel of its own and says nothing of {context.kernel}; leave "
             "--kernel out."
         )
-    if asked.dtype not in ("fp32", "fp16", "bf16"):
+    if context.dtype not in ("fp32", "fp16", "bf16"):
         raise ExperimentError(
-            f"intensity moves fp32, fp16 or bf16, not {asked.dtype}; name one of them."
+            f"intensity moves fp32, fp16 or bf16, not {context.dtype}; name one of them."
         )
-    moved = TENSORS * ITEMSIZE[asked.dtype]
+    moved = TENSORS * ITEMSIZE[context.dtype]
     steps = [i * moved / 2 for i in INTENSITIES]  # a multiply-add is two FLOPs
     return [
-        Arm(f"{2 * f / moved:g} FLOP/B", KERNEL, "blocks", {"N": ELEMENTS, "F": int(f)},
-            asked.dtype)
-        for f in steps if f >= 1
-    ]  # fmt: skip
+        Variant(
+            f"{2 * f / moved:g} FLOP/B",
+            KERNEL,
+            "blocks",
+            {"N": ELEMENTS, "F": int(f)},
+            context.dtype,
+        )
+        for f in steps
+        if f >= 1
+    ]
 
 
-def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """The knee, with its interval, and the ridge that the ceilings have."""
-    timed = [each for each in found.values() if each.time_s is not None]
+    timed = [each for each in results.values() if each.time_s is not None]
     points = sorted((p for p in map(point, timed) if p), key=lambda p: p.intensity)
     kind = kind_of(*timed)
     # the FP32 units do the arithmetic, whatever lies in memory
-    measured, stated = split(roofs(asked.device, asked.ceilings))
+    measured, stated = split(ceilings(context.device, context.ceilings))
     curve = [row(f"at {p.intensity:.3g} FLOP/B", p.rate, "FLOP/s", kind, "rate") for p in points]
     charts = [_chart(points, kind, measured, stated)] if points else []
-    caveats = [*reasons(found), *_undone(timed), _counted(asked)]
+    caveats = [*reasons(results), *_undone(timed), _counted(context)]
     bent = bend(points)
     if bent is None:
-        return [Judgement(
-            "no knee", f"{len(points)} of {len(found)} intensities have a time, too few on one "
-            "side of a knee to find it.", curve, charts, caveats,
-        )]  # fmt: skip
+        return [
+            Analysis(
+                "no knee",
+                f"{len(points)} of {len(results)} intensities have a time, too few on one "
+                "side of a knee to find it.",
+                curve,
+                charts,
+                caveats,
+            )
+        ]
     rows = [*_evidence(bent, points, kind), *_ridges(bent, kind, measured, stated), *curve]
-    word = f"knee at {_told(bent.knee.value, kind)} FLOP/B"
+    word = f"knee at {_text(bent.knee.value, kind)} FLOP/B"
     sentence = _sentence(bent, kind, measured if _ridge(measured) else stated)
-    return [Judgement(word, sentence, rows, charts, caveats)]
+    return [Analysis(word, sentence, rows, charts, caveats)]
 
 
-def _told(value: float, kind: Kind) -> str:
+def _text(value: float, kind: Kind) -> str:
     return f"{mark(kind)}{value:.3g}"
 
 
-def _counted(asked: Asked) -> str:
+def _counted(context: Context) -> str:
     return (
-        f"Bytes are those of four streams of {asked.dtype}, each moved once; a multiply-add is two "
-        "FLOPs, done in fp32. The slope is the median over the points at no more than half of the "
+        f"Bytes are those of four streams of {context.dtype}, each moved once; a multiply-add is "
+        "two FLOPs, done in fp32. The slope is the median over the points at no more than half of the "
         "knee, the plateau over those from twice the knee on; intervals span all of their points."
     )
 
@@ -153,24 +173,24 @@ def _counted(asked: Asked) -> str:
 _SINGLE = ("sm_80", "sm_86", "sm_89", "sm_90")
 
 
-def complete(found: Found) -> bool | None:
+def complete(results: VariantResult) -> bool | None:
     """Whether the machine code does the multiply-adds that the sizes ask for: those outside its
     loop once, those inside a whole number of times. None where it does not tell."""
-    record, made = found.outcome, found.compiled
-    if not isinstance(record, Record) or made is None or record.case.dtype != "fp32":
+    record, created = results.outcome, results.compiled
+    if not isinstance(record, Record) or created is None or record.case.dtype != "fp32":
         return None
-    code = made.code[0] if len(made.code) == 1 else None
+    code = created.code[0] if len(created.code) == 1 else None
     block = record.case.config.get("block_n", 0)
     if code is None or not code.readable or code.arch not in _SINGLE or not block:
         return None
-    asked = found.arm.sizes["F"] * block // made.resources.threads
+    context = results.variant.sizes["F"] * block // created.resources.threads
     inside = code.in_loops.vector
-    rest = asked - (code.whole.vector - inside)
+    rest = context - (code.whole.vector - inside)
     return rest == 0 if not inside else rest > 0 and rest % inside == 0
 
 
-def _undone(timed: Sequence[Found]) -> list[str]:
-    names = [each.arm.name for each in timed if complete(each) is False]
+def _undone(timed: Sequence[VariantResult]) -> list[str]:
+    names = [each.variant.name for each in timed if complete(each) is False]
     if not names:
         return []
     return [
@@ -187,18 +207,23 @@ def _evidence(bent: Bend, points: Sequence[Point], kind: Kind) -> list[Evidence]
         row("knee", knee, "FLOP/B", kind, group),
         row("bandwidth of the slope", bent.slope, "B/s", kind, group),
         row("rate of the plateau", bent.plateau, "FLOP/s", kind, group),
-        Evidence(f"rate at {nearest.intensity:.3g} FLOP/B, next to the knee, over slope or plateau",
-                 nearest.rate.value / ideal, "1", kind, group=group),
-    ]  # fmt: skip
+        Evidence(
+            f"rate at {nearest.intensity:.3g} FLOP/B, next to the knee, over slope or plateau",
+            nearest.rate.value / ideal,
+            "1",
+            kind,
+            group=group,
+        ),
+    ]
 
 
-def _ridge(at: Roofs) -> tuple[Ceiling, Ceiling] | None:
+def _ridge(at: CeilingSet) -> tuple[Ceiling, Ceiling] | None:
     """Memory and fp32 ceilings of one origin; None where one is not known."""
     memory, compute = at.best("dram"), at.best("compute", "fp32")
     return (memory, compute) if memory and compute else None
 
 
-def _ridges(bent: Bend, kind: Kind, measured: Roofs, stated: Roofs) -> list[Evidence]:
+def _ridges(bent: Bend, kind: Kind, measured: CeilingSet, stated: CeilingSet) -> list[Evidence]:
     rows = []
     for at, name in ((measured, "measured ceilings"), (stated, "stated ceilings")):
         pair = _ridge(at)
@@ -207,46 +232,60 @@ def _ridges(bent: Bend, kind: Kind, measured: Roofs, stated: Roofs) -> list[Evid
         memory, compute = pair
         ridge = compute.value / memory.value
         rows += [
-            Evidence(memory.what, memory.value, "B/s", origin(memory), memory.low, memory.high,
-                     name),
-            Evidence(compute.what, compute.value, "FLOP/s", origin(compute), compute.low,
-                     compute.high, name),
+            Evidence(
+                memory.what, memory.value, "B/s", origin(memory), memory.low, memory.high, name
+            ),
+            Evidence(
+                compute.what,
+                compute.value,
+                "FLOP/s",
+                origin(compute),
+                compute.low,
+                compute.high,
+                name,
+            ),
             Evidence("ridge", ridge, "FLOP/B", "computed", group=name),
             row("knee over the ridge", bent.knee.times(1 / ridge), "1", kind, name),
-        ]  # fmt: skip
+        ]
     return rows
 
 
-def _sentence(bent: Bend, kind: Kind, at: Roofs) -> str:
+def _sentence(bent: Bend, kind: Kind, at: CeilingSet) -> str:
     knee, tilde = bent.knee, mark(kind)
     between = f" ({knee.low:.3g} to {knee.high:.3g})" if kind == "measured" else ""
-    said = (
+    text = (
         f"The rate rises with {tilde}{quantity(bent.slope.value, 'B/s')} and ends at "
         f"{tilde}{quantity(bent.plateau.value, 'FLOP/s')}; the two meet at "
-        f"{_told(knee.value, kind)} FLOP/B{between}"
+        f"{_text(knee.value, kind)} FLOP/B{between}"
     )
     pair = _ridge(at)
     if pair is None:
-        return f"{said}. No bandwidth and fp32 peak of this device are known to compare it with."
+        return f"{text}. No bandwidth and fp32 peak of this device are known to compare it with."
     memory, compute = pair
     ridge = compute.value / memory.value
     origin = "measured" if memory.measured else "stated"
     if kind == "predicted":
-        return f"{said}, where the {origin} ceilings have their ridge at {ridge:.3g}."
+        return f"{text}, where the {origin} ceilings have their ridge at {ridge:.3g}."
     if knee.low <= ridge <= knee.high:
-        return f"{said}, as the {origin} ceilings do at {ridge:.3g}."
-    side = "beyond" if knee.low > ridge else "short of"
-    return f"{said}, {side} the ridge of the {origin} ceilings at {ridge:.3g}."
+        return f"{text}, as the {origin} ceilings do at {ridge:.3g}."
+    operand = "beyond" if knee.low > ridge else "short of"
+    return f"{text}, {operand} the ridge of the {origin} ceilings at {ridge:.3g}."
 
 
-def _chart(points: Sequence[Point], kind: Kind, measured: Roofs, stated: Roofs) -> Chart:
+def _chart(points: Sequence[Point], kind: Kind, measured: CeilingSet, stated: CeilingSet) -> Chart:
     xs = tuple(float(f"{p.intensity:.3g}") for p in points)
     rates = [p.rate.times(1 / TERA) for p in points]
     shown = rates if kind == "measured" else []
     series = [
-        Series(f"{kind} rate", xs, tuple(r.value for r in rates), tuple(r.low for r in shown),
-               tuple(r.high for r in shown), kind)
-    ]  # fmt: skip
+        Series(
+            f"{kind} rate",
+            xs,
+            tuple(r.value for r in rates),
+            tuple(r.low for r in shown),
+            tuple(r.high for r in shown),
+            kind,
+        )
+    ]
     for at, name in ((measured, "measured ceilings"), (stated, "stated ceilings")):
         pair = _ridge(at)
         if pair is not None:
@@ -255,11 +294,18 @@ def _chart(points: Sequence[Point], kind: Kind, measured: Roofs, stated: Roofs) 
             ys = tuple(min(memory.value * x, compute.value) / TERA for x in bends)
             series.append(Series(name, tuple(bends), ys, kind="computed"))
     return Chart(
-        "Rate against intensity", "FLOP per byte", "TFLOP/s, fp32", tuple(series), True, True,
-    )  # fmt: skip
+        "Rate against intensity",
+        "FLOP per byte",
+        "TFLOP/s, fp32",
+        tuple(series),
+        True,
+        True,
+    )
 
 
 EXPERIMENT = Experiment(
-    "the roofline, measured: FLOPs a byte from 1/8 to 128 at fixed traffic", arms, judge,
+    "the roofline, measured: FLOPs a byte from 1/8 to 128 at fixed traffic",
+    variants,
+    analyse,
     dtype="fp32",
-)  # fmt: skip
+)

@@ -20,9 +20,16 @@ from operator import add
 
 from workbench import catalog
 from workbench.data.record import Evidence, Kind
-from workbench.device.ceilings import Roofs
-from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.experiments.analysis.floors import Floor, floor, roofs
+from workbench.device.ceilings import CeilingSet
+from workbench.experiments import (
+    Analysis,
+    Context,
+    Experiment,
+    ExperimentError,
+    Variant,
+    VariantResult,
+)
+from workbench.experiments.analysis.bounds import Bound, bound, ceilings
 from workbench.experiments.analysis.products import product_for
 from workbench.experiments.analysis.times import Span, mark, row, span_of, worded
 from workbench.reports.experiment import quantity
@@ -58,7 +65,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Part:
+class TimingTask:
     """What is timed under one name, and the calls that stand for it where nothing can be timed."""
 
     name: str
@@ -76,7 +83,7 @@ def product(M: int, rows: int, columns: int, times: int = 1) -> Call:
     return Call(*product_for(M, rows), {"M": M, "N": rows, "K": columns}, times)
 
 
-def parts_of(sizes: Sizes) -> list[Part]:
+def parts_of(sizes: Sizes) -> list[TimingTask]:
     """The parts of a layer, in the order in which they run."""
     B, T, H, P = (sizes[axis] for axis in "BTHP")
     M, C = B * T, N * H
@@ -100,32 +107,36 @@ def parts_of(sizes: Sizes) -> list[Part]:
         product(M, C, 4 * C),
     )
     return [
-        Part("attention_linear", Call("rwkv7_attention_linear", "parts", dict(sizes)), linear),
-        Part("wkv", wkv, (wkv,)),
-        Part("attention_output", Call("rwkv7_attention_output", "parts", {"M": M, "H": H}), output),
-        Part("ffn", Call("rwkv7_ffn", "parts", {"B": B, "T": T, "H": H}), ffn),
+        TimingTask(
+            "attention_linear", Call("rwkv7_attention_linear", "parts", dict(sizes)), linear
+        ),
+        TimingTask("wkv", wkv, (wkv,)),
+        TimingTask(
+            "attention_output", Call("rwkv7_attention_output", "parts", {"M": M, "H": H}), output
+        ),
+        TimingTask("ffn", Call("rwkv7_ffn", "parts", {"B": B, "T": T, "H": H}), ffn),
     ]
 
 
-def cases(asked: Asked) -> Mapping[str, Sizes]:
+def cases(context: Context) -> Mapping[str, Sizes]:
     """Prefill and decoding, or the one size that the user names."""
-    return {sizes_text(asked.sizes, " "): asked.sizes} if asked.sizes else CASES
+    return {sizes_text(context.sizes, " "): context.sizes} if context.sizes else CASES
 
 
-def arms(asked: Asked) -> list[Arm]:
+def variants(context: Context) -> list[Variant]:
     """The parts of each case and the whole layer; where nothing is timed, the calls instead."""
-    if asked.kernel not in ("", LAYER):
+    if context.kernel not in ("", LAYER):
         raise ExperimentError(
-            f"layer_breakdown takes an RWKV-7 layer apart, and knows no parts of {asked.kernel}; "
+            f"layer_breakdown takes an RWKV-7 layer apart, and knows no parts of {context.kernel}; "
             "leave --kernel out."
         )
-    made: dict[str, Arm] = {}
-    for case, sizes in cases(asked).items():
-        for call in calls_of(sizes, asked.predicts):
+    created: dict[str, Variant] = {}
+    for case, sizes in cases(context).items():
+        for call in calls_of(sizes, context.predicts):
             name = f"{case}: {call.text}"
-            config = default_of(call, asked) if call.kernel in (LAYER, "wkv7") else None
-            made[name] = Arm(name, call.kernel, call.impl, call.sizes, asked.dtype, config)
-    return list(made.values())
+            config = default_of(call, context) if call.kernel in (LAYER, "wkv7") else None
+            created[name] = Variant(name, call.kernel, call.impl, call.sizes, context.dtype, config)
+    return list(created.values())
 
 
 def calls_of(sizes: Sizes, predicts: bool) -> list[Call]:
@@ -136,10 +147,10 @@ def calls_of(sizes: Sizes, predicts: bool) -> list[Call]:
     return [*(part.whole for part in parts), Call(LAYER, recurrence(sizes["T"]), dict(sizes))]
 
 
-def default_of(call: Call, asked: Asked) -> dict[str, int]:
+def default_of(call: Call, context: Context) -> dict[str, int]:
     """The default config: wkv7 has the same one in the layer and by itself, whatever was tuned."""
     impl = catalog.impl_of(catalog.spec_of(call.kernel), call.impl)
-    return values(impl.default(asked.device.limits, asked.dtype, call.sizes))
+    return values(impl.default(context.device.limits, context.dtype, call.sizes))
 
 
 @dataclass(frozen=True)
@@ -148,16 +159,16 @@ class Timed:
 
     name: str
     span: Span | None  # None: there is no time
-    floor: Floor
+    bound: Bound
     bytes: int
     flops: int
-    why_not: str = ""
+    failure: str = ""
     kernels: int | None = None
 
     @property
     def gain(self) -> Span | None:
         """Seconds between the time and the floor, at least 0."""
-        least = self.floor.least_s
+        least = self.bound.least_s
         if self.span is None or least is None:
             return None
         return self.span.less(Span.exactly(least))
@@ -165,76 +176,86 @@ class Timed:
     @property
     def over(self) -> Span | None:
         """The time over the floor."""
-        least = self.floor.least_s
+        least = self.bound.least_s
         if self.span is None or not least:
             return None
         return self.span.times(1 / least)
 
 
-def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """One judgement for each case."""
-    at = roofs(asked.device, asked.ceilings)
-    judged = []
-    for case, sizes in cases(asked).items():
+    at = ceilings(context.device, context.ceilings)
+    analysed = []
+    for case, sizes in cases(context).items():
         start = f"{case}: "
-        here = {n.removeprefix(start): f for n, f in found.items() if n.startswith(start)}
+        here = {n.removeprefix(start): f for n, f in results.items() if n.startswith(start)}
         parts = [
-            timed(part.name, part.whole, part.calls if asked.predicts else (part.whole,), here,
-                  asked.dtype, at)
+            timed(
+                part.name,
+                part.whole,
+                part.calls if context.predicts else (part.whole,),
+                here,
+                context.dtype,
+                at,
+            )
             for part in parts_of(sizes)
-        ]  # fmt: skip
+        ]
         layer = Call(LAYER, recurrence(sizes["T"]), dict(sizes))
-        whole = timed(TOTAL, layer, () if asked.predicts else (layer,), here, asked.dtype, at)
-        said = breakdown(case, parts, whole, "predicted" if asked.predicts else "measured")
-        judged.append(replace(said, sizes=sizes))
-    return judged
+        whole = timed(TOTAL, layer, () if context.predicts else (layer,), here, context.dtype, at)
+        text = breakdown(case, parts, whole, "predicted" if context.predicts else "measured")
+        analysed.append(replace(text, sizes=sizes))
+    return analysed
 
 
 def timed(
-    name: str, whole: Call, calls: Sequence[Call], found: Mapping[str, Found], dtype: str,
-    at: Roofs,
-) -> Timed:  # fmt: skip
+    name: str,
+    whole: Call,
+    calls: Sequence[Call],
+    results: Mapping[str, VariantResult],
+    dtype: str,
+    at: CeilingSet,
+) -> Timed:
     """The time of these calls together, and the floor of what they stand for."""
     spec = catalog.spec_of(whole.kernel)
-    under = floor(spec, whole.sizes, dtype, at)
+    under = bound(spec, whole.sizes, dtype, at)
     moved, flops = spec.bytes(whole.sizes, dtype), spec.flops(**whole.sizes)
-    met = [(call, found.get(call.text)) for call in calls]
-    why = next((reason(call, f) for call, f in met if f is None or f.time_s is None), "")
-    if why or not met:
-        return Timed(name, None, under, moved, flops, why)
+    met = [(call, results.get(call.text)) for call in calls]
+    cause = next((reason(call, f) for call, f in met if f is None or f.time_s is None), "")
+    if cause or not met:
+        return Timed(name, None, under, moved, flops, cause)
     spans = [s.times(call.times) for call, f in met if (s := span_of(f)) is not None]
     counts = [f.kernels * call.times for call, f in met if f is not None and f.kernels is not None]
     kernels = sum(counts) if len(counts) == len(met) else None
     return Timed(name, reduce(add, spans), under, moved, flops, kernels=kernels)
 
 
-def reason(call: Call, found: Found | None) -> str:
+def reason(call: Call, results: VariantResult | None) -> str:
     """Why a call has no time."""
-    why = found.why_not.rstrip(".") if found is not None else "it was not timed"
-    return f"{call.text}: {why}"
+    cause = results.failure.rstrip(".") if results is not None else "it was not timed"
+    return f"{call.text}: {cause}"
 
 
-def breakdown(case: str, parts: Sequence[Timed], whole: Timed, kind: Kind) -> Judgement:
+def breakdown(case: str, parts: Sequence[Timed], whole: Timed, kind: Kind) -> Analysis:
     """What the times of the parts and of the whole layer say: shares, gains, and the bottlenecks.
 
     The word is the part with the most to gain; two words where their intervals overlap.
     """
-    together = together_of(parts)
-    rows = [*tables(parts, whole, kind), *check_rows(together, whole, kind)]
-    caveats = [*missing(parts, whole), *doubts(together, whole, parts, kind)]
+    total = sum_of(parts)
+    rows = [*tables(parts, whole, kind), *check_rows(total, whole, kind)]
+    caveats = [*missing(parts, whole), *doubts(total, whole, parts, kind)]
     if names := [part.name for part in parts if part.span is None]:
-        said = f"{case}: no time of {', '.join(names)}, so that no bottleneck can be named."
-        return Judgement("incomplete", said, rows, caveats=caveats)
-    assert together is not None
+        text = f"{case}: no time of {', '.join(names)}, so that no bottleneck can be named."
+        return Analysis("incomplete", text, rows, caveats=caveats)
+    assert total is not None
     ranked = bottlenecks(parts)
     if not ranked:
-        said = (
-            f"{case}: the parts take {mark(kind)}{quantity(together.value, 's')}; no ceiling of "
-            "this device is known, so that no floor is: `workbench ceilings` measures them."
+        text = (
+            f"{case}: the parts take {mark(kind)}{quantity(total.value, 's')}; no ceiling of "
+            "this device is known, so there is no bound: `workbench ceilings` measures them."
         )
-        return Judgement("no floor", said, rows, caveats=caveats)
+        return Analysis("no floor", text, rows, caveats=caveats)
     word = worded(first_word(ranked), kind)
-    return Judgement(word, sentence(case, ranked, together, whole, kind), rows, caveats=caveats)
+    return Analysis(word, sentence(case, ranked, total, whole, kind), rows, caveats=caveats)
 
 
 def bottlenecks(parts: Sequence[Timed]) -> list[Timed]:
@@ -252,9 +273,7 @@ def first_word(ranked: Sequence[Timed]) -> str:
     return " or ".join([first.name, *equal])
 
 
-def sentence(
-    case: str, ranked: Sequence[Timed], together: Span, whole: Timed, kind: Kind
-) -> str:  # fmt: skip
+def sentence(case: str, ranked: Sequence[Timed], total: Span, whole: Timed, kind: Kind) -> str:
     """Which parts have the most to gain, and whether the parts make the whole."""
     named = []
     for part in ranked[:FIRST]:
@@ -263,14 +282,14 @@ def sentence(
         share = 100 * part.gain.value / part.span.value
         gain = f"{mark(kind)}{quantity(part.gain.value, 's')}"
         named.append(f"{part.name} ({gain}, {share:.0f} % of its time)")
-    time = f"{mark(kind)}{quantity(together.value, 's')}"
-    said = f"{case}: the parts take {time}, and most is to gain in {', then '.join(named)}."
+    time = f"{mark(kind)}{quantity(total.value, 's')}"
+    text = f"{case}: the parts take {time}, and most is to gain in {', then '.join(named)}."
     if whole.span is not None:
-        over = together.value / whole.span.value
-        said += (
+        over = total.value / whole.span.value
+        text += (
             f" Together they take {over:.3g} times the layer's {quantity(whole.span.value, 's')}."
         )
-    return said
+    return text
 
 
 def tables(parts: Sequence[Timed], whole: Timed, kind: Kind) -> list[Evidence]:
@@ -278,19 +297,19 @@ def tables(parts: Sequence[Timed], whole: Timed, kind: Kind) -> list[Evidence]:
     has no rows of time."""
     every = [*parts, whole]
     there = [(p.name, p.span) for p in every if p.span is not None]
-    together = together_of(parts)
+    total = sum_of(parts)
     rows = [row(name, span, "s", kind, "time") for name, span in there]
-    if together is not None:
-        rows.append(row("the parts together", together, "s", kind, "time"))
+    if total is not None:
+        rows.append(row("the parts together", total, "s", kind, "time"))
         rows += [
-            Evidence(name, span.value / together.value, "1", kind, group="share of the parts")
+            Evidence(name, span.value / total.value, "1", kind, group="share of the parts")
             for name, span in there
             if name != TOTAL
         ]
     for part in every:
-        if part.floor.least_s is not None:
-            name = f"{part.name}, set by {part.floor.bound}"
-            rows.append(Evidence(name, part.floor.least_s, "s", "computed", group="floor"))
+        if part.bound.least_s is not None:
+            name = f"{part.name}, set by {part.bound.bound}"
+            rows.append(Evidence(name, part.bound.least_s, "s", "computed", group="floor"))
     for part in every:
         if part.over is not None:
             rows.append(row(part.name, part.over, "1", kind, "time over its floor"))
@@ -307,17 +326,17 @@ def tables(parts: Sequence[Timed], whole: Timed, kind: Kind) -> list[Evidence]:
     ]
 
 
-def together_of(parts: Sequence[Timed]) -> Span | None:
+def sum_of(parts: Sequence[Timed]) -> Span | None:
     """The times that there are, added up."""
     there = [part.span for part in parts if part.span is not None]
     return reduce(add, there) if there else None
 
 
-def check_rows(together: Span | None, whole: Timed, kind: Kind) -> list[Evidence]:
+def check_rows(total: Span | None, whole: Timed, kind: Kind) -> list[Evidence]:
     """Whether the parts make the whole."""
-    if together is None or whole.span is None:
+    if total is None or whole.span is None:
         return []
-    over = together / whole.span
+    over = total / whole.span
     met = abs(over.value - 1) <= ALIKE
     target = f"{1 - ALIKE:.2g} to {1 + ALIKE:.2g}"
     group = "the parts and the whole"
@@ -326,39 +345,39 @@ def check_rows(together: Span | None, whole: Timed, kind: Kind) -> list[Evidence
 
 def missing(parts: Sequence[Timed], whole: Timed) -> list[str]:
     """A sentence for each time that is not there."""
-    return [f"No time of {p.name}: {p.why_not}." for p in [*parts, whole] if p.why_not]
+    return [f"No time of {p.name}: {p.failure}." for p in [*parts, whole] if p.failure]
 
 
-def doubts(
-    together: Span | None, whole: Timed, parts: Sequence[Timed], kind: Kind
-) -> list[str]:  # fmt: skip
+def doubts(total: Span | None, whole: Timed, parts: Sequence[Timed], kind: Kind) -> list[str]:
     """What the numbers do not say."""
-    said = [
+    text = [
         "Floors count what a part is given and what it leaves, weights included, each moved once; "
         "what its own calls pass each other is not in them."
     ]
     if kind == "predicted":
-        said.append(
+        text.append(
             "Each part is the sum of its calls, with the workbench's own products; the two "
             "activations, the sums with the residual stream and the layer as one are not predicted."
         )
-        return said
-    said.append(
+        return text
+    text.append(
         "Each part is timed on cold inputs. In the layer they come from the part before, mostly "
         "through the last-level cache, so that the parts together may take longer than the layer."
     )
-    complete = together is not None and all(part.span is not None for part in parts)
-    if complete and together is not None and whole.span is not None:
-        over = together.value / whole.span.value
+    complete = total is not None and all(part.span is not None for part in parts)
+    if complete and total is not None and whole.span is not None:
+        over = total.value / whole.span.value
         if abs(over - 1) > ALIKE:
-            said.append(
+            text.append(
                 f"The parts together take {over:.3g} times the layer: shares of the parts are not "
                 "those of the layer."
             )
-    return said
+    return text
 
 
 EXPERIMENT = Experiment(
-    "where the time of an RWKV-7 layer goes, and where most is to gain", arms, judge,
+    "where the time of an RWKV-7 layer goes, and where most is to gain",
+    variants,
+    analyse,
     kernels=(LAYER,),
-)  # fmt: skip
+)

@@ -13,8 +13,15 @@ from dataclasses import dataclass
 
 from workbench import catalog
 from workbench.data.record import Chart, Evidence, Kind
-from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.experiments.analysis.floors import floor, origin, roofs
+from workbench.experiments import (
+    Analysis,
+    Context,
+    Experiment,
+    ExperimentError,
+    Variant,
+    VariantResult,
+)
+from workbench.experiments.analysis.bounds import bound, ceilings, origin
 from workbench.experiments.analysis.times import (
     Span,
     kind_of,
@@ -42,45 +49,45 @@ IMPLS: Mapping[str, Sequence[str]] = {
 }
 
 
-def arms(asked: Asked) -> list[Arm]:
+def variants(context: Context) -> list[Variant]:
     """Each Impl at each rank and size, and the library's products."""
-    spec = _spec(asked)
-    ours = IMPLS.get(asked.kernel) or [i.name for i in spec.impls if i.backend == "triton"]
+    spec = _spec(context)
+    ours = IMPLS.get(context.kernel) or [i.name for i in spec.impls if i.backend == "triton"]
     library = [i.name for i in spec.impls if i.name == LIBRARY]
     return [
-        Arm(f"{impl}, {sizes_text(at, ' ')}", asked.kernel, impl, at, asked.dtype)
-        for sizes in _layers(asked)
+        Variant(f"{impl}, {sizes_text(at, ' ')}", context.kernel, impl, at, context.dtype)
+        for sizes in _layers(context)
         for rank in RANKS
         for at in [{**sizes, "r": rank}]
-        for impl in (*_taken(spec, ours, at, asked), *library)
+        for impl in (*_taken(spec, ours, at, context), *library)
     ]
 
 
-def _spec(asked: Asked) -> Spec:
-    spec = catalog.spec_of(asked.kernel) if asked.kernel else None
+def _spec(context: Context) -> Spec:
+    spec = catalog.spec_of(context.kernel) if context.kernel else None
     if spec is None or set(spec.axes) != {"M", "K", "N", "r"}:
         raise ExperimentError(
-            f"lora_rank varies the axis r of kernels of M, N, K and r, and {asked.kernel!r} is "
+            f"lora_rank varies the axis r of kernels of M, N, K and r, and {context.kernel!r} is "
             "none; name --kernel lora or lora_delta."
         )
     return spec
 
 
-def _layers(asked: Asked) -> list[Sizes]:
+def _layers(context: Context) -> list[Sizes]:
     """Sizes without their rank."""
-    if asked.sizes:
-        return [{axis: n for axis, n in asked.sizes.items() if axis != "r"}]
+    if context.sizes:
+        return [{axis: n for axis, n in context.sizes.items() if axis != "r"}]
     return [{"M": ROWS, "K": extent, "N": extent} for extent in EXTENTS]
 
 
-def _taken(spec: Spec, ours: Sequence[str], at: Sizes, asked: Asked) -> list[str]:
+def _taken(spec: Spec, ours: Sequence[str], at: Sizes, context: Context) -> list[str]:
     """The Impls that take these sizes at their default: one for small ranks refuses large ones.
     Where none does, all of them, whose refusals then say why."""
-    limits, taken = asked.device.limits, []
+    limits, taken = context.device.limits, []
     for name in ours:
         impl = catalog.impl_of(spec, name)
-        default = impl.default(limits, asked.dtype, at)
-        if not impl.rejection_reason(default, limits, asked.dtype, at):
+        default = impl.default(limits, context.dtype, at)
+        if not impl.rejection_reason(default, limits, context.dtype, at):
             taken.append(name)
     return taken or list(ours)
 
@@ -90,8 +97,8 @@ class Layer:
     """One size over all ranks: the fastest of ours at each, and the library's."""
 
     sizes: Sizes
-    ours: Mapping[int, Found]
-    library: Mapping[int, Found]
+    ours: Mapping[int, VariantResult]
+    library: Mapping[int, VariantResult]
 
     @property
     def name(self) -> str:
@@ -107,14 +114,14 @@ class Layer:
         return over(ordered[0], ordered[-1])
 
 
-def layer(sizes: Sizes, found: Mapping[str, Found]) -> Layer:
+def layer(sizes: Sizes, results: Mapping[str, VariantResult]) -> Layer:
     """What became of one size."""
-    ours: dict[int, Found] = {}
-    library: dict[int, Found] = {}
+    ours: dict[int, VariantResult] = {}
+    library: dict[int, VariantResult] = {}
     for rank in RANKS:
-        at = [f for f in found.values() if dict(f.arm.sizes) == {**sizes, "r": rank}]
-        best = quickest([f for f in at if f.arm.impl != LIBRARY])
-        other = quickest([f for f in at if f.arm.impl == LIBRARY])
+        at = [f for f in results.values() if dict(f.variant.sizes) == {**sizes, "r": rank}]
+        best = quickest([f for f in at if f.variant.impl != LIBRARY])
+        other = quickest([f for f in at if f.variant.impl == LIBRARY])
         if best is not None:
             ours[rank] = best
         if other is not None:
@@ -134,23 +141,23 @@ def shape_of(spread: Span | None, kind: Kind) -> str:
 _WORDS = {"flat": "flat in rank", "grows": "the rank costs time", "undecided": "not decided"}
 
 
-def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """Flat where the largest time is at most 1.15 times the least at every size."""
-    spec = _spec(asked)
-    layers = [layer(sizes, found) for sizes in _layers(asked)]
+    spec = _spec(context)
+    layers = [layer(sizes, results) for sizes in _layers(context)]
     kinds = {each.name: kind_of(*each.ours.values()) for each in layers}
     shapes = [shape_of(each.spread, kinds[each.name]) for each in layers]
     overall = next((s for s in ("grows", "undecided") if s in shapes), "flat")
-    rows = [e for each in layers for e in _evidence(spec, asked, each, kinds[each.name])]
+    rows = [e for each in layers for e in _evidence(spec, context, each, kinds[each.name])]
     charts = [_chart(layers, kinds)] if any(each.ours for each in layers) else []
-    caveats = [*_caveats(layers), *reasons(found)]
-    said = "; ".join(_said(each, kinds[each.name]) for each in layers)
+    caveats = [*_caveats(layers), *reasons(results)]
+    text = "; ".join(_text(each, kinds[each.name]) for each in layers)
     kind: Kind = "predicted" if "predicted" in kinds.values() else "measured"
     word = worded(_WORDS[overall], kind)
-    return [Judgement(word, f"Largest over least time: {said}.", rows, charts, caveats)]
+    return [Analysis(word, f"Largest over least time: {text}.", rows, charts, caveats)]
 
 
-def _said(each: Layer, kind: Kind) -> str:
+def _text(each: Layer, kind: Kind) -> str:
     spread = each.spread
     if spread is None:
         return f"{each.name} has fewer than two ranks with a time"
@@ -164,17 +171,17 @@ def _said(each: Layer, kind: Kind) -> str:
     )
 
 
-def _evidence(spec: Spec, asked: Asked, each: Layer, kind: Kind) -> list[Evidence]:
-    at = roofs(asked.device, asked.ceilings)
+def _evidence(spec: Spec, context: Context, each: Layer, kind: Kind) -> list[Evidence]:
+    at = ceilings(context.device, context.ceilings)
     rows: list[Evidence | None] = []
-    for rank, found in each.ours.items():
-        rows.append(found.evidence(f"rank {rank}: {found.arm.impl}", each.name))
+    for rank, results in each.ours.items():
+        rows.append(results.evidence(f"rank {rank}: {results.variant.impl}", each.name))
         library = each.library.get(rank)
-        ratio = over(library, found) if library is not None else None
+        ratio = over(library, results) if library is not None else None
         if ratio is not None:
             name = f"rank {rank}: over the library's time"
             rows.append(row(name, ratio, "1", kind, each.name))
-        least = floor(spec, {**each.sizes, "r": rank}, asked.dtype, at)
+        least = bound(spec, {**each.sizes, "r": rank}, context.dtype, at)
         if least.least_s is not None and rank in (min(each.ours), max(each.ours)):
             name = f"rank {rank}: floor by {least.bound}"
             rows.append(Evidence(name, least.least_s, "s", "computed", group=each.name))
@@ -185,29 +192,35 @@ def _evidence(spec: Spec, asked: Asked, each: Layer, kind: Kind) -> list[Evidenc
         rows.append(row("largest over least time", spread, "1", kind, each.name, f"<= {FLAT}", met))
     launch = at.best("launch")
     if launch is not None:
-        rows.append(Evidence("one launch", launch.value, "s", origin(launch), launch.low,
-                             launch.high, each.name))  # fmt: skip
+        rows.append(
+            Evidence(
+                "one launch", launch.value, "s", origin(launch), launch.low, launch.high, each.name
+            )
+        )
     return [each for each in rows if each is not None]
 
 
 def _caveats(layers: Sequence[Layer]) -> list[str]:
-    said = []
+    text = []
     for each in layers:
         missing = [str(rank) for rank in RANKS if rank not in each.ours]
         if missing:
-            said.append(f"{each.name} has no time at rank {', '.join(missing)}.")
-    return said
+            text.append(f"{each.name} has no time at rank {', '.join(missing)}.")
+    return text
 
 
 def _chart(layers: Sequence[Layer], kinds: Mapping[str, Kind]) -> Chart:
     layers = [each for each in layers if each.ours]
-    least = min(found.time_s or 0.0 for each in layers for found in each.ours.values())
+    least = min(results.time_s or 0.0 for each in layers for results in each.ours.values())
     scale, unit = unit_of(least)
     series = tuple(line(each.name, each.ours, scale, kinds[each.name]) for each in layers)
     return Chart("Time against rank", "rank", f"time of one call, {unit}", series, x_log=True)
 
 
 EXPERIMENT = Experiment(
-    "LoRA forward at ranks of 4 to 64: does the rank cost time?", arms, judge,
-    kernels=("lora_delta", "lora"), dtype="fp32",
-)  # fmt: skip
+    "LoRA forward at ranks of 4 to 64: does the rank cost time?",
+    variants,
+    analyse,
+    kernels=("lora_delta", "lora"),
+    dtype="fp32",
+)

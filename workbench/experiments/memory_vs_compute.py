@@ -26,8 +26,15 @@ from workbench import catalog
 from workbench.compile.loops import Code
 from workbench.compile.proof import dishonest, loads_of, loads_text, summed
 from workbench.data.record import Evidence, Predicted, Record, Resources
-from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.experiments.analysis.floors import roofs
+from workbench.experiments import (
+    Analysis,
+    Context,
+    Experiment,
+    ExperimentError,
+    Variant,
+    VariantResult,
+)
+from workbench.experiments.analysis.bounds import ceilings
 from workbench.experiments.analysis.times import Span, quotient, row, span_of, worded
 from workbench.reports.experiment import quantity
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text, values
@@ -94,9 +101,12 @@ def shares_of(times: Times) -> Shares:
     b = times.arithmetic.less(times.launch) / alone
     hidden = overlap(a.value, b.value), overlap(a.low, b.low), overlap(a.high, b.high)
     return Shares(
-        a, b, Span(*hidden), times.launch / times.whole,
+        a,
+        b,
+        Span(*hidden),
+        times.launch / times.whole,
         times.grid / times.whole if times.grid else Span.exactly(0.0),
-    )  # fmt: skip
+    )
 
 
 def overlap(traffic: float, arithmetic: float) -> float:
@@ -123,8 +133,8 @@ def words_of(shares: Shares) -> list[str]:
     """The verdicts that the intervals allow, that of the middle first."""
     every = (shares.traffic, shares.arithmetic, shares.launch, shares.grid)
     middle = word_at(*(each.value for each in every))
-    found = {word_at(*at) for at in product(*map(_telling, every))}
-    return [middle, *sorted(found - {middle})]
+    results = {word_at(*at) for at in product(*map(_telling, every))}
+    return [middle, *sorted(results - {middle})]
 
 
 def _telling(share: Span) -> set[float]:
@@ -148,31 +158,31 @@ def impossible(times: Times) -> list[str]:
 # The arms
 
 
-def arms(asked: Asked) -> list[Arm]:
+def variants(context: Context) -> list[Variant]:
     """The whole, its two parts, an empty program, and as many empty programs as the whole has.
 
     Raises ExperimentError where the kernel has no arms or they do not fit it.
     """
-    spec = catalog.spec_of(asked.kernel)
-    sizes = dict(asked.sizes or spec.bench[0])
-    named = {part: part_name(asked.kernel, part) for part in PARTS}
-    specs = {part: part_spec(asked.kernel, name) for part, name in named.items()}
+    spec = catalog.spec_of(context.kernel)
+    sizes = dict(context.sizes or spec.bench[0])
+    named = {part: part_name(context.kernel, part) for part in PARTS}
+    specs = {part: part_spec(context.kernel, name) for part, name in named.items()}
     for part, its in specs.items():
         if set(its.axes) != set(spec.axes):
             raise ExperimentError(
                 f"{named[part]} has the axes {' '.join(its.axes) or 'of one number'} and "
-                f"{asked.kernel} {' '.join(spec.axes)}; give it tensors with the same."
+                f"{context.kernel} {' '.join(spec.axes)}; give it tensors with the same."
             )
-    impl, config = examined(spec, specs.values(), sizes, asked)
-    at: tuple[Sizes, str, dict[str, int]] = sizes, asked.dtype, values(config)
-    plain = asked.dtype if asked.dtype in ("fp32", "fp16", "bf16") else "fp32"
-    found = [Arm("whole", asked.kernel, impl.name, *at)]
-    found += [Arm(part, named[part], impl.name, *at) for part in PARTS]
-    found.append(Arm("launch", "empty", "once", {}, plain))
-    if programs := _programs(impl, config, sizes, asked):
+    impl, config = examined(spec, specs.values(), sizes, context)
+    at: tuple[Sizes, str, dict[str, int]] = sizes, context.dtype, values(config)
+    plain = context.dtype if context.dtype in ("fp32", "fp16", "bf16") else "fp32"
+    results = [Variant("whole", context.kernel, impl.name, *at)]
+    results += [Variant(part, named[part], impl.name, *at) for part in PARTS]
+    results.append(Variant("launch", "empty", "once", {}, plain))
+    if programs := _programs(impl, config, sizes, context):
         warps = {"num_warps": getattr(config, "num_warps", 4)}
-        found.append(Arm("grid", "empty_grid", "programs", {"P": programs}, plain, warps))
-    return found
+        results.append(Variant("grid", "empty_grid", "programs", {"P": programs}, plain, warps))
+    return results
 
 
 def part_name(kernel: str, part: str) -> str:
@@ -209,121 +219,138 @@ def _exists(name: str) -> bool:
     return name in catalog.names_in(catalog.VARIANTS) or name in catalog.kernel_names()
 
 
-def examined(spec: Spec, parts: Iterable[Spec], sizes: Sizes, asked: Asked) -> tuple[Impl, Any]:
+def examined(spec: Spec, parts: Iterable[Spec], sizes: Sizes, context: Context) -> tuple[Impl, Any]:
     """The kernel's first Triton Impl of which both arms have a namesake and whose config runs at
     these sizes, and that config. Raises ExperimentError."""
-    twins = [{impl.name: impl for impl in part.impls} for part in parts]
-    why = "none of its Triton Impls has a namesake with the same config fields in both arms"
+    duplicates = [{impl.name: impl for impl in part.impls} for part in parts]
+    reason = "none of its Triton Impls has a namesake with the same config fields in both arms"
     for impl in spec.impls:
         fields = impl.choices().keys()
-        named = all(impl.name in its and its[impl.name].choices().keys() == fields for its in twins)
+        named = all(
+            impl.name in its and its[impl.name].choices().keys() == fields for its in duplicates
+        )
         if impl.backend != "triton" or not named:
             continue
-        config = _config(impl, sizes, asked)
-        at = {"itemsize": ITEMSIZE[asked.dtype], **sizes}
-        refusals = (i.refuse(config, asked.device.limits, **at) for i in _all(impl, twins))
+        config = _config(impl, sizes, context)
+        at = {"itemsize": ITEMSIZE[context.dtype], **sizes}
+        refusals = (i.refuse(config, context.device.limits, **at) for i in _all(impl, duplicates))
         if not (refused := next(filter(None, refusals), "")):
             return impl, config
-        why = f"{impl.title} refuses its config: {refused}"
+        reason = f"{impl.title} refuses its config: {refused}"
     raise ExperimentError(
-        f"{spec.name} cannot be examined at {sizes_text(sizes)} in {asked.dtype}: {why}."
+        f"{spec.name} cannot be examined at {sizes_text(sizes)} in {context.dtype}: {reason}."
     )
 
 
-def _all(impl: Impl, twins: Iterable[Mapping[str, Impl]]) -> list[Impl]:
-    return [impl, *(its[impl.name] for its in twins)]
+def _all(impl: Impl, duplicates: Iterable[Mapping[str, Impl]]) -> list[Impl]:
+    return [impl, *(its[impl.name] for its in duplicates)]
 
 
-def _config(impl: Impl, sizes: Sizes, asked: Asked) -> Any:
+def _config(impl: Impl, sizes: Sizes, context: Context) -> Any:
     """The one tuned for this device, else the default: named here, so that all arms have it."""
-    limits = asked.device.limits
-    default = impl.default(limits, asked.dtype, sizes)
-    if asked.predicts:
+    limits = context.device.limits
+    default = impl.default(limits, context.dtype, sizes)
+    if context.predicts:
         return default
     from workbench.adapted.launch import fitting
     from workbench.data.environment import fingerprint
+    from workbench.data.tuned_cache import Tuned, default_path
     from workbench.tuner import tuned
 
-    entry = tuned.Tuned.load(tuned.default_path()).find(
-        impl.spec.name, impl.name, sizes, asked.dtype, asked.device.name,
-        fingerprint(None, None).versions, tuned.source_of(impl),
-    )  # fmt: skip
+    entry = Tuned.load(default_path()).find(
+        impl.spec.name,
+        impl.name,
+        sizes,
+        context.dtype,
+        context.device.name,
+        fingerprint(None, None).versions,
+        tuned.sources_of(impl),
+    )
     config = fitting(impl, entry, limits, sizes)[0] if entry is not None else None
     return config or default
 
 
-def _programs(impl: Impl, config: Any, sizes: Sizes, asked: Asked) -> int | None:
+def _programs(impl: Impl, config: Any, sizes: Sizes, context: Context) -> int | None:
     """How many programs the whole has, where each does one tile; None where nobody says."""
     if impl.work is None:
         return None
-    at = {"itemsize": ITEMSIZE[asked.dtype], **sizes}
-    return impl.work(config, asked.device.limits, **at).tiles
+    at = {"itemsize": ITEMSIZE[context.dtype], **sizes}
+    return impl.work(config, context.device.limits, **at).tiles
 
 
 # What follows from the times
 
 
-def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """One verdict, or the reasons why there is none."""
     missing = [
-        f"No time of the {name}: {found[name].why_not.rstrip('.')}"
-        for name in ("whole", *PARTS, "launch") if found[name].why_not
-    ]  # fmt: skip
-    rows = _rows(found)
+        f"No time of the {name}: {results[name].failure.rstrip('.')}"
+        for name in ("whole", *PARTS, "launch")
+        if results[name].failure
+    ]
+    rows = _rows(results)
     if missing:
         return [_refused(missing, rows)]
-    codes = {name: found[name].compiled for name in ("whole", *PARTS)}
+    codes = {name: results[name].compiled for name in ("whole", *PARTS)}
     read = {name: each.code if each is not None else () for name, each in codes.items()}
     wrong = dishonest(read["whole"], read["traffic"], read["arithmetic"])
     if not wrong:
         rows += _proof(read)
-        wrong += _spilled(found)
-    whole = found["whole"].outcome
+        wrong += _spilled(results)
+    whole = results["whole"].outcome
     assert isinstance(whole, Record)
     if isinstance(whole.timing, Predicted):
         return [_refused(wrong, rows) if wrong else _expected(whole.timing, rows)]
-    times = times_of(found)
-    fast = _rates(whole, times, _limits(asked, summed(read["whole"]).whole.matrix > 0))
+    times = times_of(results)
+    fast = _rates(whole, times, _limits(context, summed(read["whole"]).whole.matrix > 0))
     rows += [each for each, _ in fast]
-    wrong += [*impossible(times), *(why for _, why in fast if why)]
-    return [_refused(wrong, rows) if wrong else _verdict(times, rows, _caveats(found, read))]
+    wrong += [*impossible(times), *(reason for _, reason in fast if reason)]
+    return [_refused(wrong, rows) if wrong else _verdict(times, rows, _caveats(results, read))]
 
 
-def times_of(found: Mapping[str, Found]) -> Times:
+def times_of(results: Mapping[str, VariantResult]) -> Times:
     """Seconds of the arms. The grid is left out where the whole has another number of programs."""
-    spans = {name: span for name, each in found.items() if (span := span_of(each)) is not None}
-    compiled, grid = found["whole"].compiled, found.get("grid")
+    spans = {name: span for name, each in results.items() if (span := span_of(each)) is not None}
+    compiled, grid = results["whole"].compiled, results.get("grid")
     alike = grid is not None and (
-        compiled is not None and compiled.resources.programs == grid.arm.sizes["P"]
+        compiled is not None and compiled.resources.programs == grid.variant.sizes["P"]
     )
     return Times(
-        spans["traffic"], spans["arithmetic"], spans["whole"], spans["launch"],
+        spans["traffic"],
+        spans["arithmetic"],
+        spans["whole"],
+        spans["launch"],
         spans.get("grid") if alike else None,
-    )  # fmt: skip
+    )
 
 
-def _refused(reasons: Sequence[str], rows: Sequence[Evidence]) -> Judgement:
-    return Judgement("refused", f"There is no verdict. {'. '.join(reasons)}.", rows, (), (GUIDE,))
+def _refused(reasons: Sequence[str], rows: Sequence[Evidence]) -> Analysis:
+    return Analysis("refused", f"There is no verdict. {'. '.join(reasons)}.", rows, (), (GUIDE,))
 
 
-def _verdict(times: Times, rows: Sequence[Evidence], caveats: Sequence[str]) -> Judgement:
+def _verdict(times: Times, rows: Sequence[Evidence], caveats: Sequence[str]) -> Analysis:
     shares = shares_of(times)
     word, *others = words_of(shares)
     caveats = [*_started(shares), *caveats]
-    said = f"Its memory traffic alone takes {_percent(shares.traffic)} of its time, its arithmetic "
-    said += f"alone {_percent(shares.arithmetic)}"
+    text = f"Its memory traffic alone takes {_percent(shares.traffic)} of its time, its arithmetic "
+    text += f"alone {_percent(shares.arithmetic)}"
     if shares.launch.value >= LAUNCH or shares.grid.value >= NEAR:
-        said = f"Its launch alone takes {_percent(shares.launch)} of its time"
+        text = f"Its launch alone takes {_percent(shares.launch)} of its time"
         if shares.grid.value:
-            said += f", as many programs that do nothing {_percent(shares.grid)}"
+            text += f", as many programs that do nothing {_percent(shares.grid)}"
     elif min(shares.traffic.value, shares.arithmetic.value) > 0.05:
-        said += f", and {_percent(shares.overlap)} of the shorter is hidden behind the longer"
+        text += f", and {_percent(shares.overlap)} of the shorter is hidden behind the longer"
     if others:
         known = f"It lies between {' and '.join([word, *others])}: the intervals allow each."
-        return Judgement("undecided", f"{said}. {known}", [*rows, *_share_rows(shares, times)],
-                         (), (*caveats, GUIDE))  # fmt: skip
+        return Analysis(
+            "undecided",
+            f"{text}. {known}",
+            [*rows, *_share_rows(shares, times)],
+            (),
+            (*caveats, GUIDE),
+        )
     rows = [*rows, *_share_rows(shares, times)]
-    return Judgement(word, f"{said}. {ADVICE[word]}", rows, (), (*caveats, GUIDE))
+    return Analysis(word, f"{text}. {ADVICE[word]}", rows, (), (*caveats, GUIDE))
 
 
 def _started(shares: Shares) -> list[str]:
@@ -340,41 +367,51 @@ def _percent(span: Span) -> str:
     return f"{100 * span.value:.0f} %" if math.isfinite(span.value) else "all"
 
 
-def _expected(timing: Predicted, rows: Sequence[Evidence]) -> Judgement:
+def _expected(timing: Predicted, rows: Sequence[Evidence]) -> Analysis:
     """What the model makes of the whole. Its terms stand for the arms, and the largest of them for
     the time: the model's own time lies above it, as terms never hide each other completely."""
     terms = {
-        "memory traffic": max(timing.dram_s, timing.cache_s), "arithmetic": timing.compute_s,
-        "waiting": timing.latency_s, "launch": timing.launch_s,
-    }  # fmt: skip
+        "memory traffic": max(timing.dram_s, timing.cache_s),
+        "arithmetic": timing.compute_s,
+        "waiting": timing.latency_s,
+        "launch": timing.launch_s,
+    }
     traffic, arithmetic, waiting, _ = terms.values()
     most = max(traffic, arithmetic, waiting)
     a, b = quotient(traffic, most), quotient(arithmetic, most)
     word = word_at(a, b, timing.launch_s / timing.predicted_s, 0.0)
     rows = [
         *rows,
-        *(Evidence(f"{name}, alone", t, "s", "predicted", group="the model's terms of C")
-          for name, t in terms.items()),
+        *(
+            Evidence(f"{name}, alone", t, "s", "predicted", group="the model's terms of C")
+            for name, t in terms.items()
+        ),
         Evidence("traffic over the largest term", a, "1", "predicted", group="shares"),
         Evidence("arithmetic over the largest term", b, "1", "predicted", group="shares"),
-    ]  # fmt: skip
-    told = {name: f"~{quantity(t, 's')}" for name, t in terms.items()}
-    said = (
-        f"The model expects {told['memory traffic']} of memory traffic, {told['arithmetic']} of "
-        f"arithmetic and {told['waiting']} of waiting, were each alone, in "
+    ]
+    text = {name: f"~{quantity(t, 's')}" for name, t in terms.items()}
+    words = (
+        f"The model expects {text['memory traffic']} of memory traffic, {text['arithmetic']} of "
+        f"arithmetic and {text['waiting']} of waiting, were each alone, in "
         f"~{quantity(timing.predicted_s, 's')}; nothing was measured. {ADVICE[word]}"
     )
-    return Judgement(worded(word, "predicted"), said, rows, (), (TERMS, GUIDE))
+    return Analysis(worded(word, "predicted"), words, rows, (), (TERMS, GUIDE))
 
 
 # Evidence
 
 
-def _rows(found: Mapping[str, Found]) -> list[Evidence]:
-    named = {"whole": "C, the whole", "traffic": "A, its memory traffic",
-             "arithmetic": "B, its arithmetic", "launch": "launch of one empty program",
-             "grid": "as many programs that do nothing"}  # fmt: skip
-    every = [found[name].evidence(said, "times") for name, said in named.items() if name in found]
+def _rows(results: Mapping[str, VariantResult]) -> list[Evidence]:
+    named = {
+        "whole": "C, the whole",
+        "traffic": "A, its memory traffic",
+        "arithmetic": "B, its arithmetic",
+        "launch": "launch of one empty program",
+        "grid": "as many programs that do nothing",
+    }
+    every = [
+        results[name].evidence(text, "times") for name, text in named.items() if name in results
+    ]
     return [each for each in every if each is not None]
 
 
@@ -383,31 +420,42 @@ def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
     place, theirs, its = loads_of(whole, traffic)
     rows = [
         ("matrix instructions of the traffic arm", traffic.whole.matrix, "none"),
-        (f"global loads of the traffic arm {place}", sum(its.values()),
-         f"the kernel's: {loads_text(theirs)}"),
-        ("global loads of the arithmetic arm inside its loop", arithmetic.in_loops.global_loads,
-         "none"),
-    ]  # fmt: skip
+        (
+            f"global loads of the traffic arm {place}",
+            sum(its.values()),
+            f"the kernel's: {loads_text(theirs)}",
+        ),
+        (
+            "global loads of the arithmetic arm inside its loop",
+            arithmetic.in_loops.global_loads,
+            "none",
+        ),
+    ]
     if whole.whole.matrix:
         least = whole.in_loops.matrix
         rows.append(
-            ("matrix instructions of the arithmetic arm inside its loop",
-             arithmetic.in_loops.matrix, f"at least the kernel's {least}")
-        )  # fmt: skip
+            (
+                "matrix instructions of the arithmetic arm inside its loop",
+                arithmetic.in_loops.matrix,
+                f"at least the kernel's {least}",
+            )
+        )
     return [
-        Evidence(name, float(count), "1", "computed", group="machine code", target=said, met=True)
-        for name, count, said in rows
+        Evidence(name, float(count), "1", "computed", group="machine code", target=text, met=True)
+        for name, count, text in rows
     ]
 
 
-def _rates(whole: Record, times: Times, most_of: tuple[float, float]) -> list[tuple[Evidence, str]]:
+def _rates(
+    whole: Record, times: Times, predicted_configs: tuple[float, float]
+) -> list[tuple[Evidence, str]]:
     """The rates that the arms reached, and why one cannot be, or nothing."""
-    dram, peak = most_of
+    dram, peak = predicted_configs
     asks = (
         ("least bytes over A", "B/s", whole.bytes, times.traffic, dram, "the bandwidth of"),
         ("FLOPs over B", "FLOP/s", whole.flops, times.arithmetic, peak, "the peak of"),
     )
-    found = []
+    results = []
     for name, unit, amount, span, most, whose in asks:
         alone = span.less(times.launch)
         if not amount or alone.low <= 0:
@@ -415,23 +463,25 @@ def _rates(whole: Record, times: Times, most_of: tuple[float, float]) -> list[tu
         rate = Span.exactly(float(amount)) / alone
         fits = not most or rate.low <= FASTER * most
         target = f"at most {100 * FASTER:.0f} % of {quantity(most, unit)}" if most else ""
-        why = f"The {name} are {quantity(rate.value, unit)}, above {whose} {quantity(most, unit)}"
+        reason = (
+            f"The {name} are {quantity(rate.value, unit)}, above {whose} {quantity(most, unit)}"
+        )
         shown = row(name, rate, unit, "measured", "rates", target, fits if most else None)
-        found.append((shown, "" if fits else why))
-    return found
+        results.append((shown, "" if fits else reason))
+    return results
 
 
-def _limits(asked: Asked, matrix: bool) -> tuple[float, float]:
+def _limits(context: Context, matrix: bool) -> tuple[float, float]:
     """B/s and FLOP/s that no arm can exceed; 0 where nobody knows. Without the matrix unit 16 bits
     have twice the rate of fp32, two numbers in one instruction."""
-    known = roofs(asked.device, asked.ceilings).ceilings
+    known = ceilings(context.device, context.ceilings).ceilings
     dram = [c for c in known if c.level == "dram"]
     measured = [c for c in dram if c.measured]
     # reads, writes and their mixes have a ceiling each: where one alone was measured, another may
     # lie above it
     best = measured if len(measured) > 1 else dram
-    dtypes = (asked.dtype, "tf32") if asked.dtype == "fp32" else (asked.dtype,)
-    dtypes, packed = (dtypes, 1) if matrix else (("fp32",), 4 // ITEMSIZE[asked.dtype])
+    dtypes = (context.dtype, "tf32") if context.dtype == "fp32" else (context.dtype,)
+    dtypes, packed = (dtypes, 1) if matrix else (("fp32",), 4 // ITEMSIZE[context.dtype])
     # stated peaks too: an arm may run at a higher clock than the measurement of the peak did
     peaks = [c.value for c in known if c.level == "compute" and c.dtype in dtypes]
     return max((c.value for c in best), default=0.0), packed * max(peaks, default=0.0)
@@ -455,15 +505,15 @@ def _share_rows(shares: Shares, times: Times) -> list[Evidence]:
     ]
 
 
-def _resources(found: Mapping[str, Found]) -> dict[str, Resources]:
+def _resources(results: Mapping[str, VariantResult]) -> dict[str, Resources]:
     """Of the whole and its parts, where they were compiled."""
-    every = {name: found[name].compiled for name in ("whole", *PARTS)}
+    every = {name: results[name].compiled for name in ("whole", *PARTS)}
     return {name: each.resources for name, each in every.items() if each is not None}
 
 
-def _spilled(found: Mapping[str, Found]) -> list[str]:
+def _spilled(results: Mapping[str, VariantResult]) -> list[str]:
     """Registers of an arm that go to memory where the whole's do not are traffic of its own."""
-    spills = {name: each.spill_bytes for name, each in _resources(found).items()}
+    spills = {name: each.spill_bytes for name, each in _resources(results).items()}
     return [
         f"A thread of the {part} arm spills {spills[part]} bytes, one of the whole "
         f"{spills['whole']}"
@@ -472,24 +522,26 @@ def _spilled(found: Mapping[str, Found]) -> list[str]:
     ]
 
 
-def _caveats(found: Mapping[str, Found], codes: Mapping[str, Sequence[Code]]) -> list[str]:
+def _caveats(
+    results: Mapping[str, VariantResult], codes: Mapping[str, Sequence[Code]]
+) -> list[str]:
     """Where an arm fills the device otherwise than the whole, and what stays unknown."""
-    blocks = {name: each.blocks_per_core for name, each in _resources(found).items()}
-    said = [
+    blocks = {name: each.blocks_per_core for name, each in _resources(results).items()}
+    text = [
         f"{blocks[part]} blocks of the {part} arm fit a core and {blocks['whole']} of the whole, "
         f"so the arm hides {'more' if blocks[part] > blocks['whole'] else 'less'} of its waiting."
         for part in PARTS
         if part in blocks and blocks[part] != blocks["whole"]
     ]
     unknown = dict.fromkeys(
-        told for name in ("whole", *PARTS) for code in codes[name] for told in code.unknown
+        message for name in ("whole", *PARTS) for code in codes[name] for message in code.unknown
     )
-    return [*said, *(f"Of the machine code: {each}." for each in unknown)]
+    return [*text, *(f"Of the machine code: {each}." for each in unknown)]
 
 
 EXPERIMENT = Experiment(
     summary="what limits a kernel: its memory traffic, its arithmetic, or neither",
-    arms=arms,
-    judge=judge,
+    variants=variants,
+    analyse=analyse,
     kernels=("matmul", "softmax", "rms_norm", "q4_k_matmul", "wkv7"),
 )

@@ -14,8 +14,15 @@ from dataclasses import replace
 
 from workbench import catalog
 from workbench.data.record import Evidence, Kind
-from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Found, Judgement
-from workbench.experiments.analysis.floors import roofs
+from workbench.experiments import (
+    Analysis,
+    Context,
+    Experiment,
+    ExperimentError,
+    Variant,
+    VariantResult,
+)
+from workbench.experiments.analysis.bounds import ceilings
 from workbench.experiments.analysis.times import Span, kind_of, over, quickest, reasons, row, worded
 from workbench.reports.experiment import quantity
 from workbench.spec import Sizes, sizes_text
@@ -28,7 +35,7 @@ REGIMES = ("cold", "hot")
 PLAIN, PACKED = "A", "B"  # how the names of arms begin
 
 
-def plain_arms(M: int) -> tuple[tuple[str, str], ...]:
+def plain_variants(M: int) -> tuple[tuple[str, str], ...]:
     """Kernel and Impl of the 16-bit products that suit so many rows of x, the library's among
     them: `matvec` reads each weight once for a few rows, `matmul` has the large tiles."""
     ours = ("rows", "tiles") if M <= 4 else ("tiles",)
@@ -37,7 +44,7 @@ def plain_arms(M: int) -> tuple[tuple[str, str], ...]:
     return (*(("matvec", name) for name in ours), *many, *vector, ("matvec", "torch.linear"))
 
 
-def packed_arms(M: int) -> tuple[tuple[str, str], ...]:
+def packed_variants(M: int) -> tuple[tuple[str, str], ...]:
     """The same of the Q4_K products: for a few rows all of ours but those that unpack a weight for
     many."""
     if M <= 4:
@@ -48,70 +55,81 @@ def packed_arms(M: int) -> tuple[tuple[str, str], ...]:
     return tuple(("q4_k_matmul", name) for name in names)
 
 
-def arms(asked: Asked) -> list[Arm]:
+def variants(context: Context) -> list[Variant]:
     """Each product of each shape, cold and hot."""
-    if asked.kernel not in ("", "q4_k_matmul"):
+    if context.kernel not in ("", "q4_k_matmul"):
         raise ExperimentError(
             "quantization_overhead compares q4_k_matmul with its fp16 twin, and knows no twin of "
-            f"{asked.kernel}; leave --kernel out."
+            f"{context.kernel}; leave --kernel out."
         )
-    if asked.dtype not in ("fp16", "bf16"):
+    if context.dtype not in ("fp16", "bf16"):
         raise ExperimentError(
-            f"quantization_overhead compares Q4_K with weights of 16 bits, not {asked.dtype}; name "
-            "--dtype fp16 or bf16."
+            f"quantization_overhead compares Q4_K with weights of 16 bits, not {context.dtype}; "
+            "name --dtype fp16 or bf16."
         )
     return [
-        Arm(f"{side} {at}, {regime}: {kernel}.{impl}", kernel, impl, dict(sizes), asked.dtype,
-            regime="hot" if regime == "hot" else "cold")
-        for sizes in _shapes(asked)
+        Variant(
+            f"{operand} {at}, {regime}: {kernel}.{impl}",
+            kernel,
+            impl,
+            dict(sizes),
+            context.dtype,
+            regime="hot" if regime == "hot" else "cold",
+        )
+        for sizes in _shapes(context)
         for at in [sizes_text(sizes, " ")]
-        for side, of in ((PLAIN, plain_arms), (PACKED, packed_arms))
+        for operand, of in ((PLAIN, plain_variants), (PACKED, packed_variants))
         for kernel, impl in of(sizes["M"])
         for regime in REGIMES
-    ]  # fmt: skip
+    ]
 
 
-def _shapes(asked: Asked) -> Sequence[Sizes]:
-    return (asked.sizes,) if asked.sizes else SHAPES
+def _shapes(context: Context) -> Sequence[Sizes]:
+    return (context.sizes,) if context.sizes else SHAPES
 
 
-def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """One judgement for each shape, by its cold calls; hot ones stand beside them."""
-    shapes = _shapes(asked)
-    return [replace(_judged(asked, s, _of(found, s)), sizes=s) for s in shapes]
+    shapes = _shapes(context)
+    return [replace(_analysed(context, s, _of(results, s)), sizes=s) for s in shapes]
 
 
-def _of(found: Mapping[str, Found], sizes: Sizes) -> dict[str, Found]:
-    return {name: each for name, each in found.items() if dict(each.arm.sizes) == dict(sizes)}
+def _of(results: Mapping[str, VariantResult], sizes: Sizes) -> dict[str, VariantResult]:
+    return {name: each for name, each in results.items() if dict(each.variant.sizes) == dict(sizes)}
 
 
-def _judged(asked: Asked, sizes: Sizes, found: Mapping[str, Found]) -> Judgement:
-    ideal = ideal_share(sizes, asked.dtype) - 1
+def _analysed(context: Context, sizes: Sizes, results: Mapping[str, VariantResult]) -> Analysis:
+    ideal = ideal_share(sizes, context.dtype) - 1
     rows: list[Evidence] = []
     cold: Span | None = None
     kind: Kind = "computed"
     for regime in REGIMES:
-        sides = [
-            quickest([f for f in found.values()
-                      if f.arm.name.startswith(side) and f.arm.regime == regime])
-            for side in (PLAIN, PACKED)
-        ]  # fmt: skip
-        a, b = sides
+        variants_ = [
+            quickest(
+                [
+                    f
+                    for f in results.values()
+                    if f.variant.name.startswith(operand) and f.variant.regime == regime
+                ]
+            )
+            for operand in (PLAIN, PACKED)
+        ]
+        a, b = variants_
         if a is None or b is None:
             continue
         ratio = over(a, b)
         assert ratio is not None  # both have a time
-        rows += _rows(regime, a, b, ratio, asked.dtype)
+        rows += _rows(regime, a, b, ratio, context.dtype)
         rows.append(Evidence("ideal by bytes", ideal, "%", "computed", group=f"{regime} calls"))
         if regime == "cold":
             cold, kind = ratio, kind_of(a, b)
-    caveats = [*_caveats(asked, sizes, found), *reasons(found)]
+    caveats = [*_caveats(context, sizes, results), *reasons(results)]
     if cold is None:
-        said = "There is no cold time of both sides; the reasons stand below."
-        return Judgement("no verdict", said, rows, caveats=caveats)
-    word, said = spoken(cold, kind, asked.dtype)
-    ideal_said = f"by bytes alone it would be {100 * ideal:+.0f} %"
-    return Judgement(word, f"{said}; {ideal_said}.", rows, caveats=caveats)
+        text = "There is no cold time of both sides; the reasons stand below."
+        return Analysis("no verdict", text, rows, caveats=caveats)
+    word, text = spoken(cold, kind, context.dtype)
+    ideal_text = f"by bytes alone it would be {100 * ideal:+.0f} %"
+    return Analysis(word, f"{text}; {ideal_text}.", rows, caveats=caveats)
 
 
 def ideal_share(sizes: Sizes, dtype: str) -> float:
@@ -124,8 +142,8 @@ def spoken(ratio: Span, kind: Kind, dtype: str) -> tuple[str, str]:
     """The word and the beginning of the sentence for B over A."""
     low, middle, high = (100 * (r - 1) for r in (ratio.low, ratio.value, ratio.high))
     if kind == "predicted":
-        said = f"The overhead of Q4_K over {dtype} in cold calls is predicted as ~{middle:+.1f} %"
-        return worded("faster" if middle < 0 else "overhead", kind), said
+        text = f"The overhead of Q4_K over {dtype} in cold calls is predicted as ~{middle:+.1f} %"
+        return worded("faster" if middle < 0 else "overhead", kind), text
     amount = f"{middle:+.1f} % ({low:+.1f} to {high:+.1f} %)"
     if ratio.high < 1:
         return "faster", f"In cold calls the overhead of Q4_K over {dtype} is {amount}, a gain"
@@ -137,41 +155,54 @@ def spoken(ratio: Span, kind: Kind, dtype: str) -> tuple[str, str]:
     )
 
 
-def _rows(regime: str, a: Found, b: Found, ratio: Span, dtype: str) -> list[Evidence]:
+def _rows(
+    regime: str, a: VariantResult, b: VariantResult, ratio: Span, dtype: str
+) -> list[Evidence]:
     group, kind = f"{regime} calls", kind_of(a, b)
     times = [
-        each.evidence(f"{side}: {each.arm.kernel}.{each.arm.impl}", group)
-        for side, each in ((f"A, {dtype}", a), ("B, Q4_K", b))
+        each.evidence(f"{operand}: {each.variant.kernel}.{each.variant.impl}", group)
+        for operand, each in ((f"A, {dtype}", a), ("B, Q4_K", b))
     ]
     overhead = row("overhead, (B - A) / A", ratio - Span.exactly(1.0), "%", kind, group)
     return [*(t for t in times if t is not None), overhead]
 
 
-def _caveats(asked: Asked, sizes: Sizes, found: Mapping[str, Found]) -> list[str]:
-    timed = [f.arm for f in found.values() if f.arm.name.startswith(PLAIN) and f.time_s is not None]
-    names = dict.fromkeys(f"{arm.kernel}.{arm.impl}" for arm in timed)
-    said = [
-        f"A is the fastest of {', '.join(names)} with weights of {asked.dtype}: a slow A would "
-        "flatter Q4_K."
-    ] if names else []  # fmt: skip
-    cache = asked.device.cache.value
-    plain = catalog.spec_of("matvec").bytes(sizes, asked.dtype)
-    packed = catalog.spec_of("q4_k_matmul").bytes(sizes, asked.dtype)
+def _caveats(context: Context, sizes: Sizes, results: Mapping[str, VariantResult]) -> list[str]:
+    timed = [
+        f.variant
+        for f in results.values()
+        if f.variant.name.startswith(PLAIN) and f.time_s is not None
+    ]
+    names = dict.fromkeys(f"{variant.kernel}.{variant.impl}" for variant in timed)
+    text = (
+        [
+            f"A is the fastest of {', '.join(names)} with weights of {context.dtype}: a slow A "
+            "would flatter Q4_K."
+        ]
+        if names
+        else []
+    )
+    cache = context.device.cache.value
+    plain = catalog.spec_of("matvec").bytes(sizes, context.dtype)
+    packed = catalog.spec_of("q4_k_matmul").bytes(sizes, context.dtype)
     if packed <= cache < plain:
-        said.append(
+        text.append(
             f"Hot calls are no like for like: the last-level cache of {quantity(cache, 'B')} holds "
             f"the {quantity(packed, 'B')} of B, and not the {quantity(plain, 'B')} of A."
         )
-    launch = roofs(asked.device, asked.ceilings).best("launch")
+    launch = ceilings(context.device, context.ceilings).best("launch")
     if launch is not None:
-        said.append(
+        text.append(
             f"Both sides contain a launch, {quantity(launch.value, 's')} here, which no packing "
             "makes shorter."
         )
-    return said
+    return text
 
 
 EXPERIMENT = Experiment(
-    "what unpacking costs: a product with fp16 weights against Q4_K", arms, judge,
-    kernels=("q4_k_matmul",), dtype="fp16",
-)  # fmt: skip
+    "what unpacking costs: a product with fp16 weights against Q4_K",
+    variants,
+    analyse,
+    kernels=("q4_k_matmul",),
+    dtype="fp16",
+)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from workbench.experiments import Arm, Asked, Experiment, Found, Judgement
-from workbench.experiments.analysis.knobs import DEPTH, Config, Varied, arms_of, judged
+from workbench.experiments import Analysis, Context, Experiment, Variant, VariantResult
+from workbench.experiments.analysis.knobs import DEPTH, Config, Varied, analysed, variants_of
 from workbench.spec import Impl, tile
 
 
-def edge(impl: Impl, config: Config, asked: Asked) -> int:
+def edge(impl: Impl, config: Config, context: Context) -> int:
     """The longest edge of the tile of a config."""
     edges = [f for f, knob in impl.knobs().items() if knob == tile.__name__]
     return max(config[f] for f in edges if f != DEPTH or len(edges) == 1)
@@ -24,17 +24,19 @@ def edge(impl: Impl, config: Config, asked: Asked) -> int:
 EDGE = Varied("edge of the tile", "", tile, edge)
 
 
-def arms(asked: Asked) -> list[Arm]:
+def variants(context: Context) -> list[Variant]:
     """See `arms_of`."""
-    return arms_of(asked, EDGE)
+    return variants_of(context, EDGE)
 
 
-def judge(asked: Asked, found: Mapping[str, Found]) -> list[Judgement]:
+def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
     """See `judged`."""
-    return judged(asked, found, EDGE)
+    return analysed(context, results, EDGE)
 
 
 EXPERIMENT = Experiment(
-    "how large a tile: every edge with the warps and stages that suit it", arms,
-    judge, kernels=("matmul",),
-)  # fmt: skip
+    "how large a tile: every edge with the warps and stages that suit it",
+    variants,
+    analyse,
+    kernels=("matmul",),
+)

@@ -62,7 +62,7 @@ class Bench:
     sizes: Sizes
     dtype: str
     cache_bytes: int
-    floor_s: float
+    bound_s: float
     protocol: Protocol
     clock: SmClock | None = None  # tells the SM clock of each window
     _sets: list[tuple[Any, ...]] = field(init=False)
@@ -107,13 +107,15 @@ class Bench:
         # what `learn` saw of a call that waits was the hold
         return min(again) if first.waits else min(first.seconds, *again)
 
-    def timed(self, rotation: Rotation, estimate_s: float, graph_s: float | None = None) -> Timed:
+    def timed(
+        self, rotation: Rotation, estimate_s: float, graph_s: float | None = None
+    ) -> BenchTime:
         """The way to take a sample that suits a call of about this length. A graph holds
         `graph_s` seconds of calls: the protocol's, unless a screen asks for less."""
         if rotation.waits:
-            return Timed("host", rotation, 1, estimate_s, self.clock)
+            return BenchTime("host", rotation, 1, estimate_s, self.clock)
         if estimate_s >= self.protocol.graph_below_s:
-            return Timed("events", rotation, 1, estimate_s, self.clock)
+            return BenchTime("events", rotation, 1, estimate_s, self.clock)
         span_s = max(graph_s or self.protocol.graph_s, STEPS * timer_step_s())
         # one that comes behind restores does not mean that the sets are too small by themselves
         flushed = rotation.flush is not None and rotation.flush is not self._behind
@@ -123,16 +125,16 @@ class Bench:
         except NotCapturable:
             self._graphs = None
             rotation.forget()  # outputs that were never written
-            return Timed("host", rotation, 1, estimate_s, self.clock)
+            return BenchTime("host", rotation, 1, estimate_s, self.clock)
         # The first replay uploads the graph, so it may take longer than those that follow; where
         # two graphs are subtracted, its difference may be anything.
         seen = timed.samples(1 if timed.restores is None else 2)[-1]
         if _otherwise(timed, seen, estimate_s):
-            return Timed("events", rotation, 1, estimate_s, self.clock)
+            return BenchTime("events", rotation, 1, estimate_s, self.clock)
         timed.estimate_s = min(estimate_s, seen) if seen > 0 else estimate_s
         return timed
 
-    def _captured(self, rotation: Rotation, calls: int, estimate_s: float) -> Timed:
+    def _captured(self, rotation: Rotation, calls: int, estimate_s: float) -> BenchTime:
         """Calls in a graph, as many as there is memory for what they change. Raises
         NotCapturable."""
         if self._graphs is None:
@@ -147,11 +149,11 @@ class Bench:
         else:
             graph = capture(calls, rotation.restored_call)
             restores = capture(calls, copies.restore)
-        return Timed("graph", rotation, calls, estimate_s, self.clock, graph, restores)
+        return BenchTime("graph", rotation, calls, estimate_s, self.clock, graph, restores)
 
     def measured(
         self,
-        timed: Timed,
+        timed: BenchTime,
         windows: Sequence[Window],
         regime: Regime,
         state: State = "boost",
@@ -164,10 +166,10 @@ class Bench:
         taken = [window.samples_s for window in kept]
         samples = [s for window in taken for s in window]
         median = stats.median(samples)
-        if regime == "cold" and median < self.protocol.floor * self.floor_s:
+        if regime == "cold" and median < self.protocol.bound * self.bound_s:
             raise Impossible(
                 f"{median * 1e6:.2f} us is below what the device can reach "
-                f"({self.floor_s * 1e6:.2f} us): not a time"
+                f"({self.bound_s * 1e6:.2f} us): not a time"
             )
         low, high = stats.windowed_interval(taken)
         clocks = [window.sm_mhz for window in kept if window.sm_mhz is not None]
@@ -193,7 +195,7 @@ class Bench:
 
 
 @dataclass
-class Timed:
+class BenchTime:
     """A rotation with the method that samples it; `calls` calls make one sample. An Arm of
     `rounds`."""
 
@@ -254,8 +256,8 @@ class Timed:
         all_ = begin_samples(Step(lambda: next(turns)(), device_s=device_s), 2 * count, clock)
 
         def seconds() -> list[float]:
-            found = all_.seconds()
-            pairs = zip(found[::2], found[1::2], strict=True)
+            result = all_.seconds()
+            pairs = zip(result[::2], result[1::2], strict=True)
             return [(whole - restores) / self.calls for whole, restores in pairs]
 
         return seconds
@@ -274,7 +276,7 @@ class Started:
         return Window(samples, self.clock.mhz() if self.clock else None)
 
 
-def _otherwise(timed: Timed, seen_s: float, estimate_s: float) -> bool:
+def _otherwise(timed: BenchTime, seen_s: float, estimate_s: float) -> bool:
     """Whether a call is another thing in a graph. The driver's own copy of 1 GB moves 2.7 TB/s
     there, on an H200, and 4.2 where torch asks for it."""
     if seen_s <= OTHERWISE * estimate_s or timed.graph is None or timed.restores is not None:

@@ -92,12 +92,12 @@ class Clocks:
     def summary(readings: Sequence[Reading]) -> dict[str, Any]:
         """Each sensor's median over the readings, and every reason for throttling seen: named as
         the fields of `Measured`."""
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for name in ("sm_mhz", "temperature_c", "power_w"):
             values = [v for r in readings if (v := getattr(r, name)) is not None]
-            found[name] = stats.median(values) if values else None
-        found["throttle"] = tuple(sorted({reason for r in readings for reason in r.throttle}))
-        return found
+            results[name] = stats.median(values) if values else None
+        results["throttle"] = tuple(sorted({reason for r in readings for reason in r.throttle}))
+        return results
 
 
 class SensorClock:
@@ -154,8 +154,8 @@ class _Nvml:
         )
 
     def processes(self) -> list[int] | None:
-        found = self._ask("nvmlDeviceGetComputeRunningProcesses")
-        return None if found is None else [int(process.pid) for process in found]
+        result = self._ask("nvmlDeviceGetComputeRunningProcesses")
+        return None if result is None else [int(process.pid) for process in result]
 
 
 class _AmdSmi:
@@ -175,27 +175,27 @@ class _AmdSmi:
 
     def read(self) -> Reading:
         try:
-            told = self._library.amdsmi_get_gpu_metrics_info(self._gpu)
+            text = self._library.amdsmi_get_gpu_metrics_info(self._gpu)
         except self._library.AmdSmiException:
             return Reading()
         # MI300 tells the clock of each die; MI200 and Radeon one clock
-        dies = told.get("current_gfxclks")
+        dies = text.get("current_gfxclks")
         clocks = [v for c in (dies if isinstance(dies, list) else []) if (v := _number(c))]
-        mhz = stats.median(clocks) if clocks else _number(told.get("current_gfxclk"))
-        power = _number(told.get("current_socket_power"))
+        mhz = stats.median(clocks) if clocks else _number(text.get("current_gfxclk"))
+        power = _number(text.get("current_socket_power"))
         if power is None:
-            power = _number(told.get("average_socket_power"))
-        held = told.get("throttle_status") is True
+            power = _number(text.get("average_socket_power"))
+        held = text.get("throttle_status") is True
         return Reading(
-            mhz, _number(told.get("temperature_hotspot")), power, ("throttled",) if held else ()
+            mhz, _number(text.get("temperature_hotspot")), power, ("throttled",) if held else ()
         )
 
     def processes(self) -> list[int] | None:
         try:
-            found = self._library.amdsmi_get_gpu_process_list(self._gpu)
+            result = self._library.amdsmi_get_gpu_process_list(self._gpu)
         except self._library.AmdSmiException:
             return None
-        return [int(process["pid"]) for process in found]
+        return [int(process["pid"]) for process in result]
 
 
 def reasons(bits: int) -> tuple[str, ...]:
@@ -221,8 +221,8 @@ def _open(gpu: int | str) -> _Sensors | None:
 
         if torch.version.hip is None:
             return _Nvml(uuid_of(gpu))
-        told = torch.cuda.get_device_properties(gpu)
-        bus = f"{told.pci_domain_id:04x}:{told.pci_bus_id:02x}:{told.pci_device_id:02x}"
+        text = torch.cuda.get_device_properties(gpu)
+        bus = f"{text.pci_domain_id:04x}:{text.pci_bus_id:02x}:{text.pci_device_id:02x}"
         return _AmdSmi(bus)
     except Exception:  # no such library, or a driver that will not answer: times stand without
         return None

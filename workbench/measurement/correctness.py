@@ -31,7 +31,7 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Posed:
+class PreparedProblem:
     """Inputs and what must come out of them, kept for the many configs that share them."""
 
     spec: Spec
@@ -40,19 +40,19 @@ class Posed:
     expected: tuple[Any, ...]  # float64
 
     @staticmethod
-    def of(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> Posed:
+    def of(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> PreparedProblem:
         """Make inputs on `device` and compute the reference there in float64."""
-        made = inputs_.make(spec, sizes, dtype, device, seed)
-        return Posed.given(spec, dtype, made)
+        created = inputs_.make(spec, sizes, dtype, device, seed)
+        return PreparedProblem.given(spec, dtype, created)
 
     @staticmethod
-    def given(spec: Spec, dtype: str, made: tuple[Any, ...]) -> Posed:
+    def given(spec: Spec, dtype: str, compiled: tuple[Any, ...]) -> PreparedProblem:
         """The problem that these inputs pose."""
-        wide = (x.double() if x.is_floating_point() else x for x in made)
-        return Posed(spec, dtype, made, as_tuple(spec.reference(*wide)))
+        wide = (x.double() if x.is_floating_point() else x for x in compiled)
+        return PreparedProblem(spec, dtype, compiled, as_tuple(spec.reference(*wide)))
 
 
-def check(impl: Impl, config: Any, problem: Posed) -> Checked:
+def check(impl: Impl, config: Any, problem: PreparedProblem) -> Checked:
     """Run `impl` once on poisoned memory and compare all its outputs, guard bands and inputs.
 
     Inputs that the Impl declares to mutate are guarded copies, so that the problem's own stay as
@@ -71,7 +71,7 @@ def check(impl: Impl, config: Any, problem: Posed) -> Checked:
         _restore(now, kept)  # other configs are checked on the same inputs
     if wrong := memory.trespass() or _undeclared(changed):
         return Checked(float("inf"), wrong)
-    return judge(outputs, problem)
+    return check_outputs(outputs, problem)
 
 
 def _undeclared(changed: Sequence[str]) -> str | None:
@@ -89,14 +89,14 @@ def _restore(now: Any, kept: Any) -> None:
     now.copy_(kept)
 
 
-def judge(outputs: Sequence[Any], problem: Posed) -> Checked:
+def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
     """Compare outputs with the expected ones: NaN and infinities must stand in the same places."""
     spec = problem.spec
     if len(outputs) != len(spec.outputs):
         wanted = len(spec.outputs)
         return Checked(float("inf"), f"{len(outputs)} outputs where {wanted} were expected")
     verdicts = [
-        _judge_one(
+        _compare_one(
             name, actual, expected, spec.tolerance, spec.outputs[name].dtype or problem.dtype
         )
         for name, actual, expected in zip(spec.outputs, outputs, problem.expected, strict=True)
@@ -104,7 +104,7 @@ def judge(outputs: Sequence[Any], problem: Posed) -> Checked:
     return max(verdicts, key=lambda v: v.error)
 
 
-def _judge_one(
+def _compare_one(
     name: str, actual: Any, expected: Any, tolerance: Mapping[str, Tolerance], dtype: str
 ) -> Checked:
     if actual.shape != expected.shape:
@@ -114,7 +114,7 @@ def _judge_one(
     if actual.dtype != wanted:
         return Checked(float("inf"), f"{name} has dtype {actual.dtype} where {wanted} was expected")
     if not actual.is_floating_point():
-        return _judge_exactly(name, actual, expected)
+        return _compare_exactly(name, actual, expected)
     allowed = tolerance[dtype]
     rounded = expected.to(actual.dtype)  # so that what overflows the dtype is expected to
     a, e = actual.double(), torch.where(rounded.double().isfinite(), expected, rounded.double())
@@ -132,7 +132,7 @@ def _judge_one(
     return Checked(worst, _first(name, ratio > 1, a, e, f"off by up to {worst:.3g} tolerances"))
 
 
-def _judge_exactly(name: str, actual: Any, expected: Any) -> Checked:
+def _compare_exactly(name: str, actual: Any, expected: Any) -> Checked:
     """Whole numbers and truth values must be equal."""
     off = actual != expected.to(actual.dtype)
     if not bool(off.any()):
@@ -168,12 +168,12 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if func not in EMPTY or made.device.type == "meta" or not made.is_contiguous():
-            return made
-        count = made.numel()
-        return self._guarded(made, GUARD, count, "its output")[GUARD : GUARD + count].view(
-            made.shape
+        created = func(*args, **(kwargs or {}))
+        if func not in EMPTY or created.device.type == "meta" or not created.is_contiguous():
+            return created
+        count = created.numel()
+        return self._guarded(created, GUARD, count, "its output")[GUARD : GUARD + count].view(
+            created.shape
         )
 
     def copied(self, x: Any, name: str) -> Any:
@@ -196,11 +196,11 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
     def trespass(self) -> str | None:
         """What was written outside the outputs, in one sentence, or None."""
         for flat, first, count, whose in self._given:
-            for side, band in (("before", flat[:first]), ("behind", flat[first + count :])):
+            for operand, band in (("before", flat[:first]), ("behind", flat[first + count :])):
                 fresh = torch.empty_like(band)
                 _poison(fresh)
                 if not torch.equal(_bits(band), _bits(fresh)):
-                    return f"the launch wrote {side} the memory of {whose}"
+                    return f"the launch wrote {operand} the memory of {whose}"
         return None
 
 

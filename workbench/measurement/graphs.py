@@ -156,11 +156,11 @@ def _nodes(graph: ctypes.c_void_p, *kinds: int) -> int:
     _ask("cuGraphGetNodes", graph, None, ctypes.byref(count))
     nodes = (ctypes.c_void_p * count.value)()
     _ask("cuGraphGetNodes", graph, nodes, ctypes.byref(count))
-    kind, found = ctypes.c_int(), 0
+    kind, result = ctypes.c_int(), 0
     for node in nodes:
         _ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
-        found += kind.value in kinds
-    return found
+        result += kind.value in kinds
+    return result
 
 
 @cache
@@ -180,5 +180,5 @@ def _ask(name: str, *given: Any) -> None:
     if error:
         words = ctypes.c_char_p()
         _driver().cuGetErrorString(error, ctypes.byref(words))
-        told = words.value.decode() if words.value else "unknown"
-        raise RuntimeError(f"{name}: {told} (CUDA error {error})")
+        text = words.value.decode() if words.value else "unknown"
+        raise RuntimeError(f"{name}: {text} (CUDA error {error})")

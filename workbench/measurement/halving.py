@@ -8,23 +8,25 @@ from typing import TypeVar
 
 from workbench.data import stats
 from workbench.measurement.protocol import Protocol
-from workbench.measurement.rounds import Arm, Window, stream
+from workbench.measurement.rounds import Entrant, Window, stream
 
 K = TypeVar("K")
 
 
-def halve(arms: Mapping[K, Arm], protocol: Protocol, keep: int) -> dict[K, list[Window]]:
+def halve(entrants: Mapping[K, Entrant], protocol: Protocol, keep: int) -> dict[K, list[Window]]:
     """Windows of each arm, taken in turns whose order is reversed each time.
 
     After a stage the slower half goes, and so does whatever has its interval wholly above the
     best one's; those that are left get twice as many windows, until at most `keep` are left. An
     arm that is gone keeps the windows that it took part in.
     """
-    windows: dict[K, list[Window]] = {key: [] for key in arms}
-    left, turns = list(arms), protocol.race_turns
+    windows: dict[K, list[Window]] = {key: [] for key in entrants}
+    left, turns = list(entrants), protocol.halving_turns
     while left:
         order = [key for turn in range(turns) for key in left[:: -1 if turn % 2 else 1]]
-        for key, window in stream(((key, arms[key]) for key in order), protocol.race_window_s):
+        for key, window in stream(
+            ((key, entrants[key]) for key in order), protocol.halving_window_s
+        ):
             windows[key].append(window)
         if len(left) <= keep:
             break

@@ -8,10 +8,15 @@ from workbench.spec import ITEMSIZE, Sizes, Spec
 
 # Where torch has another name than `spec.ITEMSIZE`. fp8 is e4m3, as the devices' peaks have it.
 TORCH_NAMES = {
-    "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64",
-    "fp8": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2",
-    "fp8_fnuz": "float8_e4m3fnuz", "fp8_e5m2_fnuz": "float8_e5m2fnuz",
-}  # fmt: skip
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp64": "float64",
+    "fp8": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+    "fp8_fnuz": "float8_e4m3fnuz",
+    "fp8_e5m2_fnuz": "float8_e5m2fnuz",
+}
 
 
 def torch_dtype(name: str) -> Any:
@@ -31,14 +36,14 @@ def make(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> tu
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed)
-    made = []
+    created = []
     for tensor in spec.inputs.values():
         shape, kind = tensor.shape(sizes), torch_dtype(tensor.dtype or dtype)
         if tensor.make is not None:
-            made.append(tensor.make(shape, kind, device, generator))
+            created.append(tensor.make(shape, kind, device, generator))
         else:
-            made.append(torch.randn(shape, generator=generator, device=device).to(kind))
-    return tuple(made)
+            created.append(torch.randn(shape, generator=generator, device=device).to(kind))
+    return tuple(created)
 
 
 def shapes(spec: Spec, sizes: Sizes, dtype: str) -> tuple[Any, ...]:

@@ -21,9 +21,9 @@ class Copies:
         self._views = [(place, list(stack)) for place, _, stack in parts]
         self.count = len(self._views[0][1])
         self.restore()
-        found = first_call(Step(self.restore))
-        self.seconds = found.seconds  # of one restore, on the device
-        self.host_s = found.host_s
+        result = first_call(Step(self.restore))
+        self.seconds = result.seconds  # of one restore, on the device
+        self.host_s = result.host_s
 
     @staticmethod
     def of(values: Mapping[int, Any], count: int) -> Copies:
@@ -41,10 +41,10 @@ class Copies:
 
     def given(self, inputs: Sequence[Any], turn: int) -> tuple[Any, ...]:
         """The inputs of a call, with copies where it changes them."""
-        made = list(inputs)
+        created = list(inputs)
         for place, views in self._views:
-            made[place] = views[turn % self.count]
-        return tuple(made)
+            created[place] = views[turn % self.count]
+        return tuple(created)
 
 
 class Working:
@@ -53,7 +53,7 @@ class Working:
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
         self._inputs = inputs
-        self._made: dict[tuple[frozenset[str], int], Copies] = {}
+        self._created: dict[tuple[frozenset[str], int], Copies] = {}
         self._largest: dict[frozenset[str], Copies] = {}
 
     def copies(self, mutates: Sequence[str], wanted: int) -> Copies:
@@ -63,17 +63,20 @@ class Working:
         places = {i: x for i, (n, x) in enumerate(self._inputs.items()) if n in names}
         largest = self._largest.get(names)
         if largest is None or largest.count < wanted:
-            fitting = free_bytes() // 2 // max(1, sum(_step(x) * x.element_size()
-                                                      for x in places.values()))  # fmt: skip
+            fitting = (
+                free_bytes()
+                // 2
+                // max(1, sum(_step(x) * x.element_size() for x in places.values()))
+            )
             room = 1 << (wanted - 1).bit_length()  # so that few sizes are ever asked for
             count = max(1, min(room, fitting))
             if largest is None or count > largest.count:
                 largest = self._largest[names] = Copies.of(places, count)
-                self._made = {k: c for k, c in self._made.items() if k[0] != names}
+                self._created = {k: c for k, c in self._created.items() if k[0] != names}
         count = min(wanted, largest.count)
-        if (names, count) not in self._made:
-            self._made[names, count] = largest.first(count)
-        return self._made[names, count]
+        if (names, count) not in self._created:
+            self._created[names, count] = largest.first(count)
+        return self._created[names, count]
 
 
 def stacked(x: Any, count: int) -> Any:

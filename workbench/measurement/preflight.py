@@ -13,13 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from workbench.measurement.protocol import Protocol
+from workbench.spec import WorkbenchError
 
 POLL_S = 0.1
 SELF_TEST_S = 0.02  # of timed copies, and of timed launches
 COPY_ELEMENTS = 1 << 28  # bf16: from 2^28 on, an H200's copy is as fast as it gets
 
 
-class GpuBusy(Exception):
+class GpuBusy(WorkbenchError):
     """Another run holds the GPU, and waiting for it is no use or was not wanted."""
 
 
@@ -28,14 +29,14 @@ def lock_name(index: int) -> str:
     name and number."""
     import torch
 
-    told = torch.cuda.get_device_properties(index)
-    uuid = getattr(told, "uuid", None)
-    return str(uuid) if uuid else f"{told.name} {index}"
+    on_wait = torch.cuda.get_device_properties(index)
+    uuid = getattr(on_wait, "uuid", None)
+    return str(uuid) if uuid else f"{on_wait.name} {index}"
 
 
 @contextmanager
 def gpu_lock(
-    gpu: str, told: Callable[[str], None], timeout_s: float | None = None
+    gpu: str, on_wait: Callable[[str], None], timeout_s: float | None = None
 ) -> Iterator[None]:
     """Hold one GPU against other runs of the workbench while the block lasts.
 
@@ -67,7 +68,7 @@ def gpu_lock(
                     f"{named} still holds the GPU after {timeout_s:.0f} s: end it or wait"
                 )
             if holder != heard:
-                told(f"waiting for the GPU, which {named} holds")
+                on_wait(f"waiting for the GPU, which {named} holds")
                 heard = holder
             time.sleep(POLL_S)
         _sign(handle, os.getpid())
@@ -146,15 +147,15 @@ def self_test(cache_bytes: int, protocol: Protocol) -> dict[str, float]:
     spec = catalog.spec_of("copy")
     impl = catalog.impl_of(spec, "blocks")
     free, _ = torch.cuda.mem_get_info()
-    found = {"resolution": timer_step_s()}
+    results = {"resolution": timer_step_s()}
     for name, count in (("dram", copy_elements(free)), ("launch", 1)):
         sizes = {"N": count}
         bench = Bench(spec, sizes, "bf16", cache_bytes, 0.0, protocol)
         rotation = bench.calls(impl, impl.config(), "cold" if count > 1 else "hot")
         timed = bench.timed(rotation, bench.first_time(rotation))
         seconds = stats.median(timed.window(SELF_TEST_S, least=10).samples_s)
-        found[name] = spec.bytes(sizes, "bf16") / seconds if count > 1 else seconds
-    return found
+        results[name] = spec.bytes(sizes, "bf16") / seconds if count > 1 else seconds
+    return results
 
 
 def rehearse() -> None:

@@ -128,7 +128,7 @@ class Probe:
         # two windows may be under way: one is read while the next one runs
         self._slots = torch.zeros(2, 2, FIELDS, dtype=torch.int64, device="cuda")
         self._at = [tuple(pair) for pair in self._slots]
-        self._told = torch.zeros(2, 2, FIELDS, dtype=torch.int64, pin_memory=True)
+        self._counts = torch.zeros(2, 2, FIELDS, dtype=torch.int64, pin_memory=True)
         self._done = [torch.cuda.Event(), torch.cuda.Event()]
         self._begun = self._read = 0  # windows so far
         self.begin()
@@ -148,7 +148,7 @@ class Probe:
         """Put the second run on the stream, and the copy that brings both readings here."""
         bank = self._begun % 2
         self._run(self._at[bank][1])
-        self._told[bank].copy_(self._slots[bank], non_blocking=True)
+        self._counts[bank].copy_(self._slots[bank], non_blocking=True)
         self._done[bank].record()
         self._begun += 1
 
@@ -160,7 +160,7 @@ class Probe:
         bank = self._read % 2
         self._read += 1
         self._done[bank].synchronize()
-        before, after = (Ticks(*row[:5]) for row in self._told[bank].tolist())
+        before, after = (Ticks(*row[:5]) for row in self._counts[bank].tolist())
         return window_mhz(before, after, self._tick_ns)
 
 

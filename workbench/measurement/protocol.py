@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -18,13 +19,13 @@ class Protocol:
     # takes 2 to 3 us more than in a graph, on an H200 from 34 to 254 us alike.
     graph_below_s: float = 2e-3
     graph_s: float = 1e-3  # calls in one graph last at least this long together
-    screen_samples: int = 5
-    screen_s: float = 3e-3  # ... or as many samples as fit here
+    first_pass_samples: int = 5
+    first_pass_s: float = 3e-3  # ... or as many samples as fit here
     give_up: float = 3.0  # a first sample this many times the best ends a config's screen
-    screen_graph_s: float = 2e-4  # a screen's graph: ten samples of 0.2 ms say enough
-    race: int = 32  # how many of the best are raced, by halving
-    race_turns: int = 2  # windows of each before the first halving; twice as many after each
-    race_window_s: float = 0.003
+    first_pass_graph_s: float = 2e-4  # a screen's graph: ten samples of 0.2 ms say enough
+    halve: int = 32  # how many of the best are raced, by halving
+    halving_turns: int = 2  # windows of each before the first halving; twice as many after each
+    halving_window_s: float = 0.003
     finalists: int = 8  # beside the default config and the library baselines
     settle_s: float = 1.0  # longest wait for the clock to settle before the final
     settle_window_s: float = 0.1
@@ -41,15 +42,15 @@ class Protocol:
     least_samples: int = 30
     least_s: float = 0.1  # ... that together last this long
     throttled: float = 0.75  # windows below this share of their run's median clock are left out
-    floor: float = 0.97  # a time below this share of the physical floor is impossible
-    asked: float = 0.01  # a comparison's threshold when nobody named another
+    bound: float = 0.97  # a time below this share of the physical floor is impossible
+    requested_threshold: float = 0.01  # a comparison's threshold when nobody named another
     # A comparison pairs windows that lie close in time. The clock moves by the square root of the
     # time between them, so twice as many windows of half the length decide better in equal time:
     # 48 rounds of three windows take 0.7 s.
-    contest_rounds: int = 48
-    contest_window_s: float = 0.005
+    compare_rounds: int = 48
+    compare_window_s: float = 0.005
     doublings: int = 2  # of the rounds, while nothing is decided
-    contest_s: float = 8.0  # no further round is begun after this
+    compare_s: float = 8.0  # no further round is begun after this
 
     @property
     def looks(self) -> int:
@@ -58,5 +59,30 @@ class Protocol:
 
     @property
     def id(self) -> str:
-        """Short hash that names this protocol: `p3-3f2a91`."""
-        return "p3-" + hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:6]
+        """Short hash that names this protocol: `p4-3f2a91`."""
+        return "p4-" + _digest(asdict(self))
+
+    @property
+    def older_id(self) -> str:
+        """The name of the same protocol in keys of schema 1."""
+        return "p3-" + _digest({_FORMER.get(k, k): v for k, v in asdict(self).items()})
+
+
+# What parameters were called in schema 1, where the names were part of the hash.
+_FORMER = {
+    "first_pass_samples": "screen_samples",
+    "first_pass_s": "screen_s",
+    "first_pass_graph_s": "screen_graph_s",
+    "halve": "race",
+    "halving_turns": "race_turns",
+    "halving_window_s": "race_window_s",
+    "bound": "floor",
+    "requested_threshold": "asked",
+    "compare_rounds": "contest_rounds",
+    "compare_window_s": "contest_window_s",
+    "compare_s": "contest_s",
+}
+
+
+def _digest(parameters: dict[str, Any]) -> str:
+    return hashlib.sha256(repr(parameters).encode()).hexdigest()[:6]

@@ -73,11 +73,11 @@ class Rotation:
 
     def learn(self) -> FirstCall:
         """One call behind a held stream; remembers what it showed."""
-        found = first_call(self.step())
-        self.waits = found.waits
-        if not found.waits:
-            self.host_s = found.host_s
-        return found
+        result = first_call(self.step())
+        self.waits = result.waits
+        if not result.waits:
+            self.host_s = result.host_s
+        return result
 
     def samples(self, count: int, device_s: float = 0.0) -> list[float]:
         """Seconds of each of `count` calls between events; a call takes about `device_s`."""

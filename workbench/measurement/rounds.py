@@ -39,7 +39,7 @@ class Started(Interface):
         """They, once all of them are taken."""
 
 
-class Arm(Interface):
+class Entrant(Interface):
     """Something that can be timed: a call on a live GPU, or a test's own."""
 
     def begin(self, seconds: float, least: int = 1) -> Started:
@@ -48,15 +48,15 @@ class Arm(Interface):
 
 
 def stream(
-    arms: Iterable[tuple[K, Arm]], seconds: float, now: Now = time.perf_counter
+    entrants: Iterable[tuple[K, Entrant]], seconds: float, now: Now = time.perf_counter
 ) -> Iterator[tuple[K, Window]]:
     """Windows of these arms one after the other. Each begins while its forerunner runs: an H200
     that rested between windows, a third of the time, gave the first arm of each round a clock 4 %
     higher than the others'. Whoever stops early leaves one window untold."""
     running: tuple[K, Started] | None = None
     last = now()
-    for key, arm in arms:
-        begun = key, arm.begin(seconds)
+    for key, entrant in entrants:
+        begun = key, entrant.begin(seconds)
         if running is not None:
             window, end = running[1].window(), now()
             yield running[0], _lasting(window, last, end)
@@ -71,20 +71,20 @@ def _lasting(window: Window, start: float, end: float) -> Window:
     return window if window.lasted_s is not None else replace(window, lasted_s=end - start)
 
 
-def settle(arm: Arm, protocol: Protocol, now: Now = time.perf_counter) -> bool:
+def settle(entrant: Entrant, protocol: Protocol, now: Now = time.perf_counter) -> bool:
     """Run one arm until two windows in a row agree: the boost clock has given way to the sustained
     one. False when `settle_s` was spent before."""
     end, last = now() + protocol.settle_s, math.inf
     while now() < end:
-        found = stats.median(arm.begin(protocol.settle_window_s).window().samples_s)
-        if abs(found - last) <= protocol.settled * found:
+        result = stats.median(entrant.begin(protocol.settle_window_s).window().samples_s)
+        if abs(result - last) <= protocol.settled * result:
             return True
-        last = found
+        last = result
     return False
 
 
 def play(
-    arms: Mapping[K, Arm],
+    entrants: Mapping[K, Entrant],
     protocol: Protocol,
     after_round: Callable[[], None] | None = None,
     now: Now = time.perf_counter,
@@ -99,20 +99,20 @@ def play(
     # An arm goes on after it is precise, for as long as any is not: only windows of the same
     # rounds saw the same clock. Were the precise ones left out, the mixture of work would change
     # too, and with it the power and the clock of those that remain.
-    windows: dict[K, list[Window]] = {key: [] for key in arms}
-    medians: dict[K, list[float]] = {key: [] for key in arms}
-    waiting, start = list(arms), now()
-    if not arms:
+    windows: dict[K, list[Window]] = {key: [] for key in entrants}
+    medians: dict[K, list[float]] = {key: [] for key in entrants}
+    waiting, start = list(entrants), now()
+    if not entrants:
         return windows
-    endless = ((key, arms[key]) for order in _orders(list(arms)) for key in order)
+    endless = ((key, entrants[key]) for order in _orders(list(entrants)) for key in order)
     for taken, (key, window) in enumerate(stream(endless, protocol.window_s, now), 1):
         windows[key].append(window)
         medians[key].append(stats.median(window.samples_s))
-        if taken % len(arms):
+        if taken % len(entrants):
             continue
         if after_round is not None:
             after_round()
-        done = taken // len(arms)
+        done = taken // len(entrants)
         if done % 2:
             continue
         if done >= max(protocol.most_rounds, 2):
@@ -182,7 +182,7 @@ def _fine(windows: Sequence[Window], share: float) -> list[bool]:
 
 
 @dataclass(frozen=True)
-class Contest:
+class PairTimes:
     """Windows of the left side, of the same code again and of the right side, in rounds, and what
     they say together."""
 
@@ -192,74 +192,78 @@ class Contest:
     verdict: Verdict
 
 
-def contest(
-    left: Arm,
-    again: Arm,
-    right: Arm,
+def compare(
+    left: Entrant,
+    again: Entrant,
+    right: Entrant,
     protocol: Protocol,
-    asked: float | None = None,
+    requested_threshold: float | None = None,
     now: Now = time.perf_counter,
-) -> Contest:
+) -> PairTimes:
     """Compare two sides in interleaved rounds. `again` is the left side's code once more: what the
     two differ by is the noise floor. `asked` is the threshold, the protocol's own when None.
 
     Looks after `contest_rounds`, and after each doubling while nothing is decided. Every look uses
     the confidence of `compare.confidence_of`, so that all intervals hold together.
     """
-    asked = protocol.asked if asked is None else asked
-    arms = (left, again, right)
+    requested_threshold = (
+        protocol.requested_threshold if requested_threshold is None else requested_threshold
+    )
+    entrants = (left, again, right)
     taken: tuple[list[Window], list[Window], list[Window]] = ([], [], [])
     # fewer pairs of rounds than this have no interval of that confidence, however slow the kernel
     fewest = 2 * stats.least_for(verdict.confidence_of(protocol.looks))
     settle(left, protocol, now)
-    end = now() + protocol.contest_s
+    end = now() + protocol.compare_s
     for look in range(protocol.looks):
-        rounds = range(len(taken[0]), protocol.contest_rounds * 2**look)
+        rounds = range(len(taken[0]), protocol.compare_rounds * 2**look)
         turns = (
-            (arm, arms[arm])
+            (entrant, entrants[entrant])
             for at in takewhile(lambda at: at % 2 or at < fewest or now() < end, rounds)
-            for arm in ORDERS[at % 6]
+            for entrant in ORDERS[at % 6]
         )
-        for arm, window in stream(turns, protocol.contest_window_s, now):
-            taken[arm].append(window)
-        found = judge(*taken, protocol, asked)
-        if now() >= end or _decided(found):
+        for entrant, window in stream(turns, protocol.compare_window_s, now):
+            taken[entrant].append(window)
+        result = decide(*taken, protocol, requested_threshold)
+        if now() >= end or _decided(result):
             break
-    return Contest(*taken, found)
+    return PairTimes(*taken, result)
 
 
-def _decided(found: Verdict) -> bool:
+def _decided(result: Verdict) -> bool:
     """SAME within a noise floor above what was asked may become a better answer with more."""
-    if found.word == "SAME":
-        return found.noise <= found.asked
-    return found.word != "INCONCLUSIVE"
+    if result.word == "SAME":
+        return result.noise <= result.requested_threshold
+    return result.word != "INCONCLUSIVE"
 
 
-def judge(
+def decide(
     left: Sequence[Window],
     again: Sequence[Window],
     right: Sequence[Window],
     protocol: Protocol,
-    asked: float,
+    requested_threshold: float,
 ) -> Verdict:
     """The verdict of windows taken in rounds. Two rounds, one the reverse of the other, make one
     pair of times; pairs with a throttled window are left out."""
     confidence = verdict.confidence_of(protocol.looks)
-    sides = (left, again, right)
-    fine = [all(w) for w in zip(*(_fine(side, protocol.throttled) for side in sides), strict=True)]
+    both = (left, again, right)
+    fine = [
+        all(w) for w in zip(*(_fine(operand, protocol.throttled) for operand in both), strict=True)
+    ]
     pairs = [i for i in range(0, len(fine), 2) if fine[i] and fine[i + 1]]
     enough = len(pairs) >= stats.least_for(confidence)
     if not enough:
         pairs = list(range(0, len(fine), 2))
-    times = [_times(side, pairs) for side in sides]
+    times = [_times(operand, pairs) for operand in both]
     noise = verdict.noise_of(stats.ratio(times[0], times[1], confidence))
     cycles = _cycles(left, right, pairs, confidence)
     ratio = stats.ratio(times[0], times[2], confidence)
-    found = verdict.verdict(ratio, cycles, asked, noise, len(fine))
+    result = verdict.verdict(ratio, cycles, requested_threshold, noise, len(fine))
     if enough:
-        return found
-    why = f"too few of {len(fine)} rounds ran at the usual clock: the GPU was throttled"
-    return replace(found, word="INCONCLUSIVE", why=why)
+        return result
+    reason = f"too few of {len(fine)} rounds ran at the usual clock: the GPU was throttled"
+    return replace(result, word="INCONCLUSIVE", reason=reason)
 
 
 def _times(windows: Sequence[Window], pairs: Sequence[int]) -> list[float]:
@@ -272,12 +276,12 @@ def _cycles(
     left: Sequence[Window], right: Sequence[Window], pairs: Sequence[int], confidence: float
 ) -> Ratio | None:
     """Ratio in clock cycles, or None where the clock of a window is unknown."""
-    sides: list[list[float]] = []
+    both: list[list[float]] = []
     for windows in (left, right):
         cycles: list[float] = []
         for window in windows:
             if not window.sm_mhz:
                 return None
             cycles.append(stats.median(window.samples_s) * window.sm_mhz * 1e6)
-        sides.append([math.sqrt(cycles[i] * cycles[i + 1]) for i in pairs])
-    return stats.ratio(sides[0], sides[1], confidence)
+        both.append([math.sqrt(cycles[i] * cycles[i + 1]) for i in pairs])
+    return stats.ratio(both[0], both[1], confidence)

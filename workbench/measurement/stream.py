@@ -16,9 +16,9 @@ import torch
 
 from workbench.measurement.clocks import SmClock
 
-LONGEST_HOLD_S = 0.02
-AHEAD = 256  # samples between two waits: the queue of a CUDA stream holds about 1000 launches
-HOLD_TRIAL = 200_000  # cycles: 0.1 ms at 2 GHz
+LONGEST_DELAY_S = 0.02
+QUEUED = 256  # samples between two waits: the queue of a CUDA stream holds about 1000 launches
+DELAY_TRIAL = 200_000  # cycles: 0.1 ms at 2 GHz
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ def begin_samples(step: Step, count: int, clock: SmClock | None = None) -> Sampl
     events: with torch.compile a call of 33 us took the host 80 us. Where the host is faster than
     the device, more than a short hold would only let the GPU rest and raise its clock.
     """
-    most = max(1, min(AHEAD, int(LONGEST_HOLD_S / 2 / step.lag_s))) if step.lag_s else AHEAD
+    most = max(1, min(QUEUED, int(LONGEST_DELAY_S / 2 / step.lag_s))) if step.lag_s else QUEUED
     samples: list[float] = []
     while True:
         batch = min(most, count - len(samples))
         offset = next(_BANKS)
         pairs = [marks(offset + i) for i in range(batch)]
-        hold(50e-6 + 2 * step.host_s + 1.5 * batch * step.lag_s)
+        delay(50e-6 + 2 * step.host_s + 1.5 * batch * step.lag_s)
         if clock is not None and not samples:
             clock.begin()
         for start, end in pairs:
@@ -82,7 +82,7 @@ def begin_samples(step: Step, count: int, clock: SmClock | None = None) -> Sampl
         samples += Samples(pairs, []).seconds()
 
 
-_BANKS = cycle((0, AHEAD))  # events of one window are read while those of the next are recorded
+_BANKS = cycle((0, QUEUED))  # events of one window are read while those of the next are recorded
 
 
 def event_samples(step: Step, count: int, clock: SmClock | None = None) -> list[float]:
@@ -125,11 +125,11 @@ def first_call(step: Step) -> FirstCall:
     """Time one call behind a held stream. A call that returns while the stream is still held
     waits for nothing. The short hold proves that for nearly all; one that outlasts the long hold
     too is taken to wait."""
-    for seconds in (5e-4, LONGEST_HOLD_S):
+    for seconds in (5e-4, LONGEST_DELAY_S):
         if step.flush is not None:
             step.flush()
         held, (start, end) = _plain_mark(), marks(0)
-        hold(seconds)
+        delay(seconds)
         held.record()
         started = time.perf_counter()
         start.record()
@@ -148,34 +148,34 @@ def wait() -> None:
     torch.cuda.current_stream().synchronize()
 
 
-def hold(seconds: float) -> None:
+def delay(seconds: float) -> None:
     """Keep the current stream busy for about this long, at most LONGEST_HOLD_S: a kernel that
     counts cycles, so that it ends whatever becomes of the host."""
-    torch.cuda._sleep(int(min(seconds, LONGEST_HOLD_S) * _hold_rate()))
+    torch.cuda._sleep(int(min(seconds, LONGEST_DELAY_S) * _delay_rate()))
 
 
 @cache
-def _hold_rate() -> float:
+def _delay_rate() -> float:
     """Cycles a second of `torch.cuda._sleep`: the SM clock, or a slower fixed one on RDNA. The
     fastest of a few trials, because a GPU that rested begins at a low clock."""
     torch.cuda._sleep(1)  # loads the kernel
     rates: list[float] = []
     start, end = marks(0)
     for _ in range(5):
-        torch.cuda._sleep(HOLD_TRIAL)  # so that the launch of the next is not timed
+        torch.cuda._sleep(DELAY_TRIAL)  # so that the launch of the next is not timed
         start.record()
-        torch.cuda._sleep(HOLD_TRIAL)
+        torch.cuda._sleep(DELAY_TRIAL)
         end.record()
         wait()
-        rates.append(HOLD_TRIAL / (start.elapsed_time(end) * 1e-3))
+        rates.append(DELAY_TRIAL / (start.elapsed_time(end) * 1e-3))
     return max(rates)
 
 
 @cache
 def timer_step_s() -> float:
     """The step of the timer behind the events, from pairs with ever longer pauses between them."""
-    pairs = [marks(i) for i in range(AHEAD)]
-    hold(2e-3)
+    pairs = [marks(i) for i in range(QUEUED)]
+    delay(2e-3)
     for i, (start, end) in enumerate(pairs):
         start.record()
         torch.cuda._sleep(1 + PAUSE * i)
@@ -187,16 +187,16 @@ def timer_step_s() -> float:
 PAUSE = 37  # cycles more for each: 20 ns at the boost clock, less than the finest step known
 
 
-def least_step_s(found: Sequence[float]) -> float:
+def least_step_s(result: Sequence[float]) -> float:
     """The smallest difference between two of these times. Times are told in fp32 of a millisecond,
     so what differs by under 0.1 ns is the same. On an H200, 256 pairs with nothing between them
     all took 8.672 us, and the step is 0.032 us: that is why the times must differ.
 
     Raises ValueError when they do not."""
-    told = sorted({round(seconds * 1e10) for seconds in found})
-    if len(told) < 2:
+    text = sorted({round(seconds * 1e10) for seconds in result})
+    if len(text) < 2:
         raise ValueError("the GPU's timer stands still: pauses of different lengths read the same")
-    return min(b - a for a, b in pairwise(told)) * 1e-10
+    return min(b - a for a, b in pairwise(text)) * 1e-10
 
 
 @cache
@@ -219,7 +219,7 @@ class Flush:
         self._sum = torch.zeros((), device="cuda")
         self()
         start, end = marks(0)
-        hold(2e-4)
+        delay(2e-4)
         start.record()
         self()
         end.record()

@@ -44,7 +44,7 @@ def prepare() -> None:
     import torch
 
     if torch.cuda.is_available():
-        _arms()
+        _entrants()
 
 
 def host_copies() -> list[Copied]:
@@ -54,13 +54,13 @@ def host_copies() -> list[Copied]:
 
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no GPU in the process that copies")
-    arms = _arms()
-    taken = rounds.play(arms, RULES)
-    return [_copied(key, arm, taken[key]) for key, arm in arms.items()]
+    entrants = _entrants()
+    taken = rounds.play(entrants, RULES)
+    return [_copied(key, entrant, taken[key]) for key, entrant in entrants.items()]
 
 
 @cache
-def _arms() -> dict[tuple[Direction, bool, int], _Copy]:
+def _entrants() -> dict[tuple[Direction, bool, int], _Copy]:
     """All copies, ready: pages are mapped and staging memory is there."""
     import torch
 
@@ -68,20 +68,20 @@ def _arms() -> dict[tuple[Direction, bool, int], _Copy]:
     noise = torch.empty(SIZES[-1] // 8, dtype=torch.int64).random_(generator=generator)
     sent = noise.view(torch.uint8)
     directions: tuple[Direction, ...] = ("h2d", "d2h")
-    arms = {
+    entrants = {
         (direction, pinned, size): _Copy.of(direction, pinned, sent[:size])
         for size in SIZES
         for pinned in (True, False)
         for direction in directions
     }
-    for arm in arms.values():
-        arm.begin(0.0, 2)
-    return arms
+    for entrant in entrants.values():
+        entrant.begin(0.0, 2)
+    return entrants
 
 
-def _copied(key: tuple[Any, bool, int], arm: _Copy, windows: list[Window]) -> Copied:
+def _copied(key: tuple[Any, bool, int], entrant: _Copy, windows: list[Window]) -> Copied:
     direction, pinned, size = key
-    right = arm.arrived()
+    right = entrant.arrived()
     return Copied(direction, pinned, size, measured(windows) if right else None, right)
 
 
@@ -91,9 +91,16 @@ def measured(windows: list[Window]) -> Measured:
     samples = tuple(s for window in kept for s in window)
     low, high = stats.windowed_interval(kept)
     return Measured(
-        stats.median(samples), low, high, samples, "hot", "host", RULES.id, len(kept),
+        stats.median(samples),
+        low,
+        high,
+        samples,
+        "hot",
+        "host",
+        RULES.id,
+        len(kept),
         window_sizes=tuple(len(window) for window in kept),
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -147,7 +154,7 @@ class _Taken:
 
 def by_name(copies: list[Copied]) -> Mapping[str, list[Copied]]:
     """Copies of each kind, the smallest first."""
-    found: dict[str, list[Copied]] = {}
+    results: dict[str, list[Copied]] = {}
     for copy in sorted(copies, key=lambda c: c.bytes):
-        found.setdefault(copy.name, []).append(copy)
-    return found
+        results.setdefault(copy.name, []).append(copy)
+    return results

@@ -48,7 +48,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Screened:
+class FirstPassTime:
     """A right answer and its time, or the sentence that says what went wrong."""
 
     error: float = 0.0  # of the answer, in tolerances
@@ -59,7 +59,7 @@ class Screened:
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkerTask:
     """One arm of an experiment: a choice at a problem of its own. By the `host` clock a call
     lasts until the GPU is silent, and all its launches by the CPU count."""
 
@@ -70,22 +70,22 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Taken:
+class TaskTime:
     """What became of a part. `kernels` is how many one call launches, as a captured graph counts
     them, and `peak_bytes` what a call takes of the GPU's memory beyond its inputs; None where
     that is not known."""
 
-    screened: Screened
+    first_pass: FirstPassTime
     kernels: int | None = None
     peak_bytes: int | None = None
 
 
 @dataclass(frozen=True)
-class Contest:
+class PairTime:
     """Two sides against each other; no verdict where one of them has no time."""
 
-    left: Screened
-    right: Screened
+    left: FirstPassTime
+    right: FirstPassTime
     verdict: Verdict | None = None
 
 
@@ -132,8 +132,8 @@ def describe(repository: Path | None) -> tuple[hardware.Device, Environment, str
 
     index = torch.cuda.current_device()
     others = preflight.others_on_gpu(Clocks(index).processes(), {os.getpid()})
-    found = replace(fingerprint(index, repository), others_on_gpu=others)
-    return device, found, preflight.lock_name(index)
+    result = replace(fingerprint(index, repository), others_on_gpu=others)
+    return device, result, preflight.lock_name(index)
 
 
 def warm() -> None:
@@ -168,15 +168,15 @@ def begin(job: Job) -> None:
     """Make inputs and reference. Raises torch.OutOfMemoryError when the problem is too large."""
     global _now
     _now = None  # lets go of the last problem's memory
-    _now = _made(job)
+    _now = _prepared(job)
 
 
-def _made(job: Job) -> _State:
+def _prepared(job: Job) -> _State:
     import torch
 
     from workbench.measurement.bench import Bench
     from workbench.measurement.clocks import Clocks
-    from workbench.measurement.correctness import Posed
+    from workbench.measurement.correctness import PreparedProblem
     from workbench.measurement.probe import sm_clock
 
     device = hardware.live()
@@ -186,24 +186,26 @@ def _made(job: Job) -> _State:
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     spec = catalog.spec_of(job.kernel)
-    floor = floor_s(device, spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype)
+    bound = bound_s(device, spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype)
     sensors = Clocks(torch.cuda.current_device())
     cache = cache_bytes(device)
     clock = sm_clock(sensors)
-    bench = Bench(spec, job.sizes, job.dtype, cache, floor, job.protocol, clock)
-    problems = {0: Posed.given(spec, job.dtype, bench.first_inputs)}
+    bench = Bench(spec, job.sizes, job.dtype, cache, bound, job.protocol, clock)
+    problems = {0: PreparedProblem.given(spec, job.dtype, bench.first_inputs)}
     _load_checks(problems[0])
     return _State(job, spec, bench, device, sensors, problems)
 
 
-def _load_checks(posed: Any) -> None:
+def _load_checks(prepared: Any) -> None:
     """Judge the reference itself: what the check launches is loaded then, and costs no config its
     time limit."""
-    from workbench.measurement.correctness import judge
+    from workbench.measurement.correctness import check_outputs
     from workbench.measurement.inputs import torch_dtype
 
-    kinds = [t.dtype or posed.dtype for t in posed.spec.outputs.values()]
-    judge([e.to(torch_dtype(k)) for e, k in zip(posed.expected, kinds, strict=True)], posed)
+    kinds = [t.dtype or prepared.dtype for t in prepared.spec.outputs.values()]
+    check_outputs(
+        [e.to(torch_dtype(k)) for e, k in zip(prepared.expected, kinds, strict=True)], prepared
+    )
 
 
 def self_test() -> dict[str, float]:
@@ -217,7 +219,7 @@ def cache_bytes(device: hardware.Device) -> int:
     return int(device.cache.value) if device.cache else 64 << 20
 
 
-def floor_s(device: hardware.Device, bytes_: int, flops: int, dtype: str) -> float:
+def bound_s(device: hardware.Device, bytes_: int, flops: int, dtype: str) -> float:
     """Seconds that no call can beat: least bytes over the peak bandwidth, FLOPs over the peak."""
     dram = bytes_ / device.dram.value if device.dram else 0.0
     peak = device.peaks.get(dtype)
@@ -230,14 +232,14 @@ def accounted(task: Callable[..., Any]) -> Callable[..., tuple[Any, Spent]]:
     """The task's result, with where its seconds went."""
 
     @wraps(task)
-    def asked(*args: Any) -> tuple[Any, Spent]:
+    def task_call(*args: Any) -> tuple[Any, Spent]:
         started = time.perf_counter()
         spent = _state().spent = Spent()
         result = task(*args)
         spent.total = time.perf_counter() - started
         return result, spent
 
-    return asked
+    return task_call
 
 
 @contextmanager
@@ -254,15 +256,15 @@ def _took(timed: Any, windows: Sequence[Window]) -> None:
 
 
 @accounted
-def screen(choice: Choice, best_s: float | None) -> Screened:
+def first_pass(choice: Choice, best_s: float | None) -> FirstPassTime:
     """Check, then time briefly. A first sample over `give_up` times the best is the last one."""
     try:
-        return _screen(choice, best_s)
+        return _first_pass(choice, best_s)
     except Exception as error:
         return _failed(error, "launch")
 
 
-def _screen(choice: Choice, best_s: float | None) -> Screened:
+def _first_pass(choice: Choice, best_s: float | None) -> FirstPassTime:
     from workbench.measurement.bench import Impossible
 
     checked = _checked(choice)
@@ -274,34 +276,38 @@ def _screen(choice: Choice, best_s: float | None) -> Screened:
     slow = best_s is not None and first > protocol.give_up * best_s and first > 20e-6
     for attempt in (1, 2):
         try:
-            timed = bench.timed(rotation, first, protocol.screen_graph_s)
-            least = 1 if slow else protocol.screen_samples
-            window = timed.window(0.0 if slow else protocol.screen_s, least)
+            timed = bench.timed(rotation, first, protocol.first_pass_graph_s)
+            least = 1 if slow else protocol.first_pass_samples
+            window = timed.window(0.0 if slow else protocol.first_pass_s, least)
             _took(timed, [window])
             return replace(checked, timing=bench.measured(timed, [window], "cold"))
         except Impossible as error:
             if attempt == 2:
-                return Screened(checked.error, stage="measure", reason=str(error))
+                return FirstPassTime(checked.error, stage="measure", reason=str(error))
     raise AssertionError("unreachable")
 
 
 @accounted
-def race(choices: Sequence[Choice], estimates: Sequence[float], keep: int) -> list[Screened]:
+def halve_candidates(
+    choices: Sequence[Choice], estimates: Sequence[float], keep: int
+) -> list[FirstPassTime]:
     """Successive halving among configs that were right in the screen: windows in turn, the slower
     half dropped, twice the windows for the rest, until at most `keep` are left. Every config gets
     the median of all windows it took part in."""
-    arms, failed = _arms(choices, estimates)
-    windows = halve(arms, _state().job.protocol, keep)
+    entrants, failed = _entrants(choices, estimates)
+    windows = halve(entrants, _state().job.protocol, keep)
     for i, taken in windows.items():
-        _took(arms[i], taken)
+        _took(entrants[i], taken)
     return [
-        failed[i] if i in failed else _with_time(Screened(), arms[i], windows[i], "boost", {})
+        failed[i]
+        if i in failed
+        else _with_time(FirstPassTime(), entrants[i], windows[i], "boost", {})
         for i in range(len(choices))
     ]
 
 
 @accounted
-def final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screened]:
+def final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[FirstPassTime]:
     """All choices against each other: the clock settled, then windows in rounds whose order is
     reversed each time, until every interval is narrow or the rounds are used up."""
     try:
@@ -310,145 +316,161 @@ def final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screene
         return [_failed(error, "measure") for _ in choices]
 
 
-def _final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[Screened]:
+def _final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[FirstPassTime]:
     results = [_checked(choice) for choice in choices]
     right = {i: c for i, c in enumerate(choices) if results[i].reason is None}
-    arms, failed = _arms(choices, estimates, only=right)
-    windows, also = _played(arms)
+    entrants, failed = _entrants(choices, estimates, only=right)
+    windows, also = _played(entrants)
     for i in right:
         results[i] = failed[i] if i in failed else _checked(choices[i], seed=1)
         if results[i].reason is None:  # other values, after the last timed call
-            results[i] = _with_time(results[i], arms[i], windows[i], "sustained", also)
+            results[i] = _with_time(results[i], entrants[i], windows[i], "sustained", also)
     return results
 
 
-def _arms(
-    choices: Sequence[Choice], estimates: Sequence[float], regime: str = "cold",
+def _entrants(
+    choices: Sequence[Choice],
+    estimates: Sequence[float],
+    regime: str = "cold",
     only: Mapping[int, Choice] | None = None,
-) -> tuple[dict[int, Any], dict[int, Screened]]:  # fmt: skip
+) -> tuple[dict[int, Any], dict[int, FirstPassTime]]:
     """Ways to time each choice; and what failed, each for itself: a library's call that no graph
     can hold, say."""
     bench = _state().bench
-    arms: dict[int, Any] = {}
-    failed: dict[int, Screened] = {}
+    entrants: dict[int, Any] = {}
+    failed: dict[int, FirstPassTime] = {}
     for i, (choice, estimate) in enumerate(zip(choices, estimates, strict=True)):
         if only is not None and i not in only:
             continue
         try:
             rotation = bench.calls(*resolve(choice), regime)
             first = bench.first_time(rotation)
-            arms[i] = bench.timed(rotation, estimate or first)
+            entrants[i] = bench.timed(rotation, estimate or first)
         except Exception as error:
             failed[i] = _failed(error, "measure")
-    return arms, failed
+    return entrants, failed
 
 
 def _played(
-    arms: Mapping[int, Any], protocol: Protocol | None = None, busiest: Any = None
+    entrants: Mapping[int, Any], protocol: Protocol | None = None, busiest: Any = None
 ) -> tuple[dict[int, list[Window]], dict[str, Any]]:
     """Windows of each arm in turn after the clock has settled, and the sensors meanwhile. By the
     job's protocol, and settled under the fastest of its configs, where no other are given."""
-    if not arms:
+    if not entrants:
         return {}, {}
     state, readings = _state(), []
     protocol = protocol or state.job.protocol
-    rounds.settle(busiest or min(arms.values(), key=lambda a: a.estimate_s), protocol)
-    windows = rounds.play(arms, protocol, after_round=lambda: readings.append(state.sensors.read()))
+    rounds.settle(busiest or min(entrants.values(), key=lambda a: a.estimate_s), protocol)
+    windows = rounds.play(
+        entrants, protocol, after_round=lambda: readings.append(state.sensors.read())
+    )
     for i, taken in windows.items():
-        _took(arms[i], taken)
+        _took(entrants[i], taken)
     return windows, state.sensors.summary(readings)
 
 
-def _heaviest(arms: Mapping[int, Any]) -> Any:
+def _heaviest(entrants: Mapping[int, Any]) -> Any:
     """Of parts that do different things, the one that keeps the GPU at work for longest: under an
     empty kernel the clock would settle where none of the others finds it. None of no parts."""
-    alone = [arm for arm in arms.values() if arm.method != "host"] or list(arms.values())
-    return max(alone, key=lambda arm: arm.estimate_s, default=None)
+    alone = [entrant for entrant in entrants.values() if entrant.method != "host"] or list(
+        entrants.values()
+    )
+    return max(alone, key=lambda entrant: entrant.estimate_s, default=None)
 
 
 def _with_time(
-    right: Screened, arm: Any, windows: Sequence[Window], state: str, also: Mapping[str, Any],
+    right: FirstPassTime,
+    entrant: Any,
+    windows: Sequence[Window],
+    state: str,
+    also: Mapping[str, Any],
     regime: str = "cold",
-) -> Screened:  # fmt: skip
+) -> FirstPassTime:
     """A right answer with its time; an impossible time is that config's loss alone."""
     try:
-        timing = _state().bench.measured(arm, windows, regime, state, **also)
+        timing = _state().bench.measured(entrant, windows, regime, state, **also)
         return replace(right, timing=timing)
     except Exception as error:
         return _failed(error, "measure")
 
 
-def _checked(choice: Choice, seed: int = 0) -> Screened:
+def _checked(choice: Choice, seed: int = 0) -> FirstPassTime:
     """The answer alone. A library baseline is judged like the rest."""
-    from workbench.measurement.correctness import Posed, check
+    from workbench.measurement.correctness import PreparedProblem, check
 
     state = _state()
     with _checking():
         try:
             if seed not in state.problems:
                 job = state.job
-                state.problems[seed] = Posed.of(state.spec, job.sizes, job.dtype, "cuda", seed)
+                state.problems[seed] = PreparedProblem.of(
+                    state.spec, job.sizes, job.dtype, "cuda", seed
+                )
             checked = check(*resolve(choice), state.problems[seed])
         except Exception as error:
             return _failed(error, "launch")
     if checked.wrong:
-        return Screened(checked.error, stage="check", reason=checked.wrong)
-    return Screened(checked.error)
+        return FirstPassTime(checked.error, stage="check", reason=checked.wrong)
+    return FirstPassTime(checked.error)
 
 
 @accounted
-def hot(choice: Choice) -> Screened:
+def hot(choice: Choice) -> FirstPassTime:
     """The same call back to back on the same buffers, which the cache may hold. Its windows take
     turns with cold ones under the same load, so that what differs is the cache and not the clock:
     alone, after a pause, a matmul of 206 us ran at 175 us, all of it the clock's doing."""
     try:
         bench = _state().bench
-        arms = {}
+        entrants = {}
         for i, regime in enumerate(("cold", "hot")):
             rotation = bench.calls(*resolve(choice), regime)
-            arms[i] = bench.timed(rotation, bench.first_time(rotation))
-        windows, also = _played(arms)
-        return Screened(timing=bench.measured(arms[1], windows[1], "hot", "sustained", **also))
+            entrants[i] = bench.timed(rotation, bench.first_time(rotation))
+        windows, also = _played(entrants)
+        return FirstPassTime(
+            timing=bench.measured(entrants[1], windows[1], "hot", "sustained", **also)
+        )
     except Exception as error:
         return _failed(error, "measure")
 
 
 @accounted
-def contest(left: Choice, right: Choice, asked: float) -> Contest:
-    """Is `right` slower than `left` by more than `asked` (0.01 is one percent)? Both are checked
+def compare(left: Choice, right: Choice, requested_threshold: float) -> PairTime:
+    """Is `right` slower than `left` by more than `requested_threshold` (0.01 is one percent)? Both are checked
     first; `left` takes part twice, so that the noise floor is measured beside the two."""
-    sides = [left, left, right]
+    operands = [left, left, right]
     results = [_checked(left), _checked(right)]
     if any(r.reason for r in results):
-        return Contest(results[0], results[1])
-    arms, failed = _arms(sides, [0.0] * 3)
+        return PairTime(results[0], results[1])
+    entrants, failed = _entrants(operands, [0.0] * 3)
     if failed:
         first = {0: 0, 1: 0, 2: 1}
-        for i, why in failed.items():
-            results[first[i]] = why
-        return Contest(results[0], results[1])
+        for i, cause in failed.items():
+            results[first[i]] = cause
+        return PairTime(results[0], results[1])
     try:
         sensors = _state().sensors
-        played = rounds.contest(arms[0], arms[1], arms[2], _state().job.protocol, asked)
+        played = rounds.compare(
+            entrants[0], entrants[1], entrants[2], _state().job.protocol, requested_threshold
+        )
         also = sensors.summary([sensors.read()])
-        for arm, taken in zip(
-            arms.values(), (played.left, played.again, played.right), strict=True
+        for entrant, taken in zip(
+            entrants.values(), (played.left, played.again, played.right), strict=True
         ):
-            _took(arm, taken)
-        ends = (arms[0], played.left), (arms[2], played.right)
+            _took(entrant, taken)
+        ends = (entrants[0], played.left), (entrants[2], played.right)
         seconds = [_checked(left, seed=1), _checked(right, seed=1)]
         timed = [
             _with_time(r, *end, "sustained", also) if r.reason is None else r
             for r, end in zip(seconds, ends, strict=True)
         ]
     except Exception as error:
-        return Contest(results[0], _failed(error, "measure"))
+        return PairTime(results[0], _failed(error, "measure"))
     verdict = played.verdict if all(t.timing for t in timed) else None
-    return Contest(timed[0], timed[1], verdict)
+    return PairTime(timed[0], timed[1], verdict)
 
 
 @accounted
-def together(parts: Sequence[Part]) -> list[Taken]:
+def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
     """Parts of different problems against each other: each checked, then all timed in rounds as
     in `final` and by the protocol of the first, then each checked again with other values.
 
@@ -456,8 +478,8 @@ def together(parts: Sequence[Part]) -> list[Taken]:
     Raises ChildProcessError where it is not known which part did that."""
     own = _state()
     states = {(own.job.kernel, *own.job.sizes.items(), own.job.dtype): own}
-    results: list[Screened] = []
-    arms: dict[int, Any] = {}
+    results: list[FirstPassTime] = []
+    entrants: dict[int, Any] = {}
     counts: dict[int, tuple[int | None, int | None]] = {}
     try:
         for i, part in enumerate(parts):
@@ -465,38 +487,40 @@ def together(parts: Sequence[Part]) -> list[Taken]:
                 with _at(_known(states, part.job)):
                     results.append(_checked(part.choice))
                     if results[i].reason is None:
-                        arms[i], counts[i] = _arm(part)
+                        entrants[i], counts[i] = _entrant(part)
             except Exception as error:
                 results[i:] = [_failed(error, "measure")]
-                arms.pop(i, None)
+                entrants.pop(i, None)
             if results[i].poisoned:  # the others cannot be timed either
                 whole = [*results, *[results[i]] * (len(parts) - len(results))]
-                return [Taken(r) for r in whole]
+                return [TaskTime(r) for r in whole]
         try:
-            windows, also = _played(arms, parts[0].job.protocol, _heaviest(arms))
+            windows, also = _played(entrants, parts[0].job.protocol, _heaviest(entrants))
         except Exception as error:  # of which arm, it does not say
             failed = _failed(error, "measure")
             if failed.poisoned:  # whoever asked finds out, as where the process dies
                 raise ChildProcessError(f"the GPU answers it no more ({failed.reason})") from error
-            return [Taken(failed if i in arms else r) for i, r in enumerate(results)]
-        for i, arm in arms.items():
+            return [TaskTime(failed if i in entrants else r) for i, r in enumerate(results)]
+        for i, entrant in entrants.items():
             with _at(_known(states, parts[i].job)):
                 results[i] = _checked(parts[i].choice, seed=1)
                 if results[i].reason is None:
                     regime = parts[i].regime
-                    results[i] = _with_time(results[i], arm, windows[i], "sustained", also, regime)
+                    results[i] = _with_time(
+                        results[i], entrant, windows[i], "sustained", also, regime
+                    )
             if results[i].poisoned:
                 break
     finally:
         _enter(own, own.spent)
-    return [Taken(r, *counts.get(i, (None, None))) for i, r in enumerate(results)]
+    return [TaskTime(r, *counts.get(i, (None, None))) for i, r in enumerate(results)]
 
 
 def _known(states: dict[Any, _State], job: Job) -> _State:
     """The state of a problem, made where it is not there yet."""
     key = (job.kernel, *job.sizes.items(), job.dtype)
     if key not in states:
-        states[key] = _made(job)
+        states[key] = _prepared(job)
     return states[key]
 
 
@@ -516,9 +540,9 @@ def _enter(state: _State, spent: Spent) -> None:
     _now, state.spent = state, spent
 
 
-def _arm(part: Part) -> tuple[Any, tuple[int | None, int | None]]:
+def _entrant(part: WorkerTask) -> tuple[Any, tuple[int | None, int | None]]:
     """A way to time a part, and what one call launches and takes of the memory."""
-    from workbench.measurement.bench import Timed
+    from workbench.measurement.bench import BenchTime
     from workbench.measurement.graphs import graphs
     from workbench.measurement.stream import host_samples
 
@@ -532,7 +556,7 @@ def _arm(part: Part) -> tuple[Any, tuple[int | None, int | None]]:
     if part.clock == "host":
         # as the device alone takes ten times less, windows would last ten times too long
         first = min(host_samples(rotation.step(), 2))
-        return Timed("host", rotation, 1, first, bench.clock), (kernels, peak)
+        return BenchTime("host", rotation, 1, first, bench.clock), (kernels, peak)
     return bench.timed(rotation, first), (kernels, peak)
 
 
@@ -544,16 +568,19 @@ def resolve(choice: Choice) -> tuple[Impl, Any]:
     return impl, impl.config(**choice.config)
 
 
-def _failed(error: Exception, stage: str) -> Screened:
+def _failed(error: Exception, stage: str) -> FirstPassTime:
     text = first_sentence(error)
     kind = type(error).__name__
     if kind == "OutOfMemoryError":
         import torch
 
         torch.cuda.empty_cache()
-        return Screened(stage="measure", reason="out of GPU memory: the inputs in rotation and "
-                        "the outputs do not fit; name smaller sizes")  # fmt: skip
-    return Screened(stage=stage, reason=text, poisoned=_lost())
+        return FirstPassTime(
+            stage="measure",
+            reason="out of GPU memory: the inputs in rotation and "
+            "the outputs do not fit; name smaller sizes",
+        )
+    return FirstPassTime(stage=stage, reason=text, poisoned=_lost())
 
 
 def _lost() -> bool:

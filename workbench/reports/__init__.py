@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.spec import WorkbenchError
+
 if TYPE_CHECKING:
     from markupsafe import Markup
     from matplotlib.figure import Figure
@@ -32,7 +34,7 @@ PALETTE = (
 _SENTINELS = {name: f"#0a5e{number:02x}" for number, name in enumerate(PALETTE)}
 
 
-class ReportError(Exception):
+class ReportError(WorkbenchError):
     """A page cannot be made or kept; one sentence says what, where and what to do next."""
 
 
@@ -67,9 +69,9 @@ def write_page(path: Path | str, html: str) -> Path:
         draft.replace(path)
     except OSError as error:
         _forget(draft)
-        why = (error.strerror or str(error)).lower()
+        reason = (error.strerror or str(error)).lower()
         raise ReportError(
-            f"The page cannot be written to {path}: {why}; name a folder that you may write to."
+            f"The page cannot be written to {path}: {reason}; name a folder that you may write to."
         ) from error
     return path
 

@@ -24,55 +24,65 @@ MEASURED = "_measured"
 HEADS = ("ceiling", "low", "median", "high", "of what is stated", "yardstick", "verdict")
 STATED_HEADS = ("ceiling", "value", "kind", "source")
 LEVELS = {
-    "dram": "DRAM", "cache": "Last-level cache", "shared": "L1 and shared memory",
-    "compute": "Arithmetic", "launch": "Launches", "link": "Host and device",
-}  # fmt: skip
+    "dram": "DRAM",
+    "cache": "Last-level cache",
+    "shared": "L1 and shared memory",
+    "compute": "Arithmetic",
+    "launch": "Launches",
+    "link": "Host and device",
+}
 # the unit of each level: what one of it is in the unit of the record, and its name
 UNITS = {
-    "B/s": (1e12, "TB/s"), "FLOP/s": (1e12, "TFLOP/s"), "OP/s": (1e12, "TOP/s"), "s": (1e-6, "µs"),
-}  # fmt: skip
+    "B/s": (1e12, "TB/s"),
+    "FLOP/s": (1e12, "TFLOP/s"),
+    "OP/s": (1e12, "TOP/s"),
+    "s": (1e-6, "µs"),
+}
 LINK = (1e9, "GB/s")
-SAID = {
-    "dram_read": "reads DRAM at", "dram_copy": "copies at", "cache": "reads its cache at",
+WORDS = {
+    "dram_read": "reads DRAM at",
+    "dram_copy": "copies at",
+    "cache": "reads its cache at",
     "compute_bf16": "multiplies bf16 at",
-}  # fmt: skip
+}
 NEEDS_GPU = "No GPU took part: nothing here was measured."
 
 
 def measured_of(run: Run) -> list[dict[str, Any]]:
     """The ceilings that were sought by measuring, level by level."""
-    found = [dict(c, name=n) for n, c in run.ceilings.items() if n.endswith(MEASURED)]
+    results = [dict(c, name=n) for n, c in run.ceilings.items() if n.endswith(MEASURED)]
     order = list(LEVELS)
-    return sorted(found, key=lambda c: order.index(c.get("level", "link")))
+    return sorted(results, key=lambda c: order.index(c.get("level", "link")))
 
 
 def stated_of(run: Run) -> list[dict[str, Any]]:
     """Those of datasheets and arithmetic."""
     return [
-        dict(c, name=n) for n, c in run.ceilings.items()
+        dict(c, name=n)
+        for n, c in run.ceilings.items()
         if not n.endswith(MEASURED) and "title" in c
-    ]  # fmt: skip
+    ]
 
 
 def page(run: Run, outcomes: Sequence[Outcome]) -> str:
     """The whole page as HTML. Never raises for want of records: a page can say that too."""
-    found = measured_of(run)
+    result = measured_of(run)
     shown = replace(run, kernel="Ceilings", engine="bandwidths, rates, launches", predicted=False)
     return render(
         "ceilings.html.j2",
         run=shown,
         env=run.environment,
-        measured=bool(found),
+        measured=bool(result),
         sentence=sentence(run),
         heads=HEADS,
-        rows=[_cells(c) for c in found],
-        doubts=[(c["title"], word(c), reason(c)) for c in found if word(c) != "sound"],
-        sources=[(c["title"], c["source"]) for c in found if "value" in c],
+        rows=[_cells(c) for c in result],
+        doubts=[(c["title"], word(c), reason(c)) for c in result if word(c) != "sound"],
+        sources=[(c["title"], c["source"]) for c in result if "value" in c],
         stated_heads=STATED_HEADS,
         stated=[_stated_cells(c) for c in stated_of(run)],
-        figure=bars(panels(found or stated_of(run)), "ceilings"),
+        figure=bars(panels(result or stated_of(run)), "ceilings"),
         copies=_copies(outcomes),
-        arms=[_arm(o) for o in outcomes if o.case.kernel != "host_copy"],
+        variants=[_variant(o) for o in outcomes if o.case.kernel != "host_copy"],
         how=_how(outcomes),
     )
 
@@ -83,13 +93,14 @@ def sentence(run: Run) -> str:
     known = {c["name"]: c for c in measured_of(run) if word(c) in ("sound", "unchecked")}
     parts = [
         f"{what} {amount(known[name + MEASURED]['value'], known[name + MEASURED])}"
-        for name, what in SAID.items() if name + MEASURED in known
-    ]  # fmt: skip
+        for name, what in WORDS.items()
+        if name + MEASURED in known
+    ]
     one = known.get("launch" + MEASURED)
     launch = f"a launch in a graph takes {amount(one['value'], one)}" if one else ""
-    said = "; ".join(filter(None, (f"{device} {', '.join(parts)}" if parts else "", launch)))
-    if said:
-        return f"{said}."
+    text = "; ".join(filter(None, (f"{device} {', '.join(parts)}" if parts else "", launch)))
+    if text:
+        return f"{text}."
     if measured_of(run):
         return f"No ceiling of {device} stands: see the reasons below."
     return f"What is stated of {device}. {NEEDS_GPU}"
@@ -106,7 +117,7 @@ def word(one: Plain) -> str:
 
 def reason(one: Plain) -> str:
     """Why it is not sound."""
-    return str(one.get("why") or one.get("unchecked") or "")
+    return str(one.get("reason") or one.get("unchecked") or "")
 
 
 def scale_of(one: Plain) -> tuple[float, str]:
@@ -161,11 +172,11 @@ def kind_of(stated: Plain) -> str:
 def line(one: Plain) -> str:
     """One ceiling on the terminal as it is found."""
     if "value" not in one:
-        return f"{one['title']}: missing: {one['why']}"
+        return f"{one['title']}: missing: {one['reason']}"
     scale, unit = scale_of(one)
     low, middle, high = (with_zeros(one[end] / scale) for end in ("low", "value", "high"))
-    said = f"{one['title']}: {middle} {unit} (p5 to p95: {low} to {high})"
-    return said if word(one) == "sound" else f"{said}; {word(one)}: {reason(one)}"
+    text = f"{one['title']}: {middle} {unit} (p5 to p95: {low} to {high})"
+    return text if word(one) == "sound" else f"{text}; {word(one)}: {reason(one)}"
 
 
 def show(console: Console, run: Run) -> None:
@@ -173,17 +184,17 @@ def show(console: Console, run: Run) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    found = measured_of(run)
-    heads = HEADS if found else STATED_HEADS
-    lines = [_cells(c) for c in found] or [_stated_cells(c) for c in stated_of(run)]
+    result = measured_of(run)
+    heads = HEADS if result else STATED_HEADS
+    lines = [_cells(c) for c in result] or [_stated_cells(c) for c in stated_of(run)]
     table = Table(box=None, pad_edge=False)
     for n, head in enumerate(heads):
-        right = (bool(found) and 0 < n < 4) or n == 1
+        right = (bool(result) and 0 < n < 4) or n == 1
         table.add_column(head, justify="right" if right else "left")
     for cells in lines:
         table.add_row(*map(Text, cells))
     console.print(table)
-    for one in found:
+    for one in result:
         if word(one) != "sound":
             console.print(f"{one['title']}: {word(one)}: {reason(one)}", soft_wrap=True)
 
@@ -191,16 +202,16 @@ def show(console: Console, run: Run) -> None:
 # The page's parts.
 
 
-def panels(found: Sequence[Plain]) -> list[Panel]:
+def panels(result: Sequence[Plain]) -> list[Panel]:
     """Bars by level, each level on an axis of its own unit."""
-    made = []
+    created = []
     for level, title in LEVELS.items():
-        some = [c for c in found if c.get("level") == level]
+        some = [c for c in result if c.get("level") == level]
         if not some:
             continue
         units = list(dict.fromkeys(scale_of(c)[1] for c in some))
-        made.append(Panel(title, " or ".join(units), [_bar(c) for c in some], level))
-    return made
+        created.append(Panel(title, " or ".join(units), [_bar(c) for c in some], level))
+    return created
 
 
 def _bar(one: Plain) -> Bar:
@@ -215,22 +226,23 @@ def _bar(one: Plain) -> Bar:
     return Bar(
         one["title"],
         scaled(value) if measured else None,
-        scaled(one.get("low")), scaled(one.get("high")),
+        scaled(one.get("low")),
+        scaled(one.get("high")),
         scaled(stated["value"] if stated else None if measured else value),
         scaled(yard["value"] if yard else None),
         f"{shown(value / scale)} {unit}" if value is not None else "missing",
         word(one),
-    )  # fmt: skip
+    )
 
 
 def _copies(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
     """Copies between host and device by size: GB/s of each kind."""
-    found = [o for o in outcomes if o.case.kernel == "host_copy" and isinstance(o, Record)]
-    if not found:
+    results = [o for o in outcomes if o.case.kernel == "host_copy" and isinstance(o, Record)]
+    if not results:
         return None
-    kinds = list(dict.fromkeys(r.case.impl for r in found))
-    sizes = sorted({r.case.sizes["B"] for r in found})
-    at = {(r.case.impl, r.case.sizes["B"]): r for r in found}
+    kinds = list(dict.fromkeys(r.case.impl for r in results))
+    sizes = sorted({r.case.sizes["B"] for r in results})
+    at = {(r.case.impl, r.case.sizes["B"]): r for r in results}
     rows = []
     for size in sizes:
         row = [f"{size >> 10} KiB" if size < 1 << 20 else f"{size >> 20} MiB"]
@@ -248,7 +260,7 @@ def _way(kind: str) -> str:
     return known.replace("_", ", ")
 
 
-def _arm(outcome: Outcome) -> list[str]:
+def _variant(outcome: Outcome) -> list[str]:
     """Kernel, sizes, regime, median, 95 % interval; or the stage and the reason."""
     case = outcome.case
     config = f" {label(case.config)}" if case.config else ""
@@ -273,6 +285,6 @@ def _how(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
         return []
     methods = ", ".join(dict.fromkeys(t.method for t in timings))
     clocks = [t.sm_mhz for t in timings if t.sm_mhz]
-    told = f"{min(clocks):.0f} to {max(clocks):.0f} MHz" if clocks else "unknown"
+    text = f"{min(clocks):.0f} to {max(clocks):.0f} MHz" if clocks else "unknown"
     protocols = ", ".join(dict.fromkeys(t.protocol for t in timings))
-    return [("Methods", methods), ("SM clock", told), ("Protocols", protocols)]
+    return [("Methods", methods), ("SM clock", text), ("Protocols", protocols)]

@@ -13,18 +13,28 @@ from workbench.data import stats, verdict
 from workbench.data.record import Comparison, Measured, Outcome, Ratio, Record, Run, Verdict
 from workbench.reports import render
 from workbench.reports.figures import compare as draw
-from workbench.reports.figures.compare import Sides, text_of, unit_of
+from workbench.reports.figures.compare import Operands, text_of, unit_of
 from workbench.spec import sizes_text
 from workbench.tuner.selection import rate, ridge_of
 
 ENGINES = ("compare", "gate")  # whose runs this page can draw
 
-HEADS = ("side", "median", "95 % interval", "min", "p5", "p95", "n", "SM clock, MHz", "cycles",
-         "rate")  # fmt: skip
+HEADS = (
+    "side",
+    "median",
+    "95 % interval",
+    "min",
+    "p5",
+    "p95",
+    "n",
+    "SM clock, MHz",
+    "cycles",
+    "rate",
+)
 
 
 @dataclass(frozen=True)
-class Bout:
+class Compared:
     """One comparison with both its outcomes."""
 
     comparison: Comparison
@@ -40,21 +50,21 @@ class Bout:
         return f"{c.kernel} {impl}, {sizes}, {c.dtype}"
 
     @property
-    def sides(self) -> Sides | None:
+    def operands(self) -> Operands | None:
         """Both measured times; None where a side has none."""
         timings = [o.timing for o in (self.left, self.right) if isinstance(o, Record)]
         measured = [t for t in timings if isinstance(t, Measured)]
         if len(measured) != 2:
             return None
         c = self.comparison
-        return Sides((c.left, c.right), (measured[0], measured[1]), c.verdict)
+        return Operands((c.left, c.right), (measured[0], measured[1]), c.verdict)
 
 
-def bouts_of(outcomes: Sequence[Outcome], comparisons: Sequence[Comparison]) -> list[Bout]:
+def compared_of(outcomes: Sequence[Outcome], comparisons: Sequence[Comparison]) -> list[Compared]:
     """Each comparison with its outcomes, verdicts corrected for their number (Holm)."""
     by_key = {o.key: o for o in outcomes}
     return [
-        Bout(c, by_key.get(c.left_key), by_key.get(c.right_key)) for c in corrected(comparisons)
+        Compared(c, by_key.get(c.left_key), by_key.get(c.right_key)) for c in corrected(comparisons)
     ]
 
 
@@ -69,47 +79,49 @@ def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def page(
-    run: Run, outcomes: Sequence[Outcome], comparisons: Sequence[Comparison] = (), said: str = ""
+    run: Run, outcomes: Sequence[Outcome], comparisons: Sequence[Comparison] = (), text: str = ""
 ) -> str:
     """The whole page as HTML. `said` stands in for the sentence where there is no verdict."""
-    bouts = bouts_of(outcomes, comparisons)
-    one = bouts[0].comparison.verdict if len(bouts) == 1 else None
+    shown_pairs = compared_of(outcomes, comparisons)
+    one = shown_pairs[0].comparison.verdict if len(shown_pairs) == 1 else None
     return render(
         "compare.html.j2",
         run=run,
         env=run.environment,
-        sentence=said or conclusion(bouts),
+        sentence=text or conclusion(shown_pairs),
         word=one.word if one else "",
         facts=_facts(one),
         heads=HEADS,
-        bouts=[_shown(n, b, run) for n, b in enumerate(bouts)],
-        forest=_forest(bouts),
-        verdicts=[_line(b) for b in bouts] if len(bouts) > 1 else [],
+        shown_pairs=[_shown(n, b, run) for n, b in enumerate(shown_pairs)],
+        forest=_forest(shown_pairs),
+        verdicts=[_line(b) for b in shown_pairs] if len(shown_pairs) > 1 else [],
         verdict_heads=LINE_HEADS,
-        how=_how(run, bouts),
+        how=_how(run, shown_pairs),
     )
 
 
-def conclusion(bouts: Sequence[Bout]) -> str:
+def conclusion(shown_pairs: Sequence[Compared]) -> str:
     """One sentence: the verdict of one comparison, or how many of each word there are."""
-    if not bouts:
+    if not shown_pairs:
         return "Nothing was compared."
-    if len(bouts) == 1:
-        found = bouts[0]
-        c = found.comparison
+    if len(shown_pairs) == 1:
+        result = shown_pairs[0]
+        c = result.comparison
         if c.verdict is not None:
             return verdict.sentence(c.verdict, c.left, c.right)
-        return f"No verdict: {'; '.join(troubles(found)) or 'a side gave no time'}."
-    words = [b.comparison.verdict.word if b.comparison.verdict else "no verdict" for b in bouts]
+        return f"No verdict: {'; '.join(troubles(result)) or 'a side gave no time'}."
+    words = [
+        b.comparison.verdict.word if b.comparison.verdict else "no verdict" for b in shown_pairs
+    ]
     counted = ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words))
-    kernels = ", ".join(dict.fromkeys(b.comparison.kernel for b in bouts))
-    return f"{len(bouts)} comparisons of {kernels}: {counted}."
+    kernels = ", ".join(dict.fromkeys(b.comparison.kernel for b in shown_pairs))
+    return f"{len(shown_pairs)} comparisons of {kernels}: {counted}."
 
 
-def troubles(bout: Bout) -> list[str]:
+def troubles(compared: Compared) -> list[str]:
     """Why a side gave no time, each with the side's name."""
-    c = bout.comparison
-    named = ((c.left, bout.left), (c.right, bout.right))
+    c = compared.comparison
+    named = ((c.left, compared.left), (c.right, compared.right))
     return [
         f"{name}: {'it was not measured' if o is None else o.reason.rstrip('.')}"
         for name, o in named
@@ -120,11 +132,11 @@ def troubles(bout: Bout) -> list[str]:
 # Rows, for the terminal too.
 
 
-def side_rows(bout: Bout, run: Run) -> list[list[str]]:
+def operand_rows(compared: Compared, run: Run) -> list[list[str]]:
     """Cells under `HEADS`, left then right. A side without a time has its reason."""
-    c = bout.comparison
+    c = compared.comparison
     rows = []
-    for name, outcome in ((c.left, bout.left), (c.right, bout.right)):
+    for name, outcome in ((c.left, compared.left), (c.right, compared.right)):
         if isinstance(outcome, Record) and isinstance(outcome.timing, Measured):
             rows.append([name, *_cells(outcome, outcome.timing, run)])
         elif outcome is not None and not isinstance(outcome, Record):
@@ -158,24 +170,33 @@ def ratio_lines(v: Verdict) -> list[str]:
     ]
 
 
-LINE_HEADS = ("kernel", "impl", "sizes", "dtype", "ratio", "95 % interval", "in cycles",
-              "threshold", "verdict")  # fmt: skip
+LINE_HEADS = (
+    "kernel",
+    "impl",
+    "sizes",
+    "dtype",
+    "ratio",
+    "95 % interval",
+    "in cycles",
+    "threshold",
+    "verdict",
+)
 
 
-def line(bout: Bout) -> list[str]:
+def line(compared: Compared) -> list[str]:
     """One comparison under `LINE_HEADS`."""
-    c, v = bout.comparison, bout.comparison.verdict
-    impl = bout.right.case.impl if bout.right else ""
+    c, v = compared.comparison, compared.comparison.verdict
+    impl = compared.right.case.impl if compared.right else ""
     at = [c.kernel, impl, " ".join(f"{k}={n}" for k, n in c.sizes.items()), c.dtype]
     if v is None:
-        return [*at, "", "", "", "", "; ".join(troubles(bout)) or "no verdict"]
+        return [*at, "", "", "", "", "; ".join(troubles(compared)) or "no verdict"]
     cycles = f"{v.cycles.middle:.4f}" if v.cycles else "unknown"
     return [*at, f"{v.time.middle:.4f}", _span(v.time), cycles, _percent(v.threshold), v.word]
 
 
-def _line(bout: Bout) -> dict[str, Any]:
-    verdict = bout.comparison.verdict
-    return {"cells": line(bout), "bad": verdict is None or verdict.word == "SLOW"}
+def _line(compared: Compared) -> dict[str, Any]:
+    verdict = compared.comparison.verdict
+    return {"cells": line(compared), "bad": verdict is None or verdict.word == "SLOW"}
 
 
 # The page.
@@ -190,7 +211,11 @@ def _facts(v: Verdict | None) -> list[tuple[str, str, str]]:
         facts.append((f"{v.cycles.middle:.4f}", "ratio in cycles", f"95 %: {_span(v.cycles)}"))
     else:
         facts.append(("unknown", "ratio in cycles", "the SM clock could not be read"))
-    rests = f"the noise floor; asked {_percent(v.asked)}" if v.noise > v.asked else "as asked for"
+    rests = (
+        f"the noise floor; asked {_percent(v.requested_threshold)}"
+        if v.noise > v.requested_threshold
+        else "as asked for"
+    )
     return [
         *facts,
         (_percent(v.threshold), "threshold", rests),
@@ -199,73 +224,80 @@ def _facts(v: Verdict | None) -> list[tuple[str, str, str]]:
     ]
 
 
-def _shown(n: int, bout: Bout, run: Run) -> dict[str, Any]:
-    sides = bout.sides
+def _shown(n: int, compared: Compared, run: Run) -> dict[str, Any]:
+    operands = compared.operands
     figures: Mapping[str, Any] = {}
-    if sides is not None:
+    if operands is not None:
         figures = {
-            "samples": draw.distribution(sides, f"d{n}"),
-            "time": draw.per_round(sides, f"t{n}"),
-            "cycles": draw.per_round(sides, f"c{n}", cycles=True),
-            "clock": draw.clocks(sides, f"f{n}"),
+            "samples": draw.distribution(operands, f"d{n}"),
+            "time": draw.per_round(operands, f"t{n}"),
+            "cycles": draw.per_round(operands, f"c{n}", cycles=True),
+            "clock": draw.clocks(operands, f"f{n}"),
         }
-    verdict = bout.comparison.verdict
+    verdict = compared.comparison.verdict
     return {
-        "name": bout.name,
+        "name": compared.name,
         "word": verdict.word if verdict else "no verdict",
-        "why": verdict.why if verdict else "; ".join(troubles(bout)),
-        "rows": side_rows(bout, run),
-        "unstable": sides is not None and not all(t.stable for t in sides.timings),
+        "reason": verdict.reason if verdict else "; ".join(troubles(compared)),
+        "rows": operand_rows(compared, run),
+        "unstable": operands is not None and not all(t.stable for t in operands.timings),
         "figures": figures,
-        "names": (bout.comparison.left, bout.comparison.right),
-        "notes": _notes(bout),
-        "made": _made(bout),
+        "names": (compared.comparison.left, compared.comparison.right),
+        "notes": _notes(compared),
+        "made": _resources(compared),
     }
 
 
-def _notes(bout: Bout) -> list[str]:
+def _notes(compared: Compared) -> list[str]:
     """What a reader should doubt or know."""
     notes = []
-    sides = bout.sides
-    for name, t in zip(sides.names, sides.timings, strict=True) if sides else ():
+    operands = compared.operands
+    for name, t in zip(operands.names, operands.timings, strict=True) if operands else ():
         if t.throttle:
             notes.append(f"{name}: the driver lowered the clock ({', '.join(t.throttle)}).")
         if t.left_out:
             notes.append(f"{name}: {t.left_out} samples under 3/4 of the usual clock left out.")
-    made = [o.resources.binary for o in (bout.left, bout.right) if o and o.resources]
-    if len(made) == 2 and made[0] == made[1]:
+    created = [o.resources.binary for o in (compared.left, compared.right) if o and o.resources]
+    if len(created) == 2 and created[0] == created[1]:
         notes.append("Both sides are the same machine code.")
     return notes
 
 
-_MADE = (("registers", "registers"), ("spill_bytes", "spilled bytes"),
-         ("shared_bytes", "shared bytes"), ("programs", "programs"))  # fmt: skip
+_RESOURCES = (
+    ("registers", "registers"),
+    ("spill_bytes", "spilled bytes"),
+    ("shared_bytes", "shared bytes"),
+    ("programs", "programs"),
+)
 
 
-def _made(bout: Bout) -> list[tuple[str, str, str]]:
+def _resources(compared: Compared) -> list[tuple[str, str, str]]:
     """What the compiler made of each side, where it differs."""
-    a, b = (o.resources if o else None for o in (bout.left, bout.right))
+    a, b = (o.resources if o else None for o in (compared.left, compared.right))
     if a is None or b is None:
         return []
-    found = [(words, getattr(a, field), getattr(b, field)) for field, words in _MADE]
-    found.append(("occupancy, %", f"{a.occupancy * 100:.0f}", f"{b.occupancy * 100:.0f}"))
-    return [(words, str(x), str(y)) for words, x, y in found if x != y]
+    results = [(words, getattr(a, field), getattr(b, field)) for field, words in _RESOURCES]
+    results.append(("occupancy, %", f"{a.occupancy * 100:.0f}", f"{b.occupancy * 100:.0f}"))
+    return [(words, str(x), str(y)) for words, x, y in results if x != y]
 
 
-def _forest(bouts: Sequence[Bout]) -> Any:
-    found = [(b.name, b.comparison) for b in bouts if b.comparison.verdict is not None]
-    return draw.forest(found, "forest") if len(bouts) > 1 and found else None
+def _forest(shown_pairs: Sequence[Compared]) -> Any:
+    results = [(b.name, b.comparison) for b in shown_pairs if b.comparison.verdict is not None]
+    return draw.forest(results, "forest") if len(shown_pairs) > 1 and results else None
 
 
-def _how(run: Run, bouts: Sequence[Bout]) -> list[tuple[str, str]]:
-    sides = next((b.sides for b in bouts if b.sides), None)
-    if sides is None:
+def _how(run: Run, shown_pairs: Sequence[Compared]) -> list[tuple[str, str]]:
+    operands = next((b.operands for b in shown_pairs if b.operands), None)
+    if operands is None:
         return []
-    t = sides.timings[0]
-    shown = [("Regime", f"{t.regime}, {t.state} clock"), ("Method", t.method),
-             ("Protocol", t.protocol)]  # fmt: skip
-    if len(bouts) > 1:
-        shown.append(("Correction", f"Holm over {len(bouts)} comparisons"))
+    t = operands.timings[0]
+    shown = [
+        ("Regime", f"{t.regime}, {t.state} clock"),
+        ("Method", t.method),
+        ("Protocol", t.protocol),
+    ]
+    if len(shown_pairs) > 1:
+        shown.append(("Correction", f"Holm over {len(shown_pairs)} comparisons"))
     return shown
 
 

@@ -25,7 +25,7 @@ HEADS = ("", "value", "interval", "target", "from")
 SHARE = re.compile(r"\bshares?\b")
 # a space that must not end a line: between a number and its unit
 UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMGTP]?(?:FLOP|B)(?:/[sB])?)(?!\w))")
-ARMS = ("kernel", "impl", "sizes", "regime", "median", "95 % interval", "rate")
+VARIANTS = ("kernel", "impl", "sizes", "regime", "median", "95 % interval", "rate")
 
 
 def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> str:
@@ -39,13 +39,13 @@ def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> 
         worked_out=bool(findings) and not outcomes,
         findings=[_shown(n, f, shared) for n, f in enumerate(findings)],
         shared=shared,
-        arm_heads=ARMS,
-        arms=[arm_row(r, run) for r in records],
+        variant_heads=VARIANTS,
+        variants=[variant_row(r, run) for r in records],
         failures=failure_lines(_untold(run, outcomes, findings)),
         figure=times(records, "arms") if records else None,
         heads=HEADS,
         how=_how(records),
-    )  # fmt: skip
+    )
 
 
 def about(finding: Finding) -> str:
@@ -72,11 +72,11 @@ def quantity(value: float, unit: str, figures: int = 3) -> str:
     return f"{value:.{figures}g} {unit}"
 
 
-def is_share(found: Evidence) -> bool:
+def is_share(result: Evidence) -> bool:
     """Whether a bare number is read as percent: its target is in percent, or it is named a share,
     by itself or by its group."""
-    named = SHARE.search(found.name) or SHARE.search(found.group)
-    return found.unit == "1" and ("%" in found.target or named is not None)
+    named = SHARE.search(result.name) or SHARE.search(result.group)
+    return result.unit == "1" and ("%" in result.target or named is not None)
 
 
 def digits(value: float, figures: int = 3) -> str:
@@ -88,21 +88,21 @@ def digits(value: float, figures: int = 3) -> str:
     return rounded if "e" not in rounded else f"{Decimal(rounded):f}"
 
 
-def evidence_row(found: Evidence) -> list[str]:
+def evidence_row(result: Evidence) -> list[str]:
     """Cells under `HEADS`. What nobody measured carries a tilde."""
-    unit = "%" if is_share(found) else found.unit
-    about = "~" if found.kind == "predicted" else ""
+    unit = "%" if is_share(result) else result.unit
+    about = "~" if result.kind == "predicted" else ""
     figures, between = 3, ""
-    if found.low is not None and found.high is not None:
-        low, high = quantity(found.low, unit), quantity(found.high, unit)
+    if result.low is not None and result.high is not None:
+        low, high = quantity(result.low, unit), quantity(result.high, unit)
         if low == high:  # a narrow interval takes a figure more to be seen
             figures = 4
-            low, high = quantity(found.low, unit, figures), quantity(found.high, unit, figures)
+            low, high = quantity(result.low, unit, figures), quantity(result.high, unit, figures)
         between = f"{_without_unit(low, high)} to {high}"
-    met = {True: "met", False: "missed", None: "undecided"}[found.met]
-    target = f"{found.target}, {met}" if found.target else ""
-    value = about + quantity(found.value, unit, figures)
-    return [found.name, value, between, target, found.kind]
+    met = {True: "met", False: "missed", None: "undecided"}[result.met]
+    target = f"{result.target}, {met}" if result.target else ""
+    value = about + quantity(result.value, unit, figures)
+    return [result.name, value, between, target, result.kind]
 
 
 def _without_unit(low: str, high: str) -> str:
@@ -111,7 +111,7 @@ def _without_unit(low: str, high: str) -> str:
     return number if number and high.endswith(f" {unit}") else low
 
 
-def arm_row(record: Record, run: Run) -> list[str]:
+def variant_row(record: Record, run: Run) -> list[str]:
     """Cells under `ARMS`."""
     case, timing = record.case, record.timing
     scale, unit = unit_of(record.time_s)
@@ -123,17 +123,21 @@ def arm_row(record: Record, run: Run) -> list[str]:
         regime = f"{timing.regime}, host clock" if timing.method == "host" else timing.regime
         between = f"{text_of(timing.low_s, scale)} to {text_of(timing.high_s, scale)}"
     return [
-        case.kernel, name, sized, regime,
-        f"{tilde}{text_of(record.time_s, scale)} {unit}", between,
+        case.kernel,
+        name,
+        sized,
+        regime,
+        f"{tilde}{text_of(record.time_s, scale)} {unit}",
+        between,
         tilde + rate(record, ridge_of(run)),
-    ]  # fmt: skip
+    ]
 
 
 def _untold(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> list[Failure]:
     """What has no time. What the model alone cannot tell is left out where a caveat says so."""
-    said = " ".join(c for finding in findings for c in finding.caveats) if run.predicted else ""
+    text = " ".join(c for finding in findings for c in finding.caveats) if run.predicted else ""
     failures = [o for o in outcomes if isinstance(o, Failure)]
-    return [f for f in failures if f.reason.rstrip(".") not in said]
+    return [f for f in failures if f.reason.rstrip(".") not in text]
 
 
 def failure_lines(failures: Sequence[Failure]) -> list[tuple[str, str]]:
@@ -145,15 +149,15 @@ def failure_lines(failures: Sequence[Failure]) -> list[tuple[str, str]]:
     ]
 
 
-def groups_of(found: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
+def groups_of(result: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
     """Evidence by group, in the order of first appearance."""
     groups: dict[str, list[Evidence]] = {}
-    for each in found:
+    for each in result:
         groups.setdefault(each.group, []).append(each)
     return list(groups.items())
 
 
-def show(console: Console, finding: Finding, told: set[str] | None = None) -> None:
+def show(console: Console, finding: Finding, message: set[str] | None = None) -> None:
     """One finding on the terminal. Caveats in `told` were said before and are left out; those of
     this finding are added."""
     from rich.table import Table
@@ -174,11 +178,11 @@ def show(console: Console, finding: Finding, told: set[str] | None = None) -> No
         for row in cells:
             table.add_row(Text(row[0]), *(Text(row[n]) for n in wide))
         console.print(table)
-    told = set() if told is None else told
+    message = set() if message is None else message
     for caveat in finding.caveats:
-        if caveat not in told:
+        if caveat not in message:
             console.print(caveat, style="dim", soft_wrap=whole)
-    told.update(finding.caveats)
+    message.update(finding.caveats)
 
 
 def _shared(findings: Sequence[Finding]) -> list[str]:
@@ -192,10 +196,13 @@ def _shown(n: int, finding: Finding, shared: Sequence[str]) -> dict[str, Any]:
     for name, rows in groups_of(finding.evidence):
         cells = [(evidence_row(e), e.met) for e in rows]
         wide = [c for c in range(len(HEADS)) if c == 0 or any(row[c] for row, _ in cells)]
-        groups.append({
-            "name": name, "heads": [HEADS[c] for c in wide],
-            "rows": [([row[c] for c in wide], met) for row, met in cells],
-        })  # fmt: skip
+        groups.append(
+            {
+                "name": name,
+                "heads": [HEADS[c] for c in wide],
+                "rows": [([row[c] for c in wide], met) for row, met in cells],
+            }
+        )
     return {
         "id": f"f{n}",
         "about": about(finding),

@@ -14,7 +14,7 @@ from workbench.data.record import Evidence, Finding, Measured, Outcome, Record, 
 from workbench.reports.experiment import is_share, quantity
 from workbench.spec import brief, sizes_text
 
-Stored = tuple[Run, Sequence[Outcome], Sequence[Finding]]
+RunWithOutcomes = tuple[Run, Sequence[Outcome], Sequence[Finding]]
 
 # Groups of evidence with a place of their own here.
 IMPACT = "impact"  # shares of the total time that what limits takes
@@ -37,7 +37,7 @@ MEASURES = "`workbench experiment launch_overhead` measures them"
 MOST_TIMES = 40  # rows of single times: an experiment has fewer, a large gate's are cut
 
 
-def markdown(runs: Iterable[Stored]) -> str:
+def markdown(runs: Iterable[RunWithOutcomes]) -> str:
     """Runs with their outcomes and findings, the oldest first, as the text of FINDINGS.md."""
     parts = ["# Profiling results"]
     ordered = sorted(runs, key=lambda stored: (stored[0].started, stored[0].id))
@@ -80,7 +80,7 @@ def _configuration(run: Run, outcomes: Sequence[Outcome]) -> list[str]:
         ("Commit", text(f"{env.commit}{dirty}") if env.commit else ""),
         ("Times", text(_times_are(run, outcomes))),
     ]
-    return [f"- {name}: {said}" for name, said in lines if said]
+    return [f"- {name}: {words}" for name, words in lines if words]
 
 
 def _times_are(run: Run, outcomes: Sequence[Outcome]) -> str:
@@ -103,8 +103,10 @@ def _baseline(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]
     for finding in findings:
         figures = _figures(finding)
         if figures:
-            return [f"Of {about(finding)}: {text(next(iter(figures.values())).group)}.",
-                    *_key_figures(figures)]  # fmt: skip
+            return [
+                f"Of {about(finding)}: {text(next(iter(figures.values())).group)}.",
+                *_key_figures(figures),
+            ]
     times = _times(run, outcomes)
     missing = [name for name in BASELINE if name != KPI.total]
     if not times:
@@ -151,8 +153,14 @@ def _time_row(record: Record) -> list[str]:
     config = f" {brief(case.config)}" if case.config else ""
     about = f"{sizes_text(case.sizes, ' ')} {case.dtype}".strip()
     tilde = "" if record.measured else "~"
-    return [code(case.kernel), text(case.impl + config), text(about), text(regime),
-            text(f"{tilde}{quantity(record.time_s, 's')}"), text(between)]  # fmt: skip
+    return [
+        code(case.kernel),
+        text(case.impl + config),
+        text(about),
+        text(regime),
+        text(f"{tilde}{quantity(record.time_s, 's')}"),
+        text(between),
+    ]
 
 
 # Findings and opportunities
@@ -171,8 +179,11 @@ def _finding(number: int, finding: Finding) -> list[str]:
         f"- {word}: {text(finding.word)}, by {code(finding.experiment)}",
         f"- {cause}: {text(finding.sentence)}",
     ]
-    lines += [f"- Impact: {text(e.name)}, {text(told(e))}{_between(e)} of the total time"
-              for e in finding.evidence if e.group == IMPACT]  # fmt: skip
+    lines += [
+        f"- Impact: {text(e.name)}, {text(number_text(e))}{_between(e)} of the total time"
+        for e in finding.evidence
+        if e.group == IMPACT
+    ]
     lines += [f"- Note: {text(caveat)}" for caveat in finding.caveats]
     shown = [e for e in finding.evidence if e.group not in (IMPACT, GAINS)]
     grouped = any(e.group for e in shown)
@@ -182,24 +193,26 @@ def _finding(number: int, finding: Finding) -> list[str]:
     return [f"#### {number}. {about(finding)}: {text(finding.word)}", "\n".join(lines), *evidence]
 
 
-def _between(found: Evidence) -> str:
-    between = interval(found)
+def _between(result: Evidence) -> str:
+    between = interval(result)
     return f" ({text(between)})" if between else ""
 
 
 def _opportunities(outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> list[str]:
     """What was measured to take less time, the largest gain first."""
-    found: list[tuple[float, str]] = []
+    results: list[tuple[float, str]] = []
     for finding in findings:
         for e in (e for e in finding.evidence if e.group == GAINS):
-            gain = f"{text(told(e))}{_between(e)} of the total time"
+            gain = f"{text(number_text(e))}{_between(e)} of the total time"
             what = f"Of {about(finding)}, {text(_way(finding))}: {text(e.name)}"
-            found.append((e.value, f"{what}\n   - Potential gain: {gain}"))
-    found += _better_configs(outcomes)
-    if not found:
-        return ["None was measured. `workbench experiment launch_overhead` and "
-                "`workbench sweep tile_size` look for some."]  # fmt: skip
-    ordered = sorted(dict.fromkeys(found), key=lambda each: (-each[0], each[1]))
+            results.append((e.value, f"{what}\n   - Potential gain: {gain}"))
+    results += _better_configs(outcomes)
+    if not results:
+        return [
+            "None was measured. `workbench experiment launch_overhead` and "
+            "`workbench sweep tile_size` look for some."
+        ]
+    ordered = sorted(dict.fromkeys(results), key=lambda each: (-each[0], each[1]))
     return ["\n".join(f"{n}. {what}" for n, (_, what) in enumerate(ordered, 1))]
 
 
@@ -213,7 +226,7 @@ def _better_configs(outcomes: Sequence[Outcome]) -> list[tuple[float, str]]:
     finals = [o for o in outcomes if isinstance(o, Record) and o.phase == "final"]
     finals = [r for r in finals if isinstance(r.timing, Measured) and r.case.config]
     defaults = {_problem(r): r for r in finals if r.default}
-    found = []
+    results = []
     for problem, best in _best(finals).items():
         default = defaults.get(problem)
         if default is None or not _apart(best, default):
@@ -222,8 +235,8 @@ def _better_configs(outcomes: Sequence[Outcome]) -> list[tuple[float, str]]:
         case = best.case
         where = f"{code(case.kernel)}, {text(_joined([sizes_text(case.sizes, ' '), case.dtype]))}"
         what = f"Of {where}: {text(case.label)} instead of {text(default.case.label)}"
-        found.append((gain, f"{what}\n   - Potential gain: {100 * gain:.1f} % of its time"))
-    return found
+        results.append((gain, f"{what}\n   - Potential gain: {100 * gain:.1f} % of its time"))
+    return results
 
 
 def _apart(best: Record, default: Record) -> bool:
@@ -253,29 +266,29 @@ HEADS = ("Metric", "Value", "Interval", "Target", "Met", "From")
 RIGHT = (1, 2)  # columns of numbers
 
 
-def row_of(found: Evidence) -> list[str]:
+def row_of(result: Evidence) -> list[str]:
     """Cells under `HEADS`, escaped. What the model said carries a tilde."""
-    met = {True: "met", False: "missed", None: "undecided" if found.target else ""}[found.met]
-    cells = (found.name, told(found), interval(found), found.target, met, found.kind)
+    met = {True: "met", False: "missed", None: "undecided" if result.target else ""}[result.met]
+    cells = (result.name, number_text(result), interval(result), result.target, met, result.kind)
     return [text(cell) for cell in cells]
 
 
-def told(found: Evidence) -> str:
+def number_text(result: Evidence) -> str:
     """The number with its unit; shares of a time, and whatever has a target in percent, as such."""
-    tilde = "~" if found.kind == "predicted" else ""
-    return tilde + _number(found, found.value)
+    tilde = "~" if result.kind == "predicted" else ""
+    return tilde + _number(result, result.value)
 
 
-def interval(found: Evidence) -> str:
+def interval(result: Evidence) -> str:
     """`3 us to 4 us`; empty where there is none."""
-    if found.low is None or found.high is None or found.unit == "kernels":
+    if result.low is None or result.high is None or result.unit == "kernels":
         return ""
-    return f"{_number(found, found.low)} to {_number(found, found.high)}"
+    return f"{_number(result, result.low)} to {_number(result, result.high)}"
 
 
-def _number(found: Evidence, value: float) -> str:
-    share = is_share(found) or (found.unit == "1" and found.group in (IMPACT, GAINS))
-    return f"{100 * value:.1f} %" if share else quantity(value, found.unit)
+def _number(result: Evidence, value: float) -> str:
+    share = is_share(result) or (result.unit == "1" and result.group in (IMPACT, GAINS))
+    return f"{100 * value:.1f} %" if share else quantity(value, result.unit)
 
 
 def about(finding: Finding) -> str:
@@ -292,14 +305,14 @@ def _joined(parts: Sequence[str]) -> str:
 MARKUP = re.compile(r"([\\`*\[\]<|#~&$]|(?<![^\W_])_|_(?![^\W_]))")
 
 
-def text(said: str) -> str:
+def text(words: str) -> str:
     """Words in which Markdown sees no markup, in one line."""
-    return MARKUP.sub(r"\\\1", " ".join(said.split()))
+    return MARKUP.sub(r"\\\1", " ".join(words.split()))
 
 
-def code(said: str) -> str:
+def code(words: str) -> str:
     """Words in a fixed-width font, where they hold no backtick; they may stand in a table."""
-    one_line = " ".join(said.split())
+    one_line = " ".join(words.split())
     if "`" in one_line or "|" in one_line or not one_line:
         return text(one_line)
     return f"`{one_line}`"

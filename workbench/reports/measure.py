@@ -18,15 +18,26 @@ from workbench.reports.figures import sweep
 from workbench.reports.figures.compare import text_of, unit_of
 from workbench.reports.figures.measure import Share, shares
 from workbench.reports.figures.sweep import MARKS, Board
-from workbench.reports.sweep import _nearest_roof as nearest_roof
+from workbench.reports.sweep import _nearest_ceiling as nearest_ceiling
 from workbench.spec import brief, sizes_text
 from workbench.tuner.selection import rate, ridge_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-HEADS = ("impl", "regime", "median", "95 % interval", "min", "p5", "p95", "n", "rate",
-         "of ceiling", "vs baseline")  # fmt: skip
+HEADS = (
+    "impl",
+    "regime",
+    "median",
+    "95 % interval",
+    "min",
+    "p5",
+    "p95",
+    "n",
+    "rate",
+    "of ceiling",
+    "vs baseline",
+)
 NARROW = ("impl", "regime", "median", "rate", "of ceiling", "vs baseline")  # for 100 columns
 
 
@@ -53,16 +64,17 @@ class Group:
         """Those without."""
         return [o for o in self.outcomes if isinstance(o, Failure)]
 
-    def roof(self, record: Record) -> tuple[float, str] | None:
+    def ceiling(self, record: Record) -> tuple[float, str] | None:
         """Share of the nearest ceiling, measured where it was measured, and which that is."""
         if record.phase == "hot":  # its inputs may not come from the memory whose ceiling it is
             return None
         known = {
-            name: ceiling for name, ceiling in self.run.ceilings.items()
+            name: ceiling
+            for name, ceiling in self.run.ceilings.items()
             if ceiling.get("dtype", record.case.dtype) == record.case.dtype
-        }  # fmt: skip
-        found = nearest_roof(replace(self.run, ceilings=known), record)
-        return (found[0], found[1]) if found else None
+        }
+        result = nearest_ceiling(replace(self.run, ceilings=known), record)
+        return (result[0], result[1]) if result else None
 
     def against(self, record: Record) -> float | None:
         """The best baseline's time over this one's, in the same regime: above 1 it is faster."""
@@ -72,11 +84,11 @@ class Group:
 
 def groups_of(run: Run, outcomes: Sequence[Outcome]) -> list[Group]:
     """By size and dtype, in the order of their first outcome."""
-    found: dict[tuple[Any, ...], list[Outcome]] = {}
+    results: dict[tuple[Any, ...], list[Outcome]] = {}
     for outcome in outcomes:
         at = (*sorted(outcome.case.sizes.items()), outcome.case.dtype)
-        found.setdefault(at, []).append(outcome)
-    return [Group(run, tuple(each)) for each in found.values()]
+        results.setdefault(at, []).append(outcome)
+    return [Group(run, tuple(each)) for each in results.values()]
 
 
 def page(run: Run, outcomes: Sequence[Outcome]) -> str:
@@ -100,9 +112,10 @@ def sentence(run: Run, groups: Sequence[Group]) -> str:
     ratios = []
     for group in groups:
         own = [
-            a for r in group.records
+            a
+            for r in group.records
             if r.phase == "final" and not r.case.is_baseline and (a := group.against(r))
-        ]  # fmt: skip
+        ]
         ratios += [max(own)] if own else []
     one = len(groups) == 1
     many = groups[0].name if one else f"{len(groups)} combinations of sizes and dtype"
@@ -130,7 +143,7 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
     case = record.case
     name = f"{case.impl} {brief(case.config)}" if case.config else case.impl
     name += f" ({marks[0]})" if marks and case.config else ""
-    roof, against = group.roof(record), group.against(record)
+    ceiling, against = group.ceiling(record), group.against(record)
     t = record.timing
     if isinstance(t, Predicted):
         spread = ["predicted", f"~{text_of(t.predicted_s, scale)} {unit}", *[""] * 5]
@@ -138,12 +151,20 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
         ends = [text_of(stats.quantile(t.samples_s, q), scale) for q in (0.0, 0.05, 0.95)]
         interval = f"{text_of(t.low_s, scale)} to {text_of(t.high_s, scale)}"
         wide = "" if t.stable else " *"
-        spread = [t.regime, f"{text_of(t.median_s, scale)} {unit}{wide}", interval, *ends,
-                  str(len(t.samples_s))]  # fmt: skip
+        spread = [
+            t.regime,
+            f"{text_of(t.median_s, scale)} {unit}{wide}",
+            interval,
+            *ends,
+            str(len(t.samples_s)),
+        ]
     return [
-        name, *spread, ("" if record.measured else "~") + rate(record, ridge_of(group.run)),
-        f"{roof[0] * 100:.0f} %" if roof else "", f"{against:.3f}x" if against else "",
-    ]  # fmt: skip
+        name,
+        *spread,
+        ("" if record.measured else "~") + rate(record, ridge_of(group.run)),
+        f"{ceiling[0] * 100:.0f} %" if ceiling else "",
+        f"{against:.3f}x" if against else "",
+    ]
 
 
 def filled(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
@@ -178,19 +199,20 @@ def show_group(
 
 
 def _shown(n: int, group: Group, impls: Sequence[str]) -> dict[str, Any]:
-    roofs = [found for r in group.records if (found := group.roof(r))]
+    ceilings = [result for r in group.records if (result := group.ceiling(r))]
     lines = rows(group)
     columns = filled(HEADS, lines)
     return {
         "name": group.name,
         "heads": [HEADS[c] for c in columns],
         "rows": [[line[c] for c in columns] for line in lines],
-        "unstable": any(isinstance(r.timing, Measured) and not r.timing.stable
-                        for r in group.records),
+        "unstable": any(
+            isinstance(r.timing, Measured) and not r.timing.stable for r in group.records
+        ),
         "failures": [(f.case.label, f.stage, f.reason) for f in group.failures],
-        "roof": ", ".join(dict.fromkeys(name for _, name in roofs)),
+        "ceiling": ", ".join(dict.fromkeys(name for _, name in ceilings)),
         "figure": _figure(n, group, impls),
-    }  # fmt: skip
+    }
 
 
 def _figure(n: int, group: Group, impls: Sequence[str]) -> Markup | None:
@@ -205,13 +227,20 @@ def _figure(n: int, group: Group, impls: Sequence[str]) -> Markup | None:
 
 
 def _shares(groups: Sequence[Group], impls: Sequence[str]) -> Markup | None:
-    found = [
-        Share(group.name, r.case.label, impls.index(r.case.impl), r.case.is_baseline, r.measured,
-              100 * roof[0])
-        for group in groups for r in group.records
-        if r.phase in ("final", "predict") and (roof := group.roof(r))
-    ]  # fmt: skip
-    return shares(found, "shares") if found else None
+    results = [
+        Share(
+            group.name,
+            r.case.label,
+            impls.index(r.case.impl),
+            r.case.is_baseline,
+            r.measured,
+            100 * ceiling[0],
+        )
+        for group in groups
+        for r in group.records
+        if r.phase in ("final", "predict") and (ceiling := group.ceiling(r))
+    ]
+    return shares(results, "shares") if results else None
 
 
 def _marks(impls: Sequence[str], outcomes: Sequence[Outcome]) -> list[tuple[str, int, str]]:

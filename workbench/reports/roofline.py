@@ -12,7 +12,15 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from workbench.data.record import Measured
-from workbench.device.ceilings import LEVELS, Ceiling, Level, Roofs, duration, percent, quantity
+from workbench.device.ceilings import (
+    LEVELS,
+    Ceiling,
+    CeilingSet,
+    Level,
+    duration,
+    percent,
+    quantity,
+)
 from workbench.reports import render
 from workbench.reports.figures import roofline as draw
 from workbench.reports.figures.roofline import Scene, scene_of
@@ -29,8 +37,11 @@ from workbench.reports.figures.strip import strip
 ENGINES: tuple[str, ...] = ()  # it draws runs of all engines, and is the page of none
 
 _SHOWN: tuple[Level, ...] = ("dram", "cache", "shared")
-_PLURAL = {"below its roofs": "below their roofs", "above its roof": "above their roof",
-           "unknown": "without a ceiling"}  # fmt: skip
+_PLURAL = {
+    "below its roofs": "below their roofs",
+    "above its roof": "above their roof",
+    "unknown": "without a ceiling",
+}
 _KINDS = {"cold": "cold, measured", "hot": "hot, measured", "predicted": "predicted"}
 
 
@@ -41,7 +52,7 @@ def page(sheet: Sheet) -> str:
         "roofline.html.j2",
         sheet=sheet,
         title=_title(sheet),
-        asked=_asked(sheet),
+        scope=_scope(sheet),
         sentence=sentence(sheet),
         predicted=[d for d in sheet.devices if _all_predicted(sheet, d)],
         chart=draw.chart(scene, "roof") if scene.placed else None,
@@ -49,18 +60,24 @@ def page(sheet: Sheet) -> str:
         switches=_switches(scene),
         marks=_marks(scene),
         ceilings=_ceilings(sheet),
-        failed=[(d, name, why.rstrip(".")) for d, roofs in sheet.roofs.items()
-                for name, why in roofs.failed],
+        failed=[
+            (d, name, reason.rstrip("."))
+            for d, ceiling_set in sheet.ceilings.items()
+            for name, reason in ceiling_set.failed
+        ],
         held=_held(sheet),
-        warned=[(p.record.case.kernel, p.name, p.sizes, p.held.sentence)
-                for p in sheet.points if p.held.above],
+        warned=[
+            (p.record.case.kernel, p.name, p.sizes, p.held.sentence)
+            for p in sheet.points
+            if p.held.above
+        ],
         pair=_pair(sheet),
         heads=(heads := [h for h in HEADS if h.name != "device" or len(sheet.devices) > 1]),
         rows=[_row(scene, n, p, heads) for n, p in enumerate(sheet.points)],
         kernels=sorted({p.record.case.kernel for p in sheet.points}),
         data=Markup(_data(sheet)),
         protocols=_protocols(sheet),
-    )  # fmt: skip
+    )
 
 
 # The head of the page.
@@ -98,7 +115,7 @@ def _title(sheet: Sheet) -> str:
     return f"{len(kernels)} kernels" if kernels else "nothing"
 
 
-def _asked(sheet: Sheet) -> list[tuple[str, str]]:
+def _scope(sheet: Sheet) -> list[tuple[str, str]]:
     measured = sum(p.regime != "predicted" for p in sheet.points)
     counts = {"measured": measured, "predicted": len(sheet.points) - measured}
     days = sorted({run.started[:10] for run in sheet.runs})
@@ -113,8 +130,8 @@ def _asked(sheet: Sheet) -> list[tuple[str, str]]:
         kernels = ", ".join(sorted({what.split()[0] for what in sheet.silent}))
         shown.append(("Gave no time", f"{count} of {kernels}; the pages of their runs say why"))
     if sheet.apart:
-        said = f"{_many(sheet.apart, 'time')} of parts of kernels, from experiments; --all has them"
-        shown.append(("Left out", said))
+        text = f"{_many(sheet.apart, 'time')} of parts of kernels, from experiments; --all has them"
+        shown.append(("Left out", text))
     return shown
 
 
@@ -138,10 +155,13 @@ def _switches(scene: Scene) -> list[dict[str, Any]]:
     dtypes |= {p.record.case.dtype for p in points}
     kinds = [kind for kind in _KINDS if any(p.regime == kind for p in points)]
     origins = [
-        (word, name) for word, name, measured in
-        (("O-measured", "measured (solid)", True), ("O-stated", "stated (dashed)", False))
+        (word, name)
+        for word, name, measured in (
+            ("O-measured", "measured (solid)", True),
+            ("O-stated", "stated (dashed)", False),
+        )
         if any(n.ceiling.measured == measured for n in scene.lines)
-    ]  # fmt: skip
+    ]
     groups = [
         ("Memory", [(f"L-{level}", LEVELS[level], True) for level in levels]),
         ("Dtypes", [(f"T-{d}", d, d in scene.dtypes) for d in sorted(dtypes)]),
@@ -157,13 +177,13 @@ def _switches(scene: Scene) -> list[dict[str, Any]]:
 def _marks(scene: Scene) -> list[tuple[str, int, str]]:
     """What a colour and a mark stand for: name, colour, mark."""
     if len(scene.sheet.devices) > 1:
-        found = [(d, n % 4, draw.mark_of(n)) for n, d in enumerate(scene.sheet.devices)]
+        results = [(d, n % 4, draw.mark_of(n)) for n, d in enumerate(scene.sheet.devices)]
     else:
         own = dict.fromkeys(p.record.case.dtype for p in scene.sheet.points)
-        found = [(d, n % 4, draw.mark_of(n)) for n, d in enumerate(own)]
+        results = [(d, n % 4, draw.mark_of(n)) for n, d in enumerate(own)]
     if any(p.record.case.is_baseline for p in scene.sheet.points):
-        found.append(("a library's version, in the same colour", 0, "cross"))
-    return found
+        results.append(("a library's version, in the same colour", 0, "cross"))
+    return results
 
 
 # Tables.
@@ -173,42 +193,55 @@ def _ceilings(sheet: Sheet) -> list[dict[str, Any]]:
     order = list(LEVELS)
     return [
         {
-            "device": c.device, "what": c.what, "name": c.name, "origin": c.origin,
-            "value": quantity(c.value, c.unit), "low": _or_nothing(c.low, c),
-            "high": _or_nothing(c.high, c), "ridge": _ridge(c, roofs),
+            "device": c.device,
+            "what": c.what,
+            "name": c.name,
+            "origin": c.origin,
+            "value": quantity(c.value, c.unit),
+            "low": _or_nothing(c.low, c),
+            "high": _or_nothing(c.high, c),
+            "ridge": _ridge(c, ceiling_set),
             "source": c.source + (f"; {c.run}" if c.run and c.measured else ""),
-            "drawn": "drawn" if c in roofs.drawn() else "",
+            "drawn": "drawn" if c in ceiling_set.drawn() else "",
         }
-        for roofs in sheet.roofs.values()
-        for c in sorted(roofs.ceilings, key=lambda c: (order.index(c.level), c.dtype, c.name))
-    ]  # fmt: skip
+        for ceiling_set in sheet.ceilings.values()
+        for c in sorted(ceiling_set.ceilings, key=lambda c: (order.index(c.level), c.dtype, c.name))
+    ]
 
 
 def _or_nothing(value: float | None, c: Ceiling) -> str:
     return "" if value is None else quantity(value, c.unit)
 
 
-def _ridge(c: Ceiling, roofs: Roofs) -> str:
-    ridge = roofs.ridge(c) if c.level == "compute" else None
+def _ridge(c: Ceiling, ceilings: CeilingSet) -> str:
+    ridge = ceilings.ridge(c) if c.level == "compute" else None
     return f"{ridge:.3g}" if ridge else ""
 
 
 def _held(sheet: Sheet) -> list[dict[str, str]]:
     """For each kernel of each device the problem with most to gain, at its best, in words."""
-    found: dict[tuple[str, str], list[int]] = {}
+    results: dict[tuple[str, str], list[int]] = {}
     for n in bests(sheet):
         p = sheet.points[n]
-        found.setdefault((p.device, p.record.case.kernel), []).append(n)
-    told = []
-    for (device, kernel), numbers in found.items():
+        results.setdefault((p.device, p.record.case.kernel), []).append(n)
+    text = []
+    for (device, kernel), numbers in results.items():
         cold = [n for n in numbers if sheet.points[n].regime != "hot"] or numbers
         row = max(cold, key=lambda n: sheet.points[n].held.gain_s or 0.0)
         most = sheet.points[row]
         rest = "" if len(cold) == 1 else f"the most to gain of {len(cold)} problems"
         at = ", ".join(filter(None, (most.sizes, most.record.case.dtype)))
-        told.append({"device": device, "kernel": kernel, "at": at, "rest": rest,
-                     "words": most.held.sentence, "row": str(row)})  # fmt: skip
-    return told
+        text.append(
+            {
+                "device": device,
+                "kernel": kernel,
+                "at": at,
+                "rest": rest,
+                "words": most.held.sentence,
+                "row": str(row),
+            }
+        )
+    return text
 
 
 def _pair(sheet: Sheet) -> dict[str, Any]:
@@ -218,21 +251,31 @@ def _pair(sheet: Sheet) -> dict[str, Any]:
     one, other = sheet.devices
     return {
         "names": (one, other),
-        "ceilings": _pair_of_ceilings(sheet.roofs[one], sheet.roofs[other]),
+        "ceilings": _pair_of_ceilings(sheet.ceilings[one], sheet.ceilings[other]),
         "times": _pair_of_times(sheet, one, other),
     }
 
 
-def _pair_of_ceilings(one: Roofs, other: Roofs) -> list[list[str]]:
+def _pair_of_ceilings(one: CeilingSet, other: CeilingSet) -> list[list[str]]:
     """A row for each ceiling that both have from the same kind of source."""
     lines = []
     for c in one.drawn():
-        alike = [d for d in other.drawn() if (d.level, d.dtype, d.measured) ==
-                 (c.level, c.dtype, c.measured)]  # fmt: skip
+        alike = [
+            d
+            for d in other.drawn()
+            if (d.level, d.dtype, d.measured) == (c.level, c.dtype, c.measured)
+        ]
         for d in alike[:1]:
             origin = c.origin if c.origin == d.origin else f"{c.origin}; {d.origin}"
-            lines.append([c.what, origin, quantity(c.value, c.unit), quantity(d.value, d.unit),
-                          f"{d.value / c.value:.2f}x"])  # fmt: skip
+            lines.append(
+                [
+                    c.what,
+                    origin,
+                    quantity(c.value, c.unit),
+                    quantity(d.value, d.unit),
+                    f"{d.value / c.value:.2f}x",
+                ]
+            )
     return lines
 
 
@@ -249,13 +292,24 @@ def _pair_of_times(sheet: Sheet, one: str, other: str) -> list[list[str]]:
         if before is None or before.regime == "predicted":  # of the same problem: measured counts
             here[p.device] = p
     lines = []
-    for (kernel, sizes, dtype, regime), found in best.items():
-        if {one, other} <= found.keys():
-            a, b = found[one], found[other]
+    for (kernel, sizes, dtype, regime), result in best.items():
+        if {one, other} <= result.keys():
+            a, b = result[one], result[other]
             ratio = a.load.time_s / b.load.time_s
             unsure = "~" if "predicted" in (a.regime, b.regime) else ""
-            lines.append([kernel, sizes, dtype, regime, time_text(a), time_text(b),
-                          f"{unsure}{ratio:.2f}x", _share(a), _share(b)])  # fmt: skip
+            lines.append(
+                [
+                    kernel,
+                    sizes,
+                    dtype,
+                    regime,
+                    time_text(a),
+                    time_text(b),
+                    f"{unsure}{ratio:.2f}x",
+                    _share(a),
+                    _share(b),
+                ]
+            )
     return lines
 
 
@@ -281,20 +335,31 @@ class Head(NamedTuple):
     @property
     def css(self) -> str:
         """Classes of its cells."""
-        said = self.name == "diagnosis"
-        names = {"say": said, "t": self.text and not said, "x": self.minor, "e": self.exact}
+        words = self.name == "diagnosis"
+        names = {"say": words, "t": self.text and not words, "x": self.minor, "e": self.exact}
         return " ".join(name for name, holds in names.items() if holds)
 
 
 HEADS = (
-    Head("sizes", text=True), Head("dtype", text=True), Head("device", text=True),
-    Head("time, µs"), Head("of roof, %", falls=True), Head("to gain, µs", falls=True),
-    Head("diagnosis", text=True), Head("vs baseline, %"), Head("share of time, %", falls=True),
-    Head("FLOP/B", falls=True, exact=True), Head("TFLOP/s", falls=True), Head("GB/s", falls=True),
-    Head("95 % interval, µs", minor=True), Head("p5 to p95, µs", minor=True),
-    Head("n", falls=True, minor=True), Head("MFLOP", falls=True, minor=True, exact=True),
-    Head("MB", falls=True, minor=True, exact=True), Head("run", text=True, minor=True),
-)  # fmt: skip
+    Head("sizes", text=True),
+    Head("dtype", text=True),
+    Head("device", text=True),
+    Head("time, µs"),
+    Head("of roof, %", falls=True),
+    Head("to gain, µs", falls=True),
+    Head("diagnosis", text=True),
+    Head("vs baseline, %"),
+    Head("share of time, %", falls=True),
+    Head("FLOP/B", falls=True, exact=True),
+    Head("TFLOP/s", falls=True),
+    Head("GB/s", falls=True),
+    Head("95 % interval, µs", minor=True),
+    Head("p5 to p95, µs", minor=True),
+    Head("n", falls=True, minor=True),
+    Head("MFLOP", falls=True, minor=True, exact=True),
+    Head("MB", falls=True, minor=True, exact=True),
+    Head("run", text=True, minor=True),
+)
 
 
 def _row(scene: Scene, n: int, p: Point, heads: Sequence[Head]) -> dict[str, Any]:
@@ -309,21 +374,38 @@ def _row(scene: Scene, n: int, p: Point, heads: Sequence[Head]) -> dict[str, Any
         count = str(len(timing.samples_s))
     change = next((a.change for a in scene.sheet.arrows if a.end == n), None)
     cells = (
-        p.sizes, case.dtype, p.device, _us(load.time_s),
+        p.sizes,
+        case.dtype,
+        p.device,
+        _us(load.time_s),
         "" if held.share is None else _digits(100 * held.share),
-        "" if held.gain_s is None else _us(held.gain_s), held.sentence,
-        "" if change is None else f"{100 * change:+.1f}", _digits(100 * p.share_of_time),
+        "" if held.gain_s is None else _us(held.gain_s),
+        held.sentence,
+        "" if change is None else f"{100 * change:+.1f}",
+        _digits(100 * p.share_of_time),
         "" if load.intensity is None else _digits(load.intensity),
-        _digits(p.flops_rate / 1e12) if load.flops else "", _digits(p.bytes_rate / 1e9),
-        interval, ends, count, _digits(load.flops / 1e6), _digits(load.bytes / 1e6), p.record.run,
-    )  # fmt: skip
+        _digits(p.flops_rate / 1e12) if load.flops else "",
+        _digits(p.bytes_rate / 1e9),
+        interval,
+        ends,
+        count,
+        _digits(load.flops / 1e6),
+        _digits(load.bytes / 1e6),
+        p.record.run,
+    )
     shown = [c for h, c in zip(HEADS, cells, strict=True) if h in heads]
     tags = [p.role] if p.role else []
     return {
-        "n": n, "rank": n + 1, "kernel": case.kernel, "name": p.name, "tags": tags,
+        "n": n,
+        "rank": n + 1,
+        "kernel": case.kernel,
+        "name": p.name,
+        "tags": tags,
         "state": f"{p.record.phase}, {p.regime}" if p.regime != "predicted" else "predicted",
-        "predicted": p.regime == "predicted", "above": bool(held.above), "cells": shown,
-    }  # fmt: skip
+        "predicted": p.regime == "predicted",
+        "above": bool(held.above),
+        "cells": shown,
+    }
 
 
 def _us(seconds: float) -> str:
@@ -349,16 +431,21 @@ def _data(sheet: Sheet) -> str:
         if words:
             cells = [place.get(c) for c in cells]
         columns.append([name, words, cells])
-    told = {"columns": columns,
-            "arrows": [[a.start, a.end, a.change, a.what] for a in sheet.arrows],
-            "ceilings": [plain_ceiling(c, roofs) for roofs in sheet.roofs.values()
-                         for c in roofs.ceilings]}  # fmt: skip
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    text = {
+        "columns": columns,
+        "arrows": [[a.start, a.end, a.change, a.what] for a in sheet.arrows],
+        "ceilings": [
+            plain_ceiling(c, ceiling_set)
+            for ceiling_set in sheet.ceilings.values()
+            for c in ceiling_set.ceilings
+        ],
+    }
+    return json.dumps(text, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
 def _protocols(sheet: Sheet) -> Sequence[str]:
-    found = dict.fromkeys(
+    result = dict.fromkeys(
         f"{t.protocol}, {t.state} clock" if isinstance(t, Measured) else f"model {t.model}"
         for t in (p.record.timing for p in sheet.points)
     )
-    return list(found)
+    return list(result)

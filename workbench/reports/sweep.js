@@ -38,7 +38,7 @@
     return cells;
   }
   function wholeCsv() {
-    const asked = JSON.parse(csv.dataset.asked), shared = JSON.parse(csv.dataset.shared);
+    const asked = JSON.parse(csv.dataset.problem), shared = JSON.parse(csv.dataset.shared);
     const heads = JSON.parse(csv.dataset.heads);
     const lines = document.getElementById("csv-rows").content.textContent.split("\n");
     const kept = names.map((_, n) => n).slice(4).filter((n) => !/^(time|95 %)/.test(names[n]));

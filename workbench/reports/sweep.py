@@ -13,44 +13,50 @@ from markupsafe import Markup
 
 from workbench.data.record import Measured, Outcome, Predicted, Record, Run
 from workbench.reports import render
-from workbench.reports.figures import roof as roofs
+from workbench.reports.figures import limit_lines as ceilings
 from workbench.reports.figures import sweep as draw
 from workbench.reports.figures.detail import for_csv, in_full, spent
 from workbench.reports.figures.final import lines, rounds
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.table import PHASE_WORDS, columns, row
 from workbench.tuner.selection import (
-    Answer,
     ConfigKey,
-    answer,
+    Selection,
+    comparable_times,
     config_key,
     memory_bound,
-    on_one_footing,
+    ranking,
     rate,
     relevant,
+    select,
     sentence,
-    standing,
 )
 
-_NEAR_ROOF = 0.6  # share of a roof from which on the roof is called the limit
+_NEAR_CEILING = 0.6  # share of a roof from which on the roof is called the limit
 _HEAT_LEGEND = ("≤ 1.02x", "1.05x", "1.1x", "1.2x", "1.5x", "2x", "> 2x")
 
 
-def page(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | None = None) -> str:
+def page(
+    run: Run,
+    outcomes: Sequence[Outcome],
+    seconds: Mapping[str, float] | None = None,
+    selection: Selection | None = None,
+) -> str:
     """The whole page as HTML. Never raises for want of records: a page can say that too.
 
-    `seconds` is where the wall time went, by part, as the run said when it ended.
+    `seconds` is where the wall time went, by part, as the run said when it ended; `selection` is
+    `select(run, outcomes)` where the caller has it.
     """
-    stand = standing(relevant(run, outcomes))
-    found = answer(run, outcomes)
-    board = _board(run, stand, found)
+    stand = ranking(relevant(run, outcomes))
+    result = select(run, outcomes) if selection is None else selection
+    board = _board(run, stand, result)
     records = [o for o in stand if isinstance(o, Record)]
-    even, pictured = _evened(board, stand, on_one_footing(relevant(run, outcomes)))
+    even, pictured = _evened(board, stand, comparable_times(relevant(run, outcomes)))
     compared = [o for o in pictured if isinstance(o, Record)]
     hot = [o for o in relevant(run, outcomes) if isinstance(o, Record) and o.phase == "hot"]
     shown = columns(board, records)
     finals = [r for r in records if r.phase == "final"]
-    words, lined = _words(found), lines(finals, found.winner)
+    words, lined = _words(result), lines(finals, result.winner)
     return render(
         "sweep.html.j2",
         run=run,
@@ -60,14 +66,14 @@ def page(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | N
         model=next(
             (r.timing.model for r in records if isinstance(r.timing, Predicted)), "analytic"
         ),
-        sentence=sentence(found),
-        found=found,
-        facts=_facts(run, board, found, [r for r in hot if _same_config(r, found.winner)]),
-        counts=_counts(found),
+        sentence=sentence(result),
+        result=result,
+        facts=_facts(run, board, result, [r for r in hot if _same_config(r, result.winner)]),
+        counts=_counts(result),
         maps=_maps(run, even, pictured),
         legend=_HEAT_LEGEND,
-        roof=_roof(run, even, compared),
-        roof_words=_roof_words(run, found.winner),
+        ceiling=_roofline_note(run, even, compared),
+        ceiling_words=_ceiling_words(run, result.winner),
         scatter=_scatter(even, compared),
         finals=draw.finals(board, finals, "finals", words) if finals else None,
         rounds=rounds(board, finals, lined, "rounds"),
@@ -76,29 +82,29 @@ def page(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | N
             len(r.timing.window_medians) > 1 for r in finals if isinstance(r.timing, Measured)
         ),
         full=in_full(run, board, [*finals, *hot], words),
-        why_won=_why_won(run, found),
-        doubts=_doubts(found.winner),
+        tie_reason=_tie_reason(run, result),
+        doubts=_doubts(result.winner),
         csv=for_csv(run, board, stand),
         spent=spent(run, outcomes, seconds),
         marks=[(name, i % 4, _mark(board, name, stand)) for i, name in enumerate(board.impls)],
         columns=shown,
-        rows=[row(n, o, shown, board, found) for n, o in enumerate(stand)],
+        rows=[row(n, o, shown, board, result) for n, o in enumerate(stand)],
         impls=board.impls,
         baselines=[i for i in board.impls if _mark(board, i, stand) == "cross"],
         ceilings=[_ceiling(k, c) for k, c in _rates(run).items()],
-        how=_how(run, found, records),
+        how=_how(run, result, records),
     )
 
 
-def _board(run: Run, stand: Sequence[Outcome], found: Answer) -> Board:
+def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
     swept = [o.case.impl for o in stand if not o.case.is_baseline]
     extra = sorted({o.case.impl for o in stand if o.case.is_baseline} - {*swept})
     order = [i for i in run.impls if i in swept]
     order += sorted({*swept} - {*order})
-    scale = found.winner.time_s if found.winner else 1e-6
+    scale = result.winner.time_s if result.winner else 1e-6
     unit = (1e-3, "ms") if scale >= 10e-3 else (1e-6, "µs")
     numbers = {id(o): n for n, o in enumerate(stand)}
-    return Board(numbers, [*order, *extra], unit, found.winner, found.times)
+    return Board(numbers, [*order, *extra], unit, result.winner, result.times)
 
 
 def _evened(
@@ -122,34 +128,33 @@ def _mark(board: Board, impl: str, stand: Sequence[Outcome]) -> str:
 
 
 def _facts(
-    run: Run, board: Board, found: Answer, hot: Sequence[Record]
+    run: Run, board: Board, result: Selection, hot: Sequence[Record]
 ) -> list[tuple[str, str, str]]:
     """The answer's numbers: a value, what it is, and what it rests on."""
-    winner = found.winner
+    winner = result.winner
     if winner is None:
         return []
     unit = board.unit[1]
     facts = [(f"{board.text(winner.time_s)} {unit}", "one call", _interval_words(board, winner))]
     facts.append(
         (
-            rate(winner, found.ridge),
+            rate(winner, result.ridge),
             "rate",
-            "from least bytes" if memory_bound(winner, found.ridge) else "from FLOPs",
+            "from least bytes" if memory_bound(winner, result.ridge) else "from FLOPs",
         )
     )
-    for rival in found.baselines[:2]:
-        theirs = f"{board.text(rival.record.time_s)} {unit}"
-        name = rival.record.case.impl
-        if rival.ratio < 1:
-            facts.append((_percent(rival.ratio), f"of {name}", theirs))
+    for baseline in result.baselines[:2]:
+        theirs = f"{board.text(baseline.record.time_s)} {unit}"
+        name = baseline.record.case.impl
+        if baseline.ratio < 1:
+            facts.append((_percent(baseline.ratio), f"of {name}", theirs))
         else:
-            facts.append((f"{rival.ratio:.2f}x", f"vs {name}", theirs))
-    if found.default is not None and not winner.default:
-        theirs = (
-            f"{board.text(found.default.record.time_s)} {unit}, {PHASE_WORDS[found.default.phase]}"
-        )
-        facts.append((f"{found.default.ratio:.2f}x", "vs the default", theirs))
-    nearest = _nearest_roof(run, winner)
+            facts.append((f"{baseline.ratio:.2f}x", f"vs {name}", theirs))
+    if result.default is not None and not winner.default:
+        default = result.default
+        theirs = f"{board.text(default.record.time_s)} {unit}, {PHASE_WORDS[default.phase]}"
+        facts.append((f"{result.default.ratio:.2f}x", "vs the default", theirs))
+    nearest = _nearest_ceiling(run, winner)
     if nearest:
         share, name, _ = nearest
         facts.append((_percent(share), "of the roof", name))
@@ -171,23 +176,23 @@ def _interval_words(board: Board, record: Record) -> str:
     return f"{names}; 95 %: {low} to {high}" + ("" if timing.stable else ", unstable")
 
 
-def _words(found: Answer) -> dict[int, str]:
+def _words(result: Selection) -> dict[int, str]:
     """What to say of a record beside its name, by its id."""
-    words = {id(record): "tie" for record in found.ties}
-    return words | {id(found.winner): "winner"} if found.winner else words
+    words = {id(record): "tie" for record in result.ties}
+    return words | {id(result.winner): "winner"} if result.winner else words
 
 
-def _why_won(run: Run, found: Answer) -> str:
+def _tie_reason(run: Run, result: Selection) -> str:
     """Why the tie rule preferred the winner to the fastest median; empty where it did not."""
-    winner, fastest = found.winner, found.fastest
+    winner, fastest = result.winner, result.fastest
     if winner is None or fastest is None or winner is fastest:
         return ""
-    if dict(run.incumbents.get(winner.case.impl, {})) == dict(winner.case.config):
-        why = "was the best in an earlier run and so stays"
+    if dict(run.previous_best.get(winner.case.impl, {})) == dict(winner.case.config):
+        reason = "was the best in an earlier run and so stays"
     else:
-        why = "is the default" if winner.default else "needs fewer spills, registers or warps"
-    told = f"The fastest median is {fastest.case.label}'s; it cannot be told apart from the winner"
-    return f"{told}, which {why}."
+        reason = "is the default" if winner.default else "needs fewer spills, registers or warps"
+    text = f"The fastest median is {fastest.case.label}'s; it cannot be told apart from the winner"
+    return f"{text}, which {reason}."
 
 
 def _doubts(winner: Record | None) -> list[str]:
@@ -195,27 +200,27 @@ def _doubts(winner: Record | None) -> list[str]:
     timing = winner.timing if winner else None
     if not isinstance(timing, Measured):
         return []
-    said = []
+    text = []
     if not timing.stable:
         wide = (timing.high_s - timing.low_s) / timing.median_s / 2
-        said.append(
+        text.append(
             f"The winner's time is unstable: its interval, ± {100 * wide:.2g} %, did not become as "
             "narrow as the protocol asks."
         )
     if timing.throttle:
-        said.append(f"The driver lowered the clock in its samples: {', '.join(timing.throttle)}.")
+        text.append(f"The driver lowered the clock in its samples: {', '.join(timing.throttle)}.")
     if timing.left_out:
-        said.append(
+        text.append(
             f"{_many(timing.left_out, 'sample')} of it taken at under 3/4 of the run's usual clock "
             "are left out."
         )
-    return said
+    return text
 
 
-def _counts(found: Answer) -> str:
-    words = f"{_many(found.configs, 'config')}, {found.binaries} distinct "
-    words += "binary" if found.binaries == 1 else "binaries"
-    stages = {**found.failed}
+def _counts(result: Selection) -> str:
+    words = f"{_many(result.configs, 'config')}, {result.binaries} distinct "
+    words += "binary" if result.binaries == 1 else "binaries"
+    stages = {**result.failed}
     refused = stages.pop("refused", 0)
     if refused:
         words += f"; {refused} refused beforehand"
@@ -229,9 +234,9 @@ def _many(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _how(run: Run, found: Answer, records: Sequence[Record]) -> list[tuple[str, str]]:
+def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[str, str]]:
     """How the winner's time was obtained, term by term."""
-    winner = found.winner
+    winner = result.winner
     if winner is None:
         return []
     timing = winner.timing
@@ -249,7 +254,7 @@ def _how(run: Run, found: Answer, records: Sequence[Record]) -> list[tuple[str, 
     ]
     if launch := run.ceilings.get("launch_measured"):
         shown.append(("Launch floor", f"{launch['value'] * 1e6:.2f} µs, {launch['source']}"))
-    phases = {p: sum(r.phase == p for r in records) for p in ("final", "screen")}
+    phases = {p: sum(r.phase == p for r in records) for p in ("final", "first_pass")}
     words = ", ".join(f"{n} by {phase} time" for phase, n in phases.items() if n)
     return [*shown, ("Ranked", words + ", finals first" if phases["final"] else words)]
 
@@ -317,9 +322,9 @@ def _varied(run: Run, swept: Sequence[Outcome]) -> list[str]:
             values.setdefault(name, set()).add(value)
     moving = [name for name, seen in values.items() if len(seen) > 1]
     knobs = {f: k for impl in run.impls.values() for f, k in impl.get("knobs", {}).items()}
-    asked = [f for f in moving if knobs.get(f) in run.vary]
-    ordered = asked + [f for f in moving if f not in asked]
-    if {"block_m", "block_n"} <= {*asked}:
+    wanted = [f for f in moving if knobs.get(f) in run.vary]
+    ordered = wanted + [f for f in moving if f not in wanted]
+    if {"block_m", "block_n"} <= {*wanted}:
         first = ["block_m", "block_n"]
         ordered = first + [f for f in ordered if f not in first]
     return ordered
@@ -337,18 +342,18 @@ def _namer(field: str, swept: Sequence[Outcome]) -> Callable[[int], str]:
     return lambda v: f"{v}\n{threads[v]} threads" if v in threads else str(v)
 
 
-def _roof(run: Run, board: Board, records: Sequence[Record]) -> dict[str, Any]:
+def _roofline_note(run: Run, board: Board, records: Sequence[Record]) -> dict[str, Any]:
     if not records:
         return {}
     if any(r.flops for r in records):
         some = [r for r in records if r.flops and r.bytes]
-        return {"kind": "roofline", "svg": roofs.roofline(board, some, _rates(run), "roof")}
-    return {"kind": "bandwidth", "svg": roofs.bandwidth(board, records, _rates(run), "roof")}
+        return {"kind": "roofline", "svg": ceilings.roofline(board, some, _rates(run), "roof")}
+    return {"kind": "bandwidth", "svg": ceilings.bandwidth(board, records, _rates(run), "roof")}
 
 
-def _roofs(run: Run, record: Record) -> list[tuple[float, str, bool]]:
+def _ceilings(run: Run, record: Record) -> list[tuple[float, str, bool]]:
     """Share of each roof over this record, which one, and whether it is memory's."""
-    found = []
+    results = []
     for name, c in run.ceilings.items():
         if c.get("value", 0) <= 0 or name.startswith("cache"):
             continue
@@ -358,27 +363,27 @@ def _roofs(run: Run, record: Record) -> list[tuple[float, str, bool]]:
             share = record.bytes / record.time_s / c["value"]
         else:
             continue
-        found.append((share, _ceiling(name, c)[2], c["unit"] == "B/s"))
-    return found
+        results.append((share, _ceiling(name, c)[2], c["unit"] == "B/s"))
+    return results
 
 
-def _nearest_roof(run: Run, record: Record) -> tuple[float, str, bool] | None:
+def _nearest_ceiling(run: Run, record: Record) -> tuple[float, str, bool] | None:
     """The lowest roof over this record: the one that it can least pass."""
-    return max(_roofs(run, record), default=None)
+    return max(_ceilings(run, record), default=None)
 
 
-def _roof_words(run: Run, winner: Record | None) -> str:
-    nearest = _nearest_roof(run, winner) if winner else None
+def _ceiling_words(run: Run, winner: Record | None) -> str:
+    nearest = _nearest_ceiling(run, winner) if winner else None
     if winner is None or nearest is None:
         return ""
     share, name, memory = nearest
     verb = "is predicted to reach" if not winner.measured else "reaches"
     words = f"The winner {verb} {_percent(share)} of its nearest roof, {name}"
-    others = [(s, n) for s, n, m in _roofs(run, winner) if m == memory and n != name]
+    others = [(s, n) for s, n, m in _ceilings(run, winner) if m == memory and n != name]
     words += "".join(f", and {_percent(s)} of {n}" for s, n in others)
     if share > 1:
         return f"{words}: more than the ceiling allows, so a cache served it or the ceiling is low."
-    if share < _NEAR_ROOF:
+    if share < _NEAR_CEILING:
         return f"{words}: that roof is not what limits it yet."
     if isinstance(winner.timing, Predicted):
         return f"{words}. The model's longest term is {winner.timing.bound}."

@@ -11,12 +11,12 @@ from typing import cast
 from workbench.backend.protocol import Backend, Candidate, Measures
 from workbench.data.record import Outcome, Record
 from workbench.tuner.finals import Finals, Step
-from workbench.tuner.first_pass import Compilation, Hunt, Screen
+from workbench.tuner.first_pass import Compilation, FirstPass, SearchPlan
 from workbench.tuner.space import Earlier, Plan
 
 
 @dataclass
-class Split:
+class TimeBreakdown:
     """Where a sweep's wall time went, in seconds. `compile` is not part of it: that ran beside."""
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -41,39 +41,39 @@ class Split:
         settled the clock; `idle`: the rest, in which outcomes were stored."""
         now = time.monotonic()
         spent = {k: v - self._spent.get(k, 0.0) for k, v in backend.spent.items()}
-        found = {"start": self._begun - started, "wait": wait_s, **spent}
-        found["idle"] = max(0.0, now - started - sum(found.values()))
-        self.seconds = found
+        results = {"start": self._begun - started, "wait": wait_s, **spent}
+        results["idle"] = max(0.0, now - started - sum(results.values()))
+        self.seconds = results
 
 
 class Engine:
     """One sweep under way. `first` is what will be compiled first, `outcomes` the sweep itself."""
 
-    def __init__(self, plan: Plan, backend: Backend, earlier: Earlier, hunt: Hunt) -> None:
+    def __init__(self, plan: Plan, backend: Backend, earlier: Earlier, search: SearchPlan) -> None:
         self._plan, self._backend, self._earlier = plan, backend, earlier
         self._known: dict[str, Outcome] = {
             c.key: replace(old, run=plan.run.id, default=c.default)
             for c in plan.candidates
             if (old := earlier.first.get(c.key)) is not None
         }
-        self._screen = Screen(plan, backend, self._known, hunt)
+        self._first_pass = FirstPass(plan, backend, self._known, search)
 
     @property
     def first(self) -> list[Candidate]:
         """What is compiled first; empty when all is known."""
-        return self._screen.first
+        return self._first_pass.first
 
     @property
     def wait_s(self) -> float:
         """How long the GPU had nothing to do because nothing was compiled yet."""
-        return self._screen.wait_s
+        return self._first_pass.wait_s
 
     @property
     def finished(self) -> bool:
         """Whether all is known, so that nothing has to be obtained."""
         if self.first:
             return False
-        return self._backend.predicts or not self._screened() or bool(self._old_finals())
+        return self._backend.predicts or not self._first_pass_records() or bool(self._old_finals())
 
     def outcomes(self) -> Iterator[Outcome | Compilation | Step]:
         """Every outcome as soon as it is known. A config that fails is an outcome, not an end.
@@ -82,36 +82,37 @@ class Engine:
         """
         yield from self._plan.refused
         yield from list(self._known.values())
-        for found in self._screen.outcomes():
-            if not isinstance(found, Compilation):
-                self._known[found.key] = found
-            yield found
-        if not self._backend.predicts and (screened := self._screened()):
+        for result in self._first_pass.outcomes():
+            if not isinstance(result, Compilation):
+                self._known[result.key] = result
+            yield result
+        if not self._backend.predicts and (first_pass := self._first_pass_records()):
             old = self._old_finals()
             measures = cast(Measures, self._backend)  # it does not predict
-            yield from old or Finals(self._plan, measures, self._earlier, screened).outcomes()
+            yield from old or Finals(self._plan, measures, self._earlier, first_pass).outcomes()
 
-    def _screened(self) -> list[Record]:
+    def _first_pass_records(self) -> list[Record]:
         """Records of the screen, fastest first."""
-        found = [
-            o for o in self._known.values()
-            if isinstance(o, Record) and o.phase == "screen" and o.same_as is None
-        ]  # fmt: skip
-        return sorted(found, key=lambda r: r.time_s)
+        results = [
+            o
+            for o in self._known.values()
+            if isinstance(o, Record) and o.phase == "first_pass" and o.same_as is None
+        ]
+        return sorted(results, key=lambda r: r.time_s)
 
     def _old_finals(self) -> list[Outcome]:
         """An earlier final with its hot time, where it stands for this sweep too: it is of one run,
         holds the default and every baseline, and that run knew all of this screen, or its final
         holds the screen's best. (The race may have found others faster than the screen's best.)"""
-        screened, finals = self._screened(), self._earlier.final
-        best = screened[0].key
-        sure = [r.key for r in screened if r.default] + [b.key for b in self._plan.baselines]
-        known = [self._earlier.first[r.key] for r in screened if r.key in self._earlier.first]
+        first_pass, finals = self._first_pass_records(), self._earlier.final
+        best = first_pass[0].key
+        sure = [r.key for r in first_pass if r.default] + [b.key for b in self._plan.baselines]
+        known = [self._earlier.first[r.key] for r in first_pass if r.key in self._earlier.first]
         runs = {o.run for o in known}
         if best in finals:
             runs = {finals[best].run}
         old = [o for key in sure if isinstance(o := finals.get(key), Record)]
-        if len(runs) != 1 or len(known) != len(screened) or len(old) != len(sure):
+        if len(runs) != 1 or len(known) != len(first_pass) or len(old) != len(sure):
             return []
         held = (*finals.values(), *self._earlier.hot.values())
         ours = [o for o in held if isinstance(o, Record) and o.run in runs]
@@ -121,7 +122,7 @@ class Engine:
 
 
 def run(
-    plan: Plan, backend: Backend, earlier: Earlier, hunt: Hunt | None = None
+    plan: Plan, backend: Backend, earlier: Earlier, search: SearchPlan | None = None
 ) -> Iterator[Outcome | Compilation | Step]:
     """A whole sweep: see `Engine.outcomes`."""
-    return Engine(plan, backend, earlier, hunt or Hunt()).outcomes()
+    return Engine(plan, backend, earlier, search or SearchPlan()).outcomes()

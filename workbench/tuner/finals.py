@@ -10,8 +10,8 @@ from workbench.backend.protocol import Candidate, Measures, Timed
 from workbench.compile import Compiled
 from workbench.data.record import Outcome, Phase, Record
 from workbench.tuner.first_pass import seconds_of
-from workbench.tuner.selection import answer
-from workbench.tuner.space import Earlier, Identity, Plan
+from workbench.tuner.selection import select
+from workbench.tuner.space import Earlier, Plan, RecordFactory
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Step:
     """What begins now and may take longer than one config: a `race` or `final` of so many, or
     the winner once more on `hot` data."""
 
-    what: Phase | Literal["race"]
+    name: Phase | Literal["halving"]
     of: int
 
 
@@ -28,49 +28,51 @@ class Finals:
     baselines against each other; at last the winner on data that the cache may hold."""
 
     def __init__(
-        self, plan: Plan, backend: Measures, earlier: Earlier, screened: Sequence[Record]
+        self, plan: Plan, backend: Measures, earlier: Earlier, first_pass: Sequence[Record]
     ) -> None:
         self._plan, self._backend = plan, backend
-        self._incumbent = earlier.incumbent
-        self._identity = Identity(plan.run, plan.problem, backend.protocol)
+        self._previous_best = earlier.previous_best
+        self._identity = RecordFactory(plan.run, plan.problem, backend.protocol)
         self._by_key = {c.key: c for c in plan.candidates}
-        self._made = {r.key: Compiled(r.resources, "", (), 1) for r in screened if r.resources}
-        self._times = {r.key: r.time_s for r in screened}
-        self._ranked = [r.key for r in screened]
+        self._compiled = {
+            r.key: Compiled(r.resources, "", (), 1) for r in first_pass if r.resources
+        }
+        self._times = {r.key: r.time_s for r in first_pass}
+        self._ranked = [r.key for r in first_pass]
 
     def outcomes(self) -> Iterator[Outcome | Step]:
-        yield from self._race()
+        yield from self._halving()
         finalists = self._finalists()
         yield Step("final", len(finalists))
         results = self._backend.final(finalists, [self._times.get(c.key, 0.0) for c in finalists])
         outcomes = [
-            self._identity.outcome(c, r, "final", self._made.get(c.key))
+            self._identity.outcome(c, r, "final", self._compiled.get(c.key))
             for c, r in zip(finalists, results, strict=True)
             if isinstance(r, Timed) or r.own
         ]
         yield from outcomes
-        won = answer(self._plan.run, outcomes).winner  # the fastest, or by rule inside a tie
+        won = select(self._plan.run, outcomes).winner  # the fastest, or by rule inside a tie
         if won is not None:
             winner = self._by_key[won.key]
             yield Step("hot", 1)
-            found = self._backend.hot(winner)
-            if isinstance(found, Timed):
-                yield self._identity.outcome(winner, found, "hot", self._made.get(winner.key))
+            result = self._backend.hot(winner)
+            if isinstance(result, Timed):
+                yield self._identity.outcome(winner, result, "hot", self._compiled.get(winner.key))
 
-    def _race(self) -> Iterator[Outcome | Step]:
+    def _halving(self) -> Iterator[Outcome | Step]:
         rules = self._backend.rules
-        racing = [self._by_key[key] for key in self._ranked[: rules.race]]
-        yield Step("race", len(racing))
-        estimates = [self._times[c.key] for c in racing]
-        raced = self._backend.race(racing, estimates, rules.finalists)
+        entrants = [self._by_key[key] for key in self._ranked[: rules.halve]]
+        yield Step("halving", len(entrants))
+        estimates = [self._times[c.key] for c in entrants]
+        halved = self._backend.halve(entrants, estimates, rules.finalists)
         times = {}
-        for candidate, again in zip(racing, raced, strict=True):
+        for candidate, again in zip(entrants, halved, strict=True):
             if isinstance(again, Timed):
                 times[candidate.key] = seconds_of(again)
             elif again.own:
                 del self._times[candidate.key]
-                yield self._identity.failure(candidate, again, self._made.get(candidate.key))
-        kept = [key for key in self._ranked[: rules.race] if key in self._times]
+                yield self._identity.failure(candidate, again, self._compiled.get(candidate.key))
+        kept = [key for key in self._ranked[: rules.halve] if key in self._times]
         # times of the race, taken in turns, are compared with each other and not with the screen's
         self._ranked = sorted(times, key=times.__getitem__) if times else kept
         self._times |= times
@@ -79,6 +81,6 @@ class Finals:
         """The best, the default and the incumbent where they have a time, and the library
         baselines; each once."""
         best = self._ranked[: self._backend.rules.finalists]
-        also = {c.key for c in self._plan.candidates if c.default} | self._incumbent
+        also = {c.key for c in self._plan.candidates if c.default} | self._previous_best
         rest = [k for k in self._by_key if k in also and k in self._times and k not in best]
         return [*(self._by_key[k] for k in (*best, *rest)), *self._plan.baselines]

@@ -21,13 +21,13 @@ from workbench.data.record import Measured, Outcome, Phase, Record
 from workbench.device.hardware import Device
 from workbench.spec import values
 from workbench.tuner.search import Budget, Point, Strategy, search_of
-from workbench.tuner.space import Identity, Plan, expected
+from workbench.tuner.space import Plan, RecordFactory, expected
 
 FINAL_S = 15.0  # race, final and hot time of matmul on an H200 took 9 to 14 s
 
 
 @dataclass(frozen=True)
-class Hunt:
+class SearchPlan:
     """How a space is searched: by which strategy, and how much may be spent on it."""
 
     strategy: Strategy = Strategy.EXHAUSTIVE
@@ -40,7 +40,7 @@ class Hunt:
         whole = self.budget.seconds
         return self.started + max(whole / 2, whole - self.final_s) - time.monotonic()
 
-    def share(self, many: int) -> Hunt:
+    def share(self, many: int) -> SearchPlan:
         """This hunt for the first of so many problems that share what is left of the seconds."""
         now = time.monotonic()
         left = (self.started + self.budget.seconds - now) / many
@@ -63,21 +63,21 @@ class Compilation:
     duplicate: bool  # another candidate has the same machine code
 
 
-class Screen:
+class FirstPass:
     """Compile, drop duplicates, check and time. Compiling runs ahead; what is timed next is the
     search's choice among what is compiled, and it begins when its forerunner has been stored."""
 
     def __init__(
-        self, plan: Plan, backend: Backend, known: Mapping[str, Outcome], hunt: Hunt
+        self, plan: Plan, backend: Backend, known: Mapping[str, Outcome], search: SearchPlan
     ) -> None:
-        self._plan, self._backend, self._hunt = plan, backend, hunt
-        self._identity = Identity(plan.run, plan.problem, backend.protocol)
-        self._phase: Phase = "predict" if backend.predicts else "screen"
+        self._plan, self._backend, self._search_plan = plan, backend, search
+        self._identity = RecordFactory(plan.run, plan.problem, backend.protocol)
+        self._phase: Phase = "predict" if backend.predicts else "first_pass"
         self._by_key = {c.key: c for c in plan.candidates}
         self._points = {c.key: _point(c, plan.problem, backend.device) for c in plan.candidates}
-        self._search = search_of(hunt.strategy, list(self._points.values()))
+        self._search = search_of(search.strategy, list(self._points.values()))
         self._leaders: dict[str, Candidate] = {}  # by machine code
-        self._followers: dict[str, list[tuple[Candidate, Compiled]]] = {}  # by the leader's key
+        self._duplicates: dict[str, list[tuple[Candidate, Compiled]]] = {}  # by the leader's key
         self._finished: dict[str, Timed | Refusal] = {}  # by the leader's key
         self._ready: dict[str, tuple[Candidate, Compiled]] = {}
         self._waiting: dict[Future[Any], tuple[Candidate, Compiled]] = {}
@@ -89,7 +89,7 @@ class Screen:
         self.wait_s = 0.0
         self._learn(known)
         # what is known counts, so that the same budget asked again is spent already
-        self.first = [] if hunt.budget.spent(0.0, self._measured) else self._batch(known)
+        self.first = [] if search.budget.spent(0.0, self._measured) else self._batch(known)
 
     def _learn(self, known: Mapping[str, Outcome]) -> None:
         """What earlier runs found counts as measured, and its machine code too."""
@@ -108,18 +108,18 @@ class Screen:
 
     def _batch(self, known: Collection[str] = ()) -> list[Candidate]:
         """The next to compile: all of them, unless what is measured decides what comes next."""
-        changes = self._hunt.strategy in (Strategy.MODEL, Strategy.TPE)
+        changes = self._search_plan.strategy in (Strategy.MODEL, Strategy.TPE)
         size = BATCH * cpu_count() if changes else len(self._points)
-        found: list[Candidate] = []
-        while points := self._search.order(size - len(found)):
-            found += [self._by_key[p.key] for p in points if p.key not in known]
-        return found
+        results: list[Candidate] = []
+        while points := self._search.order(size - len(results)):
+            results += [self._by_key[p.key] for p in points if p.key not in known]
+        return results
 
     def outcomes(self) -> Iterator[Outcome | Compilation]:
         self._compile(self.first)
         try:
             while self._compiling or self._ready or self._waiting:
-                if self._hunt.over(self._measured):
+                if self._search_plan.over(self._measured):
                     self._stopped = True
                     self._ready.clear()
                     if not self._waiting:
@@ -139,7 +139,7 @@ class Screen:
         elif self._compiling or self._waiting:
             started = time.monotonic()
             with suppress(Empty):
-                came = self._inbox.get(timeout=min(60.0, max(0.0, self._hunt.left_s())))
+                came = self._inbox.get(timeout=min(60.0, max(0.0, self._search_plan.left_s())))
                 if not self._waiting:
                     self.wait_s += time.monotonic() - started
                 yield from self._came(came)
@@ -147,9 +147,9 @@ class Screen:
     def _time(self) -> None:
         ready = [self._points[key] for key in self._ready]
         point = self._search.ask(ready) or ready[0]
-        candidate, made = self._ready.pop(point.key)
-        future = self._backend.timed(candidate, made, self._best)
-        self._waiting[future] = (candidate, made)
+        candidate, created = self._ready.pop(point.key)
+        future = self._backend.timed(candidate, created, self._best)
+        self._waiting[future] = (candidate, created)
         self._measured += 1
         future.add_done_callback(self._inbox.put)
 
@@ -181,55 +181,55 @@ class Screen:
         elif isinstance(came, Exception):
             raise came
         else:
-            yield from self._made(*came)
+            yield from self._on_compiled(*came)
 
-    def _made(
-        self, candidate: Candidate, made: Compiled | Refusal
+    def _on_compiled(
+        self, candidate: Candidate, compiled: Compiled | Refusal
     ) -> Iterator[Outcome | Compilation]:
         point = self._points[candidate.key]
-        if isinstance(made, Refusal):
+        if isinstance(compiled, Refusal):
             self._search.tell(point, None)
-            yield self._identity.failure(candidate, made)
+            yield self._identity.failure(candidate, compiled)
             return
-        leader = self._leaders.setdefault(made.resources.binary, candidate)
-        yield Compilation(candidate, made, leader is not candidate)
+        leader = self._leaders.setdefault(compiled.resources.binary, candidate)
+        yield Compilation(candidate, compiled, leader is not candidate)
         if leader is candidate:
-            self._search.revise(point, self._predicted(candidate, made))
-            self._ready[candidate.key] = (candidate, made)
+            self._search.revise(point, self._predicted(candidate, compiled))
+            self._ready[candidate.key] = (candidate, compiled)
         elif leader.key in self._finished:
-            yield self._same(leader, candidate, made)
+            yield self._same(leader, candidate, compiled)
         else:
-            self._followers.setdefault(leader.key, []).append((candidate, made))
+            self._duplicates.setdefault(leader.key, []).append((candidate, compiled))
 
-    def _predicted(self, candidate: Candidate, made: Compiled) -> float:
+    def _predicted(self, candidate: Candidate, compiled: Compiled) -> float:
         """Seconds by the model now that the machine code is known."""
         try:
-            found = prediction(self._plan.problem, candidate, made, self._backend.device)
+            result = prediction(self._plan.problem, candidate, compiled, self._backend.device)
         except Exception:  # the device lacks a figure, or the kernel's own `work` failed
             return math.inf
-        return found.predicted_s
+        return result.predicted_s
 
     def _ended(self, future: Future[Any]) -> Iterator[Outcome]:
-        candidate, made = self._waiting.pop(future)
+        candidate, created = self._waiting.pop(future)
         try:
-            found = future.result()
+            results = future.result()
         except Exception as error:  # whatever it was, it costs this config and no other
-            found = Refusal("measure", f"{type(error).__name__}: {error}")
-        self._finished[candidate.key] = found
-        if isinstance(found, Timed):
-            self._best = min(seconds_of(found), self._best or math.inf)
-        self._tell(candidate, found)
-        yield self._identity.outcome(candidate, found, self._phase, made)
-        for follower, its in self._followers.pop(candidate.key, []):
-            yield self._same(candidate, follower, its)
+            results = Refusal("measure", f"{type(error).__name__}: {error}")
+        self._finished[candidate.key] = results
+        if isinstance(results, Timed):
+            self._best = min(seconds_of(results), self._best or math.inf)
+        self._tell(candidate, results)
+        yield self._identity.outcome(candidate, results, self._phase, created)
+        for duplicate, its in self._duplicates.pop(candidate.key, []):
+            yield self._same(candidate, duplicate, its)
 
-    def _same(self, leader: Candidate, follower: Candidate, made: Compiled) -> Outcome:
-        found = self._finished[leader.key]
-        self._tell(follower, found)
-        return self._identity.outcome(follower, found, self._phase, made, same_as=leader)
+    def _same(self, leader: Candidate, duplicate: Candidate, compiled: Compiled) -> Outcome:
+        result = self._finished[leader.key]
+        self._tell(duplicate, result)
+        return self._identity.outcome(duplicate, result, self._phase, compiled, same_as=leader)
 
-    def _tell(self, candidate: Candidate, found: Timed | Refusal) -> None:
-        time_s = seconds_of(found) if isinstance(found, Timed) else None
+    def _tell(self, candidate: Candidate, result: Timed | Refusal) -> None:
+        time_s = seconds_of(result) if isinstance(result, Timed) else None
         self._search.tell(self._points[candidate.key], time_s)
 
 
@@ -239,7 +239,7 @@ def _point(candidate: Candidate, problem: Problem, device: Device) -> Point:
     return Point(candidate.key, candidate.impl.name, knobs, predicted)
 
 
-def seconds_of(found: Timed) -> float:
+def seconds_of(result: Timed) -> float:
     """Of one call, measured or predicted."""
-    t = found.timing
+    t = result.timing
     return t.median_s if isinstance(t, Measured) else t.predicted_s

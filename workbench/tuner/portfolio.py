@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from workbench.spec import WorkbenchError
+
 WITHIN = 0.03  # slower than a size's best that still counts as near
 MOST_NODES = 200_000  # of the exact search, about a second; beyond it the answer is greedy
 
 
-class PortfolioError(ValueError):
+class PortfolioError(WorkbenchError, ValueError):
     """No set of configs can serve the sizes: one sentence."""
 
 
@@ -66,24 +68,24 @@ def _ratios(times_s: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, f
     """Time over the size's best, by size and config; those that did not run are left out."""
     if not times_s:
         raise PortfolioError("There are no sizes to serve; name at least one with --sizes.")
-    found = {}
+    results = {}
     for size, times in times_s.items():
         ran = {key: t for key, t in times.items() if math.isfinite(t) and t > 0}
         if not ran:
             raise PortfolioError(f"No config has a time at {size}; leave these sizes out.")
         best_s = min(ran.values())
-        found[size] = {key: t / best_s for key, t in ran.items()}
-    return found
+        results[size] = {key: t / best_s for key, t in ran.items()}
+    return results
 
 
 def _covers(ratios: Mapping[str, Mapping[str, float]], within: float) -> dict[str, frozenset[str]]:
     """The sizes that each config serves; configs that serve none are left out."""
-    found: dict[str, set[str]] = {}
+    results: dict[str, set[str]] = {}
     for size, its in ratios.items():
         for key, ratio in its.items():
             if ratio <= 1 + within:
-                found.setdefault(key, set()).add(size)
-    return {key: frozenset(found[key]) for key in sorted(found)}
+                results.setdefault(key, set()).add(size)
+    return {key: frozenset(results[key]) for key in sorted(results)}
 
 
 def _serving(ratios: Mapping[str, float], members: Sequence[str]) -> Served:

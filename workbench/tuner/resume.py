@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from workbench.backend.protocol import Candidate
 from workbench.data.database import History
-from workbench.data.record import Outcome, Record, Run
+from workbench.data.record import Outcome, Phase, Record, Run
 from workbench.tuner.space import Earlier, Plan
 
 
 def earlier_outcomes(history: History, plan: Plan) -> Earlier:
     """Return the stored outcomes of a plan's configs that need not be obtained again."""
-    keys = [c.key for c in plan.candidates]
-    phase = "predict" if plan.run.predicted else "screen"
-    first = {k: o for k, o in history.find(keys, phase).items() if _lasting(o)}
+    phase: Phase = "predict" if plan.run.predicted else "first_pass"
+    first = {k: o for k, o in _find(history, plan.candidates, phase).items() if _lasting(o)}
     if plan.run.predicted:
         return Earlier(first)
-    finals = history.find([*keys, *(b.key for b in plan.baselines)], "final")
-    return Earlier(first, finals, history.find(keys, "hot"))
+    finals = _find(history, [*plan.candidates, *plan.baselines], "final")
+    return Earlier(first, finals, _find(history, plan.candidates, "hot"))
+
+
+def _find(history: History, candidates: Sequence[Candidate], phase: Phase) -> dict[str, Outcome]:
+    """The newest stored outcome of each candidate, by its key; where there is none, that of the
+    key which schema 1 gave the same config, marked so."""
+    stored = history.find([c.key for c in candidates], phase)
+    missing = {c.older_key: c.key for c in candidates if c.key not in stored and c.older_key}
+    older = history.find(list(missing), phase)
+    renamed = {missing[k]: replace(o, key=missing[k], older_key=True) for k, o in older.items()}
+    return {**renamed, **stored}
 
 
 def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:

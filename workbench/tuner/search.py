@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from workbench.spec import WorkbenchError
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 
-class SearchError(ValueError):
+class SearchError(WorkbenchError, ValueError):
     """A budget that cannot be read, or a strategy that is not installed: one sentence."""
 
 
@@ -37,8 +39,8 @@ class Budget:
     @classmethod
     def parse(cls, text: str) -> Budget:
         """`30s`, `2m`, `1h`, or `200` for so many configs. Raises SearchError."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip(), re.ASCII)
-        amount, unit = (float(found[1]), found[2]) if found else (0.0, "")
+        result = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip(), re.ASCII)
+        amount, unit = (float(result[1]), result[2]) if result else (0.0, "")
         if amount <= 0 or not math.isfinite(amount) or (not unit and amount != int(amount)):
             raise SearchError(
                 f"A budget of `{text}` cannot be read; write seconds, minutes or hours (30s, 2m, "
@@ -92,13 +94,13 @@ class Strategy(Enum):
 def search_of(strategy: Strategy, points: Sequence[Point], seed: int = 0) -> Search:
     """A search over these points. Equal seeds and times give equal searches. Raises SearchError
     when the strategy needs a package that is not installed."""
-    made: Mapping[Strategy, Callable[[Sequence[Point], int], Search]] = {
+    created: Mapping[Strategy, Callable[[Sequence[Point], int], Search]] = {
         Strategy.EXHAUSTIVE: lambda p, _: Fixed(sorted(p, key=lambda x: x.predicted_s)),
         Strategy.RANDOM: lambda p, s: Fixed(random.Random(s).sample(list(p), len(p))),
         Strategy.MODEL: Model,
         Strategy.TPE: Tpe,
     }
-    return made[strategy](points, seed)
+    return created[strategy](points, seed)
 
 
 class Fixed:
@@ -220,10 +222,10 @@ class Model:
         if len(times) >= max(4, REFIT * self._fitted):
             self._fitted = len(times)
             self._shape = self._likeliest(mean, times)
-        found = _posterior(self._steps, mean, times, self._shape)
+        result = _posterior(self._steps, mean, times, self._shape)
         # the least mean of a measured point, not the least time: noise has flattered that one
-        best = found.mean[list(times)].min() if times else found.mean.min()
-        gain = _improvement(best, found.mean, np.sqrt(found.variance + prior.variance))
+        best = result.mean[list(times)].min() if times else result.mean.min()
+        gain = _improvement(best, result.mean, np.sqrt(result.variance + prior.variance))
         return [float(g) for g in gain]
 
     def _likeliest(self, mean: Floats, times: Mapping[int, float]) -> Shape:
@@ -240,10 +242,10 @@ class Model:
         known = {i: math.log(s) for i, s in self._revised_s.items() if math.isfinite(s)}
         if not known:
             return _Normal(self._guessed, np.zeros(len(self._guessed)), 0.0)
-        found = _posterior(self._steps, self._guessed, known, COMPILED)
+        result = _posterior(self._steps, self._guessed, known, COMPILED)
         at = list(known)
-        found.mean[at], found.variance[at] = list(known.values()), 0.0
-        return found
+        result.mean[at], result.variance[at] = list(known.values()), 0.0
+        return result
 
 
 @dataclass(frozen=True)

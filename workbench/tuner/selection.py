@@ -19,7 +19,7 @@ RIDGE = 8.0  # FLOP a byte, taken where the device's own ridge is unknown
 MOST_THREADS = 1024  # of a block, on every GPU that Triton or Metal compiles for
 
 # A final outranks a screen of the same config. "hot" is a second look at the winner, not a rank.
-_PHASES: tuple[Phase, ...] = ("final", "screen", "predict")
+_PHASES: tuple[Phase, ...] = ("final", "first_pass", "predict")
 _STAGES: tuple[Stage, ...] = ("measure", "launch", "check", "compile", "refused")
 
 _STAGE_WORDS: Mapping[Stage, str] = {
@@ -35,7 +35,7 @@ ConfigKey = tuple[str, str, tuple[tuple[str, int], ...]]
 
 
 @dataclass(frozen=True)
-class Rival:
+class Baseline:
     """A record that the winner is compared with, in the best phase that both were timed in."""
 
     record: Record
@@ -53,18 +53,18 @@ class Edge:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Selection:
     """What a sweep found. `winner` is None when no config gave a time."""
 
     predicted: bool
     winner: Record | None = None
     times: Mapping[Phase, float] = field(default_factory=dict)  # the winner's, seconds, by phase
     fastest: Record | None = None  # of the ranked phase; the winner unless the tie rule chose
-    default: Rival | None = None  # what runs when nobody chose: the first Impl's default
+    default: Baseline | None = None  # what runs when nobody chose: the first Impl's default
     default_failure: Failure | None = None  # set instead when that config failed
-    baselines: tuple[Rival, ...] = ()  # fastest first
+    baselines: tuple[Baseline, ...] = ()  # fastest first
     ties: tuple[Record, ...] = ()  # others that cannot be told from the fastest
-    twins: tuple[Record, ...] = ()  # others with the winner's machine code
+    duplicates: tuple[Record, ...] = ()  # others with the winner's machine code
     edges: tuple[Edge, ...] = ()
     ridge: float = RIDGE  # FLOP a byte below which memory limits, on this device
     impls: int = 0  # that were swept, baselines not counted
@@ -94,7 +94,7 @@ def relevant(run: Run, outcomes: Iterable[Outcome]) -> list[Outcome]:
     ]
 
 
-def standing(outcomes: Iterable[Outcome]) -> list[Outcome]:
+def ranking(outcomes: Iterable[Outcome]) -> list[Outcome]:
     """One outcome for each config, best first: finals by time, then screens by time, then
     failures by stage.
 
@@ -113,14 +113,14 @@ def standing(outcomes: Iterable[Outcome]) -> list[Outcome]:
     return [*sorted(records, key=_rank), *sorted(failures, key=_claim)]
 
 
-def on_one_footing(outcomes: Iterable[Outcome]) -> dict[ConfigKey, Record]:
+def comparable_times(outcomes: Iterable[Outcome]) -> dict[ConfigKey, Record]:
     """The first time of each swept config, screen or prediction: times that can be compared with
     each other, since all were obtained alike. A final is longer, and at a lower clock."""
-    found: dict[ConfigKey, Record] = {}
+    results: dict[ConfigKey, Record] = {}
     for outcome in outcomes:
-        if isinstance(outcome, Record) and outcome.phase in ("screen", "predict"):
-            found[config_key(outcome.case)] = outcome
-    return found
+        if isinstance(outcome, Record) and outcome.phase in ("first_pass", "predict"):
+            results[config_key(outcome.case)] = outcome
+    return results
 
 
 def best_per_group(
@@ -131,22 +131,22 @@ def best_per_group(
     Baselines, failed configs and configs that lack one of the fields have no group.
     """
     best: dict[tuple[int, ...], Record] = {}
-    for outcome in standing(outcomes):  # best first, so the first of a group is its best
+    for outcome in ranking(outcomes):  # best first, so the first of a group is its best
         config = outcome.case.config
         if isinstance(outcome, Record) and _swept(outcome) and all(f in config for f in fields):
             best.setdefault(tuple(config[f] for f in fields), outcome)
     return best
 
 
-def answer(run: Run, outcomes: Sequence[Outcome]) -> Answer:
+def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     """The winner of a run, what it is compared with, and what to doubt about it."""
     outcomes = relevant(run, outcomes)
-    stand = standing(outcomes)
+    stand = ranking(outcomes)
     swept = [o for o in stand if _swept(o)]
     failed = [o for o in swept if isinstance(o, Failure)]
     counts = {stage: sum(o.stage == stage for o in failed) for stage in reversed(_STAGES)}
     binaries = {o.resources.binary for o in swept if o.resources is not None}
-    found = Answer(
+    result = Selection(
         predicted=run.predicted,
         ridge=ridge_of(run),
         impls=len({o.case.impl for o in swept}),
@@ -156,49 +156,49 @@ def answer(run: Run, outcomes: Sequence[Outcome]) -> Answer:
     )
     records = [o for o in swept if isinstance(o, Record)]
     if not records:
-        return found
+        return result
     pool = [r for r in records if r.phase == records[0].phase]
-    fastest = min(pool, key=lambda r: (r.time_s, *_frugality(r, run.incumbents)))
+    fastest = min(pool, key=lambda r: (r.time_s, *_frugality(r, run.previous_best)))
     near = [r for r in pool if _cannot_tell(r, fastest)]
     # Screens are too short to let anything but the time decide, and the model has no noise.
     final = fastest.phase == "final"
-    winner = min(near, key=lambda r: _frugality(r, run.incumbents)) if final else fastest
+    winner = min(near, key=lambda r: _frugality(r, run.previous_best)) if final else fastest
     others = [r for r in records if r is not winner]
     default = next((o for o in swept if o.default), None)
     return replace(
-        found,
+        result,
         winner=winner,
         times={phase: r.time_s for phase, r in _phases(winner, outcomes).items()},
         fastest=fastest,
-        default=_rival(default, winner, outcomes) if isinstance(default, Record) else None,
+        default=_baseline(default, winner, outcomes) if isinstance(default, Record) else None,
         default_failure=default if isinstance(default, Failure) else None,
-        baselines=_rivals([o for o in stand if not _swept(o)], winner, outcomes),
+        baselines=_baselines([o for o in stand if not _swept(o)], winner, outcomes),
         ties=tuple(r for r in near if r is not winner and not _same_code(r, winner)),
-        twins=tuple(r for r in others if _same_code(r, winner)),
+        duplicates=tuple(r for r in others if _same_code(r, winner)),
         edges=_edges(run, winner),
     )
 
 
-def sentence(found: Answer) -> str:
+def sentence(result: Selection) -> str:
     """The answer as a person would say it, with units, ending in a full stop."""
-    winner = found.winner
+    winner = result.winner
     if winner is None:
-        return _nothing(found)
-    name = winner.case.label if found.impls > 1 else label(winner.case.config)
+        return _nothing(result)
+    name = winner.case.label if result.impls > 1 else label(winner.case.config)
     name += " (the default)" if winner.default else ""
-    reached = rate(winner, found.ridge) + (" predicted" if found.predicted else "")
-    parts = [", ".join((reached, *_against(found)))]
-    if found.ties:
-        n = len(found.ties) + 1
+    reached = rate(winner, result.ridge) + (" predicted" if result.predicted else "")
+    parts = [", ".join((reached, *_against(result)))]
+    if result.ties:
+        n = len(result.ties) + 1
         parts.append(
             f"{n} configs are predicted within {MODEL_SHARE * 100:.0f} %"
-            if found.predicted
+            if result.predicted
             else f"{n} configs tie within noise"
         )
-    if winner.phase == "screen":
+    if winner.phase == "first_pass":
         parts.append("screening times only, as no config reached the final")
-    if found.edges:
-        *most, last = [_further(edge) for edge in found.edges]
+    if result.edges:
+        *most, last = [_further(edge) for edge in result.edges]
         parts.append(f"extend {', '.join(most)}{' and ' if most else ''}{last}")
     return f"{name}: {'; '.join(parts)}."
 
@@ -227,26 +227,26 @@ def ridge_of(run: Run) -> float:
     return float(compute / dram) if compute and dram else RIDGE
 
 
-def _nothing(found: Answer) -> str:
-    if not found.configs:
+def _nothing(result: Selection) -> str:
+    if not result.configs:
         return "No outcome was recorded, so there is no answer."
-    stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in found.failed.items())
-    each = "The only config" if found.configs == 1 else f"All {found.configs} configs"
+    stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in result.failed.items())
+    each = "The only config" if result.configs == 1 else f"All {result.configs} configs"
     return f"{each} failed, so there is no time: {stages}."
 
 
-def _against(found: Answer) -> list[str]:
+def _against(result: Selection) -> list[str]:
     """The winner beside the baselines and beside the default, in words."""
     words = []
-    for rival in found.baselines[:2]:
-        if rival.ratio < 1:
-            words.append(f"{rival.ratio * 100:.0f} % of {rival.record.case.impl}")
+    for baseline in result.baselines[:2]:
+        if baseline.ratio < 1:
+            words.append(f"{baseline.ratio * 100:.0f} % of {baseline.record.case.impl}")
         else:
-            words.append(f"{rival.ratio:.2f}x {rival.record.case.impl}")
-    if found.default is not None and found.default.record is not found.winner:
-        words.append(f"{found.default.ratio:.2f}x the default")
-    elif found.default_failure is not None:
-        words.append(f"where the default {_STAGE_VERBS[found.default_failure.stage]}")
+            words.append(f"{baseline.ratio:.2f}x {baseline.record.case.impl}")
+    if result.default is not None and result.default.record is not result.winner:
+        words.append(f"{result.default.ratio:.2f}x the default")
+    elif result.default_failure is not None:
+        words.append(f"where the default {_STAGE_VERBS[result.default_failure.stage]}")
     return words
 
 
@@ -280,13 +280,13 @@ def _cannot_tell(record: Record, fastest: Record) -> bool:
     return overlap or a.median_s <= b.median_s * (1 + TIE_SHARE)
 
 
-def _frugality(record: Record, incumbents: Mapping[str, Mapping[str, int]]) -> tuple[float, ...]:
+def _frugality(record: Record, previous_best: Mapping[str, Mapping[str, int]]) -> tuple[float, ...]:
     """Inside a tie: what was found best before stays, then what says its warps itself, for others
     can run that elsewhere too, then the default; then fewer spills, registers, warps; then the
     config that was itself timed."""
-    made = record.resources
-    stays = dict(incumbents.get(record.case.impl, {})) == dict(record.case.config)
-    spills, registers = (made.spill_bytes, made.registers) if made else (1 << 30, 1 << 30)
+    created = record.resources
+    stays = dict(previous_best.get(record.case.impl, {})) == dict(record.case.config)
+    spills, registers = (created.spill_bytes, created.registers) if created else (1 << 30, 1 << 30)
     warps = record.case.config.get("num_warps", 0)
     timed = record.same_as is not None
     chosen = record.case.config.get("num_warps") == 0  # by the launcher: older records alone
@@ -300,19 +300,19 @@ def _same_code(a: Record, b: Record) -> bool:
     return ours == theirs
 
 
-def _rivals(
+def _baselines(
     others: Iterable[Outcome], winner: Record, all_of: Sequence[Outcome]
-) -> tuple[Rival, ...]:
-    met = [_rival(o, winner, all_of) for o in others if isinstance(o, Record)]
+) -> tuple[Baseline, ...]:
+    met = [_baseline(o, winner, all_of) for o in others if isinstance(o, Record)]
     return tuple(sorted((r for r in met if r is not None), key=lambda r: r.ratio))
 
 
-def _rival(other: Record, winner: Record, outcomes: Sequence[Outcome]) -> Rival | None:
+def _baseline(other: Record, winner: Record, outcomes: Sequence[Outcome]) -> Baseline | None:
     """None when no phase timed both: a screen over a final would be no ratio at all."""
     theirs, ours = _phases(other, outcomes), _phases(winner, outcomes)
     for phase in _PHASES:
         if phase in theirs and phase in ours:
-            return Rival(theirs[phase], theirs[phase].time_s / ours[phase].time_s, phase)
+            return Baseline(theirs[phase], theirs[phase].time_s / ours[phase].time_s, phase)
     return None
 
 
@@ -326,15 +326,15 @@ def _edges(run: Run, winner: Record) -> tuple[Edge, ...]:
     declared = run.impls.get(winner.case.impl, {})
     knobs: Mapping[str, str] = declared.get("knobs", {})
     moved = {*run.vary, *run.tune}
-    found = []
+    results = []
     for name, choices in declared.get("choices", {}).items():
         value = winner.case.config.get(name)
         if value is None or len(choices) < 3 or (moved and knobs.get(name) not in moved):
             continue
         low, high = min(choices), max(choices)
         if value in (low, high) and _extends(name, value, value == high, winner):
-            found.append(Edge(name, value, highest=value == high))
-    return tuple(found)
+            results.append(Edge(name, value, highest=value == high))
+    return tuple(results)
 
 
 def _extends(name: str, value: int, highest: bool, winner: Record) -> bool:
@@ -342,8 +342,8 @@ def _extends(name: str, value: int, highest: bool, winner: Record) -> bool:
     if not highest:
         return value > 1
     if name == "num_warps":
-        made = winner.resources
-        threads = made.threads if made else 32 * value
+        created = winner.resources
+        threads = created.threads if created else 32 * value
         return 2 * threads <= MOST_THREADS
     extent = winner.case.sizes.get(name.removeprefix("block_").upper())
     return not name.startswith("block_") or extent is None or value < extent

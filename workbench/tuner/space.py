@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
-from workbench import catalog
 from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
 from workbench.compile import Compiled
+from workbench.compile.source import code_hash, file_hash
+from workbench.data.clock import timestamp
 from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
 from workbench.device import cost_model
 from workbench.device.hardware import Device
-from workbench.spec import ITEMSIZE, Impl, Knob, sizes_text, values
+from workbench.measurement.protocol import Protocol
+from workbench.spec import ITEMSIZE, Impl, Knob, WorkbenchError, sizes_text, values
 from workbench.sweeps import Sweep
 
 
@@ -38,23 +39,30 @@ class Earlier:
     first: Mapping[str, Outcome] = field(default_factory=dict)
     final: Mapping[str, Outcome] = field(default_factory=dict)
     hot: Mapping[str, Outcome] = field(default_factory=dict)
-    incumbent: frozenset[str] = frozenset()  # keys of configs that were found best before
+    previous_best: frozenset[str] = frozenset()  # keys of configs that were found best before
 
 
-class NothingToSweep(ValueError):
+class NothingToSweep(WorkbenchError, ValueError):
     """No config can be tried: the sentence says why."""
 
 
-def plan(
-    run: Run, problem: Problem, sweep: Sweep, impls: Sequence[Impl], device: Device,
-    protocol: str, *, only: bool = False, most: int = 0,
-) -> Plan:  # fmt: skip
+def plan_sweep(
+    run: Run,
+    problem: Problem,
+    sweep: Sweep,
+    impls: Sequence[Impl],
+    device: Device,
+    protocol: str,
+    *,
+    only: bool = False,
+    most: int = 0,
+) -> Plan:
     """Enumerate, refuse, and keep the `most` (0: all) that the model ranks best.
 
     `only` holds the knobs that would be tuned. Raises NothingToSweep.
     """
     knobs = tuple(sweep.vary) + (() if only else tuple(sweep.tune))
-    identity = Identity(run, problem, protocol)
+    identity = RecordFactory(run, problem, protocol)
     legal: list[Candidate] = []
     refused: list[Failure] = []
     libraries = [
@@ -67,11 +75,11 @@ def plan(
         first = default if impl is impls[0] else None
         for config in dict.fromkeys((*impl.space(default, knobs), default)):
             candidate = identity.candidate(impl, config, config == first)
-            why = _refused(candidate, problem, device)
-            if why is None:
+            refusal = _refused(candidate, problem, device)
+            if refusal is None:
                 legal.append(candidate)
             else:
-                refused.append(identity.failure(candidate, Refusal("refused", why)))
+                refused.append(identity.failure(candidate, Refusal("refused", refusal)))
     if not legal:
         raise NothingToSweep(_nothing(problem, refused, knobs))
     kept = thinned(legal, most, sweep.vary, problem, device)
@@ -137,16 +145,20 @@ def expected(candidate: Candidate, problem: Problem, device: Device) -> float:
         work = impl.work(candidate.config, device.limits, itemsize=itemsize, **problem.sizes)
         guess = cost_model.guess(device, work, problem.dtype, warps=warps, stages=stages)
         return cost_model.predict(
-            device, work, guess, dtype=problem.dtype, stages=stages,
+            device,
+            work,
+            guess,
+            dtype=problem.dtype,
+            stages=stages,
             flops=problem.spec.flops(**problem.sizes),
             bytes_=problem.spec.bytes(problem.sizes, problem.dtype),
-        ).predicted_s  # fmt: skip
+        ).predicted_s
     except Exception:  # the device lacks a figure, or the kernel's own `work` failed
         return math.inf
 
 
 @dataclass(frozen=True)
-class Identity:
+class RecordFactory:
     """Names outcomes: what a key is made of."""
 
     run: Run
@@ -159,41 +171,69 @@ class Identity:
         if impl.is_open(config):
             raise ValueError(f"{impl.title}: {config} is not resolved")
         case = Case(
-            impl.spec.name, impl.name, impl.backend, values(config), dict(self.problem.sizes),
-            self.problem.dtype, self.run.device,
-        )  # fmt: skip
-        versions = self.run.environment.versions
-        key = key_of(
-            case,
-            source=catalog.source_hash(catalog.module_of(self.problem.kernel)),
-            protocol=self.protocol,
-            torch=versions.get("torch", ""),
-            triton=versions.get("triton", ""),
-            driver=self.run.environment.driver or "",
+            impl.spec.name,
+            impl.name,
+            impl.backend,
+            values(config),
+            dict(self.problem.sizes),
+            self.problem.dtype,
+            self.run.device,
         )
-        return Candidate(case, key, impl, config, default)
+        versions = self.run.environment.versions
+        software = {
+            "torch": versions.get("torch", ""),
+            "triton": versions.get("triton", ""),
+            "driver": self.run.environment.driver or "",
+        }
+        key = key_of(case, source=code_hash(impl), protocol=self.protocol, **software)
+        older = key_of(
+            case, source=file_hash(impl), protocol=_older_protocol(self.protocol), **software
+        )
+        return Candidate(case, key, impl, config, default, older)
 
-    def failure(self, candidate: Candidate, why: Refusal, made: Compiled | None = None) -> Failure:
+    def failure(
+        self, candidate: Candidate, refusal: Refusal, compiled: Compiled | None = None
+    ) -> Failure:
         return Failure(
-            candidate.case, candidate.key, self.run.id, _now(), why.stage, why.reason,
-            made.resources if made else None, candidate.default,
-        )  # fmt: skip
+            candidate.case,
+            candidate.key,
+            self.run.id,
+            timestamp(),
+            refusal.stage,
+            refusal.reason,
+            compiled.resources if compiled else None,
+            candidate.default,
+        )
 
     def outcome(
-        self, candidate: Candidate, found: Timed | Refusal, phase: Phase,
-        made: Compiled | None, same_as: Candidate | None = None,
-    ) -> Outcome:  # fmt: skip
-        if isinstance(found, Refusal):
-            return self.failure(candidate, found, made)
+        self,
+        candidate: Candidate,
+        result: Timed | Refusal,
+        phase: Phase,
+        compiled: Compiled | None,
+        same_as: Candidate | None = None,
+    ) -> Outcome:
+        if isinstance(result, Refusal):
+            return self.failure(candidate, result, compiled)
         spec, problem = self.problem.spec, self.problem
         return Record(
-            case=candidate.case, key=candidate.key, run=self.run.id, at=_now(), phase=phase,
-            timing=found.timing, flops=spec.flops(**problem.sizes),
-            bytes=spec.bytes(problem.sizes, problem.dtype), checked=found.checked,
-            error=found.error, resources=made.resources if made else None,
-            default=candidate.default, same_as=values(same_as.config) if same_as else None,
-        )  # fmt: skip
+            case=candidate.case,
+            key=candidate.key,
+            run=self.run.id,
+            at=timestamp(),
+            phase=phase,
+            timing=result.timing,
+            flops=spec.flops(**problem.sizes),
+            bytes=spec.bytes(problem.sizes, problem.dtype),
+            checked=result.checked,
+            error=result.error,
+            resources=compiled.resources if compiled else None,
+            default=candidate.default,
+            same_as=values(same_as.config) if same_as else None,
+        )
 
 
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+def _older_protocol(protocol: str) -> str:
+    """The name of a protocol in keys of schema 1; the model's name is the same in both."""
+    usual = Protocol()
+    return usual.older_id if protocol == usual.id else protocol

@@ -85,9 +85,17 @@ def pieces(x, first, *, config):
     (P,) = first.shape
     y = x.new_empty(P)
     _pieces[(P,)](
-        x, first, y, x.shape[0], x.stride(0), first.stride(0),
-        PIECE=PIECE, READS=READS, AHEAD=config.ahead, num_warps=config.num_warps,
-    )  # fmt: skip
+        x,
+        first,
+        y,
+        x.shape[0],
+        x.stride(0),
+        first.stride(0),
+        PIECE=PIECE,
+        READS=READS,
+        AHEAD=config.ahead,
+        num_warps=config.num_warps,
+    )
     return y
 
 

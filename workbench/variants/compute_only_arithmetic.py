@@ -58,7 +58,16 @@ def chains(x, *, config):
     (N,) = x.shape
     y = x.new_empty(KEPT)
     _chains[(triton.cdiv(N, config.block_n),)](
-        x, y, N, KEPT, x.stride(0), whole.A, whole.B, whole.TRIPS, whole.UNROLLED,
-        BLOCK_N=config.block_n, num_warps=config.num_warps,
-    )  # fmt: skip
+        x,
+        y,
+        N,
+        KEPT,
+        x.stride(0),
+        whole.A,
+        whole.B,
+        whole.TRIPS,
+        whole.UNROLLED,
+        BLOCK_N=config.block_n,
+        num_warps=config.num_warps,
+    )
     return y

@@ -55,9 +55,11 @@ def refuse(config, limits, *, itemsize, M, N):
 def work(config, limits, *, itemsize, M, N):
     moved = config.block_n * itemsize
     return Work(
-        tiles=-(-M // config.rows) * -(-N // config.block_n), steps=1,
-        load_bytes=moved, store_bytes=config.rows * moved,
-    )  # fmt: skip
+        tiles=-(-M // config.rows) * -(-N // config.block_n),
+        steps=1,
+        load_bytes=moved,
+        store_bytes=config.rows * moved,
+    )
 
 
 @fill.impl(Rows, refuse=refuse, work=work)
@@ -66,9 +68,17 @@ def rows(a, b, *, config):
     (M,), (N,) = a.shape, b.shape
     y = a.new_empty(M, N)
     _rows[(triton.cdiv(M, config.rows), triton.cdiv(N, config.block_n))](
-        a, b, y, M, N, a.stride(0), b.stride(0),
-        ROWS=config.rows, BLOCK_N=config.block_n, num_warps=config.num_warps,
-    )  # fmt: skip
+        a,
+        b,
+        y,
+        M,
+        N,
+        a.stride(0),
+        b.stride(0),
+        ROWS=config.rows,
+        BLOCK_N=config.block_n,
+        num_warps=config.num_warps,
+    )
     return y
 
 

@@ -76,10 +76,14 @@ def rows(x, *, config):
     P, N = x.shape
     y = x.new_empty(P)
     _rows[(P,)](
-        x, y, N, *x.stride(), BLOCK_N=config.block_n,
+        x,
+        y,
+        N,
+        *x.stride(),
+        BLOCK_N=config.block_n,
         PASSES=2 if INTERPRETED else PASSES,  # every pass finds the same
         num_warps=config.num_warps,
-    )  # fmt: skip
+    )
     return y
 
 

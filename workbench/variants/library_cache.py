@@ -54,9 +54,7 @@ def refuse(config, limits, *, itemsize, N, R):
 
 def work(config, limits, *, itemsize, N, R):
     """What a library's version asks of the cache, too."""
-    return Work(
-        tiles=R * (N // CHUNK), steps=1, load_bytes=CHUNK * itemsize, store_bytes=itemsize
-    )  # fmt: skip
+    return Work(tiles=R * (N // CHUNK), steps=1, load_bytes=CHUNK * itemsize, store_bytes=itemsize)
 
 
 @library_cache.impl(Chunks, refuse=refuse, work=work)

@@ -53,12 +53,14 @@ def _tiles(
         k = start + lane
         a = tl.load(
             a_ptr + m[:, None] * stride_am + k[None, :] * stride_ak,
-            (m < M)[:, None] & (k < K)[None, :], other=0,
-        )  # fmt: skip
+            (m < M)[:, None] & (k < K)[None, :],
+            other=0,
+        )
         b = tl.load(
             b_ptr + k[:, None] * stride_bk + n[None, :] * stride_bn,
-            (k < K)[:, None] & (n < N)[None, :], other=0,
-        )  # fmt: skip
+            (k < K)[:, None] & (n < N)[None, :],
+            other=0,
+        )
         acc = tl.dot(a, b, acc, out_dtype=tl.int32)
     tl.store(c_ptr + m[:, None] * N + n[None, :], acc, (m < M)[:, None] & (n < N)[None, :])
 
@@ -79,10 +81,12 @@ def refuse(config, limits, *, itemsize, M, K, N):
 
 def work(config, limits, *, itemsize, M, K, N):
     return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n), steps=-(-K // 64),
+        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        steps=-(-K // 64),
         load_bytes=(config.block_m + config.block_n) * 64,
-        store_bytes=4 * config.block_m * config.block_n, dot=(config.block_m, config.block_n, 64),
-    )  # fmt: skip
+        store_bytes=4 * config.block_m * config.block_n,
+        dot=(config.block_m, config.block_n, 64),
+    )
 
 
 @library_int8.impl(Tiles, refuse=refuse, work=work)
@@ -92,9 +96,20 @@ def tiles(a, b, *, config):
     c = a.new_empty(M, N, dtype=torch.int32)
     grid = triton.cdiv(M, config.block_m), triton.cdiv(N, config.block_n)
     _tiles[grid](
-        a, b, c, M, N, K, *a.stride(), *b.stride(), BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-        BLOCK_K=64, num_warps=config.num_warps, num_stages=2,
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        M,
+        N,
+        K,
+        *a.stride(),
+        *b.stride(),
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
+        BLOCK_K=64,
+        num_warps=config.num_warps,
+        num_stages=2,
+    )
     return c
 
 

@@ -46,12 +46,14 @@ def _tiles(
         k = start + lane
         a = tl.load(
             a_ptr + m[:, None] * stride_am + k[None, :] * stride_ak,
-            (m < M)[:, None] & (k < K)[None, :], other=0.0,
-        )  # fmt: skip
+            (m < M)[:, None] & (k < K)[None, :],
+            other=0.0,
+        )
         b = tl.load(
             b_ptr + k[:, None] * stride_bk + n[None, :] * stride_bn,
-            (k < K)[:, None] & (n < N)[None, :], other=0.0,
-        )  # fmt: skip
+            (k < K)[:, None] & (n < N)[None, :],
+            other=0.0,
+        )
         acc = tl.dot(a, b, acc)
     tl.store(c_ptr + m[:, None] * N + n[None, :], acc, (m < M)[:, None] & (n < N)[None, :])
 
@@ -72,11 +74,12 @@ def refuse(config, limits, *, itemsize, M, K, N):
 
 def work(config, limits, *, itemsize, M, K, N):
     return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n), steps=-(-K // 32),
+        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        steps=-(-K // 32),
         load_bytes=(config.block_m + config.block_n) * 32 * itemsize,
         store_bytes=config.block_m * config.block_n * itemsize,
         dot=(config.block_m, config.block_n, 32),
-    )  # fmt: skip
+    )
 
 
 @library_tf32.impl(Tiles, refuse=refuse, work=work, defaults={"gfx1100": Tiles(64, 64, 8)})
@@ -86,9 +89,20 @@ def tiles(a, b, *, config):
     c = a.new_empty(M, N)
     grid = triton.cdiv(M, config.block_m), triton.cdiv(N, config.block_n)
     _tiles[grid](
-        a, b, c, M, N, K, *a.stride(), *b.stride(), BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-        BLOCK_K=32, num_warps=config.num_warps, num_stages=2,
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        M,
+        N,
+        K,
+        *a.stride(),
+        *b.stride(),
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
+        BLOCK_K=32,
+        num_warps=config.num_warps,
+        num_stages=2,
+    )
     return c
 
 

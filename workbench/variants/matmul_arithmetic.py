@@ -90,9 +90,12 @@ def _tiles(
 
 def work(config, limits, *, itemsize, M, N, K):
     return Work(
-        tiles=whole.tile_count(config, M, N), steps=-(-K // config.block_k), load_bytes=0,
-        store_bytes=config.block_m * itemsize, dot=(config.block_m, config.block_n, config.block_k),
-    )  # fmt: skip
+        tiles=whole.tile_count(config, M, N),
+        steps=-(-K // config.block_k),
+        load_bytes=0,
+        store_bytes=config.block_m * itemsize,
+        dot=(config.block_m, config.block_n, config.block_k),
+    )
 
 
 @matmul_arithmetic.impl(
@@ -103,10 +106,23 @@ def tiles(a, b, k, *, config):
     (M, _), (_, N), (K,) = a.shape, b.shape, k.shape
     y = a.new_empty(M)
     _tiles[(whole.tile_count(config, M, N), 1)](
-        a, b, y, M, N, K, *a.stride(), *b.stride(),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-        GROUP_M=config.group_m, EVEN_K=K % config.block_k == 0,
-        UPCAST=INTERPRETED and a.dtype == torch.bfloat16, DISTINCT=DISTINCT, STEP=STEP,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        a,
+        b,
+        y,
+        M,
+        N,
+        K,
+        *a.stride(),
+        *b.stride(),
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
+        BLOCK_K=config.block_k,
+        GROUP_M=config.group_m,
+        EVEN_K=K % config.block_k == 0,
+        UPCAST=INTERPRETED and a.dtype == torch.bfloat16,
+        DISTINCT=DISTINCT,
+        STEP=STEP,
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+    )
     return y

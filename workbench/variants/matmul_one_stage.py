@@ -33,9 +33,14 @@ LARGE = OneStage(block_m=128, block_n=128, block_k=64, num_warps=4)
 RDNA = OneStage(block_m=128, block_n=64, block_k=32, num_warps=4)
 DEFAULTS = {
     "fp32": OneStage(64, 64, 32, 8),
-    "sm_80": SMALL, "sm_89": SMALL, "sm_120": SMALL, "gfx90a": LARGE, "gfx942": LARGE,
-    "gfx950": LARGE, "gfx1100": RDNA,
-}  # fmt: skip
+    "sm_80": SMALL,
+    "sm_89": SMALL,
+    "sm_120": SMALL,
+    "gfx90a": LARGE,
+    "gfx942": LARGE,
+    "gfx950": LARGE,
+    "gfx1100": RDNA,
+}
 
 
 @matmul_one_stage.impl(OneStage, refuse=whole.refuse_tiles, work=whole.work, defaults=DEFAULTS)

@@ -85,9 +85,24 @@ def _tiles(
     m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     y = _sums(
-        a_ptr, b_ptr, m, n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-        BLOCK_M, BLOCK_N, BLOCK_K, EVEN_MN, EVEN_K, STAGES,
-    )  # fmt: skip
+        a_ptr,
+        b_ptr,
+        m,
+        n,
+        M,
+        N,
+        K,
+        stride_am,
+        stride_ak,
+        stride_bk,
+        stride_bn,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        EVEN_MN,
+        EVEN_K,
+        STAGES,
+    )
     y_ptrs = y_ptr + m.to(tl.int64)[:, None] * N + n[None, :]
     tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), (m[:, None] < M) & (n[None, :] < N))
 
@@ -111,12 +126,28 @@ def tiles(a, b, *, config):
     (M, K), (_, N), d = a.shape, b.shape, whole.divisor
     y, strides = a.new_empty(M, N), (*a.stride(), *b.stride())
     _tiles[(whole.tile_count(config, M, N), 1)](
-        a, b, y, M, N, K, *strides,
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-        GROUP_M=config.group_m, STAGES=config.num_stages,
-        EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0, EVEN_K=K % config.block_k == 0,
-        DIV_M=d(M) if a.stride(0) == 1 else 1, DIV_N=d(N), DIV_K=d(K),
-        DIV_AM=d(strides[0]), DIV_AK=d(strides[1]), DIV_BK=d(strides[2]), DIV_BN=d(strides[3]),
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        a,
+        b,
+        y,
+        M,
+        N,
+        K,
+        *strides,
+        BLOCK_M=config.block_m,
+        BLOCK_N=config.block_n,
+        BLOCK_K=config.block_k,
+        GROUP_M=config.group_m,
+        STAGES=config.num_stages,
+        EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0,
+        EVEN_K=K % config.block_k == 0,
+        DIV_M=d(M) if a.stride(0) == 1 else 1,
+        DIV_N=d(N),
+        DIV_K=d(K),
+        DIV_AM=d(strides[0]),
+        DIV_AK=d(strides[1]),
+        DIV_BK=d(strides[2]),
+        DIV_BN=d(strides[3]),
+        num_warps=config.num_warps,
+        num_stages=config.num_stages,
+    )
     return y

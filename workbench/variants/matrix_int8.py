@@ -103,9 +103,12 @@ def refuse(config, limits, *, itemsize, M, K, N, P):
 def work(config, limits, *, itemsize, M, K, N, P):
     # the tiles are loaded once: a step's share of that
     return Work(
-        tiles=P, steps=SUMS * ADDED, load_bytes=(M + N) * K // (SUMS * ADDED), store_bytes=4 * M,
+        tiles=P,
+        steps=SUMS * ADDED,
+        load_bytes=(M + N) * K // (SUMS * ADDED),
+        store_bytes=4 * M,
         dot=(M, N, K),
-    )  # fmt: skip
+    )
 
 
 @matrix_int8.impl(Resident, refuse=refuse, work=work)
@@ -114,10 +117,21 @@ def resident(a, b, s, *, config):
     (M, K), (N, _), (P,) = a.shape, b.shape, s.shape
     y = a.new_empty(P, M, dtype=torch.int32)
     _resident[(P,)](
-        a, b, s, y, *a.stride(), *b.stride(), s.stride(0), ADDED, 0, M=M, N=N, K=K,
+        a,
+        b,
+        s,
+        y,
+        *a.stride(),
+        *b.stride(),
+        s.stride(0),
+        ADDED,
+        0,
+        M=M,
+        N=N,
+        K=K,
         SUMS=2 if INTERPRETED else SUMS,  # every sum is the same
         num_warps=config.num_warps,
-    )  # fmt: skip
+    )
     return y
 
 

@@ -123,9 +123,12 @@ def refuse(config, limits, *, itemsize, M, K, N, P):
 def work(config, limits, *, itemsize, M, K, N, P):
     # the tiles are loaded once: a step's share of that
     return Work(
-        tiles=P, steps=PRODUCTS, load_bytes=(M + N) * K * itemsize // PRODUCTS,
-        store_bytes=4 * M, dot=(M, N, K),
-    )  # fmt: skip
+        tiles=P,
+        steps=PRODUCTS,
+        load_bytes=(M + N) * K * itemsize // PRODUCTS,
+        store_bytes=4 * M,
+        dot=(M, N, K),
+    )
 
 
 @matrix_only.impl(Resident, refuse=refuse, work=work)
@@ -135,10 +138,22 @@ def resident(a, b, s, *, config):
     y = a.new_empty(P, M, dtype=torch.float32)
     added = added_of(a.element_size())
     _resident[(P,)](
-        a, b, s, y, *a.stride(), *b.stride(), s.stride(0), added, 0, M=M, N=N, K=K,
+        a,
+        b,
+        s,
+        y,
+        *a.stride(),
+        *b.stride(),
+        s.stride(0),
+        added,
+        0,
+        M=M,
+        N=N,
+        K=K,
         SUMS=2 if INTERPRETED else PRODUCTS // added,  # every sum is the same
-        UPCAST=INTERPRETED and a.dtype != torch.float32, num_warps=config.num_warps,
-    )  # fmt: skip
+        UPCAST=INTERPRETED and a.dtype != torch.float32,
+        num_warps=config.num_warps,
+    )
     return y
 
 

@@ -111,9 +111,19 @@ def fused(x, w, *, config):
     (M, N), L = x.shape, w.shape[0]
     y = x.new_empty(M, N)
     _fused[(M,)](
-        x, w, y, N, L, x.stride(0), x.stride(1), w.stride(0), w.stride(1), rms_norm.EPS,
-        BLOCK_N=rms_norm.padded(N), num_warps=config.num_warps,
-    )  # fmt: skip
+        x,
+        w,
+        y,
+        N,
+        L,
+        x.stride(0),
+        x.stride(1),
+        w.stride(0),
+        w.stride(1),
+        rms_norm.EPS,
+        BLOCK_N=rms_norm.padded(N),
+        num_warps=config.num_warps,
+    )
     return y
 
 

@@ -145,8 +145,22 @@ def rows(a, w, like, *, config):
     unit = 4 if words.stride(0) % 4 == 0 else 1  # 16 bytes, so that it shows in the address
     block_m = min(triton.next_power_of_2(M), 4)
     _rows[(triton.cdiv(N, config.block_n), triton.cdiv(M, block_m))](
-        a, words, y, M, N, K // 256, 0x3F800000, a.stride(0), words.stride(0) // unit,
-        BLOCK_M=block_m, BLOCK_N=config.block_n, BLOCK_B=config.block_b, UNIT=unit,
-        EVEN=K // 256 % config.block_b == 0, HASH=HASH, HALVES=HALVES, num_warps=config.num_warps,
-    )  # fmt: skip
+        a,
+        words,
+        y,
+        M,
+        N,
+        K // 256,
+        0x3F800000,
+        a.stride(0),
+        words.stride(0) // unit,
+        BLOCK_M=block_m,
+        BLOCK_N=config.block_n,
+        BLOCK_B=config.block_b,
+        UNIT=unit,
+        EVEN=K // 256 % config.block_b == 0,
+        HASH=HASH,
+        HALVES=HALVES,
+        num_warps=config.num_warps,
+    )
     return y

@@ -102,8 +102,21 @@ def rows(x, w, *, config):
     y = x.new_empty(M, N)
     block_m = min(triton.next_power_of_2(M), 4)
     _rows[(triton.cdiv(N, config.block_n), triton.cdiv(M, block_m))](
-        x, words, y, M, N, K // 256, x.stride(0), x.stride(1), stride,
-        BLOCK_M=block_m, BLOCK_N=config.block_n, BLOCK_B=config.block_b, UNIT=unit,
-        STAGES=config.num_stages, EVEN=K // 256 % config.block_b == 0, num_warps=config.num_warps,
-    )  # fmt: skip
+        x,
+        words,
+        y,
+        M,
+        N,
+        K // 256,
+        x.stride(0),
+        x.stride(1),
+        stride,
+        BLOCK_M=block_m,
+        BLOCK_N=config.block_n,
+        BLOCK_B=config.block_b,
+        UNIT=unit,
+        STAGES=config.num_stages,
+        EVEN=K // 256 % config.block_b == 0,
+        num_warps=config.num_warps,
+    )
     return y

@@ -63,8 +63,20 @@ def rows(a, x, w, *, config):
     M, N = a.shape[0], x.shape[0]
     y = a.new_empty(M)
     _rows[(triton.cdiv(M, config.block_m),)](
-        a, x, w, y, M, N, 0, a.stride(0), x.stride(0), w.stride(0), EPS,
-        BLOCK_M=config.block_m, BLOCK_N=padded(N), EARLY=bool(config.early),
+        a,
+        x,
+        w,
+        y,
+        M,
+        N,
+        0,
+        a.stride(0),
+        x.stride(0),
+        w.stride(0),
+        EPS,
+        BLOCK_M=config.block_m,
+        BLOCK_N=padded(N),
+        EARLY=bool(config.early),
         num_warps=config.num_warps,
-    )  # fmt: skip
+    )
     return y

@@ -49,8 +49,18 @@ def rows(x, w, *, config):
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
     _rows[(triton.cdiv(M, config.block_m),)](
-        x, w, y, M, N, x.stride(0), x.stride(1), w.stride(0),
-        BLOCK_M=config.block_m, BLOCK_N=padded(N), ONCE=once, KEPT=kept,
+        x,
+        w,
+        y,
+        M,
+        N,
+        x.stride(0),
+        x.stride(1),
+        w.stride(0),
+        BLOCK_M=config.block_m,
+        BLOCK_N=padded(N),
+        ONCE=once,
+        KEPT=kept,
         num_warps=config.num_warps,
-    )  # fmt: skip
+    )
     return y

@@ -33,13 +33,20 @@ def reference(decay, rate, value, k, v, first, vectors):
 rwkv7_gates = Spec(
     name="rwkv7_gates",
     inputs={
-        "decay": Tensor("M H N"), "rate": Tensor("M H N"), "value": Tensor("M H N"),
-        "k": Tensor("M H N"), "v": Tensor("M H N"), "first": Tensor("M H N"),
+        "decay": Tensor("M H N"),
+        "rate": Tensor("M H N"),
+        "value": Tensor("M H N"),
+        "k": Tensor("M H N"),
+        "v": Tensor("M H N"),
+        "first": Tensor("M H N"),
         "vectors": Tensor("5 H N"),
     },
     outputs={
-        "w": Tensor("M H N"), "kept": Tensor("M H N"), "mixed": Tensor("M H N"),
-        "kk": Tensor("M H N"), "a": Tensor("M H N"),
+        "w": Tensor("M H N"),
+        "kept": Tensor("M H N"),
+        "mixed": Tensor("M H N"),
+        "kk": Tensor("M H N"),
+        "a": Tensor("M H N"),
     },
     reference=reference,
     flops=lambda M, H, N: 30 * M * H * N,
@@ -52,7 +59,7 @@ rwkv7_gates = Spec(
         "bf16": Tolerance(relative=8e-3, of_rms=1e-5),
     },
     extents={"N": Extent(among=(32, 64, 128))},
-)  # fmt: skip
+)
 
 
 @triton.jit
@@ -123,9 +130,31 @@ def heads(decay, rate, value, k, v, first, vectors, *, config):
     M, H, N = k.shape
     w, kept, mixed, kk, a = (k.new_empty(M, H, N) for _ in range(5))
     _heads[(triton.cdiv(M * H, config.block_h),)](
-        decay, rate, value, k, v, first, vectors, w, kept, mixed, kk, a, M, H,
-        *decay.stride(), *rate.stride(), *value.stride(), *k.stride(), *v.stride(),
-        *first.stride(), *vectors.stride(),
-        RATE=RATE, TINY=TINY, N=N, BLOCK_H=config.block_h, num_warps=config.num_warps,
-    )  # fmt: skip
+        decay,
+        rate,
+        value,
+        k,
+        v,
+        first,
+        vectors,
+        w,
+        kept,
+        mixed,
+        kk,
+        a,
+        M,
+        H,
+        *decay.stride(),
+        *rate.stride(),
+        *value.stride(),
+        *k.stride(),
+        *v.stride(),
+        *first.stride(),
+        *vectors.stride(),
+        RATE=RATE,
+        TINY=TINY,
+        N=N,
+        BLOCK_H=config.block_h,
+        num_warps=config.num_warps,
+    )
     return w, kept, mixed, kk, a

@@ -58,7 +58,16 @@ def rows(a, x, *, config):
     M, N = a.shape[0], x.shape[0]
     y = a.new_empty(M)
     _rows[(triton.cdiv(M, config.block_m),)](
-        a, x, y, M, N, 0, a.stride(0), x.stride(0),
-        BLOCK_M=config.block_m, BLOCK_N=padded(N), num_warps=config.num_warps,
-    )  # fmt: skip
+        a,
+        x,
+        y,
+        M,
+        N,
+        0,
+        a.stride(0),
+        x.stride(0),
+        BLOCK_M=config.block_m,
+        BLOCK_N=padded(N),
+        num_warps=config.num_warps,
+    )
     return y

@@ -46,7 +46,15 @@ def rows(x, *, config):
     y = x.new_empty(M, N)
     once, _ = policies(config.hints)
     _rows[(triton.cdiv(M, config.block_m),)](
-        x, y, M, N, x.stride(0), x.stride(1),
-        BLOCK_M=config.block_m, BLOCK_N=padded(N), ONCE=once, num_warps=config.num_warps,
-    )  # fmt: skip
+        x,
+        y,
+        M,
+        N,
+        x.stride(0),
+        x.stride(1),
+        BLOCK_M=config.block_m,
+        BLOCK_N=padded(N),
+        ONCE=once,
+        num_warps=config.num_warps,
+    )
     return y

@@ -33,7 +33,9 @@ def no_values(shape, dtype, device, generator):
 streamed_fma = Spec(
     name="streamed_fma",
     inputs={
-        "x": Tensor("N"), "a": Tensor("N"), "b": Tensor("N"),
+        "x": Tensor("N"),
+        "a": Tensor("N"),
+        "b": Tensor("N"),
         "steps": Tensor("F", dtype="uint8", make=no_values),  # its length is the number, unread
     },
     outputs={"y": Tensor("N")},
@@ -47,7 +49,7 @@ streamed_fma = Spec(
         "fp16": Tolerance(relative=1e-3, of_rms=4e-5),
         "bf16": Tolerance(relative=8e-3, of_rms=4e-5),
     },
-)  # fmt: skip
+)
 
 
 @triton.jit
@@ -99,8 +101,20 @@ def blocks(x, a, b, steps, *, config):
     y = x.new_empty(N)
     trips, rest = divmod(F - 1, UNROLLED)
     _blocks[(triton.cdiv(N, config.block_n),)](
-        x, a, b, y, N, x.stride(0), a.stride(0), b.stride(0), A, B,
-        TRIPS=trips, UNROLLED=UNROLLED, REST=rest,
-        BLOCK_N=config.block_n, num_warps=config.num_warps,
-    )  # fmt: skip
+        x,
+        a,
+        b,
+        y,
+        N,
+        x.stride(0),
+        a.stride(0),
+        b.stride(0),
+        A,
+        B,
+        TRIPS=trips,
+        UNROLLED=UNROLLED,
+        REST=rest,
+        BLOCK_N=config.block_n,
+        num_warps=config.num_warps,
+    )
     return y

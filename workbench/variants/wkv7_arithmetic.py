@@ -89,10 +89,11 @@ def _sequential(
 def sequential_work(config, limits, *, itemsize, B, T, H, N):
     state = config.block_v * N * 4
     return Work(
-        tiles=B * H * N // config.block_v, steps=1,
+        tiles=B * H * N // config.block_v,
+        steps=1,
         load_bytes=(5 * N + config.block_v) * itemsize + state,
         store_bytes=config.block_v * itemsize + state,
-    )  # fmt: skip
+    )
 
 
 @wkv7_arithmetic.impl(Sequential, refuse=too_uneven, work=sequential_work)
@@ -101,8 +102,27 @@ def sequential(r, w, k, v, kk, a, state, like, *, config):
     (B, H, N), T = r.shape, like.shape[0]
     y, last = r.new_empty(B, H, N), state.new_empty(B, H, N, N)
     _sequential[(B * H * (N // config.block_v),)](
-        r, w, k, v, kk, a, state, y, last, T, H, 0, *r.stride(), *w.stride(), *k.stride(),
-        *v.stride(), *kk.stride(), *a.stride(), *state.stride(),
-        N=N, BLOCK_V=config.block_v, num_warps=config.num_warps,
-    )  # fmt: skip
+        r,
+        w,
+        k,
+        v,
+        kk,
+        a,
+        state,
+        y,
+        last,
+        T,
+        H,
+        0,
+        *r.stride(),
+        *w.stride(),
+        *k.stride(),
+        *v.stride(),
+        *kk.stride(),
+        *a.stride(),
+        *state.stride(),
+        N=N,
+        BLOCK_V=config.block_v,
+        num_warps=config.num_warps,
+    )
     return y, last

@@ -86,8 +86,26 @@ def sequential(r, w, k, v, kk, a, state, *, config):
     B, T, H, N = r.shape
     y, last = r.new_empty(B, T, H, N), state.new_empty(B, H, N, N)
     _sequential[(B * H * (N // config.block_v),)](
-        r, w, k, v, kk, a, state, y, last, T, H, *r.stride(), *w.stride(), *k.stride(),
-        *v.stride(), *kk.stride(), *a.stride(), *state.stride(),
-        N=N, BLOCK_V=config.block_v, num_warps=config.num_warps,
-    )  # fmt: skip
+        r,
+        w,
+        k,
+        v,
+        kk,
+        a,
+        state,
+        y,
+        last,
+        T,
+        H,
+        *r.stride(),
+        *w.stride(),
+        *k.stride(),
+        *v.stride(),
+        *kk.stride(),
+        *a.stride(),
+        *state.stride(),
+        N=N,
+        BLOCK_V=config.block_v,
+        num_warps=config.num_warps,
+    )
     return y, last

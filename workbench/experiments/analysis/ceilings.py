@@ -16,28 +16,32 @@ from workbench import catalog
 from workbench.data import stats
 from workbench.data.record import Measured, Record
 from workbench.device.hardware import Device, Quantity
-from workbench.experiments import Arm, Found
+from workbench.experiments import Variant, VariantResult
 from workbench.spec import ITEMSIZE, Limits, Sizes, label, sizes_text
 
 if TYPE_CHECKING:
     from workbench.data.database import History
 
-Plain = Mapping[str, Any]  # a ceiling as `hardware.ceilings` writes it
+Ceiling = Mapping[str, Any]  # a ceiling as `hardware.ceilings` writes it
 Counted = Literal["bytes", "traffic", "flops", "launches"]
 
 MEASURED = "_measured"
 STREAM = 1 << 28  # bf16 numbers: from there on a copy on an H200 is as fast as it gets
 LINKS = 256  # launches in a chain
-SIDE = 8192  # of the square products that libraries are timed with
+EDGE = 8192  # of the square products that libraries are timed with
 CYCLE_BYTES = 128.0  # what the banks of an NVIDIA multiprocessor give in a clock
 CYCLE_SOURCE = (
     "computed as cores x 128 B x boost clock: 32 banks of 4 bytes (CUDA programming guide, shared "
     "memory), which L1 shares"
 )
 LEVELS = {
-    "dram": "DRAM", "cache": "last-level cache", "shared": "L1 and shared memory",
-    "compute": "arithmetic", "launch": "launches", "link": "host and device",
-}  # fmt: skip
+    "dram": "DRAM",
+    "cache": "last-level cache",
+    "shared": "L1 and shared memory",
+    "compute": "arithmetic",
+    "launch": "launches",
+    "link": "host and device",
+}
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,8 @@ class Sought:
     title: str
     level: str  # of LEVELS
     counted: Counted
-    arms: tuple[Arm, ...]
-    yardsticks: tuple[Arm, ...] = ()
+    variants: tuple[Variant, ...]
+    libraries: tuple[Variant, ...] = ()
     share: float = 0.98
     above: tuple[str, ...] = ()
     stated: Quantity | None = None
@@ -80,9 +84,9 @@ class Group:
     sought: tuple[Sought, ...]
 
     @property
-    def arms(self) -> list[Arm]:
+    def variants(self) -> list[Variant]:
         """All that is timed for it, each once."""
-        every = [a for s in self.sought for a in (*s.arms, *s.yardsticks)]
+        every = [a for s in self.sought for a in (*s.variants, *s.libraries)]
         return list({a.name: a for a in every}.values())
 
 
@@ -115,12 +119,17 @@ def stream_elements(memory_bytes: int | None) -> int:
     return 1 << (max(1 << 20, most).bit_length() - 1)
 
 
-def _arms(
-    name: str, kernel: str, impl: str, sizes: Sizes, dtype: str,
-    configs: Iterable[Mapping[str, int] | None], regime: Literal["cold", "hot"] = "cold",
-) -> tuple[Arm, ...]:  # fmt: skip
+def _variants(
+    name: str,
+    kernel: str,
+    impl: str,
+    sizes: Sizes,
+    dtype: str,
+    configs: Iterable[Mapping[str, int] | None],
+    regime: Literal["cold", "hot"] = "cold",
+) -> tuple[Variant, ...]:
     return tuple(
-        Arm(f"{name} {n}" if n else name, kernel, impl, dict(sizes), dtype, config, regime)
+        Variant(f"{name} {n}" if n else name, kernel, impl, dict(sizes), dtype, config, regime)
         for n, config in enumerate(configs)
     )
 
@@ -144,29 +153,54 @@ def _dram(device: Device, memory_bytes: int | None) -> Group:
         {"rows": 4, "block_n": 8192, "num_warps": 8},
     ]
     outer = {"M": elements // 4096, "N": 4096}
-    copies = Arm("torch.clone", "copy", "torch", flat, "bf16")
+    copies = Variant("torch.clone", "copy", "torch", flat, "bf16")
     # The same bytes in fp32, 1024 rows of them: of bf16, or in one sum, torch reads 4.0 to 4.2 TB/s
     # on an H200, and so 4.33.
     summed = {"M": 1024, "N": elements // 2048}
-    whole = Arm("torch.sum", "reduce", "torch", summed, "fp32")
-    added = Arm("torch.add", "triad", "torch", flat, "bf16")
-    filled = Arm(
+    whole = Variant("torch.sum", "reduce", "torch", summed, "fp32")
+    added = Variant("torch.add", "triad", "torch", flat, "bf16")
+    filled = Variant(
         "torch.fill_", "library_fill", "torch.fill_", {"M": elements // 16384, "N": 4096}, "fp32"
     )
-    found = (
-        ("dram_read", "DRAM, read", _arms("read", "read_only", "chunks", flat, "bf16", chunks),
-         (whole,), ("dram_copy",)),
-        ("dram_write", "DRAM, write", _arms("write", "fill", "rows", outer, "bf16", rows),
-         (filled,), ()),
-        ("dram_copy", "DRAM, copy (1 read : 1 write)",
-         _arms("copy", "copy", "blocks", flat, "bf16", blocks), (copies,), ()),
-        ("dram_triad", "DRAM, triad (2 reads : 1 write)",
-         _arms("triad", "triad", "blocks", flat, "bf16", blocks), (added,), ()),
-    )  # fmt: skip
-    return Group("DRAM", tuple(
-        Sought(name, title, "dram", "bytes", arms, yardsticks, above=above, stated=device.dram)
-        for name, title, arms, yardsticks, above in found
-    ))  # fmt: skip
+    results = (
+        (
+            "dram_read",
+            "DRAM, read",
+            _variants("read", "read_only", "chunks", flat, "bf16", chunks),
+            (whole,),
+            ("dram_copy",),
+        ),
+        (
+            "dram_write",
+            "DRAM, write",
+            _variants("write", "fill", "rows", outer, "bf16", rows),
+            (filled,),
+            (),
+        ),
+        (
+            "dram_copy",
+            "DRAM, copy (1 read : 1 write)",
+            _variants("copy", "copy", "blocks", flat, "bf16", blocks),
+            (copies,),
+            (),
+        ),
+        (
+            "dram_triad",
+            "DRAM, triad (2 reads : 1 write)",
+            _variants("triad", "triad", "blocks", flat, "bf16", blocks),
+            (added,),
+            (),
+        ),
+    )
+    return Group(
+        "DRAM",
+        tuple(
+            Sought(
+                name, title, "dram", "bytes", variants, libraries, above=above, stated=device.dram
+            )
+            for name, title, variants, libraries, above in results
+        ),
+    )
 
 
 def _caches(device: Device) -> Group:
@@ -176,24 +210,44 @@ def _caches(device: Device) -> Group:
     pieces = int(0.4 * size) // (4 * 4096)
     working_set = {"N": pieces * 4096, "P": 32 * cores}
     own = {"P": 2 * cores, "N": 8192} if device.backend == "cuda" else {"P": cores, "N": 4096}
-    shared = [{"block_n": 4096, "num_warps": 8}, {"block_n": 2048, "num_warps": 8},
-              {"block_n": 4096, "num_warps": 16}]  # fmt: skip
-    cache = [{"ahead": 2, "num_warps": 8}, {"ahead": 1, "num_warps": 4},
-             {"ahead": 1, "num_warps": 8}]  # fmt: skip
+    shared = [
+        {"block_n": 4096, "num_warps": 8},
+        {"block_n": 2048, "num_warps": 8},
+        {"block_n": 4096, "num_warps": 16},
+    ]
+    cache = [
+        {"ahead": 2, "num_warps": 8},
+        {"ahead": 1, "num_warps": 4},
+        {"ahead": 1, "num_warps": 8},
+    ]
     repeated = {"N": pieces * 4096, "R": 64}
-    largest = Arm("torch.amax", "library_cache", "torch.amax", repeated, "fp32", None, "hot")
-    return Group("caches", (
-        Sought(
-            "cache", "last-level cache, read", "cache", "traffic",
-            _arms("cache", "cache_read", "pieces", working_set, "fp32", cache, "hot"), (largest,),
-            above=("dram_read",), stated=device.cache_bandwidth, most=2.0,
+    largest = Variant("torch.amax", "library_cache", "torch.amax", repeated, "fp32", None, "hot")
+    return Group(
+        "caches",
+        (
+            Sought(
+                "cache",
+                "last-level cache, read",
+                "cache",
+                "traffic",
+                _variants("cache", "cache_read", "pieces", working_set, "fp32", cache, "hot"),
+                (largest,),
+                above=("dram_read",),
+                stated=device.cache_bandwidth,
+                most=2.0,
+            ),
+            Sought(
+                "shared",
+                "L1, read (shared memory's banks)",
+                "shared",
+                "traffic",
+                _variants("L1", "l1_read", "rows", own, "fp32", shared, "hot"),
+                above=("cache",),
+                stated=bank_bandwidth(device),
+                most=1.02,
+            ),
         ),
-        Sought(
-            "shared", "L1, read (shared memory's banks)", "shared", "traffic",
-            _arms("L1", "l1_read", "rows", own, "fp32", shared, "hot"), above=("cache",),
-            stated=bank_bandwidth(device), most=1.02,
-        ),
-    ))  # fmt: skip
+    )
 
 
 def bank_bandwidth(device: Device) -> Quantity | None:
@@ -205,16 +259,31 @@ def bank_bandwidth(device: Device) -> Quantity | None:
 
 
 def _vector(device: Device) -> Group:
-    chains = [{"block_n": 2048, "num_warps": 8}, {"block_n": 1024, "num_warps": 4},
-              {"block_n": 4096, "num_warps": 8}]  # fmt: skip
-    product = Arm("torch.mm, fp32", "matmul", "torch", {"M": 4096, "N": 4096, "K": 4096}, "fp32")
-    return Group("fp32", (
-        Sought(
-            "compute_fp32", "fp32, fused multiply-add", "compute", "flops",
-            _arms("fp32", "compute_only", "chains", {"N": 1 << 24}, "fp32", chains), (product,),
-            0.97, stated=device.peaks.get("fp32"), most=1.05, dtype="fp32",
+    chains = [
+        {"block_n": 2048, "num_warps": 8},
+        {"block_n": 1024, "num_warps": 4},
+        {"block_n": 4096, "num_warps": 8},
+    ]
+    product = Variant(
+        "torch.mm, fp32", "matmul", "torch", {"M": 4096, "N": 4096, "K": 4096}, "fp32"
+    )
+    return Group(
+        "fp32",
+        (
+            Sought(
+                "compute_fp32",
+                "fp32, fused multiply-add",
+                "compute",
+                "flops",
+                _variants("fp32", "compute_only", "chains", {"N": 1 << 24}, "fp32", chains),
+                (product,),
+                0.97,
+                stated=device.peaks.get("fp32"),
+                most=1.05,
+                dtype="fp32",
+            ),
         ),
-    ))  # fmt: skip
+    )
 
 
 # Resident tiles (M, N, K, warps, programs a core): on Hopper a warpgroup takes 64 rows by up to
@@ -231,27 +300,40 @@ def _matrix(device: Device, dtype: str) -> Group:
     whole = dtype == "int8"
     kernel = "matrix_int8" if whole else "matrix_only"
     given = "fp32" if dtype in ("tf32", "fp32_matrix") else dtype
-    arms = tuple(
-        Arm(
-            f"{dtype} {m}x{n}x{k}, {warps} warps", kernel, "resident",
-            {"M": m, "K": k, "N": n, "P": each * device.limits.cores}, given,
-            {"num_warps": warps}, "hot",
+    variants = tuple(
+        Variant(
+            f"{dtype} {m}x{n}x{k}, {warps} warps",
+            kernel,
+            "resident",
+            {"M": m, "K": k, "N": n, "P": each * device.limits.cores},
+            given,
+            {"num_warps": warps},
+            "hot",
         )
         for m, n, k, warps, each in TILES.get(device.limits.arch, OTHERS)
-    )  # fmt: skip
-    return Group(dtype, (
-        Sought(
-            f"compute_{dtype}", f"{dtype}, matrix unit", "compute", "flops", arms,
-            (_library(dtype),), 0.97, stated=device.peaks.get(dtype),
-            most=1.1,  # peaks are stated at a lower clock than the highest
-            dtype=dtype,
+    )
+    return Group(
+        dtype,
+        (
+            Sought(
+                f"compute_{dtype}",
+                f"{dtype}, matrix unit",
+                "compute",
+                "flops",
+                variants,
+                (_library(dtype),),
+                0.97,
+                stated=device.peaks.get(dtype),
+                most=1.1,  # peaks are stated at a lower clock than the highest
+                dtype=dtype,
+            ),
         ),
-    ))  # fmt: skip
+    )
 
 
-def _library(dtype: str) -> Arm:
+def _library(dtype: str) -> Variant:
     """A square product by the library."""
-    square = {"M": SIDE, "N": SIDE, "K": SIDE}
+    square = {"M": EDGE, "N": EDGE, "K": EDGE}
     kernel, impl, given = {
         "tf32": ("library_tf32", "torch.mm", "fp32"),
         "fp32_matrix": ("matmul", "torch", "fp32"),
@@ -259,29 +341,34 @@ def _library(dtype: str) -> Arm:
         "int8": ("library_int8", "torch._int_mm", "int8"),
     }.get(dtype, ("matmul", "torch", dtype))
     named = impl if impl != "torch" else "torch.mm"
-    return Arm(f"{named}, {dtype}, {SIDE}^3", kernel, impl, square, given)
+    return Variant(f"{named}, {dtype}, {EDGE}^3", kernel, impl, square, given)
 
 
 def _launches() -> Group:
-    def chain(name: str, clock: Literal["device", "host"], pdl: int) -> Arm:
+    def chain(name: str, clock: Literal["device", "host"], pdl: int) -> Variant:
         config = {"pdl": pdl}
-        return Arm(name, "empty_chain", "links", {"L": LINKS}, "fp32", config, "hot", clock)
+        return Variant(name, "empty_chain", "links", {"L": LINKS}, "fp32", config, "hot", clock)
 
     graph, eager = chain("graph", "device", 0), chain("eager", "host", 0)
     dependent = chain("graph, PDL", "device", 1), chain("eager, PDL", "host", 1)
-    once = Arm("one empty kernel", "empty", "once", {}, "fp32", None, "hot")
-    fills = Arm("torch.fill_", "empty_chain", "torch", {"L": LINKS}, "fp32", None, "hot", "host")
-    found = (
+    once = Variant("one empty kernel", "empty", "once", {}, "fp32", None, "hot")
+    fills = Variant(
+        "torch.fill_", "empty_chain", "torch", {"L": LINKS}, "fp32", None, "hot", "host"
+    )
+    results = (
         ("launch", "launch in a graph", graph, once, 0.9),
         ("launch_pdl", "launch in a graph, dependent (PDL)", dependent[0], graph, 0.9),
         # Triton's launcher does more than a library's: five times as long would still be a floor
         ("launch_eager", "launch by the CPU", eager, fills, 0.2),
         ("launch_eager_pdl", "launch by the CPU, dependent (PDL)", dependent[1], eager, 0.9),
     )
-    return Group("launches", tuple(
-        Sought(name, title, "launch", "launches", (arm,), (yardstick,), share)
-        for name, title, arm, yardstick, share in found
-    ))  # fmt: skip
+    return Group(
+        "launches",
+        tuple(
+            Sought(name, title, "launch", "launches", (variant,), (library,), share)
+            for name, title, variant, library, share in results
+        ),
+    )
 
 
 # What came of it.
@@ -297,56 +384,65 @@ class Rate:
     high: float
 
 
-def rate_of(found: Found, counted: Counted, limits: Limits) -> Rate | None:
+def rate_of(results: VariantResult, counted: Counted, limits: Limits) -> Rate | None:
     """The rate of one arm; None where it has no measured time."""
-    outcome = found.outcome
+    outcome = results.outcome
     if not isinstance(outcome, Record) or not isinstance(outcome.timing, Measured):
         return None
-    arm, timing = found.arm, outcome.timing
+    variant, timing = results.variant, outcome.timing
     short, long = (stats.quantile(timing.samples_s, q) for q in (0.05, 0.95))
-    amount = amount_of(arm, outcome.case.config, counted, limits)
+    amount = amount_of(variant, outcome.case.config, counted, limits)
     if counted == "launches":
         return Rate(timing.median_s / amount, short / amount, long / amount)
     return Rate(amount / timing.median_s, amount / long, amount / short)
 
 
-def amount_of(arm: Arm, config: Mapping[str, int], counted: Counted, limits: Limits) -> float:
+def amount_of(
+    variant: Variant, config: Mapping[str, int], counted: Counted, limits: Limits
+) -> float:
     """Bytes, FLOPs or launches of one call. `traffic` is all that the launch asks of the cache,
     as the Impl's `work` describes it; `bytes` are the least that must move."""
-    spec = catalog.spec_of(arm.kernel)
+    spec = catalog.spec_of(variant.kernel)
     if counted == "launches":
-        return float(arm.sizes.get("L", 1))
+        return float(variant.sizes.get("L", 1))
     if counted == "flops":
-        return float(spec.flops(**arm.sizes))
-    impl = catalog.impl_of(spec, arm.impl)
+        return float(spec.flops(**variant.sizes))
+    impl = catalog.impl_of(spec, variant.impl)
     if counted == "bytes" or impl.work is None:
-        return float(spec.bytes(arm.sizes, arm.dtype))
-    work = impl.work(impl.config(**config), limits, itemsize=ITEMSIZE[arm.dtype], **arm.sizes)
+        return float(spec.bytes(variant.sizes, variant.dtype))
+    work = impl.work(
+        impl.config(**config), limits, itemsize=ITEMSIZE[variant.dtype], **variant.sizes
+    )
     return float(work.tiles * (work.steps * work.load_bytes + work.store_bytes))
 
 
-def judged(
-    sought: Sequence[Sought], found: Mapping[str, Found], limits: Limits, earlier: Plain
+def evaluate(
+    sought: Sequence[Sought], results: Mapping[str, VariantResult], limits: Limits, earlier: Ceiling
 ) -> dict[str, dict[str, Any]]:
     """Every ceiling of a group by its measured name, checked; `earlier` are those of the groups
     before. What gave no time has no value, and says why."""
-    best = {s.name: _best(s, found, limits) for s in sought}
+    best = {s.name: _best(s, results, limits) for s in sought}
     plain: dict[str, dict[str, Any]] = {}
     for s in sought:
-        plain[s.name + MEASURED] = _plain(s, best[s.name], found, limits)
+        plain[s.name + MEASURED] = _plain(s, best[s.name], results, limits)
     known = {**earlier, **plain}
     for s in sought:
         one, chosen = plain[s.name + MEASURED], best[s.name]
         if chosen is None:
             continue
-        if why := doubt(s, one, known) or _miscounted(s, found) or unproved(s, chosen[0]):
-            one |= {"failed": True, "why": why}
+        if reason := doubt(s, one, known) or _miscounted(s, results) or unproved(s, chosen[0]):
+            one |= {"failed": True, "reason": reason}
     return plain
 
 
-def _best(s: Sought, found: Mapping[str, Found], limits: Limits) -> tuple[Found, Rate] | None:
-    rates = [(found[a.name], rate_of(found[a.name], s.counted, limits))
-             for a in s.arms if a.name in found]  # fmt: skip
+def _best(
+    s: Sought, results: Mapping[str, VariantResult], limits: Limits
+) -> tuple[VariantResult, Rate] | None:
+    rates = [
+        (results[a.name], rate_of(results[a.name], s.counted, limits))
+        for a in s.variants
+        if a.name in results
+    ]
     known = [(f, r) for f, r in rates if r is not None]
     if not known:
         return None
@@ -355,35 +451,54 @@ def _best(s: Sought, found: Mapping[str, Found], limits: Limits) -> tuple[Found,
 
 
 def _plain(
-    s: Sought, best: tuple[Found, Rate] | None, found: Mapping[str, Found], limits: Limits
+    s: Sought,
+    best: tuple[VariantResult, Rate] | None,
+    results: Mapping[str, VariantResult],
+    limits: Limits,
 ) -> dict[str, Any]:
-    said: dict[str, Any] = {"unit": s.unit, "title": s.title, "level": s.level}
-    said |= {"dtype": s.dtype} if s.dtype else {}
+    text: dict[str, Any] = {"unit": s.unit, "title": s.title, "level": s.level}
+    text |= {"dtype": s.dtype} if s.dtype else {}
     if s.stated is not None:
         q = s.stated
-        said["stated"] = {"value": q.value, "unit": q.unit, "source": q.source, "kind": q.kind}
+        text["stated"] = {"value": q.value, "unit": q.unit, "source": q.source, "kind": q.kind}
     if best is None:
-        reasons = dict.fromkeys(found[a.name].why_not for a in s.arms if a.name in found)
-        return {**said, "kind": "missing", "source": "no arm gave a time",
-                "why": "; ".join(filter(None, reasons)) or "it was not timed"}  # fmt: skip
-    arm, rate = best
-    said |= {"value": rate.value, "low": rate.low, "high": rate.high, "kind": "measured",
-             "source": _source(arm, len(s.arms))}  # fmt: skip
-    yards = [(a.name, r) for a in s.yardsticks if a.name in found
-             if (r := rate_of(found[a.name], s.counted, limits)) is not None]  # fmt: skip
+        reasons = dict.fromkeys(results[a.name].failure for a in s.variants if a.name in results)
+        return {
+            **text,
+            "kind": "missing",
+            "source": "no arm gave a time",
+            "reason": "; ".join(filter(None, reasons)) or "it was not timed",
+        }
+    variant, rate = best
+    text |= {
+        "value": rate.value,
+        "low": rate.low,
+        "high": rate.high,
+        "kind": "measured",
+        "source": _source(variant, len(s.variants)),
+    }
+    yards = [
+        (a.name, r)
+        for a in s.libraries
+        if a.name in results
+        if (r := rate_of(results[a.name], s.counted, limits)) is not None
+    ]
     if yards:
         order = min if s.counted == "launches" else max
         name, yard = order(yards, key=lambda pair: pair[1].value)
-        said["yardstick"] = {"name": name, "value": yard.value, "unit": s.unit}
-    elif s.yardsticks:
-        why = [f"{a.name} gave no time ({found[a.name].why_not})"
-               for a in s.yardsticks if a.name in found]  # fmt: skip
-        said["unchecked"] = "; ".join(why) or "its yardstick was not timed"
-    return said
+        text["yardstick"] = {"name": name, "value": yard.value, "unit": s.unit}
+    elif s.libraries:
+        reason = [
+            f"{a.name} gave no time ({results[a.name].failure})"
+            for a in s.libraries
+            if a.name in results
+        ]
+        text["unchecked"] = "; ".join(reason) or "its yardstick was not timed"
+    return text
 
 
-def _source(found: Found, count: int) -> str:
-    outcome = found.outcome
+def _source(results: VariantResult, count: int) -> str:
+    outcome = results.outcome
     assert isinstance(outcome, Record) and isinstance(outcome.timing, Measured)
     case, timing = outcome.case, outcome.timing
     config = f" at {label(case.config)}" if case.config else ""
@@ -394,7 +509,7 @@ def _source(found: Found, count: int) -> str:
     )
 
 
-def doubt(s: Sought, one: Plain, known: Mapping[str, Plain]) -> str | None:
+def doubt(s: Sought, one: Ceiling, known: Mapping[str, Ceiling]) -> str | None:
     """Why a rate is no ceiling, in a sentence; None where it agrees with its yardstick, with the
     ceilings `known` and with what is stated."""
     value = float(one["value"])
@@ -421,16 +536,16 @@ def doubt(s: Sought, one: Plain, known: Mapping[str, Plain]) -> str | None:
     return None
 
 
-def _miscounted(s: Sought, found: Mapping[str, Found]) -> str | None:
+def _miscounted(s: Sought, results: Mapping[str, VariantResult]) -> str | None:
     """Launches that a graph does not hold."""
-    for arm in s.arms:
-        count = found[arm.name].kernels if arm.name in found else None
-        if s.counted == "launches" and count is not None and count != arm.sizes.get("L", 1):
-            return f"a call launched {count} kernels instead of {arm.sizes.get('L', 1)}"
+    for variant in s.variants:
+        count = results[variant.name].kernels if variant.name in results else None
+        if s.counted == "launches" and count is not None and count != variant.sizes.get("L", 1):
+            return f"a call launched {count} kernels instead of {variant.sizes.get('L', 1)}"
     return None
 
 
-def unproved(s: Sought, best: Found) -> str | None:
+def unproved(s: Sought, best: VariantResult) -> str | None:
     """What the machine code says against it, in a sentence: a loop of arithmetic loads nothing
     from global memory and has its matrix instructions, a loop that reads has its loads. None where
     it says nothing against it, or cannot be read."""
@@ -452,43 +567,51 @@ def unproved(s: Sought, best: Found) -> str | None:
 # Between host and device.
 
 LINKS_SOUGHT = {
-    "h2d_pinned": "host to device, pinned", "h2d_pageable": "host to device, pageable",
-    "d2h_pinned": "device to host, pinned", "d2h_pageable": "device to host, pageable",
-}  # fmt: skip
+    "h2d_pinned": "host to device, pinned",
+    "h2d_pageable": "host to device, pageable",
+    "d2h_pinned": "device to host, pinned",
+    "d2h_pageable": "device to host, pageable",
+}
 
 
 def link_ceilings(
-    copies: Mapping[str, Mapping[int, Measured]], why: str = ""
+    copies: Mapping[str, Mapping[int, Measured]], reason: str = ""
 ) -> dict[str, dict[str, Any]]:
     """The best rate over all sizes (bytes) of each kind of copy; `why` there are none, where there
     are none."""
     plain: dict[str, dict[str, Any]] = {}
     for name, title in LINKS_SOUGHT.items():
-        said: dict[str, Any] = {"unit": "B/s", "title": title, "level": "link"}
+        text: dict[str, Any] = {"unit": "B/s", "title": title, "level": "link"}
         times = copies.get(name, {})
         if not times:
-            said |= {"kind": "missing", "source": "no copy gave a time", "why": why or "not timed"}
+            text |= {
+                "kind": "missing",
+                "source": "no copy gave a time",
+                "reason": reason or "not timed",
+            }
         else:
             size = max(times, key=lambda n: n / times[n].median_s)
             samples = times[size].samples_s
-            said |= {
-                "value": size / times[size].median_s, "low": size / stats.quantile(samples, 0.95),
-                "high": size / stats.quantile(samples, 0.05), "kind": "measured",
+            text |= {
+                "value": size / times[size].median_s,
+                "low": size / stats.quantile(samples, 0.95),
+                "high": size / stats.quantile(samples, 0.05),
+                "kind": "measured",
                 "source": f"torch's copy of {size >> 20 or size / (1 << 20):g} MiB, by the host's "
-                          "clock until the GPU is silent",
-            }  # fmt: skip
-        plain[name + MEASURED] = said
+                "clock until the GPU is silent",
+            }
+        plain[name + MEASURED] = text
     for way in ("h2d", "d2h"):
         one, other = (plain[f"{way}_{kind}{MEASURED}"] for kind in ("pinned", "pageable"))
         if "value" in one and one["value"] < 0.95 * other.get("value", 0.0):
-            one |= {"failed": True, "why": "it lies below pageable memory, which cannot be"}
+            one |= {"failed": True, "reason": "it lies below pageable memory, which cannot be"}
     return plain
 
 
 # What is known of a device.
 
 
-def known(history: History, device: str) -> Mapping[str, Plain] | None:
+def known(history: History, device: str) -> Mapping[str, Ceiling] | None:
     """The measured ceilings of a device from its latest complete run of `workbench ceilings`;
     those that failed their checks are not among them. None where there is no such run."""
     for run in history.runs(engine="ceilings", device=device, limit=8):
@@ -497,32 +620,39 @@ def known(history: History, device: str) -> Mapping[str, Plain] | None:
     return None
 
 
-def usable(ceilings: Mapping[str, Plain]) -> dict[str, Plain]:
+def usable(ceilings: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
     """Those that were measured and passed their checks."""
     return {
-        name: c for name, c in ceilings.items()
+        name: c
+        for name, c in ceilings.items()
         if name.endswith(MEASURED) and "value" in c and not c.get("failed")
-    }  # fmt: skip
+    }
 
 
 def stated(device: Device) -> dict[str, dict[str, Any]]:
     """What the datasheet and arithmetic say of a device, by the names of what is sought without
     the ending of measured ones: `dram`, `cache`, `shared`, and `compute_` with each dtype."""
-    found: dict[str, tuple[str, str, Quantity | None]] = {
+    results: dict[str, tuple[str, str, Quantity | None]] = {
         "dram": ("DRAM", "dram", device.dram),
         "cache": ("last-level cache", "cache", device.cache_bandwidth),
         "shared": ("L1 and shared memory", "shared", bank_bandwidth(device)),
     }
     for dtype, peak in device.peaks.items():
         unit = "vector units" if dtype == "fp32" else "matrix unit"
-        found[f"compute_{dtype}"] = (f"{dtype.replace('_matrix', '')}, {unit}", "compute", peak)
+        results[f"compute_{dtype}"] = (f"{dtype.replace('_matrix', '')}, {unit}", "compute", peak)
     return {
         name: {
-            "value": q.value, "unit": q.unit, "source": q.source, "kind": q.kind, "title": title,
-            "level": level, **({"dtype": name[8:]} if level == "compute" else {}),
+            "value": q.value,
+            "unit": q.unit,
+            "source": q.source,
+            "kind": q.kind,
+            "title": title,
+            "level": level,
+            **({"dtype": name[8:]} if level == "compute" else {}),
         }
-        for name, (title, level, q) in found.items() if q is not None
-    }  # fmt: skip
+        for name, (title, level, q) in results.items()
+        if q is not None
+    }
 
 
 # The mix of reads and writes.
@@ -539,7 +669,7 @@ def read_share(kernel: str, sizes: Sizes, dtype: str) -> float:
     return 1 - written / spec.bytes(sizes, dtype)
 
 
-def mixed(ceilings: Mapping[str, Plain], share: float) -> dict[str, Any] | None:
+def mixed(ceilings: Mapping[str, Ceiling], share: float) -> dict[str, Any] | None:
     """The DRAM ceiling of a kernel of whose bytes this share, 0 to 1, is read.
 
     Between the two measured mixes nearest to it the time of a byte is interpolated linearly,
@@ -562,9 +692,13 @@ def mixed(ceilings: Mapping[str, Plain], share: float) -> dict[str, Any] | None:
     )
     names = " and ".join(dict.fromkeys((below[1]["title"], above[1]["title"])))
     return {
-        "value": middle, "low": low, "high": high, "unit": "B/s", "kind": "computed",
+        "value": middle,
+        "low": low,
+        "high": high,
+        "unit": "B/s",
+        "kind": "computed",
         "source": f"{100 * share:.0f} % reads, interpolated in the time of a byte: {names}",
-    }  # fmt: skip
+    }
 
 
 def _count(shape: Sequence[int]) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from workbench import catalog
 from workbench.backend.protocol import Candidate, Problem
 from workbench.data.record import Case, Chart, Evidence, Kind
-from workbench.experiments import Arm, Asked, ExperimentError, Found, Judgement
+from workbench.experiments import Analysis, Context, ExperimentError, Variant, VariantResult
 from workbench.experiments.analysis.times import (
     Span,
     kind_of,
@@ -44,73 +44,84 @@ class Varied:
     noun: str  # "edge of the tile"
     unit: str  # after a value: " threads"
     knob: Knob
-    number: Callable[[Impl, Config, Asked], int]
+    number: Callable[[Impl, Config, Context], int]
 
 
-def swept(asked: Asked, varied: Varied) -> Impl:
+def swept(context: Context, varied: Varied) -> Impl:
     """The first Triton Impl of the kernel with more than one choice to vary. ExperimentError where
     there is none."""
-    spec = catalog.spec_of(asked.kernel)
+    spec = catalog.spec_of(context.kernel)
     for impl in spec.impls:
         fields = [f for f, knob in impl.knobs().items() if knob == varied.knob.__name__]
         fields = [f for f in fields if f != DEPTH] or fields
         if impl.backend == "triton" and any(len(impl.choices()[f]) > 1 for f in fields):
             return impl
     raise ExperimentError(
-        f"{asked.kernel} has no Impl with a choice of the {varied.noun}; name another kernel with "
-        "--kernel."
+        f"{context.kernel} has no Impl with a choice of the {varied.noun}; name another kernel "
+        "with --kernel."
     )
 
 
-def sizes_of(asked: Asked) -> Sizes:
+def sizes_of(context: Context) -> Sizes:
     """Those asked for, or the kernel's first to time."""
-    return asked.sizes or catalog.spec_of(asked.kernel).bench[0]
+    return context.sizes or catalog.spec_of(context.kernel).bench[0]
 
 
-def arms_of(asked: Asked, varied: Varied) -> list[Arm]:
+def variants_of(context: Context, varied: Varied) -> list[Variant]:
     """For each value the configs that the model expects most of, and the default. A value that no
     config may have here keeps one arm, whose refusal says why."""
-    impl, sizes = swept(asked, varied), sizes_of(asked)
-    limits = asked.device.limits
-    default = impl.default(limits, asked.dtype, sizes)
+    impl, sizes = swept(context, varied), sizes_of(context)
+    limits = context.device.limits
+    default = impl.default(limits, context.dtype, sizes)
     legal: dict[int, list[Any]] = {}
     refused: dict[int, Any] = {}
     for config in dict.fromkeys((*impl.space(default, (tile, threads, stages)), default)):
-        number = varied.number(impl, values(config), asked)
-        if impl.rejection_reason(config, limits, asked.dtype, sizes):
+        number = varied.number(impl, values(config), context)
+        if impl.rejection_reason(config, limits, context.dtype, sizes):
             refused.setdefault(number, config)
         else:
             legal.setdefault(number, []).append(config)
-    order = _order(asked, impl, sizes, default)
+    order = _order(context, impl, sizes, default)
     chosen: list[Any] = []
     for number in sorted({*legal, *refused}):
         ranked = sorted(legal.get(number, ()), key=order)
         chosen += ranked[:TRIED] or [refused[number]]
         chosen += [config for config in ranked[TRIED:] if config == default]
     return [
-        Arm(f"{impl.name} {brief(values(config))}", asked.kernel, impl.name, dict(sizes),
-            asked.dtype, values(config))
+        Variant(
+            f"{impl.name} {brief(values(config))}",
+            context.kernel,
+            impl.name,
+            dict(sizes),
+            context.dtype,
+            values(config),
+        )
         for config in chosen
-    ]  # fmt: skip
+    ]
 
 
 def _order(
-    asked: Asked, impl: Impl, sizes: Sizes, default: Any
+    context: Context, impl: Impl, sizes: Sizes, default: Any
 ) -> Callable[[Any], tuple[float, int]]:
     """Configs by the time that the model expects; where it says nothing, those near the default
     first."""
-    problem = Problem(asked.kernel, impl.spec, dict(sizes), asked.dtype)
+    problem = Problem(context.kernel, impl.spec, dict(sizes), context.dtype)
     usual = values(default)
 
     def rank(config: Any) -> tuple[float, int]:
         own = values(config)
         case = Case(
-            impl.spec.name, impl.name, impl.backend, own, dict(sizes), asked.dtype,
-            asked.device.name,
-        )  # fmt: skip
+            impl.spec.name,
+            impl.name,
+            impl.backend,
+            own,
+            dict(sizes),
+            context.dtype,
+            context.device.name,
+        )
         candidate = Candidate(case, "", impl, config, config == default)
         away = sum(own[name] != usual[name] for name in own)
-        return space.expected(candidate, problem, asked.device), away
+        return space.expected(candidate, problem, context.device), away
 
     return rank
 
@@ -119,17 +130,17 @@ def _order(
 class Ranking:
     """The fastest arm of each value, and how each stands to the fastest of all."""
 
-    best: Mapping[int, Found]  # by value, ascending
+    best: Mapping[int, VariantResult]  # by value, ascending
     winner: int | None = None
     ratios: Mapping[int, Span] = field(default_factory=dict)  # of time, over the winner's
     ties: tuple[int, ...] = ()  # other values that cannot be told from the winner
     missing: tuple[int, ...] = ()  # values without any time
 
 
-def ranking(by_value: Mapping[int, Sequence[Found]]) -> Ranking:
+def ranking(by_value: Mapping[int, Sequence[VariantResult]]) -> Ranking:
     """Who wins. A value ties where its interval reaches the winner, or where its time is within
     0.5 % of it, for a prediction 2 %: as in the verdict of a sweep."""
-    best = {v: b for v, found in sorted(by_value.items()) if (b := quickest(found)) is not None}
+    best = {v: b for v, results in sorted(by_value.items()) if (b := quickest(results)) is not None}
     missing = tuple(sorted(v for v in by_value if v not in best))
     if not best:
         return Ranking(best, missing=missing)
@@ -142,26 +153,31 @@ def ranking(by_value: Mapping[int, Sequence[Found]]) -> Ranking:
     return Ranking(best, winner, ratios, ties, missing)
 
 
-def judged(asked: Asked, found: Mapping[str, Found], varied: Varied) -> list[Judgement]:
+def analysed(
+    context: Context, results: Mapping[str, VariantResult], varied: Varied
+) -> list[Analysis]:
     """Which value is best, whether others tie, and how much the choice matters."""
-    impl = swept(asked, varied)
-    by_value: dict[int, list[Found]] = {}
-    for each in found.values():
-        number = varied.number(impl, each.arm.config or {}, asked)
+    impl = swept(context, varied)
+    by_value: dict[int, list[VariantResult]] = {}
+    for each in results.values():
+        number = varied.number(impl, each.variant.config or {}, context)
         by_value.setdefault(number, []).append(each)
     ranked = ranking(by_value)
-    caveats = [_given(varied), *_others(impl), *reasons(found)]
+    caveats = [_given(varied), *_others(impl), *reasons(results)]
     if ranked.winner is None:
-        return [Judgement(
-            "no verdict", f"No config of {impl.title} gave a time; the reasons stand below.",
-            caveats=caveats,
-        )]  # fmt: skip
+        return [
+            Analysis(
+                "no verdict",
+                f"No config of {impl.title} gave a time; the reasons stand below.",
+                caveats=caveats,
+            )
+        ]
     kind = kind_of(*ranked.best.values())
-    rows = [*_times(ranked, impl, asked, found, varied, kind), *_resources(ranked, varied)]
+    rows = [*_times(ranked, impl, context, results, varied, kind), *_resources(ranked, varied)]
     if len(by_value) == 1:
         caveats.insert(0, f"{impl.title} has no other {varied.noun} at these sizes.")
-    word, sentence = _verdict(ranked, impl, varied, kind, _ends(impl, asked, varied))
-    return [Judgement(word, sentence, rows, [_chart(ranked, varied, kind)], caveats)]
+    word, sentence = _verdict(ranked, impl, varied, kind, _ends(impl, context, varied))
+    return [Analysis(word, sentence, rows, [_chart(ranked, varied, kind)], caveats)]
 
 
 def _given(varied: Varied) -> str:
@@ -178,14 +194,14 @@ def _others(impl: Impl) -> list[str]:
     return [f"This is the Impl {impl.name}; {', '.join(names)} may want another value."]
 
 
-def _ends(impl: Impl, asked: Asked, varied: Varied) -> tuple[int, int]:
+def _ends(impl: Impl, context: Context, varied: Varied) -> tuple[int, int]:
     """The least and the largest value that the kernel declares, whether it can run here or not."""
-    default = impl.default(asked.device.limits, asked.dtype, sizes_of(asked))
-    found = [varied.number(impl, values(c), asked) for c in impl.space(default, (varied.knob,))]
-    return min(found), max(found)
+    default = impl.default(context.device.limits, context.dtype, sizes_of(context))
+    results = [varied.number(impl, values(c), context) for c in impl.space(default, (varied.knob,))]
+    return min(results), max(results)
 
 
-def _told(value: int, varied: Varied) -> str:
+def _text(value: int, varied: Varied) -> str:
     return f"{value}{varied.unit}"
 
 
@@ -196,56 +212,60 @@ def _verdict(
     assert winner is not None
     tilde = mark(kind)
     time_s = ranked.best[winner].time_s or 0.0
-    config = brief(ranked.best[winner].arm.config or {})
-    best = _told(winner, varied)
-    at = sizes_text(ranked.best[winner].arm.sizes, " ")
-    said = f"The best {varied.noun} for {impl.title} at {at} is {best} ({config}), "
-    said += f"{tilde}{quantity(time_s, 's')}"
+    config = brief(ranked.best[winner].variant.config or {})
+    best = _text(winner, varied)
+    at = sizes_text(ranked.best[winner].variant.sizes, " ")
+    text = f"The best {varied.noun} for {impl.title} at {at} is {best} ({config}), "
+    text += f"{tilde}{quantity(time_s, 's')}"
     word = best
     others = [v for v in ranked.ratios if v != winner]
     if others and len(ranked.ties) == len(others):
         word = "all tie"
-        said += "; none of the others can be told from it"
+        text += "; none of the others can be told from it"
     elif ranked.ties:
         *tied, last = map(str, sorted([winner, *ranked.ties]))
         word = f"tie of {', '.join(tied)} and {last}{varied.unit}"
-        rest = ", ".join(_told(v, varied) for v in sorted(ranked.ties))
-        said += f"; {rest} cannot be told from it"
+        rest = ", ".join(_text(v, varied) for v in sorted(ranked.ties))
+        text += f"; {rest} cannot be told from it"
     if len(others) > len(ranked.ties):
         worst = max(others, key=lambda v: ranked.ratios[v].value)
         r = ranked.ratios[worst]
         between = f" ({r.low:.3g} to {r.high:.3g})" if kind == "measured" else ""
-        said += f". The worst, {_told(worst, varied)}, takes {tilde}{r.value:.3g} times as long"
-        said += between
-    said += "."
+        text += f". The worst, {_text(worst, varied)}, takes {tilde}{r.value:.3g} times as long"
+        text += between
+    text += "."
     if others and not ranked.ties and winner in ends:
-        side = "smallest" if winner == ends[0] else "largest"
+        operand = "smallest" if winner == ends[0] else "largest"
         word += ", at the edge"
-        said += f" It is the {side} that the kernel declares: a better one may lie beyond."
+        text += f" It is the {operand} that the kernel declares: a better one may lie beyond."
     if ranked.missing:
-        said += f" No time of {', '.join(_told(v, varied) for v in ranked.missing)}."
-    return worded(word, kind), said
+        text += f" No time of {', '.join(_text(v, varied) for v in ranked.missing)}."
+    return worded(word, kind), text
 
 
 def _times(
-    ranked: Ranking, impl: Impl, asked: Asked, found: Mapping[str, Found], varied: Varied,
+    ranked: Ranking,
+    impl: Impl,
+    context: Context,
+    results: Mapping[str, VariantResult],
+    varied: Varied,
     kind: Kind,
-) -> list[Evidence]:  # fmt: skip
+) -> list[Evidence]:
     rows = []
     for value, each in ranked.best.items():
-        name = f"{_told(value, varied)}: {brief(each.arm.config or {})}"
+        name = f"{_text(value, varied)}: {brief(each.variant.config or {})}"
         rows.append(each.evidence(name, f"fastest by {varied.noun}"))
     assert ranked.winner is not None
     fastest = ranked.best[ranked.winner]
-    group, best = "how much it matters", _told(ranked.winner, varied)
+    group, best = "how much it matters", _text(ranked.winner, varied)
     rows += [
-        row(f"{_told(v, varied)} over {best}", r, "1", kind, group)
+        row(f"{_text(v, varied)} over {best}", r, "1", kind, group)
         for v, r in ranked.ratios.items()
         if v != ranked.winner
     ]
-    usual = values(impl.default(asked.device.limits, asked.dtype, sizes_of(asked)))
-    for each in found.values():
-        if dict(each.arm.config or {}) == usual and (r := over(fastest, each)) is not None:
+    usual = values(impl.default(context.device.limits, context.dtype, sizes_of(context)))
+    for each in results.values():
+        if dict(each.variant.config or {}) == usual and (r := over(fastest, each)) is not None:
             name = f"the default ({brief(usual)}) over the best"
             rows.append(row(name, r, "1", kind, group))
     return [each for each in rows if each is not None]
@@ -257,15 +277,26 @@ def _resources(ranked: Ranking, varied: Varied) -> list[Evidence]:
     for value, each in ranked.best.items():
         if each.compiled is None:
             continue
-        made, name = each.compiled.resources, _told(value, varied)
+        created, name = each.compiled.resources, _text(value, varied)
         occupied.append(
-            Evidence(f"{name}, limited by {made.limiter}", made.occupancy, "1", "computed",
-                     group="resident warps over the most that fit")
-        )  # fmt: skip
-        if made.spill_bytes:
-            spilled.append(Evidence(
-                name, made.spill_bytes, "B", "computed", group="registers spilled by each thread",
-            ))  # fmt: skip
+            Evidence(
+                f"{name}, limited by {created.limiter}",
+                created.occupancy,
+                "1",
+                "computed",
+                group="resident warps over the most that fit",
+            )
+        )
+        if created.spill_bytes:
+            spilled.append(
+                Evidence(
+                    name,
+                    created.spill_bytes,
+                    "B",
+                    "computed",
+                    group="registers spilled by each thread",
+                )
+            )
     return [*occupied, *spilled]
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workbench.data.record import Evidence, Kind, Measured, Record
-from workbench.experiments import Asked, Found
+from workbench.experiments import Context, VariantResult
 from workbench.experiments.analysis.times import Span, row, span_of
 from workbench.reports.findings import KPI
 
@@ -83,14 +83,28 @@ class Timeline:
         """The table of key figures, with the targets that they have."""
         return [
             row(KPI.total, self.total, "s", "measured", group),
-            row(KPI.utilisation, self.utilisation, "1", "computed", group, "> 80 %",
-                self.utilisation.above(BUSY)),
-            row(KPI.efficiency, self.efficiency, "1", "computed", group, "> 70 %",
-                self.efficiency.above(COMPUTING)),
+            row(
+                KPI.utilisation,
+                self.utilisation,
+                "1",
+                "computed",
+                group,
+                "> 80 %",
+                self.utilisation.above(BUSY),
+            ),
+            row(
+                KPI.efficiency,
+                self.efficiency,
+                "1",
+                "computed",
+                group,
+                "> 70 %",
+                self.efficiency.above(COMPUTING),
+            ),
             count(self.kernels, group),
             row(KPI.kernel, self.kernel, "s", "computed", group),
             row(KPI.gap, self.gap, "s", "computed", group, "< 1 µs", self.gap.below(GAP_S)),
-        ]  # fmt: skip
+        ]
 
 
 def word_of(line: Timeline, without: Span | None = None, reach: Span | None = None) -> str:
@@ -114,21 +128,21 @@ def count(kernels: int, group: str, kind: Kind = "measured") -> Evidence:
     return Evidence(KPI.kernels, float(kernels), "kernels", kind, group=group)
 
 
-def reach_of(asked: Asked, found: Found) -> Span | None:
+def reach_of(context: Context, results: VariantResult) -> Span | None:
     """The least time that this device needs for an arm's bytes and FLOPs, over the arm's time;
     None where bandwidth and peak are unknown."""
-    time, record = span_of(found), found.outcome
+    time, record = span_of(results), results.outcome
     if time is None or not isinstance(record, Record):
         return None
-    dram, peak = asked.device.dram, asked.device.peaks.get(found.arm.dtype)
-    floors = [record.bytes / dram.value] if dram else []
-    floors += [record.flops / peak.value] if peak else []
-    return Span.exactly(max(floors)) / time if floors else None
+    dram, peak = context.device.dram, context.device.peaks.get(results.variant.dtype)
+    bounds = [record.bytes / dram.value] if dram else []
+    bounds += [record.flops / peak.value] if peak else []
+    return Span.exactly(max(bounds)) / time if bounds else None
 
 
-def waits(found: Found | None) -> str:
+def waits(results: VariantResult | None) -> str:
     """A sentence where a call cannot be timed without the CPU; empty where it can."""
-    timing = found.outcome.timing if found and isinstance(found.outcome, Record) else None
+    timing = results.outcome.timing if results and isinstance(results.outcome, Record) else None
     if isinstance(timing, Measured) and timing.method == "host":
         return (
             "The call waits for the GPU itself, or no graph can hold it, so GPU time cannot be "

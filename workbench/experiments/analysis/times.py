@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from workbench.data import stats
 from workbench.data.record import Evidence, Kind, Measured, Record, Series
-from workbench.experiments import Found
+from workbench.experiments import VariantResult
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,10 @@ class Span:
     def __truediv__(self, other: Span) -> Span:
         """Of numbers that are not negative; infinite where the other may be nothing."""
         return Span(
-            quotient(self.value, other.value), quotient(self.low, other.high),
+            quotient(self.value, other.value),
+            quotient(self.low, other.high),
             quotient(self.high, other.low),
-        )  # fmt: skip
+        )
 
     def times(self, factor: float) -> Span:
         """So many of it."""
@@ -71,14 +72,14 @@ def quotient(a: float, b: float) -> float:
     return a / b if b > 0 else math.inf if a > 0 else 0.0
 
 
-def span_of(found: Found | None) -> Span | None:
+def span_of(results: VariantResult | None) -> Span | None:
     """The time of an arm, seconds; None where it has none. A prediction has no interval."""
-    if found is None or found.time_s is None:
+    if results is None or results.time_s is None:
         return None
-    return Span(found.time_s, *(found.interval_s or (found.time_s, found.time_s)))
+    return Span(results.time_s, *(results.interval_s or (results.time_s, results.time_s)))
 
 
-def over(left: Found, right: Found) -> Span | None:
+def over(left: VariantResult, right: VariantResult) -> Span | None:
     """The right arm's time over the left's, with its 95 % interval; None where one has no time.
 
     Arms take turns window by window, so where both kept the same number of windows, at least the
@@ -96,38 +97,43 @@ def over(left: Found, right: Found) -> Span | None:
     return b / a
 
 
-def _windows(found: Found) -> Sequence[float]:
-    timing = found.outcome.timing if isinstance(found.outcome, Record) else None
+def _windows(results: VariantResult) -> Sequence[float]:
+    timing = results.outcome.timing if isinstance(results.outcome, Record) else None
     return timing.window_medians if isinstance(timing, Measured) else ()
 
 
-def quickest(found: Sequence[Found]) -> Found | None:
+def quickest(results: Sequence[VariantResult]) -> VariantResult | None:
     """The arm with the least time; None where none has one."""
-    timed = [each for each in found if each.time_s is not None]
+    timed = [each for each in results if each.time_s is not None]
     return min(timed, key=lambda each: each.time_s or 0.0, default=None)
 
 
-def kind_of(*found: Found) -> Kind:
+def kind_of(*results: VariantResult) -> Kind:
     """Whether a number made of these times is measured or predicted."""
-    return "measured" if all(each.interval_s for each in found) else "predicted"
+    return "measured" if all(each.interval_s for each in results) else "predicted"
 
 
-def launches(found: Found | None) -> int | None:
+def launches(results: VariantResult | None) -> int | None:
     """Kernels of one call: as a graph counted them, else as the compiler caught them."""
-    if found is None:
+    if results is None:
         return None
-    if found.kernels is not None:
-        return found.kernels
-    return found.compiled.launches if found.compiled else None
+    if results.kernels is not None:
+        return results.kernels
+    return results.compiled.launches if results.compiled else None
 
 
 # How they are shown
 
 
 def row(
-    name: str, span: Span, unit: str, kind: Kind, group: str = "", target: str = "",
+    name: str,
+    span: Span,
+    unit: str,
+    kind: Kind,
+    group: str = "",
+    target: str = "",
     met: bool | None = None,
-) -> Evidence:  # fmt: skip
+) -> Evidence:
     """A number as evidence. A prediction has no interval."""
     low, high = (None, None) if kind == "predicted" else (span.low, span.high)
     return Evidence(name, span.value, unit, kind, low, high, group, target, met)
@@ -143,13 +149,13 @@ def worded(word: str, kind: Kind) -> str:
     return f"predicted: {word}" if kind == "predicted" else word
 
 
-def reasons(found: Mapping[str, Found]) -> list[str]:
+def reasons(results: Mapping[str, VariantResult]) -> list[str]:
     """A sentence for each reason why arms have no time, with the first arms that it holds for."""
     by_reason: dict[str, list[str]] = {}
-    for name, each in found.items():
-        if each.why_not:
-            by_reason.setdefault(each.why_not.rstrip("."), []).append(name)
-    return [f"No time of {_first(names)}: {why}." for why, names in by_reason.items()]
+    for name, each in results.items():
+        if each.failure:
+            by_reason.setdefault(each.failure.rstrip("."), []).append(name)
+    return [f"No time of {_first(names)}: {reason}." for reason, names in by_reason.items()]
 
 
 def _first(names: Sequence[str]) -> str:
@@ -157,14 +163,17 @@ def _first(names: Sequence[str]) -> str:
     return "; ".join(names[:2] if more else names) + more
 
 
-def line(name: str, found: Mapping[int, Found], scale: float, kind: Kind) -> Series:
+def line(name: str, results: Mapping[int, VariantResult], scale: float, kind: Kind) -> Series:
     """Times by a number, in units of `scale` seconds, with their intervals where all were
     measured."""
-    ends = [each.interval_s for each in found.values()]
+    ends = [each.interval_s for each in results.values()]
     known = [e for e in ends if e is not None]
     known = known if len(known) == len(ends) else []
     return Series(
-        name, tuple(float(x) for x in found),
-        tuple((each.time_s or 0.0) / scale for each in found.values()),
-        tuple(low / scale for low, _ in known), tuple(high / scale for _, high in known), kind,
-    )  # fmt: skip
+        name,
+        tuple(float(x) for x in results),
+        tuple((each.time_s or 0.0) / scale for each in results.values()),
+        tuple(low / scale for low, _ in known),
+        tuple(high / scale for _, high in known),
+        kind,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -12,8 +13,12 @@ from workbench.reports.figures.sweep import SMALL, SMALLER
 from workbench.reports.figures.sweep import _axes as axes
 from workbench.reports.figures.sweep import _frame as frame
 
-COLOURS = {"dram": "roof-memory", "cache": "roof-cache", "shared": "roof-cache",
-           "compute": "roof-compute"}  # fmt: skip
+COLOURS = {
+    "dram": "roof-memory",
+    "cache": "roof-cache",
+    "shared": "roof-cache",
+    "compute": "roof-compute",
+}
 _LINE = 26  # px between rows
 _LEFT, _RIGHT, _WIDTH = 250, 160, 900
 _GAP = 74  # px between two panels: an axis, its label and a title
@@ -28,7 +33,7 @@ class Bar:
     low: float | None
     high: float | None
     stated: float | None
-    yardstick: float | None
+    library: float | None
     text: str
     word: str  # "sound", "unchecked", "failed", "missing"
 
@@ -45,8 +50,8 @@ class Panel:
     @property
     def reach(self) -> float:
         """The largest number drawn."""
-        found = [v for b in self.bars for v in (b.value, b.high, b.stated, b.yardstick) if v]
-        return max(found, default=1.0)
+        results = [v for b in self.bars for v in (b.value, b.high, b.stated, b.library) if v]
+        return max(results, default=1.0)
 
 
 def bars(panels: Sequence[Panel], prefix: str) -> Markup | None:
@@ -72,16 +77,23 @@ def _panel(fig: object, panel: Panel, top: float) -> None:
     ax.grid(axis="x", color=colour("rule"), linewidth=0.8)
     ax.set_axisbelow(True)
     frame(ax, ("bottom",))
-    ax.annotate(panel.title, (0, 1), (-_LEFT + 8, 8), xycoords="axes fraction",
-                textcoords="offset points", size=SMALL, weight="bold",
-                color=colour("ink"))  # fmt: skip
+    ax.annotate(
+        panel.title,
+        (0, 1),
+        (-_LEFT + 8, 8),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        size=SMALL,
+        weight="bold",
+        color=colour("ink"),
+    )
     for row, bar in enumerate(panel.bars):
         _bar(ax, row, bar, colour(COLOURS.get(panel.level, "muted")))
 
 
-def _bar(ax: object, row: int, bar: Bar, ink: str) -> None:
+def _bar(ax: Any, row: int, bar: Bar, ink: str) -> None:
     """Filled: measured. Hollow: failed its check. A tick: stated. A cross: the yardstick."""
-    draw = ax.barh  # type: ignore[attr-defined]
+    draw = ax.barh
     if bar.value is not None:
         sound = bar.word in ("sound", "unchecked")
         draw(
@@ -95,16 +107,39 @@ def _bar(ax: object, row: int, bar: Bar, ink: str) -> None:
             alpha=0.75 if sound else 1,
         )
         if bar.low is not None and bar.high is not None:
-            ax.plot([bar.low, bar.high], [row, row], color=colour("ink"),  # type: ignore[attr-defined]
-                    linewidth=1.6, solid_capstyle="butt")  # fmt: skip
+            ax.plot(
+                [bar.low, bar.high],
+                [row, row],
+                color=colour("ink"),
+                linewidth=1.6,
+                solid_capstyle="butt",
+            )
     if bar.stated is not None:
-        ax.plot([bar.stated] * 2, [row - 0.38, row + 0.38], color=colour("ink"),  # type: ignore[attr-defined]
-                linewidth=2, linestyle=(0, (2, 1.4)))  # fmt: skip
-    if bar.yardstick is not None:
+        ax.plot(
+            [bar.stated] * 2,
+            [row - 0.38, row + 0.38],
+            color=colour("ink"),
+            linewidth=2,
+            linestyle=(0, (2, 1.4)),
+        )
+    if bar.library is not None:
         for width, size, ink in ((5.0, 9, colour("ground")), (2.0, 7, colour("ink"))):  # a halo
-            ax.plot([bar.yardstick], [row], marker="x", markersize=size,  # type: ignore[attr-defined]
-                    markeredgewidth=width, color=ink)  # fmt: skip
+            ax.plot(
+                [bar.library],
+                [row],
+                marker="x",
+                markersize=size,
+                markeredgewidth=width,
+                color=ink,
+            )
     note = bar.text if bar.word == "sound" else f"{bar.text}, {bar.word}"
-    ax.annotate(note if bar.text != "missing" else "missing", (1, row), (8, 0), va="center",  # type: ignore[attr-defined]
-                xycoords=("axes fraction", "data"), textcoords="offset points", size=SMALL,
-                color=colour("ink"))  # fmt: skip
+    ax.annotate(
+        note if bar.text != "missing" else "missing",
+        (1, row),
+        (8, 0),
+        va="center",
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        size=SMALL,
+        color=colour("ink"),
+    )

@@ -20,7 +20,7 @@ _STEPS = 240  # of a distribution's line; more are finer than a pixel
 
 
 @dataclass(frozen=True)
-class Sides:
+class Operands:
     """Both sides of one comparison that gave a time, by name, and what they are to each other."""
 
     names: tuple[str, str]
@@ -44,9 +44,9 @@ def windows(timing: Measured) -> list[tuple[float, ...]]:
     return timing.windows or [timing.samples_s]
 
 
-def round_ratios(sides: Sides, cycles: bool = False) -> list[float]:
+def round_ratios(operands: Operands, cycles: bool = False) -> list[float]:
     """Right over left, window by window: of medians, or of medians times the window's clock."""
-    left, right = (_per_window(t, cycles) for t in sides.timings)
+    left, right = (_per_window(t, cycles) for t in operands.timings)
     if len(left) != len(right):  # windows were left out, and which is not known
         return []
     return [r / a for a, r in zip(left, right, strict=True) if a and r]
@@ -61,11 +61,13 @@ def _per_window(timing: Measured, cycles: bool) -> list[float]:
     return [m * f for m, f in zip(middles, timing.window_mhz, strict=True)]
 
 
-def distribution(sides: Sides, prefix: str) -> Markup:
+def distribution(operands: Operands, prefix: str) -> Markup:
     """Share of the samples up to each time, both sides; the slowest 2 % lie beyond the axis."""
-    scale, unit = unit_of(min(t.median_s for t in sides.timings))
-    cut = [(stats.quantile(t.samples_s, 0.0), stats.quantile(t.samples_s, 0.98))
-           for t in sides.timings]  # fmt: skip
+    scale, unit = unit_of(min(t.median_s for t in operands.timings))
+    cut = [
+        (stats.quantile(t.samples_s, 0.0), stats.quantile(t.samples_s, 0.98))
+        for t in operands.timings
+    ]
     low, high = min(c[0] for c in cut), max(c[1] for c in cut)
     room = (high - low) * 0.04 or high * 0.01
     fig = figure(560, 330)
@@ -74,20 +76,20 @@ def distribution(sides: Sides, prefix: str) -> Markup:
     ax.set(xlabel=f"time of one call, {unit}", ylabel="samples up to this time, %")
     ax.grid(color=colour("rule"), linewidth=0.8)
     ax.set_axisbelow(True)
-    for timing, (ink, dash) in zip(sides.timings, LOOKS, strict=True):
+    for timing, (ink, dash) in zip(operands.timings, LOOKS, strict=True):
         shares = [i / _STEPS for i in range(_STEPS + 1)]
         ordered = sorted(timing.samples_s)
         times = [stats.quantile(ordered, q) / scale for q in shares]
         ax.plot(times, [100 * q for q in shares], color=colour(ink), linestyle=dash, linewidth=2)
         middle = timing.median_s / scale
         ax.plot([middle], [50], marker="o", markersize=6, color=colour(ink))
-    return figure_svg(fig, prefix, f"Samples of {sides.names[0]} and {sides.names[1]}")
+    return figure_svg(fig, prefix, f"Samples of {operands.names[0]} and {operands.names[1]}")
 
 
-def per_round(sides: Sides, prefix: str, cycles: bool = False) -> Markup | None:
+def per_round(operands: Operands, prefix: str, cycles: bool = False) -> Markup | None:
     """The ratio of each round, its median with the interval, and the band that counts as same."""
-    ratios = round_ratios(sides, cycles)
-    verdict = sides.verdict
+    ratios = round_ratios(operands, cycles)
+    verdict = operands.verdict
     if len(ratios) < 2 or verdict is None:
         return None
     whole = verdict.cycles if cycles else verdict.time
@@ -105,26 +107,35 @@ def per_round(sides: Sides, prefix: str, cycles: bool = False) -> Markup | None:
     ax.axhspan(*edges, facecolor=colour("rule"), edgecolor="none", zorder=0)
     ax.axhline(1, color=colour("muted"), linewidth=0.8, zorder=1)
     at = range(1, len(ratios) + 1)
-    ax.plot(at, ratios, linestyle="none", marker="o", markersize=5, color=colour("ink"),
-            markeredgewidth=0, alpha=0.65, zorder=2)  # fmt: skip
+    ax.plot(
+        at,
+        ratios,
+        linestyle="none",
+        marker="o",
+        markersize=5,
+        color=colour("ink"),
+        markeredgewidth=0,
+        alpha=0.65,
+        zorder=2,
+    )
     ax.axhspan(whole.low, whole.high, facecolor=colour("accent"), alpha=0.28, zorder=3)
     ax.axhline(whole.middle, color=colour("accent"), linewidth=2, zorder=4)
     ax.xaxis.get_major_locator().set_params(integer=True)
     return figure_svg(fig, prefix, f"Ratio in {what} of each round")
 
 
-def clocks(sides: Sides, prefix: str) -> Markup | None:
+def clocks(operands: Operands, prefix: str) -> Markup | None:
     """The SM clock of each window, both sides; None where it is not known."""
-    if any(len(t.window_mhz) < 2 for t in sides.timings):
+    if any(len(t.window_mhz) < 2 for t in operands.timings):
         return None
     fig = figure(560, 240)
     ax = axes(fig, 66, 14, 482, 174)
-    seen = [f for t in sides.timings for f in t.window_mhz]
+    seen = [f for t in operands.timings for f in t.window_mhz]
     room = (max(seen) - min(seen)) * 0.1 or 10
     ax.set(ylim=(min(seen) - room, max(seen) + room), xlabel="round", ylabel="SM clock, MHz")
     ax.grid(axis="y", color=colour("rule"), linewidth=0.8)
     ax.set_axisbelow(True)
-    for timing, (ink, dash) in zip(sides.timings, LOOKS, strict=True):
+    for timing, (ink, dash) in zip(operands.timings, LOOKS, strict=True):
         at = range(1, len(timing.window_mhz) + 1)
         ax.plot(at, timing.window_mhz, color=colour(ink), linestyle=dash, linewidth=1.4)
     ax.xaxis.get_major_locator().set_params(integer=True)
@@ -132,27 +143,35 @@ def clocks(sides: Sides, prefix: str) -> Markup | None:
     return figure_svg(fig, prefix, "SM clock of each round")
 
 
-def forest(found: Sequence[tuple[str, Comparison]], prefix: str) -> Markup:
+def forest(result: Sequence[tuple[str, Comparison]], prefix: str) -> Markup:
     """Ratio and interval of each comparison that has a verdict, with its own threshold."""
     left, right, line, top = 300, 150, 26, 8
-    spans = [e for _, c in found if (v := c.verdict) for e in _reach(v)]
+    spans = [e for _, c in result if (v := c.verdict) for e in _reach(v)]
     low, high = min(spans), max(spans)
     room = (high - low) * 0.05
-    fig = figure(900, top + line * len(found) + 52)
-    ax = axes(fig, left, top, 900 - left - right, line * len(found))
-    ax.set(xlim=(low - room, high + room), ylim=(len(found) - 0.5, -0.5))
+    fig = figure(900, top + line * len(result) + 52)
+    ax = axes(fig, left, top, 900 - left - right, line * len(result))
+    ax.set(xlim=(low - room, high + room), ylim=(len(result) - 0.5, -0.5))
     ax.set(xlabel="time, right over left: beyond 1 the right side is slower")
-    ax.set_yticks(range(len(found)), [_short(name) for name, _ in found])
+    ax.set_yticks(range(len(result)), [_short(name) for name, _ in result])
     ax.tick_params(axis="y", length=0, labelsize=SMALL, labelcolor=colour("ink"))
     frame(ax, ("bottom",))
     ax.axvline(1, color=colour("muted"), linewidth=0.8, zorder=1)
-    for y, (_, comparison) in enumerate(found):
+    for y, (_, comparison) in enumerate(result):
         if (verdict := comparison.verdict) is not None:
             _band(ax, y, verdict)
             _interval(ax, y, verdict.time)
             text = f"{verdict.time.middle:.4f}  {verdict.word}"
-            ax.annotate(text, (1, y), (8, 0), xycoords=("axes fraction", "data"), va="center",
-                        textcoords="offset points", size=SMALLER, color=colour("ink"))  # fmt: skip
+            ax.annotate(
+                text,
+                (1, y),
+                (8, 0),
+                xycoords=("axes fraction", "data"),
+                va="center",
+                textcoords="offset points",
+                size=SMALLER,
+                color=colour("ink"),
+            )
     return figure_svg(fig, prefix, "Ratio of each comparison")
 
 
@@ -167,8 +186,14 @@ def _band(ax: Any, y: int, verdict: Verdict) -> None:
 
 
 def _interval(ax: Any, y: int, ratio: Ratio) -> None:
-    ax.plot([ratio.low, ratio.high], [y, y], color=colour("accent"), linewidth=3,
-            solid_capstyle="butt", zorder=2)  # fmt: skip
+    ax.plot(
+        [ratio.low, ratio.high],
+        [y, y],
+        color=colour("accent"),
+        linewidth=3,
+        solid_capstyle="butt",
+        zorder=2,
+    )
     ax.plot([ratio.middle], [y], marker="o", markersize=6, color=colour("ink"), zorder=3)
 
 

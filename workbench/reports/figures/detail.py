@@ -33,7 +33,7 @@ class Times:
 
         A hot call's inputs may come from the cache, so no memory ceiling is over it.
         """
-        found = []
+        results = []
         for name, ceiling in self.run.ceilings.items():
             value, unit = ceiling.get("value", 0), ceiling.get("unit")
             memory = unit == "B/s"
@@ -43,8 +43,8 @@ class Times:
                 continue
             done = self.record.bytes if memory else self.record.flops
             what = "DRAM" if memory else f"{ceiling.get('dtype', '')} compute".strip()
-            found.append((done / self.record.time_s / value, what))
-        return max((f for f in found if f[0] > 0), default=None)
+            results.append((done / self.record.time_s / value, what))
+        return max((f for f in results if f[0] > 0), default=None)
 
 
 def times_of(run: Run, record: Record) -> Times | None:
@@ -131,8 +131,8 @@ def _done() -> list[Field]:
 def in_full(run: Run, board: Board, records: Sequence[Record], words: Mapping[int, str]) -> Any:
     """The table of the final: groups of columns, heads, and a row for each record; {} where none
     was measured."""
-    found = [t for r in records if (t := times_of(run, r)) is not None]
-    if not found:
+    results = [t for r in records if (t := times_of(run, r)) is not None]
+    if not results:
         return {}
     known = fields(board)
     groups: dict[str, int] = {}
@@ -148,7 +148,7 @@ def in_full(run: Run, board: Board, records: Sequence[Record], words: Mapping[in
                 "winner": words.get(id(t.record)) == "winner",
                 "cells": [f.cell(t) for f in known],
             }
-            for t in found
+            for t in results
         ],
     }
 
@@ -158,9 +158,9 @@ def doubts(record: Record) -> list[str]:
     timing = record.timing
     if not isinstance(timing, Measured):
         return []
-    found = [] if timing.stable else ["unstable"]
-    found += ["throttled"] if timing.throttle else []
-    return [*found, f"{timing.left_out} left out"] if timing.left_out else found
+    result = [] if timing.stable else ["unstable"]
+    result += ["throttled"] if timing.throttle else []
+    return [*result, f"{timing.left_out} left out"] if timing.left_out else result
 
 
 def for_csv(run: Run, board: Board, stand: Sequence[Outcome]) -> Any:
@@ -181,10 +181,10 @@ def for_csv(run: Run, board: Board, stand: Sequence[Outcome]) -> Any:
             shared[field.head] = seen.pop()
     rest = [f for f in known if f.head not in shared]
     lines = ["" if t is None else _line([f.cell(t) for f in rest]) for t in records]
-    asked = {"kernel": run.kernel, **run.sizes, "dtype": run.dtype, "device": run.device}
-    asked["protocol"] = "; ".join(sorted({t.timing.protocol for t in timed}))
+    wanted = {"kernel": run.kernel, **run.sizes, "dtype": run.dtype, "device": run.device}
+    wanted["protocol"] = "; ".join(sorted({t.timing.protocol for t in timed}))
     return {
-        "asked": {name: str(value) for name, value in asked.items()},
+        "problem": {name: str(value) for name, value in wanted.items()},
         "shared": shared,
         "heads": [f.head for f in rest],
         "lines": "\n".join(lines),
@@ -208,12 +208,12 @@ def _whole(value: float | None) -> str:
     return "" if value is None else f"{value:.0f}"
 
 
-def _share(found: tuple[float, str] | None) -> str:
-    return "" if found is None else f"{100 * found[0]:.1f}"
+def _share(result: tuple[float, str] | None) -> str:
+    return "" if result is None else f"{100 * result[0]:.1f}"
 
 
-def _which(found: tuple[float, str] | None) -> str:
-    return "" if found is None else found[1]
+def _which(result: tuple[float, str] | None) -> str:
+    return "" if result is None else result[1]
 
 
 # Where the time of the whole sweep went.
@@ -235,10 +235,15 @@ def spent(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | 
     if seconds is None or whole <= 0:
         return {}
     parts = [
-        {"name": name, "s": f"{s:.1f}", "percent": f"{100 * s / whole:.1f}",
-         "share": round(100 * s / whole, 2), "words": _STEPS.get(name, "")}
+        {
+            "name": name,
+            "s": f"{s:.1f}",
+            "percent": f"{100 * s / whole:.1f}",
+            "share": round(100 * s / whole, 2),
+            "words": _STEPS.get(name, ""),
+        }
         for name, s in seconds.items()
-    ]  # fmt: skip
+    ]
     return {"parts": parts, "words": _pace(run, outcomes, whole)}
 
 
@@ -250,7 +255,9 @@ def _pace(run: Run, outcomes: Sequence[Outcome], whole_s: float) -> str:
         for o in outcomes
         if datetime.fromisoformat(o.at) >= begun
         and not o.case.is_baseline
-        and (o.phase in ("screen", "predict") if isinstance(o, Record) else o.stage != "refused")
+        and (
+            o.phase in ("first_pass", "predict") if isinstance(o, Record) else o.stage != "refused"
+        )
     }
     if not new:
         return f"{whole_s:.1f} s in all; every outcome was known from earlier runs."

@@ -20,40 +20,40 @@ MARKERS = ("o", "s", "^", "D")
 _LINE = 24  # px between rows
 
 
-def chart(found: Chart, prefix: str) -> Markup:
+def chart(result: Chart, prefix: str) -> Markup:
     """Lines with points, filled where measured, hollow and dashed where predicted; what is neither
     has no points."""
     fig = figure(640, 360)
     ax = axes(fig, 96, 16, 520, 286)
-    ax.set(xlabel=found.x_label, ylabel=found.y_label)
+    ax.set(xlabel=result.x_label, ylabel=result.y_label)
     for log, axis, scale in (
-        (found.x_log, ax.xaxis, ax.set_xscale),
-        (found.y_log, ax.yaxis, ax.set_yscale),
+        (result.x_log, ax.xaxis, ax.set_xscale),
+        (result.y_log, ax.yaxis, ax.set_yscale),
     ):
         if log:
             scale("log")
         axis.set_major_formatter(lambda v, _: plain(v))
         axis.set_minor_formatter(lambda v, _: "")
-    for n, series in enumerate(found.series):
+    for n, series in enumerate(result.series):
         _line(ax, n, series)
-    if found.y_log:
-        ys = [y for series in found.series for y in series.y if y > 0]
+    if result.y_log:
+        ys = [y for series in result.series for y in series.y if y > 0]
         if ys and max(ys) < 300 * min(ys):  # powers of ten alone would be two or three lines
             ax.yaxis.set_major_locator(_one_two_five())
-    xs = sorted({x for series in found.series if _timed(series) for x in series.x})
-    if found.x_log and 1 < len(xs) <= 12:
+    xs = sorted({x for series in result.series if _timed(series) for x in series.x})
+    if result.x_log and 1 < len(xs) <= 12:
         ax.set_xticks(xs, [f"{x:g}" for x in xs])
         ax.xaxis.set_minor_locator(_nothing())
     ax.grid(color=colour("rule"), linewidth=0.8)
     ax.set_axisbelow(True)
-    tops = [y for series in found.series for y in (*series.y, *series.high)]
-    if not found.y_log and tops and min(tops) >= 0:
+    tops = [y for series in result.series for y in (*series.y, *series.high)]
+    if not result.y_log and tops and min(tops) >= 0:
         ax.set_ylim(0, 1.08 * max(tops) or 1.0)
-    if len(found.series) > 1:
+    if len(result.series) > 1:
         legend = ax.legend(loc="best", fontsize=SMALL, frameon=False)
         for text in legend.get_texts():
             text.set_color(colour("ink"))
-    return figure_svg(fig, prefix, found.title)
+    return figure_svg(fig, prefix, result.title)
 
 
 def _timed(series: Series) -> bool:
@@ -64,16 +64,30 @@ def _line(ax: Any, n: int, series: Series) -> None:
     ink = colour(f"impl-{n % 4}")
     measured = series.kind == "measured"
     ax.plot(
-        series.x, series.y, color=ink, linewidth=1.6, markersize=5,
+        series.x,
+        series.y,
+        color=ink,
+        linewidth=1.6,
+        markersize=5,
         marker=MARKERS[n % 4] if _timed(series) else "",
-        linestyle="-" if measured else (0, (5, 3)), label=series.name,
-        markerfacecolor=ink if measured else "none", zorder=3,
-    )  # fmt: skip
+        linestyle="-" if measured else (0, (5, 3)),
+        label=series.name,
+        markerfacecolor=ink if measured else "none",
+        zorder=3,
+    )
     if series.low and series.high:
         below = [max(0.0, y - low) for y, low in zip(series.y, series.low, strict=True)]
         above = [max(0.0, high - y) for y, high in zip(series.y, series.high, strict=True)]
-        ax.errorbar(series.x, series.y, (below, above), fmt="none", ecolor=ink, elinewidth=1.2,
-                    capsize=2.5, zorder=2)  # fmt: skip
+        ax.errorbar(
+            series.x,
+            series.y,
+            (below, above),
+            fmt="none",
+            ecolor=ink,
+            elinewidth=1.2,
+            capsize=2.5,
+            zorder=2,
+        )
 
 
 def plain(value: float) -> str:
@@ -135,15 +149,29 @@ def times(records: Sequence[Record], prefix: str) -> Markup:
 
 def _bar(ax: Any, row: int, record: Record, scale: float) -> None:
     ink, at = colour("impl-0"), record.time_s / scale
-    ax.plot([at], [row], marker="o", markersize=7, color=ink, zorder=3,
-            markerfacecolor=ink if record.measured else "none")  # fmt: skip
+    ax.plot(
+        [at],
+        [row],
+        marker="o",
+        markersize=7,
+        color=ink,
+        zorder=3,
+        markerfacecolor=ink if record.measured else "none",
+    )
     if isinstance(record.timing, Measured):
         ends = record.timing.low_s / scale, record.timing.high_s / scale
         ax.plot(ends, [row, row], color=ink, linewidth=2, zorder=2)
     tilde = "" if record.measured else "~"
-    ax.annotate(tilde + text_of(record.time_s, scale), (1, row), (8, 0), va="center", size=SMALL,
-                xycoords=("axes fraction", "data"), textcoords="offset points",
-                color=colour("ink"))  # fmt: skip
+    ax.annotate(
+        tilde + text_of(record.time_s, scale),
+        (1, row),
+        (8, 0),
+        va="center",
+        size=SMALL,
+        xycoords=("axes fraction", "data"),
+        textcoords="offset points",
+        color=colour("ink"),
+    )
 
 
 def _name(record: Record, sized: bool) -> str:

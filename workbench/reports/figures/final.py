@@ -42,7 +42,7 @@ def rounds(board: Board, records: Sequence[Record], who: Lines, prefix: str) -> 
     near = [r for r in records if r.time_s <= FAR * best]  # a far one would flatten the others
     timed = [(r, r.timing) for r in near if isinstance(r.timing, Measured)]
     times = [(r, t.window_medians) for r, t in timed]
-    shown = [(r, [board.time(s) for s in found]) for r, found in times if len(found) >= _LEAST]
+    shown = [(r, [board.time(s) for s in result]) for r, result in times if len(result) >= _LEAST]
     clocks = [(r, t.window_mhz) for r, t in timed if len(t.window_mhz) >= _LEAST]
     return _drawn(board, shown, clocks, who, prefix) if shown else None
 
@@ -82,8 +82,14 @@ def _panel(ax: Any, board: Board, series: Series, who: Lines) -> None:
     if rest:
         at = range(1, max(map(len, rest)) + 1)
         each = [[values[n - 1] for values in rest if n <= len(values)] for n in at]
-        ax.fill_between(at, [min(e) for e in each], [max(e) for e in each], linewidth=0,
-                        color=colour("hatch"), alpha=0.55)  # fmt: skip
+        ax.fill_between(
+            at,
+            [min(e) for e in each],
+            [max(e) for e in each],
+            linewidth=0,
+            color=colour("hatch"),
+            alpha=0.55,
+        )
     for record, values in series:
         if record is who.winner or record is who.library:
             style = _style(board, record, record is who.winner)

@@ -28,9 +28,9 @@ class Share:
     percent: float
 
 
-def shares(found: Sequence[Share], prefix: str) -> Markup:
+def shares(result: Sequence[Share], prefix: str) -> Markup:
     """A row for each record, grouped by size and dtype."""
-    groups = list(dict.fromkeys(s.group for s in found))
+    groups = list(dict.fromkeys(s.group for s in result))
     ticks: list[tuple[float, str]] = []
     heads: list[tuple[float, str]] = []
     at: list[tuple[float, Share]] = []
@@ -38,7 +38,7 @@ def shares(found: Sequence[Share], prefix: str) -> Markup:
     for group in groups:
         heads.append((y, group))
         y += 1
-        for share in [s for s in found if s.group == group]:
+        for share in [s for s in result if s.group == group]:
             at.append((y, share))
             ticks.append((y, share.label))
             y += 1
@@ -46,7 +46,7 @@ def shares(found: Sequence[Share], prefix: str) -> Markup:
     left, right, top = 286, 80, 8
     fig = figure(900, top + _LINE * y + 52)
     ax = axes(fig, left, top, 900 - left - right, _LINE * y)
-    reach = max([100.0, *(s.percent for s in found)])
+    reach = max([100.0, *(s.percent for s in result)])
     ax.set(xlim=(0, reach * 1.02), ylim=(y - 0.5, -0.7))
     ax.set(xlabel="share of the nearest ceiling, %")
     ax.set_yticks([t for t, _ in ticks], [_short(name) for _, name in ticks])
@@ -55,17 +55,37 @@ def shares(found: Sequence[Share], prefix: str) -> Markup:
     ax.set_axisbelow(True)
     frame(ax, ("bottom",))
     for row, group in heads:
-        ax.annotate(group, (0, row), (6, 0), textcoords="offset points", va="center",
-                    size=SMALLER, color=colour("muted"))  # fmt: skip
+        ax.annotate(
+            group,
+            (0, row),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            size=SMALLER,
+            color=colour("muted"),
+        )
     for row, share in at:
         ink = colour(f"impl-{share.impl % 4}")
         ax.plot([0, share.percent], [row, row], color=colour("rule"), linewidth=3, zorder=1)
-        ax.plot([share.percent], [row], marker="X" if share.baseline else MARKERS[share.impl % 4],
-                markersize=8, color=ink, zorder=2,
-                markerfacecolor=ink if share.measured else "none")  # fmt: skip
-        ax.annotate(f"{share.percent:.0f} %", (1, row), (8, 0), va="center", size=SMALL,
-                    xycoords=("axes fraction", "data"), textcoords="offset points",
-                    color=colour("ink"))  # fmt: skip
+        ax.plot(
+            [share.percent],
+            [row],
+            marker="X" if share.baseline else MARKERS[share.impl % 4],
+            markersize=8,
+            color=ink,
+            zorder=2,
+            markerfacecolor=ink if share.measured else "none",
+        )
+        ax.annotate(
+            f"{share.percent:.0f} %",
+            (1, row),
+            (8, 0),
+            va="center",
+            size=SMALL,
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            color=colour("ink"),
+        )
     return figure_svg(fig, prefix, "Share of the nearest ceiling")
 
 

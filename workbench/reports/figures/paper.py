@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.device.ceilings import LEVELS, quantity
-from workbench.reports.figures.roof import decades
+from workbench.reports.figures.limit_lines import decades
 from workbench.reports.figures.roofline import Line, Room, Scene, labelled, mark_of, scene_of
 from workbench.reports.figures.roofline_points import Point, Sheet
 
@@ -20,14 +20,27 @@ WIDTH_IN = 85 / 25.4
 TEXT, SMALL = 7.0, 6.0  # pt: what journals ask for at least
 # The light colours of sweep.css and roofline.css, by their names there.
 INK: Mapping[str, str] = {
-    "ink": "#1a1f26", "muted": "#57606c", "rule": "#dfe3e8", "ground": "#ffffff",
-    "roof-memory": "#6d4a9c", "roof-cache": "#6b6f76", "roof-compute": "#9a3412",
-    "roof-shared": "#2f6b3a", "warn": "#a02020",
-    "impl-0": "#0072b2", "impl-1": "#b85000", "impl-2": "#00795a", "impl-3": "#9b4a7e",
-}  # fmt: skip
+    "ink": "#1a1f26",
+    "muted": "#57606c",
+    "rule": "#dfe3e8",
+    "ground": "#ffffff",
+    "roof-memory": "#6d4a9c",
+    "roof-cache": "#6b6f76",
+    "roof-compute": "#9a3412",
+    "roof-shared": "#2f6b3a",
+    "warn": "#a02020",
+    "impl-0": "#0072b2",
+    "impl-1": "#b85000",
+    "impl-2": "#00795a",
+    "impl-3": "#9b4a7e",
+}
 _MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "X"}
-_ROOF = {"dram": "roof-memory", "cache": "roof-cache", "shared": "roof-shared",
-         "compute": "roof-compute"}  # fmt: skip
+_CEILING = {
+    "dram": "roof-memory",
+    "cache": "roof-cache",
+    "shared": "roof-shared",
+    "compute": "roof-compute",
+}
 _SHORT = {"shared": "L1, shared"}
 _NAMES, _CHANGES = 8, 6  # points that are named, arrows that say their change
 _NARROW = 34  # letters up to which two columns of words stand side by side
@@ -46,9 +59,14 @@ def paper(sheet: Sheet, kind: str) -> bytes:
     above = bool(scene.placed) or not kernels
     heights = [2.55] * above + [0.42 + 0.17 * len(kernels)] * bool(kernels)
     rc = {
-        "font.size": TEXT, "font.family": "sans-serif", "svg.fonttype": "path", "pdf.fonttype": 42,
-        "svg.hashsalt": "roofline", "axes.linewidth": 0.5, "text.parse_math": False,
-    }  # fmt: skip
+        "font.size": TEXT,
+        "font.family": "sans-serif",
+        "svg.fonttype": "path",
+        "pdf.fonttype": 42,
+        "svg.hashsalt": "roofline",
+        "axes.linewidth": 0.5,
+        "text.parse_math": False,
+    }
     size = WIDTH_IN, sum(heights)
     with matplotlib.rc_context(rc):
         fig = Figure(figsize=size, facecolor=INK["ground"], layout="constrained")
@@ -62,14 +80,14 @@ def paper(sheet: Sheet, kind: str) -> bytes:
         if above:
             _annotate(axes[0], scene)
         out = io.BytesIO()
-        made: Mapping[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
-        fig.savefig(out, format=kind, dpi=600, metadata=made.get(kind))
+        created: Mapping[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+        fig.savefig(out, format=kind, dpi=600, metadata=created.get(kind))
     return out.getvalue()
 
 
 def _axes(ax: Any) -> None:
-    for side, spine in ax.spines.items():
-        spine.set(visible=side in ("left", "bottom"), color=INK["muted"])
+    for operand, spine in ax.spines.items():
+        spine.set(visible=operand in ("left", "bottom"), color=INK["muted"])
     ax.tick_params(which="both", color=INK["muted"], labelcolor=INK["ink"], width=0.5, length=2.5)
     ax.tick_params(which="minor", length=1.2)
 
@@ -94,36 +112,47 @@ def _roofline(ax: Any, scene: Scene) -> None:
 
 def _shown(scene: Scene) -> list[Line]:
     """Ceilings of what the points compute in; of several devices those that judge, for room."""
-    found = []
+    results = []
     for line in scene.lines:
         c = line.ceiling
-        best = scene.sheet.roofs[c.device].best(c.level, c.dtype)
+        best = scene.sheet.ceilings[c.device].best(c.level, c.dtype)
         used = not line.dtypes or set(line.dtypes) & set(scene.dtypes)
         few = len(scene.sheet.devices) > 1 or c.level in ("cache", "shared")
         if used and (c is best or not few):
-            found.append(line)
-    return found
+            results.append(line)
+    return results
 
 
 def _line(ax: Any, scene: Scene, line: Line) -> None:
     c = line.ceiling
-    style = {"color": _roof_ink(scene, line), "linewidth": 0.9,
-             "linestyle": "-" if c.measured else (0, (4, 2))}  # fmt: skip
+    style = {
+        "color": _ceiling_ink(scene, line),
+        "linewidth": 0.9,
+        "linestyle": "-" if c.measured else (0, (4, 2)),
+    }
     xs, ys = zip(line.start, line.end, strict=True)
     ax.plot(xs, ys, zorder=2, **style)
     if c.measured and c.low and c.high:
         bounds = [[bound if line.dtypes else x * bound for x in xs] for bound in (c.low, c.high)]
         ax.fill_between(xs, *bounds, color=style["color"], alpha=0.25, linewidth=0, zorder=1)
     if line.ridge and scene.x[0] < line.ridge < scene.x[1]:
-        ax.plot([line.ridge], [c.value], marker="o", markersize=2.6, zorder=3, markeredgewidth=0.7,
-                markerfacecolor=INK["ground"], color=style["color"])  # fmt: skip
+        ax.plot(
+            [line.ridge],
+            [c.value],
+            marker="o",
+            markersize=2.6,
+            zorder=3,
+            markeredgewidth=0.7,
+            markerfacecolor=INK["ground"],
+            color=style["color"],
+        )
 
 
-def _roof_ink(scene: Scene, line: Line) -> str:
+def _ceiling_ink(scene: Scene, line: Line) -> str:
     devices = scene.sheet.devices
     if len(devices) > 1:
         return INK[f"impl-{devices.index(line.ceiling.device) % 4}"]
-    return INK[_ROOF[line.ceiling.level]]
+    return INK[_CEILING[line.ceiling.level]]
 
 
 def _words(fig: Any, scene: Scene) -> None:
@@ -134,39 +163,69 @@ def _words(fig: Any, scene: Scene) -> None:
     handles, words = [], []
     for line in _shown(scene) if scene.placed else []:
         c = line.ceiling
-        handles.append(Line2D([], [], color=_roof_ink(scene, line), linewidth=0.9,
-                              linestyle="-" if c.measured else (0, (4, 2))))  # fmt: skip
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=_ceiling_ink(scene, line),
+                linewidth=0.9,
+                linestyle="-" if c.measured else (0, (4, 2)),
+            )
+        )
         what = ", ".join(line.dtypes) or _SHORT.get(c.level, LEVELS[c.level])
         ridge = f", ridge {line.ridge:.3g}" if line.ridge else ""
         start = f"{c.device} " if several else ""
         words.append(f"{start}{what} {quantity(c.value, c.unit)}{ridge}")
-    marks = [(name, _MARKERS[mark_of(number)], INK[f"impl-{number % 4}"], True)
-             for name, number in _looks(scene)]  # fmt: skip
+    marks = [
+        (name, _MARKERS[mark_of(number)], INK[f"impl-{number % 4}"], True)
+        for name, number in _looks(scene)
+    ]
     points = scene.sheet.points
     if any(p.record.case.is_baseline for p in points):
         marks.append(("library", "X", INK["muted"], True))
     if any(p.regime == "predicted" for p in points):
         marks.append(("predicted", "o", INK["muted"], False))
     for name, marker, ink, full in marks:
-        handles.append(Line2D([], [], linestyle="", marker=marker, markersize=3.4, color=ink,
-                              markerfacecolor=ink if full else "none"))  # fmt: skip
+        handles.append(
+            Line2D(
+                [],
+                [],
+                linestyle="",
+                marker=marker,
+                markersize=3.4,
+                color=ink,
+                markerfacecolor=ink if full else "none",
+            )
+        )
         words.append(name)
     columns = 2 if max(map(len, words), default=0) <= _NARROW else 1
-    fig.legend(handles, words, loc="outside lower left", fontsize=SMALL, frameon=False,
-               ncols=columns, handlelength=1.8, handletextpad=0.5, columnspacing=0.8,
-               labelspacing=0.25, borderpad=0.2, title="solid: measured; dashed: stated",
-               title_fontsize=SMALL, alignment="left")  # fmt: skip
+    fig.legend(
+        handles,
+        words,
+        loc="outside lower left",
+        fontsize=SMALL,
+        frameon=False,
+        ncols=columns,
+        handlelength=1.8,
+        handletextpad=0.5,
+        columnspacing=0.8,
+        labelspacing=0.25,
+        borderpad=0.2,
+        title="solid: measured; dashed: stated",
+        title_fontsize=SMALL,
+        alignment="left",
+    )
     rows = 1 + math.ceil(len(words) / columns)
     fig.set_figheight(fig.get_figheight() + 0.125 * rows)
 
 
 def _looks(scene: Scene) -> list[tuple[str, int]]:
-    found: dict[str, int] = {}
+    results: dict[str, int] = {}
     for point in scene.sheet.points:
         several = len(scene.sheet.devices) > 1
         name = point.device if several else point.record.case.dtype
-        found.setdefault(name, scene.number(point))
-    return list(found.items())
+        results.setdefault(name, scene.number(point))
+    return list(results.items())
 
 
 def _ink(scene: Scene, point: Point) -> str:
@@ -182,14 +241,30 @@ def _mark(ax: Any, scene: Scene, n: int, x: float, y: float) -> None:
     largest = max(p.share_of_time for p in scene.sheet.points)
     size = max(2.2, 6.5 * math.sqrt(point.share_of_time / largest))  # diameter, pt
     ink = _ink(scene, point)
-    ax.plot([x], [y], linestyle="", marker=_MARKERS[scene.mark(point)], markersize=size, zorder=4,
-            color=ink, markerfacecolor="none" if point.regime == "predicted" else ink,
-            alpha=0.5 if point.regime == "hot" else 0.9,
-            markeredgewidth=0.6 if point.regime == "predicted" else 0.3,
-            markeredgecolor=ink if point.regime != "cold" else INK["ground"])  # fmt: skip
+    ax.plot(
+        [x],
+        [y],
+        linestyle="",
+        marker=_MARKERS[scene.mark(point)],
+        markersize=size,
+        zorder=4,
+        color=ink,
+        markerfacecolor="none" if point.regime == "predicted" else ink,
+        alpha=0.5 if point.regime == "hot" else 0.9,
+        markeredgewidth=0.6 if point.regime == "predicted" else 0.3,
+        markeredgecolor=ink if point.regime != "cold" else INK["ground"],
+    )
     if point.held.above:
-        ax.annotate("!", (x, y), (0, 4), textcoords="offset points", ha="center", size=TEXT,
-                    weight="bold", color=INK["warn"])  # fmt: skip
+        ax.annotate(
+            "!",
+            (x, y),
+            (0, 4),
+            textcoords="offset points",
+            ha="center",
+            size=TEXT,
+            weight="bold",
+            color=INK["warn"],
+        )
 
 
 def _annotate(ax: Any, scene: Scene) -> None:
@@ -222,9 +297,18 @@ def _annotate(ax: Any, scene: Scene) -> None:
     for number, arrow in enumerate(long):
         ink = "warn" if arrow.change > 0 else "ink"
         ends = [(points[n].load.intensity, points[n].flops_rate) for n in (arrow.end, arrow.start)]
-        ax.annotate("", *ends, zorder=5, arrowprops={
-            "arrowstyle": "-|>,head_width=0.12,head_length=0.3", "linewidth": 0.6,
-            "color": INK[ink], "shrinkA": 0, "shrinkB": 2})  # fmt: skip
+        ax.annotate(
+            "",
+            *ends,
+            zorder=5,
+            arrowprops={
+                "arrowstyle": "-|>,head_width=0.12,head_length=0.3",
+                "linewidth": 0.6,
+                "color": INK[ink],
+                "shrinkA": 0,
+                "shrinkB": 2,
+            },
+        )
         words = f"{100 * arrow.change:+.0f} %".replace("-", "−")
         middle = (at[arrow.start][1] + at[arrow.end][1]) / 2
         if number < _CHANGES and (place := room.find(at[arrow.end][0], middle, words, 6)):
@@ -249,8 +333,12 @@ def _strip(ax: Any, scene: Scene, kernels: Sequence[str]) -> None:
     ax.tick_params(axis="x", labelsize=SMALL)
     _axes(ax)
     for line in bands:
-        ax.axvline(line.ceiling.value / 1e9, color=_roof_ink(scene, line), linewidth=0.9,
-                   linestyle="-" if line.ceiling.measured else (0, (4, 2)))  # fmt: skip
+        ax.axvline(
+            line.ceiling.value / 1e9,
+            color=_ceiling_ink(scene, line),
+            linewidth=0.9,
+            linestyle="-" if line.ceiling.measured else (0, (4, 2)),
+        )
     for n in _large_first(scene, scene.strip):
         point = points[n]
         row = kernels.index(point.record.case.kernel)

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from workbench.device.ceilings import LEVELS, Ceiling, quantity
 from workbench.reports import figure, figure_svg, place
-from workbench.reports.figures.roof import decades
+from workbench.reports.figures.limit_lines import decades
 from workbench.reports.figures.roofline_points import Point, Sheet, bests
 from workbench.reports.figures.sweep import MARKS
 from workbench.reports.figures.sweep import _axes as axes
@@ -85,7 +85,7 @@ def scene_of(sheet: Sheet) -> Scene:
     points = [sheet.points[n] for n in placed]
     dtypes = dict.fromkeys(p.record.case.dtype for p in sheet.points)
     dtypes |= dict.fromkeys(p.load.dtype for p in points)
-    drawn = {device: roofs.drawn() for device, roofs in sheet.roofs.items()}
+    drawn = {device: ceilings.drawn() for device, ceilings in sheet.ceilings.items()}
     shown = [c for each in drawn.values() for c in each if not c.dtype or c.dtype in dtypes]
     peaks = [c.value for c in shown if c.level == "compute"]
     memory = [c.value for c in shown if c.level != "compute"]
@@ -94,8 +94,8 @@ def scene_of(sheet: Sheet) -> Scene:
     x = min([*at, *ridges]) / 4, max([*at, *ridges]) * 3
     rates = [p.flops_rate for p in points]
     ends = [p.load.flops / w for p in points if p.whisker_s for w in p.whisker_s]
-    floor = [x[0] * 4 * min(memory)] if memory and not points else []
-    y = min([*rates, *ends, *floor, *peaks], default=1e9) / 3
+    bound = [x[0] * 4 * min(memory)] if memory and not points else []
+    y = min([*rates, *ends, *bound, *peaks], default=1e9) / 3
     y = min(y, max([*rates, *peaks], default=1e12) / 1e3)
     top = max([*rates, *ends, *peaks], default=1e12) * 3
     lines = tuple(line for each in drawn.values() for line in _lines(each, sheet, x, dtypes))
@@ -121,7 +121,7 @@ def _lines(
         c = next((c for c in alike if c.dtype in set(dtypes)), alike[0])
         start = max(x[0], c.value / widest) if widest else x[0]
         names = tuple(sorted(a.dtype for a in alike))
-        ridge = sheet.roofs[c.device].ridge(c)
+        ridge = sheet.ceilings[c.device].ridge(c)
         lines.append(Line(c, names, (start, c.value), (x[1], c.value), ridge))
     return lines
 
@@ -145,8 +145,9 @@ class Room:
     def cross(self, x0: float, y0: float, x1: float, y1: float) -> None:
         """A line is there."""
         steps = max(1, int(math.hypot(x1 - x0, y1 - y0) / 6))
-        self.along += [(x0 + (x1 - x0) * n / steps, y0 + (y1 - y0) * n / steps)
-                       for n in range(steps + 1)]  # fmt: skip
+        self.along += [
+            (x0 + (x1 - x0) * n / steps, y0 + (y1 - y0) * n / steps) for n in range(steps + 1)
+        ]
 
     def take(self, x: float, y: float, text: str) -> None:
         """A text at its left baseline is there already."""
@@ -160,12 +161,23 @@ class Room:
         wide = CHAR * len(text)
         left, middle, right = x - gap - wide, x - wide / 2, x + gap
         places = [
-            (right, y + 4), (left, y + 4), (middle, y - gap - 2), (middle, y + gap + 11),
-            (right, y - gap), (left, y - gap), (right, y + gap + 9), (left, y + gap + 9),
-        ]  # fmt: skip
+            (right, y + 4),
+            (left, y + 4),
+            (middle, y - gap - 2),
+            (middle, y + gap + 11),
+            (right, y - gap),
+            (left, y - gap),
+            (right, y + gap + 9),
+            (left, y + gap + 9),
+        ]
         for away in (30, 48, 66) if far else ():
-            places += [(middle, y - away), (middle, y + away + 8), (x + away, y - away / 2),
-                       (x + away, y + away / 2), (x - away - wide, y + away / 2)]  # fmt: skip
+            places += [
+                (middle, y - away),
+                (middle, y + away + 8),
+                (x + away, y - away / 2),
+                (x + away, y + away / 2),
+                (x - away - wide, y + away / 2),
+            ]
         best: tuple[float, float, float] | None = None
         for px, py in places:
             box = (px, py - 10, px + wide, py + 3)
@@ -206,8 +218,8 @@ def chart(scene: Scene, prefix: str) -> Markup:
     room = Room(ACROSS, DOWN, LEFT, TOP)
     at = {n: _spot(ax, scene, n) for n in scene.placed}
     room.dots = list(at.values())
-    roofs = _roofs_drawn(ax, scene, room)
-    parts = [*roofs, *_whiskers(ax, scene, at), *_arrows(scene, at, room)]
+    ceilings = _draw_ceilings(ax, scene, room)
+    parts = [*ceilings, *_whiskers(ax, scene, at), *_arrows(scene, at, room)]
     parts += [points_drawn(scene, scene.placed, at), *warnings_drawn(scene, at, room)]
     parts += [*_names(scene, at, room), *_ridge_names(ax, scene, room)]
     return figure_svg(fig, prefix, "Roofline", "".join(parts))
@@ -250,17 +262,18 @@ def ink_of(scene: Scene, line: Line) -> str:
     return f"l-{line.ceiling.level}"
 
 
-def _roofs_drawn(ax: Any, scene: Scene, room: Room) -> list[str]:
+def _draw_ceilings(ax: Any, scene: Scene, room: Room) -> list[str]:
     """Bands and lines; words of arithmetic at the right, of memory at the upper left, where no
     point can be."""
     parts = []
     right, beside = LEFT + ACROSS, _beside(ax, scene)
-    corner = TOP + 14.0
+    ridge_point = TOP + 14.0
     for line in scene.lines:
         body = _band(ax, scene, line) + _stroke(ax, scene, line)
         if not _off(scene, line):
-            room.cross(*(v for end in _cut(scene, line, line.ceiling.value)
-                         for v in place(ax, *end)))  # fmt: skip
+            room.cross(
+                *(v for end in _cut(scene, line, line.ceiling.value) for v in place(ax, *end))
+            )
         if line.dtypes:
             px, py = place(ax, *line.end)
             y = beside[id(line)]
@@ -273,11 +286,11 @@ def _roofs_drawn(ax: Any, scene: Scene, room: Room) -> list[str]:
                 body += f"<title>{escape(title)}</title></circle>"
                 room.dots.append((rx, ry))
         else:
-            sample = f"M{LEFT + 10} {corner - 4:g}h26"
+            sample = f"M{LEFT + 10} {ridge_point - 4:g}h26"
             body += f'<path class="roof{dash(line)}" d="{sample}"/>'
-            body += _text(scene, line, LEFT + 58, corner)
-            room.take(LEFT + 4, corner, "x" * (12 + len(line_words(scene, line))))
-            corner += LINE
+            body += _text(scene, line, LEFT + 58, ridge_point)
+            room.take(LEFT + 4, ridge_point, "x" * (12 + len(line_words(scene, line))))
+            ridge_point += LINE
         parts.append(group(line_tokens(scene, line), body, _off(scene, line), ink_of(scene, line)))
     return parts + _extended(ax, scene)
 
@@ -342,8 +355,8 @@ def _band(ax: Any, scene: Scene, line: Line) -> str:
         return ""
     a, b = _cut(scene, line, low)
     d, c = _cut(scene, line, high)
-    corners = " ".join("{:g},{:g}".format(*place(ax, *at)) for at in (a, b, c, d))
-    return f'<polygon class="band" points="{corners}"/>'
+    ridge_points = " ".join("{:g},{:g}".format(*place(ax, *at)) for at in (a, b, c, d))
+    return f'<polygon class="band" points="{ridge_points}"/>'
 
 
 def _cut(scene: Scene, line: Line, value: float) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -355,7 +368,7 @@ def _cut(scene: Scene, line: Line, value: float) -> tuple[tuple[float, float], t
 
 
 def _whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]) -> list[str]:
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     for n, (x, _) in at.items():
         point = scene.sheet.points[n]
         if point.whisker_s is None or point.load.intensity is None:
@@ -365,9 +378,15 @@ def _whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]) -> l
         if abs(ends[0] - ends[1]) > 2:
             drawn += f"M{x - 3:g} {ends[0]:g}h6M{x - 3:g} {ends[1]:g}h6"
         look = f"{tokens(scene, point)} W|i{scene.number(point) % 4}"
-        found.setdefault(look, []).append(drawn)
-    return [group(look.rpartition("|")[0], f'<path class="whisk" d="{"".join(paths)}"/>',
-                   kind=look.rpartition("|")[2]) for look, paths in found.items()]  # fmt: skip
+        results.setdefault(look, []).append(drawn)
+    return [
+        group(
+            look.rpartition("|")[0],
+            f'<path class="whisk" d="{"".join(paths)}"/>',
+            kind=look.rpartition("|")[2],
+        )
+        for look, paths in results.items()
+    ]
 
 
 def _arrows(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> list[str]:

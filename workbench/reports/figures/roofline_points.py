@@ -24,31 +24,31 @@ from workbench.data import stats
 from workbench.data.record import Comparison, Failure, Measured, Outcome, Record, Run
 from workbench.device.ceilings import (
     Ceiling,
+    CeilingSet,
     Held,
     Load,
     Regime,
-    Roofs,
+    ceiling_set,
     diagnose,
     known_device,
-    roofs_of,
 )
-from workbench.spec import brief, sizes_text
-from workbench.tuner.selection import answer, standing
+from workbench.spec import WorkbenchError, brief, sizes_text
+from workbench.tuner.selection import ranking, select
 
 if TYPE_CHECKING:
     import pandas
 
 Role = Literal["", "winner", "default", "library", "best", "left", "right"]
 Chosen = tuple[Record, Run, Role]
-_RANK = {"final": 0, "compare": 0, "hot": 0, "predict": 0, "screen": 1}
+_RANK = {"final": 0, "compare": 0, "hot": 0, "predict": 0, "first_pass": 1}
 
 
-class NoFrame(Exception):
+class NoFrame(WorkbenchError):
     """pandas is not installed; the message says how to get it."""
 
 
 @dataclass(frozen=True)
-class Stored:
+class RunWithOutcomes:
     """One run as it was stored."""
 
     run: Run
@@ -123,7 +123,7 @@ class Sheet:
 
     points: tuple[Point, ...]
     arrows: tuple[Arrow, ...]
-    roofs: Mapping[str, Roofs]  # by device, in the order of their points
+    ceilings: Mapping[str, CeilingSet]  # by device, in the order of their points
     runs: tuple[Run, ...]
     silent: Mapping[str, int]  # "matmul: compile" -> how many of the chosen gave no time
     apart: int = 0  # times of parts of kernels, which are not drawn
@@ -131,14 +131,14 @@ class Sheet:
     @property
     def devices(self) -> list[str]:
         """Names, in the order of their points."""
-        return list(self.roofs)
+        return list(self.ceilings)
 
 
 PARTS = ("_traffic", "_arithmetic")  # as files in `arms/` end that do half of what a kernel does
 
 
 def sheet_of(
-    stored: Iterable[Stored], ceilings: Sequence[Run] = (), everything: bool = False
+    stored: Iterable[RunWithOutcomes], ceilings: Sequence[Run] = (), everything: bool = False
 ) -> Sheet:
     """Points, arrows and ceilings of these runs, which are looked at one by one.
 
@@ -163,22 +163,22 @@ def sheet_of(
     chosen = every if everything or not whole else whole
     devices = dict.fromkeys(record.case.device for record, _, _ in chosen)
     devices |= dict.fromkeys(run.device for run in runs)
-    roofs = {device: roofs_of(device, [*runs, *ceilings]) for device in devices}
-    points = _points(chosen, roofs)
+    ceilings_ = {device: ceiling_set(device, [*runs, *ceilings]) for device in devices}
+    points = _points(chosen, ceilings_)
     arrows = tuple(_arrows(points, compared))
     apart = len(every) - len(chosen)
-    return Sheet(tuple(points), arrows, roofs, tuple(runs), silent, apart)
+    return Sheet(tuple(points), arrows, ceilings_, tuple(runs), silent, apart)
 
 
 def _newest(chosen: Sequence[Chosen]) -> list[Chosen]:
     """One for each config, problem, regime and clock."""
-    found: dict[Any, Chosen] = {}
+    results: dict[Any, Chosen] = {}
     for record, run, role in sorted(chosen, key=lambda c: c[0].at):
         key = _identity(record)
-        before = found.get(key)
+        before = results.get(key)
         if before is None or _RANK[record.phase] <= _RANK[before[0].phase]:
-            found[key] = record, run, role or (before[2] if before else "")
-    return list(found.values())
+            results[key] = record, run, role or (before[2] if before else "")
+    return list(results.values())
 
 
 def _identity(record: Record) -> tuple[Any, ...]:
@@ -201,12 +201,12 @@ def _regime(record: Record) -> Regime:
 # Which records of a run are points.
 
 
-def _chosen(one: Stored, everything: bool) -> Iterator[Chosen]:
-    sides = {found.left_key: "left" for found in one.comparisons}
-    sides |= {found.right_key: "right" for found in one.comparisons}
+def _chosen(one: RunWithOutcomes, everything: bool) -> Iterator[Chosen]:
+    operands = {result.left_key: "left" for result in one.comparisons}
+    operands |= {result.right_key: "right" for result in one.comparisons}
     for outcomes in _problems(one.outcomes):
         times = [o for o in outcomes if isinstance(o, Record)]
-        roles: dict[int, Any] = {id(r): sides.get(r.key, "") for r in times}
+        roles: dict[int, Any] = {id(r): operands.get(r.key, "") for r in times}
         if one.run.engine == "sweep":
             roles |= (picked := _of_sweep(one.run, outcomes))
             times = times if everything else [r for r in times if id(r) in picked]
@@ -219,27 +219,27 @@ def _chosen(one: Stored, everything: bool) -> Iterator[Chosen]:
 
 def _problems(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
     """By kernel, sizes, dtype and device."""
-    found: dict[Any, list[Outcome]] = {}
+    results: dict[Any, list[Outcome]] = {}
     for outcome in outcomes:
         case = outcome.case
         at = (case.kernel, tuple(sorted(case.sizes.items())), case.dtype, case.device)
-        found.setdefault(at, []).append(outcome)
-    return list(found.values())
+        results.setdefault(at, []).append(outcome)
+    return list(results.values())
 
 
 def _of_sweep(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
     """The winner, also hot, the default and the libraries of one problem, by id."""
     case = outcomes[0].case
-    found = answer(replace(run, sizes=case.sizes, dtype=case.dtype), outcomes)
-    if found.winner is None:
+    result = select(replace(run, sizes=case.sizes, dtype=case.dtype), outcomes)
+    if result.winner is None:
         return {}
-    roles: dict[int, Role] = {id(found.winner): "winner"}
-    if found.default and found.default.record is not found.winner:
-        roles[id(found.default.record)] = "default"
-    roles |= {id(rival.record): "library" for rival in found.baselines}
-    config = dict(found.winner.case.config)
+    roles: dict[int, Role] = {id(result.winner): "winner"}
+    if result.default and result.default.record is not result.winner:
+        roles[id(result.default.record)] = "default"
+    roles |= {id(baseline.record): "library" for baseline in result.baselines}
+    config = dict(result.winner.case.config)
     for o in outcomes:
-        same = o.case.impl == found.winner.case.impl and dict(o.case.config) == config
+        same = o.case.impl == result.winner.case.impl and dict(o.case.config) == config
         if isinstance(o, Record) and o.phase == "hot" and same:
             roles[id(o)] = "winner"
     return roles
@@ -255,21 +255,21 @@ def _of_measure(times: Sequence[Record]) -> dict[int, Role]:
     return roles
 
 
-def _silent(one: Stored) -> Iterator[str]:
+def _silent(one: RunWithOutcomes) -> Iterator[str]:
     """What was asked for and gave no time. Of a sweep that is nothing: a config that failed is no
     candidate, unless all failed."""
     for outcomes in _problems(one.outcomes):
         if one.run.engine == "sweep" and any(isinstance(o, Record) for o in outcomes):
             continue
-        for found in standing(outcomes):
-            if isinstance(found, Failure):
-                yield f"{found.case.kernel} {found.case.impl}: {found.stage}"
+        for result in ranking(outcomes):
+            if isinstance(result, Failure):
+                yield f"{result.case.kernel} {result.case.impl}: {result.stage}"
 
 
 # Points and arrows.
 
 
-def _points(chosen: Sequence[Chosen], roofs: Mapping[str, Roofs]) -> list[Point]:
+def _points(chosen: Sequence[Chosen], ceilings: Mapping[str, CeilingSet]) -> list[Point]:
     totals: dict[tuple[str, bool], float] = {}
     for record, _, _ in chosen:
         kind = (record.case.device, record.measured)
@@ -279,9 +279,9 @@ def _points(chosen: Sequence[Chosen], roofs: Mapping[str, Roofs]) -> list[Point]
     for record, run, role in chosen:
         load = _load(record, units)
         share = record.time_s / totals[record.case.device, record.measured]
-        held = diagnose(load, roofs[record.case.device])
+        held = diagnose(load, ceilings[record.case.device])
         points.append(Point(record, run, role, load, held, share))
-    devices, order = list(roofs), ("cold", "hot", "predicted")
+    devices, order = list(ceilings), ("cold", "hot", "predicted")
 
     def rank(p: Point) -> tuple[int, int, float]:
         return devices.index(p.device), order.index(p.regime), -p.share_of_time
@@ -315,12 +315,12 @@ def _beyond_fp32(record: Record) -> bool:
 
 def _units(records: Iterable[Record]) -> dict[tuple[str, str], bool]:
     """Whether a kernel uses matrix units at a dtype, for its libraries, whose code nobody reads."""
-    found: dict[tuple[str, str], bool] = {}
+    results: dict[tuple[str, str], bool] = {}
     for record in records:
         if record.resources is not None:
             at = (record.case.kernel, record.case.dtype)
-            found[at] = found.get(at, False) or record.resources.matrix_unit is not None
-    return found
+            results[at] = results.get(at, False) or record.resources.matrix_unit is not None
+    return results
 
 
 def _arrows(points: Sequence[Point], compared: set[tuple[str, str, str]]) -> Iterator[Arrow]:
@@ -353,14 +353,14 @@ def _what(a: Point, b: Point, compared: set[tuple[str, str, str]]) -> str:
 def bests(sheet: Sheet) -> list[int]:
     """The fastest point of each problem, by place: of each device, kernel, sizes, dtype, regime and
     clock. A library's version only where there is nothing else."""
-    found: dict[Any, int] = {}
+    results: dict[Any, int] = {}
     for n, p in enumerate(sheet.points):
         case = p.record.case
         at = (p.device, case.kernel, p.sizes, case.dtype, p.regime, p.load.host)
-        before = found.setdefault(at, n)
+        before = results.setdefault(at, n)
         if _order(p) < _order(sheet.points[before]):
-            found[at] = n
-    return list(found.values())
+            results[at] = n
+    return list(results.values())
 
 
 def _order(p: Point) -> tuple[bool, float]:
@@ -370,12 +370,44 @@ def _order(p: Point) -> tuple[bool, float]:
 # The numbers, for other programs.
 
 COLUMNS = (
-    "device", "kernel", "impl", "config", "role", "sizes", "dtype", "kind", "regime", "phase",
-    "clock_state", "method", "protocol", "time_s", "low_s", "high_s", "p5_s", "p95_s", "samples",
-    "flops", "bytes", "intensity_flop_per_byte", "flop_per_s", "byte_per_s", "arithmetic",
-    "roof", "roof_value", "roof_origin", "share_of_roof", "gain_s", "share_of_time", "held",
-    "diagnosis", "above_because", "run", "at", "command",
-)  # fmt: skip
+    "device",
+    "kernel",
+    "impl",
+    "config",
+    "role",
+    "sizes",
+    "dtype",
+    "kind",
+    "regime",
+    "phase",
+    "clock_state",
+    "method",
+    "protocol",
+    "time_s",
+    "low_s",
+    "high_s",
+    "p5_s",
+    "p95_s",
+    "samples",
+    "flops",
+    "bytes",
+    "intensity_flop_per_byte",
+    "flop_per_s",
+    "byte_per_s",
+    "arithmetic",
+    "roof",
+    "roof_value",
+    "roof_origin",
+    "share_of_roof",
+    "gain_s",
+    "share_of_time",
+    "held",
+    "diagnosis",
+    "above_because",
+    "run",
+    "at",
+    "command",
+)
 
 
 def rows(sheet: Sheet) -> list[dict[str, Any]]:
@@ -385,21 +417,49 @@ def rows(sheet: Sheet) -> list[dict[str, Any]]:
 
 
 def _row(p: Point) -> dict[str, Any]:
-    record, case, roof = p.record, p.record.case, p.held.roof
+    record, case, ceiling = p.record, p.record.case, p.held.ceiling
     timing = record.timing
     measured = timing if isinstance(timing, Measured) else None
     p5, p95 = p.whisker_s or (None, None)
     cells = (
-        case.device, case.kernel, case.impl, brief(case.config) if case.config else "", p.role,
-        sizes_text(case.sizes), case.dtype, "measured" if measured else "predicted", p.regime,
-        record.phase, measured and measured.state, measured and measured.method,
-        measured.protocol if measured else getattr(timing, "model", ""), record.time_s,
-        measured and measured.low_s, measured and measured.high_s, p5, p95,
-        len(measured.samples_s) if measured else 0, record.flops, record.bytes, p.load.intensity,
-        p.flops_rate, p.bytes_rate, p.load.dtype, roof and roof.name, roof and roof.value,
-        roof and roof.origin, p.held.share, p.held.gain_s, p.share_of_time, p.held.word,
-        p.held.sentence, p.held.above, record.run, record.at, p.run.command,
-    )  # fmt: skip
+        case.device,
+        case.kernel,
+        case.impl,
+        brief(case.config) if case.config else "",
+        p.role,
+        sizes_text(case.sizes),
+        case.dtype,
+        "measured" if measured else "predicted",
+        p.regime,
+        record.phase,
+        measured and measured.state,
+        measured and measured.method,
+        measured.protocol if measured else getattr(timing, "model", ""),
+        record.time_s,
+        measured and measured.low_s,
+        measured and measured.high_s,
+        p5,
+        p95,
+        len(measured.samples_s) if measured else 0,
+        record.flops,
+        record.bytes,
+        p.load.intensity,
+        p.flops_rate,
+        p.bytes_rate,
+        p.load.dtype,
+        ceiling and ceiling.name,
+        ceiling and ceiling.value,
+        ceiling and ceiling.origin,
+        p.held.share,
+        p.held.gain_s,
+        p.share_of_time,
+        p.held.word,
+        p.held.sentence,
+        p.held.above,
+        record.run,
+        record.at,
+        p.run.command,
+    )
     return dict(zip(COLUMNS, cells, strict=True))
 
 
@@ -408,23 +468,34 @@ def plain(sheet: Sheet) -> dict[str, Any]:
     return {
         "points": rows(sheet),
         "arrows": [
-            {"from": a.start, "to": a.end, "change": a.change, "what": a.what}
-            for a in sheet.arrows
+            {"from": a.start, "to": a.end, "change": a.change, "what": a.what} for a in sheet.arrows
         ],
         "ceilings": [
-            plain_ceiling(c, roofs) for roofs in sheet.roofs.values() for c in roofs.ceilings
+            plain_ceiling(c, ceilings_)
+            for ceilings_ in sheet.ceilings.values()
+            for c in ceilings_.ceilings
         ],
-    }  # fmt: skip
+    }
 
 
-def plain_ceiling(c: Ceiling, roofs: Roofs) -> dict[str, Any]:
+def plain_ceiling(c: Ceiling, ceilings: CeilingSet) -> dict[str, Any]:
     """A ceiling as plain data, with its ridge and whether it is drawn."""
-    ridge = roofs.ridge(c) if c.level == "compute" else None
+    ridge = ceilings.ridge(c) if c.level == "compute" else None
     return {
-        "device": c.device, "name": c.name, "level": c.level, "dtype": c.dtype, "value": c.value,
-        "unit": c.unit, "low": c.low, "high": c.high, "origin": c.origin, "source": c.source,
-        "run": c.run, "ridge_flop_per_byte": ridge, "drawn": c in roofs.drawn(),
-    }  # fmt: skip
+        "device": c.device,
+        "name": c.name,
+        "level": c.level,
+        "dtype": c.dtype,
+        "value": c.value,
+        "unit": c.unit,
+        "low": c.low,
+        "high": c.high,
+        "origin": c.origin,
+        "source": c.source,
+        "run": c.run,
+        "ridge_flop_per_byte": ridge,
+        "drawn": c in ceilings.drawn(),
+    }
 
 
 def json_text(sheet: Sheet) -> str:

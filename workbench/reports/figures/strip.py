@@ -36,10 +36,10 @@ def strip(scene: Scene, prefix: str) -> Markup:
     points = scene.sheet.points
     kernels = list(dict.fromkeys(points[n].record.case.kernel for n in scene.strip))
     rates = [points[n].bytes_rate / 1e9 for n in scene.strip]
-    roofs = _bandwidths(scene, max(rates))
-    values = [line.ceiling.value / 1e9 for line in roofs]
+    ceilings = _bandwidths(scene, max(rates))
+    values = [line.ceiling.value / 1e9 for line in ceilings]
     low, high = min([*rates, *values]), max([*rates, *values])
-    top = 18 + LINE * min(4, len(roofs))
+    top = 18 + LINE * min(4, len(ceilings))
     fig = figure(WIDTH, top + _ROW * len(kernels) + 52)
     ax = axes(fig, 190, top, WIDTH - 190 - 24, _ROW * len(kernels))
     if high > 10 * low:
@@ -59,7 +59,7 @@ def strip(scene: Scene, prefix: str) -> Markup:
         n: place(ax, points[n].bytes_rate / 1e9, kernels.index(points[n].record.case.kernel))
         for n in scene.strip
     }
-    parts = [*_uprights(ax, scene, roofs, top), *_strip_whiskers(ax, scene, at)]
+    parts = [*_uprights(ax, scene, ceilings, top), *_strip_whiskers(ax, scene, at)]
     parts += [*_strip_arrows(scene, at), points_drawn(scene, scene.strip, at)]
     room = Room(WIDTH, top + _ROW * len(kernels), 0, 0)
     return figure_svg(fig, prefix, "Bandwidth", "".join([*parts, *warnings_drawn(scene, at, room)]))
@@ -68,10 +68,11 @@ def strip(scene: Scene, prefix: str) -> Markup:
 def _bandwidths(scene: Scene, reach: float) -> list[Line]:
     """DRAM, and the cache where something comes near it: it would push all into a corner."""
     return [
-        line for line in scene.lines
+        line
+        for line in scene.lines
         if not line.dtypes
         and (line.ceiling.level == "dram" or line.ceiling.value / 1e9 <= reach * 1.3)
-    ]  # fmt: skip
+    ]
 
 
 def _uprights(ax: Any, scene: Scene, lines: Sequence[Line], top: float) -> list[str]:

@@ -32,7 +32,7 @@ class Board:
     impls: Sequence[str]  # swept ones in order, then baselines
     unit: tuple[float, str]  # of times: seconds in one, and its symbol
     best: Record | None
-    yardsticks: Mapping[Phase, float]  # the best's time in each phase that timed it, seconds
+    libraries: Mapping[Phase, float]  # the best's time in each phase that timed it, seconds
 
     def row(self, outcome: Outcome) -> int:
         """Number of the table row that shows this outcome."""
@@ -52,8 +52,8 @@ class Board:
 
     def over_best(self, record: Record) -> float | None:
         """A time over the best's in the same phase; None where that phase did not time the best."""
-        yardstick = self.yardsticks.get(record.phase)
-        return record.time_s / yardstick if yardstick else None
+        library = self.libraries.get(record.phase)
+        return record.time_s / library if library else None
 
     def look(self, record: Record) -> str:
         """CSS classes of a record's points: hollow when predicted."""
@@ -202,9 +202,16 @@ def finals(
             _interval(ax, board, record, y + _LOWER)
             points.append((record, board.time(record.time_s), y + _LOWER))
         else:
-            ax.annotate("beyond this axis →", (1, y + _LOWER), (-4, -4), ha="right",
-                        xycoords=("axes fraction", "data"), textcoords="offset points",
-                        size=SMALLER, color=colour("muted"))  # fmt: skip
+            ax.annotate(
+                "beyond this axis →",
+                (1, y + _LOWER),
+                (-4, -4),
+                ha="right",
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                size=SMALLER,
+                color=colour("muted"),
+            )
     return figure_svg(fig, prefix, "Finalists", laid(ax, board, points))
 
 
@@ -217,13 +224,29 @@ def _named(ax: Any, board: Board, record: Record, y: int, word: str) -> None:
     text = f"{board.text(record.time_s)} {board.unit[1]}" + (f" · {over:.3f}x" if over else "")
     text = f"{word} · {text}" if word else text
     bold = "bold" if word == "winner" else "normal"
-    for x, side, said in ((0, "left", _short(record)), (1, "right", text)):
-        ax.annotate(said, (x, y), (0, 5), xycoords=("axes fraction", "data"), ha=side, size=SMALL,
-                    textcoords="offset points", color=colour("ink"), weight=bold)  # fmt: skip
+    for x, side, words in ((0, "left", _short(record)), (1, "right", text)):
+        ax.annotate(
+            words,
+            (x, y),
+            (0, 5),
+            xycoords=("axes fraction", "data"),
+            ha=side,
+            size=SMALL,
+            textcoords="offset points",
+            color=colour("ink"),
+            weight=bold,
+        )
     if word:
         ink = colour("accent" if word == "winner" else "muted")
-        ax.plot([-0.014] * 2, [y - 0.36, y + 0.42], transform=ax.get_yaxis_transform(), color=ink,
-                linewidth=4, clip_on=False, solid_capstyle="butt")  # fmt: skip
+        ax.plot(
+            [-0.014] * 2,
+            [y - 0.36, y + 0.42],
+            transform=ax.get_yaxis_transform(),
+            color=ink,
+            linewidth=4,
+            clip_on=False,
+            solid_capstyle="butt",
+        )
 
 
 def _axes(fig: Any, left: float, top: float, width: float, height: float) -> Any:
@@ -395,15 +418,20 @@ def _interval(ax: Any, board: Board, record: Record, y: float) -> None:
     if ends:
         path = Path(ends, [Path.MOVETO, Path.LINETO] * len(shown))
         ax.add_patch(PathPatch(path, fill=False, edgecolor=colour("muted"), lw=0.9, alpha=0.55))
-    ax.plot([board.time(timing.low_s), board.time(timing.high_s)], [y, y], color=colour("ink"),
-            linewidth=3, solid_capstyle="butt")  # fmt: skip
+    ax.plot(
+        [board.time(timing.low_s), board.time(timing.high_s)],
+        [y, y],
+        color=colour("ink"),
+        linewidth=3,
+        solid_capstyle="butt",
+    )
 
 
 def _ticks(timing: Measured) -> Sequence[float]:
     """Seconds to draw a tick at, at most about 120: more would be 100 kB."""
     medians = timing.window_medians
-    found: Sequence[float] = medians if len(medians) > 1 else timing.samples_s
-    return found[:: max(1, len(found) // 60)]
+    result: Sequence[float] = medians if len(medians) > 1 else timing.samples_s
+    return result[:: max(1, len(result) // 60)]
 
 
 def _spread(record: Record) -> tuple[float, ...]:

@@ -10,9 +10,9 @@ from workbench.data.record import Failure, Measured, Outcome, Predicted, Record
 from workbench.reports.figures.detail import doubts
 from workbench.reports.figures.sweep import Board
 from workbench.spec import brief
-from workbench.tuner.selection import Answer
+from workbench.tuner.selection import Selection
 
-PHASE_WORDS = {"final": "final", "screen": "screen", "hot": "hot", "predict": "predicted"}
+PHASE_WORDS = {"final": "final", "first_pass": "first pass", "hot": "hot", "predict": "predicted"}
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Column:
     head: str
     cell: Callable[[Record], Any]
     text: bool = False  # sorts as text; else as a number
-    made: bool = False  # read from the Resources, which a Failure may have too
+    resource: bool = False  # read from the Resources, which a Failure may have too
     minor: bool = False  # left out on paper
     best_first: str = "ascending"  # the first click sorts this way
 
@@ -39,7 +39,7 @@ def columns(board: Board, records: Sequence[Record]) -> list[Column]:
     columns.append(_falling("% of best", lambda r: _of_best(board, r)))
     if any(isinstance(r.timing, Predicted) for r in records):
         columns += _terms(board)
-    return [*columns, *_made(), *_provenance(any(r.same_as for r in records))]
+    return [*columns, *_resource_columns(), *_provenance(any(r.same_as for r in records))]
 
 
 def _of_best(board: Board, record: Record) -> str:
@@ -63,11 +63,11 @@ def _terms(board: Board) -> list[Column]:
     return [bound, *(term(t) for t in ("compute", "dram", "cache", "latency", "launch"))]
 
 
-def _made() -> list[Column]:
+def _resource_columns() -> list[Column]:
     """What the compiler made, in the order in which it explains a time."""
 
     def of(head: str, cell: Callable[[Any], Any], **more: Any) -> Column:
-        return Column(head, cell, made=True, **more)
+        return Column(head, cell, resource=True, **more)
 
     return [
         of("registers", lambda m: m.registers),
@@ -83,31 +83,31 @@ def _made() -> list[Column]:
     ]
 
 
-def _provenance(twins: bool) -> list[Column]:
+def _provenance(duplicates: bool) -> list[Column]:
     columns = [
         Column("checked by", lambda r: r.checked, text=True, minor=True),
         Column("error / tolerance", lambda r: f"{r.error:.2g}", minor=True),
     ]
     same = Column("same code as", _same, text=True, minor=True)
-    return [*columns, same] if twins else columns
+    return [*columns, same] if duplicates else columns
 
 
 def _same(record: Record) -> str:
     return brief(record.same_as) if record.same_as else ""
 
 
-def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, found: Answer) -> Any:
+def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Selection) -> Any:
     """One outcome as the template takes it: its cells, or the reason in their place."""
     record = o if isinstance(o, Record) else None
     tags = []
-    if record is not None and record is found.winner:
+    if record is not None and record is result.winner:
         tags.append("winner")
-    elif record is not None and any(record is t for t in found.ties):
-        tags.append("within 2 %" if found.predicted else "tie")
+    elif record is not None and any(record is t for t in result.ties):
+        tags.append("within 2 %" if result.predicted else "tie")
     tags += ["default"] if o.default else []
     tags += ["baseline"] if o.case.is_baseline else []
     tags += doubts(record) if record else []
-    own = [c for c in columns if not c.made]
+    own = [c for c in columns if not c.resource]
     return {
         "n": n,
         "rank": n + 1 if record else "",
@@ -116,16 +116,16 @@ def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, found: Answ
         "tags": tags,
         "state": PHASE_WORDS[record.phase] if record else o.stage,  # type: ignore[union-attr]
         "reason": o.reason if isinstance(o, Failure) else "",
-        "span": columns.index(next(c for c in columns if c.made)),
-        "cells": [(_cell(c, o), c.minor) for c in columns if record or c.made],
-        "rest": 0 if record else len(own) - columns.index(next(c for c in columns if c.made)),
+        "span": columns.index(next(c for c in columns if c.resource)),
+        "cells": [(_cell(c, o), c.minor) for c in columns if record or c.resource],
+        "rest": 0 if record else len(own) - columns.index(next(c for c in columns if c.resource)),
         "bare": o.resources is None,
         "look": f"i{board.impls.index(o.case.impl) % 4}",
     }
 
 
 def _cell(column: Column, outcome: Outcome) -> Any:
-    if column.made:
+    if column.resource:
         return "" if outcome.resources is None else column.cell(outcome.resources)  # type: ignore[arg-type]
     return column.cell(outcome) if isinstance(outcome, Record) else ""
 

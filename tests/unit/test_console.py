@@ -7,16 +7,16 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nullside import Asked
+from nullside import Context
 from rich.console import Console
 from synthetic import matmul
 
 from workbench.backend.null import Fate, Null
-from workbench.commands.console import Line, Terminal, doing, plan_line, split_line
-from workbench.commands.options import Question
-from workbench.commands.sweep import Session
+from workbench.commands.console import ProgressLine, SweepConsole, breakdown_line, doing, plan_line
+from workbench.commands.options import SweepOptions
+from workbench.commands.sweep import SweepCommand
 from workbench.data.record import Record
-from workbench.tuner.engine import Split
+from workbench.tuner.engine import TimeBreakdown
 from workbench.tuner.finals import Step
 
 PARTS = ("start", "wait", "check", "timed", "flush", "idle")
@@ -26,7 +26,7 @@ CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 def seen(predicted, many=60):
     """A line after so many outcomes."""
     _, outcomes = matmul(predicted=predicted, finals=False)
-    line = Line(total=324)
+    line = ProgressLine(total=324)
     for outcome in outcomes[:many]:
         line.saw(outcome)
     line.counts = {"compiled": 300, "duplicate": 120, "wrong": 3, "failed": 14, "measured": 201}
@@ -35,17 +35,17 @@ def seen(predicted, many=60):
 
 @pytest.mark.parametrize("width", [20, 60, 200])
 def test_what_takes_long_is_one_line_that_goes_away(width):
-    said = "1/5 matmul: 5 arms, compiled, checked and timed"
+    text = "1/5 matmul: 5 arms, compiled, checked and timed"
     file, pipe = io.StringIO(), io.StringIO()
-    with doing(Console(file=file, force_terminal=True, width=width, _environ={}), said):
+    with doing(Console(file=file, force_terminal=True, width=width, _environ={}), text):
         pass
     shown = file.getvalue()
     assert "0:00  1/5 matmul"[: width - 2] in shown and shown.endswith("\x1b[2K"), "erased"
     plain = re.sub(r"\x1b\[[?0-9]*[a-zA-Z]", "", shown)
     assert max(map(len, CONTROL.sub("\n", plain).split("\n"))) < width
-    with doing(Console(file=pipe, width=width), said):
-        assert pipe.getvalue() == said + "\n", "one line, before the work"
-    assert pipe.getvalue() == said + "\n"
+    with doing(Console(file=pipe, width=width), text):
+        assert pipe.getvalue() == text + "\n", "one line, before the work"
+    assert pipe.getvalue() == text + "\n"
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 79, 100, 139, 200])
@@ -81,11 +81,11 @@ def test_a_predicted_best_is_marked():
 
 def test_the_best_is_the_fastest_in_whatever_order_they_come():
     records = sorted(
-        (o for o in matmul()[1] if isinstance(o, Record) and o.phase == "screen"),
+        (o for o in matmul()[1] if isinstance(o, Record) and o.phase == "first_pass"),
         key=lambda o: o.time_s,
     )  # fmt: skip
     for order in (records, records[::-1], records[3:] + records[:3]):
-        line = Line(len(order))
+        line = ProgressLine(len(order))
         for outcome in order:
             line.saw(outcome)
         assert line.best == records[0]
@@ -93,7 +93,7 @@ def test_the_best_is_the_fastest_in_whatever_order_they_come():
 
 def test_finals_outrank_the_screen():
     _, outcomes = matmul()
-    line = Line(total=324)
+    line = ProgressLine(total=324)
     for outcome in outcomes:
         line.saw(outcome)
     assert isinstance(line.best, Record) and line.best.phase == "final"
@@ -101,9 +101,9 @@ def test_finals_outrank_the_screen():
 
 
 def test_a_step_takes_the_place_of_the_counts():
-    terminal = Terminal(quiet=False)
+    terminal = SweepConsole(quiet=False)
     for step, words in (
-        (Step("race", 32), "race of 32"),
+        (Step("halving", 32), "halving of 32"),
         (Step("final", 11), "final of 11"),
         (Step("hot", 1), "the winner, hot"),
     ):
@@ -113,17 +113,17 @@ def test_a_step_takes_the_place_of_the_counts():
 
 @given(st.dictionaries(st.sampled_from(PARTS), st.floats(0.05, 1e4), min_size=1), st.booleans())
 def test_the_split_adds_up_and_names_each_part(seconds, paced):
-    said = split_line(Split(seconds, 1210.4 if paced else None))
-    whole, *parts = re.findall(r"(\d+\.\d)(?: s:|,|;|$)", said)
+    text = breakdown_line(TimeBreakdown(seconds, 1210.4 if paced else None))
+    whole, *parts = re.findall(r"(\d+\.\d)(?: s:|,|;|$)", text)
     assert len(parts) == len(seconds)
     assert float(whole) == pytest.approx(sum(seconds.values()), abs=0.06)
     for (name, s), part in zip(seconds.items(), parts, strict=True):
-        assert f"{name} {part}" in said and float(part) == pytest.approx(s, abs=0.06)
-    assert ("1210 configs a minute to the complete table" in said) == paced
+        assert f"{name} {part}" in text and float(part) == pytest.approx(s, abs=0.06)
+    assert ("1210 configs a minute to the complete table" in text) == paced
 
 
 def test_known_outcomes_do_not_make_the_rest_seem_quick():
-    line = Line(total=10, earlier=5)
+    line = ProgressLine(total=10, earlier=5)
     _, outcomes = matmul(finals=False)
     for outcome in [o for o in outcomes if isinstance(o, Record)][:5]:
         line.saw(outcome)
@@ -131,17 +131,17 @@ def test_known_outcomes_do_not_make_the_rest_seem_quick():
     assert line._left() == "", "nothing has been obtained yet"
 
 
-def said(asked, quiet, terminal=False, width=80, **environment):
+def printed(context, quiet, terminal=False, width=80, **environment):
     """What a whole sweep writes."""
     out = io.StringIO()
-    speaker = Terminal(quiet)
+    speaker = SweepConsole(quiet)
     speaker.console = Console(
         file=out, width=width, force_terminal=terminal, highlight=False, markup=False,
         _environ={"TERM": "xterm-256color", **environment},
     )  # fmt: skip
     speaker.console.soft_wrap = not terminal
-    session = Session(
-        Question(**asked.words()),
+    session = SweepCommand(
+        SweepOptions(**context.words()),
         speaker,
         lambda device, folder: Null(lambda c: Fate(takes_s=0.02)),
     )
@@ -150,13 +150,13 @@ def said(asked, quiet, terminal=False, width=80, **environment):
 
 
 @pytest.fixture
-def asked(tmp_path, monkeypatch):
+def context(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
-    return Asked(tmp_path)
+    return Context(tmp_path)
 
 
-def test_no_control_characters_where_nobody_looks(asked):
-    text = said(asked, quiet=False)
+def test_no_control_characters_where_nobody_looks(context):
+    text = printed(context, quiet=False)
     assert not CONTROL.search(text)
     lines = text.splitlines()
     assert lines[0].startswith("Times are measured on h200")
@@ -167,26 +167,26 @@ def test_no_control_characters_where_nobody_looks(asked):
     assert len(lines) == 7, text
 
 
-def test_quiet_says_the_answer_and_the_page(asked):
-    lines = said(asked, quiet=True).splitlines()
+def test_quiet_says_the_answer_and_the_page(context):
+    lines = printed(context, quiet=True).splitlines()
     assert len(lines) == 2 and "the default" in lines[0] and lines[1].startswith("report  ")
 
 
-def test_on_a_terminal_the_line_is_redrawn_in_place_and_taken_away(asked):
-    text = said(asked, quiet=False, terminal=True)
+def test_on_a_terminal_the_line_is_redrawn_in_place_and_taken_away(context):
+    text = printed(context, quiet=False, terminal=True)
     assert "\x1b[2K" in text and "measured" in text
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.replace("\r", "\n"))
     assert all(len(line) <= 80 for line in shown.splitlines() if os.sep not in line)
 
 
-def test_no_color_is_respected(asked):
-    text = said(asked, quiet=False, terminal=True, NO_COLOR="1")
+def test_no_color_is_respected(context):
+    text = printed(context, quiet=False, terminal=True, NO_COLOR="1")
     assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|9[0-7]|38;)[0-9;]*m", text)
 
 
-def test_a_dumb_terminal_gets_no_bar(asked):
-    assert not CONTROL.search(re.sub(r"\x1b\[[0-9;]*m", "", said(
-        asked, quiet=False, terminal=True, TERM="dumb")))  # fmt: skip
+def test_a_dumb_terminal_gets_no_bar(context):
+    assert not CONTROL.search(re.sub(r"\x1b\[[0-9;]*m", "", printed(
+        context, quiet=False, terminal=True, TERM="dumb")))  # fmt: skip
 
 
 def test_the_first_line_says_whether_a_gpu_took_part():

@@ -13,53 +13,62 @@ from rich.console import Console
 
 from workbench.backend.null import Fate, Null
 from workbench.commands import experiment
+from workbench.commands.options import ExperimentOptions
 from workbench.data.database import open_history
 from workbench.data.events import read
 from workbench.data.record import Chart, Evidence, Failure, Finding, Record, Series
 from workbench.data.tuned_cache import Tuned
-from workbench.experiments import Arm, Asked, Experiment, ExperimentError, Judgement
+from workbench.experiments import Analysis, Context, Experiment, ExperimentError, Variant
 from workbench.experiments import experiment_named as named
-from workbench.reports.experiment import arm_row, evidence_row, failure_lines, page, quantity, show
+from workbench.reports.experiment import (
+    evidence_row,
+    failure_lines,
+    page,
+    quantity,
+    show,
+    variant_row,
+)
 from workbench.reports.figures import experiment as drawing
 from workbench.reports.figures.experiment import _name
 
 AT = "2026-11-21T09:30:00.000+00:00"
 
 
-def arms(asked: Asked) -> list[Arm]:
-    sizes = asked.sizes or {"N": 4096}
+def variants(context: Context) -> list[Variant]:
+    sizes = context.sizes or {"N": 4096}
     return [
-        Arm("cold", "copy", "blocks", sizes, asked.dtype),
-        Arm("hot", "copy", "blocks", sizes, asked.dtype, regime="hot"),
-        Arm("eager", "copy", "blocks", sizes, asked.dtype, clock="host"),
-        Arm("other", "triad", "blocks", sizes, asked.dtype),
-        Arm("odd", "copy", "blocks", sizes, asked.dtype, config={"block_n": 65536}),
+        Variant("cold", "copy", "blocks", sizes, context.dtype),
+        Variant("hot", "copy", "blocks", sizes, context.dtype, regime="hot"),
+        Variant("eager", "copy", "blocks", sizes, context.dtype, clock="host"),
+        Variant("other", "triad", "blocks", sizes, context.dtype),
+        Variant("odd", "copy", "blocks", sizes, context.dtype, config={"block_n": 65536}),
     ]
 
 
-def judge(asked, found):
-    rows = [e for name, each in found.items() if (e := each.evidence(name, "times", "< 1 us"))]
-    counted = Evidence("launches", found["cold"].kernels or 0, "kernels", "computed", met=True)
-    missing = [name for name, each in found.items() if each.time_s is None]
-    return [Judgement("seen", f"{len(rows)} arms have a time.", [*rows, counted], caveats=missing)]
+def analyse(context, result):
+    rows = [e for name, each in result.items() if (e := each.evidence(name, "times", "< 1 us"))]
+    counted = Evidence("launches", result["cold"].kernels or 0, "kernels", "computed", met=True)
+    missing = [name for name, each in result.items() if each.time_s is None]
+    return [Analysis("seen", f"{len(rows)} arms have a time.", [*rows, counted], caveats=missing)]
 
 
-EXPERIMENT = Experiment("a test's own", arms, judge, kernels=("copy",))
+EXPERIMENT = Experiment("a test's own", variants, analyse, kernels=("copy",))
 
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "experiment_named", lambda name: EXPERIMENT)
 
-    def go(backend, **asked):
-        said = io.StringIO()
-        question = experiment.Question(
-            "probe", out=tmp_path, database=f"sqlite:///{tmp_path}/h.db",
-            winners=tmp_path / "winners.json", **asked,
+    def go(backend, **wanted):
+        text = io.StringIO()
+        question = ExperimentOptions(
+            "probe", out=tmp_path, database=f"sqlite:///{tmp_path}/h.db", **wanted,
         )  # fmt: skip
-        console = Console(file=said, width=240, highlight=False, markup=False)
-        code = experiment.Trials(question, console, lambda device, folder: backend).go()
-        return code, said.getvalue(), tmp_path
+        console = Console(file=text, width=240, highlight=False, markup=False)
+        code = experiment.ExperimentCommand(
+            question, console, lambda device, folder: backend, tuned_file=tmp_path / "winners.json"
+        ).go()
+        return code, text.getvalue(), tmp_path
 
     return go
 
@@ -72,7 +81,7 @@ def stored(folder: Path):
 
 def test_arms_are_timed_judged_stored_and_drawn(run):
     backend = Null(lambda c: Fate(time_s=2e-5, final="broke" if c.case.kernel == "triad" else None))
-    code, said, folder = run(backend)
+    code, text, folder = run(backend)
     last, outcomes, findings = stored(folder)
     assert code == 0 and last.engine == "experiment" and last.name == "probe"
     assert [type(o) for o in outcomes] == [Record, Record, Record, Failure, Failure]
@@ -80,7 +89,7 @@ def test_arms_are_timed_judged_stored_and_drawn(run):
     assert outcomes[3].reason == "broke" and outcomes[4].stage == "refused"
     (finding,) = findings
     assert finding.word == "seen" and finding.caveats == ("other", "odd")
-    assert "seen. 3 arms have a time." in said and "report  " in said
+    assert "seen. 3 arms have a time." in text and "report  " in text
     html = next(folder.glob("*/report.html")).read_text()
     assert "3 arms have a time." in html and "broke" in html
     events = read(next(folder.glob("*/events.jsonl"))).events
@@ -95,9 +104,9 @@ def test_a_time_of_the_host_is_another_question_than_one_of_the_device(run):
 
 
 def test_a_prediction_says_so(run):
-    code, said, folder = run(Null(predicts=True))
+    code, text, folder = run(Null(predicts=True))
     last, outcomes, _ = stored(folder)
-    assert code == 0 and last.predicted and "~" in said
+    assert code == 0 and last.predicted and "~" in text
     html = next(folder.glob("*/report.html")).read_text()
     assert "All times on this page are predicted" in html
     assert all(o.phase == "predict" for o in outcomes if isinstance(o, Record))
@@ -118,7 +127,7 @@ def test_an_unknown_experiment_is_one_sentence():
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "told"),
+    ("value", "unit", "text"),
     [
         (3.7e-6, "s", "3.700 µs"), (0.5e-3, "s", "500.00 µs"), (2.0, "s", "2.000 s"),
         (4.3e12, "B/s", "4.3 TB/s"), (13.1e6, "FLOP", "13.1 MFLOP"), (0.72, "1", "0.72"),
@@ -127,15 +136,15 @@ def test_an_unknown_experiment_is_one_sentence():
         (0.0, "s", "0.000 µs"), (1.004, "1", "1.00"), (1.0, "1", "1"), (1.45e-4, "1", "0.000145"),
     ],
 )  # fmt: skip
-def test_numbers_are_written_as_engineers_write_them(value, unit, told):
-    assert quantity(value, unit) == told
+def test_numbers_are_written_as_engineers_write_them(value, unit, text):
+    assert quantity(value, unit) == text
 
 
 @given(st.floats(1e-12, 1e12), st.booleans())
 def test_a_ratio_keeps_its_size_and_has_no_power_of_ten(value, below):
-    said = quantity(-value if below else value, "1")
-    assert "e" not in said
-    assert abs(float(said)) == pytest.approx(value, rel=0.0051)
+    text = quantity(-value if below else value, "1")
+    assert "e" not in text
+    assert abs(float(text)) == pytest.approx(value, rel=0.0051)
 
 
 @given(st.floats(1e-12, 1e3))
@@ -146,19 +155,19 @@ def test_no_time_is_told_as_nothing(seconds):
 
 
 @pytest.mark.parametrize(
-    ("name", "group", "target", "told"),
+    ("name", "group", "target", "text"),
     [
         ("products, share", "", "", "36.3 %"), ("ffn", "share of the parts", "", "36.3 %"),
         ("any", "", "< 60 %", "36.3 %"), ("shared over all", "", "", "0.363"),
     ],
 )  # fmt: skip
-def test_a_share_is_told_in_percent(name, group, target, told):
-    found = Evidence(name, 0.363, "1", "computed", group=group, target=target)
-    assert evidence_row(found)[1] == told
+def test_a_share_is_told_in_percent(name, group, target, text):
+    result = Evidence(name, 0.363, "1", "computed", group=group, target=target)
+    assert evidence_row(result)[1] == text
 
 
 @pytest.mark.parametrize(
-    ("value", "low", "high", "unit", "told"),
+    ("value", "low", "high", "unit", "text"),
     [
         (33.92e-6, 33.90e-6, 33.94e-6, "s", ("33.92 µs", "33.90 to 33.94 µs")),
         (0.998, 0.9974, 0.9986, "%", ("99.8 %", "99.7 to 99.9 %")),
@@ -168,9 +177,9 @@ def test_a_share_is_told_in_percent(name, group, target, told):
         (1.003, 1.002, 1.004, "1", ("1.003", "1.002 to 1.004")),
     ],
 )  # fmt: skip
-def test_an_interval_has_its_unit_once_and_figures_enough_to_be_seen(value, low, high, unit, told):
-    found = Evidence("any", value, unit, "measured", low, high)
-    assert tuple(evidence_row(found)[1:3]) == told
+def test_an_interval_has_its_unit_once_and_figures_enough_to_be_seen(value, low, high, unit, text):
+    result = Evidence("any", value, unit, "measured", low, high)
+    assert tuple(evidence_row(result)[1:3]) == text
 
 
 def test_a_chart_leaves_room_above_its_highest_point(monkeypatch):
@@ -186,38 +195,38 @@ def test_a_dtype_that_the_kernel_is_not_for_is_refused_before_anything_runs(run,
     backend = Null()
     with pytest.raises(ExperimentError, match="dtype"):
         run(backend, dtype=dtype)
-    assert not backend.begun and not backend.asked
+    assert not backend.begun and not backend.requests
 
 
 def test_it_says_what_goes_on_before_the_first_answer(run):
-    said = run(Null())[1]
-    line = "copy: 5 arms, compiled, checked and timed"
-    assert -1 < said.index(line) < said.index("seen. ")
+    text = run(Null())[1]
+    line = "copy: 5 variants, compiled, checked and timed"
+    assert -1 < text.index(line) < text.index("seen. ")
     assert "checked and predicted" in run(Null(predicts=True))[1]
 
 
 class Stopped(Null):
     """Ctrl-C while arms are timed."""
 
-    def together(self, parts):
+    def measure_interleaved(self, parts):
         raise KeyboardInterrupt
 
 
 def test_a_run_that_is_stopped_says_so_and_leaves_a_page(run):
-    code, said, folder = run(Stopped())
-    assert code == 130 and "Stopped; what was found so far is stored." in said
+    code, text, folder = run(Stopped())
+    assert code == 130 and "Stopped; the outcomes so far are stored." in text
     assert "ended before anything was found" in next(folder.glob("*/report.html")).read_text()
     with open_history(f"sqlite:///{folder}/h.db") as history:
         assert history.state(history.run("last").id) == "interrupted"
 
 
 def test_a_caveat_of_several_kernels_is_said_once_and_a_sentence_is_one_line():
-    said, told = io.StringIO(), set[str]()
-    console = Console(file=said, width=60)
+    text, message = io.StringIO(), set[str]()
+    console = Console(file=text, width=60)
     first = Finding("r", AT, "probe", "copy", {}, "bf16", "seen", "word " * 40, (), (), ("alike",))
-    show(console, first, told)
-    show(console, replace(first, kernel="triad", caveats=("alike", "own")), told)
-    lines = said.getvalue().splitlines()
+    show(console, first, message)
+    show(console, replace(first, kernel="triad", caveats=("alike", "own")), message)
+    lines = text.getvalue().splitlines()
     assert lines.count("alike") == 1 and "own" in lines
     assert len([line for line in lines if line.startswith("seen. word")]) == 2
 
@@ -230,7 +239,9 @@ def test_arms_of_one_kernel_are_told_apart_by_their_sizes(run):
         case = replace(record.case, sizes={"M": 512, "N": n}, config=wide)
         names.add(_name(replace(record, case=case), True))
     assert len(names) == 2 and max(map(len, names)) == 60
-    bare = arm_row(replace(record, case=replace(record.case, sizes={})), stored(run(Null())[2])[0])
+    bare = variant_row(
+        replace(record, case=replace(record.case, sizes={})), stored(run(Null())[2])[0]
+    )
     assert bare[2] == record.case.dtype, "no comma before it"
 
 
@@ -242,33 +253,35 @@ def test_arms_that_fail_alike_stand_in_one_line(run):
 
 
 def test_what_is_worked_out_runs_nothing(tmp_path):
-    said = io.StringIO()
+    text = io.StringIO()
     words = {"kernel": "copy", "sizes": "N=1000000", "dtype": "fp32", "device": "m2max"}
-    question = experiment.Question(
-        "expected", **words, out=tmp_path, database=f"sqlite:///{tmp_path}/h.db",
-        winners=tmp_path / "winners.json", time="40us",
+    question = ExperimentOptions(
+        "expected", **words, out=tmp_path, database=f"sqlite:///{tmp_path}/h.db", time="40us",
     )  # fmt: skip
-    console = Console(file=said, width=240, highlight=False, markup=False)
-    assert experiment.Trials(question, console).go() == 0
-    assert "Nothing is run: worked out for Apple M2 Max." in said.getvalue()
+    console = Console(file=text, width=240, highlight=False, markup=False)
+    assert (
+        experiment.ExperimentCommand(question, console, tuned_file=tmp_path / "winners.json").go()
+        == 0
+    )
+    assert "Nothing is run: worked out for Apple M2 Max." in text.getvalue()
     _, outcomes, (finding,) = stored(tmp_path)
     assert not outcomes and finding.word == "2x the floor" and finding.sizes == {"N": 1000000}
     assert "Nothing was run." in next(tmp_path.glob("*/report.html")).read_text()
 
 
 def test_a_time_to_compare_with_is_for_what_is_not_run():
-    question = experiment.Question("intensity", time="1ms")
+    question = ExperimentOptions("intensity", time="1ms")
     with pytest.raises(ExperimentError, match="--time is for what is not run"):
-        experiment.Trials(question, Console()).go()
+        experiment.ExperimentCommand(question, Console()).go()
 
 
 def test_a_refuse_that_fails_is_a_reason_of_its_arm(tmp_path):
     path, null = tmp_path / "toy.py", Null()
     path.write_text(KERNEL.replace("if N % 16:", "if N / 0:"))
     sizes = {"N": 1024}
-    asked = Asked(str(path), sizes, "bf16", null.device, False, {})
-    both = [Arm(impl, str(path), impl, sizes, "bf16") for impl in ("blocks", "torch")]
-    found = experiment.made(asked, both, synthetic.softmax()[0], null, Tuned())
-    assert {name: why.reason for name, why in found.refused.items()} == {
+    wanted = Context(str(path), sizes, "bf16", null.device, False, {})
+    both = [Variant(impl, str(path), impl, sizes, "bf16") for impl in ("blocks", "torch")]
+    result = experiment.prepare(wanted, both, synthetic.softmax()[0], null, Tuned())
+    assert {name: cause.reason for name, cause in result.refused.items()} == {
         "blocks": "`refuse` of toy.blocks failed (ZeroDivisionError: division by zero)"
     }

@@ -3,13 +3,13 @@
 import math
 
 import pytest
-from founds import asked, failed, told, took
 from hypothesis import given
 from hypothesis import strategies as st
+from variant_results import context, failed, text, took
 
 from workbench import catalog
 from workbench.device.hardware import device_named
-from workbench.experiments.analysis.floors import Floor, floor, roofs
+from workbench.experiments.analysis.bounds import Bound, bound, ceilings
 from workbench.experiments.analysis.times import (
     Span,
     kind_of,
@@ -20,10 +20,10 @@ from workbench.experiments.analysis.times import (
     row,
     worded,
 )
-from workbench.experiments.lora_rank import arms
+from workbench.experiments.lora_rank import variants
 
 numbers = st.floats(1e-6, 1e3)
-ARMS = arms(asked("lora_delta", "fp32"))[:6]
+VARIANTS = variants(context("lora_delta", "fp32"))[:6]
 
 
 @st.composite
@@ -39,13 +39,13 @@ def inside(span, share):
 @given(spans(), spans(), st.floats(0, 1), st.floats(0, 1))
 def test_an_operation_covers_what_may_come_of_it(a, b, at, to):
     x, y = inside(a, at), inside(b, to)
-    for found, exact in (
+    for result, exact in (
         (a + b, x + y), (a - b, x - y), (a / b, x / y), (a.less(b), max(0.0, x - y)),
         (a.times(3), 3 * x), (a.down_to(b), x), (a.up_to(b), x),
     ):  # fmt: skip
         slack = 1e-9 * max(abs(exact), 1.0)
-        assert found.low - slack <= exact <= found.high + slack
-        assert found.low <= found.value <= found.high
+        assert result.low - slack <= exact <= result.high + slack
+        assert result.low <= result.value <= result.high
 
 
 @given(spans(), numbers)
@@ -62,7 +62,7 @@ def test_nothing_over_nothing_is_nothing():
 
 
 def test_a_number_of_predictions_has_a_mark_and_no_interval():
-    measured, predicted = took(ARMS[0], 1e-6, half=0.1), told(ARMS[1], 2e-6)
+    measured, predicted = took(VARIANTS[0], 1e-6, half=0.1), text(VARIANTS[1], 2e-6)
     assert kind_of(measured) == "measured" and kind_of(measured, predicted) == "predicted"
     assert row("r", Span(1.0, 0.9, 1.1), "1", "predicted").low is None
     assert row("r", Span(1.0, 0.9, 1.1), "1", "measured").low == 0.9
@@ -71,34 +71,34 @@ def test_a_number_of_predictions_has_a_mark_and_no_interval():
 
 
 def test_a_ratio_with_few_windows_is_that_of_the_intervals():
-    found = over(took(ARMS[0], 1e-6, half=0.1), took(ARMS[1], 2e-6, half=0.1))
-    assert (found.value, found.low, found.high) == pytest.approx((2.0, 1.8 / 1.1, 2.2 / 0.9))
-    assert over(failed(ARMS[0]), took(ARMS[1], 1e-6)) is None
+    result = over(took(VARIANTS[0], 1e-6, half=0.1), took(VARIANTS[1], 2e-6, half=0.1))
+    assert (result.value, result.low, result.high) == pytest.approx((2.0, 1.8 / 1.1, 2.2 / 0.9))
+    assert over(failed(VARIANTS[0]), took(VARIANTS[1], 1e-6)) is None
 
 
 def test_arms_without_a_time_are_told_by_reason():
-    found = {f"arm {n}": failed(arm, "it broke.") for n, arm in enumerate(ARMS[:5])}
-    found["last"] = failed(ARMS[5], "too large")
-    assert reasons(found) == [
+    results = {f"arm {n}": failed(variant, "it broke.") for n, variant in enumerate(VARIANTS[:5])}
+    results["last"] = failed(VARIANTS[5], "too large")
+    assert reasons(results) == [
         "No time of arm 0; arm 1 and 3 more: it broke.", "No time of last: too large.",
     ]  # fmt: skip
 
 
 @given(memory_s=st.none() | numbers, compute_s=st.none() | numbers)
 def test_no_call_takes_less_than_the_longer_of_its_two_times(memory_s, compute_s):
-    found = Floor(None, None, memory_s, compute_s)
+    result = Bound(None, None, memory_s, compute_s)
     known = [s for s in (memory_s, compute_s) if s is not None]
-    assert (found.least_s is None) == (not known)
-    assert all(found.least_s >= s for s in known) and (not known or found.least_s in known)
+    assert (result.least_s is None) == (not known)
+    assert all(result.least_s >= s for s in known) and (not known or result.least_s in known)
     if len(known) == 2 and memory_s != compute_s:
-        assert found.bound == ("compute" if compute_s > memory_s else "memory")
+        assert result.bound == ("compute" if compute_s > memory_s else "memory")
 
 
 def test_a_floor_is_bytes_over_bandwidth_and_flops_over_the_peak_of_the_dtype():
     device, spec = device_named("h200"), catalog.spec_of("matmul")
     sizes = {"M": 4096, "N": 4096, "K": 4096}
-    found = floor(spec, sizes, "bf16", roofs(device, {}))
-    assert found.memory_s == pytest.approx(3 * 2 * 4096**2 / 4.8e12)
-    assert found.compute_s == pytest.approx(2 * 4096**3 / 989e12, rel=1e-3)
-    assert found.least_s == found.compute_s and found.bound == "compute"
-    assert floor(spec, sizes, "fp32", roofs(device, {})).compute_s > 10 * found.compute_s
+    result = bound(spec, sizes, "bf16", ceilings(device, {}))
+    assert result.memory_s == pytest.approx(3 * 2 * 4096**2 / 4.8e12)
+    assert result.compute_s == pytest.approx(2 * 4096**3 / 989e12, rel=1e-3)
+    assert result.least_s == result.compute_s and result.bound == "compute"
+    assert bound(spec, sizes, "fp32", ceilings(device, {})).compute_s > 10 * result.compute_s

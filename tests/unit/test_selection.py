@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from workbench.data import stats
 from workbench.data.record import Measured, Outcome, Record, Run
-from workbench.tuner.selection import answer, best_per_group, rate, relevant, sentence, standing
+from workbench.tuner.selection import best_per_group, ranking, rate, relevant, select, sentence
 
 RUN, OUTCOMES = synthetic.matmul()
-SCREENS = [o for o in OUTCOMES if isinstance(o, Record) and o.phase == "screen"]
+SCREENS = [o for o in OUTCOMES if isinstance(o, Record) and o.phase == "first_pass"]
 
 
 def timed(of: Record, median: float, half: float = 0.0, **changes: object) -> Record:
@@ -34,60 +34,60 @@ def finals(*medians: float, half: float = 0.0) -> list[Record]:
 
 
 def test_the_sentence_says_rate_library_default_ties_and_edge() -> None:
-    assert sentence(answer(RUN, OUTCOMES)) == (
+    assert sentence(select(RUN, OUTCOMES)) == (
         "tiles 128x256x64, 8 warps, 3 stages: 717 TFLOP/s, 93 % of cublas, 1.04x torch.compile, "
         "1.18x the default; 2 configs tie within noise; extend block_n beyond 256."
     )
 
 
 def test_a_prediction_says_so_and_claims_no_noise() -> None:
-    said = sentence(answer(*synthetic.matmul(predicted=True)))
-    assert "TFLOP/s predicted" in said and "predicted within 2 %" in said and "noise" not in said
+    text = sentence(select(*synthetic.matmul(predicted=True)))
+    assert "TFLOP/s predicted" in text and "predicted within 2 %" in text and "noise" not in text
 
 
 def test_a_memory_bound_kernel_is_judged_in_bytes() -> None:
     for make in (synthetic.copy, synthetic.softmax):
-        found = answer(*make())
-        assert found.winner is not None
-        assert rate(found.winner).endswith(" GB/s") and "GB/s" in sentence(found)
+        result = select(*make())
+        assert result.winner is not None
+        assert rate(result.winner).endswith(" GB/s") and "GB/s" in sentence(result)
 
 
 def test_nothing_recorded_and_everything_failed_are_answers_too() -> None:
-    assert sentence(answer(*synthetic.empty())).startswith("No outcome was recorded")
-    said = sentence(answer(*synthetic.all_failed()))
-    assert said == "All 12 configs failed, so there is no time: 12 did not compile."
+    assert sentence(select(*synthetic.empty())).startswith("No outcome was recorded")
+    text = sentence(select(*synthetic.all_failed()))
+    assert text == "All 12 configs failed, so there is no time: 12 did not compile."
 
 
 def test_only_a_library_gave_a_time() -> None:
     library = [o for o in OUTCOMES if o.case.is_baseline]
-    assert answer(RUN, library).winner is None
+    assert select(RUN, library).winner is None
 
 
 def test_screens_alone_are_marked_as_such() -> None:
-    assert "screening times only" in sentence(answer(RUN, SCREENS))
+    assert "screening times only" in sentence(select(RUN, SCREENS))
 
 
 def test_a_faster_screen_never_beats_a_final() -> None:
     fast_screen = timed(SCREENS[5], 1e-6)
-    found = answer(RUN, [fast_screen, *finals(200e-6, 210e-6)])
-    assert found.winner is not None and found.winner.phase == "final"
-    assert found.winner.time_s == 200e-6
+    result = select(RUN, [fast_screen, *finals(200e-6, 210e-6)])
+    assert result.winner is not None and result.winner.phase == "final"
+    assert result.winner.time_s == 200e-6
 
 
 def test_a_ratio_needs_one_phase_that_timed_both() -> None:
     final = timed(SCREENS[0], 100e-6, phase="final")
     default = timed(SCREENS[9], 300e-6, default=True)
-    assert answer(RUN, [final, default]).default is None
-    both = answer(RUN, [final, timed(SCREENS[0], 150e-6), default]).default
-    assert both is not None and both.phase == "screen" and both.ratio == pytest.approx(2.0)
+    assert select(RUN, [final, default]).default is None
+    both = select(RUN, [final, timed(SCREENS[0], 150e-6), default]).default
+    assert both is not None and both.phase == "first_pass" and both.ratio == pytest.approx(2.0)
 
 
 def test_a_config_that_failed_later_cannot_win() -> None:
     best = min(SCREENS, key=lambda r: r.time_s)
     wrong = synthetic.failure(RUN, best, "check", "wrong after the last repetition")
-    found = answer(RUN, [*SCREENS, wrong])
-    assert found.winner is not None and found.winner.case != best.case
-    assert found.failed == {"check": 1}
+    result = select(RUN, [*SCREENS, wrong])
+    assert result.winner is not None and result.winner.case != best.case
+    assert result.failed == {"check": 1}
 
 
 def test_inside_a_tie_the_leaner_config_wins_and_the_fastest_is_named() -> None:
@@ -95,13 +95,13 @@ def test_inside_a_tie_the_leaner_config_wins_and_the_fastest_is_named() -> None:
     assert fast.resources is not None
     lean = replace(lean, resources=replace(fast.resources, registers=32, binary="lean"))
     fast = replace(fast, resources=replace(fast.resources, registers=200))
-    found = answer(RUN, [fast, lean])
-    assert found.winner is lean and found.fastest is fast and found.ties == (fast,)
+    result = select(RUN, [fast, lean])
+    assert result.winner is lean and result.fastest is fast and result.ties == (fast,)
 
 
 def test_overlapping_intervals_tie_and_distant_medians_do_not() -> None:
-    assert len(answer(RUN, finals(200e-6, 204e-6, half=2.5e-6)).ties) == 1
-    assert not answer(RUN, finals(200e-6, 204e-6, half=1e-6)).ties
+    assert len(select(RUN, finals(200e-6, 204e-6, half=2.5e-6)).ties) == 1
+    assert not select(RUN, finals(200e-6, 204e-6, half=1e-6)).ties
 
 
 def windowed(of: Record, windows: list[float], **changes: object) -> Record:
@@ -128,13 +128,13 @@ def test_windows_taken_in_turns_see_through_a_wandering_clock(
     base = [200e-6 * c for c in clock]
     one = windowed(SCREENS[0], base)
     other = windowed(SCREENS[1], [slower * s for s in base])
-    assert answer(RUN, [one, other]).ties == ()
+    assert select(RUN, [one, other]).ties == ()
     dice = random.Random(seed)
     noise = [dice.choice((0.99, 1.01)) for _ in base[: len(base) // 2]]
     mixed = [*noise, *(2 - n for n in noise)]  # as often above as below
     same = windowed(SCREENS[1], [m * s for m, s in zip(mixed, base, strict=False)])
     if len(mixed) == len(base):
-        assert len(answer(RUN, [one, same]).ties) == 1
+        assert len(select(RUN, [one, same]).ties) == 1
 
 
 def test_windows_that_lie_apart_or_were_left_out_are_not_paired() -> None:
@@ -142,36 +142,36 @@ def test_windows_that_lie_apart_or_were_left_out_are_not_paired() -> None:
     base = [200e-6 * c for c in (0.9, 1.0, 1.1, 0.95, 1.05, 0.92, 1.08, 1.0)]
     one, other = windowed(SCREENS[0], base), windowed(SCREENS[1], [1.02 * s for s in base])
     assert isinstance(other.timing, Measured)
-    assert answer(RUN, [one, other]).ties == ()
+    assert select(RUN, [one, other]).ties == ()
     for apart in (
         replace(other, run="another run"),
         replace(other, timing=replace(other.timing, left_out=2)),
         replace(other, timing=replace(other.timing, window_sizes=(16,))),
     ):
-        assert len(answer(RUN, [one, apart]).ties) == 1
+        assert len(select(RUN, [one, apart]).ties) == 1
 
 
 def test_an_incumbent_stays_inside_a_tie_and_not_outside() -> None:
     fast, lean, held = finals(200e-6, 200.3e-6, 200.4e-6)
     assert lean.resources is not None
     lean = replace(lean, resources=replace(lean.resources, registers=16), default=True)
-    run = replace(RUN, incumbents={held.case.impl: dict(held.case.config)})
-    assert answer(RUN, [fast, lean, held]).winner is lean
-    assert answer(run, [fast, lean, held]).winner is held
-    assert answer(run, [fast, lean, timed(held, 210e-6)]).winner is lean
+    run = replace(RUN, previous_best={held.case.impl: dict(held.case.config)})
+    assert select(RUN, [fast, lean, held]).winner is lean
+    assert select(run, [fast, lean, held]).winner is held
+    assert select(run, [fast, lean, timed(held, 210e-6)]).winner is lean
 
 
 def test_configs_of_one_binary_are_twins_and_not_ties() -> None:
     one, other = finals(200e-6, 200e-6)
     other = replace(other, same_as=dict(one.case.config))
-    found = answer(RUN, [one, other])
-    assert not found.ties and len(found.twins) == 1
+    result = select(RUN, [one, other])
+    assert not result.ties and len(result.duplicates) == 1
 
 
 def edge_fields(config: dict[str, int], run: Run = RUN) -> list[str]:
     base = SCREENS[0]
     record = replace(base, case=replace(base.case, config=config), same_as=None)
-    return [edge.field for edge in answer(run, [record]).edges]
+    return [edge.field for edge in select(run, [record]).edges]
 
 
 def test_an_edge_is_named_only_where_it_could_be_extended() -> None:
@@ -183,15 +183,15 @@ def test_an_edge_is_named_only_where_it_could_be_extended() -> None:
     covers = replace(
         base, case=replace(base.case, config={**middle, "block_n": 256}, sizes=small.sizes)
     )
-    assert answer(small, [covers]).edges == ()  # one block already spans N
+    assert select(small, [covers]).edges == ()  # one block already spans N
     assert edge_fields({**middle, "num_stages": 4}, replace(RUN, tune=())) == []
 
 
 def test_an_edge_is_said_with_the_way_to_go() -> None:
     config = {"block_m": 128, "block_n": 256, "block_k": 32, "num_warps": 8, "num_stages": 4}
     record = replace(SCREENS[0], case=replace(SCREENS[0].case, config=config), same_as=None)
-    said = sentence(answer(RUN, [record]))
-    assert said.endswith(
+    text = sentence(select(RUN, [record]))
+    assert text.endswith(
         "extend block_n beyond 256, block_k below 32 and num_stages beyond 4."
     )  # in the order of the declaration
 
@@ -203,10 +203,10 @@ def test_other_sizes_and_other_kinds_of_time_are_never_ranked() -> None:
 
 
 def test_counts_are_of_configs_and_of_distinct_binaries() -> None:
-    found = answer(RUN, OUTCOMES)
-    assert found.configs == 324 and found.impls == 2
-    assert 0 < found.binaries < found.configs
-    assert found.failed == {"refused": 54, "compile": 22, "check": 1, "launch": 1, "measure": 2}
+    result = select(RUN, OUTCOMES)
+    assert result.configs == 324 and result.impls == 2
+    assert 0 < result.binaries < result.configs
+    assert result.failed == {"refused": 54, "compile": 22, "check": 1, "launch": 1, "measure": 2}
 
 
 def test_a_group_prefers_a_final_to_a_screen_of_the_same_config() -> None:
@@ -221,26 +221,26 @@ some_outcomes = st.lists(st.sampled_from(OUTCOMES), max_size=40)
 
 @given(some_outcomes)
 def test_no_selection_of_outcomes_breaks_the_answer(outcomes: list[Outcome]) -> None:
-    found = answer(RUN, outcomes)
-    assert sentence(found).endswith(".")
-    assert (found.winner is None) == all(
+    result = select(RUN, outcomes)
+    assert sentence(result).endswith(".")
+    assert (result.winner is None) == all(
         not isinstance(o, Record) or o.case.is_baseline or o.phase == "hot" for o in outcomes
     )
-    if found.winner is not None and found.fastest is not None:
-        assert not found.winner.case.is_baseline
-        assert found.winner.phase == found.fastest.phase
-        assert all(t.phase == found.winner.phase for t in found.ties)
+    if result.winner is not None and result.fastest is not None:
+        assert not result.winner.case.is_baseline
+        assert result.winner.phase == result.fastest.phase
+        assert all(t.phase == result.winner.phase for t in result.ties)
 
 
 @given(st.permutations(OUTCOMES[::9] + OUTCOMES[-12:]))
 def test_the_winner_does_not_depend_on_the_order(outcomes: list[Outcome]) -> None:
-    one, other = answer(RUN, outcomes), answer(RUN, sorted(outcomes, key=lambda o: o.key))
+    one, other = select(RUN, outcomes), select(RUN, sorted(outcomes, key=lambda o: o.key))
     assert sentence(one) == sentence(other)
 
 
 @given(some_outcomes)
 def test_every_config_stands_once_and_failures_stand_last(outcomes: list[Outcome]) -> None:
-    stand = standing(outcomes)
+    stand = ranking(outcomes)
     records = [isinstance(o, Record) for o in stand]
     assert records == sorted(records, reverse=True)
     named = [(o.case.impl, tuple(o.case.config.items())) for o in stand]
@@ -253,8 +253,8 @@ def test_every_config_stands_once_and_failures_stand_last(outcomes: list[Outcome
 @given(st.lists(st.floats(1e-6, 1e-2), min_size=2, max_size=20), st.floats(0.01, 100))
 def test_ratios_do_not_depend_on_the_unit(medians: list[float], scale: float) -> None:
     """Multiplying every time by one number changes no winner and no tie."""
-    one = answer(RUN, finals(*medians))
-    other = answer(RUN, finals(*(m * scale for m in medians)))
+    one = select(RUN, finals(*medians))
+    other = select(RUN, finals(*(m * scale for m in medians)))
     assert one.winner and other.winner
     close = [m / min(medians) for m in medians]
     if not any(abs(c - 1.005) < 1e-9 for c in close):

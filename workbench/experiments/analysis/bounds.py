@@ -7,21 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.data.record import Kind
-from workbench.device.ceilings import Ceiling, Roofs, ceiling_of, stated
+from workbench.device.ceilings import Ceiling, CeilingSet, ceiling_of, stated
 from workbench.device.hardware import Device
 from workbench.spec import Sizes, Spec
 
 
-def roofs(device: Device, known: Mapping[str, Mapping[str, Any]]) -> Roofs:
+def ceilings(device: Device, known: Mapping[str, Mapping[str, Any]]) -> CeilingSet:
     """The ceilings of `known` (as `hardware.ceilings` writes them), and the device's own stated
     ones beside them."""
-    found = [ceiling_of(device.name, name, plain) for name, plain in known.items()]
-    every = [*(c for c in found if c is not None), *stated(device.name, device)]
+    results = [ceiling_of(device.name, name, plain) for name, plain in known.items()]
+    every = [*(c for c in results if c is not None), *stated(device.name, device)]
     by_name = {c.name: c for c in every}
-    return Roofs(device.name, tuple(by_name.values()), device.cache.value or None)
+    return CeilingSet(device.name, tuple(by_name.values()), device.cache.value or None)
 
 
-def split(every: Roofs) -> tuple[Roofs, Roofs]:
+def split(every: CeilingSet) -> tuple[CeilingSet, CeilingSet]:
     """Those that were measured on the device, and those that somebody stated."""
     measured = tuple(c for c in every.ceilings if c.measured)
     others = tuple(c for c in every.ceilings if not c.measured)
@@ -36,7 +36,7 @@ def origin(ceiling: Ceiling) -> Kind:
 
 
 @dataclass(frozen=True)
-class Floor:
+class Bound:
     """The least time of a call under one set of ceilings, in seconds. A ceiling that nobody knows
     leaves its time None; `least_s` is then that of the other alone."""
 
@@ -56,12 +56,14 @@ class Floor:
         return "compute" if (self.compute_s or 0.0) > (self.memory_s or 0.0) else "memory"
 
 
-def floor(spec: Spec, sizes: Sizes, dtype: str, at: Roofs) -> Floor:
+def bound(spec: Spec, sizes: Sizes, dtype: str, at: CeilingSet) -> Bound:
     """The least time of a call: each input read and each output written once, all FLOPs at the
     peak of the dtype."""
     memory, compute = at.best("dram"), at.best("compute", dtype)
     moved, flops = spec.bytes(sizes, dtype), spec.flops(**sizes)
-    return Floor(
-        memory, compute, moved / memory.value if memory else None,
+    return Bound(
+        memory,
+        compute,
+        moved / memory.value if memory else None,
         flops / compute.value if compute else None,
-    )  # fmt: skip
+    )

@@ -14,12 +14,12 @@ from rich.console import Console
 
 from workbench import catalog
 from workbench.backend.null import Fate, Null
-from workbench.commands import compare as contest
-from workbench.commands import gate
-from workbench.commands.compare import ContestError, Match
-from workbench.commands.gate import Gate, holds_kernel
-from workbench.commands.operands import Side, SideError, is_run, kernel_of, sides_of
+from workbench.commands.compare import CompareCommand
+from workbench.commands.gate import GateCommand, has_kernel
+from workbench.commands.operands import Operand, OperandError, is_run, kernel_of, operands_of
+from workbench.commands.options import CompareOptions, GateOptions
 from workbench.commands.report import draw
+from workbench.commands.run import CommandError
 from workbench.commands.worktree import WORKING
 from workbench.data import verdict
 from workbench.data.database import open_history
@@ -63,25 +63,27 @@ class Place:
 
     def compare(self, left, right, fate=lambda c: Fate(), **more):
         self.null = Null(fate, **more.pop("null", {}))
-        asked = {"kernel": str(self.kernel), "out": self.out, "database": self.url, **more}
-        return Match(contest.Question(left, right, **asked), self._console(), self.opened).go()
+        wanted = {"kernel": str(self.kernel), "out": self.out, "database": self.url, **more}
+        return CompareCommand(
+            CompareOptions(left, right, **wanted), self._console(), self.opened
+        ).go()
 
     def gate(self, baseline, fate=lambda c: Fate(), **more):
         self.null = Null(fate)
-        asked = {"out": self.out, "database": self.url, **more}
-        return Gate(gate.Question(baseline, **asked), self._console(), self.opened).go()
+        wanted = {"out": self.out, "database": self.url, **more}
+        return GateCommand(GateOptions(baseline, **wanted), self._console(), self.opened).go()
 
-    def said(self):
+    def text(self):
         return self.console.getvalue()
 
     def events(self):
-        found = [read(p) for p in sorted(self.out.glob("*/events.jsonl"))]
-        assert not any(one.bad for one in found)
-        return [e for one in found for e in one.events]
+        results = [read(p) for p in sorted(self.out.glob("*/events.jsonl"))]
+        assert not any(one.bad for one in results)
+        return [e for one in results for e in one.events]
 
     def comparisons(self):
-        found = [e for e in self.events() if isinstance(e, Comparison)]
-        return sorted(found, key=lambda e: e.at)  # folders of one second are in any order
+        results = [e for e in self.events() if isinstance(e, Comparison)]
+        return sorted(results, key=lambda e: e.at)  # folders of one second are in any order
 
 
 @pytest.fixture
@@ -106,9 +108,9 @@ def slower(config, by):
 def test_the_exit_code_is_that_of_the_verdict(place, by, code, word):
     left, right = "blocks:num_warps=2", "blocks:num_warps=4"
     assert place.compare(left, right, slower(4, by)) == code
-    (told,) = place.comparisons()
-    assert told.verdict.word == word and word in place.said()
-    assert told.left == "blocks block_n 32, 2 warps" and "4 warps" in told.right
+    (text,) = place.comparisons()
+    assert text.verdict.word == word and word in place.text()
+    assert text.left == "blocks block_n 32, 2 warps" and "4 warps" in text.right
 
 
 def test_the_threshold_is_the_users(place):
@@ -120,32 +122,32 @@ def test_the_threshold_is_the_users(place):
 
 
 @pytest.mark.parametrize(
-    ("fate", "stage", "why"),
+    ("fate", "stage", "reason"),
     [
         (Fate(compile_error="ptxas gave up"), "compile", "ptxas gave up"),
         (Fate(wrong="the first wrong element is y[3]"), "check", "y[3]"),
         (Fate(final="lost its process"), "measure", "lost its process"),
     ],
 )
-def test_a_side_that_fails_is_told_and_there_is_no_verdict(place, fate, stage, why):
+def test_a_side_that_fails_is_told_and_there_is_no_verdict(place, fate, stage, reason):
     left, right = "blocks:num_warps=2", "blocks:num_warps=4"
     code = place.compare(left, right, lambda c: fate if c.config.num_warps == 4 else Fate())
-    assert code == verdict.COULD_NOT_RUN and why in place.said()
-    (told,) = place.comparisons()
-    assert told.verdict is None
+    assert code == verdict.COULD_NOT_RUN and reason in place.text()
+    (text,) = place.comparisons()
+    assert text.verdict is None
     failed = {e.key: e for e in place.events() if isinstance(e, Failure)}
-    assert failed[told.right_key].stage == stage
+    assert failed[text.right_key].stage == stage
 
 
 def test_a_refused_side_is_never_compiled(place):
     code = place.compare("blocks", "blocks:block_n=128,num_warps=1")
-    assert code == 2 and "too many for one warp" in place.said()
-    assert not any("128" in label for what, label in place.null.asked if what == "compile")
+    assert code == 2 and "too many for one warp" in place.text()
+    assert not any("128" in label for what, label in place.null.requests if what == "compile")
 
 
 def test_a_problem_that_does_not_fit_is_told(place):
     assert place.compare("blocks", "torch", null={"begin_error": "out of GPU memory"}) == 2
-    assert "out of GPU memory" in place.said()
+    assert "out of GPU memory" in place.text()
 
 
 # Kept
@@ -154,27 +156,27 @@ def test_a_problem_that_does_not_fit_is_told(place):
 def test_both_places_hold_the_same_and_the_page_is_drawn_again(tmp_path):
     place = Place(tmp_path)
     assert place.compare("blocks", "torch") == 0
-    run, left, right, told, end = place.events()
+    run, left, right, text, end = place.events()
     assert run.engine == "compare" and run.ceilings["dram_measured"]["value"] == 4e12
     assert isinstance(left, Record) and left.phase == right.phase == "compare"
-    assert (told.left_key, told.right_key) == (left.key, right.key)
-    assert told.looks == place.null.rules.looks
+    assert (text.left_key, text.right_key) == (left.key, right.key)
+    assert text.looks == place.null.rules.looks
     assert isinstance(end, RunFinished) and end.state == "complete"
     with open_history(place.url) as history:
         assert history.outcomes(run.id) == [left, right]
-        assert history.comparisons(run.id) == [told]
-        assert history.find([left.key], "screen") == {}, "no sweep takes it for its own"
+        assert history.comparisons(run.id) == [text]
+        assert history.find([left.key], "first_pass") == {}, "no sweep takes it for its own"
     first = (place.out / run.id / "report.html").read_text()
     for which in (run.id, str(place.out / run.id / "events.jsonl")):
         again = draw("compare", which, tmp_path / "again.html", place.url)
         assert again.read_text() == first
-    assert "blocks block_n 32, 2 warps" in first and told.verdict.word in first
+    assert "blocks block_n 32, 2 warps" in first and text.verdict.word in first
 
 
 def test_one_config_against_itself_keeps_its_sides_apart(place):
     assert place.compare("blocks", "blocks") == 0
-    (told,) = place.comparisons()
-    assert told.left_key != told.right_key
+    (text,) = place.comparisons()
+    assert text.left_key != text.right_key
     assert len([e for e in place.events() if isinstance(e, Record)]) == 2
 
 
@@ -196,10 +198,10 @@ def test_two_revisions_each_at_their_own_default(place):
     seen = []
     code = place.compare("HEAD~1", WORKING, lambda c: seen.append(c) or Fate())
     assert code == 0
-    (told,) = place.comparisons()
-    assert told.left.endswith("at HEAD~1") and told.right.endswith(f"at {WORKING}")
+    (text,) = place.comparisons()
+    assert text.left.endswith("at HEAD~1") and text.right.endswith(f"at {WORKING}")
     by_key = {c.key: c for c in seen}
-    left, right = by_key[told.left_key], by_key[told.right_key]
+    left, right = by_key[text.left_key], by_key[text.right_key]
     assert (left.config.num_warps, right.config.num_warps) == (1, 2)
     assert left.version and right.version is None
     assert not place.folder.joinpath(left.version).exists(), "its checkout is gone"
@@ -213,23 +215,23 @@ def test_the_text_of_a_version_is_part_of_its_key(place):
     assert keys[0] == keys[1] and keys[0][0] != keys[0][1]
     place.kernel.write_text(place.kernel.read_text() + "# a word more\n")
     place.compare("HEAD", WORKING, impl="blocks:num_warps=4")
-    told = place.comparisons()[-1]
-    assert told.left.startswith("blocks") and told.left_key not in keys[0]
+    text = place.comparisons()[-1]
+    assert text.left.startswith("blocks") and text.left_key not in keys[0]
 
 
 def test_each_side_has_the_text_of_its_own_version_in_its_key(place):
     """The file as it is stays the same: what differs is the revision on the left."""
-    told = []
+    text = []
     for revision in ("HEAD~1", "HEAD"):
         place.compare(revision, WORKING, impl="blocks:num_warps=4")
-        told += place.comparisons()[-1:]
-    assert told[0].left_key != told[1].left_key and told[0].right_key == told[1].right_key
+        text += place.comparisons()[-1:]
+    assert text[0].left_key != text[1].left_key and text[0].right_key == text[1].right_key
 
 
 def test_a_revision_without_the_file_is_told(place):
     new = place.folder / "younger.py"
     new.write_text(KERNEL.replace('name="toy"', 'name="younger"'))
-    with pytest.raises(SideError, match=r"HEAD has no file younger\.py"):
+    with pytest.raises(OperandError, match=r"HEAD has no file younger\.py"):
         place.compare("HEAD", WORKING, kernel=str(new))
 
 
@@ -240,31 +242,31 @@ SPEC = catalog.spec_of("matmul")
 
 
 def test_an_impl_is_found_with_and_without_its_kernel():
-    left, right = sides_of(("tiles", "matmul.tiles"), None, SPEC, None)
-    assert left == right == Side("tiles")
+    left, right = operands_of(("tiles", "matmul.tiles"), None, SPEC, None)
+    assert left == right == Operand("tiles")
 
 
 @given(st.dictionaries(st.sampled_from(["block_m", "num_warps"]), st.integers(0, 10**8)))
 def test_knobs_come_back_as_said(knobs):
-    said = "tiles:" + ",".join(f"{k}={v}" for k, v in knobs.items()) if knobs else "tiles"
-    left, _ = sides_of((said, "tiles"), None, SPEC, None)
+    text = "tiles:" + ",".join(f"{k}={v}" for k, v in knobs.items()) if knobs else "tiles"
+    left, _ = operands_of((text, "tiles"), None, SPEC, None)
     assert left.knobs == knobs
 
 
 @given(st.text(max_size=12))
-def test_whatever_is_said_is_a_side_or_one_sentence(said):
+def test_whatever_is_said_is_a_side_or_one_sentence(words):
     try:
-        left, _ = sides_of((f"tiles:{said}", "tiles"), None, SPEC, None)
-    except SideError as error:
-        assert "\n" not in str(error).replace(said, "")
+        left, _ = operands_of((f"tiles:{words}", "tiles"), None, SPEC, None)
+    except OperandError as error:
+        assert "\n" not in str(error).replace(words, "")
     else:
         assert left.impl == "tiles" and left.knobs
 
 
 def test_an_unknown_knob_and_an_unknown_impl_name_the_nearest(place):
-    with pytest.raises(SideError, match="num_warps"):
+    with pytest.raises(OperandError, match="num_warps"):
         place.compare("blocks:num_warp=4", "blocks")
-    with pytest.raises(SideError, match="did you mean blocks"):
+    with pytest.raises(OperandError, match="did you mean blocks"):
         place.compare("block", "blocks")
 
 
@@ -272,7 +274,7 @@ def test_sides_of_two_kernels_are_refused():
     assert kernel_of("softmax.rows", "rows", None) == "softmax"
     assert kernel_of("tiles", "persistent", None) == "matmul"
     assert kernel_of("v1.2", "HEAD", "mine.py") == "mine.py"
-    with pytest.raises(SideError, match="two kernels"):
+    with pytest.raises(OperandError, match="two kernels"):
         kernel_of("softmax.rows", "matmul.tiles", None)
 
 
@@ -282,10 +284,10 @@ def test_run_ids_are_told_from_impls_and_revisions():
 
 
 def test_without_a_gpu_the_sentence_says_what_is_needed(place, monkeypatch):
-    monkeypatch.setattr("workbench.commands.compare.gpu_present", lambda: False)
-    asked = contest.Question("blocks", "torch", str(place.kernel), out=place.out)
-    with pytest.raises(ContestError, match="needs a GPU"):
-        Match(asked, place._console()).go()
+    monkeypatch.setattr("workbench.commands.comparison.gpu_present", lambda: False)
+    wanted = CompareOptions("blocks", "torch", str(place.kernel), out=place.out)
+    with pytest.raises(CommandError, match="needs a GPU"):
+        CompareCommand(wanted, place._console()).go()
     assert not place.out.exists()
 
 
@@ -293,25 +295,25 @@ def test_without_a_gpu_the_sentence_says_what_is_needed(place, monkeypatch):
 
 
 def test_stored_runs_are_at_best_suspected(place):
-    from workbench.commands.console import Terminal
-    from workbench.commands.options import Question
-    from workbench.commands.sweep import Session
+    from workbench.commands.console import SweepConsole
+    from workbench.commands.options import SweepOptions
+    from workbench.commands.sweep import SweepCommand
 
     runs = []
     for by in (1.0, 1.2):
         null = Null(lambda c, by=by: Fate(time_s=1e-4 * by))
-        asked = Question("tile_size", str(place.kernel), out=place.out, database=place.url,
+        wanted = SweepOptions("tile_size", str(place.kernel), out=place.out, database=place.url,
                          fresh=True)  # fmt: skip
-        session = Session(
-            asked, Terminal(quiet=True), lambda device, folder, null=null: null,
+        session = SweepCommand(
+            wanted, SweepConsole(quiet=True), lambda device, folder, null=null: null,
             tuned_file=place.out / "tuned.json",
         )  # fmt: skip
         session.go()
         runs.append(session.outcomes[0].run)
     assert place.compare(*runs) == 3, "slower, but only suspected"
-    assert "suspected slow" in place.said().lower()
+    assert "suspected slow" in place.text().lower()
     assert place.compare(runs[0], runs[0]) == 0
-    with pytest.raises(SideError, match="stored run"):
+    with pytest.raises(OperandError, match="stored run"):
         place.compare(runs[0], "blocks")
 
 
@@ -321,11 +323,11 @@ def test_stored_runs_are_at_best_suspected(place):
 def test_the_gate_takes_every_impl_and_size_and_the_worst_code(place, tmp_path):
     summary = tmp_path / "gate.json"
     kernels = (str(place.kernel),)
-    assert place.gate("HEAD~1", kernels=kernels, summary=summary) == 0
+    assert place.gate("HEAD~1", kernel=kernels, summary=summary) == 0
     fine = json.loads(summary.read_text())
     assert fine["exit_code"] == 0 and len(fine["comparisons"]) == 1
     assert fine["comparisons"][0]["verdict"]["word"] == "SAME"
-    assert place.gate("HEAD~1", slower(2, 1.05), kernels=kernels, summary=summary) == 1
+    assert place.gate("HEAD~1", slower(2, 1.05), kernel=kernels, summary=summary) == 1
     slow = json.loads(summary.read_text())["comparisons"][0]
     assert slow["verdict"]["word"] == "SLOW" and slow["exit_code"] == 1
     assert slow["left"]["config"]["num_warps"] == 1 and slow["right"]["config"]["num_warps"] == 2
@@ -395,21 +397,21 @@ def gated(suite, tmp_path, monkeypatch, names):
         (here / f"{name}.py").write_text(named(STATES[name][1], name) + "# as it is now\n")
     monkeypatch.chdir(here)
     summary = tmp_path / "gate.json"
-    question = gate.Question(
+    question = GateOptions(
         "HEAD", out=tmp_path / "results", database=f"sqlite:///{tmp_path / 'history.db'}",
         summary=summary,
     )  # fmt: skip
-    said = Console(file=io.StringIO(), width=240)
-    code = Gate(question, said, lambda device, folder: Null(fated)).go()
+    text = Console(file=io.StringIO(), width=240)
+    code = GateCommand(question, text, lambda device, folder: Null(fated)).go()
     return code, json.loads(summary.read_text())
 
 
 @pytest.mark.parametrize(("names", "code"), [(("close",), 1), (("close", "same"), 3)])
 def test_what_is_slow_alone_may_not_be_among_several(suite, tmp_path, monkeypatch, names, code):
     """p is 0.04: enough for one comparison and, by Holm, too little for one of two."""
-    found, told = gated(suite, tmp_path, monkeypatch, names)
-    assert found == told["exit_code"] == code
-    words = {c["kernel"]: c["verdict"]["word"] for c in told["comparisons"]}
+    result, text = gated(suite, tmp_path, monkeypatch, names)
+    assert result == text["exit_code"] == code
+    words = {c["kernel"]: c["verdict"]["word"] for c in text["comparisons"]}
     assert words["close"] == ("SLOW" if code == 1 else "INCONCLUSIVE")
 
 
@@ -419,39 +421,39 @@ def test_the_worst_of_a_suite_is_its_exit_code_whatever_stands_beside_it(
 ):
     codes = {STATES[name][2] for name in names}
     worst = next(code for code in (1, 2, 3, 0) if code in codes)
-    code, told = gated(suite, tmp_path, monkeypatch, names)
-    assert code == told["exit_code"] == worst
+    code, text = gated(suite, tmp_path, monkeypatch, names)
+    assert code == text["exit_code"] == worst
     left_out = {"broken", "broken_before", "refused", "new"}
-    compared = [c["kernel"] for c in told["comparisons"]]
+    compared = [c["kernel"] for c in text["comparisons"]]
     assert compared == sorted(name for name in names if name not in left_out)
-    assert [c["exit_code"] for c in told["comparisons"]] == [STATES[n][2] for n in compared]
+    assert [c["exit_code"] for c in text["comparisons"]] == [STATES[n][2] for n in compared]
 
 
 def test_a_size_that_both_sides_refuse_fails_no_gate(place):
     wider = place.kernel.read_text().replace('bench=[{"N": 1024}]', 'bench=[{"N": 1024}, {"N": 7}]')
     place.kernel.write_text(wider)
-    assert place.gate("HEAD", kernels=(str(place.kernel),)) == 0
-    assert "toy.blocks at N=7: N must be a multiple of 16" in place.said()
+    assert place.gate("HEAD", kernel=(str(place.kernel),)) == 0
+    assert "toy.blocks at N=7: N must be a multiple of 16" in place.text()
     assert len(place.comparisons()) == 1
 
 
 def test_by_default_the_gate_takes_what_changed(place, monkeypatch):
     monkeypatch.chdir(place.folder)
-    assert place.gate("HEAD") == 0 and "no kernel's file has changed" in place.said()
+    assert place.gate("HEAD") == 0 and "no kernel's file has changed" in place.text()
     place.write(4)
     (place.folder / "helper.py").write_text("x = 1\n")
     assert place.gate("HEAD") == 0
-    (told,) = place.comparisons()
-    assert "at HEAD" in told.left and told.right.endswith(f"at {WORKING}")
+    (text,) = place.comparisons()
+    assert "at HEAD" in text.left and text.right.endswith(f"at {WORKING}")
 
 
 def test_a_new_kernel_is_left_out_and_a_broken_one_fails(place, monkeypatch):
     monkeypatch.chdir(place.folder)
     (place.folder / "younger.py").write_text(KERNEL.replace('name="toy"', 'name="younger"'))
     assert place.gate("HEAD") == 0
-    assert "younger: new since HEAD" in place.said() and not place.comparisons()
+    assert "younger: new since HEAD" in place.text() and not place.comparisons()
     (place.folder / "older.py").write_text(KERNEL.replace("from workbench.spec", "from nowhere"))
-    assert place.gate("HEAD") == 2 and "cannot be imported" in place.said()
+    assert place.gate("HEAD") == 2 and "cannot be imported" in place.text()
 
 
 def test_a_suite_is_corrected_for_its_number(monkeypatch):
@@ -470,17 +472,17 @@ def test_a_suite_is_corrected_for_its_number(monkeypatch):
 def test_ctrl_c_keeps_what_was_held(place, monkeypatch):
     calls = []
 
-    def stops(self, left, right, asked):
+    def stops(self, left, right, context):
         calls.append(left)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return real(self, left, right, asked)
+        return real(self, left, right, context)
 
-    real = Null.contest
-    monkeypatch.setattr(Null, "contest", stops)
+    real = Null.compare
+    monkeypatch.setattr(Null, "compare", stops)
     text = place.kernel.read_text().replace('[{"N": 1024}]', '[{"N": 1024}, {"N": 2048}]')
     place.kernel.write_text(text)
-    assert place.gate("HEAD", kernels=(str(place.kernel),)) == 130
+    assert place.gate("HEAD", kernel=(str(place.kernel),)) == 130
     assert len(place.comparisons()) == 1
     assert place.events()[-1].state == "interrupted"
     assert subprocess.run(
@@ -492,18 +494,18 @@ def test_a_comparison_that_is_stopped_has_no_code_of_a_verdict(place, monkeypatc
     def stops(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Null, "contest", stops)
+    monkeypatch.setattr(Null, "compare", stops)
     assert place.compare("HEAD~1", "HEAD") == 130
     assert not place.comparisons() and place.events()[-1].state == "interrupted"
 
 
 def test_an_unknown_baseline_is_told_before_any_work(place):
     with pytest.raises(Exception, match="names no commit"):
-        place.gate("no-such", kernels=(str(place.kernel),))
+        place.gate("no-such", kernel=(str(place.kernel),))
     assert not place.out.exists() and place.null.begun == 0
 
 
 def test_what_holds_a_kernel():
-    assert holds_kernel(KERNEL)
-    assert not holds_kernel(f"TEXT = '''{KERNEL.replace(chr(39) * 3, '')}'''")
-    assert not holds_kernel("def f(:")
+    assert has_kernel(KERNEL)
+    assert not has_kernel(f"TEXT = '''{KERNEL.replace(chr(39) * 3, '')}'''")
+    assert not has_kernel("def f(:")

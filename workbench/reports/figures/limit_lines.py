@@ -21,22 +21,22 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
     """Rate against arithmetic intensity under the device's ceilings, log-log."""
     at = records[0].flops / records[0].bytes
     rates = [r.flops / r.time_s for r in records]
-    roofs, slopes = _known(ceilings, "FLOP/s"), _known(ceilings, "B/s")
-    ridges = [flat["value"] / slope["value"] for _, flat in roofs for _, slope in slopes]
+    ceiling_set, slopes = _known(ceilings, "FLOP/s"), _known(ceilings, "B/s")
+    ridges = [flat["value"] / slope["value"] for _, flat in ceiling_set for _, slope in slopes]
     lo, hi = min([at, *ridges]) / 8, max([at, *ridges]) * 8
-    peak = max([*rates, *(c["value"] for _, c in roofs)])
+    peak = max([*rates, *(c["value"] for _, c in ceiling_set)])
     bottom = min([*rates, *(c["value"] * lo for _, c in slopes)])
     fig = figure(620, 380)
     ax = axes(fig, 74, 14, 532, 316)
     ax.set(xscale="log", yscale="log", xlim=(lo, hi), ylim=(bottom / 1.3, peak * 2.2))
     ax.set(xlabel="arithmetic intensity, FLOP per byte of least traffic", ylabel="rate, FLOP/s")
     decades(ax)
-    top = max((c["value"] for _, c in roofs), default=peak)
-    for n, (name, flat) in enumerate(roofs):
+    top = max((c["value"] for _, c in ceiling_set), default=peak)
+    for n, (name, flat) in enumerate(ceiling_set):
         start = min((flat["value"] / c["value"] for _, c in slopes), default=lo)
-        ax.plot([start, hi], [flat["value"]] * 2, **_roof_style("compute", flat))
+        ax.plot([start, hi], [flat["value"]] * 2, **_ceiling_style("compute", flat))
         ax.annotate(
-            _roof_name(name, flat),
+            _ceiling_name(name, flat),
             (hi, flat["value"]),
             (-4, 5 if n == 0 else -14),
             textcoords="offset points",
@@ -46,9 +46,11 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
         )
     for name, slope in slopes:
         kind = "cache" if name.startswith("cache") else "memory"
-        ax.plot([lo, top / slope["value"]], [lo * slope["value"], top], **_roof_style(kind, slope))
-    if roofs and slopes:
-        _ridge(ax, roofs[0][1]["value"], slopes[0][1]["value"])
+        ax.plot(
+            [lo, top / slope["value"]], [lo * slope["value"], top], **_ceiling_style(kind, slope)
+        )
+    if ceiling_set and slopes:
+        _ridge(ax, ceiling_set[0][1]["value"], slopes[0][1]["value"])
     points = [
         (r, at * 10 ** _aside(board, r, at < 3 * max(ridges, default=0)), r.flops / r.time_s)
         for r in records
@@ -73,9 +75,9 @@ def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefi
     frame(ax, ("bottom",))
     for n, (name, slope) in enumerate(sorted(slopes, key=lambda c: c[1]["value"])):
         kind = "cache" if name.startswith("cache") else "memory"
-        ax.axvline(slope["value"] / 1e9, **_roof_style(kind, slope))
+        ax.axvline(slope["value"] / 1e9, **_ceiling_style(kind, slope))
         ax.annotate(
-            _roof_name(name, slope),
+            _ceiling_name(name, slope),
             (slope["value"] / 1e9, 1),
             (0, 5 + 14 * (n % 3)),
             textcoords="offset points",
@@ -113,7 +115,7 @@ def _known(ceilings: Ceilings, unit: str) -> list[tuple[str, Mapping[str, Any]]]
     return [(k, c) for k, c in ceilings.items() if c.get("unit") == unit and c.get("value", 0) > 0]
 
 
-def _roof_style(kind: str, ceiling: Mapping[str, Any]) -> dict[str, Any]:
+def _ceiling_style(kind: str, ceiling: Mapping[str, Any]) -> dict[str, Any]:
     dashed = ceiling.get("kind") != "measured"
     return {
         "color": colour(f"roof-{kind}"),
@@ -123,7 +125,7 @@ def _roof_style(kind: str, ceiling: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _roof_name(name: str, ceiling: Mapping[str, Any]) -> str:
+def _ceiling_name(name: str, ceiling: Mapping[str, Any]) -> str:
     what = name.removesuffix("_measured")
     what = {"dram": "DRAM", "cache": "last-level cache"}.get(what, what)
     if "dtype" in ceiling:

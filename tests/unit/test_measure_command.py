@@ -12,17 +12,17 @@ from rich.console import Console
 
 from workbench import catalog
 from workbench.backend.null import Fate, Null
-from workbench.commands import measure as timing
-from workbench.commands.measure import Timing, problems_of
-from workbench.commands.operands import SideError
-from workbench.commands.options import SessionError
+from workbench.commands.measure import MeasureCommand, problems_of
+from workbench.commands.operands import OperandError
+from workbench.commands.options import MeasureOptions
 from workbench.commands.report import draw
+from workbench.commands.run import CommandError
+from workbench.compile.source import code_hash
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Failure, Measured, Predicted, Record, Run
-from workbench.data.tuned_cache import Entry
+from workbench.data.tuned_cache import Entry, Tuned, changing
 from workbench.reports.measure import Group, groups_of, rows
-from workbench.tuner.tuned import Tuned, changing, source_of
 
 pytestmark = pytest.mark.unit
 
@@ -43,22 +43,22 @@ class Place:
 
     def measure(self, fate=lambda c: Fate(), predicts=False, begin_error=None, **more):
         self.null = Null(fate, predicts=predicts, begin_error=begin_error)
-        asked = timing.Question(
-            str(self.kernel), out=self.out, database=self.url, winners=self.winners, **more
-        )
+        wanted = MeasureOptions(str(self.kernel), out=self.out, database=self.url, **more)
         console = Console(file=self.console, width=240, highlight=False, markup=False)
-        return Timing(asked, console, lambda device, folder: self.null).go()
+        return MeasureCommand(
+            wanted, console, lambda device, folder: self.null, tuned_file=self.winners
+        ).go()
 
     def events(self):
         (path,) = self.out.glob("*/events.jsonl")
-        found = read(path)
-        assert not found.bad
-        return found.events
+        result = read(path)
+        assert not result.bad
+        return result.events
 
     def records(self, phase):
         return [e for e in self.events() if isinstance(e, Record) and e.phase == phase]
 
-    def said(self):
+    def text(self):
         return self.console.getvalue()
 
 
@@ -70,20 +70,20 @@ def place(tmp_path, monkeypatch):
 
 
 def test_every_size_and_dtype_is_measured_cold_and_hot_beside_its_baseline(place):
-    assert place.measure(dtypes=("bf16", "fp32")) == 0
+    assert place.measure(dtype=("bf16", "fp32")) == 0
     for phase, regime in (("final", "cold"), ("hot", "hot")):
-        found = place.records(phase)
-        assert {(r.case.sizes["N"], r.case.dtype, r.case.impl) for r in found} == set(
+        result = place.records(phase)
+        assert {(r.case.sizes["N"], r.case.dtype, r.case.impl) for r in result} == set(
             itertools.product((1024, 4096), ("bf16", "fp32"), ("blocks", "torch"))
         )
-        assert all(isinstance(r.timing, Measured) and r.timing.regime == regime for r in found)
+        assert all(isinstance(r.timing, Measured) and r.timing.regime == regime for r in result)
     run = place.events()[0]
     assert run.engine == "measure" and run.sizes == {} and run.dtype == "bf16, fp32"
     assert {c.get("dtype") for n, c in run.ceilings.items() if n.startswith("compute")} == {
         "bf16",
         "fp32",
     }
-    assert "vs baseline" in place.said() and "N=4096, fp32" in place.said()
+    assert "vs baseline" in place.text() and "N=4096, fp32" in place.text()
 
 
 def test_both_places_hold_the_same_and_the_page_is_drawn_again(tmp_path):
@@ -104,7 +104,7 @@ def test_a_config_is_as_asked_else_tuned_else_the_default(place):
     entry = Entry(
         kernel="toy", impl="blocks", config={"block_n": 64, "num_warps": 4}, sizes={"N": 1024},
         dtype="bf16", device=place.null.device.name, torch=versions.get("torch", ""),
-        triton=versions.get("triton", ""), source=source_of(spec.impls[0]), predicted=False,
+        triton=versions.get("triton", ""), source=code_hash(spec.impls[0]), predicted=False,
         time_s=1e-4, low_s=1e-4, high_s=1e-4, regime="cold, sustained", protocol="p", run="r",
         at="2026-11-21T09:30:00+00:00", configs=9,
     )  # fmt: skip
@@ -114,22 +114,22 @@ def test_a_config_is_as_asked_else_tuned_else_the_default(place):
     place.measure()
     warps = {r.case.sizes["N"]: r.case.config for r in place.records("final") if r.case.config}
     assert warps == {1024: dict(entry.config), 4096: {"block_n": 32, "num_warps": 2}}
-    assert "tuned 2026-11-21" in place.said() and "default" in place.said()
+    assert "tuned 2026-11-21" in place.text() and "default" in place.text()
 
 
 def test_what_is_asked_outranks_what_is_tuned(place):
-    place.measure(impls=("blocks:num_warps=1", "blocks:num_warps=4"), sizes=("N=1024",))
-    found = [r.case.config.get("num_warps") for r in place.records("final")]
-    assert found == [1, 4, None], "and the library's version stands beside them"
+    place.measure(impl=("blocks:num_warps=1", "blocks:num_warps=4"), sizes=("N=1024",))
+    results = [r.case.config.get("num_warps") for r in place.records("final")]
+    assert results == [1, 4, None], "and the library's version stands beside them"
 
 
 def test_a_predicted_measurement_stays_predicted(place):
     assert place.measure(predicts=True) == 0
-    found = [e for e in place.events() if isinstance(e, Record)]
-    assert len(found) == 2 and all(isinstance(r.timing, Predicted) for r in found)
-    assert all(r.phase == "predict" and not r.case.is_baseline for r in found)
-    assert place.events()[0].predicted and "~" in place.said()
-    assert not {"final", "hot"} & {what for what, _ in place.null.asked}
+    results = [e for e in place.events() if isinstance(e, Record)]
+    assert len(results) == 2 and all(isinstance(r.timing, Predicted) for r in results)
+    assert all(r.phase == "predict" and not r.case.is_baseline for r in results)
+    assert place.events()[0].predicted and "~" in place.text()
+    assert not {"final", "hot"} & {what for what, _ in place.null.requests}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_an_impl_that_fails_costs_itself_alone(place, fate, stage):
     failures = [e for e in place.events() if isinstance(e, Failure)]
     assert len(failures) == 2 and {f.stage for f in failures} == {stage}
     assert {r.case.impl for r in place.records("final")} == {"torch"}
-    assert failures[0].reason in place.said()
+    assert failures[0].reason in place.text()
 
 
 def test_a_refused_size_is_told_and_the_next_is_measured(place):
@@ -176,17 +176,17 @@ def test_ctrl_c_keeps_what_was_measured(place, monkeypatch):
 
 
 def test_unknown_words_are_told_before_any_work(place):
-    with pytest.raises(SessionError, match="dtype"):
-        place.measure(dtypes=("bf61",))
-    with pytest.raises(SideError, match="blocks"):
-        place.measure(impls=("block",))
+    with pytest.raises(CommandError, match="dtype"):
+        place.measure(dtype=("bf61",))
+    with pytest.raises(OperandError, match="blocks"):
+        place.measure(impl=("block",))
     assert place.null.begun == 0 and not place.out.exists()
 
 
 def test_the_stored_command_asks_the_same(place):
     from workbench import cli
 
-    place.measure(impls=("blocks:num_warps=1",))
+    place.measure(impl=("blocks:num_warps=1",))
     words = place.events()[0].command.split()
     assert words[:2] == ["workbench", "measure"]
     command = cli.typer.main.get_command(cli.app).commands["measure"]
@@ -199,9 +199,9 @@ def test_the_stored_command_asks_the_same(place):
        st.lists(st.sampled_from(["bf16", "fp16", "fp32"]), min_size=1, max_size=5))  # fmt: skip
 def test_problems_are_all_sizes_with_all_dtypes_once(extents, dtypes):
     spec = catalog.spec_of("copy")
-    asked = timing.Question("copy", sizes=tuple(f"N={n}" for n in extents), dtypes=tuple(dtypes))
-    found = [(p.sizes["N"], p.dtype) for p in problems_of(asked, spec)]
-    assert sorted(found) == sorted(itertools.product(extents, set(dtypes)))
+    wanted = MeasureOptions("copy", sizes=tuple(f"N={n}" for n in extents), dtype=tuple(dtypes))
+    results = [(p.sizes["N"], p.dtype) for p in problems_of(wanted, spec)]
+    assert sorted(results) == sorted(itertools.product(extents, set(dtypes)))
 
 
 def test_a_time_stands_against_the_best_baseline_of_its_own_regime(place):

@@ -1,0 +1,125 @@
+"""Read what a command line says of kernels, sizes, dtypes and searches, before any work."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+
+from workbench import catalog
+from workbench.backend.protocol import Backend, Problem
+from workbench.commands.options import SweepOptions
+from workbench.commands.run import CommandError
+from workbench.spec import Impl, Sizes, Spec, sizes_text
+from workbench.sweeps import Sweep
+from workbench.tuner.first_pass import SearchPlan
+from workbench.tuner.search import Budget, Strategy
+from workbench.tuner.space import Plan
+
+MOST = {True: 208, False: 1000}  # configs tried at most, by default: predicted, measured
+
+
+def sweep_named(name: str) -> Sweep:
+    """Return the sweep of that file name. Raises CommandError with the nearest names."""
+    known = catalog.names_in("workbench.sweeps")
+    if name not in known:
+        raise CommandError(catalog.unknown("sweep", name, known))
+    sweep = import_module(f"workbench.sweeps.{name}").SWEEP
+    assert isinstance(sweep, Sweep)
+    return sweep
+
+
+def check_dtype(spec: Spec, dtype: str) -> None:
+    """Raise CommandError where the kernel is not for this dtype."""
+    if dtype not in spec.tolerance:
+        raise CommandError(catalog.unknown("dtype", dtype, spec.tolerance))
+
+
+def problems_of(options: SweepOptions) -> tuple[list[Problem], list[Impl]]:
+    """Return the problems to sweep, one for each size, and the Impls. Raises CommandError or
+    CatalogError."""
+    spec = catalog.spec_of(options.kernel)
+    check_dtype(spec, options.dtype)
+    every = [sizes_of(spec, text) for text in options.sizes] or [sizes_of(spec, None)]
+    for sizes in every:
+        _check_flops(spec, sizes)
+    impls = [catalog.impl_of(spec, name) for name in dict.fromkeys(options.impl)]
+    triton = [i for i in spec.impls if i.backend == "triton"]
+    for impl in impls:
+        if impl not in triton:
+            raise CommandError(
+                f"{impl.title} is no Triton kernel and has nothing to sweep; name one of: "
+                f"{', '.join(i.name for i in triton)}."
+            )
+    kernel, dtype = options.kernel, options.dtype
+    each = {sizes_text(sizes): Problem(kernel, spec, sizes, dtype) for sizes in every}
+    return list(each.values()), impls or triton
+
+
+def _check_flops(spec: Spec, sizes: Sizes) -> None:
+    try:
+        spec.flops(**sizes)
+    except Exception as error:
+        raise CommandError(
+            f"`flops` of {spec.name} fails ({type(error).__name__}: {error}); it must take the "
+            f"axes {', '.join(spec.axes)} as keywords."
+        ) from error
+
+
+def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:
+    """Return the sizes that `M=4096,N=4096,K=4096` names; the Spec's first size to time for None.
+
+    Raises CommandError when an axis is unknown, missing, or not a positive whole number.
+    """
+    if text is None:
+        return dict(spec.bench[0])
+    example = sizes_text(spec.bench[0])
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        axis, _, extent = (word.strip() for word in part.partition("="))
+        if axis not in spec.axes:
+            raise CommandError(catalog.unknown(f"axis of {spec.name}", axis, spec.axes))
+        if not (extent.isascii() and extent.isdecimal() and int(extent[:40])):
+            raise CommandError(
+                f"{axis}={extent} is not a positive whole number; write --sizes {example}."
+            )
+        sizes[axis] = int(extent[:40])  # forty digits are more than any device holds
+    if missing := [axis for axis in spec.axes if axis not in sizes]:
+        raise CommandError(f"--sizes {text} lacks {', '.join(missing)}; write --sizes {example}.")
+    if reason := spec.refuse(sizes):
+        raise CommandError(f"{reason}; write --sizes {example}.")
+    if spec.bytes(sizes, "fp32") * 3 > 1 << 42:
+        raise CommandError(f"--sizes {text} needs terabytes, which no device holds; name smaller.")
+    return sizes
+
+
+def search_plan_of(options: SweepOptions, started: float) -> SearchPlan | None:
+    """Return the search that `--budget` and `--search` name, or None where neither is given.
+    Raises SearchError or CommandError."""
+    if options.budget is None and options.search is None:
+        return None
+    budget = Budget.parse(options.budget) if options.budget else Budget()
+    return SearchPlan(strategy_named(options.search or "model"), budget, started)
+
+
+def strategy_named(name: str) -> Strategy:
+    """Return the strategy of this name. Raises CommandError with the nearest names."""
+    known = [s.value for s in Strategy]
+    if name not in known:
+        raise CommandError(catalog.unknown("search", name, known))
+    return Strategy(name)
+
+
+def default_search(plan: Plan, backend: Backend) -> SearchPlan:
+    """Return the search of a sweep that names none: all of a space of usual size; of a larger
+    one as many configs, led by the model."""
+    if backend.predicts or len(plan.candidates) <= MOST[False]:
+        return SearchPlan()
+    return SearchPlan(Strategy.MODEL, Budget(configs=MOST[False]))
+
+
+def predicted_configs(search: SearchPlan | None) -> int:
+    """Return how many configs are predicted, 0 for all of them: nothing measured leads that
+    search on, so the model's best are taken at once."""
+    if search is None:
+        return MOST[True]
+    return 0 if math.isinf(search.budget.configs) else int(search.budget.configs)

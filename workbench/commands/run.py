@@ -1,0 +1,289 @@
+"""The one skeleton of all commands that obtain outcomes.
+
+`resources` opens the database and the backend; `execute` begins a run, keeps each outcome before
+the next is obtained, and finishes and draws the run however it ends.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any, Protocol
+
+from workbench import catalog
+from workbench.backend.protocol import Backend, Problem
+from workbench.data.clock import run_id, timestamp
+from workbench.data.database import History, open_history
+from workbench.data.events import EventLog, RunState
+from workbench.data.interrupts import Interrupts
+from workbench.data.record import Comparison, Finding, Outcome, Record, Run
+from workbench.data.store import Entry, Store
+from workbench.device import hardware
+from workbench.reports import drawn_at_least
+from workbench.spec import WorkbenchError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from workbench.backend.prewarm import Prewarm
+    from workbench.measurement.protocol import Protocol as Rules
+
+DEFAULT_TARGET = "h200"  # compiled for where no GPU is present and no device was named
+INTERRUPTED = 130  # exit code after Ctrl-C, as shells give it: 128 + SIGINT
+
+Opener = Callable[[str | None, Path], Backend]  # `backend_for`, or a test's own
+
+
+class CommandError(WorkbenchError):
+    """A command cannot do what was asked: one sentence says why and what to do next."""
+
+
+# Resources
+
+
+class RunOptions(Protocol):
+    """What every command that obtains outcomes has among its options."""
+
+    @property
+    def out(self) -> Path: ...
+    @property
+    def strict(self) -> bool: ...
+    @property
+    def database(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class OpenResources:
+    """What a command works with while it runs."""
+
+    history: History
+    interrupts: Interrupts
+    backend: Backend
+
+    def recorder(self, run: Run) -> Recorder:
+        """Return a recorder of this run's outcomes."""
+        return Recorder(run, self.backend, Store(self.history, self.interrupts))
+
+
+@contextmanager
+def resources(options: RunOptions, open_backend: Callable[[], Backend]) -> Iterator[OpenResources]:
+    """Open the database and the backend, and close them at the end.
+
+    Raises CommandError where `--out` cannot be written to, or where `--strict` was given and
+    others use the GPU; HistoryError.
+    """
+    check_writable(options.out)
+    with ExitStack() as stack:
+        history = stack.enter_context(open_history(options.database))
+        interrupts = stack.enter_context(Interrupts())
+        backend = open_backend()
+        stack.callback(backend.close)
+        check_exclusive(backend, options.strict)
+        yield OpenResources(history, interrupts, backend)
+
+
+def check_writable(folder: Path, file: Path | None = None) -> None:
+    """Raise CommandError when nothing could be written into `folder` after the work, or not to
+    `file`. Leaves nothing behind: a folder that is not there yet is not made here."""
+    try:
+        if file is not None and file.is_dir():
+            raise CommandError(f"{file} is a folder; name the events file in it: --metrics FILE.")
+        there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+        with TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        flag, place = ("--out", folder) if file is None else ("--metrics", file)
+        reason = (error.strerror or type(error).__name__).lower()
+        raise CommandError(
+            f"{place} cannot be written to ({reason}); name another place with {flag}."
+        ) from None
+
+
+def check_exclusive(backend: Backend, strict: bool) -> None:
+    """Raise CommandError where `strict` and another process uses the GPU."""
+    others = backend.environment.others_on_gpu
+    if strict and others:
+        raise CommandError(
+            f"{others} other process{'es use' if others > 1 else ' uses'} this GPU, so times would "
+            "not be its own; end them, or leave out --strict to have them counted in the result."
+        )
+
+
+# Backends
+
+
+def backend_for(
+    device: str | None, repository: Path, prewarm: Prewarm | None = None, rules: Rules | None = None
+) -> Backend:
+    """Return the backend: a named device is compiled for and predicted, whatever GPU is here.
+    With none named it is the GPU that is here, measured by `rules` (None: the usual ones), and
+    `h200` where there is none. Raises CommandError."""
+    from workbench.backend.live import Live
+
+    require_triton()
+    if device is None and (prewarm is not None or gpu_present()):
+        return Live(repository, rules=rules, prewarm=prewarm)
+    return _offline(hardware.device_named, device, repository)
+
+
+def paper_backend(device: str | None, repository: Path) -> Backend:
+    """Return the backend of commands that only predict: of any device that is known by its
+    figures, also one that Triton does not compile for. Raises CommandError."""
+    if device is None and gpu_present():
+        return backend_for(None, repository)
+    return _offline(hardware.described, device, repository)
+
+
+def _offline(
+    find: Callable[[str], hardware.Device], device: str | None, repository: Path
+) -> Backend:
+    from workbench.backend.offline import Offline
+
+    try:
+        return Offline(find(device or DEFAULT_TARGET), repository)
+    except hardware.UnknownDevice as error:
+        raise CommandError(str(error)) from error
+
+
+def gpu_present() -> bool:
+    """Return whether torch sees a GPU; asks the driver, and starts nothing on it."""
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def require_triton() -> None:
+    """Raise CommandError where there is no compiler for Triton kernels."""
+    if importlib.util.find_spec("triton") is None:
+        raise CommandError(
+            "Triton is not installed, so nothing can be compiled; it has wheels for Linux only: "
+            "pip install 'triton>=3.6'."
+        )
+
+
+def repository_of(kernel: str) -> Path:
+    """Return the folder whose commit a result belongs to: that of the kernel's file."""
+    file = catalog.module_of(kernel).__file__
+    return Path(file).parent if file else Path.cwd()
+
+
+# Runs
+
+
+def new_run(
+    engine: str,
+    name: str,
+    command: str,
+    backend: Backend,
+    problems: Sequence[Problem],
+    tag: str | None = None,
+) -> Run:
+    """Return the run of an engine over these problems. Sizes are left empty where there are
+    several; `tag` stands for the engine in the run's id."""
+    kernels = list(dict.fromkeys(p.spec.name for p in problems))
+    dtypes = list(dict.fromkeys(p.dtype for p in problems))
+    alike = all(dict(p.sizes) == dict(problems[0].sizes) for p in problems)
+    return Run(
+        id=run_id(tag or engine, kernels[0] if len(kernels) == 1 else "suite"),
+        engine=engine,
+        name=name,
+        command=command,
+        started=timestamp(),
+        kernel=", ".join(kernels),
+        sizes=dict(problems[0].sizes) if alike and len(kernels) == 1 else {},
+        dtype=", ".join(dtypes),
+        device=backend.device.name,
+        predicted=backend.predicts,
+        vary=(),
+        tune=(),
+        impls={},
+        ceilings=_stated_ceilings(backend, dtypes),
+        environment=backend.environment,
+        source=", ".join(dict.fromkeys(p.kernel for p in problems)),
+    )
+
+
+def _stated_ceilings(backend: Backend, dtypes: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Those of the datasheet; `compute` carries its dtype's name where there are several."""
+    stated: dict[str, dict[str, Any]] = {}
+    for dtype in dtypes:
+        for name, ceiling in hardware.ceilings(backend.device, dtype).items():
+            several = name == "compute" and len(dtypes) > 1
+            stated[f"compute_{dtype}" if several else name] = ceiling
+    return stated
+
+
+@dataclass
+class Recorder:
+    """One run under way. Every outcome is in the events file and in the database before the next
+    is obtained, and is kept here for the page."""
+
+    run: Run
+    backend: Backend
+    store: Store
+    outcomes: list[Outcome] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: Mapping[str, float] | None = None  # where the time went; None: as the backend says
+    begun: bool = False
+
+    def begin(self, ceilings: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+        """Store the run, once, with the ceilings that were measured for it."""
+        if not self.begun:
+            self.run = replace(self.run, ceilings={**self.run.ceilings, **(ceilings or {})})
+            self.store.begin(self.run)
+            self.begun = True
+
+    def keep(self, entry: Entry) -> None:
+        """Store an outcome, a comparison or a finding."""
+        self.store.keep(entry)
+        if isinstance(entry, Comparison):
+            self.comparisons.append(entry)
+        elif isinstance(entry, Finding):
+            self.findings.append(entry)
+        else:
+            self.outcomes.append(entry)
+
+    @property
+    def has_times(self) -> bool:
+        """Whether any outcome has a time."""
+        return any(isinstance(o, Record) for o in self.outcomes)
+
+    def end(self, state: RunState) -> None:
+        """Store how the run ended."""
+        self.begin()
+        stages: Counter[str] = Counter(
+            o.phase if isinstance(o, Record) else o.stage for o in self.outcomes
+        )
+        spent = dict(self.backend.spent) if self.seconds is None else self.seconds
+        self.store.end(state, self.counts or stages, spent)
+
+
+def execute(
+    recorder: Recorder,
+    events: Path,
+    obtain: Callable[[Recorder], None],
+    draw: Callable[[Recorder], object],
+) -> RunState:
+    """Obtain the outcomes of a run, and finish it. Returns "complete", or "interrupted" after
+    Ctrl-C. What is obtained is drawn also where an error ends the run."""
+    state: RunState = "complete"
+    with EventLog(events) as log, drawn_at_least(lambda: draw(recorder)):
+        recorder.store.log = log
+        try:
+            obtain(recorder)
+        except KeyboardInterrupt:
+            state = "interrupted"
+        recorder.end(state)
+    return state
+
+
+def say_page(console: Console, page: Path) -> None:
+    """Print where the page lies, whole, so that it can be copied."""
+    console.print(f"report  {page.resolve()}", soft_wrap=True)

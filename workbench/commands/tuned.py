@@ -1,0 +1,159 @@
+"""The `tuned` command: list, export, import and forget tuned configs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.commands.console import plain_console
+from workbench.commands.options import TunedOptions
+from workbench.data.tuned_cache import Entry, Tuned, TunedError, changing, default_path, read, write
+from workbench.spec import brief, sizes_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def run(options: TunedOptions) -> int:
+    """Run the command. Returns its exit code."""
+    use(options, plain_console())
+    return 0
+
+
+# Between files
+
+
+def export(entries: Sequence[Entry], to: Path, of: Path) -> None:
+    """Write entries of the file `of` to another. Raises TunedError."""
+    if to.resolve() == of.resolve():
+        raise TunedError(f"{to} is the file of tuned configs itself; export to another.")
+    write(to, entries)
+
+
+def merge(given: Path, path: Path) -> tuple[int, int]:
+    """Take the entries of another file in, the newer of equal keys; (new or newer, all read).
+
+    Raises TunedError, and then nothing of it is taken.
+    """
+    entries = read(given)
+    with changing(path) as tuned:
+        before = dict(tuned.entries)
+        for entry in entries:
+            tuned.add(entry)
+        changed = sum(before.get(key) != entry for key, entry in tuned.entries.items())
+    return changed, len(entries)
+
+
+def forget(entries: Sequence[Entry], path: Path) -> None:
+    """Drop these entries from the file. Raises TunedError."""
+    with changing(path) as tuned:
+        for entry in entries:
+            if tuned.entries.get(entry.key) == entry:
+                del tuned.entries[entry.key]
+
+
+# For people
+
+
+def use(options: TunedOptions, console: Console) -> None:
+    """Show, export, import or forget tuned configs, as the options say. Raises TunedError."""
+    actions = {
+        "--export": options.export,
+        "--import": options.load,
+        "--code": options.code,
+        "--forget": options.forget,
+    }
+    named = [name for name, value in actions.items() if value]
+    if len(named) > 1:
+        raise TunedError(f"{' and '.join(named)} are two things to do; ask for one at a time.")
+    path = options.file or default_path()
+    if options.load is not None:
+        if options.kernel or options.impl or options.device:
+            raise TunedError("--import takes a file whole; leave the kernel, Impl and device out.")
+        taken, of = merge(options.load, path)
+        console.print(f"{taken} of {of} entries are new or newer, and are in {path}.")
+        return
+    entries = Tuned.load(path).matching(options.kernel, options.impl, options.device)
+    if options.forget:
+        if options.kernel is None:
+            raise TunedError("--forget needs a kernel; write `workbench tuned KERNEL --forget`.")
+        forget(entries, path)
+        console.print(f"{len(entries)} entries forgotten.")
+    elif options.export is not None:
+        export(entries, options.export, path)
+        console.print(f"{len(entries)} entries written to {options.export}.")
+    elif options.code and entries:
+        console.print(code(entries), soft_wrap=True)  # lines stay whole, to be pasted
+    else:
+        show_tuned(entries, console)
+
+
+HEADINGS = ("kernel", "sizes", "dtype", "device", "config", "time", "date", "versions")
+
+
+def show_tuned(entries: Sequence[Entry], console: Console) -> None:
+    """Print a table; a predicted time begins with `~`. Versions need 140 columns."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if not entries:
+        console.print("Nothing is tuned that matches: `workbench sweep` tunes a kernel.")
+        return
+    table = Table(box=None, pad_edge=False)
+    shown = [h for h in HEADINGS if h != "versions" or console.width >= 140]
+    for heading in shown:
+        table.add_column(heading, overflow="fold", no_wrap=heading in ("time", "date"))
+    for e in entries:
+        sizes = sizes_text(e.sizes, " ")  # a narrow column breaks at spaces
+        cells = (
+            f"{e.kernel}.{e.impl}",
+            sizes,
+            e.dtype,
+            e.device,
+            brief(e.config),
+            _time(e),
+            e.at[:10],
+            f"torch {e.torch}, triton {e.triton}",
+        )
+        table.add_row(*map(Text, cells[: len(shown)]))
+    console.print(table)
+
+
+def _time(entry: Entry) -> str:
+    time_us = f"{entry.time_s * 1e6:.4g} us"
+    tie = f", {len(entry.ties) + 1} tie" if entry.ties else ""
+    return (f"~{time_us} predicted" if entry.predicted else time_us) + tie
+
+
+_TRITONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # parameters of triton.Config
+
+
+def code(entries: Sequence[Entry]) -> str:
+    """Lists of `triton.Config` to paste, one for each Impl. Fields in lower case stand in capitals,
+    as kernel files name their constexprs; equal configs are listed once."""
+    lists: dict[str, dict[str, list[str]]] = {}
+    for e in entries:
+        text = f"{sizes_text(e.sizes)} {e.dtype} on {e.device}: {_time(e)}"
+        text += f"; torch {e.torch}, triton {e.triton}; {e.at[:10]}, run {e.run}"
+        if e.config.get("num_warps") == 0:
+            text += "; its launcher chose num_warps from the sizes, so here it is Triton's 4"
+        configs = lists.setdefault(f"{e.kernel}.{e.impl}", {})
+        configs.setdefault(_config(e.config), []).append(text)
+    return "\n".join(_pasted(title, configs) for title, configs in lists.items())
+
+
+def _config(config: Mapping[str, int]) -> str:
+    meta = {k.upper() if k.islower() else k: v for k, v in config.items() if k not in _TRITONS}
+    inner = ", ".join(f'"{name}": {value}' for name, value in meta.items())
+    words = "".join(f", {name}={config[name]}" for name in _TRITONS if config.get(name))
+    return f"triton.Config({{{inner}}}{words})"
+
+
+def _pasted(title: str, configs: Mapping[str, Sequence[str]]) -> str:
+    name = re.sub(r"\W", "_", title)
+    lines = [f"# {title}", f"{'_' if name[0].isdigit() else ''}{name} = ["]
+    for config, text in configs.items():
+        lines += [*(f"    # {each}" for each in text), f"    {config},"]
+    return "\n".join([*lines, "]"])
