@@ -252,9 +252,8 @@ def main() -> None:
         {"autotuned": autotuned, "duel": duel}[name](**json.loads(given))
         return
     results: dict[str, dict[str, Any]] = {}
-    say(
-        f"imports once, into the page cache: {launched([sys.executable, '-c', WARM_UP], 180).reason}"
-    )
+    warm = launched([sys.executable, "-c", WARM_UP], 180)
+    say(f"imports once, into the page cache: {warm.reason}")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
         for name in wanted.kernels:
             say(name)

@@ -63,15 +63,19 @@ class Step:
         return self.key.split("/")[0]
 
 
+def suite() -> dict[str, str]:
+    """All experiments by name, with what the command line calls them: a name, or an example's
+    path."""
+    from workbench.catalog import EXAMPLES, names_in
+
+    paths = {path.stem: str(path) for path in sorted(EXAMPLES.glob("*/*.py"))}
+    return {**{name: name for name in names_in("workbench.experiments")}, **paths}
+
+
 def steps(times: int, only: Sequence[str] = ()) -> list[Step]:
     """All steps in their order: what they are cut short by, each planted kernel loses alike."""
-    from workbench.catalog import names_in
-
     every = [Step(f"ceilings/{n}", ("ceilings",), 120.0) for n in range(1, REPEATS + 1)]
-    every += [
-        Step(f"suite/{name}", ("experiment", name), 180.0)
-        for name in names_in("workbench.experiments")
-    ]
+    every += [Step(f"suite/{name}", ("experiment", word), 180.0) for name, word in suite().items()]
     every += [
         Step(f"planted/{kernel}/{n}", (kernel,), 120.0)
         for n in range(1, times + 1) for kernel in TRUTHS
@@ -447,9 +451,7 @@ def parsed() -> argparse.Namespace:
 
 def report(result: VariantResult, times: int, device: str | None) -> None:
     """All tables. No goal is met by what was predicted for a device."""
-    from workbench.catalog import names_in
-
-    text = list(goals(result, names_in("workbench.experiments"), times))
+    text = list(goals(result, list(suite()), times))
     if device:
         text = [[goal, words, None] for goal, words, _ in text]
     for heads, rows in (

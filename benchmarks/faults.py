@@ -130,7 +130,8 @@ def sweeps(folder: Path, limit_s: float, keep: Any) -> dict[str, Swept]:
         table_s, code = results[what].table_s, results[what].ended.code
         text = f"table after {table_s:.1f} s" if table_s else results[what].ended.reason
         say(
-            f"{what}: exit {code}, {results[what].configs} configs, {text}, {winner_of(results[what])}"
+            f"{what}: exit {code}, {results[what].configs} configs, {text}, "
+            f"{winner_of(results[what])}"
         )
     return results
 

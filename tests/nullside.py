@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from workbench.backend.null import Fate, Null
+from null_backend import Fate, Null
+
 from workbench.commands.console import SweepConsole
 from workbench.commands.options import SweepOptions
 from workbench.commands.sweep import SweepCommand

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from workbench.backend.null import ENVIRONMENT
+from null_backend import ENVIRONMENT
+
 from workbench.compile import Compiled
 from workbench.data.record import Case, Failure, Finding, Measured, Predicted, Record, Run, key_of
 from workbench.device.hardware import device_named
 from workbench.experiments import Context, Variant, VariantResult
 
+ROOT = Path(__file__).parents[1]
 AT = "2026-11-21T22:00:00.000+00:00"
 RUN = "20261121-220000-experiment-3f2a"
 

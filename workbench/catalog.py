@@ -8,7 +8,8 @@ import importlib.util
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +20,7 @@ from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, WorkbenchError
 KERNELS = "workbench.kernels"
 VARIANTS = "workbench.variants"  # kernels that exist for experiments
 WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")  # compared exactly
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"  # in a clone alone
 METAL = "metal_shim.kernels"  # the same file names; each adds an Impl to the same Spec
 
 
@@ -51,18 +53,36 @@ def spec_of(kernel: str) -> Spec:
 
 def module_of(kernel: str) -> ModuleType:
     """The module of a kernel: `matmul`, `package.module` or `path/to/mine.py`."""
-    if kernel.endswith(".py") or "/" in kernel:
+    if is_path(kernel):
         return _from_file(Path(kernel))
     if "." in kernel:
         return _imported(kernel, kernel)
     if kernel not in kernel_names():
         if kernel in names_in(VARIANTS):
             return _imported(f"{VARIANTS}.{kernel}", kernel)
-        raise CatalogError(unknown("kernel", kernel, kernel_names()))
+        hint = example("kernel", kernel, "--kernel ")
+        raise CatalogError(hint or unknown("kernel", kernel, kernel_names()))
     module = _imported(f"{KERNELS}.{kernel}", kernel)
     if importlib.util.find_spec("mlx") and kernel in names_in(METAL):
         _imported(f"{METAL}.{kernel}", kernel)
     return module
+
+
+def is_path(name: str) -> bool:
+    """Whether a name of a kernel or an experiment is the path of a file."""
+    return name.endswith(".py") or "/" in name
+
+
+def example(what: str, name: str, words: str) -> str:
+    """Return a sentence that says by which path an example of that name is asked for.
+
+    It is empty where the folder of examples, which is not installed, has none.
+    """
+    for path in sorted(EXAMPLES.rglob("*.py")):
+        if path.stem == name:
+            near = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            return f"There is no {what} {name!r}, but an example; name its path: {words}{near}."
+    return ""
 
 
 def version_of(path: Path) -> Spec:
@@ -115,20 +135,60 @@ def _from_file(path: Path) -> ModuleType:
         raise CatalogError(
             f"There is no kernel file {path}; `workbench new-kernel NAME` writes one to start from."
         )
+    return module_at(path)
+
+
+def module_at(path: Path) -> ModuleType:
+    """The module of a file, which may import the files beside it by their names.
+
+    Raises CatalogError where it cannot be imported.
+    """
     name = _name_of(path)
     if name in sys.modules:
         return sys.modules[name]
     result = importlib.util.spec_from_file_location(name, path.resolve())
     if result is None or result.loader is None:
-        raise CatalogError(f"{path} is not a Python file; a kernel is one .py file.")
+        raise CatalogError(f"{path} is not a Python file; name one that ends in .py.")
     module = importlib.util.module_from_spec(result)
     sys.modules[name] = module  # dataclasses and Triton look their module up
     try:
-        result.loader.exec_module(module)
+        with _beside(path.resolve().parent):
+            result.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         raise CatalogError(_import_failure(str(path), error)) from error
     return module
+
+
+@contextmanager
+def _beside(folder: Path) -> Iterator[None]:
+    """Let imports find the files of a folder, after all others, as those beside a script.
+
+    They are forgotten afterwards, so that another folder's file of the same name is not taken for
+    one of them; who imported them keeps them.
+    """
+    if str(folder) in sys.path:
+        yield
+        return
+    known = set(sys.modules)
+    sys.path.append(str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        new = set(sys.modules) - known
+        theirs = {name for name in new if "." not in name and _lies_in(folder, sys.modules[name])}
+        for name in new:
+            if name.partition(".")[0] in theirs:
+                del sys.modules[name]
+
+
+def _lies_in(folder: Path, module: ModuleType) -> bool:
+    """Whether a file or a package of a folder is this module, and no kernel's by its path."""
+    file = Path(getattr(module, "__file__", None) or ".")
+    path = file.parent if file.name == "__init__.py" else file
+    return path.parent == folder and not module.__name__.startswith("_kernel_")
 
 
 def _name_of(path: Path) -> str:

@@ -1,5 +1,6 @@
-"""The kernels that exist for experiments: every file fits the format, and every Impl is right at
-the sizes to check, in its dtypes by turns, at its default config and the last one of its space."""
+"""The kernels that exist for experiments, those of examples included: every file fits the format,
+and every Impl is right at the sizes to check, in its dtypes by turns, at its default config and the
+last one of its space."""
 
 from functools import cache
 
@@ -10,14 +11,15 @@ from workbench import catalog
 from workbench.measurement.correctness import PreparedProblem, check
 from workbench.spec import values
 
-VARIANTS = catalog.names_in(catalog.VARIANTS)
+EXAMPLES = {path.stem: str(path) for path in sorted(catalog.EXAMPLES.glob("*/kernels/*.py"))}
+VARIANTS = [*catalog.names_in(catalog.VARIANTS), *EXAMPLES]
 # on the older Triton every third: what the language changed between the two is known by those
 SEEN = VARIANTS[::3] if BRIEF else VARIANTS
 
 
 @cache
 def spec_of(name):
-    return catalog.spec_of(name)
+    return catalog.spec_of(EXAMPLES.get(name, name))
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -35,8 +35,9 @@ LIMIT_S = 1500  # for one call of pytest: a mutant that hangs is seen, too
 NOTHING_COLLECTED = 5  # pytest's exit code
 STOPPED = 130  # as shells say it: 128 + SIGINT
 COPIED = (
-    "workbench", "metal_shim", "tests", "benchmarks", "docs", "pyproject.toml", "README.md",
-    "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile", "constraints.txt", ".gitignore",
+    "workbench", "metal_shim", "tests", "benchmarks", "docs", "examples", "pyproject.toml",
+    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "Makefile", "constraints.txt",
+    ".gitignore",
 )  # fmt: skip
 
 

@@ -1,5 +1,6 @@
 """The catalogue finds kernels by name, module and file, and says in a sentence what is wrong."""
 
+import subprocess
 import sys
 from textwrap import dedent
 
@@ -93,6 +94,50 @@ def test_a_spec_that_was_imported_is_not_the_files_own(kernel, tmp_path, monkeyp
     monkeypatch.syspath_prepend(str(tmp_path))
     own = GOOD.replace("twice", "thrice") + "\nfrom base_of_theirs import twice\n"
     assert catalog.spec_of(kernel(own, "own.py")).name == "thrice"
+
+
+def test_a_file_may_import_those_beside_it(kernel, tmp_path):
+    """Two folders may have files of one name, and none of them hides a module of Python's."""
+    head = GOOD.replace("reference=lambda x: 2 * x", "reference=beside.reference")
+    head = "import copy\nimport beside\n" + head
+    for at, factor in (("one", 2), ("two", 3)):
+        (tmp_path / at).mkdir()
+        (tmp_path / at / "copy.py").write_text("raise ImportError('not this one')")
+        (tmp_path / at / "beside.py").write_text(f"def reference(x):\n    return {factor} * x\n")
+    before = list(sys.path)
+    one, two = (catalog.spec_of(kernel(head, f"{at}/mine.py")) for at in ("one", "two"))
+    assert (one.reference(5), two.reference(5)) == (10, 15)
+    assert sys.path == before and "beside" not in sys.modules
+
+
+def test_a_file_may_import_a_package_beside_it(kernel, tmp_path):
+    for at, factor in (("one", 2), ("two", 3)):
+        (tmp_path / at / "parts").mkdir(parents=True)
+        (tmp_path / at / "parts" / "__init__.py").write_text("")
+        text = f"def reference(x):\n    return {factor} * x\n"
+        (tmp_path / at / "parts" / "inner.py").write_text(text)
+    head = "from parts import inner\n" + GOOD.replace("lambda x: 2 * x", "inner.reference")
+    one, two = (catalog.spec_of(kernel(head, f"{at}/mine.py")) for at in ("one", "two"))
+    assert (one.reference(5), two.reference(5)) == (10, 15)
+    assert not {"parts", "parts.inner"} & set(sys.modules)
+
+
+def test_a_module_of_an_installed_package_is_not_forgotten():
+    """A kernel of the library that is named by its path imports others of its folder."""
+    code = """
+import sys
+from workbench import catalog
+catalog.spec_of("workbench/variants/matmul_one_stage_traffic.py")
+assert "workbench.variants.matmul_traffic" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=catalog.EXAMPLES.parent, check=True)
+
+
+def test_an_example_is_asked_for_by_its_path(monkeypatch):
+    monkeypatch.chdir(catalog.EXAMPLES.parent)
+    sentence = refused("rwkv7_layer")
+    assert sentence.endswith("--kernel examples/rwkv7/kernels/rwkv7_layer.py.")
+    assert catalog.spec_of("examples/rwkv7/kernels/rwkv7_layer.py").name == "rwkv7_layer"
 
 
 def test_the_hash_is_that_of_the_file(kernel):

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from null_backend import Fate, Null
 from rich.console import Console
 
 from workbench import catalog
-from workbench.backend.null import Fate, Null
 from workbench.commands import ceilings as command
 from workbench.commands import experiment
 from workbench.commands.ceilings import CeilingsCommand

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from null_backend import Null
 from nullside import Context
 from synthetic import softmax
 
 from workbench import cli
-from workbench.backend.null import Null
 from workbench.data.database import open_history
 from workbench.data.events import EventLog
 

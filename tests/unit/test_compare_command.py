@@ -9,11 +9,11 @@ import subprocess
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from null_backend import Fate, Null
 from nullside import KERNEL
 from rich.console import Console
 
 from workbench import catalog
-from workbench.backend.null import Fate, Null
 from workbench.commands.compare import CompareCommand
 from workbench.commands.gate import GateCommand, has_kernel
 from workbench.commands.operands import Operand, OperandError, is_run, kernel_of, operands_of

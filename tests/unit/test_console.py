@@ -7,11 +7,11 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from null_backend import Fate, Null
 from nullside import Context
 from rich.console import Console
 from synthetic import matmul
 
-from workbench.backend.null import Fate, Null
 from workbench.commands.console import ProgressLine, SweepConsole, breakdown_line, doing, plan_line
 from workbench.commands.options import SweepOptions
 from workbench.commands.sweep import SweepCommand

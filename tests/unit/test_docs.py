@@ -23,7 +23,10 @@ from workbench.device import cost_model
 ROOT = Path(__file__).parents[2]
 README, COMMANDS, MODEL = ROOT / "README.md", ROOT / "docs" / "commands.md", ROOT / "docs/model.md"
 EXPERIMENTS = ROOT / "docs" / "experiments.md"
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+EXAMPLE = ROOT / "examples" / "rwkv7" / "README.md"
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+)
 
 
 def text(page):
@@ -76,9 +79,8 @@ def quoted(page):
 
 QUOTED = [
     (page, words)
-    for page in (README, COMMANDS, EXPERIMENTS, ROOT / "CONTRIBUTING.md")
+    for page in (README, COMMANDS, EXPERIMENTS, EXAMPLE, ROOT / "CONTRIBUTING.md")
     for words in quoted(page)
-    if words[0] != "hardware"  # a list of devices, which takes nothing
 ]
 
 
@@ -135,6 +137,14 @@ def test_every_experiment_has_a_section():
     heads = re.findall(r"^## (.*)$", text(EXPERIMENTS), flags=re.M)
     message = [name for head in heads[1:] for name in head.split(", ")]
     assert sorted(message) == names_in("workbench.experiments")
+
+
+def test_the_example_names_its_files():
+    table = re.findall(r"^\| `([\w/]+\.py)` \|", text(EXAMPLE), flags=re.M)
+    folder = EXAMPLE.parent
+    assert sorted(table) == sorted(str(p.relative_to(folder)) for p in folder.rglob("*.py"))
+    heads = re.findall(r"^## (.*)$", text(EXAMPLE), flags=re.M)
+    assert sorted(heads) == sorted(path.stem for path in folder.glob("*.py"))
 
 
 def test_example_events_are_events(tmp_path):

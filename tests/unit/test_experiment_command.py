@@ -8,10 +8,12 @@ import pytest
 import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
+from null_backend import Fate, Null
 from nullside import KERNEL
 from rich.console import Console
 
-from workbench.backend.null import Fate, Null
+from workbench import catalog
+from workbench.catalog import CatalogError
 from workbench.commands import experiment
 from workbench.commands.options import ExperimentOptions
 from workbench.data.database import open_history
@@ -285,3 +287,77 @@ def test_a_refuse_that_fails_is_a_reason_of_its_arm(tmp_path):
     assert {name: cause.reason for name, cause in result.refused.items()} == {
         "blocks": "`refuse` of toy.blocks failed (ZeroDivisionError: division by zero)"
     }
+
+
+# An experiment by the path of its file
+
+OWN = """
+\"\"\"A kernel beside this file, and one of the library.\"\"\"
+
+from workbench.experiments import Arm, Experiment, Judgement
+
+
+def arms(asked):
+    own = Arm("own", "kernels/toy.py", "blocks", {"N": 1024}, asked.dtype)
+    return [own, Arm("copy", "copy", "blocks", {"N": 1024}, asked.dtype)]
+
+
+def judge(asked, found):
+    return [Judgement("seen", f"{sum(f.time_s is not None for f in found.values())} have a time.")]
+
+
+EXPERIMENT = Experiment("mine", arms, judge, kernels=("kernels/toy.py",))
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The path of an experiment's file, with its kernel in a folder beside it."""
+    folder = tmp_path / "mine"
+    (folder / "kernels").mkdir(parents=True)
+    (folder / "kernels" / "toy.py").write_text(KERNEL)
+    (folder / "probe_of_mine.py").write_text(OWN)
+    return folder / "probe_of_mine.py"
+
+
+def test_an_experiment_is_a_file_anywhere(own, tmp_path):
+    text, url = io.StringIO(), f"sqlite:///{tmp_path}/h.db"
+    console = Console(file=text, width=240, highlight=False, markup=False)
+    question = ExperimentOptions(str(own), out=tmp_path, database=url)
+    backend = Null()
+    assert experiment.ExperimentCommand(question, console, lambda device, folder: backend).go() == 0
+    last, outcomes, (finding,) = stored(tmp_path)
+    assert last.name == "probe_of_mine" and str(own) in last.command
+    assert [o.case.kernel for o in outcomes] == ["toy", "copy"]
+    assert finding.experiment == "probe_of_mine" and finding.kernel == "toy"
+    assert "toy: 2 arms" in text.getvalue() and finding.sentence == "2 have a time."
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "There is no experiment file "),
+        ("x = 1", "has no EXPERIMENT = Experiment(...)"),
+        ("import no_such_module", "cannot be imported (ModuleNotFoundError, line 1"),
+    ],
+)
+def test_what_is_no_experiments_file_is_refused_in_a_sentence(tmp_path, text, words):
+    path = tmp_path / "mine.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises((ExperimentError, CatalogError)) as raised:
+        named(str(path))
+    sentence = str(raised.value)
+    assert words in sentence and str(path) in sentence and "\n" not in sentence
+
+
+def test_a_name_that_became_an_examples_says_where_it_is(monkeypatch):
+    monkeypatch.chdir(catalog.EXAMPLES.parent)
+    with pytest.raises(ExperimentError) as raised:
+        named("layer_breakdown")
+    path = "examples/rwkv7/layer_breakdown.py"
+    assert str(raised.value).endswith(f"workbench experiment {path}.")
+    assert named(path).kernels == (str(catalog.EXAMPLES / "rwkv7/kernels/rwkv7_layer.py"),)
+    monkeypatch.setattr(catalog, "EXAMPLES", catalog.EXAMPLES / "nowhere")
+    with pytest.raises(ExperimentError, match="Known: block_size"):
+        named("layer_breakdown")

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from null_backend import Fate, Null
 from rich.console import Console
 
 from workbench import catalog
-from workbench.backend.null import Fate, Null
 from workbench.commands import experiment
 from workbench.commands.options import ExperimentOptions
 from workbench.compile import Compiled
@@ -39,10 +39,17 @@ from workbench.spec import ITEMSIZE
 H200 = device_named("h200")
 MADE = {
     "dram_measured": {"value": 4e12, "unit": "B/s", "source": "made up", "kind": "measured"},
-    "fma_fp32_measured": {"value": 60e12, "unit": "FLOP/s", "source": "made up", "dtype": "fp32",
-                          "kind": "measured", "low": 59e12, "high": 61e12},
+    "fma_fp32_measured": {
+        "value": 60e12,
+        "unit": "FLOP/s",
+        "source": "made up",
+        "dtype": "fp32",
+        "kind": "measured",
+        "low": 59e12,
+        "high": 61e12,
+    },
     "launch_graph_measured": {"value": 1e-6, "unit": "s", "source": "made up", "kind": "measured"},
-}  # fmt: skip
+}
 
 
 def asking(kernel="", dtype="bf16", sizes=None, device=H200, predicts=False, ceilings=MADE):
@@ -52,21 +59,41 @@ def asking(kernel="", dtype="bf16", sizes=None, device=H200, predicts=False, cei
 def timed(variant, time_s, spread=0.001, windows=(), predicted=False):
     """An arm with that time; its interval is `spread` to either side."""
     spec = catalog.spec_of(variant.kernel)
-    case = Case(spec.name, variant.impl, "triton", dict(variant.config or {}), dict(variant.sizes), variant.dtype,
-                "h200")  # fmt: skip
+    case = Case(
+        spec.name,
+        variant.impl,
+        "triton",
+        dict(variant.config or {}),
+        dict(variant.sizes),
+        variant.dtype,
+        "h200",
+    )
     timing = (
         Predicted(time_s, "model", 0.0, time_s, 0.0, 0.0, 0.0, "memory")
         if predicted
         else Measured(
-            time_s, time_s * (1 - spread), time_s * (1 + spread), tuple(windows), variant.regime,
-            "graph", "p", window_sizes=(1,) * len(windows),
+            time_s,
+            time_s * (1 - spread),
+            time_s * (1 + spread),
+            tuple(windows),
+            variant.regime,
+            "graph",
+            "p",
+            window_sizes=(1,) * len(windows),
         )
-    )  # fmt: skip
+    )
     outcome = Record(
-        case, variant.name, "run", "2026-11-21T09:30:00+00:00", "hot" if variant.regime == "hot" else
-        "predict" if predicted else "final", timing, spec.flops(**variant.sizes),
-        spec.bytes(variant.sizes, variant.dtype), "gpu", 0.1,
-    )  # fmt: skip
+        case,
+        variant.name,
+        "run",
+        "2026-11-21T09:30:00+00:00",
+        "hot" if variant.regime == "hot" else "predict" if predicted else "final",
+        timing,
+        spec.flops(**variant.sizes),
+        spec.bytes(variant.sizes, variant.dtype),
+        "gpu",
+        0.1,
+    )
     return VariantResult(variant, outcome)
 
 
@@ -103,9 +130,11 @@ def roofline(bandwidth, peak, sharpness=math.inf, noise=0.0, seed=0):
             spec.flops(**variant.sizes) / peak,
         )
         top = max(terms)
-        both = top if math.isinf(sharpness) else (
-            top * sum((t / top) ** sharpness for t in terms) ** (1 / sharpness)
-        )  # fmt: skip
+        both = (
+            top
+            if math.isinf(sharpness)
+            else (top * sum((t / top) ** sharpness for t in terms) ** (1 / sharpness))
+        )
         return both * (1 + noise * dice.uniform(-1, 1))
 
     return seconds
@@ -113,12 +142,15 @@ def roofline(bandwidth, peak, sharpness=math.inf, noise=0.0, seed=0):
 
 @settings(max_examples=25, deadline=None)
 @given(
-    bandwidth=st.floats(1e11, 1e13), knee=st.floats(0.55, 30), noise=st.floats(0, 0.004),
+    bandwidth=st.floats(1e11, 1e13),
+    knee=st.floats(0.55, 30),
+    noise=st.floats(0, 0.004),
     seed=st.integers(0, 99),
-)  # fmt: skip
+)
 def test_the_knee_is_where_bandwidth_and_peak_meet(bandwidth, knee, noise, seed):
-    result = all_timed(INTENSITY, roofline(bandwidth, bandwidth * knee, noise=noise, seed=seed),
-                      spread=0.005)  # fmt: skip
+    result = all_timed(
+        INTENSITY, roofline(bandwidth, bandwidth * knee, noise=noise, seed=seed), spread=0.005
+    )
     bent = intensity.bend([intensity.point(f) for f in result.values()])
     knee_ = bent.knee
     assert knee_.low <= knee <= knee_.high
@@ -180,9 +212,15 @@ def test_without_a_plateau_there_is_no_knee():
 
 @pytest.mark.parametrize(
     ("F", "outside", "inside", "whole"),
-    [(16, 128, 0, True), (1024, 256, 256, True), (1024, 8192, 0, True), (1024, 250, 256, False),
-     (16, 64, 0, False), (64, 512, 256, False)],
-)  # fmt: skip
+    [
+        (16, 128, 0, True),
+        (1024, 256, 256, True),
+        (1024, 8192, 0, True),
+        (1024, 250, 256, False),
+        (16, 64, 0, False),
+        (64, 512, 256, False),
+    ],
+)
 def test_machine_code_with_fewer_multiply_adds_is_told(F, outside, inside, whole):
     resources = Resources("b", 32, 0, 0, 128, 16, 1.0, "threads", 1, 1.0, 0.0, 128, None, 0.1)
     counts = Counts(vector=outside + inside), Counts(vector=inside)
@@ -197,12 +235,14 @@ def test_machine_code_with_fewer_multiply_adds_is_told(F, outside, inside, whole
 @pytest.mark.parametrize(
     ("experiment", "context"),
     [
-        (intensity, asking("matmul", "fp32")), (intensity, asking(dtype="fp8")),
+        (intensity, asking("matmul", "fp32")),
+        (intensity, asking(dtype="fp8")),
         (quantization_overhead, asking("matmul", "fp16")),
         (quantization_overhead, asking("q4_k_matmul", "fp32")),
-        (lora_rank, asking("matmul")), (tile_size, asking("empty")),
+        (lora_rank, asking("matmul")),
+        (tile_size, asking("empty")),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_asked_is_one_sentence(experiment, context):
     with pytest.raises(ExperimentError) as caught:
         experiment.variants(context)
@@ -286,8 +326,14 @@ def test_products_that_suit_more_rows_are_compared_where_there_are_more():
     sizes = {"M": 512, "N": 14336, "K": 4096}
     variants = quantization_overhead.variants(asking("q4_k_matmul", "fp16", sizes))
     names = {f"{a.kernel}.{a.impl}" for a in variants}
-    assert names == {"matvec.tiles", "matmul.tiles", "matmul.persistent", "matvec.torch.linear",
-                     "q4_k_matmul.tiles", "q4_k_matmul.ordered"}  # fmt: skip
+    assert names == {
+        "matvec.tiles",
+        "matmul.tiles",
+        "matmul.persistent",
+        "matvec.torch.linear",
+        "q4_k_matmul.tiles",
+        "q4_k_matmul.ordered",
+    }
     assert len({a.name for a in variants}) == len(variants) == 12
     for variant in variants:  # each there is
         catalog.impl_of(catalog.spec_of(variant.kernel), variant.impl)
@@ -301,9 +347,11 @@ BLOCKS = block_size.variants(asking("matmul"))
 
 @pytest.mark.parametrize(
     ("variants", "varied", "wanted"),
-    [(TILES, tile_size.EDGE, [16, 32, 64, 128, 256]),
-     (BLOCKS, block_size.BLOCK, [32, 64, 128, 256, 512])],
-)  # fmt: skip
+    [
+        (TILES, tile_size.EDGE, [16, 32, 64, 128, 256]),
+        (BLOCKS, block_size.BLOCK, [32, 64, 128, 256, 512]),
+    ],
+)
 def test_each_value_has_a_few_configs_that_can_run(variants, varied, wanted):
     assert {(a.kernel, a.impl) for a in variants} == {("matmul", "tiles")}
     impl = catalog.impl_of(catalog.spec_of("matmul"), "tiles")
@@ -326,9 +374,10 @@ def test_a_value_that_cannot_run_keeps_an_arm_that_says_why():
     assert numbers == {64, 128, 256, 512, 1024}  # 64 threads a warp
     narrow = asking("matmul", "fp32", {"M": 64, "N": 64, "K": 64}, device_named("mi300x"))
     refused = [
-        a for a in tile_size.variants(narrow)
+        a
+        for a in tile_size.variants(narrow)
         if impl.refuse(impl.config(**a.config), narrow.device.limits, itemsize=4, **a.sizes)
-    ]  # fmt: skip
+    ]
     edges = [tile_size.edge(impl, a.config, narrow) for a in refused]
     assert len(edges) == len(set(edges))  # one for each value, and only where nothing else is
 
@@ -399,9 +448,10 @@ def test_values_and_arms_without_a_time_are_named():
     impl = catalog.spec_of("matmul").impls[0]
     results = {
         a.name: failed(a, "it spilled")
-        if tile_size.edge(impl, a.config, asking("matmul")) == 256 else timed(a, 1e-5)
+        if tile_size.edge(impl, a.config, asking("matmul")) == 256
+        else timed(a, 1e-5)
         for a in TILES
-    }  # fmt: skip
+    }
     (text,) = tile_size.analyse(asking("matmul"), results)
     assert text.sentence.endswith("No time of 256.") and any(
         "it spilled" in c for c in text.caveats
@@ -433,9 +483,12 @@ def test_flat_means_that_the_whole_interval_is(growth, spread):
     (text,) = lora_rank.analyse(asking("lora_delta", "fp32"), result)
     wide = (1 + spread) / (1 - spread)
     word = (
-        "flat in rank" if growth * wide <= 1.15
-        else "the rank costs time" if growth / wide > 1.15 else "not decided"
-    )  # fmt: skip
+        "flat in rank"
+        if growth * wide <= 1.15
+        else "the rank costs time"
+        if growth / wide > 1.15
+        else "not decided"
+    )
     assert text.word == word
     row = next(e for e in text.evidence if e.name == "largest over least time")
     assert row.value == pytest.approx(growth) and row.target == "<= 1.15"
@@ -542,8 +595,10 @@ def test_an_experiment_runs_to_its_page(tmp_path, predicts):
         return Fate(time_s=3e-5 if candidate.case.kernel == "matvec" else 1e-5)
 
     question = ExperimentOptions(
-        "quantization_overhead", out=tmp_path, database=f"sqlite:///{tmp_path}/h.db",
-    )  # fmt: skip
+        "quantization_overhead",
+        out=tmp_path,
+        database=f"sqlite:///{tmp_path}/h.db",
+    )
     text = io.StringIO()
     console = Console(file=text, width=200, highlight=False, markup=False)
     backend = Null(fate, predicts=predicts)

@@ -6,29 +6,28 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from null_backend import Fate, Null
 from rich.console import Console
-from variant_results import by_name, context, failed, text, took
+from variant_results import ROOT, by_name, context, failed, text, took
 
-from workbench.backend.null import Fate, Null
+from workbench import catalog
 from workbench.commands import experiment
 from workbench.commands.options import ExperimentOptions
 from workbench.experiments import ExperimentError
-from workbench.experiments.e2e import (
-    EAGER,
-    EMPTY,
-    EXPERIMENT,
-    GRAPH,
-    TORCH,
-    USUAL,
-    WAIT,
-    analyse,
-    pieces,
-    variants,
-)
 from workbench.reports.findings import GAINS, IMPACT, KPI
 
+FILE = ROOT / "examples/rwkv7/e2e.py"
+e2e = catalog.module_at(FILE)
+EAGER, EMPTY, GRAPH, TORCH, WAIT = e2e.EAGER, e2e.EMPTY, e2e.GRAPH, e2e.TORCH, e2e.WAIT
+EXPERIMENT, USUAL, variants, analyse, pieces = (
+    e2e.EXPERIMENT,
+    e2e.USUAL,
+    e2e.variants,
+    e2e.analyse,
+    e2e.pieces,
+)
 US = 1e-6
-QUESTION = context("model_step")
+QUESTION = context(e2e.STEP)
 VARIANTS = {variant.name: variant for variant in variants(QUESTION)}
 PRODUCTS = [p.name for p in pieces(USUAL) if p.product]
 TIMES = {EAGER: 600 * US, GRAPH: 200 * US, TORCH: 700 * US, WAIT: 20 * US, EMPTY: 0.8 * US,
@@ -93,10 +92,10 @@ def test_a_step_without_a_time_leaves_no_word(operand):
 
 
 def test_without_a_gpu_the_kernels_of_a_layer_are_summed():
-    question = context("model_step", predicts=True)
+    question = context(e2e.STEP, predicts=True)
     own = {a.name: a for a in variants(question)}
     of = {
-        n: text(a, 5 * US) if a.kernel not in ("model_step", "empty") else failed(a)
+        n: text(a, 5 * US) if a.kernel not in (e2e.STEP, "empty") else failed(a)
         for n, a in own.items()
     }
     only = analysed(of, question)
@@ -131,10 +130,10 @@ def test_whatever_was_timed_the_numbers_lie_in_their_intervals(other, without, h
 def test_it_runs_from_the_question_to_the_page(tmp_path, predicts):
     words = io.StringIO()
     backend = Null(lambda c: Fate(time_s=1e-5, kernels=33), predicts=predicts)
-    question = ExperimentOptions("e2e", out=tmp_path, database=f"sqlite:///{tmp_path}/h.db")
+    question = ExperimentOptions(str(FILE), out=tmp_path, database=f"sqlite:///{tmp_path}/h.db")
     console = Console(file=words, width=999, highlight=False, markup=False)
     trials = experiment.ExperimentCommand(question, console, lambda device, folder: backend)
-    assert trials.go() == 0 and EXPERIMENT.kernels == ("model_step",)
+    assert trials.go() == 0 and EXPERIMENT.kernels == (e2e.STEP,)
     (finding,) = trials.recorder.findings
     assert finding.kernel == "model_step" and finding.sentence in words.getvalue()
     assert next(tmp_path.glob("*/report.html")).is_file()

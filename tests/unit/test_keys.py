@@ -5,11 +5,11 @@ import sys
 from dataclasses import dataclass, fields, replace
 
 import pytest
+from null_backend import ENVIRONMENT, Null
 from nullside import KERNEL
 from nullside import Context as Place
 
 from workbench import catalog
-from workbench.backend.null import ENVIRONMENT, Null
 from workbench.backend.protocol import Problem
 from workbench.commands import experiment
 from workbench.commands.comparison import PairMaker
@@ -25,10 +25,22 @@ from workbench.sweeps import Sweep
 from workbench.tuner.space import RecordFactory, plan_sweep
 
 RUN = Run(
-    "r", "sweep", "tile_size", "", "2026-11-21T09:30:00+00:00", "toy", {"N": 1024}, "bf16", "h200",
-    False, (), (), {}, {},
+    "r",
+    "sweep",
+    "tile_size",
+    "",
+    "2026-11-21T09:30:00+00:00",
+    "toy",
+    {"N": 1024},
+    "bf16",
+    "h200",
+    False,
+    (),
+    (),
+    {},
+    {},
     replace(ENVIRONMENT, driver="580.65", versions={"torch": "2.13", "triton": "3.9"}),
-)  # fmt: skip
+)
 RULES = Protocol()
 CASE = Case("toy", "blocks", "triton", {"block_n": 16}, {"N": 1024}, "bf16", "h200")
 
@@ -82,8 +94,9 @@ def prepared(context, folder):
 def of_a_sweep(context, folder):
     problem, null = prepared(context, folder)
     impls = [i for i in problem.spec.impls if i.backend == "triton"]
-    created = plan_sweep(context.run, problem, Sweep([tile], [threads]), impls, device_named("h200"),
-                null.protocol)  # fmt: skip
+    created = plan_sweep(
+        context.run, problem, Sweep([tile], [threads]), impls, device_named("h200"), null.protocol
+    )
     return [c.key for c in (*created.candidates, *created.baselines)]
 
 
@@ -109,8 +122,9 @@ def of_an_experiment(context, folder):
     problem, null = prepared(context, folder)
     variants = [
         Variant(clock, problem.kernel, impl, problem.sizes, problem.dtype, clock=clock)
-        for impl in ("blocks", "torch") for clock in ("device", "host")
-    ]  # fmt: skip
+        for impl in ("blocks", "torch")
+        for clock in ("device", "host")
+    ]
     about = Context(problem.kernel, problem.sizes, problem.dtype, null.device, False, {})
     created = [
         experiment.prepare(about, [variant], context.run, null, Tuned()) for variant in variants
@@ -219,6 +233,6 @@ def test_times_under_another_driver_do_not_answer(tmp_path, monkeypatch):
     first = {o.key for o in wanted.sweep() if isinstance(o, Record)}
     wanted.sweep()
     assert not wanted.labels("time"), "the same question has its answer"
-    monkeypatch.setattr("workbench.backend.null.ENVIRONMENT", replace(ENVIRONMENT, driver="590.1"))
+    monkeypatch.setattr("null_backend.ENVIRONMENT", replace(ENVIRONMENT, driver="590.1"))
     again = {o.key for o in wanted.sweep() if isinstance(o, Record)}
     assert wanted.labels("time") and wanted.labels("final") and not first & again

@@ -5,28 +5,23 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from variant_results import by_name, context, failed, text, took
+from variant_results import ROOT, by_name, context, failed, text, took
 
 from workbench import catalog
 from workbench.experiments import ExperimentError
 from workbench.experiments.analysis.bounds import Bound
 from workbench.experiments.analysis.times import Span
-from workbench.experiments.layer_breakdown import (
-    ALIKE,
-    CASES,
-    LAYER,
-    TOTAL,
-    N,
-    Timed,
-    analyse,
-    bottlenecks,
-    breakdown,
-    calls_of,
-    parts_of,
-    variants,
-)
 from workbench.spec import ITEMSIZE
 
+layer = catalog.module_at(ROOT / "examples/rwkv7/layer_breakdown.py")
+ALIKE, CASES, LAYER, TOTAL, N = layer.ALIKE, layer.CASES, layer.LAYER, layer.TOTAL, layer.N
+Timed, variants, bottlenecks, breakdown = (
+    layer.Timed,
+    layer.variants,
+    layer.bottlenecks,
+    layer.breakdown,
+)
+calls_of, analyse, parts_of = layer.calls_of, layer.analyse, layer.parts_of
 US = 1e-6
 AGREE = "the parts and the whole"
 NAMES = ("attention_linear", "wkv", "attention_output", "ffn")

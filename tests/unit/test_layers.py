@@ -198,6 +198,11 @@ def test_the_metal_path_is_found_by_name(path):
     assert not [name for name in imported(path) if name.split(".")[0] == "metal_shim"]
 
 
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_nothing_imports_the_examples(path):
+    assert not [name for name in imported(path) if name.split(".")[0] in ("examples", "tests")]
+
+
 # Importing is free of work
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from null_backend import Fate, Null
 from nullside import KERNEL
 from rich.console import Console
 
 from workbench import catalog
-from workbench.backend.null import Fate, Null
 from workbench.commands.measure import MeasureCommand, problems_of
 from workbench.commands.operands import OperandError
 from workbench.commands.options import MeasureOptions

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from null_backend import ENVIRONMENT, Fate, Null
 from nullside import CONFIGS, Context
 
-from workbench.backend.null import ENVIRONMENT, Fate, Null
 from workbench.commands.options import SweepOptions
 from workbench.commands.problem import sizes_of
 from workbench.commands.run import CommandError, check_writable
@@ -294,12 +294,12 @@ def test_an_incumbent_is_what_was_found_for_just_this(context):
 )
 def test_strict_refuses_a_gpu_that_others_use(context, monkeypatch, others, text):
     busy = replace(ENVIRONMENT, others_on_gpu=others)
-    monkeypatch.setattr("workbench.backend.null.ENVIRONMENT", busy)
+    monkeypatch.setattr("null_backend.ENVIRONMENT", busy)
     assert text in refusal(context, strict=True)
     context.sweep()
     assert context.code == 0, "without it they are counted in the result"
     alone = replace(ENVIRONMENT, others_on_gpu=0)
-    monkeypatch.setattr("workbench.backend.null.ENVIRONMENT", alone)
+    monkeypatch.setattr("null_backend.ENVIRONMENT", alone)
     context.sweep(strict=True)
     assert context.code == 0
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from null_backend import ENVIRONMENT, Fate, Null
 from nullside import CONFIGS, kernel_in
 
 from workbench import catalog
-from workbench.backend.null import ENVIRONMENT, Fate, Null
 from workbench.backend.protocol import Problem
 from workbench.data.record import Failure, Record, Run
 from workbench.device.hardware import device_named

@@ -42,7 +42,9 @@ from workbench.experiments import (
     VariantResult,
     experiment_named,
     experiment_names,
+    kernel_name,
     seconds,
+    title_of,
 )
 from workbench.experiments.analysis import ceilings
 from workbench.measurement.protocol import Protocol
@@ -100,7 +102,7 @@ class ExperimentCommand:
                 prewarm = None
             live = partial(backend_for, prewarm=prewarm, rules=RULES)
             opener = self.open_backend or (live if experiment.runs else paper_backend)
-            repository = repository_of(options.kernel or "matmul")
+            repository = self._repository()
             opened = stack.enter_context(
                 resources(options, lambda: opener(options.device, repository))
             )
@@ -119,7 +121,7 @@ class ExperimentCommand:
         problems = problems or [_whole_problem(context) for context, _ in planned]
         device = backend.device.name if backend.predicts else None
         command = replace(options, device=device).command
-        run = new_run("experiment", str(options.name), command, backend, problems)
+        run = new_run("experiment", title_of(str(options.name)), command, backend, problems)
         run = replace(run, ceilings={**run.ceilings, **known})
         on_paper = f"Nothing is run: worked out for {backend.device.title}."
         line = plan_line(run) if experiment.runs else on_paper
@@ -159,6 +161,13 @@ class ExperimentCommand:
                 check_dtype(variant.dtype, (variant.kernel,))
             planned.append((context, variants))
         return planned
+
+    def _repository(self) -> Path:
+        """The folder whose commit the results belong to: the kernel's, or the experiment's."""
+        kernel, name = self.options.kernel, str(self.options.name)
+        if kernel is None and catalog.is_path(name):
+            return Path(name).resolve().parent
+        return repository_of(kernel or "matmul")
 
     def _dtype(self, experiment: Experiment) -> str:
         return experiment.dtype if self.options.dtype is None else self.options.dtype
@@ -203,7 +212,7 @@ class ExperimentCommand:
             return nullcontext()
         last = "predicted" if prepared.context.predicts else "timed"
         many = len(prepared.variants)
-        about = prepared.context.kernel or self.options.name
+        about = kernel_name(prepared.context.kernel) or title_of(str(self.options.name))
         variants = f"{many} variant{'s' * (many != 1)}"
         return doing(
             self.console, f"{at} {about}: {variants}, compiled, checked and {last}".strip()

@@ -245,7 +245,8 @@ class GateCommand:
 
 def has_kernel(text: str) -> bool:
     """Return whether a Python file registers an Impl: a function under `@name.impl(...)` at its
-    top. A file that cannot be parsed is taken for none: it can be no older kernel's successor either."""
+    top. A file that cannot be parsed is taken for none: it can be no older
+    kernel's successor either."""
     try:
         body = ast.parse(text).body
     except SyntaxError:

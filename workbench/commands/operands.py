@@ -1,7 +1,8 @@
 """Parse the operands of a comparison.
 
-An operand is an Impl (`tiles`, `matmul.tiles`), an Impl at a config (`tiles:block_m=128,num_warps=8`), or
-the kernel's file at a revision (`HEAD~1`, `v1.2`, a hash, or WORKING for the file as it is).
+An operand is an Impl (`tiles`, `matmul.tiles`), an Impl at a config
+(`tiles:block_m=128,num_warps=8`), or the kernel's file at a revision (`HEAD~1`, `v1.2`, a hash, or
+WORKING for the file as it is).
 """
 
 from __future__ import annotations

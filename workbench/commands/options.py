@@ -181,7 +181,7 @@ class ExperimentOptions(Options):
 
     COMMAND: ClassVar[str] = "experiment"
 
-    name: str | None = argument("Which; none named lists them.", None)
+    name: str | None = argument("A name, or path/to/mine.py; without it, list the names.", None)
     kernel: str | None = option(None, KERNEL)
     sizes: str | None = option(None, SIZES)
     dtype: str | None = option(None, DTYPE)
@@ -255,6 +255,13 @@ class TunedOptions(Options):
     load: Path | None = option(None, "Take this file in; newer of equals stands.", "--import")
     code: bool = flag("Print triton.Config lists to paste.", "--code")
     forget: bool = flag("Drop the kernel's entries.", "--forget")
+
+
+@dataclass(frozen=True)
+class DevicesOptions(Options):
+    """List the devices that --device can name: name, architecture, title."""
+
+    COMMAND: ClassVar[str] = "devices"
 
 
 @dataclass(frozen=True)

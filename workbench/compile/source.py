@@ -52,6 +52,7 @@ class _Parsed:
     """One file, by the names that it defines at its top level."""
 
     def __init__(self, file: str) -> None:
+        self.folder = Path(file).parent
         tree = ast.parse(Path(file).read_text(encoding="utf-8"))
         self.defined: dict[str, list[ast.stmt]] = {}
         self.imported: dict[str, str] = {}  # the module of each imported name
@@ -90,7 +91,7 @@ class _Parsed:
         for name in sorted(names & self.defined.keys()):
             yield from (ast.dump(_bare(node)) for node in self.defined[name])
         helpers = {self.imported[n] for n in names & self.imported.keys()}
-        yield from (_module_code(module) for module in sorted(helpers))
+        yield from (_module_code(module, self.folder) for module in sorted(helpers))
 
 
 def _bare(node: ast.stmt) -> ast.stmt:
@@ -121,10 +122,14 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
     return tree
 
 
-def _module_code(module: str) -> str:
-    """A helper module parsed, or nothing where it is a library's or Python's own."""
+def _module_code(module: str, folder: Path) -> str:
+    """A helper module parsed, or nothing where it is a library's or Python's own. A file beside
+    the kernel's stands for it where there is one, as when a kernel is loaded by its path."""
     if module.split(".")[0] in sys.stdlib_module_names or module.startswith(_NOT_HELPERS):
         return ""
+    beside = folder.joinpath(*module.split(".")).with_suffix(".py")
+    if beside.is_file():
+        return _code(beside)
     loaded = sys.modules.get(module)
     file = getattr(loaded, "__file__", None)
     if file is None:
@@ -135,4 +140,8 @@ def _module_code(module: str) -> str:
         file = found.origin if found else None
     if not file or not str(file).endswith(".py") or any(p in file for p in _LIBRARIES):
         return ""
-    return ast.dump(_without_docstrings(ast.parse(Path(file).read_text(encoding="utf-8"))))
+    return _code(Path(file))
+
+
+def _code(file: Path) -> str:
+    return ast.dump(_without_docstrings(ast.parse(file.read_text(encoding="utf-8"))))

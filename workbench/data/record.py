@@ -202,7 +202,7 @@ class Run:
     kernel: str
     sizes: Mapping[str, int]
     dtype: str
-    device: str  # "h200": the name in `hardware.py`, or a live GPU's own name
+    device: str  # "h200": its file in `devices/`, or a live GPU's own name
     predicted: bool  # times are predicted: no GPU took part
     vary: tuple[str, ...]  # knob words
     tune: tuple[str, ...]

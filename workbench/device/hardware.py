@@ -1,17 +1,20 @@
 """Devices: limits and peaks, each number with its source; and what the live GPU is.
 
-A number is here because somebody stated or measured it, and its `Quantity` says who. What nobody
-stated is absent: a peak that is missing from `peaks`, a bandwidth that is None. `python -m
-workbench.hardware` lists the devices.
+A device is one file of `workbench/devices/`, named after it. A number is there because somebody
+stated or measured it, and its `Quantity` says who. What nobody stated is absent: a peak that is
+missing from `peaks`, a bandwidth that is None. `workbench devices` lists the devices.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
 
 from workbench.spec import Limits, WorkbenchError
 
@@ -37,12 +40,12 @@ class Device:
     """A GPU that the workbench knows: what it allows and what its maker says it reaches.
 
     A core is what one block lives on: a streaming multiprocessor (NVIDIA), a compute unit (CDNA)
-    or a work-group processor (RDNA, see `_CORES`). None means unknown, as does a missing peak.
+    or a work-group processor (RDNA). None means unknown, as does a missing peak.
     """
 
     name: str  # "h200": the word on the command line
     title: str  # "NVIDIA H200 SXM"
-    backend: str  # Triton's: "cuda" or "hip"
+    backend: str  # Triton's: "cuda" or "hip"; another where Triton does not compile for it
     limits: Limits
     warps_per_core: int
     blocks_per_core: int
@@ -60,508 +63,243 @@ class Device:
     schedulers_per_core: int = 4  # each owns its share of the registers and of the warps
     shared_unit: int = 128  # bytes: shared memory is handed out in multiples of this
     limits_source: str = ""
+    fp32_flops_per_clock: int | None = None  # of one core on its vector units; None when unknown
 
 
 class UnknownDevice(WorkbenchError, ValueError):
     """No device has this name."""
 
 
-@dataclass(frozen=True)
-class _Core:
-    """What the architecture alone decides about one core."""
-
-    backend: str
-    warp_size: int
-    warps: int
-    blocks: int
-    registers: int
-    register_unit: int
-    registers_per_thread: int
-    shared: int
-    shared_per_block: int
-    shared_reserved: int
-    shared_unit: int
-    flops_per_clock: int | None  # fp32 on the vector units; None when unknown
-    source: str
+class DeviceFileError(WorkbenchError, ValueError):
+    """A file of `devices/` cannot be read as one: one sentence names the file and the key."""
 
 
-_CUDA_TABLE = (
-    "CUDA programming guide, technical specifications per compute capability; granularities of "
-    "registers (256 a warp, in 4 partitions) and of shared memory (128 B) from cuda_occupancy.h"
-)
+FOLDER = Path(__file__).resolve().parents[1] / "devices"
+COMPILED = ("cuda", "hip")  # backends that Triton compiles for
 
+# Units of a file: the factor to the unit of `Quantity.value`, and that unit.
+UNITS: Mapping[str, tuple[float, str]] = {
+    "GHz": (1e9, "Hz"),
+    "TB/s": (1e12, "B/s"),
+    "MiB": (MIB, "B"),
+    "TFLOP/s": (1e12, "FLOP/s"),
+    "TOP/s": (1e12, "OP/s"),
+}
+DTYPES = ("fp32", "fp32_matrix", "tf32", "fp16", "bf16", "fp8", "int8")  # that a peak may be of
 
-def _sm(warps: int, blocks: int, shared_kib: int, lanes: int) -> _Core:
-    # From compute capability 8.0 on, the system takes 1 KiB of each block's shared memory, so the
-    # most that a block may ask for is 1 KiB less than the multiprocessor has.
-    return _Core(
-        backend="cuda",
-        warp_size=32,
-        warps=warps,
-        blocks=blocks,
-        registers=65536,
-        register_unit=256,
-        registers_per_thread=255,
-        shared=shared_kib * KIB,
-        shared_per_block=(shared_kib - 1) * KIB,
-        shared_reserved=KIB,
-        shared_unit=128,
-        flops_per_clock=2 * lanes,
-        source=_CUDA_TABLE,
-    )
-
-
-def _cu(shared_kib: int, shared_unit: int, flops_per_clock: int) -> _Core:
-    # 4 SIMDs, each with 8 waves and 512 registers a lane (256 architectural and 256 accumulation,
-    # one file since CDNA 2), handed out in eights. A work-group of several waves takes one of 16
-    # barriers; one of a single wave takes none.
-    return _Core(
-        backend="hip",
-        warp_size=64,
-        warps=32,
-        blocks=16,
-        registers=4 * 512 * 64,
-        register_unit=8 * 64,
-        registers_per_thread=512,
-        shared=shared_kib * KIB,
-        shared_per_block=shared_kib * KIB,
-        shared_reserved=0,
-        shared_unit=shared_unit,
-        flops_per_clock=flops_per_clock,
-        source=(
-            "ROCm GPU specifications (LDS, register file) and LLVM's AMDGPUBaseInfo.cpp "
-            "(8 waves a SIMD, registers in units of 8, 16 barriers a CU)"
-        ),
-    )
-
-
-# RDNA 3: Triton and LLVM compile in WGP mode unless told otherwise (`wgp_cu_mode="wgp"`), so a
-# block lives on a work-group processor: two compute units, 4 SIMDs, 128 KiB of LDS of which one
-# block may have 64. HIP, and torch with it, counts these and not compute units: 48 on an
-# RX 7900 XTX of 96 (ROCm/hip issues 3198 and 3767). FLOPs count both halves of a dual issue.
-_RDNA3 = _Core(
-    backend="hip",
-    warp_size=32,
-    warps=64,
-    blocks=32,
-    registers=4 * 1536 * 32,
-    register_unit=24 * 32,
-    registers_per_thread=256,
-    shared=128 * KIB,
-    shared_per_block=64 * KIB,
-    shared_reserved=0,
-    shared_unit=512,
-    flops_per_clock=4 * 32 * 2 * 2,
-    source=(
-        "LLVM's AMDGPUBaseInfo.cpp and occupancy-levels.ll for gfx1100 (1536 registers a lane in "
-        "units of 24, 16 waves a SIMD, 32 barriers a WGP); ROCm GPU specifications (LDS)"
-    ),
-)
-
-_CORES: Mapping[str, _Core] = {
-    "sm_80": _sm(64, 32, 164, 64),
-    "sm_86": _sm(48, 16, 100, 128),
-    "sm_89": _sm(48, 24, 100, 128),
-    "sm_90": _sm(64, 32, 228, 128),
-    "sm_100": _sm(64, 32, 228, 128),
-    "sm_120": _sm(48, 24, 100, 128),
-    "gfx90a": _cu(64, 512, 128),
-    "gfx942": _cu(64, 512, 256),
-    "gfx950": _cu(160, 2048, 256),  # LLVM encodes its 160 KiB of LDS in units of 2 KiB
-    "gfx1100": _RDNA3,
+# What any file may leave out, and what it is then.
+_UNKNOWN = {"schedulers_per_core": 4, "fp32_flops_per_clock": 0}
+# What a file may leave out, too, where Triton does not compile for the device, and what it is then.
+_UNSTATED = {
+    "registers_per_thread": 0,
+    "warps_per_core": 0,
+    "blocks_per_core": 0,
+    "registers_per_core": 0,
+    "register_unit": 1,
+    "shared_reserved_kib": 0,
+    "shared_unit_bytes": 128,
 }
 
 
-def _flops(tera: float, source: str, kind: Kind = "datasheet") -> Quantity:
-    return Quantity(tera * 1e12, "FLOP/s", source, kind)
+class Devices(Mapping[str, Device]):
+    """Maps names to the devices of `folder`; each file is read when it is first asked for.
+
+    With `compiled` it holds those that Triton compiles for, without it the others alone.
+    """
+
+    def __init__(self, folder: Path, *, compiled: bool) -> None:
+        self.folder, self.compiled = folder, compiled
+
+    def __getitem__(self, name: str) -> Device:
+        if name in _names(self.folder):
+            device = read_device(self.folder / f"{name}.toml")
+            if (device.backend in COMPILED) == self.compiled:
+                return device
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in _names(self.folder) if name in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
-def _ops(tera: float, source: str, kind: Kind = "datasheet") -> Quantity:
-    return Quantity(tera * 1e12, "OP/s", source, kind)
+@cache
+def _names(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in folder.glob("*.toml")))
 
 
-def _rate(tera: float, source: str, kind: Kind = "datasheet") -> Quantity:
-    return Quantity(tera * 1e12, "B/s", source, kind)
+@cache
+def read_device(path: Path) -> Device:
+    """Return the device that a file describes.
 
+    Raises DeviceFileError where a key is missing or unknown or has a value of another kind, where
+    a figure has another unit or no source, and where the file is not TOML.
+    """
+    import tomllib
 
-def _clock(giga: float, source: str, kind: Kind = "datasheet") -> Quantity:
-    return Quantity(giga * 1e9, "Hz", source, kind)
-
-
-def _size(mib: float, source: str, kind: Kind = "datasheet") -> Quantity:
-    return Quantity(mib * MIB, "B", source, kind)
-
-
-def _peaks(source: str, kind: Kind = "datasheet", /, **tera: float) -> dict[str, Quantity]:
-    """Peaks in units of 1e12 a second from one source; integers count operations, not FLOPs."""
-    return {
-        dtype: (_ops if dtype.startswith("int") else _flops)(value, source, kind)
-        for dtype, value in tera.items()
-    }
-
-
-def _device(
-    name: str,
-    title: str,
-    arch: str,
-    cores: int,
-    *,
-    clock: Quantity,
-    dram: Quantity,
-    cache: Quantity,
-    cache_bandwidth: Quantity,
-    peaks: Mapping[str, Quantity],
-    matches: tuple[str, ...],
-    excludes: tuple[str, ...] = (),
-) -> Device:
-    core = _CORES[arch]
-    return Device(
-        name=name,
-        title=title,
-        backend=core.backend,
+    where = f"devices/{path.name}"
+    if not re.fullmatch(r"[a-z0-9]+", path.stem):
+        raise DeviceFileError(
+            f"{where} has a name that nobody can type; name it in lower-case letters and digits."
+        )
+    try:
+        top = _Table(where, tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise DeviceFileError(f"{where} is not TOML: {str(error).splitlines()[0]}.") from error
+    backend = top.text("backend")
+    unstated = {} if backend in COMPILED else _UNSTATED
+    limits = top.table("limits")
+    device = Device(
+        name=path.stem,
+        title=top.text("title"),
+        backend=backend,
         limits=Limits(
-            arch=arch,
-            warp_size=core.warp_size,
-            shared_bytes=core.shared_per_block,
-            registers_per_thread=core.registers_per_thread,
-            threads_per_block=1024,
-            cores=cores,
+            arch=top.text("arch"),
+            warp_size=limits.count("warp_size"),
+            shared_bytes=limits.count("shared_per_block_kib") * KIB,
+            registers_per_thread=limits.count("registers_per_thread", unstated),
+            threads_per_block=limits.count("threads_per_block"),
+            cores=top.count("cores"),
         ),
-        warps_per_core=core.warps,
-        blocks_per_core=core.blocks,
-        registers_per_core=core.registers,
-        register_unit=core.register_unit,
-        shared_per_core=core.shared,
-        shared_reserved=core.shared_reserved,
-        clock_hz=clock,
-        dram=dram,
-        cache=cache,
-        cache_bandwidth=cache_bandwidth,
-        peaks=peaks,
-        matches=matches,
-        excludes=excludes,
-        shared_unit=core.shared_unit,
-        limits_source=core.source,
+        warps_per_core=limits.count("warps_per_core", unstated),
+        blocks_per_core=limits.count("blocks_per_core", unstated),
+        registers_per_core=limits.count("registers_per_core", unstated),
+        register_unit=limits.count("register_unit", unstated),
+        shared_per_core=limits.count("shared_per_core_kib") * KIB,
+        shared_reserved=limits.count("shared_reserved_kib", unstated) * KIB,
+        clock_hz=top.figure("clock", "Hz"),
+        dram=top.figure("dram", "B/s"),
+        cache=top.stated("cache", "B"),
+        cache_bandwidth=top.figure("cache_bandwidth", "B/s"),
+        peaks=_peaks(top.tables("peaks")),
+        matches=top.texts("matches"),
+        excludes=top.texts("excludes"),
+        schedulers_per_core=limits.count("schedulers_per_core", _UNKNOWN),
+        shared_unit=limits.count("shared_unit_bytes", unstated),
+        limits_source=limits.text("source"),
+        fp32_flops_per_clock=limits.count("fp32_flops_per_clock", _UNKNOWN) or None,
     )
+    limits.end()
+    top.end()
+    return device
 
 
-_RRZE = "RRZE gpu-benches, gpu-l2-cache/"
-_HOPPER_PAPER = "NVIDIA H100 architecture whitepaper, SXM5, dense"
-_HOPPER_PEAKS = {
-    "fp32": 66.9,
-    "tf32": 494.7,
-    "fp16": 989.4,
-    "bf16": 989.4,
-    "fp8": 1978.9,
-    "int8": 1978.9,
-}
-# The matrix peaks of Hopper are stated at 1.83 GHz, its fp32 peak at 1.98.
-_HOPPER_CLOCK = _clock(1.98, "computed from 66.9 TFLOP/s over 132 SMs x 256 a clock", "computed")
-_H200_L2 = "h200.txt: 9.7 to 9.8 TB/s at working sets of 17 to 31 MB"
-
-_A100 = _device(
-    "a100",
-    "NVIDIA A100 SXM 80 GB",
-    "sm_80",
-    108,
-    clock=_clock(1.41, "NVIDIA A100 architecture whitepaper, boost clock"),
-    dram=_rate(2.039, "NVIDIA A100 datasheet, 80 GB SXM"),
-    cache=_size(40, "NVIDIA A100 architecture whitepaper, L2"),
-    cache_bandwidth=_rate(5.4, _RRZE + "a100_80.txt, working sets of 2 to 26 MB", "measured"),
-    peaks=_peaks(
-        "NVIDIA A100 datasheet, dense",
-        fp32=19.5,
-        tf32=156,
-        fp16=312,
-        bf16=312,
-        int8=624,
-    ),
-    matches=("A100-SXM4-80GB", "A100-SXM-80GB"),
-)
-
-_H100 = _device(
-    "h100",
-    "NVIDIA H100 SXM 80 GB",
-    "sm_90",
-    132,
-    clock=_HOPPER_CLOCK,
-    dram=_rate(3.35, "NVIDIA H100 datasheet, SXM"),
-    cache=_size(50, "NVIDIA H100 architecture whitepaper, L2"),
-    cache_bandwidth=_rate(
-        9.7,
-        f"computed as that of an H200, which has the same die, SMs and clock: {_RRZE}{_H200_L2}",
-        "computed",
-    ),
-    peaks=_peaks(_HOPPER_PAPER, **_HOPPER_PEAKS),
-    matches=("NVIDIA H100 80GB HBM3",),
-)
-
-_H200 = _device(
-    "h200",
-    "NVIDIA H200 SXM 141 GB",
-    "sm_90",
-    132,
-    clock=_HOPPER_CLOCK,
-    dram=_rate(4.8, "NVIDIA H200 datasheet"),
-    cache=_size(60, "L2_cache_size as CUDA reports it on an H200", "driver"),
-    cache_bandwidth=_rate(9.7, _RRZE + _H200_L2, "measured"),
-    peaks=_peaks(_HOPPER_PAPER + "; the H200 has the same compute", **_HOPPER_PEAKS),
-    matches=("NVIDIA H200",),
-    excludes=("NVL",),
-)
-
-_HGX_B200 = "NVIDIA HGX B200 specifications"
-_B200 = _device(
-    "b200",
-    "NVIDIA B200 180 GB",
-    "sm_100",
-    148,
-    clock=_clock(1.98, "computed from 75 TFLOP/s over 148 SMs x 256 a clock", "computed"),
-    dram=_rate(7.7, _HGX_B200 + "; 3996 MHz x 2 x 7680 bits as CUDA reports gives 7.67"),
-    cache=_size(126.5, "L2_cache_size as CUDA reports it on a B200 (pytorch/ao #4002)", "driver"),
-    cache_bandwidth=_rate(
-        10.9,
-        "computed as 37.1 B a clock and SM, measured on an H200 (RRZE gpu-benches), x 148 SMs "
-        "x 1.98 GHz; not measured on this GPU",
-        "computed",
-    ),
-    peaks={
-        **_peaks(_HGX_B200, fp32=75),
-        **_peaks(
-            _HGX_B200 + ", half of the sparse figure",
-            tf32=1100,
-            fp16=2250,
-            bf16=2250,
-            fp8=4500,
-            int8=4500,
-        ),
-    },
-    matches=("NVIDIA B200",),
-)
-
-_ADA_PAPER = "NVIDIA Ada architecture whitepaper, dense"
-_RTX4090 = _device(
-    "rtx4090",
-    "NVIDIA GeForce RTX 4090",
-    "sm_89",
-    128,
-    clock=_clock(2.52, "NVIDIA Ada architecture whitepaper, boost clock"),
-    dram=_rate(1.008, "NVIDIA Ada architecture whitepaper"),
-    cache=_size(72, "NVIDIA Ada architecture whitepaper, L2"),
-    cache_bandwidth=_rate(
-        3.9,
-        "computed as 5.2 TB/s of an L40, the same die with 96 MiB of L2 (RRZE gpu-benches, "
-        "gpu-l2-cache/l40.txt), x 72/96; not measured on this GPU",
-        "computed",
-    ),
-    peaks={
-        **_peaks(_ADA_PAPER, fp32=82.6, int8=660.6),
-        **_peaks(
-            _ADA_PAPER + ", accumulating in fp32",
-            tf32=82.6,
-            fp16=165.2,
-            bf16=165.2,
-            fp8=330.3,
-        ),
-    },
-    matches=("GeForce RTX 4090",),
-    excludes=("4090 D", "Laptop"),
-)
-
-_BLACKWELL_PAPER = "NVIDIA RTX Blackwell architecture whitepaper, dense"
-_RTX5090 = _device(
-    "rtx5090",
-    "NVIDIA GeForce RTX 5090",
-    "sm_120",
-    170,
-    clock=_clock(2.407, "NVIDIA RTX Blackwell architecture whitepaper, boost clock"),
-    dram=_rate(1.792, "NVIDIA RTX Blackwell architecture whitepaper"),
-    cache=_size(96, "NVIDIA RTX Blackwell architecture whitepaper, L2"),
-    cache_bandwidth=_rate(
-        5.0,
-        "computed as 5.2 TB/s of an L40 (RRZE gpu-benches, gpu-l2-cache/l40.txt), which has as "
-        "much L2, x 2.407/2.49 of its clock; another architecture, not measured on this GPU",
-        "computed",
-    ),
-    peaks={
-        **_peaks(_BLACKWELL_PAPER, fp32=104.8, int8=838),
-        **_peaks(
-            _BLACKWELL_PAPER + ", accumulating in fp32",
-            tf32=104.8,
-            fp16=209.5,
-            bf16=209.5,
-            fp8=419,
-        ),
-    },
-    matches=("GeForce RTX 5090",),
-    excludes=("5090 D", "Laptop"),
-)
-
-# ROCm shows an MI250X as two GPUs, and a kernel runs on one of them: every figure is one die's.
-_HALF_MI250X = "AMD Instinct MI250X datasheet, half: one of two dies"
-_MI250X = _device(
-    "mi250x",
-    "AMD Instinct MI250X, one of its two dies",
-    "gfx90a",
-    110,
-    clock=_clock(1.7, "AMD Instinct MI250X datasheet, peak engine clock"),
-    dram=_rate(1.6384, _HALF_MI250X),
-    cache=_size(8, "AMD CDNA 2 whitepaper, L2 of one die"),
-    cache_bandwidth=_rate(
-        5.1,
-        f"{_RRZE}mi210.txt, working sets of 3 to 5 MB: the same die with 104 CUs",
-        "measured",
-    ),
-    peaks=_peaks(
-        _HALF_MI250X,
-        fp32=23.95,
-        fp32_matrix=47.85,
-        fp16=191.5,
-        bf16=191.5,
-        int8=191.5,
-    ),
-    matches=("MI250X",),
-)
-
-_MI300X = _device(
-    "mi300x",
-    "AMD Instinct MI300X",
-    "gfx942",
-    304,
-    clock=_clock(2.1, "AMD Instinct MI300X datasheet, peak engine clock"),
-    dram=_rate(5.3, "AMD Instinct MI300X datasheet"),
-    cache=_size(256, "AMD CDNA 3 whitepaper, Infinity Cache"),
-    cache_bandwidth=_rate(
-        11.9,
-        "Chips and Cheese, MI300X Infinity Cache; 17.2 is the peak in AMD's CDNA 3 whitepaper",
-        "measured",
-    ),
-    peaks=_peaks(
-        "AMD Instinct MI300X datasheet, dense",
-        fp32=163.4,
-        fp32_matrix=163.4,
-        tf32=653.7,
-        fp16=1307.4,
-        bf16=1307.4,
-        fp8=2614.9,
-        int8=2614.9,
-    ),
-    matches=("MI300X",),
-)
-
-# CDNA 4 has no tf32 in hardware any more, hence no such peak.
-_MI355X = _device(
-    "mi355x",
-    "AMD Instinct MI355X",
-    "gfx950",
-    256,
-    clock=_clock(2.4, "AMD Instinct MI355X datasheet, peak engine clock"),
-    dram=_rate(8.0, "AMD Instinct MI355X datasheet"),
-    cache=_size(256, "ROCm GPU specifications, L3"),
-    cache_bandwidth=_rate(
-        11.9,
-        "computed as that of an MI300X (Chips and Cheese): as many slices of as many bytes a "
-        "clock; not measured on this GPU",
-        "computed",
-    ),
-    peaks={
-        **_peaks("AMD Instinct MI355X datasheet", fp32=157.3, fp32_matrix=157.3),
-        **_peaks(
-            "AMD Instinct MI355X datasheet (2.5 and 5.0 PFLOP/s dense), to more digits as 256 CUs "
-            "x 4096 (16 bits) or 8192 (8 bits) a clock x 2.4 GHz",
-            fp16=2516.6,
-            bf16=2516.6,
-            fp8=5033.2,
-            int8=5033.2,
-        ),
-    },
-    matches=("MI355X",),
-)
-
-_RX7900XTX = _device(
-    "rx7900xtx",
-    "AMD Radeon RX 7900 XTX",
-    "gfx1100",
-    48,
-    clock=_clock(2.5, "AMD Radeon RX 7900 XTX product page, boost frequency"),
-    dram=_rate(0.96, "AMD Radeon RX 7900 XTX product page"),
-    cache=_size(96, "AMD Radeon RX 7900 XTX product page, Infinity Cache"),
-    cache_bandwidth=_rate(5.3, "AMD, RDNA 3 launch: peak of the links to the six cache dies"),
-    peaks={
-        **_peaks("AMD Radeon RX 7900 XTX product page, dual issue", fp32=61.4),
-        **_peaks(
-            "computed as 96 CUs x 512 a clock (AMD GPUOpen on RDNA 3 WMMA) x 2.5 GHz",
-            "computed",
-            fp16=122.9,
-            bf16=122.9,
-            int8=122.9,
-        ),
-    },
-    matches=("RX 7900 XTX",),
-)
-
-DEVICES: Mapping[str, Device] = {
-    device.name: device
-    for device in (
-        _A100,
-        _H100,
-        _H200,
-        _B200,
-        _RTX4090,
-        _RTX5090,
-        _MI250X,
-        _MI300X,
-        _MI355X,
-        _RX7900XTX,
-    )
-}
+def _peaks(groups: Sequence[_Table]) -> dict[str, Quantity]:
+    """Return the peaks of all groups by dtype; those of integers count operations, not FLOPs."""
+    peaks: dict[str, Quantity] = {}
+    for group in groups:
+        source, kind, unit = group.text("source"), group.kind(), group.text("unit")
+        dtypes = [dtype for dtype in DTYPES if dtype in group.left]
+        if not dtypes:
+            raise group.error(f"has no peak: the keys are dtypes, such as {', '.join(DTYPES)}")
+        for dtype in dtypes:
+            if dtype in peaks:
+                raise group.error(f"states the key {dtype} a second time")
+            base = "OP/s" if dtype.startswith("int") else "FLOP/s"
+            value = group.scaled(dtype, unit, base)
+            peaks[dtype] = Quantity(value, base, source, kind)
+        group.known += DTYPES
+        group.end()
+    return peaks
 
 
-def _apple(
-    name: str, title: str, cores: int, dram: Quantity, peaks: Mapping[str, Quantity]
-) -> Device:
-    """A GPU of Apple's: what a block may have is known, registers and caches are not stated."""
-    unknown = 0
-    return Device(
-        name=name,
-        title=title,
-        backend="metal",
-        limits=Limits("metal", 32, 32 * KIB, unknown, 1024, cores),
-        warps_per_core=unknown,
-        blocks_per_core=unknown,
-        registers_per_core=unknown,
-        register_unit=1,
-        shared_per_core=32 * KIB,
-        shared_reserved=0,
-        clock_hz=None,
-        dram=dram,
-        cache=Quantity(0, "B", "not stated by Apple"),
-        cache_bandwidth=None,
-        peaks=peaks,
-        limits_source="Metal feature set tables (Apple 7 and later): 1024 threads and 32 KB a "
-        "threadgroup, SIMD groups of 32",
-    )
+class _Table:
+    """One table of a device file: its keys are taken out one by one, and none may be left."""
+
+    def __init__(self, where: str, given: object) -> None:
+        self.where, self.known = where, list[str]()
+        if not isinstance(given, dict):
+            raise self.error("is not a table")
+        self.left: dict[str, Any] = dict(given)
+
+    def error(self, words: str) -> DeviceFileError:
+        return DeviceFileError(f"{self.where} {words}.")
+
+    def end(self) -> None:
+        """Raises DeviceFileError where a key is left that nothing asked for."""
+        for key in self.left:
+            near = difflib.get_close_matches(key, self.known, n=1)
+            raise self.error(f"has the unknown key {key}" + "".join(f"; is it {n}?" for n in near))
+
+    def table(self, key: str) -> _Table:
+        return _Table(f"{self.where} [{key}]", self._taken(key))
+
+    def tables(self, key: str) -> list[_Table]:
+        given = self._taken(key, [])
+        if not isinstance(given, list):
+            raise self.error(f"must write the key {key} as [[{key}]]")
+        return [_Table(f"{self.where} [[{key}]]", each) for each in given]
+
+    def text(self, key: str) -> str:
+        value = self._taken(key)
+        if not isinstance(value, str) or not value.strip():
+            raise self.error(f"must have a text for the key {key}, not {value!r}")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._taken(key, [])
+        if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
+            raise self.error(f"must have a list of texts for the key {key}, not {value!r}")
+        return tuple(value)
+
+    def count(self, key: str, unstated: Mapping[str, int] | None = None) -> int:
+        value = self._taken(key, (unstated or {}).get(key))
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.error(f"must have a whole number for the key {key}, not {value!r}")
+        return value
+
+    def kind(self) -> Kind:
+        value = self._taken("kind", "datasheet")
+        if value not in get_args(Kind):
+            raise self.error(
+                f"must have one of {', '.join(get_args(Kind))} for the key kind, not {value!r}"
+            )
+        kind: Kind = value
+        return kind
+
+    def figure(self, key: str, base: str) -> Quantity | None:
+        """Return the figure with its source; None where the file does not state it."""
+        if key in self.left:
+            return self.stated(key, base)
+        self.known.append(key)
+        return None
+
+    def stated(self, key: str, base: str) -> Quantity:
+        table = self.table(key)
+        value = table.scaled("value", table.text("unit"), base)
+        figure = Quantity(value, base, table.text("source"), table.kind())
+        table.end()
+        return figure
+
+    def scaled(self, key: str, unit: str, base: str) -> float:
+        """Return the number of this key, which is in `unit`, in the unit `base`."""
+        value = self._taken(key)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not number or not 0 <= value < math.inf:
+            raise self.error(f"must have a number for the key {key}, not {value!r}")
+        factor, driver = UNITS.get(unit, (0.0, ""))
+        if driver != base:
+            units = " or ".join(u for u, (_, of) in UNITS.items() if of == base)
+            raise self.error(f"must state the key {key} in the unit {units}, not {unit!r}")
+        scaled: float = value * factor
+        return scaled
+
+    def _taken(self, key: str, otherwise: Any = None) -> Any:
+        self.known.append(key)
+        value = self.left.pop(key, otherwise)
+        if value is None:
+            raise self.error(f"lacks the key {key}")
+        return value
 
 
+DEVICES: Mapping[str, Device] = Devices(FOLDER, compiled=True)
 # Known by their figures alone: what `expected` works out needs no compiler.
-UNCOMPILED: Mapping[str, Device] = {
-    device.name: device
-    for device in (
-        _apple(
-            "m2max",
-            "Apple M2 Max",
-            38,
-            _rate(0.4, "Apple, M2 Max: 400 GB/s of unified memory"),
-            _peaks(
-                "13.6 TFLOP/s in fp32 (Apple, 38 cores), twice that in fp16", fp32=13.6, fp16=27.2
-            ),
-        ),
-    )
-}
+UNCOMPILED: Mapping[str, Device] = Devices(FOLDER, compiled=False)
 
 
 def device_named(name: str) -> Device:
-    """The device of this name, in any case and with or without spaces and hyphens.
+    """Return the device of this name, in any case and with or without spaces and hyphens.
 
     Raises UnknownDevice, which names the nearest ones.
     """
@@ -570,19 +308,21 @@ def device_named(name: str) -> Device:
 
 def described(name: str) -> Device:
     """As `device_named`, and those too that Triton does not compile for. Raises UnknownDevice."""
-    return _named(name, {**DEVICES, **UNCOMPILED})
+    return _named(name, DEVICES, UNCOMPILED)
 
 
-def _named(name: str, known: Mapping[str, Device]) -> Device:
+def _named(name: str, *tables: Mapping[str, Device]) -> Device:
     plain = re.sub(r"[\s_-]", "", name.lower())
-    if plain in known:
-        return known[plain]
+    for known in tables:
+        if plain in known:
+            return known[plain]
     if plain in UNCOMPILED:
         raise UnknownDevice(
             f"Triton does not compile for {UNCOMPILED[plain].title}; `workbench experiment "
             "expected` says what it allows"
         )
-    near = difflib.get_close_matches(plain, known, n=3, cutoff=0.4)
+    names = [each for known in tables for each in known]
+    near = difflib.get_close_matches(plain, names, n=3, cutoff=0.4)
     hint = f"the nearest are {', '.join(near)}" if near else "and none has a similar name"
     raise UnknownDevice(f"no device is named {name!r}, {hint}; `workbench devices` lists them all")
 
@@ -701,62 +441,65 @@ def _l2(driver: Any) -> Quantity | None:
 
 
 def _described(driver: Any, arch: str) -> Device:
-    """A GPU that is not in the table, from what the driver says of it."""
-    core = _CORES.get(arch) or _unlisted_core(driver, arch)
+    """A GPU that is not in the table, from what the driver says of it.
+
+    Its limits are those of a device of the same architecture, where there is one.
+    """
+    kin = _kin(arch) or _unlisted(driver, arch)
     cores = int(driver.multi_processor_count)
     clock_hz = 1e3 * _driver_figure(driver, "clock_rate", 0)
-    return Device(
+    return replace(
+        kin,
         name=re.sub(r"[^a-z0-9]+", "-", driver.name.lower()).strip("-"),
         title=driver.name,
-        backend=core.backend,
-        limits=Limits(
-            arch=arch,
-            warp_size=core.warp_size,
+        limits=replace(
+            kin.limits,
             shared_bytes=_driver_figure(
-                driver, "shared_memory_per_block_optin", core.shared_per_block
+                driver, "shared_memory_per_block_optin", kin.limits.shared_bytes
             ),
-            registers_per_thread=core.registers_per_thread,
-            threads_per_block=1024,
             cores=cores,
         ),
-        warps_per_core=core.warps,
-        blocks_per_core=core.blocks,
-        registers_per_core=core.registers,
-        register_unit=core.register_unit,
-        shared_per_core=core.shared,
-        shared_reserved=core.shared_reserved,
         clock_hz=Quantity(clock_hz, "Hz", "clock_rate as the driver reports it", "driver")
         if clock_hz
         else None,
-        dram=_memory_bandwidth(driver) if core.backend == "cuda" else None,
+        dram=_memory_bandwidth(driver) if kin.backend == "cuda" else None,
         cache=_last_level(driver, arch),
         cache_bandwidth=None,
-        peaks=_vector_peak(core, cores, clock_hz),
-        shared_unit=core.shared_unit,
-        limits_source=core.source,
+        peaks=_vector_peak(kin.fp32_flops_per_clock, cores, clock_hz),
+        matches=(),
+        excludes=(),
     )
 
 
-def _unlisted_core(driver: Any, arch: str) -> _Core:
-    """One core of an architecture that `_CORES` lacks, as far as the driver describes it."""
+def _kin(arch: str) -> Device | None:
+    """The first device of the table that has this architecture."""
+    return next((d for d in DEVICES.values() if d.limits.arch == arch), None)
+
+
+def _unlisted(driver: Any, arch: str) -> Device:
+    """A device of an architecture that no file has, as far as the driver describes it."""
     cuda = arch.startswith("sm_")
     warp_size = _driver_figure(driver, "warp_size", 32 if cuda else 64)
     warps = max(1, _driver_figure(driver, "max_threads_per_multi_processor", 1024) // warp_size)
     per_block = _driver_figure(driver, "shared_memory_per_block", 48 * KIB)
-    return _Core(
+    return Device(
+        name="",
+        title="",
         backend="cuda" if cuda else "hip",
-        warp_size=warp_size,
-        warps=warps,
-        blocks=warps,  # the driver states no limit of its own
-        registers=_driver_figure(driver, "regs_per_multiprocessor", 65536),
+        limits=Limits(arch, warp_size, per_block, 255 if cuda else 256, 1024, cores=0),
+        warps_per_core=warps,
+        blocks_per_core=warps,  # the driver states no limit of its own
+        registers_per_core=_driver_figure(driver, "regs_per_multiprocessor", 65536),
         register_unit=8 * warp_size,
-        registers_per_thread=255 if cuda else 256,
-        shared=_driver_figure(driver, "shared_memory_per_multiprocessor", per_block),
-        shared_per_block=per_block,
+        shared_per_core=_driver_figure(driver, "shared_memory_per_multiprocessor", per_block),
         shared_reserved=KIB if cuda and driver.major >= 8 else 0,
+        clock_hz=None,
+        dram=None,
+        cache=Quantity(0, "B", "not reported by the driver", "driver"),
+        cache_bandwidth=None,
+        peaks={},
         shared_unit=128 if cuda else 512,
-        flops_per_clock=None,
-        source=f"as the driver reports them; granularities as on the kin of {arch}",
+        limits_source=f"as the driver reports them; granularities as on the kin of {arch}",
     )
 
 
@@ -768,36 +511,25 @@ def _memory_bandwidth(driver: Any) -> Quantity | None:
     )
     if not khz or not bits:
         return None
-    return _rate(
-        2e3 * khz * bits / 8 / 1e12,
-        f"computed from {khz / 1e3:.0f} MHz x 2 x {bits} bits as the driver reports",
-        "computed",
-    )
+    source = f"computed from {khz / 1e3:.0f} MHz x 2 x {bits} bits as the driver reports"
+    return Quantity(2e3 * khz * bits / 8, "B/s", source, "computed")
 
 
 def _last_level(driver: Any, arch: str) -> Quantity:
     """The last-level cache. HIP reports the L2 before it, so for CDNA the table knows better."""
-    kin = next((d for d in DEVICES.values() if d.limits.arch == arch), None)
+    kin = _kin(arch)
     if kin and arch.startswith("gfx9"):
         return replace(kin.cache, source=f"as on {kin.name}, of the same architecture")
     return _l2(driver) or Quantity(0, "B", "not reported by the driver", "driver")
 
 
-def _vector_peak(core: _Core, cores: int, clock_hz: float) -> dict[str, Quantity]:
-    """fp32 on the vector units, where lanes and clock are known.
+def _vector_peak(per_clock: int | None, cores: int, clock_hz: float) -> dict[str, Quantity]:
+    """fp32 on the vector units, where the FLOPs of a core per clock and the clock are known.
 
     Matrix peaks are left out: products of one architecture differ in them by a factor of up to
     six at equal cores (H20 and H200; RTX 4090 and L40S accumulating in fp32).
     """
-    if not core.flops_per_clock or not clock_hz:
+    if not per_clock or not clock_hz:
         return {}
-    source = (
-        f"computed as {cores} cores x {core.flops_per_clock} a clock x {clock_hz / 1e9:.3f} GHz"
-    )
-    return {"fp32": _flops(cores * core.flops_per_clock * clock_hz / 1e12, source, "computed")}
-
-
-def _list() -> None:
-    """Print the name, architecture and title of each device."""
-    for device in (*DEVICES.values(), *UNCOMPILED.values()):
-        print(f"{device.name:<10} {device.limits.arch:<8} {device.title}")
+    source = f"computed as {cores} cores x {per_clock} a clock x {clock_hz / 1e9:.3f} GHz"
+    return {"fp32": Quantity(cores * per_clock * clock_hz, "FLOP/s", source, "computed")}

@@ -1,8 +1,9 @@
 """What an experiment is: arms that are timed against each other, and what their times mean.
 
-One experiment is one file in `experiments/`, which exports `EXPERIMENT`. The arms are Impls of
-kernels, each checked before it is timed, so an experiment has no clock and no correctness of its
-own: it says what to time and what follows from it. `trial` runs it.
+One experiment is one file, in `experiments/` or named by its path, which exports `EXPERIMENT`. The
+arms are Impls of kernels, each checked before it is timed, so an experiment has no clock and no
+correctness of its own: it says what to time and what follows from it. `commands/experiment.py` runs
+it.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench import catalog
@@ -114,7 +116,7 @@ class Analysis:
             run,
             at,
             experiment,
-            context.kernel,
+            kernel_name(context.kernel),
             sizes,
             context.dtype,
             self.word,
@@ -163,9 +165,52 @@ def experiment_names() -> list[str]:
 
 
 def experiment_named(name: str) -> Experiment:
-    """The experiment of that file name. Raises ExperimentError with the nearest names."""
+    """Return the experiment of that file name, or of the file at that path.
+
+    Raises ExperimentError with the nearest names, or where the file is not there or holds none.
+    """
+    if catalog.is_path(name):
+        return _of_file(Path(name))
     if name not in experiment_names():
-        raise ExperimentError(catalog.unknown("experiment", name, experiment_names()))
+        hint = catalog.example("experiment", name, "workbench experiment ")
+        raise ExperimentError(hint or catalog.unknown("experiment", name, experiment_names()))
     results = import_module(f"{EXPERIMENTS}.{name}").EXPERIMENT
     assert isinstance(results, Experiment)
     return results
+
+
+def title_of(name: str) -> str:
+    """Return what an experiment is called in results: of a path, the name of its file."""
+    return Path(name).stem if catalog.is_path(name) else name
+
+
+def kernel_name(kernel: str) -> str:
+    """Return what a kernel is called in results: of a path, the name of its Spec."""
+    return catalog.spec_of(kernel).name if catalog.is_path(kernel) else kernel
+
+
+def _of_file(path: Path) -> Experiment:
+    if not path.is_file():
+        raise ExperimentError(
+            f"There is no experiment file {path}; CONTRIBUTING.md shows how to write one."
+        )
+    results = getattr(catalog.module_at(path), "EXPERIMENT", None)
+    if not isinstance(results, Experiment):
+        raise ExperimentError(
+            f"{path} has no EXPERIMENT = Experiment(...); CONTRIBUTING.md shows how to write one."
+        )
+    folder = path.resolve().parent
+    return replace(
+        results,
+        kernels=tuple(_from(folder, kernel) for kernel in results.kernels),
+        variants=lambda context: [
+            replace(variant, kernel=_from(folder, variant.kernel))
+            for variant in results.variants(context)
+        ],
+    )
+
+
+def _from(folder: Path, kernel: str) -> str:
+    """A kernel that an experiment's file names by its path is looked for from the file's folder."""
+    there = folder / kernel
+    return str(there) if catalog.is_path(kernel) and there.is_file() else kernel

@@ -163,8 +163,9 @@ def _text(value: float, kind: Kind) -> str:
 def _counted(context: Context) -> str:
     return (
         f"Bytes are those of four streams of {context.dtype}, each moved once; a multiply-add is "
-        "two FLOPs, done in fp32. The slope is the median over the points at no more than half of the "
-        "knee, the plateau over those from twice the knee on; intervals span all of their points."
+        "two FLOPs, done in fp32. The slope is the median over the points at no more than half of "
+        "the knee, the plateau over those from twice the knee on; intervals span all of their "
+        "points."
     )
 
 

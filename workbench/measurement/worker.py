@@ -435,8 +435,9 @@ def hot(choice: Choice) -> FirstPassTime:
 
 @accounted
 def compare(left: Choice, right: Choice, requested_threshold: float) -> PairTime:
-    """Is `right` slower than `left` by more than `requested_threshold` (0.01 is one percent)? Both are checked
-    first; `left` takes part twice, so that the noise floor is measured beside the two."""
+    """Compare `right` with `left`: is it slower by more than `requested_threshold` (0.01 is one
+    percent)? Both are checked first; `left` takes part twice, so that the noise floor is measured
+    beside the two."""
     operands = [left, left, right]
     results = [_checked(left), _checked(right)]
     if any(r.reason for r in results):

@@ -7,11 +7,7 @@ zero are multiplied like all others.
 """
 
 import torch
-from torch.nn.functional import linear
-
-from workbench.kernels import channel_mix, layer_norm, token_shift
-from workbench.spec import Spec, Tensor, Tolerance
-from workbench.variants.rwkv7_attention_linear import (
+from rwkv7_attention_linear import (
     WIDE,
     N,
     Warps,
@@ -23,6 +19,10 @@ from workbench.variants.rwkv7_attention_linear import (
     untold,
     weights,
 )
+from torch.nn.functional import linear
+
+from workbench.kernels import channel_mix, layer_norm, token_shift
+from workbench.spec import Spec, Tensor, Tolerance
 
 
 def reference(x, last, vectors, mix, key, value):

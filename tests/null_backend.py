@@ -1,4 +1,4 @@
-"""A side without processes, GPU or compiler, for tests: what becomes of each config is told to it.
+"""A backend without processes, GPU or compiler: tests say what becomes of each config.
 
 It answers at once and always the same, so that whatever stands on a backend can be tested for all
 that may happen to a config, in milliseconds and without torch.
@@ -159,7 +159,7 @@ class Null:
         return Timed(self._measured(candidate, fate.time_s * 0.8, fate.noise, "hot"), 0.1, "gpu")
 
     def compare(
-        self, left: Candidate, right: Candidate, requests: float
+        self, left: Candidate, right: Candidate, requested_threshold: float
     ) -> tuple[Timed | Refusal, Timed | Refusal, Verdict | None]:
         """By the times that the two are fated to have, to a thousandth."""
         self._note("contest", left)
@@ -169,7 +169,7 @@ class Null:
             return results[0], results[1], None
         middle = self._fate(right).time_s / self._fate(left).time_s
         ratio = Ratio(middle, middle * 0.999, middle * 1.001)
-        return results[0], results[1], verdict(ratio, ratio, requests, 0.001, 24)
+        return results[0], results[1], verdict(ratio, ratio, requested_threshold, 0.001, 24)
 
     def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
         """In the order given, each as long as it is fated to be."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from workbench.data.record import Evidence, Kind, Record
 from workbench.experiments import (
@@ -43,7 +44,7 @@ from workbench.experiments.analysis.times import Span, launches, reasons, row, s
 from workbench.reports.findings import GAINS, IMPACT, KPI
 from workbench.spec import Sizes
 
-STEP = "model_step"
+STEP = str(Path(__file__).parent / "kernels" / "model_step.py")
 USUAL = {"S": 512, "H": 16, "L": 4, "F": 2816}
 WAIT = "wait"
 GEMM, SYNC = 0.6, 0.05  # targets
@@ -87,7 +88,9 @@ def pieces(sizes: Sizes) -> list[Piece]:
 def variants(context: Context) -> list[Variant]:
     """The step, its products, and what a launch costs. Raises ExperimentError."""
     if context.kernel not in ("", STEP):
-        raise ExperimentError(f"e2e is about {STEP}, not {context.kernel}; leave --kernel out.")
+        raise ExperimentError(
+            f"e2e is about a model_step of its own, not {context.kernel}; leave --kernel out."
+        )
     sizes = context.sizes or USUAL
     created = [
         Variant(EAGER, STEP, "step", sizes, context.dtype, clock="host"),

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
+from pathlib import Path
 
 from workbench import catalog
 from workbench.data.record import Evidence, Kind
@@ -35,7 +36,8 @@ from workbench.experiments.analysis.times import Span, mark, row, span_of, worde
 from workbench.reports.experiment import quantity
 from workbench.spec import Sizes, sizes_text, values
 
-LAYER = "rwkv7_layer"
+KERNELS = Path(__file__).parent / "kernels"
+LAYER = str(KERNELS / "rwkv7_layer.py")
 TOTAL = "total"
 N = 64  # channels of a head
 NARROW = (3, 3, 2, 10)  # widths of the narrow matrices over P, as rwkv7_attention_linear has them
@@ -53,7 +55,7 @@ FIRST = 3  # bottlenecks that are named
 class Call:
     """One kernel at its sizes, and how often a part calls it."""
 
-    kernel: str
+    kernel: str  # a name, or the path of a file
     impl: str
     sizes: Sizes
     times: int = 1
@@ -61,16 +63,21 @@ class Call:
     @property
     def text(self) -> str:
         """`matmul.tiles M=1024 N=2560 K=2560`."""
-        return f"{self.kernel}.{self.impl} {sizes_text(self.sizes, ' ')}"
+        return f"{Path(self.kernel).stem}.{self.impl} {sizes_text(self.sizes, ' ')}"
 
 
 @dataclass(frozen=True)
-class TimingTask:
+class LayerPart:
     """What is timed under one name, and the calls that stand for it where nothing can be timed."""
 
     name: str
     whole: Call
     calls: tuple[Call, ...]
+
+
+def own(name: str) -> str:
+    """The kernel of that name beside this file."""
+    return str(KERNELS / f"{name}.py")
 
 
 def recurrence(T: int) -> str:
@@ -83,7 +90,12 @@ def product(M: int, rows: int, columns: int, times: int = 1) -> Call:
     return Call(*product_for(M, rows), {"M": M, "N": rows, "K": columns}, times)
 
 
-def parts_of(sizes: Sizes) -> list[TimingTask]:
+def as_one(name: str, sizes: Sizes) -> Call:
+    """A part of the layer, called as one kernel."""
+    return Call(own(name), "parts", dict(sizes))
+
+
+def parts_of(sizes: Sizes) -> list[LayerPart]:
     """The parts of a layer, in the order in which they run."""
     B, T, H, P = (sizes[axis] for axis in "BTHP")
     M, C = B * T, N * H
@@ -96,7 +108,7 @@ def parts_of(sizes: Sizes) -> list[TimingTask]:
         product(M, C, C, times=3),
         *(product(M, width, C, times) for width, times in narrow),
         *(product(M, C, width, times) for width, times in narrow),
-        Call("rwkv7_gates", "heads", {"M": M, "H": H, "N": N}),
+        Call(own("rwkv7_gates"), "heads", {"M": M, "H": H, "N": N}),
     )
     output = (Call("group_norm", "heads", {"M": M, "H": H, "N": N}), product(M, C, C))
     ffn = (
@@ -107,14 +119,10 @@ def parts_of(sizes: Sizes) -> list[TimingTask]:
         product(M, C, 4 * C),
     )
     return [
-        TimingTask(
-            "attention_linear", Call("rwkv7_attention_linear", "parts", dict(sizes)), linear
-        ),
-        TimingTask("wkv", wkv, (wkv,)),
-        TimingTask(
-            "attention_output", Call("rwkv7_attention_output", "parts", {"M": M, "H": H}), output
-        ),
-        TimingTask("ffn", Call("rwkv7_ffn", "parts", {"B": B, "T": T, "H": H}), ffn),
+        LayerPart("attention_linear", as_one("rwkv7_attention_linear", sizes), linear),
+        LayerPart("wkv", wkv, (wkv,)),
+        LayerPart("attention_output", as_one("rwkv7_attention_output", {"M": M, "H": H}), output),
+        LayerPart("ffn", as_one("rwkv7_ffn", {"B": B, "T": T, "H": H}), ffn),
     ]
 
 

@@ -6,11 +6,12 @@ make the model: 4 matrices of 2560 x 2560, two of 2560 x 10240 and the narrow on
 What the parts leave out is left out here, too.
 """
 
+import rwkv7_attention_linear as before
+import rwkv7_attention_output as behind
+import rwkv7_ffn as ffn
+
 from workbench.kernels import token_shift, wkv7
 from workbench.spec import Spec, Tensor, Tolerance
-from workbench.variants import rwkv7_attention_linear as before
-from workbench.variants import rwkv7_attention_output as behind
-from workbench.variants import rwkv7_ffn as ffn
 
 N = before.N
 LINEAR, HEADS = 7, 10  # of `vectors`: where those of the output, and of the feed-forward begin

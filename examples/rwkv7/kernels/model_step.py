@@ -39,8 +39,8 @@ def normals(shape, dtype, device, generator):
 
 def weights(shape, dtype, device, generator):
     """Of products that keep the size of their inputs, as a trained layer's do."""
-    made = torch.randn(shape, generator=generator, device=device)
-    return (made * shape[-2] ** -0.5).to(dtype)
+    created = torch.randn(shape, generator=generator, device=device)
+    return (created * shape[-2] ** -0.5).to(dtype)
 
 
 def about_one(shape, dtype, device, generator):
@@ -110,13 +110,13 @@ def step(x, before, qkv, out, between, up, down, last, *, config):
     """The workbench's kernels, the sums carried from one call to the next, torch's products."""
     norm = rms_norm.Rows(num_warps=config.num_warps)
     add = fused_add_rms_norm.Rows(num_warps=config.num_warps)
-    gate = swiglu.Blocks(num_warps=config.num_warps)
+    dedup = swiglu.Blocks(num_warps=config.num_warps)
     scales = [*before[1:].unbind(), last]  # of the norm that the next layer begins with
     y = rms_norm.rows(x, before[0], config=norm)
     for i in range(len(qkv)):
         o = attended(torch.mm(y, qkv[i]), config.num_stages)
         y, x = fused_add_rms_norm.rows(torch.mm(o, out[i]), x, between[i], config=add)
-        o = swiglu.blocks(torch.mm(y, up[i]), config=gate)
+        o = swiglu.blocks(torch.mm(y, up[i]), config=dedup)
         y, x = fused_add_rms_norm.rows(torch.mm(o, down[i]), x, scales[i], config=add)
     return y
 
@@ -135,6 +135,6 @@ def library(x, before, qkv, out, between, up, down, last):
         q, k, v = (t.transpose(1, 2) for t in heads(norm(x, (width,), before[i], 1e-6) @ qkv[i]))
         o = attention(q, k, v, is_causal=True).transpose(1, 2).reshape(S, width)
         x = x + o @ out[i]
-        gate, other = (norm(x, (width,), between[i], 1e-6) @ up[i]).chunk(2, dim=-1)
-        x = x + (torch.nn.functional.silu(gate) * other) @ down[i]
+        dedup, other = (norm(x, (width,), between[i], 1e-6) @ up[i]).chunk(2, dim=-1)
+        x = x + (torch.nn.functional.silu(dedup) * other) @ down[i]
     return norm(x, (width,), last, 1e-6)

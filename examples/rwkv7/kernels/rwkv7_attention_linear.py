@@ -14,12 +14,12 @@ shifts in.
 
 from dataclasses import dataclass
 
+import rwkv7_gates
 import torch
 from torch.nn.functional import linear
 
 from workbench.kernels import layer_norm, token_shift
 from workbench.spec import Spec, Tensor, Tolerance, threads
-from workbench.variants import rwkv7_gates
 
 N = 64  # channels of a head
 GATES = 5  # of `vectors`: those that rwkv7_gates takes; the norm's two follow
@@ -42,8 +42,8 @@ def reference(x, last, first, vectors, mix, square, down, up):
     decay, rate = torch.tanh(xw @ dw.T) @ uw, (xa @ da.T) @ ua
     value, g = (xv @ dv.T) @ uv, torch.sigmoid(xg @ dg.T) @ ug
     heads = (t.view(B * T, C // N, N) for t in (decay, rate, value, k, v, first))
-    made = rwkv7_gates.reference(*heads, vectors[:GATES].view(GATES, C // N, N))
-    w, k, v, kk, a = (t.view(B, T, C // N, N) for t in made)
+    created = rwkv7_gates.reference(*heads, vectors[:GATES].view(GATES, C // N, N))
+    w, k, v, kk, a = (t.view(B, T, C // N, N) for t in created)
     return r.view(w.shape), w, k, v, kk, a, g
 
 
@@ -53,14 +53,14 @@ def normals(shape, dtype, device, generator):
 
 def weights(shape, dtype, device, generator):
     """Of products that keep the size of their inputs, as a trained layer's do: rows of C."""
-    made = torch.randn(shape, generator=generator, device=device)
-    return (made * shape[-1] ** -0.5).to(dtype)
+    created = torch.randn(shape, generator=generator, device=device)
+    return (created * shape[-1] ** -0.5).to(dtype)
 
 
 def ups(shape, dtype, device, generator):
     """Of products with few rows, whose sums are of about one tenth."""
-    made = torch.randn(shape, generator=generator, device=device)
-    return (made * 0.1 * (shape[0] / sum(NARROW)) ** -0.5).to(dtype)
+    created = torch.randn(shape, generator=generator, device=device)
+    return (created * 0.1 * (shape[0] / sum(NARROW)) ** -0.5).to(dtype)
 
 
 def about_one(shape, dtype, device, generator):
@@ -158,6 +158,6 @@ def parts(x, last, first, vectors, mix, square, down, up, *, config):
     value, g = linear(xv, dv) @ uv, torch.sigmoid(linear(xg, dg)) @ ug
     heads = (t.reshape(B * T, C // N, N) for t in (decay, rate, value, k, v, first))
     each = rwkv7_gates.Heads(block_h=4 * config.num_warps, num_warps=config.num_warps)
-    made = rwkv7_gates.heads(*heads, vectors[:GATES].reshape(GATES, C // N, N), config=each)
-    w, k, v, kk, a = (t.view(B, T, C // N, N) for t in made)
+    created = rwkv7_gates.heads(*heads, vectors[:GATES].reshape(GATES, C // N, N), config=each)
+    w, k, v, kk, a = (t.view(B, T, C // N, N) for t in created)
     return r.view(w.shape), w, k, v, kk, a, g.view(B, T, C)

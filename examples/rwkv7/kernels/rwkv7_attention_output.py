@@ -5,10 +5,10 @@ The kernel is the workbench's, product and sum torch's, in one call.
 """
 
 import torch
+from rwkv7_attention_linear import N, Warps, about_one, normals, untold, weights
 
 from workbench.kernels import group_norm
 from workbench.spec import Spec, Tensor, Tolerance
-from workbench.variants.rwkv7_attention_linear import N, Warps, about_one, normals, untold, weights
 
 
 def reference(y, r, k, v, g, x, vectors, square):
