@@ -19,7 +19,7 @@ from workbench.backend.workers import Workers, cpu_count
 from workbench.compile import CompileError, compile_config
 from workbench.measurement import worker
 from workbench.measurement.protocol import Protocol
-from workbench.spec import ITEMSIZE, stages, threads, tile, values
+from workbench.spec import stages, threads, tile, values
 
 
 def compiled(kernel, impl, config, sizes, dtype, device):
@@ -35,8 +35,7 @@ def legal(kernel, sizes, dtype, device):
         if impl.backend == "triton":
             default = impl.default(device.limits, dtype, sizes)
             for config in impl.space(default, (tile, threads, stages)):
-                at = {"itemsize": ITEMSIZE[dtype], **sizes}
-                if impl.refuse(config, device.limits, **at) is None:
+                if impl.rejection_reason(config, device.limits, dtype, sizes) is None:
                     yield impl.name, values(config)
 
 

@@ -271,7 +271,7 @@ def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -
     """Our Impls at their defaults, and the libraries' versions."""
     from workbench.device import hardware
     from workbench.measurement.worker import Choice
-    from workbench.spec import ITEMSIZE, values
+    from workbench.spec import values
 
     device = hardware.live()
     assert device is not None
@@ -279,8 +279,7 @@ def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -
     for impl in spec.impls:
         if impl.backend == "triton":
             config = impl.default(device.limits, goal.dtype, goal.sizes)
-            at = {"itemsize": ITEMSIZE[goal.dtype], **goal.sizes}
-            if reason := impl.refuse(config, device.limits, **at):
+            if reason := impl.rejection_reason(config, device.limits, goal.dtype, goal.sizes):
                 refused[impl.name] = reason
             else:
                 choices.append(Choice(impl.name, values(config)))

@@ -269,7 +269,6 @@ def _compile(context: Compile) -> None:
     from workbench import catalog
     from workbench.compile import CompileError, compile_config
     from workbench.device import hardware
-    from workbench.spec import ITEMSIZE
 
     device = hardware.live()
     if device is None:
@@ -277,6 +276,5 @@ def _compile(context: Compile) -> None:
     with suppress(catalog.CatalogError, CompileError):
         impl = catalog.impl_of(catalog.spec_of(context.kernel), context.impl)
         config = impl.default(device.limits, context.dtype, context.sizes)
-        at = {"itemsize": ITEMSIZE[context.dtype], **context.sizes}
-        if impl.refuse(config, device.limits, **at) is None:
+        if impl.rejection_reason(config, device.limits, context.dtype, context.sizes) is None:
             compile_config(impl, config, context.sizes, context.dtype, device)

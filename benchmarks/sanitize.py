@@ -49,7 +49,6 @@ def once(titles: Sequence[str], dtype: str, until: float) -> None:
     from workbench import catalog
     from workbench.device import hardware
     from workbench.measurement import inputs
-    from workbench.spec import ITEMSIZE
 
     device = hardware.live()
     if device is None:
@@ -65,7 +64,7 @@ def once(titles: Sequence[str], dtype: str, until: float) -> None:
             kind = dtype if dtype in impl.spec.tolerance else next(iter(impl.spec.tolerance))
             for sizes in impl.spec.check:
                 config = impl.default(device.limits, kind, sizes)
-                if impl.refuse(config, device.limits, itemsize=ITEMSIZE[kind], **sizes) is None:
+                if impl.rejection_reason(config, device.limits, kind, sizes) is None:
                     impl(*inputs.make(impl.spec, sizes, kind, "cuda"), config=config)
                     torch.cuda.synchronize()
                     launched += 1

@@ -31,7 +31,7 @@ from workbench.measurement.correctness import (
     check_outputs,
 )
 from workbench.measurement.inputs import torch_dtype
-from workbench.spec import ITEMSIZE, Extent, Impl, Limits, Sizes, Spec, stages, threads, values
+from workbench.spec import Extent, Impl, Limits, Sizes, Spec, stages, threads, values
 
 # Set by tests/run.py for the older of two versions of Triton: each Impl once in each test.
 BRIEF = os.environ.get("KERNEL_TESTS") == "brief"
@@ -87,7 +87,7 @@ def triton_impls() -> list[Impl]:
 
 def applicable(impl: Impl, config: Any, sizes: Sizes, dtype: str, limits: Limits) -> str | None:
     """Why this config cannot run there, in a sentence; None when it can."""
-    return impl.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+    return impl.rejection_reason(config, limits, dtype, sizes)
 
 
 def dtypes_of(impl: Impl, limits: Limits) -> list[str]:

@@ -8,7 +8,7 @@ import importlib.util
 import pkgutil
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -103,7 +103,8 @@ def version_of(path: Path) -> Spec:
     sys.path[:] = [str(_moved(Path(entry or "."), root)) for entry in before]
     importlib.invalidate_caches()
     try:
-        return spec_of(str(path))
+        with _in_place(_shared_files(path)):
+            return spec_of(str(path))
     finally:
         sys.path[:] = before
 
@@ -116,18 +117,42 @@ def impl_of(spec: Spec, name: str) -> Impl:
     raise CatalogError(unknown(f"impl of {spec.name}", name, [i.name for i in spec.impls]))
 
 
-def source_hash(module: ModuleType) -> str:
-    """Hash of the kernel's own file: a changed kernel is another kernel."""
-    file = module.__file__
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else ""
-
-
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """`There is no kernel 'matmull'; did you mean matmul? Known: copy, matmul, softmax.`"""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else "."
     return f"There is no {what} {name!r}{hint} Known: {', '.join(known)}."
+
+
+_SHARED = re.compile(rf"^from {re.escape(KERNELS)} import (\w+)", re.MULTILINE)
+
+
+def _shared_files(path: Path) -> dict[str, Path]:
+    """Files beside a kernel's that it takes device code from, by their dotted names: those of
+    `from workbench.kernels import attention`."""
+    beside = {name: path.parent / f"{name}.py" for name in _SHARED.findall(path.read_text("utf-8"))}
+    return {f"{KERNELS}.{name}": file for name, file in beside.items() if file.is_file()}
+
+
+@contextmanager
+def _in_place(files: Mapping[str, Path]) -> Iterator[None]:
+    """Let imports of these dotted names find these files, each as a module of its own."""
+    known = kernel_names()
+    real = {name: import_module(name) for name in files if name.rpartition(".")[2] in known}
+    try:
+        for dotted, file in files.items():
+            _bind(dotted, _from_file(file))
+        yield
+    finally:
+        for dotted, module in real.items():
+            _bind(dotted, module)
+
+
+def _bind(dotted: str, module: ModuleType) -> None:
+    home, _, name = dotted.rpartition(".")
+    sys.modules[dotted] = module
+    setattr(import_module(home), name, module)
 
 
 def _from_file(path: Path) -> ModuleType:

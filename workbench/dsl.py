@@ -1,14 +1,20 @@
-"""`triton` and `tl`, or a stand-in where Triton has no wheel (macOS).
+"""What kernel files share: `triton` and `tl`, and what their launchers and baselines repeat.
 
-With the stand-in every kernel file still imports, so its Spec, its reference and its Metal
-version work; only launching the Triton kernel raises.
+Where Triton has no wheel (macOS), `triton` and `tl` are stand-ins. With those every kernel file
+still imports, so its Spec, its reference and its Metal version work; only launching the Triton
+kernel raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import pkgutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 from workbench.spec import Limits
@@ -88,4 +94,147 @@ def pretend(limits: Limits) -> Iterator[None]:
         _pretended.reset(token)
 
 
-__all__ = ["INTERPRETED", "TensorDescriptor", "cores", "pretend", "pretended", "tl", "triton"]
+# What launchers hand on
+
+
+def meta(config: Any) -> dict[str, int]:
+    """Return what a launch takes from a config as it is: its fields `block_*` and `group_m` under
+    their names in capitals, and `num_warps` and `num_stages`."""
+    return {name: getattr(config, field) for field, name in _handed_on(config.__class__)}
+
+
+@cache
+def _handed_on(kind: Any) -> tuple[tuple[str, str], ...]:
+    names = [f.name for f in fields(kind)]
+    blocks = [(n, n.upper()) for n in names if n.startswith("block_") or n == "group_m"]
+    return (*blocks, *((n, n) for n in names if n in ("num_warps", "num_stages")))
+
+
+def divisors(**extents: int) -> dict[str, int]:
+    """Return the largest power of two up to 16 that divides each extent or stride: `DIV_K=16` of
+    `K=64`. Device code rounds by it, which tells the compiler how wide its loads may be."""
+    return {f"DIV_{name}": min(16, n & -n) or 16 for name, n in extents.items()}
+
+
+def strides(*tensors: Any) -> tuple[int, ...]:
+    """Return the strides of all dimensions of these tensors, in their order."""
+    return tuple(itertools.chain.from_iterable(tensor.stride() for tensor in tensors))
+
+
+def describable(rows: Any) -> bool:
+    """Return whether a tensor descriptor can describe this tensor: dense rows, and all that is
+    outside them without overlap and at multiples of 16 bytes."""
+    size, extents = rows.element_size(), rows.shape
+    outer = zip(rows.stride()[:-1], rows.stride()[1:], extents[1:], strict=True)
+    apart = all(far >= near * extent and far * size % 16 == 0 for far, near, extent in outer)
+    return bool(rows.stride(-1) == 1 and apart and rows.data_ptr() % 16 == 0)
+
+
+def describe(name: str, tensor: Any, block: list[int]) -> Any:
+    """Return a descriptor of blocks of a tensor; `name` is what a ValueError calls it where there
+    can be none."""
+    if not describable(tensor):
+        raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
+    return TensorDescriptor.from_tensor(tensor, block)
+
+
+def refuse_pdl(limits: Limits) -> str | None:
+    """Return why no launch can begin there before the one ahead of it ends, or None."""
+    if limits.arch in ("sm_80", "sm_86", "sm_89") or not limits.arch.startswith("sm_"):
+        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
+    return None
+
+
+def launch_pdl(pdl: bool) -> dict[str, bool]:
+    """Return the option of a launch that may begin before the one ahead of it ends, where `pdl`;
+    the device code must wait for what that one writes."""
+    return {"launch_pdl": True} if pdl else {}
+
+
+def upcast(tensor: Any) -> bool:
+    """Return whether tiles of this tensor must be widened before they are multiplied: those of bf16
+    in Triton's interpreter."""
+    return INTERPRETED and str(tensor.dtype) == "torch.bfloat16"
+
+
+# Library baselines
+
+
+def compiled(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a launcher of what torch.compile makes of `call`, compiled at its first launch."""
+
+    @cache
+    def created() -> Any:
+        import torch
+
+        return torch.compile(call, dynamic=False)
+
+    return lambda *inputs: created()(*inputs)
+
+
+@dataclass(frozen=True)
+class ThirdParty:
+    """Another project's package, which need not be installed: it is imported at a first launch."""
+
+    distribution: str
+    module: str
+
+    @property
+    def missing(self) -> str:
+        """The sentence to say where it is not installed."""
+        return f"{self.distribution} is not installed: pip install 'kernel-workbench[peers]'"
+
+    def __call__(self, name: str) -> Any:
+        """Import what stands under a name in it: `ops:LigerSoftmaxFunction.apply`. Raises
+        ImportError with `missing` where it is not installed."""
+        return _imported(self, name)
+
+    def refuse(self, otherwise: Callable[..., str | None] | None = None) -> Callable[..., Any]:
+        """Return a `refuse` that says that it is missing, or else what `otherwise(itemsize=...,
+        **sizes)` says."""
+
+        def refuse(config: Any, limits: Limits, **at: int) -> str | None:
+            if find_spec(self.module) is None:
+                return self.missing
+            return otherwise(**at) if otherwise else None
+
+        return refuse
+
+    def refuse_rows(self, **most: int) -> Callable[..., Any]:
+        """Return a `refuse` for rows of at most so many elements along an axis: `N=65_536`."""
+        ((axis, length),) = most.items()
+        reason = f"{self.distribution} takes rows of at most {length} elements"
+        return self.refuse(lambda **at: reason if at[axis] > length else None)
+
+
+@cache
+def _imported(package: ThirdParty, name: str) -> Any:
+    if find_spec(package.module) is None:
+        raise ImportError(package.missing)
+    return pkgutil.resolve_name(f"{package.module}.{name}")
+
+
+FLA = ThirdParty("fla-core", "fla")
+LIGER = ThirdParty("liger-kernel", "liger_kernel")
+
+__all__ = [
+    "FLA",
+    "INTERPRETED",
+    "LIGER",
+    "TensorDescriptor",
+    "ThirdParty",
+    "compiled",
+    "cores",
+    "describable",
+    "describe",
+    "divisors",
+    "launch_pdl",
+    "meta",
+    "pretend",
+    "pretended",
+    "refuse_pdl",
+    "strides",
+    "tl",
+    "triton",
+    "upcast",
+]

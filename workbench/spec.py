@@ -209,14 +209,15 @@ class Spec:
 
         resolve(config, limits, *, itemsize, **sizes) returns the config with a number in the
         place of every AUTO; a config type with such a default needs it. refuse(config, limits, *,
-        itemsize, **sizes) says in one sentence why this config cannot run there, or None.
+        itemsize, **sizes) says in one sentence why this config cannot run there, or None; that a
+        block may not have so many warps is said without it.
         work(config, limits, *, itemsize, **sizes) describes the launch for the analytic model.
         All three and the launcher see no AUTO, save `resolve`. defaults maps a dtype (`fp32`) or
-        an architecture (`gfx942`) to its default config where the dataclass' own does not suit it;
-        the dtype comes first. mutates names the inputs that a launch changes: they are restored
-        before each check and each timed call, and where the launcher returns one, it is checked
-        like any output. Raises ValueError when a name there is no input, and when `resolve` is
-        missing.
+        an architecture (`gfx942`), or several with blanks between (`gfx90a gfx942`), to the
+        default config where the dataclass' own does not suit; the dtype comes first. mutates names
+        the inputs that a launch changes: they are restored before each check and each timed call,
+        and where the launcher returns one, it is checked like any output. Raises ValueError when a
+        name there is no input, and when `resolve` is missing.
         """
         if odd := [n for n in mutates if n not in self.inputs]:
             raise ValueError(
@@ -226,6 +227,7 @@ class Spec:
 
         def add(launch: Callable[..., Any]) -> Impl:
             named = name or launch.__name__
+            by_name = {n: c for names, c in (defaults or {}).items() for n in names.split()}
             created = Impl(
                 self,
                 named,
@@ -235,7 +237,7 @@ class Spec:
                 resolve,
                 refuse,
                 work,
-                defaults or {},
+                by_name,
                 tuple(mutates),
             )
             if created.auto and resolve is None:
@@ -247,6 +249,18 @@ class Spec:
             return created
 
         return add
+
+    def library(
+        self,
+        name: str,
+        call: Callable[..., Any],
+        *,
+        refuse: Callable[..., str | None] | None = None,
+    ) -> Impl:
+        """Add a library's own version, `call(*inputs) -> output`, as an Impl to compare with."""
+        if refuse is None:
+            return self.impl(backend="torch", name=name)(call)
+        return self.impl(backend="torch", name=name, refuse=refuse)(call)
 
 
 @dataclass(frozen=True)
@@ -334,8 +348,11 @@ class Impl:
         return self.resolved(self.declared(limits, dtype), limits, dtype, sizes)
 
     def rejection_reason(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> str | None:
-        """Return why the kernel rejects this config at these sizes, in one sentence, or None. A
-        `refuse` that raises is a reason, too."""
+        """Return why this config cannot run at these sizes, in one sentence, or None: it has more
+        warps than a block may have, or the kernel's own `refuse` rejects it or raises."""
+        warps = getattr(config, "num_warps", 0)
+        if warps * limits.warp_size > limits.threads_per_block:
+            return f"{warps} warps are more than one block may have here"
         try:
             return self.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
         except Exception as error:  # the kernel's own code
@@ -349,7 +366,7 @@ class Impl:
         """Every config of the declared choices; knobs outside `vary` keep the value that they have
         in `default`, which need not be a choice where it was AUTO.
 
-        An empty `vary` varies all. Legality is another question: see `refuse`.
+        An empty `vary` varies all. Legality is another question: see `rejection_reason`.
         """
         axes = [
             f.metadata["choices"]

@@ -20,7 +20,7 @@ from workbench.compile import (
 from workbench.compile.dedup import Dedup, _mentioned
 from workbench.data.record import Case
 from workbench.device.hardware import DEVICES
-from workbench.spec import ITEMSIZE, values
+from workbench.spec import values
 
 TARGETS = ("h200", "mi300x")
 LATER = {"h200": ("llir", "ptx", "cubin"), "mi300x": ("llir", "amdgcn", "hsaco")}
@@ -58,7 +58,7 @@ def legal(impl, device, sizes, dtype):
     every = [
         config
         for config in impl.space(default)
-        if impl.refuse(config, device.limits, itemsize=ITEMSIZE[dtype], **sizes) is None
+        if impl.rejection_reason(config, device.limits, dtype, sizes) is None
     ]
     step = -(-len(every) // MOST)
     return every[::step]

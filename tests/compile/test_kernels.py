@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from kernel_cases import (
     BRIEF,
-    ITEMSIZE,
     Case,
     applicable,
     dtypes_of,
@@ -30,6 +29,7 @@ from workbench.compile import CompileError, compile_config, read_resources
 from workbench.compile.launches import captured
 from workbench.device.hardware import DEVICES
 from workbench.measurement import inputs
+from workbench.spec import ITEMSIZE
 
 UNITS = {"a100": "mma", "h200": "wgmma", "b200": "tcgen05", "mi300x": "mfma", "rx7900xtx": "wmma"}
 TARGETS = ["h200"] if BRIEF else list(UNITS)

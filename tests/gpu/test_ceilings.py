@@ -9,7 +9,6 @@ from workbench.commands.ceilings import HostCopies
 from workbench.device import hardware
 from workbench.experiments.analysis.ceilings import LINKS, groups_of
 from workbench.measurement.correctness import PreparedProblem, check
-from workbench.spec import ITEMSIZE
 
 pytestmark = pytest.mark.gpu
 
@@ -31,7 +30,7 @@ def test_every_arm_is_right_at_the_size_that_is_timed(variant):
     spec = catalog.spec_of(variant.kernel)
     impl = catalog.impl_of(spec, variant.impl)
     config = impl.config(**variant.config)
-    reason = impl.refuse(config, DEVICE.limits, itemsize=ITEMSIZE[variant.dtype], **variant.sizes)
+    reason = impl.rejection_reason(config, DEVICE.limits, variant.dtype, variant.sizes)
     if reason is not None:
         pytest.skip(f"{variant.name} is refused here: {reason}")
     assert (
@@ -46,7 +45,7 @@ def test_a_chain_of_dependent_launches_is_whole_in_a_graph_too():
     spec = catalog.spec_of("empty_chain")
     impl, kept = catalog.impl_of(spec, "links"), []
     x = torch.zeros(LINKS, device="cuda")
-    pdl = impl.refuse(impl.config(pdl=1), DEVICE.limits, itemsize=4, L=LINKS) is None
+    pdl = impl.rejection_reason(impl.config(pdl=1), DEVICE.limits, "fp32", {"L": LINKS}) is None
     config = impl.config(pdl=int(pdl))
     impl(x, config=config)
     graph = graphs().capture(1, lambda: kept.append(impl(x, config=config)))

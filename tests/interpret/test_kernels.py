@@ -144,7 +144,11 @@ def legal_elsewhere(impl, name, wanted):
 
 @pytest.mark.parametrize("name", kernels())
 def test_every_kernel_says_what_becomes_of_nan(name):
-    assert "NaN" in str(importlib.import_module(f"workbench.kernels.{name}").__doc__)
+    words = str(importlib.import_module(f"workbench.kernels.{name}").__doc__)
+    assert "NaN" in words, (
+        f"the docstring of workbench/kernels/{name}.py must say what becomes of a NaN and of an "
+        "infinity in the inputs, with the word NaN"
+    )
 
 
 def test_properties_belong_to_kernels_that_exist():
@@ -271,10 +275,10 @@ if not BRIEF:
 
     @each_impl
     def test_a_config_that_is_timed_can_be_checked(impl):
-        spec, itemsize = impl.spec, ITEMSIZE[narrow(impl)]
+        spec, dtype = impl.spec, narrow(impl)
 
         def takes(config, some):
-            return any(impl.refuse(config, H200, itemsize=itemsize, **at) is None for at in some)
+            return any(impl.rejection_reason(config, H200, dtype, at) is None for at in some)
 
         timed = (c for c in impl.space(impl.config()) if takes(c, spec.bench))
         lost = [values(c) for c in timed if not takes(c, spec.check)]

@@ -128,14 +128,21 @@ class Step:
     program: tuple[str, ...] = PYTEST
 
 
+def _sharing(kernel: str) -> list[str]:
+    """Return the kernels whose files take their device code from this one's."""
+    word = f"from workbench.kernels import {kernel} "
+    files = sorted((ROOT / "workbench" / "kernels").glob("*.py"))
+    return [path.stem for path in files if word in path.read_text(encoding="utf-8")]
+
+
 def steps(mutant: Mutant) -> Iterator[Step]:
     """The calls that continuous integration would make and that can see the mutant, the likely
-    ones first. A kernel's file is seen by the tests of that kernel, by those of the parts of an
-    experiment, which launch it, and by the unit tests."""
+    ones first. A kernel's file is seen by the tests of that kernel and of those that share its
+    device code, by those of the parts of an experiment, which launch it, and by the unit tests."""
     interpret = ("TRITON_INTERPRET", "1")
     kernel = Path(mutant.file).stem
     of_kernel = mutant.file.startswith("workbench/kernels/")
-    only = (("KERNELS", kernel),) if of_kernel else ()
+    only = (("KERNELS", ",".join([kernel, *_sharing(kernel)])),) if of_kernel else ()
     if mutant.first:
         interpreted = any("interpret" in test for test in mutant.first)
         yield Step(tuple(mutant.first), (*only, *((interpret,) if interpreted else ())))

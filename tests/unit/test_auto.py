@@ -11,7 +11,7 @@ from workbench import catalog
 from workbench.adapted.launch import resolved
 from workbench.device.hardware import DEVICES
 from workbench.dsl import pretend
-from workbench.spec import AUTO, ITEMSIZE, Spec, Tensor, among, label, threads, tile, values
+from workbench.spec import AUTO, Spec, Tensor, among, label, threads, tile, values
 
 ROWS = ("softmax", "rms_norm", "layer_norm", "fused_add_rms_norm")
 H200 = DEVICES["h200"].limits
@@ -119,7 +119,7 @@ def test_a_thread_is_given_enough_and_not_too_much(kernel, M, N):
     each = result.block_m * module.padded(N) / (32 * result.num_warps)
     assert each >= 16 or result.num_warps == 1, "fewer are too few for two wide loads"
     assert result.num_warps >= 4 or N < 2048
-    reason = impl.refuse(result, H200, itemsize=ITEMSIZE["bf16"], M=M, N=N)
+    reason = impl.rejection_reason(result, H200, "bf16", {"M": M, "N": N})
     assert (reason is None) == (each <= (64 if result.num_warps < 32 else 32))
 
 

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from workbench import catalog
 from workbench.catalog import CatalogError
+from workbench.compile.source import code_hash
 
 GOOD = '''
 """Twice: y = 2 x."""
@@ -140,11 +142,33 @@ def test_an_example_is_asked_for_by_its_path(monkeypatch):
     assert catalog.spec_of("examples/rwkv7/kernels/rwkv7_layer.py").name == "rwkv7_layer"
 
 
-def test_the_hash_is_that_of_the_file(kernel):
-    one, other = (catalog.module_of(kernel(GOOD + tail, f"{n}.py")) for n, tail in
-                  (("one", ""), ("other", "# changed")))  # fmt: skip
-    assert len(catalog.source_hash(one)) == 16
-    assert catalog.source_hash(one) != catalog.source_hash(other)
+def test_the_hash_of_shared_device_code_counts(tmp_path):
+    folder = Path(catalog.module_of("attention").__file__).parent
+    hashes = []
+    for number, change in enumerate(("", "# changed", "\n\nCHANGED = 1")):
+        copied = tmp_path / str(number)
+        copied.mkdir()
+        for name in ("attention", "causal_attention"):
+            tail = change if name == "attention" else ""
+            (copied / f"{name}.py").write_text((folder / f"{name}.py").read_text() + tail)
+        spec = catalog.spec_of(str(copied / "causal_attention.py"))
+        hashes.append(code_hash(spec.impls[0]))
+    assert hashes[0] == hashes[1] != hashes[2] and len(hashes[0]) == 16
+
+
+def test_a_version_takes_the_device_code_of_its_own_checkout(tmp_path):
+    ours = catalog.module_of("attention")
+    home, name = tmp_path / "workbench" / "kernels", "causal_attention.py"
+    home.mkdir(parents=True)
+    (tmp_path / ".git").mkdir()
+    (home / name).write_text((Path(ours.__file__).parent / name).read_text())
+    text = Path(ours.__file__).read_text()
+    (home / "attention.py").write_text(text + "\nEDITION = 2\n")
+    spec = catalog.version_of(home / name)
+    theirs = sys.modules[spec.reference.__module__].unmasked
+    assert theirs.EDITION == 2 and not hasattr(ours, "EDITION")
+    assert sys.modules["workbench.kernels.attention"] is ours
+    assert catalog.module_of("causal_attention").unmasked is ours
 
 
 # What is not

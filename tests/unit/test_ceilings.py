@@ -35,7 +35,7 @@ from workbench.experiments.analysis.ceilings import (
 from workbench.measurement import transfers
 from workbench.measurement.rounds import Window
 from workbench.reports.ceilings import line, page, word
-from workbench.spec import ITEMSIZE, sizes_text
+from workbench.spec import sizes_text
 
 pytestmark = pytest.mark.unit
 
@@ -148,7 +148,7 @@ def refusal(variant, device):
     spec = catalog.spec_of(variant.kernel)
     impl = catalog.impl_of(spec, variant.impl)
     config = impl.config(**variant.config)
-    return impl.refuse(config, device.limits, itemsize=ITEMSIZE[variant.dtype], **variant.sizes)
+    return impl.rejection_reason(config, device.limits, variant.dtype, variant.sizes)
 
 
 @given(st.one_of(st.none(), st.integers(1 << 30, 1 << 40)))

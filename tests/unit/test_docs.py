@@ -173,4 +173,8 @@ def test_the_pages_of_the_kernels_are_what_their_files_say():
         [sys.executable, str(ROOT / "docs" / "generate.py"), "--check"], check=False,
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, (
+        "run `python docs/generate.py`, which writes a page for each file of workbench/kernels/:\n"
+        + done.stdout
+        + done.stderr
+    )

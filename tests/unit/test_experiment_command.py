@@ -294,19 +294,19 @@ def test_a_refuse_that_fails_is_a_reason_of_its_arm(tmp_path):
 OWN = """
 \"\"\"A kernel beside this file, and one of the library.\"\"\"
 
-from workbench.experiments import Arm, Experiment, Judgement
+from workbench.experiments import Variant, Experiment, Analysis
 
 
-def arms(asked):
-    own = Arm("own", "kernels/toy.py", "blocks", {"N": 1024}, asked.dtype)
-    return [own, Arm("copy", "copy", "blocks", {"N": 1024}, asked.dtype)]
+def variants(context):
+    own = Variant("own", "kernels/toy.py", "blocks", {"N": 1024}, context.dtype)
+    return [own, Variant("copy", "copy", "blocks", {"N": 1024}, context.dtype)]
 
 
-def judge(asked, found):
-    return [Judgement("seen", f"{sum(f.time_s is not None for f in found.values())} have a time.")]
+def analyse(context, results):
+    return [Analysis("seen", f"{sum(r.time_s is not None for r in results.values())} have a time.")]
 
 
-EXPERIMENT = Experiment("mine", arms, judge, kernels=("kernels/toy.py",))
+EXPERIMENT = Experiment("mine", variants, analyse, kernels=("kernels/toy.py",))
 """
 
 
@@ -330,7 +330,7 @@ def test_an_experiment_is_a_file_anywhere(own, tmp_path):
     assert last.name == "probe_of_mine" and str(own) in last.command
     assert [o.case.kernel for o in outcomes] == ["toy", "copy"]
     assert finding.experiment == "probe_of_mine" and finding.kernel == "toy"
-    assert "toy: 2 arms" in text.getvalue() and finding.sentence == "2 have a time."
+    assert "toy: 2 variants" in text.getvalue() and finding.sentence == "2 have a time."
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ from workbench.experiments import (
 )
 from workbench.experiments.analysis import knobs
 from workbench.experiments.analysis.times import Span, over
-from workbench.spec import ITEMSIZE
 
 H200 = device_named("h200")
 MADE = {
@@ -364,7 +363,7 @@ def test_each_value_has_a_few_configs_that_can_run(variants, varied, wanted):
     ]
     for variant in variants:
         config = impl.config(**variant.config)
-        assert not impl.refuse(config, H200.limits, itemsize=ITEMSIZE["bf16"], **variant.sizes)
+        assert not impl.rejection_reason(config, H200.limits, "bf16", variant.sizes)
 
 
 def test_a_value_that_cannot_run_keeps_an_arm_that_says_why():
@@ -374,10 +373,9 @@ def test_a_value_that_cannot_run_keeps_an_arm_that_says_why():
     assert numbers == {64, 128, 256, 512, 1024}  # 64 threads a warp
     narrow = asking("matmul", "fp32", {"M": 64, "N": 64, "K": 64}, device_named("mi300x"))
     refused = [
-        a
-        for a in tile_size.variants(narrow)
-        if impl.refuse(impl.config(**a.config), narrow.device.limits, itemsize=4, **a.sizes)
-    ]
+        a for a in tile_size.variants(narrow)
+        if impl.rejection_reason(impl.config(**a.config), narrow.device.limits, "fp32", a.sizes)
+    ]  # fmt: skip
     edges = [tile_size.edge(impl, a.config, narrow) for a in refused]
     assert len(edges) == len(set(edges))  # one for each value, and only where nothing else is
 

@@ -10,7 +10,7 @@ from synthetic import of_kernel
 from workbench import catalog
 from workbench.device.hardware import DEVICES
 from workbench.reports.sweep import page
-from workbench.spec import ITEMSIZE, Impl, label, values
+from workbench.spec import Impl, label, values
 from workbench.tuner.selection import ranking, select, sentence
 
 H200 = DEVICES["h200"]
@@ -25,8 +25,8 @@ def legal(impl: Impl) -> list:
     default = impl.default(limits, dtype, sizes)
     every = list(impl.space(default))
     random.Random(impl.title).shuffle(every)
-    at = {"itemsize": ITEMSIZE[dtype], **sizes}
-    fit = (c for c in every if c != default and impl.refuse(c, limits, **at) is None)
+    others = (c for c in every if c != default)
+    fit = (c for c in others if impl.rejection_reason(c, limits, dtype, sizes) is None)
     return [default, *(c for c, _ in zip(fit, range(MANY - 1), strict=False))]
 
 

@@ -188,9 +188,18 @@ def test_the_foundation_needs_the_standard_library_only(name):
     assert outside <= {"workbench"} | more
 
 
+# Kernels whose device code is that of another one: the two files go together.
+TOGETHER = {"causal_attention": "attention"}
+
+
 @pytest.mark.parametrize("path", KERNELS, ids=relative)
 def test_a_kernel_can_be_mailed_to_someone(path):
-    assert set(of_ours(path)) <= KERNEL_IMPORTS, "a kernel needs workbench.spec and dsl alone"
+    shared = TOGETHER.get(path.stem)
+    assert set(of_ours(path)) <= {"spec", "dsl", *(["kernels"] if shared else [])}, (
+        "a kernel needs workbench.spec and dsl alone"
+    )
+    others = {name for name in imported(path) if name.startswith("workbench.kernels")}
+    assert others == ({f"workbench.kernels.{shared}"} if shared else set())
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)

@@ -7,12 +7,13 @@ import sys
 import tomllib
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from workbench import catalog
+from workbench import catalog, dsl
 from workbench.device.hardware import DEVICES
-from workbench.spec import ITEMSIZE
+from workbench.dsl import ThirdParty
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = ROOT / "workbench" / "kernels"
@@ -32,16 +33,26 @@ def imports(nodes):
 
 @cache
 def peers():
-    """Kernel and module of every import of another package, wherever it stands."""
-    trees = {path.stem: ast.parse(path.read_text()) for path in sorted(KERNELS.glob("[!_]*.py"))}
-    result = {(k, m) for k, tree in trees.items() for m in imports(ast.walk(tree)) if m not in OURS}
-    return sorted(result)
+    """Kernel and package of every baseline of another project."""
+    result = {
+        (kernel, value)
+        for kernel in catalog.kernel_names()
+        for value in vars(catalog.module_of(kernel)).values()
+        if isinstance(value, ThirdParty)
+    }
+    return sorted(result, key=str)
+
+
+def of_peers():
+    return pytest.mark.parametrize(
+        ("kernel", "package"), peers(), ids=[f"{k}-{p.module}" for k, p in peers()]
+    )
 
 
 def baselines(kernel, monkeypatch):
     """The Impls of a kernel that refuse because of a missing package, with what they say."""
     spec = catalog.spec_of(kernel)
-    monkeypatch.setattr(catalog.module_of(kernel), "find_spec", lambda name: None)
+    monkeypatch.setattr(dsl, "find_spec", lambda name: None)
     for impl in (i for i in spec.impls if i.backend == "torch"):
         reason = {refusal(impl, sizes) for sizes in spec.bench}
         if any(w and "[peers]" in w for w in reason):
@@ -50,7 +61,7 @@ def baselines(kernel, monkeypatch):
 
 def refusal(impl, sizes, dtype="bf16"):
     limits = DEVICES["h200"].limits
-    return impl.refuse(impl.config(), limits, itemsize=ITEMSIZE[dtype], **sizes)
+    return impl.rejection_reason(impl.config(), limits, dtype, sizes)
 
 
 def project():
@@ -58,7 +69,7 @@ def project():
 
 
 def test_there_are_peers_and_a_name_is_known_for_each():
-    assert {module for _, module in peers()} == set(PACKAGES)
+    assert {(p.module, p.distribution) for _, p in peers()} == set(PACKAGES.items())
 
 
 def test_the_extra_names_what_launchers_import_and_nothing_else():
@@ -68,30 +79,38 @@ def test_the_extra_names_what_launchers_import_and_nothing_else():
     assert all("<" in line for line in wanted if re.match(r"[\w-]+", line)[0] not in THEIRS)
 
 
-@pytest.mark.parametrize("kernel", sorted({kernel for kernel, _ in peers()}))
-def test_a_file_is_read_without_its_peers(kernel):
-    """They are imported inside a function, once."""
+@pytest.mark.parametrize("kernel", catalog.kernel_names())
+def test_a_file_imports_no_peer_itself(kernel):
+    """A `ThirdParty` of workbench.dsl does, at the first launch."""
     tree = ast.parse((KERNELS / f"{kernel}.py").read_text())
-    assert not set(imports(tree.body)) & set(PACKAGES)
+    assert set(imports(ast.walk(tree))) <= OURS
 
 
-@pytest.mark.parametrize(("kernel", "module"), peers())
-def test_a_missing_peer_is_told_in_one_sentence(kernel, module, monkeypatch):
-    text = f"{PACKAGES[module]} is not installed: pip install '{project()['name']}[peers]'"
+@of_peers()
+def test_a_missing_peer_is_told_in_one_sentence(kernel, package, monkeypatch):
+    text = f"{package.distribution} is not installed: pip install '{project()['name']}[peers]'"
     result = list(baselines(kernel, monkeypatch))
-    assert result, f"an Impl of {kernel} imports {module} and does not refuse where it is missing"
+    assert result, f"no Impl of {kernel} refuses where {package.module} is missing"
+    dsl._imported.cache_clear()
     for impl, reason in result:
         assert reason == {text}, "at any sizes, and ahead of any other reason"
-        loader = catalog.module_of(kernel).__dict__[f"_{module.split('_')[0]}"]
-        loader.cache_clear()
         with pytest.raises(ImportError) as raised:
             impl(*[None] * len(impl.spec.inputs))
         assert str(raised.value) == text
 
 
-@pytest.mark.parametrize("kernel", sorted({kernel for kernel, _ in peers()}))
-def test_a_peer_runs_at_some_size_to_time(kernel, monkeypatch):
+@of_peers()
+def test_a_peer_runs_at_some_size_to_time(kernel, package, monkeypatch):
     results = [impl for impl, _ in baselines(kernel, monkeypatch)]
-    monkeypatch.setattr(catalog.module_of(kernel), "find_spec", lambda name: object())
+    monkeypatch.setattr(dsl, "find_spec", lambda name: object())
     for impl in results:
         assert any(refusal(impl, sizes) is None for sizes in impl.spec.bench), impl.title
+
+
+def test_a_call_is_compiled_once_at_its_first_launch(monkeypatch):
+    wanted = []
+    compile = lambda call, dynamic: wanted.append((call, dynamic)) or call  # noqa: E731
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(compile=compile))
+    launch = dsl.compiled(max)
+    assert not wanted
+    assert (launch(1, 2), launch(4, 3), wanted) == (2, 4, [(max, False)])

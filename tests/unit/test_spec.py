@@ -175,9 +175,12 @@ def test_space_varies_what_was_asked_and_keeps_the_rest(words, data):
 
 def test_a_library_has_one_config():
     spec = a_spec()
-    impl = spec.impl(backend="torch", name="torch")(lambda x, s: x + s)
+    impl = spec.library("torch", lambda x, s: x + s)
     assert list(impl.space(impl.config())) == [NoKnobs()]
-    assert (impl.title, impl.knobs(), impl(1, 2)) == ("scale.torch", {}, 3)
+    assert (impl.title, impl.backend, impl.knobs(), impl(1, 2)) == ("scale.torch", "torch", {}, 3)
+    assert spec.impls == [impl] and impl.rejection_reason(NoKnobs(), LIMITS, "bf16", {}) is None
+    picky = spec.library("picky", lambda x, s: x, refuse=lambda config, limits, *, itemsize: "no")
+    assert picky.rejection_reason(NoKnobs(), LIMITS, "bf16", {}) == "no"
 
 
 # Impls
@@ -206,6 +209,15 @@ def test_the_default_is_that_of_the_architecture():
 
 def test_refuse_says_nothing_unless_told():
     assert an_impl().refuse(Tiles(), LIMITS, itemsize=2, M=1, N=1, K=1) is None
+
+
+def test_more_warps_than_a_block_may_have_are_rejected_before_refuse_is_asked():
+    impl = an_impl(refuse=lambda config, limits, **at: 1 // 0)
+    wide = Limits("gfx942", 64, 65536, 512, 512, 304)
+    config, sizes = Tiles(num_warps=16), {"M": 1, "N": 1, "K": 1}
+    text = "16 warps are more than one block may have here"
+    assert impl.rejection_reason(config, wide, "bf16", sizes) == text
+    assert "ZeroDivisionError" in impl.rejection_reason(Tiles(num_warps=8), wide, "bf16", sizes)
 
 
 # Labels

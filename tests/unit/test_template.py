@@ -14,6 +14,7 @@ def test_the_file_is_a_kernel_of_that_name(tmp_path):
     assert "NAME" not in text and text.startswith('"""my_gelu:')
     assigned = [n.targets[0].id for n in ast.parse(text).body if isinstance(n, ast.Assign)]
     assert assigned == ["my_gelu"]
+    assert "NaN" in ast.get_docstring(ast.parse(text)), "built-in kernels must say what it becomes"
 
 
 def test_a_file_that_exists_is_left_alone(tmp_path):

@@ -122,7 +122,7 @@ def _found_for(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[An
     choices, usual = {n: sorted(some) for n, some in impl.choices().items()}, values(default)
 
     def failure_of(config: Any) -> str | None:
-        return impl.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+        return impl.rejection_reason(config, limits, dtype, sizes)
 
     def steps(config: Any) -> int:
         return sum(
@@ -130,13 +130,10 @@ def _found_for(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[An
             for knob, among in choices.items()
         )
 
-    try:
-        if (refused := failure_of(default)) is not None:
-            for config in sorted(impl.space(default), key=steps):
-                if failure_of(config) is None:
-                    return config, f"the nearest to the default, which is refused ({refused})"
-    except Exception as error:
-        LOGGER.debug("%s: `refuse` failed: %s", impl.title, error)
+    if (refused := failure_of(default)) is not None:
+        for config in sorted(impl.space(default), key=steps):
+            if failure_of(config) is None:
+                return config, f"the nearest to the default, which is refused ({refused})"
     return default, "the default"
 
 

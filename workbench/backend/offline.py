@@ -155,7 +155,7 @@ def interpret(
     chosen = created.config(**config)
     worst, taken = 0.0, 0
     for sizes in spec.check:
-        if created.refuse(chosen, limits, itemsize=ITEMSIZE[dtype], **sizes) is not None:
+        if created.rejection_reason(chosen, limits, dtype, sizes) is not None:
             continue
         taken += 1
         try:

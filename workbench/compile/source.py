@@ -16,6 +16,7 @@ from pathlib import Path
 from workbench.spec import Impl
 
 _NOT_HELPERS = ("workbench.spec", "torch", "triton", "numpy")  # versions stand in the key itself
+_PACKAGES = ("workbench.kernels", "workbench.variants")  # each name in them is a module
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
@@ -65,7 +66,10 @@ class _Parsed:
         for name in _bound(node):
             self.defined.setdefault(name, []).append(node)
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            self.imported |= {a.asname or a.name: node.module for a in node.names}
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                module = submodule if node.module in _PACKAGES else node.module
+                self.imported[alias.asname or alias.name] = module
         elif isinstance(node, ast.Import):
             self.imported |= {a.asname or a.name: a.name for a in node.names}
         value = getattr(node, "value", None)
@@ -127,9 +131,9 @@ def _module_code(module: str, folder: Path) -> str:
     the kernel's stands for it where there is one, as when a kernel is loaded by its path."""
     if module.split(".")[0] in sys.stdlib_module_names or module.startswith(_NOT_HELPERS):
         return ""
-    beside = folder.joinpath(*module.split(".")).with_suffix(".py")
-    if beside.is_file():
-        return _code(beside)
+    beside = folder.joinpath(*module.removeprefix("workbench.kernels.").split("."))
+    if beside.with_suffix(".py").is_file():
+        return _code(beside.with_suffix(".py"))
     loaded = sys.modules.get(module)
     file = getattr(loaded, "__file__", None)
     if file is None:

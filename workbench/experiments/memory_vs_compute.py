@@ -232,8 +232,8 @@ def examined(spec: Spec, parts: Iterable[Spec], sizes: Sizes, context: Context) 
         if impl.backend != "triton" or not named:
             continue
         config = _config(impl, sizes, context)
-        at = {"itemsize": ITEMSIZE[context.dtype], **sizes}
-        refusals = (i.refuse(config, context.device.limits, **at) for i in _all(impl, duplicates))
+        at = config, context.device.limits, context.dtype, sizes
+        refusals = (i.rejection_reason(*at) for i in _all(impl, duplicates))
         if not (refused := next(filter(None, refusals), "")):
             return impl, config
         reason = f"{impl.title} refuses its config: {refused}"

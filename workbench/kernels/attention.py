@@ -12,12 +12,13 @@ A NaN in a key makes NaN of every query of its heads, an infinity in v of its co
 or NaN. Other heads and sequences do not see them.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbench.dsl import INTERPRETED, TensorDescriptor, tl, triton
+from workbench.dsl import TensorDescriptor, meta, strides, tl, triton, upcast
 from workbench.spec import (
     AUTO,
     Extent,
@@ -120,15 +121,33 @@ def _add(acc, p, keep, v, UPCAST: tl.constexpr):
 
 
 @triton.jit
+def _place(S, HEADS, BLOCK_M: tl.constexpr, GROUP: tl.constexpr, CAUSAL: tl.constexpr):
+    """Head and first query of a program's block. With the mask GROUP heads at a time, whose keys
+    meet in the cache, and among them the last queries first, because they have the most keys."""
+    if CAUSAL:
+        at = tl.program_id(0)
+        grid_m = tl.cdiv(S, BLOCK_M)
+        first = at // (GROUP * grid_m) * GROUP
+        heads = min(HEADS - first, GROUP)
+        inside = at - first * grid_m
+        head, m0 = first + inside % heads, (grid_m - 1 - inside // heads) * BLOCK_M
+    else:
+        grid_m = tl.cdiv(S, BLOCK_M)
+        head, m0 = tl.program_id(0) // grid_m, tl.program_id(0) % grid_m * BLOCK_M
+    return head, m0
+
+
+# T is the number of keys, and None with the mask, where there are S; HEADS, of all sequences
+# together, is None without it. What is None is no argument of the compiled kernel.
+@triton.jit
 def _tiles(
-    q_ptr, k_ptr, v_ptr, o_ptr, S, T, H, G, scale,
+    q_ptr, k_ptr, v_ptr, o_ptr, S, T, HEADS, H, G, scale,
     q_b, q_s, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d,
-    D: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    D: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
     EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    grid_m = tl.cdiv(S, BLOCK_M)
-    head, m0 = tl.program_id(0) // grid_m, tl.program_id(0) % grid_m * BLOCK_M
+    head, m0 = _place(S, HEADS, BLOCK_M, GROUP, CAUSAL)
     b, h = (head // H).to(tl.int64), head % H
     q_ptr += b * q_b + h.to(tl.int64) * q_h + m0.to(tl.int64) * q_s
     k_ptr += b * k_b + (h // G).to(tl.int64) * k_h
@@ -141,15 +160,27 @@ def _tiles(
     acc = tl.zeros((BLOCK_M, WIDTH), tl.float32)
     high = tl.full((BLOCK_M,), -float("inf"), tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
-    for _ in range(0, T // BLOCK_N * BLOCK_N, BLOCK_N):
-        k = _load(k_ptr, n, d, k_t, k_d, T, D, True, CUT)
+    # keys in blocks that every query sees whole
+    whole = m0 // BLOCK_N * BLOCK_N if CAUSAL else T // BLOCK_N * BLOCK_N
+    for _ in range(0, whole, BLOCK_N):
+        k = _load(k_ptr, n, d, k_t, k_d, S, D, True, CUT)
         s = _score(q, k, UPCAST)
         p, keep, high, total = _weigh(high, total, s, scale)
-        v = _load(v_ptr, n, d, v_t, v_d, T, D, True, CUT)
+        v = _load(v_ptr, n, d, v_t, v_d, S, D, True, CUT)
         acc = _add(acc, p, keep, v, UPCAST)
         k_ptr += tl.full((), BLOCK_N, tl.int64) * k_t
         v_ptr += tl.full((), BLOCK_N, tl.int64) * v_t
-    if not EVEN_N:
+    if CAUSAL:
+        for n0 in range(whole, min(m0 + BLOCK_M, S), BLOCK_N):  # those that the diagonal crosses
+            k = _load(k_ptr, n, d, k_t, k_d, S - n0, D, EVEN_N, CUT)
+            unseen = n[None, :] - m[:, None] > m0 - n0
+            s = tl.where(unseen, -float("inf"), _score(q, k, UPCAST))
+            p, keep, high, total = _weigh(high, total, s, scale)
+            v = _load(v_ptr, n, d, v_t, v_d, S - n0, D, EVEN_N, CUT)
+            acc = _add(acc, p, keep, v, UPCAST)
+            k_ptr += tl.full((), BLOCK_N, tl.int64) * k_t
+            v_ptr += tl.full((), BLOCK_N, tl.int64) * v_t
+    elif not EVEN_N:
         left = T % BLOCK_N
         k = _load(k_ptr, n, d, k_t, k_d, left, D, False, CUT)
         s = _score(q, k, UPCAST)
@@ -177,12 +208,11 @@ def _put(descriptor, b, h, row, acc, total):
 
 @triton.jit
 def _overlapped(
-    q, q_ptr, q_b, q_s, q_h, k, v, o, S, T, H, G, scale, D: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN_N: tl.constexpr, HOLD: tl.constexpr,
-    UPCAST: tl.constexpr,
+    q, q_ptr, q_b, q_s, q_h, k, v, o, S, T, HEADS, H, G, scale, D: tl.constexpr,
+    WIDTH: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP: tl.constexpr, EVEN_N: tl.constexpr, HOLD: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    grid_m = tl.cdiv(S, BLOCK_M)
-    head, m0 = tl.program_id(0) // grid_m, tl.program_id(0) % grid_m * BLOCK_M
+    head, m0 = _place(S, HEADS, BLOCK_M, GROUP, CAUSAL)
     b, h = head // H, head % H
     g = h // G
     if HOLD:  # a block that is reshaped lies in registers
@@ -191,17 +221,37 @@ def _overlapped(
         q_ptr += b.to(tl.int64) * q_b + h.to(tl.int64) * q_h + m0.to(tl.int64) * q_s
         rows, d = tl.arange(0, BLOCK_M).to(tl.int64), tl.arange(0, WIDTH)
         w = _load(q_ptr, rows, d, q_s, 1, S - m0, D, False, WIDTH > D)
+    m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
     acc = tl.zeros((BLOCK_M, WIDTH), tl.float32)
-    high = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    # with the mask the least number, not minus infinity: the first queries see nothing of the
+    # first block
+    LEAST: tl.constexpr = -3.4028234663852886e38 if CAUSAL else -float("inf")
+    high = tl.full((BLOCK_M,), LEAST, tl.float32)
     total = tl.zeros((BLOCK_M,), tl.float32)
-    # from the last block of keys, which may be ragged, to the first
-    last = (T - 1) // BLOCK_N * BLOCK_N
-    x = _part(k, b, g, last, BLOCK_N, WIDTH)
-    s = _score(w, x, UPCAST)
-    if not EVEN_N:
-        s = tl.where(tl.arange(0, BLOCK_N)[None, :] >= T - last, -float("inf"), s)
-    p, keep, high, total = _weigh(high, total, s, scale)
-    p = p.to(k.dtype)
+    # from the last keys to the first: those that the diagonal crosses or a ragged block, then
+    # whole blocks
+    if CAUSAL:
+        last = m0 // BLOCK_N * BLOCK_N
+        CROSSED: tl.constexpr = (BLOCK_M + BLOCK_N - 1) // BLOCK_N
+        p, keep = tl.zeros((BLOCK_M, BLOCK_N), k.dtype), total
+        for i in tl.static_range(CROSSED):
+            n0 = last + (CROSSED - 1 - i) * BLOCK_N
+            x = _part(k, b, g, n0, BLOCK_N, WIDTH)
+            unseen = n[None, :] - m[:, None] > m0 - n0
+            s = tl.where(unseen, -float("inf"), _score(w, x, UPCAST))
+            if i > 0:
+                y = _part(v, b, g, n0 + BLOCK_N, BLOCK_N, WIDTH)
+                acc = _add(acc, p, keep, y, UPCAST)
+            p, keep, high, total = _weigh(high, total, s, scale)
+            p = p.to(k.dtype)
+    else:
+        last = (T - 1) // BLOCK_N * BLOCK_N
+        x = _part(k, b, g, last, BLOCK_N, WIDTH)
+        s = _score(w, x, UPCAST)
+        if not EVEN_N:
+            s = tl.where(n[None, :] >= T - last, -float("inf"), s)
+        p, keep, high, total = _weigh(high, total, s, scale)
+        p = p.to(k.dtype)
     # p as a number of the trip before goes through shared memory. From registers its product is
     # not safe: Triton 3.6 writes the next weights there before the product has read these.
     for i in range(0, last, BLOCK_N):
@@ -248,7 +298,7 @@ def holds(config, width):
     return config.hold and width <= 128
 
 
-def refuse_tiles(config, limits, *, itemsize, B, S, Hkv, G, D, T):
+def refuse_tiles(config, limits, *, itemsize, D, **sizes):
     width = 1 << (D - 1).bit_length()  # padded
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * (width + config.block_n) // threads_
@@ -257,12 +307,10 @@ def refuse_tiles(config, limits, *, itemsize, B, S, Hkv, G, D, T):
     blocks = 2 * (config.num_stages if nvidia else config.num_stages - 1) or 1
     queries = config.block_m if nvidia else 0
     shared = (queries + max(1, blocks) * config.block_n) * width * itemsize
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     return crowded(held, shared, limits)
 
 
-def refuse_overlapped(config, limits, *, itemsize, B, S, Hkv, G, D, T):
+def refuse_overlapped(config, limits, *, itemsize, D, **sizes):
     if limits.arch not in ("sm_90", "sm_100", "sm_103"):
         return "elsewhere a warp waits for its products, and nothing can run beside them"
     width = 1 << (D - 1).bit_length()  # padded
@@ -300,28 +348,38 @@ def work(config, limits, *, itemsize, B, S, Hkv, G, D, T):
     work=work,
     defaults={
         "fp32": Tiles(64, 32, 8, 2),  # on the vector units
-        "sm_80": Tiles(128, 64, 8, 2), "sm_89": Tiles(128, 32, 8, 2),
-        "sm_120": Tiles(128, 32, 8, 2), "gfx90a": Tiles(128, 64, 4, 2),
-        "gfx942": Tiles(128, 64, 4, 2), "gfx950": Tiles(128, 64, 4, 2),
+        "sm_80": Tiles(128, 64, 8, 2),
+        "sm_89 sm_120": Tiles(128, 32, 8, 2),
+        "gfx90a gfx942 gfx950": Tiles(128, 64, 4, 2),
         "gfx1100": Tiles(64, 32, 8, 1),
     },
-)  # fmt: skip
+)
 def tiles(q, k, v, *, config):
     """One program for block_m queries of a head, pointers into k and v: takes any strides."""
-    (B, S, H, D), (_, T, Hkv, _) = q.shape, k.shape
+    return launch_tiles(q, k, v, config)
+
+
+def launch_tiles(q, k, v, config, causal=False):
+    (B, S, H, D), T = q.shape, k.shape[1]
     o = q.new_empty(B, S, H, D)
     width = triton.next_power_of_2(D)
     BM, BN = config.block_m, config.block_n
     spans = [max(BM, BN) * x.stride(1) + width * x.stride(3) for x in (q, k, v)]
+    constants = dict(D=D, WIDTH=width, EVEN_M=S % BM == 0, EVEN_N=T % BN == 0)
+    constants |= dict(WIDE=max(spans) >= 2**31, UPCAST=upcast(q), **meta(config))
+    sizes, masked = sizes_of(q, k, config, causal)
     _tiles[(triton.cdiv(S, BM) * B * H,)](
-        q, k, v, o, S, T, H, H // Hkv, LOG2E * D**-0.5,
-        *q.stride(), *k.stride(), *v.stride(),
-        D=D, WIDTH=width, BLOCK_M=BM, BLOCK_N=BN,
-        EVEN_M=S % BM == 0, EVEN_N=T % BN == 0, WIDE=max(spans) >= 2**31,
-        UPCAST=INTERPRETED and q.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        q, k, v, o, *sizes, *strides(q, k, v), **masked, **constants
+    )
     return o
+
+
+def sizes_of(q, k, config, causal):
+    """Return the numbers that both kernels take and the constants of the mask."""
+    (B, S, H, D), (_, T, Hkv, _) = q.shape, k.shape
+    masked = {"CAUSAL": causal, "GROUP": config.group if causal else 1}
+    extents = (S, None, B * H) if causal else (S, T, None)
+    return (*extents, H, H // Hkv, LOG2E * D**-0.5), masked
 
 
 @attention.impl(
@@ -334,20 +392,22 @@ def tiles(q, k, v, *, config):
 def overlapped(q, k, v, *, config):
     """A block's weights wait one trip for their product with v, which then runs beside the
     exponentials of the next block."""
-    (B, S, H, D), (_, T, Hkv, _) = q.shape, k.shape
+    return launch_overlapped(q, k, v, config)
+
+
+def launch_overlapped(q, k, v, config, causal=False):
+    (B, S, H, D), T = q.shape, k.shape[1]
     o = q.new_empty(B, S, H, D)
     width = triton.next_power_of_2(D)
     BM, BN, hold = config.block_m, config.block_n, holds(config, width)
-    maps = [
-        described(name, x, rows, width)
-        for name, x, rows in (("q", q, BM), ("k", k, BN), ("v", v, BN), ("o", o, BM))
-    ]
+    blocks = (("q", q, BM), ("k", k, BN), ("v", v, BN), ("o", o, BM))
+    of_q, *maps = [described(name, x, rows, width) for name, x, rows in blocks]
+    # with the mask keys beyond the last count as those that the diagonal hides
+    constants = dict(D=D, WIDTH=width, EVEN_N=causal or T % BN == 0, HOLD=hold, UPCAST=upcast(q))
+    sizes, masked = sizes_of(q, k, config, causal)
     _overlapped[(triton.cdiv(S, BM) * B * H,)](
-        maps[0], q, *q.stride()[:3], *maps[1:], S, T, H, H // Hkv, LOG2E * D**-0.5,
-        D=D, WIDTH=width, BLOCK_M=BM, BLOCK_N=BN, EVEN_N=T % BN == 0, HOLD=hold,
-        UPCAST=INTERPRETED and q.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        of_q, q, *q.stride()[:3], *maps, *sizes, **masked, **constants, **meta(config)
+    )
     return o
 
 
@@ -360,30 +420,33 @@ def described(name, x, rows, columns):
     return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, rows, 1, columns])
 
 
-def for_16_bits(config, limits, *, itemsize, **at):
+def refuse_sdpa(config, limits, *, itemsize, **at):
     return "the library has it for 16 bits only" if itemsize != 2 else None
 
 
-def scaled_dot_product(q, k, v):
-    grouped = q.shape[2] != k.shape[2]
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    o = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=grouped)
-    return o.transpose(1, 2)
+def scaled_dot_product(*backends, causal=False):
+    """Return torch's own call, by one of these backends or what torch chooses."""
+
+    def call(q, k, v):
+        grouped = q.shape[2] != k.shape[2]
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        with sdpa_kernel(list(backends)) if backends else nullcontext():
+            o = torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=causal, enable_gqa=grouped
+            )
+        return o.transpose(1, 2)
+
+    return call
 
 
-@attention.impl(backend="torch", name="torch")
-def library(q, k, v):
-    """What torch chooses."""
-    return scaled_dot_product(q, k, v)
+def add_libraries(spec, causal):
+    """Enter torch's versions of this Spec."""
+    flash, cudnn = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
+    chosen = scaled_dot_product(causal=causal)
+    chosen.__doc__ = "What torch chooses."
+    spec.library("torch", chosen)
+    spec.library("flash", scaled_dot_product(flash, causal=causal), refuse=refuse_sdpa)
+    spec.library("cudnn", scaled_dot_product(cudnn, causal=causal), refuse=refuse_sdpa)
 
 
-@attention.impl(backend="torch", name="flash", refuse=for_16_bits)
-def flash(q, k, v):
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return scaled_dot_product(q, k, v)
-
-
-@attention.impl(backend="torch", name="cudnn", refuse=for_16_bits)
-def cudnn(q, k, v):
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        return scaled_dot_product(q, k, v)
+add_libraries(attention, causal=False)

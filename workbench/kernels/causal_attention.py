@@ -13,24 +13,9 @@ heads and sequences, do not see it.
 from dataclasses import dataclass, replace
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbench.dsl import INTERPRETED, TensorDescriptor, tl, triton
-from workbench.spec import (
-    AUTO,
-    Extent,
-    Spec,
-    Tensor,
-    Tolerance,
-    Work,
-    among,
-    given,
-    stages,
-    threads,
-    tile,
-)
-
-LOG2E = 1.4426950408889634
+from workbench.kernels import attention as unmasked
+from workbench.spec import Extent, Spec, Tensor, Tolerance, among
 
 
 def reference(q, k, v):
@@ -77,338 +62,52 @@ causal_attention = Spec(
 )
 
 
-@triton.jit
-def _load(
-    ptr, rows, columns, stride_row, stride_column, R, C,
-    EVEN: tl.constexpr, MASK_C: tl.constexpr,
-):  # fmt: skip
-    """Rows of one head; those beyond R and columns beyond C are zero."""
-    ptrs = ptr + rows[:, None] * stride_row + columns[None, :] * stride_column
-    if EVEN and not MASK_C:
-        return tl.load(ptrs)
-    if EVEN:
-        return tl.load(ptrs, columns[None, :] < C, other=0.0)
-    if not MASK_C:
-        return tl.load(ptrs, rows[:, None] < R, other=0.0)
-    return tl.load(ptrs, (rows[:, None] < R) & (columns[None, :] < C), other=0.0)
-
-
-@triton.jit
-def _score(q, k, UPCAST: tl.constexpr):
-    if UPCAST:
-        q, k = q.to(tl.float32), k.to(tl.float32)
-    return tl.dot(q, tl.trans(k), input_precision="ieee")
-
-
-@triton.jit
-def _weigh(high, total, s, scale):
-    """Weights of one block of keys, and what they do to each query's running maximum and sum; what
-    came before counts `keep` times from now on."""
-    higher = tl.maximum(high, tl.max(s, axis=1) * scale)
-    p = tl.exp2(s * scale - higher[:, None])
-    keep = tl.exp2(high - higher)
-    return p, keep, higher, total * keep + tl.sum(p, axis=1)
-
-
-@triton.jit
-def _add(acc, p, keep, v, UPCAST: tl.constexpr):
-    p = p.to(v.dtype)
-    if UPCAST:
-        p, v = p.to(tl.float32), v.to(tl.float32)
-    return tl.dot(p, v, acc * keep[:, None], input_precision="ieee")
-
-
-@triton.jit
-def _place(at, S, HEADS, BLOCK_M: tl.constexpr, GROUP: tl.constexpr):
-    """Head and first query of a block: GROUP heads at a time, whose keys meet in the cache, and
-    among them the last queries first, because they have the most keys."""
-    grid_m = tl.cdiv(S, BLOCK_M)
-    first = at // (GROUP * grid_m) * GROUP
-    heads = min(HEADS - first, GROUP)
-    inside = at - first * grid_m
-    return first + inside % heads, (grid_m - 1 - inside // heads) * BLOCK_M
-
-
-@triton.jit
-def _tiles(
-    q_ptr, k_ptr, v_ptr, o_ptr, S, HEADS, H, G, scale,
-    q_b, q_s, q_h, q_d, k_b, k_t, k_h, k_d, v_b, v_t, v_h, v_d,
-    D: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
-    EVEN_M: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
-    head, m0 = _place(tl.program_id(0), S, HEADS, BLOCK_M, GROUP)
-    b, h = (head // H).to(tl.int64), head % H
-    q_ptr += b * q_b + h.to(tl.int64) * q_h + m0.to(tl.int64) * q_s
-    k_ptr += b * k_b + (h // G).to(tl.int64) * k_h
-    v_ptr += b * v_b + (h // G).to(tl.int64) * v_h
-    m, n, d = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N), tl.arange(0, WIDTH)
-    CUT: tl.constexpr = WIDTH > D  # columns of zeros: tl.dot takes powers of two
-    if WIDE:  # offsets within a block of rows may exceed 2^31
-        m, n, d = m.to(tl.int64), n.to(tl.int64), d.to(tl.int64)
-    q = _load(q_ptr, m, d, q_s, q_d, S - m0, D, EVEN_M, CUT)
-    acc = tl.zeros((BLOCK_M, WIDTH), tl.float32)
-    high = tl.full((BLOCK_M,), -float("inf"), tl.float32)
-    total = tl.zeros((BLOCK_M,), tl.float32)
-    whole = m0 // BLOCK_N * BLOCK_N  # keys that every query of the block sees
-    for _ in range(0, whole, BLOCK_N):
-        k = _load(k_ptr, n, d, k_t, k_d, S, D, True, CUT)
-        s = _score(q, k, UPCAST)
-        p, keep, high, total = _weigh(high, total, s, scale)
-        v = _load(v_ptr, n, d, v_t, v_d, S, D, True, CUT)
-        acc = _add(acc, p, keep, v, UPCAST)
-        k_ptr += tl.full((), BLOCK_N, tl.int64) * k_t
-        v_ptr += tl.full((), BLOCK_N, tl.int64) * v_t
-    for n0 in range(whole, min(m0 + BLOCK_M, S), BLOCK_N):
-        k = _load(k_ptr, n, d, k_t, k_d, S - n0, D, EVEN_N, CUT)
-        unseen = n[None, :] - m[:, None] > m0 - n0
-        s = tl.where(unseen, -float("inf"), _score(q, k, UPCAST))
-        p, keep, high, total = _weigh(high, total, s, scale)
-        v = _load(v_ptr, n, d, v_t, v_d, S - n0, D, EVEN_N, CUT)
-        acc = _add(acc, p, keep, v, UPCAST)
-        k_ptr += tl.full((), BLOCK_N, tl.int64) * k_t
-        v_ptr += tl.full((), BLOCK_N, tl.int64) * v_t
-    o_ptr += ((b * S + m0) * H + h) * D
-    o_ptrs = o_ptr + m.to(tl.int64)[:, None] * H * D
-    y = (acc / total[:, None]).to(o_ptr.dtype.element_ty)
-    tl.store(o_ptrs + d[None, :], y, (m[:, None] < S - m0) & (d[None, :] < D))
-
-
-@triton.jit
-def _part(descriptor, b, h, row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Rows of one head; what lies outside is zero."""
-    return descriptor.load([b, row, h, 0]).reshape(ROWS, COLUMNS)
-
-
-@triton.jit
-def _put(descriptor, b, h, row, acc, total):
-    y = (acc / total[:, None]).to(descriptor.dtype)
-    descriptor.store([b, row, h, 0], y[None, :, None, :])
-
-
-@triton.jit
-def _overlapped(
-    q, q_ptr, q_b, q_s, q_h, k, v, o, S, HEADS, H, G, scale, D: tl.constexpr, WIDTH: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, HOLD: tl.constexpr,
-    UPCAST: tl.constexpr,
-):  # fmt: skip
-    head, m0 = _place(tl.program_id(0), S, HEADS, BLOCK_M, GROUP)
-    b, h = head // H, head % H
-    g = h // G
-    if HOLD:  # a block that is reshaped lies in registers
-        w = _part(q, b, h, m0, BLOCK_M, WIDTH)
-    else:
-        q_ptr += b.to(tl.int64) * q_b + h.to(tl.int64) * q_h + m0.to(tl.int64) * q_s
-        rows, d = tl.arange(0, BLOCK_M).to(tl.int64), tl.arange(0, WIDTH)
-        w = _load(q_ptr, rows, d, q_s, 1, S - m0, D, False, WIDTH > D)
-    m, n = tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_N)
-    acc = tl.zeros((BLOCK_M, WIDTH), tl.float32)
-    # the least number, not minus infinity: the first queries see nothing of the first block
-    high = tl.full((BLOCK_M,), -3.4028234663852886e38, tl.float32)
-    total = tl.zeros((BLOCK_M,), tl.float32)
-    # from the last keys to the first: those that the diagonal crosses, then whole blocks
-    whole = m0 // BLOCK_N * BLOCK_N
-    CROSSED: tl.constexpr = (BLOCK_M + BLOCK_N - 1) // BLOCK_N
-    p, keep = tl.zeros((BLOCK_M, BLOCK_N), k.dtype), total
-    for i in tl.static_range(CROSSED):
-        n0 = whole + (CROSSED - 1 - i) * BLOCK_N
-        x = _part(k, b, g, n0, BLOCK_N, WIDTH)
-        unseen = n[None, :] - m[:, None] > m0 - n0
-        s = tl.where(unseen, -float("inf"), _score(w, x, UPCAST))
-        if i > 0:
-            y = _part(v, b, g, n0 + BLOCK_N, BLOCK_N, WIDTH)
-            acc = _add(acc, p, keep, y, UPCAST)
-        p, keep, high, total = _weigh(high, total, s, scale)
-        p = p.to(k.dtype)
-    # p as a number of the trip before goes through shared memory. From registers its product is
-    # not safe: Triton 3.6 writes the next weights there before the product has read these.
-    for i in range(0, whole, BLOCK_N):
-        n0 = whole - BLOCK_N - i
-        x = _part(k, b, g, n0, BLOCK_N, WIDTH)
-        s = _score(w, x, UPCAST)
-        y = _part(v, b, g, n0 + BLOCK_N, BLOCK_N, WIDTH)
-        acc = _add(acc, p, keep, y, UPCAST)
-        p, keep, high, total = _weigh(high, total, s, scale)
-        p = p.to(k.dtype)
-    y = _part(v, b, g, 0, BLOCK_N, WIDTH)
-    acc = _add(acc, p, keep, y, UPCAST)
-    _put(o, b, h, m0, acc, total)
-
-
 @dataclass(frozen=True)
-class Tiles:
-    block_m: int = tile(64, 128, default=128)
-    block_n: int = tile(16, 128, default=128)
-    num_warps: int = threads(4, 8, default=8)
-    num_stages: int = stages(1, 4, default=2)
+class Tiles(unmasked.Tiles):
     group: int = among(1, 4, 16, default=4)  # heads visited together
 
 
 @dataclass(frozen=True)
-class Overlapped:
-    block_m: int = tile(32, 128, default=128)
-    block_n: int = tile(32, 128, default=AUTO)  # by the width of a head
-    num_warps: int = threads(4, 8, default=8)
-    num_stages: int = stages(2, 3, default=3)
-    hold: int = among(0, 1, default=1)  # queries in registers, or in shared memory
+class Overlapped(unmasked.Overlapped):
     group: int = among(4, 16, default=4)  # heads visited together
 
 
-def size_keys(config, limits, *, itemsize, D, **axes):
-    """Return the config with its block of keys chosen by the width of a head.
-
-    At 128 columns one program fills a core's shared memory with long blocks; at 64 two programs
-    share it, and one multiplies while the other waits."""
-    keys = {64: 64, 128: 128, 256: 32}[1 << (D - 1).bit_length()]
-    return replace(config, block_n=given(config.block_n, keys))
-
-
-def holds(config, width):
-    """Return whether registers hold the queries: of wider heads they cannot."""
-    return config.hold and width <= 128
-
-
-def refuse_tiles(config, limits, *, itemsize, B, S, Hkv, G, D):
-    width = 1 << (D - 1).bit_length()  # padded
-    threads_ = config.num_warps * limits.warp_size
-    held = config.block_m * (width + config.block_n) // threads_
-    # without a pipeline, and where it holds its newest stage in registers, k and v take turns
-    nvidia = limits.arch.startswith("sm_")
-    blocks = 2 * (config.num_stages if nvidia else config.num_stages - 1) or 1
-    queries = config.block_m if nvidia else 0
-    shared = (queries + max(1, blocks) * config.block_n) * width * itemsize
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
-    return crowded(held, shared, limits)
-
-
-def refuse_overlapped(config, limits, *, itemsize, B, S, Hkv, G, D):
-    if limits.arch not in ("sm_90", "sm_100", "sm_103"):
-        return "elsewhere a warp waits for its products, and nothing can run beside them"
-    width = 1 << (D - 1).bit_length()  # padded
-    BM, BN, hold = config.block_m, config.block_n, holds(config, width)
-    if itemsize > 2 and width > 64:
-        return f"products of fp32 are on the vector units, and {width} columns spill, 64 do not"
-    if itemsize == 2 and BM < 64:
-        return "a warp group multiplies 64 rows, and those alone run beside other instructions"
-    held = BM * (width + BN + hold * width // 2) // (config.num_warps * limits.warp_size)
-    blocks = (not hold) * BM * width + 2 * config.num_stages * BN * width
-    return crowded(held, (blocks + BM * BN) * itemsize, limits)
-
-
-def crowded(held, shared, limits):
-    if held > 192:
-        return f"each thread would hold {held} numbers in registers; 192 is the most"
-    if shared > limits.shared_bytes:
-        return f"the blocks need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
-
-
-def work(config, limits, *, itemsize, B, S, Hkv, G, D):
-    return Work(
-        tiles=B * Hkv * G * -(-S // config.block_m),
-        steps=-(-(S + config.block_m) // (2 * config.block_n)),  # of a tile in the middle
-        load_bytes=2 * config.block_n * D * itemsize,
-        store_bytes=config.block_m * D * itemsize,
-        dot=(config.block_m, config.block_n, 2 * D),
-        band=config.group,
-    )
+def work(config, limits, *, itemsize, S, **sizes):
+    steps = -(-(S + config.block_m) // (2 * config.block_n))  # of a tile in the middle
+    whole = unmasked.work(config, limits, itemsize=itemsize, S=S, T=S, **sizes)
+    return replace(whole, steps=steps, band=config.group)
 
 
 @causal_attention.impl(
     Tiles,
-    refuse=refuse_tiles,
+    refuse=unmasked.refuse_tiles,
     work=work,
     defaults={
         "fp32": Tiles(64, 16, 8, 2),  # on the vector units
-        "sm_80": Tiles(128, 64, 8, 2), "sm_89": Tiles(128, 32, 8, 2),
-        "sm_100": Tiles(128, 64, 8, 3), "sm_120": Tiles(128, 32, 8, 2),
+        "sm_80": Tiles(128, 64, 8, 2),
+        "sm_89 sm_120": Tiles(128, 32, 8, 2),
+        "sm_100": Tiles(128, 64, 8, 3),
         # one stage: of two, Triton 3.6 cannot make code for the targets with buffer loads
-        "gfx90a": Tiles(128, 64, 4, 1),
-        "gfx942": Tiles(128, 64, 4, 1), "gfx950": Tiles(128, 64, 4, 1),
+        "gfx90a gfx942 gfx950": Tiles(128, 64, 4, 1),
         "gfx1100": Tiles(64, 16, 8, 1),
     },
-)  # fmt: skip
+)
 def tiles(q, k, v, *, config):
     """One program for block_m queries of a head, pointers into k and v: takes any strides."""
-    (B, S, H, D), Hkv = q.shape, k.shape[2]
-    o = q.new_empty(B, S, H, D)
-    width = triton.next_power_of_2(D)
-    BM, BN = config.block_m, config.block_n
-    spans = [max(BM, BN) * x.stride(1) + width * x.stride(3) for x in (q, k, v)]
-    _tiles[(triton.cdiv(S, BM) * B * H,)](
-        q, k, v, o, S, B * H, H, H // Hkv, LOG2E * D**-0.5,
-        *q.stride(), *k.stride(), *v.stride(),
-        D=D, WIDTH=width, BLOCK_M=BM, BLOCK_N=BN, GROUP=config.group,
-        EVEN_M=S % BM == 0, EVEN_N=S % BN == 0, WIDE=max(spans) >= 2**31,
-        UPCAST=INTERPRETED and q.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
-    return o
+    return unmasked.launch_tiles(q, k, v, config, causal=True)
 
 
 @causal_attention.impl(
     Overlapped,
-    resolve=size_keys,
-    refuse=refuse_overlapped,
+    resolve=unmasked.size_keys,
+    refuse=unmasked.refuse_overlapped,
     work=work,
     defaults={"fp32": Overlapped(32, 32, 8, 2)},
 )
 def overlapped(q, k, v, *, config):
     """A block's weights wait one trip for their product with v, which then runs beside the
     exponentials of the next block."""
-    (B, S, H, D), Hkv = q.shape, k.shape[2]
-    o = q.new_empty(B, S, H, D)
-    width = triton.next_power_of_2(D)
-    BM, BN, hold = config.block_m, config.block_n, holds(config, width)
-    maps = [
-        described(name, x, rows, width)
-        for name, x, rows in (("q", q, BM), ("k", k, BN), ("v", v, BN), ("o", o, BM))
-    ]
-    _overlapped[(triton.cdiv(S, BM) * B * H,)](
-        maps[0], q, *q.stride()[:3], *maps[1:], S, B * H, H, H // Hkv, LOG2E * D**-0.5,
-        D=D, WIDTH=width, BLOCK_M=BM, BLOCK_N=BN, GROUP=config.group, HOLD=hold,
-        UPCAST=INTERPRETED and q.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
-    return o
+    return unmasked.launch_overlapped(q, k, v, config, causal=True)
 
 
-def described(name, x, rows, columns):
-    """A descriptor of blocks of one head; strides of axes of extent 1 mean nothing and are D."""
-    D, size = x.shape[3], x.element_size()
-    strides = [s if n > 1 else D for s, n in zip(x.stride()[:3], x.shape[:3], strict=True)]
-    if x.stride(3) != 1 or x.data_ptr() % 16 or any(s < D or s * size % 16 for s in strides):
-        raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, rows, 1, columns])
-
-
-def for_16_bits(config, limits, *, itemsize, **at):
-    return "the library has it for 16 bits only" if itemsize != 2 else None
-
-
-def scaled_dot_product(q, k, v):
-    grouped = q.shape[2] != k.shape[2]
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    o = torch.nn.functional.scaled_dot_product_attention(
-        q, k, v, is_causal=True, enable_gqa=grouped
-    )
-    return o.transpose(1, 2)
-
-
-@causal_attention.impl(backend="torch", name="torch")
-def library(q, k, v):
-    """What torch chooses."""
-    return scaled_dot_product(q, k, v)
-
-
-@causal_attention.impl(backend="torch", name="flash", refuse=for_16_bits)
-def flash(q, k, v):
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return scaled_dot_product(q, k, v)
-
-
-@causal_attention.impl(backend="torch", name="cudnn", refuse=for_16_bits)
-def cudnn(q, k, v):
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        return scaled_dot_product(q, k, v)
+unmasked.add_libraries(causal_attention, causal=True)

@@ -7,12 +7,10 @@ NaN stays NaN in its place, and -inf becomes 0.
 """
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import LIGER, compiled, meta, tl, triton
 from workbench.spec import Spec, Tensor, Work, threads, tile
 
 
@@ -51,7 +49,7 @@ class Tiles:
     num_warps: int = threads(1, 16, default=8)
 
 
-def too_large(config, limits, *, itemsize, M, F):
+def refuse_tiles(config, limits, *, itemsize, M, F):
     held = config.block_m * config.block_f // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements in registers; 64 is the most"
@@ -66,51 +64,25 @@ def work(config, limits, *, itemsize, M, F):
     return Work(tiles=tiles_, steps=1, load_bytes=moved, store_bytes=moved)
 
 
-@channel_mix.impl(Tiles, refuse=too_large, work=work)
+@channel_mix.impl(Tiles, refuse=refuse_tiles, work=work)
 def tiles(k, *, config):
     """One pass, one tile a program: each element is read once and written once."""
     M, F = k.shape
     y = k.new_empty(M, F)
     _tiles[(triton.cdiv(M, config.block_m) * triton.cdiv(F, config.block_f),)](
-        k, y, M, F, k.stride(0), k.stride(1),
-        BLOCK_M=config.block_m, BLOCK_F=config.block_f, num_warps=config.num_warps,
-    )  # fmt: skip
+        k, y, M, F, *k.stride(), **meta(config)
+    )
     return y
 
 
-@channel_mix.impl(backend="torch", name="torch")
 def library(k):
     return torch.relu(k).square()
 
 
-@channel_mix.impl(backend="torch", name="torch.compile")
-def compiled(k):
-    return _compiled()(k)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
-
-
-LIGER = "liger-kernel is not installed: pip install 'kernel-workbench[peers]'"
-
-
-def for_liger(config, limits, *, itemsize, M, F):
-    if find_spec("liger_kernel") is None:
-        return LIGER
-    return "liger-kernel takes rows of at most 65536 elements" if F > 65_536 else None
-
-
-@channel_mix.impl(backend="torch", name="liger", refuse=for_liger)
-def liger(k):
-    return _liger()(k)
-
-
-@cache
-def _liger():
-    if find_spec("liger_kernel") is None:
-        raise ImportError(LIGER)
-    from liger_kernel.ops import LigerReLUSquaredFunction
-
-    return LigerReLUSquaredFunction.apply
+channel_mix.library("torch", library)
+channel_mix.library("torch.compile", compiled(library))
+channel_mix.library(
+    "liger",
+    lambda k: LIGER("ops:LigerReLUSquaredFunction.apply")(k),
+    refuse=LIGER.refuse_rows(F=65_536),
+)

@@ -10,7 +10,7 @@ NaN and infinities stay in their chains.
 
 from dataclasses import dataclass
 
-from workbench.dsl import tl, triton
+from workbench.dsl import meta, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
 
 TRIPS, UNROLLED = 64, 16  # their product is the number of multiply-adds
@@ -62,7 +62,7 @@ class Chains:
     num_warps: int = threads(1, 16, default=8)
 
 
-def refuse(config, limits, *, itemsize, N):
+def refuse_chains(config, limits, *, itemsize, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
     if not 1 <= held <= 32:
         return f"each thread would hold {held} chains; 1 to 32 fit its registers"
@@ -74,13 +74,12 @@ def work(config, limits, *, itemsize, N):
     return Work(tiles=-(-N // config.block_n), steps=1, load_bytes=moved, store_bytes=moved)
 
 
-@compute_only.impl(Chains, refuse=refuse, work=work)
+@compute_only.impl(Chains, refuse=refuse_chains, work=work)
 def chains(x, *, config):
     """One program runs `block_n` chains, several in each thread."""
     (N,) = x.shape
     y = x.new_empty(N)
     _chains[(triton.cdiv(N, config.block_n),)](
-        x, y, N, x.stride(0), A, B, TRIPS, UNROLLED,
-        BLOCK_N=config.block_n, num_warps=config.num_warps,
-    )  # fmt: skip
+        x, y, N, x.stride(0), A, B, TRIPS, UNROLLED, **meta(config)
+    )
     return y

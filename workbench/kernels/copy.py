@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import meta, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
 
 
@@ -43,7 +43,7 @@ class Blocks:
     num_warps: int = threads(1, 16, default=4)
 
 
-def refuse(config, limits, *, itemsize, N):
+def refuse_blocks(config, limits, *, itemsize, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
     if held > 128:
         return f"each thread would hold {held} elements in registers; 128 is the most"
@@ -56,20 +56,16 @@ def work(config, limits, *, itemsize, N):
 
 
 # 64 threads a warp: 8 elements of 16 bits for each make one load of 128 bits
-CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Blocks(block_n=2048))
+CDNA = {"gfx90a gfx942 gfx950": Blocks(block_n=2048)}
 
 
-@copy.impl(Blocks, refuse=refuse, work=work, defaults=CDNA)
+@copy.impl(Blocks, refuse=refuse_blocks, work=work, defaults=CDNA)
 def blocks(x, *, config):
     """One program copies `block_n` neighbours."""
     (N,) = x.shape
     y = x.new_empty(N)
-    _blocks[(triton.cdiv(N, config.block_n),)](
-        x, y, N, x.stride(0), BLOCK_N=config.block_n, num_warps=config.num_warps
-    )
+    _blocks[(triton.cdiv(N, config.block_n),)](x, y, N, x.stride(0), **meta(config))
     return y
 
 
-@copy.impl(backend="torch", name="torch")
-def library(x):
-    return torch.clone(x, memory_format=torch.contiguous_format)
+copy.library("torch", lambda x: torch.clone(x, memory_format=torch.contiguous_format))

@@ -12,12 +12,10 @@ see them.
 """
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import FLA, compiled, meta, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, threads, tile
 
 
@@ -44,11 +42,7 @@ cross_entropy = Spec(
     reference=reference,
     flops=lambda M, V: 5 * M * V,
     check=[{"M": 1, "V": 1}, {"M": 9, "V": 127}, {"M": 5, "V": 1781}, {"M": 2, "V": 8192}],
-    bench=[
-        {"M": 4096, "V": 128_256},
-        {"M": 16, "V": 128_256},
-        {"M": 8192, "V": 32_000},
-    ],
+    bench=[{"M": 4096, "V": 128_256}, {"M": 16, "V": 128_256}, {"M": 8192, "V": 32_000}],
     # Outputs are fp32. x * log2(e) is rounded before the exponential, but far from the maximum it
     # weighs nothing: what is left is the rounding of sums and of lse - x, where both may be large
     # beside their difference.
@@ -146,10 +140,8 @@ class SplitRow:
     num_warps: int = threads(2, 8, default=4)
 
 
-def refuse(config, limits, *, itemsize, M, V):
+def refuse_blocks(config, limits, *, itemsize, M, V):
     threads_ = config.num_warps * limits.warp_size
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if config.block_v // threads_ > 64:
         return f"each thread would hold {config.block_v // threads_} elements; 64 is the most"
     return None
@@ -172,35 +164,28 @@ def outputs(logits):
     return logits.new_empty(M, dtype=torch.float32), logits.new_empty(M, dtype=torch.float32)
 
 
-@cross_entropy.impl(Looped, refuse=refuse, work=looped_work)
+@cross_entropy.impl(Looped, refuse=refuse_blocks, work=looped_work)
 def looped(logits, target, *, config):
     """One program a row, with one running maximum for all lanes: one exponential an element."""
     (M, V), (loss, lse) = logits.shape, outputs(logits)
-    _looped[(M,)](
-        logits, target, loss, lse, V, logits.stride(0), logits.stride(1), target.stride(0),
-        BLOCK_V=config.block_v, num_warps=config.num_warps,
-    )  # fmt: skip
+    _looped[(M,)](logits, target, loss, lse, V, *logits.stride(), target.stride(0), **meta(config))
     return loss, lse
 
 
-@cross_entropy.impl(SplitRow, refuse=refuse, work=split_work)
+@cross_entropy.impl(SplitRow, refuse=refuse_blocks, work=split_work)
 def split_row(logits, target, *, config):
     """`splits` programs a row and a second launch that joins them: few rows use all cores."""
     (M, V), (loss, lse) = logits.shape, outputs(logits)
     splits = min(config.splits, triton.next_power_of_2(triton.cdiv(V, config.block_v)))
     top, total = (logits.new_empty(M * splits, dtype=torch.float32) for _ in range(2))
-    _parts[(M * splits,)](
-        logits, top, total, V, logits.stride(0), logits.stride(1),
-        SPLITS=splits, BLOCK_V=config.block_v, num_warps=config.num_warps,
-    )  # fmt: skip
+    _parts[(M * splits,)](logits, top, total, V, *logits.stride(), SPLITS=splits, **meta(config))
+    constants = dict(SPLITS=splits, num_warps=1)
     _joined[(M,)](
-        logits, target, loss, lse, top, total, V, *logits.stride(), target.stride(0),
-        SPLITS=splits, num_warps=1,
-    )  # fmt: skip
+        logits, target, loss, lse, top, total, V, *logits.stride(), target.stride(0), **constants
+    )
     return loss, lse
 
 
-@cross_entropy.impl(backend="torch", name="torch")
 def library(logits, target):
     wide = logits.float()
     valid = (target >= 0) & (target < logits.shape[1])
@@ -209,37 +194,17 @@ def library(logits, target):
     return loss, torch.logsumexp(wide, dim=-1)
 
 
-@cross_entropy.impl(backend="torch", name="torch.compile")
-def compiled(logits, target):
-    return _compiled()(logits, target)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
-
-
-FLA = "fla-core is not installed: pip install 'kernel-workbench[peers]'"
-
-
-def for_fla(config, limits, *, itemsize, M, V):
-    if find_spec("fla") is None:
-        return FLA
+def refuse_fla(*, M, **at):
     return "with few rows, dropping targets beyond V would count" if M < 1024 else None
 
 
-@cross_entropy.impl(backend="torch", name="fla", refuse=for_fla)
 def fla(logits, target):
     """Two small launches ahead of it drop targets beyond V; negative ones must be -100."""
-    forward = _fla()
+    forward = FLA("modules.fused_cross_entropy.ops:cross_entropy_fwd")
     loss, _, lse, *_ = forward(logits, torch.where(target < logits.shape[1], target, -100))
     return loss, lse
 
 
-@cache
-def _fla():
-    if find_spec("fla") is None:
-        raise ImportError(FLA)
-    from fla.modules.fused_cross_entropy.ops import cross_entropy_fwd
-
-    return cross_entropy_fwd
+cross_entropy.library("torch", library)
+cross_entropy.library("torch.compile", compiled(library))
+cross_entropy.library("fla", fla, refuse=FLA.refuse(refuse_fla))

@@ -9,11 +9,10 @@ NaN in a logit that counts stays in its place, and -inf has the probability 0.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import compiled, meta, strides, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
 
 
@@ -87,10 +86,8 @@ class Blocks:
     num_warps: int = threads(1, 16, default=8)
 
 
-def refuse(config, limits, *, itemsize, M, V):
+def refuse_blocks(config, limits, *, itemsize, M, V):
     threads_ = config.num_warps * limits.warp_size
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if config.block_v // threads_ > 64:
         return f"each thread would hold {config.block_v // threads_} elements; 64 is the most"
     return None
@@ -102,23 +99,20 @@ def work(config, limits, *, itemsize, M, V):
 
 
 # 64 threads a warp: 8 elements of 16 bits for each make one load of 128 bits
-CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Blocks(2048, 4))
+CDNA = {"gfx90a gfx942 gfx950": Blocks(2048, 4)}
 
 
-@cross_entropy_backward.impl(Blocks, refuse=refuse, work=work, defaults=CDNA)
+@cross_entropy_backward.impl(Blocks, refuse=refuse_blocks, work=work, defaults=CDNA)
 def blocks(logits, target, lse, g, *, config):
     """One program owns `block_v` neighbours of a row."""
     M, V = logits.shape
     d = logits.new_empty(M, V)
     _blocks[(M * triton.cdiv(V, config.block_v),)](
-        logits, target, lse, g, d, V, logits.stride(0), logits.stride(1),
-        target.stride(0), lse.stride(0), g.stride(0),
-        BLOCK_V=config.block_v, num_warps=config.num_warps,
-    )  # fmt: skip
+        logits, target, lse, g, d, V, *strides(logits, target, lse, g), **meta(config)
+    )
     return d
 
 
-@cross_entropy_backward.impl(backend="torch", name="torch")
 def library(logits, target, lse, g):
     d = torch.exp(logits.float() - lse[:, None])
     valid = (target >= 0) & (target < logits.shape[1])
@@ -127,11 +121,5 @@ def library(logits, target, lse, g):
     return torch.where(valid[:, None], d * g[:, None], 0.0).to(logits.dtype)
 
 
-@cross_entropy_backward.impl(backend="torch", name="torch.compile")
-def compiled(logits, target, lse, g):
-    return _compiled()(logits, target, lse, g)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+cross_entropy_backward.library("torch", library)
+cross_entropy_backward.library("torch.compile", compiled(library))

@@ -10,11 +10,10 @@ other rows do not see them.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import compiled, meta, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
 
 
@@ -75,7 +74,7 @@ class Looped:
     num_warps: int = threads(1, 16, default=8)
 
 
-def too_wide(config, limits, *, itemsize, M, N):
+def refuse_blocks(config, limits, *, itemsize, M, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
     if not 1 <= held <= 32:
         return f"each thread would hold {held} elements in registers; 1 to 32 fit"
@@ -89,17 +88,15 @@ def looped_work(config, limits, *, itemsize, M, N):
 
 
 # 64 threads a warp: 8 elements of 16 bits for each make one load of 128 bits
-CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Looped(block_n=4096))
+CDNA = {"gfx90a gfx942 gfx950": Looped(block_n=4096)}
 
 
-@cumsum.impl(Looped, refuse=too_wide, work=looped_work, defaults=CDNA)
+@cumsum.impl(Looped, refuse=refuse_blocks, work=looped_work, defaults=CDNA)
 def looped(x, *, config):
     """One row a program, block by block with the sum carried along: x is read once."""
     M, N = x.shape
     y = x.new_empty(M, N)
-    _looped[(M,)](
-        x, y, N, x.stride(0), x.stride(1), BLOCK_N=config.block_n, num_warps=config.num_warps
-    )
+    _looped[(M,)](x, y, N, *x.stride(), **meta(config))
     return y
 
 
@@ -114,31 +111,24 @@ def slices_work(config, limits, *, itemsize, M, N):
     return Work(tiles=M * -(-N // config.block_n), steps=2, load_bytes=moved, store_bytes=moved)
 
 
-@cumsum.impl(Slices, refuse=too_wide, work=slices_work)
+@cumsum.impl(Slices, refuse=refuse_blocks, work=slices_work)
 def slices(x, *, config):
     """Sums of slices first, then each slice with what comes before it: few rows fill the device."""
     M, N = x.shape
     S = triton.cdiv(N, config.block_n)
     at = {"BLOCK_N": config.block_n, "num_warps": config.num_warps}
     part = x.new_empty(M, S, dtype=torch.float32)
-    _sums[(M * S,)](x, part, N, S, x.stride(0), x.stride(1), **at)
+    _sums[(M * S,)](x, part, N, S, *x.stride(), **at)
     before = x.new_empty(M, S, dtype=torch.float32)
     _looped[(M,)](part, before, S, S, 1, BLOCK_N=2048, num_warps=4)
     y = x.new_empty(M, N)
-    _carried[(M * S,)](x, before, y, N, S, x.stride(0), x.stride(1), **at)
+    _carried[(M * S,)](x, before, y, N, S, *x.stride(), **at)
     return y
 
 
-@cumsum.impl(backend="torch", name="torch")
 def library(x):
     return torch.cumsum(x, -1)
 
 
-@cumsum.impl(backend="torch", name="torch.compile")
-def compiled(x):
-    return _compiled()(x)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+cumsum.library("torch", library)
+cumsum.library("torch.compile", compiled(library))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbench.dsl import INTERPRETED, cores, tl, triton
+from workbench.dsl import cores, meta, strides, tl, triton, upcast
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 LOG2E = 1.4426950408889634
@@ -101,8 +101,11 @@ def _weigh(
     came before counts `keep` times from now on."""
     if UPCAST:
         q, k, q_rest, k_rest = (
-            q.to(tl.float32), k.to(tl.float32), q_rest.to(tl.float32), k_rest.to(tl.float32)
-        )  # fmt: skip
+            q.to(tl.float32),
+            k.to(tl.float32),
+            q_rest.to(tl.float32),
+            k_rest.to(tl.float32),
+        )
     s = tl.dot(q, tl.trans(k), input_precision="ieee")
     if REST:
         s = tl.dot(q_rest, tl.trans(k_rest), s, input_precision="ieee")
@@ -153,8 +156,8 @@ def _splits(
         k = _load(k_ptr, n, d, k_t, k_d, last - n0, D, False)
         k_rest = _load(k_ptr, n, e, k_t, k_d, last - n0, D, CUT) if REST else k
         p, keep, high, total = _weigh(
-            high, total, q, q_rest, k, k_rest, n[None, :] < last - n0, scale, REST > 0, UPCAST,
-        )  # fmt: skip
+            high, total, q, q_rest, k, k_rest, n[None, :] < last - n0, scale, REST > 0, UPCAST
+        )
         v = _load(v_ptr, n, d, v_t, v_d, last - n0, D, False)
         acc = _add(acc, p, keep, v, UPCAST)
         if REST:
@@ -256,11 +259,10 @@ def splits_work(config, limits, *, itemsize, B, Hkv, G, D, T):
     work=splits_work,
     defaults={
         "fp32": Splits(32, 4, 2),
-        "sm_89": Splits(64, 4, 2), "sm_120": Splits(64, 4, 2),
-        "gfx90a": Splits(64, 4, 2), "gfx942": Splits(64, 4, 2),
-        "gfx950": Splits(64, 4, 2), "gfx1100": Splits(32, 4, 1),
+        "sm_89 sm_120 gfx90a gfx942 gfx950": Splits(64, 4, 2),
+        "gfx1100": Splits(32, 4, 1),
     },
-)  # fmt: skip
+)
 def splits(q, k, v, lens, *, config):
     """The keys of a sequence are split among programs, and the heads that share them are rows of
     one product: every key is read once, by as many cores as there are."""
@@ -272,19 +274,17 @@ def splits(q, k, v, lens, *, config):
     lse = torch.empty(B, H, parts, dtype=torch.float32, device=q.device) if merged else o
     spans = [max(BN, queries(G)) * x.stride(-2 if x is q else 1) for x in (q, k, v)]
     columns = [(main + rest) * x.stride(-1) for x in (q, k, v)]
+    scale = LOG2E * D**-0.5
+    constants = dict(D=D, MAIN=main, REST=rest, ROWS=queries(G), MERGED=merged)
+    constants |= dict(WIDE=max(spans) + max(columns) >= 2**31, UPCAST=upcast(q), **meta(config))
     _splits[(B * Hkv * parts,)](
-        q, k, v, lens, part, lse, T, Hkv, G, parts, LOG2E * D**-0.5,
-        *q.stride(), *k.stride(), *v.stride(), lens.stride(0),
-        D=D, MAIN=main, REST=rest, ROWS=queries(G), BLOCK_N=BN, MERGED=merged,
-        WIDE=max(spans) + max(columns) >= 2**31,
-        UPCAST=INTERPRETED and q.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        q, k, v, lens, part, lse, T, Hkv, G, parts, scale, *strides(q, k, v, lens), **constants
+    )
     if merged:
+        constants = dict(D=D, BLOCK_D=triton.next_power_of_2(D), BLOCK_S=8)
         _merge[(B * H,)](
-            part, lse, o, parts, D=D, BLOCK_D=triton.next_power_of_2(D), BLOCK_S=8,
-            ALL=triton.next_power_of_2(parts), num_warps=2,
-        )  # fmt: skip
+            part, lse, o, parts, **constants, ALL=triton.next_power_of_2(parts), num_warps=2
+        )
     return o
 
 
@@ -297,13 +297,12 @@ def scaled_dot_product(q, k, v, mask=None):
     return o.squeeze(2)
 
 
-def no_lengths(config, limits, *, itemsize, B, **at):
+def refuse_sdpa(config, limits, *, itemsize, B, **at):
     if itemsize != 2:
         return "the library has it for 16 bits only"
     return "called without lengths it needs full caches" if ragged(B) else None
 
 
-@decode_attention.impl(backend="torch", name="torch")
 def library(q, k, v, lens):
     """What torch chooses for a mask, which is how its call takes lengths."""
     at = torch.arange(k.shape[1], device=q.device)
@@ -312,13 +311,14 @@ def library(q, k, v, lens):
     return o.masked_fill((lens <= 0)[:, None, None], 0.0)
 
 
-@decode_attention.impl(backend="torch", name="flash", refuse=no_lengths)
-def flash(q, k, v, lens):
-    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return scaled_dot_product(q, k, v)
+def by_backend(backend):
+    def call(q, k, v, lens):
+        with sdpa_kernel(backend):
+            return scaled_dot_product(q, k, v)
+
+    return call
 
 
-@decode_attention.impl(backend="torch", name="cudnn", refuse=no_lengths)
-def cudnn(q, k, v, lens):
-    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        return scaled_dot_product(q, k, v)
+decode_attention.library("torch", library)
+decode_attention.library("flash", by_backend(SDPBackend.FLASH_ATTENTION), refuse=refuse_sdpa)
+decode_attention.library("cudnn", by_backend(SDPBackend.CUDNN_ATTENTION), refuse=refuse_sdpa)

@@ -47,6 +47,4 @@ def once(x, *, config):
     return y
 
 
-@empty.impl(backend="torch", name="torch")
-def library(x):
-    return torch.empty_like(x).zero_()
+empty.library("torch", lambda x: torch.empty_like(x).zero_())

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import TensorDescriptor, cores, tl, triton
+from workbench.dsl import cores, describe, meta, strides, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 BLOCK = 128  # numbers that share a scale, along K and along N
@@ -150,7 +150,7 @@ class Persistent:
 WIDE_ONLY = ("sm_80", "sm_86", "sm_87", "gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102")
 
 
-def refuse(config, limits, *, itemsize, M, N, K):
+def refuse_tiles(config, limits, *, itemsize, M, N, K):
     if itemsize != 1:
         return f"it multiplies numbers of one byte; those of {itemsize} bytes are for matmul"
     if limits.arch.startswith("gfx94"):
@@ -161,8 +161,6 @@ def refuse(config, limits, *, itemsize, M, N, K):
     held = 2 * config.block_m * config.block_n // threads_
     buffers = config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
     shared = buffers * (config.block_m + config.block_n) * BLOCK
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if held > 128:
         return f"each thread would hold {held} sums in registers; 128 is the most without spills"
     if shared > limits.shared_bytes:
@@ -182,32 +180,26 @@ def work(config, limits, *, itemsize, M, N, K):
 
 
 @fp8_block_matmul.impl(
-    Blocks,
-    refuse=refuse,
-    work=work,
-    defaults={"sm_89": Blocks(128, 64, 8, 3), "sm_120": Blocks(128, 64, 8, 3)},
+    Blocks, refuse=refuse_tiles, work=work, defaults={"sm_89 sm_120": Blocks(128, 64, 8, 3)}
 )
 def tiles(a, b, scale_a, scale_b, *, config):
     """One program a tile, pointers into a and b: takes any strides."""
     (M, K), (N, _) = a.shape, b.shape
     c = a.new_empty(M, N, dtype=torch.bfloat16)
+    constants = dict(BLOCK_K=BLOCK, EVEN_M=M % config.block_m == 0, **meta(config))
     _tiles[(triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n),)](
-        a, b, scale_a, scale_b, c, M, N, K,
-        *a.stride(), *b.stride(), *scale_a.stride(), *scale_b.stride(),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=BLOCK, GROUP_M=config.group_m,
-        EVEN_M=M % config.block_m == 0, num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        a, b, scale_a, scale_b, c, M, N, K, *strides(a, b, scale_a, scale_b), **constants
+    )
     return c
 
 
 @fp8_block_matmul.impl(
     Persistent,
-    refuse=refuse,
+    refuse=refuse_tiles,
     work=work,
     defaults={
-        "sm_89": Persistent(128, 64, 8, 2),
+        "sm_89 sm_120": Persistent(128, 64, 8, 2),
         "sm_90": Persistent(64, 128, 4, 3, per_core=2),  # one scales its sums, the other multiplies
-        "sm_120": Persistent(128, 64, 8, 2),
     },
 )
 def persistent(a, b, scale_a, scale_b, *, config):
@@ -215,38 +207,33 @@ def persistent(a, b, scale_a, scale_b, *, config):
     store of one tile overlaps the loads of the next."""
     (M, K), (N, _) = a.shape, b.shape
     c = a.new_empty(M, N, dtype=torch.bfloat16)
-    for name, x in (("a", a), ("b", b)):
-        dense = x.stride(1) == 1 and x.stride(0) >= x.shape[1]  # a tensor map has no overlap
-        if not dense or x.stride(0) % 16 or x.data_ptr() % 16:
-            raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
     BM, BN = config.block_m, config.block_n
     programs = min(config.per_core * cores(a), triton.cdiv(M, BM) * triton.cdiv(N, BN))
-    _persistent[(programs,)](
-        TensorDescriptor.from_tensor(a, [BM, BLOCK]), TensorDescriptor.from_tensor(b, [BN, BLOCK]),
-        scale_a, scale_b, TensorDescriptor.from_tensor(c, [BM, BN]), M, N, K,
-        *scale_a.stride(), *scale_b.stride(),
-        BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BLOCK, GROUP_M=config.group_m, PROGRAMS=programs,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+    constants = dict(BLOCK_K=BLOCK, PROGRAMS=programs, **meta(config))
+    of_a, of_b = describe("a", a, [BM, BLOCK]), describe("b", b, [BN, BLOCK])
+    of_c, sizes = describe("c", c, [BM, BN]), (M, N, K, *strides(scale_a, scale_b))
+    _persistent[(programs,)](of_a, of_b, scale_a, scale_b, of_c, *sizes, **constants)
     return c
 
 
-def for_cublas(config, limits, *, itemsize, M, N, K):
+def refuse_library(config, limits, *, itemsize, M, N, K):
     if limits.arch != "sm_90":
         return "cuBLAS has this scaling on Hopper alone"
     return "cuBLAS needs scales in rows of 16 bytes' multiples" if M % 4 or K % 512 else None
 
 
-@fp8_block_matmul.impl(backend="torch", name="torch._scaled_mm", refuse=for_cublas)
 def library(a, b, scale_a, scale_b):
     """cuBLAS of CUDA 12.9 and later. A launch turns the scales of a, which it wants by columns."""
     columns = scale_a.T.contiguous().T
     return torch._scaled_mm(a, b.T, columns, scale_b.T, out_dtype=torch.bfloat16)
 
 
-@fp8_block_matmul.impl(backend="torch", name="torch.bf16")
 def widened(a, b, scale_a, scale_b):
     """cuBLAS in bf16, both matrices dequantised in every call."""
     wide_a = a.to(torch.bfloat16) * scale_a.repeat_interleave(BLOCK, 1)
     wide_b = b.to(torch.bfloat16) * scale_b.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
     return torch.mm(wide_a.to(torch.bfloat16), wide_b.to(torch.bfloat16).T)
+
+
+fp8_block_matmul.library("torch._scaled_mm", library, refuse=refuse_library)
+fp8_block_matmul.library("torch.bf16", widened)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import INTERPRETED, TensorDescriptor, cores, tl, triton
+from workbench.dsl import INTERPRETED, cores, describe, divisors, meta, strides, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 
@@ -158,7 +158,7 @@ class Persistent:
 WIDE_ONLY = ("sm_80", "sm_86", "sm_87", "gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102")
 
 
-def refuse(config, limits, *, itemsize, M, N, K):
+def refuse_tiles(config, limits, *, itemsize, M, N, K):
     if itemsize != 1:
         return f"fp8_matmul multiplies numbers of one byte; those of {itemsize} are for matmul"
     if limits.arch.startswith("gfx94"):
@@ -169,8 +169,6 @@ def refuse(config, limits, *, itemsize, M, N, K):
     held = config.block_m * config.block_n // threads_ * (1 + config.promote)
     buffers = config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
     shared = buffers * (config.block_m + config.block_n) * config.block_k
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if held > 128:
         return f"each thread would hold {held} sums in registers; 128 is the most without spills"
     if shared > limits.shared_bytes:
@@ -183,7 +181,7 @@ def refuse_persistent(config, limits, *, itemsize, M, N, K):
         return f"a descriptor needs rows of a multiple of 16 bytes; K = {K} gives {K}"
     if N % 8:
         return f"a descriptor needs rows of a multiple of 16 bytes; N = {N} gives {2 * N} of c"
-    return refuse(config, limits, itemsize=itemsize, M=M, N=N, K=K)
+    return refuse_tiles(config, limits, itemsize=itemsize, M=M, N=N, K=K)
 
 
 def tile_count(config, M, N):
@@ -201,30 +199,19 @@ def work(config, limits, *, itemsize, M, N, K):
     )
 
 
-def divisor(extent):
-    """The largest power of two up to 16 that divides it."""
-    return min(16, extent & -extent) or 16
-
-
 @fp8_matmul.impl(
-    Tiles,
-    refuse=refuse,
-    work=work,
-    defaults={"sm_89": Tiles(128, 128, 64, 8, 3), "sm_120": Tiles(128, 128, 64, 8, 3)},
+    Tiles, refuse=refuse_tiles, work=work, defaults={"sm_89 sm_120": Tiles(128, 128, 64, 8, 3)}
 )
 def tiles(a, b, scale_a, scale_b, *, config):
     """One program a tile, pointers into a and b: takes any size and any strides."""
     (M, K), (N, _) = a.shape, b.shape
     c = a.new_empty(M, N, dtype=torch.bfloat16)
-    _tiles[(tile_count(config, M, N),)](
-        a, b, scale_a, scale_b, c, M, N, K,
-        *a.stride(), *b.stride(), *scale_a.stride(), *scale_b.stride(),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=8,
-        EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0, EVEN_K=K % config.block_k == 0,
-        PROMOTE=bool(config.promote) and not INTERPRETED,  # which sums in fp32 anyway
-        DIV_K=divisor(K), DIV_A=divisor(a.stride(0)), DIV_B=divisor(b.stride(0)),
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+    # the interpreter sums in fp32 anyway
+    constants = dict(GROUP_M=8, PROMOTE=bool(config.promote) and not INTERPRETED, **meta(config))
+    constants |= dict(EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0)
+    constants |= dict(EVEN_K=K % config.block_k == 0, **divisors(K=K, A=a.stride(0), B=b.stride(0)))
+    sizes = M, N, K, *strides(a, b, scale_a, scale_b)
+    _tiles[(tile_count(config, M, N),)](a, b, scale_a, scale_b, c, *sizes, **constants)
     return c
 
 
@@ -233,9 +220,8 @@ def tiles(a, b, scale_a, scale_b, *, config):
     refuse=refuse_persistent,
     work=work,
     defaults={
-        "sm_89": Persistent(128, 128, 64, 8, 3),
+        "sm_89 sm_120": Persistent(128, 128, 64, 8, 3),
         "sm_100": Persistent(128, 256, 128, 8, 3),
-        "sm_120": Persistent(128, 128, 64, 8, 3),
     },
 )
 def persistent(a, b, scale_a, scale_b, *, config):
@@ -243,24 +229,16 @@ def persistent(a, b, scale_a, scale_b, *, config):
     overlaps the loads of the next."""
     (M, K), (N, _) = a.shape, b.shape
     c = a.new_empty(M, N, dtype=torch.bfloat16)
-    for name, x in (("a", a), ("b", b), ("c", c)):
-        dense = x.stride(1) == 1 and x.stride(0) >= x.shape[1]  # a tensor map has no overlap
-        if not dense or x.stride(0) * x.element_size() % 16 or x.data_ptr() % 16:
-            raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
     BM, BN, BK = config.block_m, config.block_n, config.block_k
     programs = min(cores(a), tile_count(config, M, N))
-    _persistent[(programs,)](
-        TensorDescriptor.from_tensor(a, [BM, BK]), TensorDescriptor.from_tensor(b, [BN, BK]),
-        scale_a, scale_b, TensorDescriptor.from_tensor(c, [BM, BN // 2]), M, N, K,
-        *scale_a.stride(), *scale_b.stride(),
-        BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=config.group_m, PROGRAMS=programs,
-        PROMOTE=bool(config.promote) and not INTERPRETED, FLATTEN=bool(config.flatten),
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+    constants = dict(PROGRAMS=programs, PROMOTE=bool(config.promote) and not INTERPRETED)
+    constants |= dict(FLATTEN=bool(config.flatten), **meta(config))
+    of_a, of_b = describe("a", a, [BM, BK]), describe("b", b, [BN, BK])
+    of_c, sizes = describe("c", c, [BM, BN // 2]), (M, N, K, *strides(scale_a, scale_b))
+    _persistent[(programs,)](of_a, of_b, scale_a, scale_b, of_c, *sizes, **constants)
     return c
 
 
-@fp8_matmul.impl(backend="torch", name="torch._scaled_mm")
 def library(a, b, scale_a, scale_b):
     """cuBLAS, which adds in the matrix unit as we do by default."""
     return torch._scaled_mm(
@@ -268,8 +246,11 @@ def library(a, b, scale_a, scale_b):
     )
 
 
-@fp8_matmul.impl(backend="torch", name="torch.bf16")
 def widened(a, b, scale_a, scale_b):
     """cuBLAS in bf16, both matrices widened in every call: where 8-bit products are missing."""
     c = torch.mm(a.to(torch.bfloat16), b.to(torch.bfloat16).T)
     return (c * scale_a[:, None] * scale_b).to(torch.bfloat16)
+
+
+fp8_matmul.library("torch._scaled_mm", library)
+fp8_matmul.library("torch.bf16", widened)

@@ -10,11 +10,10 @@ NaN or an infinity in x makes NaN of its head, of that token alone.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import compiled, meta, strides, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, threads, tile
 
 EPS = 64e-5
@@ -31,8 +30,13 @@ def reference(x, r, k, v, g, weight, bias, bonus):
 group_norm = Spec(
     name="group_norm",
     inputs={
-        "x": Tensor("M H N"), "r": Tensor("M H N"), "k": Tensor("M H N"), "v": Tensor("M H N"),
-        "g": Tensor("M H N"), "weight": Tensor("H N"), "bias": Tensor("H N"),
+        "x": Tensor("M H N"),
+        "r": Tensor("M H N"),
+        "k": Tensor("M H N"),
+        "v": Tensor("M H N"),
+        "g": Tensor("M H N"),
+        "weight": Tensor("H N"),
+        "bias": Tensor("H N"),
         "bonus": Tensor("H N"),
     },
     outputs={"y": Tensor("M H N")},
@@ -47,7 +51,7 @@ group_norm = Spec(
         "fp16": Tolerance(relative=1e-3, of_rms=1e-5),
         "bf16": Tolerance(relative=8e-3, of_rms=1e-5),
     },
-)  # fmt: skip
+)
 
 
 @triton.jit
@@ -86,7 +90,7 @@ class Heads:
     num_warps: int = threads(1, 8, default=4)
 
 
-def too_large(config, limits, *, itemsize, M, H, N):
+def refuse_heads(config, limits, *, itemsize, M, H, N):
     held = config.block_h * N // (config.num_warps * limits.warp_size)
     if held > 32:
         return f"each thread would hold {held} elements of each of five inputs; 32 is the most"
@@ -100,20 +104,18 @@ def work(config, limits, *, itemsize, M, H, N):
     return Work(tiles=-(-M * H // config.block_h), steps=1, load_bytes=5 * moved, store_bytes=moved)
 
 
-@group_norm.impl(Heads, refuse=too_large, work=work)
+@group_norm.impl(Heads, refuse=refuse_heads, work=work)
 def heads(x, r, k, v, g, weight, bias, bonus, *, config):
     """`block_h` heads in registers: five inputs are read once, and nothing else is written."""
     M, H, N = x.shape
     y = x.new_empty(M, H, N)
+    inputs = x, r, k, v, g, weight, bias, bonus
     _heads[(triton.cdiv(M * H, config.block_h),)](
-        x, r, k, v, g, weight, bias, bonus, y, M, H, *x.stride(), *r.stride(), *k.stride(),
-        *v.stride(), *g.stride(), *weight.stride(), *bias.stride(), *bonus.stride(),
-        EPS=EPS, N=N, BLOCK_H=config.block_h, num_warps=config.num_warps,
-    )  # fmt: skip
+        *inputs, y, M, H, *strides(*inputs), EPS=EPS, N=N, **meta(config)
+    )
     return y
 
 
-@group_norm.impl(backend="torch", name="torch")
 def library(x, r, k, v, g, weight, bias, bonus):
     M, H, N = x.shape
     normal = torch.nn.functional.group_norm(
@@ -122,11 +124,5 @@ def library(x, r, k, v, g, weight, bias, bonus):
     return (normal + (r * k * bonus).sum(-1, keepdim=True) * v) * g
 
 
-@group_norm.impl(backend="torch", name="torch.compile")
-def compiled(x, r, k, v, g, weight, bias, bonus):
-    return _compiled()(x, r, k, v, g, weight, bias, bonus)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+group_norm.library("torch", library)
+group_norm.library("torch.compile", compiled(library))

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import torch
 
-from workbench.dsl import INTERPRETED, TensorDescriptor, cores, tl, triton
+from workbench.dsl import cores, describable, describe, meta, strides, tl, triton, upcast
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 
@@ -112,9 +112,7 @@ def _tiles(
     before = _tiles_before(ends_ptr, G, BLOCK_M, BLOCK_G)
     tile_id = tl.program_id(0)
     if tile_id < tl.max(before, axis=0) * grid_n:  # the grid is what the worst split would need
-        group, m, pid_n, end = _find(
-            ends_ptr, before, tile_id, grid_n, GROUP_M, BLOCK_M, BLOCK_G
-        )  # fmt: skip
+        group, m, pid_n, end = _find(ends_ptr, before, tile_id, grid_n, GROUP_M, BLOCK_M, BLOCK_G)
         i = (m + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
         j = (pid_n * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)[None, :]
         k = tl.arange(0, BLOCK_K)
@@ -148,9 +146,7 @@ def _persistent(
     before = _tiles_before(ends_ptr, G, BLOCK_M, BLOCK_G)
     count = tl.max(before, axis=0) * grid_n
     for tile_id in tl.range(tl.program_id(0), count, PROGRAMS, flatten=True):
-        group, m, pid_n, end = _find(
-            ends_ptr, before, tile_id, grid_n, GROUP_M, BLOCK_M, BLOCK_G
-        )  # fmt: skip
+        group, m, pid_n, end = _find(ends_ptr, before, tile_id, grid_n, GROUP_M, BLOCK_M, BLOCK_G)
         n = pid_n * BLOCK_N
         acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
         for step in range(tl.cdiv(K, BLOCK_K)):
@@ -200,8 +196,6 @@ def unfit(config, limits, itemsize, G):
     held = config.block_m * config.block_n // threads_
     buffers = config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
     shared = buffers * (config.block_m + config.block_n) * config.block_k * itemsize
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if held > 128:
         return f"each thread would hold {held} sums in registers; 128 is the most without spills"
     if shared > limits.shared_bytes:
@@ -244,32 +238,20 @@ def work(config, limits, *, itemsize, G, T, N, K):
     work=work,
     defaults={
         "fp32": Tiles(64, 64, 32, 8, 2),
-        "sm_80": Tiles(128, 128, 32, 4, 3), "sm_89": Tiles(128, 128, 32, 4, 3),
-        "sm_120": Tiles(128, 128, 32, 4, 3), "gfx90a": Tiles(128, 128, 64, 4, 2),
-        "gfx942": Tiles(128, 128, 64, 4, 2), "gfx950": Tiles(128, 128, 64, 4, 2),
+        "sm_80 sm_89 sm_120": Tiles(128, 128, 32, 4, 3),
+        "gfx90a gfx942 gfx950": Tiles(128, 128, 64, 4, 2),
         "gfx1100": Tiles(128, 64, 32, 4, 2),
     },
-)  # fmt: skip
+)
 def tiles(a, b, ends, *, config):
     """One program a tile, and as many as the worst split needs; pointers: any size, any strides."""
     (T, K), (G, _, N) = a.shape, b.shape
     c = a.new_empty(T, N)
-    _tiles[(most_tiles(config, G, T, N),)](
-        a, b, ends.contiguous(), c, G, N, K, *a.stride(), *b.stride(),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=8,
-        BLOCK_G=triton.next_power_of_2(G), EVEN_K=K % config.block_k == 0,
-        UPCAST=INTERPRETED and a.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+    constants = dict(GROUP_M=8, BLOCK_G=triton.next_power_of_2(G), EVEN_K=K % config.block_k == 0)
+    constants |= dict(UPCAST=upcast(a), **meta(config))
+    sizes = G, N, K, *strides(a, b)
+    _tiles[(most_tiles(config, G, T, N),)](a, b, ends.contiguous(), c, *sizes, **constants)
     return c
-
-
-def suits(rows):
-    """Whether a descriptor can describe it: dense rows at multiples of 16 bytes, no overlap."""
-    size, extents = rows.element_size(), rows.shape
-    outer = zip(rows.stride()[:-1], rows.stride()[1:], extents[1:], strict=True)
-    apart = all(far >= near * extent and far * size % 16 == 0 for far, near, extent in outer)
-    return rows.stride(-1) == 1 and apart and rows.data_ptr() % 16 == 0
 
 
 @grouped_matmul.impl(
@@ -278,37 +260,31 @@ def suits(rows):
     work=work,
     defaults={
         "fp32": Persistent(64, 64, 32, 8, 2),
-        "sm_80": Persistent(128, 128, 32, 8, 3), "sm_89": Persistent(128, 128, 32, 8, 2),
-        "sm_120": Persistent(128, 128, 32, 8, 2), "gfx90a": Persistent(128, 128, 64, 4, 2),
-        "gfx942": Persistent(128, 128, 64, 4, 2), "gfx950": Persistent(128, 128, 64, 4, 2),
+        "sm_80": Persistent(128, 128, 32, 8, 3),
+        "sm_89 sm_120": Persistent(128, 128, 32, 8, 2),
+        "gfx90a gfx942 gfx950": Persistent(128, 128, 64, 4, 2),
         "gfx1100": Persistent(128, 64, 32, 8, 2),
     },
-)  # fmt: skip
+)
 def persistent(a, b, ends, *, config):
     """One program a core, which walks tiles of all groups through tensor descriptors: the store of
     one tile overlaps the loads of the next, and no group waits for another's last round."""
     (T, K), (G, _, N) = a.shape, b.shape
     c = a.new_empty(T, N)
-    b_t = not suits(b)
-    of_b = b.transpose(1, 2) if b_t else b
-    for name, rows in (("a", a), ("b", of_b)):
-        if not suits(rows):
-            raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
+    b_t = not describable(b)
     BM, BN, BK = config.block_m, config.block_n, config.block_k
     programs = min(cores(a), most_tiles(config, G, T, N))
-    _persistent[(programs,)](
-        TensorDescriptor.from_tensor(a, [BM, BK]),
-        TensorDescriptor.from_tensor(of_b, [1, BN, BK] if b_t else [1, BK, BN]),
-        ends.contiguous(), c, G, N, K,
-        BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=config.group_m,
-        BLOCK_G=triton.next_power_of_2(G), PROGRAMS=programs, B_T=b_t,
-        UPCAST=INTERPRETED and a.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+    constants = dict(BLOCK_G=triton.next_power_of_2(G), PROGRAMS=programs, B_T=b_t)
+    constants |= dict(UPCAST=upcast(a), **meta(config))
+    of_a = describe("a", a, [BM, BK])
+    of_b = describe("b", b.mT, [1, BN, BK]) if b_t else describe("b", b, [1, BK, BN])
+    _persistent[(programs,)](of_a, of_b, ends.contiguous(), c, G, N, K, **constants)
     return c
 
 
-@grouped_matmul.impl(backend="torch", name="torch._grouped_mm")
 def library(a, b, ends):
     """CUTLASS, in bf16 on Hopper and Blackwell."""
     return torch._grouped_mm(a, b, offs=ends)
+
+
+grouped_matmul.library("torch._grouped_mm", library)

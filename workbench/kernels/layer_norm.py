@@ -9,12 +9,10 @@ NaN or an infinity in x makes NaN of its row and of no other.
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.util import find_spec
 
 import torch
 
-from workbench.dsl import cores, tl, triton
+from workbench.dsl import LIGER, compiled, cores, meta, strides, tl, triton
 from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
 
 EPS = 1e-5
@@ -187,12 +185,10 @@ def size_rows(config, limits, *, itemsize, M, N):
     return replace(config, block_m=block_m, num_warps=num_warps, early=early)
 
 
-def too_long(config, limits, *, itemsize, M, N):
+def refuse_rows(config, limits, *, itemsize, M, N):
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * padded(N) // threads_
     most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
-    if threads_ > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     if held > most:
         return f"each of {threads_} threads would hold {held} elements; {most} is the most"
     return None
@@ -208,17 +204,15 @@ def rows_work(config, limits, *, itemsize, M, N):
     )
 
 
-@layer_norm.impl(RowsBySize, resolve=size_rows, refuse=too_long, work=rows_work)
+@layer_norm.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
 def rows(x, w, b, *, config):
     """`block_m` whole rows in registers: x is read once."""
     M, N = x.shape
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
-    _rows[(triton.cdiv(M, config.block_m),)](
-        x, w, b, y, M, N, *x.stride(), *w.stride(), *b.stride(), EPS,
-        BLOCK_M=config.block_m, BLOCK_N=padded(N), EARLY=bool(config.early),
-        ONCE=once, KEPT=kept, num_warps=config.num_warps,
-    )  # fmt: skip
+    constants = dict(BLOCK_N=padded(N), EARLY=bool(config.early), ONCE=once, KEPT=kept)
+    sizes = M, N, *strides(x, w, b), EPS
+    _rows[(triton.cdiv(M, config.block_m),)](x, w, b, y, *sizes, **constants, **meta(config))
     return y
 
 
@@ -230,14 +224,12 @@ class Persistent:
     per_core: int = among(1, 2, 3, 4, default=2)  # programs on one core
 
 
-def unfit(config, limits, *, itemsize, M, N):
+def refuse_persistent(config, limits, *, itemsize, M, N):
     threads_ = config.num_warps * limits.warp_size
     block = config.block_m * padded(N)
     held = 3 * block // threads_  # of x, w and b
     most = min(96, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
     buffers = (config.num_stages - 1) * block * itemsize
-    if threads_ > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     if held > most:
         return f"each of {threads_} threads would hold {held} elements; {most} is the most"
     if limits.arch.startswith("sm_") and buffers + 1024 > limits.shared_bytes:
@@ -245,18 +237,16 @@ def unfit(config, limits, *, itemsize, M, N):
     return None
 
 
-@layer_norm.impl(Persistent, refuse=unfit, work=rows_work)
+@layer_norm.impl(Persistent, refuse=refuse_persistent, work=rows_work)
 def persistent(x, w, b, *, config):
     """Each program walks many rows: w and b are read once and stay in registers, and the next
     rows are on their way while one is worked on."""
     M, N = x.shape
     y = x.new_empty(M, N)
     programs = min(cores(x) * config.per_core, triton.cdiv(M, config.block_m))
-    _persistent[(programs,)](
-        x, w, b, y, M, N, *x.stride(), *w.stride(), *b.stride(), EPS,
-        BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages,
-        num_warps=config.num_warps,
-    )  # fmt: skip
+    constants = dict(BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages)
+    sizes = M, N, *strides(x, w, b), EPS
+    _persistent[(programs,)](x, w, b, y, *sizes, **constants, num_warps=config.num_warps)
     return y
 
 
@@ -282,12 +272,10 @@ def size_blocks(config, limits, *, itemsize, M, N):
     return replace(config, block_n=block_n, num_warps=num_warps)
 
 
-def too_wide(config, limits, *, itemsize, M, N):
+def refuse_looped(config, limits, *, itemsize, M, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements in registers; 64 is the most"
-    if config.num_warps * limits.warp_size > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     return None
 
 
@@ -299,55 +287,27 @@ def looped_work(config, limits, *, itemsize, M, N):
 
 
 # 64 threads a warp
-CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Looped(block_n=4096, num_warps=8))
+CDNA = {"gfx90a gfx942 gfx950": Looped(block_n=4096, num_warps=8)}
 
 
-@layer_norm.impl(Looped, resolve=size_blocks, refuse=too_wide, work=looped_work, defaults=CDNA)
+@layer_norm.impl(Looped, resolve=size_blocks, refuse=refuse_looped, work=looped_work, defaults=CDNA)
 def looped(x, w, b, *, config):
     """One row in blocks: any length, but x is read twice."""
     M, N = x.shape
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
-    _looped[(M,)](
-        x, w, b, y, M, N, *x.stride(), *w.stride(), *b.stride(), EPS,
-        BLOCK_N=config.block_n, ONCE=once, KEPT=kept, num_warps=config.num_warps,
-    )  # fmt: skip
+    _looped[(M,)](x, w, b, y, M, N, *strides(x, w, b), EPS, ONCE=once, KEPT=kept, **meta(config))
     return y
 
 
-@layer_norm.impl(backend="torch", name="torch")
 def library(x, w, b):
     return torch.nn.functional.layer_norm(x, w.shape, w, b, EPS)
 
 
-@layer_norm.impl(backend="torch", name="torch.compile")
-def compiled(x, w, b):
-    return _compiled()(x, w, b)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
-
-
-LIGER = "liger-kernel is not installed: pip install 'kernel-workbench[peers]'"
-
-
-def for_liger(config, limits, *, itemsize, M, N):
-    if find_spec("liger_kernel") is None:
-        return LIGER
-    return "liger-kernel takes rows of at most 65536 elements" if N > 65_536 else None
-
-
-@layer_norm.impl(backend="torch", name="liger", refuse=for_liger)
-def liger(x, w, b):
-    return _liger()(x, w, b, EPS)
-
-
-@cache
-def _liger():
-    if find_spec("liger_kernel") is None:
-        raise ImportError(LIGER)
-    from liger_kernel.ops import LigerLayerNormFunction
-
-    return LigerLayerNormFunction.apply
+layer_norm.library("torch", library)
+layer_norm.library("torch.compile", compiled(library))
+layer_norm.library(
+    "liger",
+    lambda x, w, b: LIGER("ops:LigerLayerNormFunction.apply")(x, w, b, EPS),
+    refuse=LIGER.refuse_rows(N=65_536),
+)

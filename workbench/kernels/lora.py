@@ -15,15 +15,25 @@ those of W and B their columns. An infinity times 0 is NaN.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import INTERPRETED, TensorDescriptor, cores, tl, triton
+from workbench.dsl import (
+    INTERPRETED,
+    compiled,
+    cores,
+    describe,
+    launch_pdl,
+    meta,
+    refuse_pdl,
+    strides,
+    tl,
+    triton,
+    upcast,
+)
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 SCALE = 2.0  # alpha / r
-BEFORE_HOPPER = ("sm_80", "sm_86", "sm_89")
 
 
 def reference(x, w, a, b):
@@ -33,12 +43,7 @@ def reference(x, w, a, b):
 
 lora = Spec(
     name="lora",
-    inputs={
-        "x": Tensor("M K"),
-        "w": Tensor("N K"),
-        "a": Tensor("r K"),
-        "b": Tensor("N r"),
-    },
+    inputs={"x": Tensor("M K"), "w": Tensor("N K"), "a": Tensor("r K"), "b": Tensor("N r")},
     outputs={"y": Tensor("M N")},
     reference=reference,
     flops=lambda M, K, N, r: 2 * M * N * K + 2 * M * r * (K + N),
@@ -307,8 +312,6 @@ def padded(r):
 def crowded(limits, warps, sums, shared):
     """Why so many warps, sums and bytes of shared memory do not fit, or None."""
     threads_ = warps * limits.warp_size
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if sums // threads_ > 128:
         return f"each thread would hold {sums // threads_} sums in registers; 128 is the most"
     if sums // threads_ < 8:
@@ -321,12 +324,6 @@ def crowded(limits, warps, sums, shared):
 def buffers(config, limits):
     """AMD's pipeline keeps one of its stages in registers."""
     return config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
-
-
-def no_pdl(limits):
-    if limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_"):
-        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
-    return None
 
 
 def refuse_tiles(config, limits, *, itemsize, M, N, K, r):
@@ -346,7 +343,7 @@ def refuse_persistent(config, limits, *, itemsize, M, N, K, r):
     if r > 128:
         return f"a rank of {r} is more than one step of a tile; 128 is the most"
     if config.pdl:
-        if why := no_pdl(limits):
+        if why := refuse_pdl(limits):
             return why
         BM, BK, deep = shrink_blocks(M, r, itemsize, True)
         beside = deep * (BM + padded(r)) * BK * itemsize
@@ -373,7 +370,7 @@ def rows_at_once(M):
 def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
     if r > config.block_n:
         return f"a rank of {r} is more than the {config.block_n} rows of a tile"
-    if config.pdl and (why := no_pdl(limits)):
+    if config.pdl and (why := refuse_pdl(limits)):
         return why
     BM = rows_at_once(M)
     shared = buffers(config, limits) * (BM + config.block_n) * config.block_k * itemsize
@@ -422,13 +419,10 @@ def shrunk(x, a, programs=None):
     unit = x.new_empty(M, dtype=torch.float32) if UNITS else u
     blocks = triton.cdiv(M, BM)
     grid = min(blocks, programs or blocks)
-    _shrink[(grid,)](
-        x, a, u, unit, M, K, *x.stride(), *a.stride(), SCALE=SCALE, RANK=r,
-        BLOCK_M=BM, BLOCK_R=R, BLOCK_K=BK, PROGRAMS=grid,
-        EVEN=M % BM == 0 and K % BK == 0 and r == R,
-        UPCAST=INTERPRETED and x.dtype == torch.bfloat16, UNITS=UNITS, PDL=programs is not None,
-        num_warps=4, num_stages=num_stages,
-    )  # fmt: skip
+    constants = dict(SCALE=SCALE, RANK=r, BLOCK_M=BM, BLOCK_R=R, BLOCK_K=BK, PROGRAMS=grid)
+    constants |= dict(EVEN=M % BM == 0 and K % BK == 0 and r == R, UPCAST=upcast(x), UNITS=UNITS)
+    constants |= dict(PDL=programs is not None, num_warps=4, num_stages=num_stages)
+    _shrink[(grid,)](x, a, u, unit, M, K, *strides(x, a), **constants)
     return u, unit
 
 
@@ -442,22 +436,21 @@ CDNA = Tiles(128, 128, 64, 4, 2)
     work=work,
     defaults={
         "fp32": Tiles(128, 64, 32, 8, 2),  # on the vector units, and twice the bytes to hold
-        "sm_80": SMALL, "sm_89": SMALL, "sm_120": SMALL, "gfx90a": CDNA, "gfx942": CDNA,
-        "gfx950": CDNA, "gfx1100": Tiles(128, 64, 32, 4, 2),
+        "sm_80 sm_89 sm_120": SMALL,
+        "gfx90a gfx942 gfx950": CDNA,
+        "gfx1100": Tiles(128, 64, 32, 4, 2),
     },
-)  # fmt: skip
+)
 def tiles(x, w, a, b, *, config):
     """u first; then r more columns of x and W, pointers into all: any size and any strides."""
     (M, K), (N, r) = x.shape, b.shape
     BM, BN, BK = config.block_m, config.block_n, config.block_k
     (u, unit), y = shrunk(x, a), x.new_empty(M, N)
+    constants = dict(RANK=r, BLOCK_R=padded(r), EVEN_MN=M % BM == 0 and N % BN == 0)
+    constants |= dict(EVEN_K=K % BK == 0, UNITS=x.dtype == torch.float16, UPCAST=upcast(x))
     _tiles[(triton.cdiv(M, BM) * triton.cdiv(N, BN),)](
-        x, w, u, unit, b, y, M, N, K, *x.stride(), *w.stride(), *b.stride(),
-        RANK=r, BLOCK_R=padded(r), BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=config.group_m,
-        EVEN_MN=M % BM == 0 and N % BN == 0, EVEN_K=K % BK == 0,
-        UNITS=x.dtype == torch.float16, UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        x, w, u, unit, b, y, M, N, K, *strides(x, w, b), **constants, **meta(config)
+    )
     return y
 
 
@@ -467,23 +460,22 @@ def tiles(x, w, a, b, *, config):
     work=work,
     defaults={
         "fp32": Persistent(64, 64, 32, 8, 2),
-        "sm_80": Persistent(64, 128, 32, 8, 3), "sm_89": Persistent(64, 128, 32, 8, 2),
-        "sm_90": Persistent(pdl=1), "sm_100": Persistent(128, 256, 64, 8, 3, 1),
-        "sm_120": Persistent(64, 128, 32, 8, 2),
-        **dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Persistent(128, 128, 64, 4, 2)),
+        "sm_80": Persistent(64, 128, 32, 8, 3),
+        "sm_89 sm_120": Persistent(64, 128, 32, 8, 2),
+        "sm_90": Persistent(pdl=1),
+        "sm_100": Persistent(128, 256, 64, 8, 3, 1),
+        "gfx90a gfx942 gfx950": Persistent(128, 128, 64, 4, 2),
         "gfx1100": Persistent(128, 64, 32, 8, 2),
     },
-)  # fmt: skip
+)
 def persistent(x, w, a, b, *, config):
     """One program a core, which walks its tiles through tensor descriptors. With pdl a few cores
     compute u meanwhile, which a tile needs only at its end."""
     (M, K), (N, r) = x.shape, b.shape
     y = x.new_empty(M, N)
-    for name, t in (("x", x), ("w", w), ("y", y)):
-        dense = t.stride(1) == 1 and t.stride(0) >= t.shape[1]  # a tensor map has no overlap
-        if not dense or t.stride(0) * t.element_size() % 16 or t.data_ptr() % 16:
-            raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
     BM, BN, BK = config.block_m, config.block_n, config.block_k
+    of_x, of_w = describe("x", x, [BM, BK]), describe("w", w, [BN, BK])
+    of_y = describe("y", y, [BM, BN // 2])
     count = triton.cdiv(M, BM) * triton.cdiv(N, BN)
     programs = min(cores(x), count)
     pdl = bool(config.pdl) and not INTERPRETED
@@ -491,15 +483,10 @@ def persistent(x, w, a, b, *, config):
     # when it is done, the others at once
     idle = -count % cores(x)
     u, unit = shrunk(x, a, max(idle, cores(x) // 8) if pdl else None)
-    _persistent[(programs,)](
-        TensorDescriptor.from_tensor(x, [BM, BK]), TensorDescriptor.from_tensor(w, [BN, BK]),
-        u, unit, b, TensorDescriptor.from_tensor(y, [BM, BN // 2]), M, N, K, *b.stride(),
-        RANK=r, BLOCK_R=padded(r), BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=8,
-        PROGRAMS=programs, EARLY=bool(config.early),
-        UNITS=x.dtype == torch.float16, UPCAST=INTERPRETED and x.dtype == torch.bfloat16, PDL=pdl,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-        **({"launch_pdl": True} if pdl else {}),
-    )  # fmt: skip
+    constants = dict(RANK=r, BLOCK_R=padded(r), GROUP_M=8, PROGRAMS=programs)
+    constants |= dict(EARLY=bool(config.early), UNITS=x.dtype == torch.float16, UPCAST=upcast(x))
+    constants |= dict(PDL=pdl, **launch_pdl(pdl), **meta(config))
+    _persistent[(programs,)](of_x, of_w, u, unit, b, of_y, M, N, K, *b.stride(), **constants)
     return y
 
 
@@ -508,11 +495,13 @@ def persistent(x, w, a, b, *, config):
     refuse=refuse_split_k,
     work=split_k_work,
     defaults={
-        "fp32": SplitK(64, 64, 4, 8, 3), "sm_80": SplitK(num_stages=3), "sm_90": SplitK(pdl=1),
-        "sm_89": SplitK(64, 128, 4, 4, 3), "sm_120": SplitK(64, 128, 4, 4, 3),
-        **dict.fromkeys(("gfx90a", "gfx942", "gfx950", "gfx1100"), SplitK(64, 128, 8, 4, 2)),
+        "fp32": SplitK(64, 64, 4, 8, 3),
+        "sm_80": SplitK(num_stages=3),
+        "sm_90": SplitK(pdl=1),
+        "sm_89 sm_120": SplitK(64, 128, 4, 4, 3),
+        "gfx90a gfx942 gfx950 gfx1100": SplitK(64, 128, 8, 4, 2),
     },
-)  # fmt: skip
+)
 def split_k(x, w, a, b, *, config):
     """For a few rows: W and A are read once, by all cores, each a part of K; a second launch adds
     the parts and the update."""
@@ -521,32 +510,24 @@ def split_k(x, w, a, b, *, config):
     SPLITS = min(config.splits, triton.cdiv(K, BK))
     parts, y = x.new_empty(SPLITS, M, N + r, dtype=torch.float32), x.new_empty(M, N)
     pdl = bool(config.pdl) and not INTERPRETED
+    constants = dict(RANK=r, BLOCK_R=padded(r), BLOCK_M=BM, SPLITS=SPLITS)
+    constants |= dict(EVEN=K % (BK * SPLITS) == 0, UPCAST=upcast(x), PDL=pdl)
     _parts[(triton.cdiv(M, BM) * (triton.cdiv(N, BN) + 1) * SPLITS,)](
-        x, w, a, parts, M, N, K, *x.stride(), *w.stride(), *a.stride(), RANK=r, BLOCK_R=padded(r),
-        BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, SPLITS=SPLITS, EVEN=K % (BK * SPLITS) == 0,
-        UPCAST=INTERPRETED and x.dtype == torch.bfloat16, PDL=pdl,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        x, w, a, parts, M, N, K, *strides(x, w, a), **constants, **meta(config)
+    )
+    constants = dict(SCALE=SCALE, RANK=r, BLOCK_R=padded(r), BLOCK_M=BM, BLOCK_N=32, SPLITS=SPLITS)
+    constants |= dict(PDL=pdl, num_warps=4)
     _join[(triton.cdiv(M, BM) * triton.cdiv(N, 32),)](
-        parts, b, y, M, N, *b.stride(), SCALE=SCALE, RANK=r, BLOCK_R=padded(r),
-        BLOCK_M=BM, BLOCK_N=32, SPLITS=SPLITS, PDL=pdl, num_warps=4,
-        **({"launch_pdl": True} if pdl else {}),
-    )  # fmt: skip
+        parts, b, y, M, N, *b.stride(), **constants, **launch_pdl(pdl)
+    )
     return y
 
 
-@lora.impl(backend="torch", name="torch")
 def library(x, w, a, b):
     """The products one by one: cuBLAS or hipBLAS."""
     y, u = torch.nn.functional.linear(x, w), torch.nn.functional.linear(x, a)
     return y.addmm_(u, b.T, alpha=SCALE)
 
 
-@lora.impl(backend="torch", name="torch.compile")
-def compiled(x, w, a, b):
-    return _compiled()(x, w, a, b)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+lora.library("torch", library)
+lora.library("torch.compile", compiled(library))

@@ -10,15 +10,23 @@ those of B their columns. An infinity times 0 is NaN.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import INTERPRETED, tl, triton
+from workbench.dsl import (
+    INTERPRETED,
+    compiled,
+    launch_pdl,
+    meta,
+    refuse_pdl,
+    strides,
+    tl,
+    triton,
+    upcast,
+)
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, threads, tile
 
 SCALE = 2.0  # alpha / r
-BEFORE_HOPPER = ("sm_80", "sm_86", "sm_89")
 
 
 def reference(x, a, b):
@@ -161,8 +169,6 @@ def power_of_two(extent):
 
 def refuse_fused(config, limits, *, itemsize, M, N, K, r):
     threads_ = config.num_warps * limits.warp_size
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     R = power_of_two(r)
     if R > 16:
         return f"at a rank of {r} every program would read too much of A; 16 is the most"
@@ -175,13 +181,10 @@ def refuse_fused(config, limits, *, itemsize, M, N, K, r):
 
 
 def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
-    threads_ = config.num_warps * limits.warp_size
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if r > 128:
         return f"a rank of {r} is more than one step of a tile; 128 is the most"
-    if config.pdl and (limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_")):
-        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
+    if config.pdl and (reason := refuse_pdl(limits)):
+        return reason
     if config.tf32 and not limits.arch.startswith("sm_"):
         return "the matrix units of AMD have no tf32 here, and multiply fp32 themselves"
     shared = 2 * (16 + padded(r)) * config.block_k * itemsize
@@ -204,18 +207,17 @@ def fused(x, a, b, *, config):
     """One launch: every program computes its rows of x A^T again, with all lanes along K."""
     (M, K), (N, r) = x.shape, b.shape
     y = x.new_empty(M, N)
+    constants = dict(SCALE=SCALE, RANK=r, BLOCK_R=power_of_two(r))
     _fused[(triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n),)](
-        x, a, b, y, M, N, K, *x.stride(), *a.stride(), *b.stride(),
-        SCALE=SCALE, RANK=r, BLOCK_R=power_of_two(r), BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n, BLOCK_K=config.block_k, num_warps=config.num_warps,
-    )  # fmt: skip
+        x, a, b, y, M, N, K, *strides(x, a, b), **constants, **meta(config)
+    )
     return y
 
 
 DEFAULTS = {
     "sm_90": SplitK(pdl=1, tf32=1),
     # 64 threads a warp: with fewer warps each thread still loads 128 bits at once
-    **dict.fromkeys(("gfx90a", "gfx942", "gfx950"), SplitK(num_warps=2)),
+    "gfx90a gfx942 gfx950": SplitK(num_warps=2),
 }
 
 
@@ -227,32 +229,25 @@ def split_k(x, a, b, *, config):
     R, BM, SPLITS = padded(r), 16, min(config.splits, triton.cdiv(K, config.block_k))
     parts, y = x.new_empty(SPLITS, M, R, dtype=torch.float32), x.new_empty(M, N)
     pdl, precision = bool(config.pdl) and not INTERPRETED, "tf32x3" if config.tf32 else "ieee"
+    constants = dict(RANK=r, BLOCK_R=R, BLOCK_M=BM, BLOCK_K=config.block_k, SPLITS=SPLITS)
+    constants |= dict(PRECISION=precision, PDL=pdl, UPCAST=upcast(x), num_warps=config.num_warps)
     _shrink[(triton.cdiv(M, BM) * SPLITS,)](
-        x, a, parts, M, K, *x.stride(), *a.stride(), RANK=r, BLOCK_R=R, BLOCK_M=BM,
-        BLOCK_K=config.block_k, SPLITS=SPLITS, PRECISION=precision, PDL=pdl,
-        UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=2,
-    )  # fmt: skip
+        x, a, parts, M, K, *strides(x, a), **constants, num_stages=2
+    )
+    constants = dict(SCALE=SCALE, RANK=r, BLOCK_R=R, BLOCK_M=BM, BLOCK_N=config.block_n)
+    constants |= dict(SPLITS=SPLITS, PRECISION=precision, PDL=pdl)
+    constants |= dict(num_warps=min(8, config.num_warps * R // 32))
     _expand[(triton.cdiv(M, BM) * triton.cdiv(N, config.block_n),)](
-        parts, b, y, M, N, *b.stride(), SCALE=SCALE, RANK=r, BLOCK_R=R, BLOCK_M=BM,
-        BLOCK_N=config.block_n, SPLITS=SPLITS, PRECISION=precision, PDL=pdl,
-        num_warps=min(8, config.num_warps * R // 32), **({"launch_pdl": True} if pdl else {}),
-    )  # fmt: skip
+        parts, b, y, M, N, *b.stride(), **constants, **launch_pdl(pdl)
+    )
     return y
 
 
-@lora_delta.impl(backend="torch", name="torch")
 def library(x, a, b):
     """Two products of cuBLAS or hipBLAS."""
     u = torch.nn.functional.linear(x, a)
     return torch.nn.functional.linear(u, b) * SCALE
 
 
-@lora_delta.impl(backend="torch", name="torch.compile")
-def compiled(x, a, b):
-    return _compiled()(x, a, b)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+lora_delta.library("torch", library)
+lora_delta.library("torch.compile", compiled(library))

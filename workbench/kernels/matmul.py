@@ -13,14 +13,25 @@ NaN and infinities of a reach their rows of c, those of b their columns; an infi
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 import torch
 
-from workbench.dsl import INTERPRETED, TensorDescriptor, cores, tl, triton
+from workbench.dsl import (
+    INTERPRETED,
+    TensorDescriptor,
+    compiled,
+    cores,
+    describable,
+    divisors,
+    launch_pdl,
+    meta,
+    refuse_pdl,
+    strides,
+    tl,
+    triton,
+    upcast,
+)
 from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
-
-BEFORE_HOPPER = ("sm_80", "sm_86", "sm_89")
 
 
 def reference(a, b):
@@ -111,10 +122,26 @@ def _tiles(
     n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     part = tl.program_id(1)
     acc = _product(
-        a_ptr, b_ptr, m, n, part * k_each, tl.minimum(part * k_each + k_each, K), M, N, K,
-        stride_am, stride_ak, stride_bk, stride_bn,
-        BLOCK_M, BLOCK_N, BLOCK_K, EVEN_MN, EVEN_K, UPCAST,
-    )  # fmt: skip
+        a_ptr,
+        b_ptr,
+        m,
+        n,
+        part * k_each,
+        tl.minimum(part * k_each + k_each, K),
+        M,
+        N,
+        K,
+        stride_am,
+        stride_ak,
+        stride_bk,
+        stride_bn,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        EVEN_MN,
+        EVEN_K,
+        UPCAST,
+    )
     c_ptrs = c_ptr + (part.to(tl.int64) * M + m[:, None]) * N + n[None, :]
     tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), (m[:, None] < M) & (n[None, :] < N))
 
@@ -206,9 +233,25 @@ def _persistent(
     POINTERS: tl.constexpr, DIV_N: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     _walk(
-        a, b, c, M, N, K, tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N), BLOCK_M, BLOCK_N, BLOCK_K,
-        GROUP_M, PROGRAMS, SPLIT_STORE, A_T, B_T, POINTERS, DIV_N, UPCAST,
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        M,
+        N,
+        K,
+        tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N),
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        GROUP_M,
+        PROGRAMS,
+        SPLIT_STORE,
+        A_T,
+        B_T,
+        POINTERS,
+        DIV_N,
+        UPCAST,
+    )
 
 
 @triton.jit
@@ -219,9 +262,25 @@ def _stream(
     UPCAST: tl.constexpr,
 ):  # fmt: skip
     _walk(
-        a, b, c, M, N, K, whole, BLOCK_M, BLOCK_N, BLOCK_K,
-        GROUP_M, PROGRAMS, SPLIT_STORE, A_T, B_T, False, 1, UPCAST,
-    )  # fmt: skip
+        a,
+        b,
+        c,
+        M,
+        N,
+        K,
+        whole,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        GROUP_M,
+        PROGRAMS,
+        SPLIT_STORE,
+        A_T,
+        B_T,
+        False,
+        1,
+        UPCAST,
+    )
     pid, steps = tl.program_id(0), tl.cdiv(K, BLOCK_K)
     grid_m, grid_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     first = pid * each
@@ -350,8 +409,6 @@ def unfit(config, limits, itemsize):
     held = config.block_m * config.block_n // threads_
     buffers = config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
     shared = buffers * (config.block_m + config.block_n) * config.block_k * itemsize
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if held > 128:
         return f"each thread would hold {held} sums in registers; 128 is the most without spills"
     if held > 64 and threads_ >= 512:
@@ -416,12 +473,12 @@ def refuse_split_k(config, limits, *, itemsize, M, N, K):
         return (
             f"{parts} parts of {M}x{N} fp32 sums would need over 4 GiB of memory beside the output"
         )
-    if config.pdl and (limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_")):
-        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
+    if config.pdl and (reason := refuse_pdl(limits)):
+        return reason
     return unfit(config, limits, itemsize)
 
 
-def refuse_persistent(config, limits, *, itemsize, M, N, K):
+def refuse_described(config, limits, *, itemsize, M, N, K):
     for axis, extent in (("K", K), ("N", N)):
         if extent * itemsize % 16:
             row = f"{axis} = {extent} gives {extent * itemsize}"
@@ -469,39 +526,25 @@ def split_k_work(config, limits, *, itemsize, M, N, K):
     )
 
 
-def divisor(extent):
-    """The largest power of two up to 16 that divides it."""
-    return min(16, extent & -extent) or 16
-
-
 def launch_tiles(a, b, c, config, parts, each, group_m, descriptors=False, pdl=False):
     """c = a @ b, or the `parts` partial sums of it that c has room for."""
     (M, K), (_, N) = a.shape, b.shape
     # the copy engine takes as long to fill a tile with zeros as with numbers
     whole = descriptors and config.block_m <= M
     of_a, of_b = (rows_of(a), rows_of(b)) if whole else (None, None)
+    BM, BN, BK = config.block_m, config.block_n, config.block_k
+    grid = tile_count(config, M, N), parts
+    constants = {**meta(config), "GROUP_M": group_m, "UPCAST": upcast(a), "PDL": pdl}
     if of_a and of_b:
-        _described[(tile_count(config, M, N), parts)](
-            descriptor(*of_a, [config.block_m, config.block_k]),
-            descriptor(*of_b, [config.block_k, config.block_n]), c, M, N, K, each,
-            BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-            GROUP_M=group_m, A_T=of_a[1], B_T=of_b[1], DIV_N=divisor(N),
-            UPCAST=INTERPRETED and a.dtype == torch.bfloat16, PDL=pdl,
-            num_warps=config.num_warps, num_stages=config.num_stages,
-        )  # fmt: skip
+        flipped = {"A_T": of_a[1], "B_T": of_b[1]}
+        of_a, of_b = descriptor(*of_a, [BM, BK]), descriptor(*of_b, [BK, BN])
+        _described[grid](of_a, of_b, c, M, N, K, each, **flipped, **divisors(N=N), **constants)
         return
-    strides = (*a.stride(), *b.stride())
-    _tiles[(tile_count(config, M, N), parts)](
-        a, b, c, M, N, K, each, *strides,
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, GROUP_M=group_m,
-        EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0, EVEN_K=K % config.block_k == 0,
-        UPCAST=INTERPRETED and a.dtype == torch.bfloat16,
-        # rows vary from call to call, and matter to the loads of a transposed a alone
-        DIV_M=divisor(M) if a.stride(0) == 1 else 1, DIV_N=divisor(N), DIV_K=divisor(K),
-        DIV_AM=divisor(strides[0]), DIV_AK=divisor(strides[1]),
-        DIV_BK=divisor(strides[2]), DIV_BN=divisor(strides[3]), PDL=pdl,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+    constants |= dict(EVEN_MN=M % BM == 0 and N % BN == 0, EVEN_K=K % BK == 0)
+    # rows vary from call to call, and matter to the loads of a transposed a alone
+    constants |= divisors(M=M if a.stride(0) == 1 else 1, N=N, K=K)
+    constants |= divisors(AM=a.stride(0), AK=a.stride(1), BK=b.stride(0), BN=b.stride(1))
+    _tiles[grid](a, b, c, M, N, K, each, *strides(a, b), **constants)
 
 
 # 64 KB of LDS and 64 threads a warp on CDNA; 99 KB of shared memory on consumer Blackwell and Ada
@@ -516,10 +559,11 @@ RDNA = Tiles(block_m=128, block_n=64, block_k=32, num_warps=4, num_stages=2)
     work=work,
     defaults={
         "fp32": Tiles(64, 64, 32, 8, 2),  # on the vector units, and twice the bytes to hold
-        "sm_80": SMALL, "sm_89": SMALL, "sm_120": SMALL, "gfx90a": CDNA, "gfx942": CDNA,
-        "gfx950": CDNA, "gfx1100": RDNA,
+        "sm_80 sm_89 sm_120": SMALL,
+        "gfx90a gfx942 gfx950": CDNA,
+        "gfx1100": RDNA,
     },
-)  # fmt: skip
+)
 def tiles(a, b, *, config):
     """One program a tile, pointers into a and b: takes any size and any strides."""
     (M, K), (_, N) = a.shape, b.shape
@@ -535,13 +579,12 @@ def tiles(a, b, *, config):
     work=narrow_work,
     defaults={
         "fp32": Narrow(64, 64, 64, 8, 96),
-        "sm_90": Narrow(descriptors=1), "sm_100": Narrow(descriptors=1),
-        "sm_80": Narrow(64, AUTO, 64, 4, 96), "sm_89": Narrow(64, AUTO, 64, 4, 48),
-        "sm_120": Narrow(64, AUTO, 64, 4, 48), "gfx90a": Narrow(64, AUTO, 64, 4, 48),
-        "gfx942": Narrow(64, AUTO, 64, 4, 48), "gfx950": Narrow(64, AUTO, 64, 4, 48),
+        "sm_90 sm_100": Narrow(descriptors=1),
+        "sm_80": Narrow(64, AUTO, 64, 4, 96),
+        "sm_89 sm_120 gfx90a gfx942 gfx950": Narrow(64, AUTO, 64, 4, 48),
         "gfx1100": Narrow(64, 64, 64, 4, 48),
     },
-)  # fmt: skip
+)
 def narrow(a, b, *, config):
     """As tiles, so narrow that each core has one, and a deep pipeline: with few rows the bytes of b
     on their way count, and 4.2 TB/s for 0.76 us on an H200 are 24 KB a core. Descriptors take the
@@ -561,12 +604,9 @@ def narrow(a, b, *, config):
     defaults={
         "fp32": SplitK(64, 64, 64, 8, 3),
         "sm_90": SplitK(num_warps=4, descriptors=1, pdl=1),
-        "sm_80": SplitK(64, 128, 64, 4, 3), "sm_89": SplitK(64, 128, 64, 4, 3),
-        "sm_120": SplitK(64, 128, 64, 4, 3), "gfx90a": SplitK(64, 128, 64, 4, 3),
-        "gfx942": SplitK(64, 128, 64, 4, 3), "gfx950": SplitK(64, 128, 64, 4, 3),
-        "gfx1100": SplitK(64, 128, 64, 4, 3),
+        "sm_80 sm_89 sm_120 gfx90a gfx942 gfx950 gfx1100": SplitK(64, 128, 64, 4, 3),
     },
-)  # fmt: skip
+)
 def split_k(a, b, *, config):
     """K in parts, one program a tile and part, whose fp32 sums a second launch adds: fills the
     cores where the output has fewer tiles than they are, as it has with few rows."""
@@ -581,21 +621,15 @@ def split_k(a, b, *, config):
     sums = a.new_empty(parts, M, N, dtype=torch.float32)
     launch_tiles(a, b, sums, config, parts, each, 8, descriptors, pdl)
     programs = min(triton.cdiv(M * N, 2048), parts * tile_count(config, M, N))
-    _add_parts[(programs,)](
-        sums, c, M * N, PARTS=parts, PROGRAMS=programs, BLOCK=2048, PDL=pdl, num_warps=8,
-        **({"launch_pdl": True} if pdl else {}),
-    )  # fmt: skip
+    constants = dict(PARTS=parts, PROGRAMS=programs, BLOCK=2048, PDL=pdl, num_warps=8)
+    _add_parts[(programs,)](sums, c, M * N, **constants, **launch_pdl(pdl))
     return c
 
 
 def rows_of(x):
     """x, and False, or x transposed, and True: whichever has rows that a descriptor can describe.
     None where neither has."""
-    for y, flipped in ((x, False), (x.T, True)):
-        dense = y.stride(1) == 1 and y.stride(0) >= y.shape[1]  # a tensor map has no overlap
-        if dense and y.stride(0) * y.element_size() % 16 == 0 and y.data_ptr() % 16 == 0:
-            return y, flipped
-    return None
+    return next(((y, y is not x) for y in (x, x.T) if describable(y)), None)
 
 
 def described(named):
@@ -612,18 +646,18 @@ def descriptor(rows, flipped, block):
     return TensorDescriptor.from_tensor(rows, block[::-1] if flipped else block)
 
 
-@matmul.impl(
-    Persistent,
-    refuse=refuse_persistent,
-    work=work,
-    defaults={
-        "fp32": Persistent(64, 64, 32, 8, 2),
-        "sm_80": Persistent(128, 128, 32, 8, 3), "sm_89": Persistent(128, 128, 32, 8, 2),
-        "sm_120": Persistent(128, 128, 32, 8, 2), "gfx90a": Persistent(128, 128, 64, 4, 2),
-        "gfx942": Persistent(128, 128, 64, 4, 2), "gfx950": Persistent(128, 128, 64, 4, 2),
-        "gfx1100": Persistent(128, 64, 32, 8, 2),
-    },
-)  # fmt: skip
+def by_target(kind, *rdna):
+    """Return the defaults of a scheme through descriptors; `rdna` is its tile on gfx1100."""
+    return {
+        "fp32": kind(64, 64, 32, 8, 2),
+        "sm_80": kind(128, 128, 32, 8, 3),
+        "sm_89 sm_120": kind(128, 128, 32, 8, 2),
+        "gfx90a gfx942 gfx950": kind(128, 128, 64, 4, 2),
+        "gfx1100": kind(*(rdna or (128, 64)), 32, 8, 2),
+    }
+
+
+@matmul.impl(Persistent, refuse=refuse_described, work=work, defaults=by_target(Persistent))
 def persistent(a, b, *, config):
     """One program a core, which walks its tiles through tensor descriptors: the copy engine
     computes the addresses, and the store of one tile overlaps the loads of the next."""
@@ -640,30 +674,16 @@ def launch_persistent(of_a, of_b, c, config, group_m, split_store):
     programs = min(cores(a), tile_count(config, M, N))
     pointers = rows_of(c) is None
     c_block = [BM, BN // 2 if split_store else BN]
-    _persistent[(programs,)](
-        descriptor(a, a_t, [BM, BK]), descriptor(b, b_t, [BK, BN]),
-        c if pointers else TensorDescriptor.from_tensor(c, c_block),
-        M, N, a.shape[0] if a_t else a.shape[1],
-        BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=group_m, PROGRAMS=programs,
-        SPLIT_STORE=split_store, A_T=a_t, B_T=b_t,
-        POINTERS=pointers, DIV_N=divisor(N) if pointers else 1,
-        UPCAST=INTERPRETED and a.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+    of_c = c if pointers else TensorDescriptor.from_tensor(c, c_block)
+    K = a.shape[0] if a_t else a.shape[1]
+    constants = {**meta(config), "GROUP_M": group_m, "PROGRAMS": programs, "UPCAST": upcast(a)}
+    constants |= dict(SPLIT_STORE=split_store, A_T=a_t, B_T=b_t, POINTERS=pointers)
+    constants |= divisors(N=N if pointers else 1)
+    of_a, of_b = descriptor(a, a_t, [BM, BK]), descriptor(b, b_t, [BK, BN])
+    _persistent[(programs,)](of_a, of_b, of_c, M, N, K, **constants)
 
 
-@matmul.impl(
-    Padded,
-    refuse=refuse_padded,
-    work=work,
-    defaults={
-        "fp32": Padded(64, 64, 32, 8, 2),
-        "sm_80": Padded(128, 128, 32, 8, 3), "sm_89": Padded(128, 128, 32, 8, 2),
-        "sm_120": Padded(128, 128, 32, 8, 2), "gfx90a": Padded(128, 128, 64, 4, 2),
-        "gfx942": Padded(128, 128, 64, 4, 2), "gfx950": Padded(128, 128, 64, 4, 2),
-        "gfx1100": Padded(128, 64, 32, 8, 2),
-    },
-)  # fmt: skip
+@matmul.impl(Padded, refuse=refuse_padded, work=work, defaults=by_target(Padded))
 def padded(a, b, *, config):
     """As persistent, after copying an input whose rows start between multiples of 16 bytes into
     rows that do not: a copy costs its bytes twice, narrow loads cost each tile that needs them."""
@@ -679,25 +699,13 @@ def placed(x):
     M, N = x.shape
     row = N + -N % (16 // x.element_size())
     y = x.new_empty(M, row)[:, :N]  # the descriptor reads zeros behind N
-    _place[(triton.cdiv(M, 16), triton.cdiv(N, 256))](
-        x, y, M, N, x.stride(0), x.stride(1), row,
-        BLOCK_M=16, BLOCK_N=256, DIV_M=divisor(x.stride(0)), DIV_N=divisor(N), num_warps=4,
-    )  # fmt: skip
+    constants = dict(BLOCK_M=16, BLOCK_N=256, **divisors(M=x.stride(0), N=N))
+    grid = triton.cdiv(M, 16), triton.cdiv(N, 256)
+    _place[grid](x, y, M, N, *x.stride(), row, **constants, num_warps=4)
     return y, flipped
 
 
-@matmul.impl(
-    StreamK,
-    refuse=refuse_persistent,
-    work=work,
-    defaults={
-        "fp32": StreamK(64, 64, 32, 8, 2),
-        "sm_80": StreamK(128, 128, 32, 8, 3), "sm_89": StreamK(128, 128, 32, 8, 2),
-        "sm_120": StreamK(128, 128, 32, 8, 2), "gfx90a": StreamK(128, 128, 64, 4, 2),
-        "gfx942": StreamK(128, 128, 64, 4, 2), "gfx950": StreamK(128, 128, 64, 4, 2),
-        "gfx1100": StreamK(64, 128, 32, 8, 2),
-    },
-)  # fmt: skip
+@matmul.impl(StreamK, refuse=refuse_described, work=work, defaults=by_target(StreamK, 64, 128))
 def stream_k(a, b, *, config):
     """As persistent, but a last round that would leave most cores idle is dealt out in steps of
     K, the same number to each core; a second launch adds the pieces of a tile."""
@@ -713,34 +721,23 @@ def stream_k(a, b, *, config):
     each = max(1, triton.cdiv(rest * steps, programs), triton.cdiv(steps, 16))
     programs = programs if count >= programs else triton.cdiv(rest * steps, each) or count
     sums = a.new_empty(2 * programs if rest else 0, BM, BN, dtype=torch.float32)
-    _stream[(programs,)](
-        descriptor(rows_a, a_t, [BM, BK]), descriptor(rows_b, b_t, [BK, BN]),
-        TensorDescriptor.from_tensor(c, [BM, BN // 2]), sums, M, N, K, count - rest, each,
-        BLOCK_M=BM, BLOCK_N=BN, BLOCK_K=BK, GROUP_M=8, PROGRAMS=programs, SPLIT_STORE=True,
-        A_T=a_t, B_T=b_t, UPCAST=INTERPRETED and a.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+    constants = dict(GROUP_M=8, PROGRAMS=programs, SPLIT_STORE=True, A_T=a_t, B_T=b_t)
+    constants |= dict(UPCAST=upcast(a), **meta(config))
+    of_a, of_b = descriptor(rows_a, a_t, [BM, BK]), descriptor(rows_b, b_t, [BK, BN])
+    of_c, whole = TensorDescriptor.from_tensor(c, [BM, BN // 2]), count - rest
+    _stream[(programs,)](of_a, of_b, of_c, sums, M, N, K, whole, each, **constants)
     if rest:
         programs = min(programs, rest * BM // 16)
-        _fix_up[(programs,)](
-            sums, c, M, N, steps, count - rest, each,
-            BLOCK_M=BM, BLOCK_N=BN, GROUP_M=8, ROWS=16,
-            PIECES=min(triton.cdiv(steps, each) + 1, steps), PROGRAMS=programs, num_warps=8,
-        )  # fmt: skip
+        constants = dict(BLOCK_M=BM, BLOCK_N=BN, GROUP_M=8, ROWS=16)
+        constants |= dict(PIECES=min(triton.cdiv(steps, each) + 1, steps), PROGRAMS=programs)
+        _fix_up[(programs,)](sums, c, M, N, steps, whole, each, **constants, num_warps=8)
     return c
 
 
-@matmul.impl(backend="torch", name="torch")
 def library(a, b):
     """cuBLAS or hipBLAS."""
     return torch.mm(a, b)
 
 
-@matmul.impl(backend="torch", name="torch.compile")
-def compiled(a, b):
-    return _compiled()(a, b)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+matmul.library("torch", library)
+matmul.library("torch.compile", compiled(library))

@@ -8,11 +8,10 @@ NaN and infinities of x reach their rows of y, those of w their columns; an infi
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import INTERPRETED, tl, triton
+from workbench.dsl import compiled, meta, strides, tl, triton, upcast
 from workbench.spec import Spec, Tensor, Tolerance, Work, stages, threads, tile
 
 
@@ -26,11 +25,7 @@ matvec = Spec(
     outputs={"y": Tensor("M N")},
     reference=reference,
     flops=lambda M, N, K: 2 * M * N * K,
-    check=[
-        {"M": 1, "N": 1, "K": 1},
-        {"M": 3, "N": 17, "K": 131},
-        {"M": 2, "N": 72, "K": 520},
-    ],
+    check=[{"M": 1, "N": 1, "K": 1}, {"M": 3, "N": 17, "K": 131}, {"M": 2, "N": 72, "K": 520}],
     bench=[
         {"M": 1, "N": 14336, "K": 4096},
         {"M": 1, "N": 2560, "K": 2560},
@@ -121,8 +116,6 @@ class Tiles:
 def refuse_rows(config, limits, *, itemsize, M, N, K):
     threads_ = config.num_warps * limits.warp_size
     held = config.block_n * config.block_k // threads_
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if held > 64:
         return f"each thread would hold {held} sums in registers; 64 is the most"
     if config.block_k * itemsize < 16 * limits.warp_size:
@@ -136,8 +129,6 @@ def refuse_tiles(config, limits, *, itemsize, M, N, K):
     buffers = config.num_stages if nvidia else config.num_stages - 1
     shared = buffers * (config.block_m + config.block_n) * config.block_k * itemsize
     sums = config.block_n * config.block_m // threads_
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if not 1 <= sums <= 64:
         return f"each thread would hold {sums} sums; 1 to 64 is what suits it"
     if shared > limits.shared_bytes:
@@ -171,10 +162,8 @@ def rows(x, w, *, config):
     (M, K), N = x.shape, w.shape[0]
     y = x.new_empty(M, N)
     _rows[(triton.cdiv(N, config.block_n) * M,)](  # a second axis ends at 65535
-        x, w, y, N, K, x.stride(0), x.stride(1), w.stride(0), w.stride(1),
-        BLOCK_N=config.block_n, BLOCK_K=config.block_k, EVEN_K=K % config.block_k == 0,
-        num_warps=config.num_warps,
-    )  # fmt: skip
+        x, w, y, N, K, *x.stride(), *w.stride(), EVEN_K=K % config.block_k == 0, **meta(config)
+    )
     return y
 
 
@@ -185,41 +174,29 @@ SMALL = Tiles(16, 64, 64, 4, 4)  # 64 KB of LDS; 99 KB of shared memory on Ada
     Tiles,
     refuse=refuse_tiles,
     work=tiles_work,
-    defaults={
-        "fp32": Tiles(16, 32, 64, 4, 2), "sm_89": SMALL, "sm_120": SMALL,
-        "gfx90a": SMALL, "gfx942": SMALL, "gfx950": SMALL, "gfx1100": SMALL,
-    },
-)  # fmt: skip
+    defaults={"fp32": Tiles(16, 32, 64, 4, 2), "sm_89 sm_120 gfx90a gfx942 gfx950 gfx1100": SMALL},
+)
 def tiles(x, w, *, config):
     """Rows of w as the long side of a matrix product: `block_m` rows of x cost what one does."""
     (M, K), N = x.shape, w.shape[0]
     y = x.new_empty(M, N)
+    constants = dict(EVEN_K=K % config.block_k == 0, UPCAST=upcast(x))
     _tiles[(triton.cdiv(N, config.block_n) * triton.cdiv(M, config.block_m),)](
-        x, w, y, M, N, K, x.stride(0), x.stride(1), w.stride(0), w.stride(1),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-        EVEN_K=K % config.block_k == 0, UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        x, w, y, M, N, K, *strides(x, w), **constants, **meta(config)
+    )
     return y
 
 
-@matvec.impl(backend="torch", name="torch.linear")
 def linear(x, w):
     """cuBLAS or hipBLAS, which choose between a matrix product and a product with a vector."""
     return torch.nn.functional.linear(x, w)
 
 
-@matvec.impl(backend="torch", name="torch.mv")
 def vector(x, w):
     """One row at a time: cuBLAS' product with a vector."""
     return torch.stack([torch.mv(w, row) for row in x]) if len(x) > 1 else torch.mv(w, x[0])[None]
 
 
-@matvec.impl(backend="torch", name="torch.compile")
-def compiled(x, w):
-    return _compiled()(x, w)
-
-
-@cache
-def _compiled():
-    return torch.compile(linear.launch, dynamic=False)
+matvec.library("torch.linear", linear)
+matvec.library("torch.mv", vector)
+matvec.library("torch.compile", compiled(linear))

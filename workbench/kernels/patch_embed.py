@@ -14,11 +14,10 @@ rows of y, those of W and of the bias their columns.
 
 import math
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import INTERPRETED, TensorDescriptor, cores, tl, triton
+from workbench.dsl import compiled, cores, describe, meta, strides, tl, triton, upcast
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 
@@ -30,12 +29,7 @@ def reference(x, w, bias, position):
 
 patch_embed = Spec(
     name="patch_embed",
-    inputs={
-        "x": Tensor("M K"),
-        "w": Tensor("N K"),
-        "bias": Tensor("N"),
-        "position": Tensor("P N"),
-    },
+    inputs={"x": Tensor("M K"), "w": Tensor("N K"), "bias": Tensor("N"), "position": Tensor("P N")},
     outputs={"y": Tensor("M N")},
     reference=reference,
     flops=lambda M, K, N, P: 2 * M * N * K,
@@ -63,11 +57,9 @@ patch_embed = Spec(
 
 
 @triton.jit
-def _addends(
-    bias_ptr, position_ptr, m, n, N, P, stride_b, stride_pp, stride_pn,
-    EVEN_N: tl.constexpr, WIDE: tl.constexpr,
-):  # fmt: skip
+def _addends(table, m, n, EVEN_N: tl.constexpr, WIDE: tl.constexpr):
     """What the rows m and columns n get beside the product. Rows beyond M get something, too."""
+    bias_ptr, position_ptr, N, P, stride_b, stride_pp, stride_pn = table
     p, biases = m % P, bias_ptr + n.to(tl.int64) * stride_b
     if WIDE:  # offsets of 64 bits cost registers, which are short here
         p, n = p.to(tl.int64), n.to(tl.int64)
@@ -86,14 +78,13 @@ def _tiles(
     UNIT: tl.constexpr, EVEN_MN: tl.constexpr, EVEN_K: tl.constexpr,
     WIDE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
+    table = (bias_ptr, position_ptr, N, P, stride_b, stride_pp, stride_pn)
     pid, grid_n = tl.program_id(0), tl.cdiv(N, BLOCK_N)
     m = (pid // grid_n) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = (pid % grid_n) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     # on their way while the product is computed
-    bias, position = _addends(
-        bias_ptr, position_ptr, m, n, N, P, stride_b, stride_pp, stride_pn, EVEN_MN, WIDE
-    )
+    bias, position = _addends(table, m, n, EVEN_MN, WIDE)
     # K and the strides of rows came divided by UNIT, so that the compiler knows the alignment
     K, stride_xm, stride_wn = K * UNIT, stride_xm * UNIT, stride_wn * UNIT
     x_ptrs = x_ptr + m.to(tl.int64)[:, None] * stride_xm + k.to(tl.int64)[None, :] * stride_xk
@@ -117,8 +108,10 @@ def _tiles(
 
 
 @triton.jit
-def _product(x, w, m, n, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-             UPCAST: tl.constexpr):  # fmt: skip
+def _product(
+    x, w, m, n, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    UPCAST: tl.constexpr,
+):  # fmt: skip
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for step in range(tl.cdiv(K, BLOCK_K)):
         a, b = x.load([m, step * BLOCK_K]), w.load([n, step * BLOCK_K])
@@ -134,14 +127,14 @@ def _described(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     EVEN_N: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
+    table = (bias_ptr, position_ptr, N, P, stride_b, stride_pp, stride_pn)
     pid, grid_n = tl.program_id(0), tl.cdiv(N, BLOCK_N)
     # the tiles of some rows run at the same time, so that x is read from memory once
     m, n = (pid // grid_n) * BLOCK_M, (pid % grid_n) * BLOCK_N
     # on their way while the product is computed
     bias, position = _addends(
-        bias_ptr, position_ptr, m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N), N, P,
-        stride_b, stride_pp, stride_pn, EVEN_N, WIDE,
-    )  # fmt: skip
+        table, m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N), EVEN_N, WIDE
+    )
     acc = _product(x, w, m, n, K, BLOCK_M, BLOCK_N, BLOCK_K, UPCAST)
     acc += position.to(tl.float32) + bias.to(tl.float32)[None, :]
     y.store([m, n], acc.to(y.dtype))
@@ -153,6 +146,7 @@ def _persistent(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     PROGRAMS: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
+    table = (bias_ptr, position_ptr, N, P, stride_b, stride_pp, stride_pn)
     HALF: tl.constexpr = BLOCK_N // 2  # the store needs shared memory for one half at a time
     grid_n = tl.cdiv(N, BLOCK_N)
     tiles = tl.cdiv(M, BLOCK_M) * grid_n
@@ -162,16 +156,10 @@ def _persistent(
         rows, columns = m + tl.arange(0, BLOCK_M), n + tl.arange(0, HALF)
         halves = tl.permute(tl.reshape(acc, (BLOCK_M, 2, HALF)), (0, 2, 1))
         left, right = tl.split(halves)
-        bias, position = _addends(
-            bias_ptr, position_ptr, rows, columns, N, P, stride_b, stride_pp, stride_pn,
-            EVEN_N, WIDE,
-        )  # fmt: skip
+        bias, position = _addends(table, rows, columns, EVEN_N, WIDE)
         left += position.to(tl.float32) + bias.to(tl.float32)[None, :]
         y.store([m, n], left.to(y.dtype))
-        bias, position = _addends(
-            bias_ptr, position_ptr, rows, columns + HALF, N, P, stride_b, stride_pp, stride_pn,
-            EVEN_N, WIDE,
-        )  # fmt: skip
+        bias, position = _addends(table, rows, columns + HALF, EVEN_N, WIDE)
         right += position.to(tl.float32) + bias.to(tl.float32)[None, :]
         y.store([m, n + HALF], right.to(y.dtype))
 
@@ -192,6 +180,7 @@ def _recurring(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     FLATTEN: tl.constexpr, EVEN_N: tl.constexpr, WIDE: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
+    table = (bias_ptr, position_ptr, N, P, stride_b, stride_pp, stride_pn)
     HALF: tl.constexpr = BLOCK_N // 2  # the store needs shared memory for one half at a time
     grid_m, grid_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
     # programs that run at the same time share their rows, so that x is read from memory once
@@ -200,14 +189,10 @@ def _recurring(
     each = tl.cdiv(grid_m, groups)
     first = group * each
     which = _nth(first, grid_m, period)[0]
-    left_bias, left_position = _addends(
-        bias_ptr, position_ptr, which * BLOCK_M + rows, columns, N, P,
-        stride_b, stride_pp, stride_pn, EVEN_N, WIDE,
-    )  # fmt: skip
+    left_bias, left_position = _addends(table, which * BLOCK_M + rows, columns, EVEN_N, WIDE)
     right_bias, right_position = _addends(
-        bias_ptr, position_ptr, which * BLOCK_M + rows, columns + HALF, N, P,
-        stride_b, stride_pp, stride_pn, EVEN_N, WIDE,
-    )  # fmt: skip
+        table, which * BLOCK_M + rows, columns + HALF, EVEN_N, WIDE
+    )
     for at in tl.range(first, tl.minimum(first + each, grid_m), flatten=FLATTEN):
         m = _nth(at, grid_m, period)[1] * BLOCK_M
         acc = _product(x, w, m, n, K, BLOCK_M, BLOCK_N, BLOCK_K, UPCAST)
@@ -219,14 +204,10 @@ def _recurring(
         following = _nth(at + 1, grid_m, period)[0]
         if following != which:
             which = following
-            left_position = _addends(
-                bias_ptr, position_ptr, which * BLOCK_M + rows, columns, N, P,
-                stride_b, stride_pp, stride_pn, EVEN_N, WIDE,
-            )[1]  # fmt: skip
-            right_position = _addends(
-                bias_ptr, position_ptr, which * BLOCK_M + rows, columns + HALF, N, P,
-                stride_b, stride_pp, stride_pn, EVEN_N, WIDE,
-            )[1]  # fmt: skip
+            left_position = _addends(table, which * BLOCK_M + rows, columns, EVEN_N, WIDE)[1]
+            right_position = _addends(table, which * BLOCK_M + rows, columns + HALF, EVEN_N, WIDE)[
+                1
+            ]
 
 
 @dataclass(frozen=True)
@@ -264,8 +245,6 @@ def unfit(config, limits, itemsize, N):
         last += last // 2
     # there the next tile's stages are already on their way
     shared = shared + last if copies and isinstance(config, Persistent) else max(shared, last)
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if held > 128:
         return f"each thread would hold {held} sums in registers; 128 is the most without spills"
     if held < 8:
@@ -319,39 +298,31 @@ CDNA = Tiles(128, 128, 64, 4, 2)
     work=work,
     defaults={
         "fp32": Tiles(64, 64, 32, 8, 2),  # on the vector units, and twice the bytes to hold
-        "sm_80": SMALL, "sm_89": SMALL, "sm_100": Tiles(128, 128, 64, 8, 3), "sm_120": SMALL,
-        "gfx90a": CDNA, "gfx942": CDNA, "gfx950": CDNA, "gfx1100": Tiles(128, 64, 32, 4, 2),
+        "sm_80 sm_89 sm_120": SMALL,
+        "sm_100": Tiles(128, 128, 64, 8, 3),
+        "gfx90a gfx942 gfx950": CDNA,
+        "gfx1100": Tiles(128, 64, 32, 4, 2),
     },
-)  # fmt: skip
+)
 def tiles(x, w, bias, position, *, config):
     """One program a tile, pointers into x and w: any size and strides, also rows of 1176 bytes."""
     (M, K), N, P = x.shape, len(w), len(position)
     y, UNIT = x.new_empty(M, N), unit(x, w)
+    constants = dict(UNIT=UNIT, EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0)
+    constants |= dict(EVEN_K=K % config.block_k == 0, WIDE=wide(position, config), UPCAST=upcast(x))
+    row_strides = x.stride(0) // UNIT, x.stride(1), w.stride(0) // UNIT, w.stride(1)
+    sizes = M, N, K // UNIT, P, *row_strides, *strides(bias, position)
     _tiles[(triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n),)](
-        x, w, bias, position, y, M, N, K // UNIT, P,
-        x.stride(0) // UNIT, x.stride(1), w.stride(0) // UNIT, w.stride(1),
-        bias.stride(0), position.stride(0), position.stride(1),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, UNIT=UNIT,
-        EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0, EVEN_K=K % config.block_k == 0,
-        WIDE=wide(position, config), UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        x, w, bias, position, y, *sizes, **constants, **meta(config)
+    )
     return y
 
 
 def described_tensors(x, w, y, config):
     """Descriptors of the three that have tiles. Raises ValueError where there can be none."""
-    for name, t in (("x", x), ("w", w), ("y", y)):
-        dense = t.stride(1) == 1 and t.stride(0) >= t.shape[1]  # a tensor map has no overlap
-        if not dense or t.stride(0) * t.element_size() % 16 or t.data_ptr() % 16:
-            raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
     BM, BN, BK = config.block_m, config.block_n, config.block_k
     halved = BN // 2 if isinstance(config, Persistent) else BN
-    return (
-        TensorDescriptor.from_tensor(x, [BM, BK]),
-        TensorDescriptor.from_tensor(w, [BN, BK]),
-        TensorDescriptor.from_tensor(y, [BM, halved]),
-    )
+    return describe("x", x, [BM, BK]), describe("w", w, [BN, BK]), describe("y", y, [BM, halved])
 
 
 @patch_embed.impl(
@@ -361,25 +332,25 @@ def described_tensors(x, w, y, config):
     work=work,
     defaults={
         "fp32": Tiles(64, 64, 32, 8, 2),
-        "sm_80": Tiles(64, 128, 32, 4, 3), "sm_89": Tiles(64, 128, 32, 4, 3),
+        "sm_80 sm_89": Tiles(64, 128, 32, 4, 3),
         "sm_90": Tiles(128, 128, 64, 4, 3),
-        "sm_100": Tiles(128, 128, 64, 8, 3), "sm_120": SMALL,
-        "gfx90a": CDNA, "gfx942": CDNA, "gfx950": CDNA, "gfx1100": Tiles(128, 64, 32, 4, 2),
+        "sm_100": Tiles(128, 128, 64, 8, 3),
+        "sm_120": SMALL,
+        "gfx90a gfx942 gfx950": CDNA,
+        "gfx1100": Tiles(128, 64, 32, 4, 2),
     },
-)  # fmt: skip
+)
 def described(x, w, bias, position, *, config):
     """One program a tile through tensor descriptors, two a core: one computes while the other
     stores."""
     (M, K), N, P = x.shape, len(w), len(position)
     y = x.new_empty(M, N)
     X, W, Y = described_tensors(x, w, y, config)
+    constants = dict(EVEN_N=N % config.block_n == 0, WIDE=wide(position, config), UPCAST=upcast(x))
+    sizes = N, K, P, *strides(bias, position)
     _described[(triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n),)](
-        X, W, bias, position, Y, N, K, P, bias.stride(0), *position.stride(),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-        EVEN_N=N % config.block_n == 0, WIDE=wide(position, config),
-        UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        X, W, bias, position, Y, *sizes, **constants, **meta(config)
+    )
     return y
 
 
@@ -389,12 +360,13 @@ def described(x, w, bias, position, *, config):
     work=work,
     defaults={
         "fp32": Persistent(64, 64, 32, 8, 2),
-        "sm_80": Persistent(128, 128, 32, 8, 3), "sm_89": Persistent(128, 128, 32, 8, 2),
-        "sm_100": Persistent(128, 128, 64, 8, 4), "sm_120": Persistent(128, 128, 32, 8, 2),
-        **dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Persistent(128, 64, 64, 4, 2)),
+        "sm_80": Persistent(128, 128, 32, 8, 3),
+        "sm_89 sm_120": Persistent(128, 128, 32, 8, 2),
+        "sm_100": Persistent(128, 128, 64, 8, 4),
+        "gfx90a gfx942 gfx950": Persistent(128, 64, 64, 4, 2),
         "gfx1100": Persistent(128, 64, 32, 8, 2),
     },
-)  # fmt: skip
+)
 def persistent(x, w, bias, position, *, config):
     """One program a core, which walks its tiles through tensor descriptors: loads of the next tile
     overlap the additions and the store of this one."""
@@ -403,13 +375,11 @@ def persistent(x, w, bias, position, *, config):
     X, W, Y = described_tensors(x, w, y, config)
     tiles_ = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
     programs = min(cores(x), tiles_)
+    constants = dict(PROGRAMS=programs, EVEN_N=N % config.block_n == 0, WIDE=wide(position, config))
+    constants |= dict(UPCAST=upcast(x), **meta(config))
     _persistent[(programs,)](
-        X, W, bias, position, Y, M, N, K, P, bias.stride(0), *position.stride(),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-        PROGRAMS=programs, EVEN_N=N % config.block_n == 0, WIDE=wide(position, config),
-        UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+        X, W, bias, position, Y, M, N, K, P, bias.stride(0), *position.stride(), **constants
+    )
     return y
 
 
@@ -420,12 +390,13 @@ def persistent(x, w, bias, position, *, config):
     work=work,
     defaults={
         "fp32": Recurring(32, 64, 32, 8, 2),
-        "sm_80": Recurring(64, 128, 32, 8, 3), "sm_89": Recurring(64, 128, 32, 8, 2),
-        "sm_100": Recurring(128, 128, 64, 8, 4), "sm_120": Recurring(64, 128, 32, 8, 2),
-        **dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Recurring(128, 64, 64, 4, 2)),
+        "sm_80": Recurring(64, 128, 32, 8, 3),
+        "sm_89 sm_120": Recurring(64, 128, 32, 8, 2),
+        "sm_100": Recurring(128, 128, 64, 8, 4),
+        "gfx90a gfx942 gfx950": Recurring(128, 64, 64, 4, 2),
         "gfx1100": Recurring(128, 64, 32, 8, 2),
     },
-)  # fmt: skip
+)
 def recurring(x, w, bias, position, *, config):
     """As persistent, but a program's tiles follow each other by their positions, which then stay in
     registers over many tiles."""
@@ -436,15 +407,11 @@ def recurring(x, w, bias, position, *, config):
     groups = max(1, min(cores(x) // grid_n, grid_m))
     # after so many rows of tiles the same positions follow
     period = min(len(position) // math.gcd(len(position), config.block_m), grid_m)
-    _recurring[(groups * grid_n,)](
-        X, W, bias, position, Y, M, N, K, P, period, groups,
-        bias.stride(0), *position.stride(),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k,
-        FLATTEN=x.element_size() < 4,  # registers are short where sums and positions are fp32
-        EVEN_N=N % config.block_n == 0, WIDE=wide(position, config),
-        UPCAST=INTERPRETED and x.dtype == torch.bfloat16,
-        num_warps=config.num_warps, num_stages=config.num_stages,
-    )  # fmt: skip
+    # registers are short where sums and positions are fp32
+    constants = dict(FLATTEN=x.element_size() < 4, EVEN_N=N % config.block_n == 0)
+    constants |= dict(WIDE=wide(position, config), UPCAST=upcast(x), **meta(config))
+    sizes = M, N, K, P, period, groups, *strides(bias, position)
+    _recurring[(groups * grid_n,)](X, W, bias, position, Y, *sizes, **constants)
     return y
 
 
@@ -454,7 +421,6 @@ def images(y, position):
     return y.view(M // P, P, -1) if M % P == 0 else None
 
 
-@patch_embed.impl(backend="torch", name="addmm_add")
 def product(x, w, bias, position):
     """cuBLAS or hipBLAS with its own bias; the position is added afterwards, in place."""
     y = torch.addmm(bias, x, w.T)
@@ -464,7 +430,6 @@ def product(x, w, bias, position):
     return y.add_(position[torch.arange(len(y), device=y.device) % len(position)])
 
 
-@patch_embed.impl(backend="torch", name="torch")
 def library(x, w, bias, position):
     y = torch.nn.functional.linear(x, w, bias)
     if (by_patch := images(y, position)) is not None:
@@ -472,11 +437,6 @@ def library(x, w, bias, position):
     return y + position[torch.arange(len(y), device=y.device) % len(position)]
 
 
-@patch_embed.impl(backend="torch", name="torch.compile")
-def compiled(x, w, bias, position):
-    return _compiled()(x, w, bias, position)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+patch_embed.library("addmm_add", product)
+patch_embed.library("torch", library)
+patch_embed.library("torch.compile", compiled(library))

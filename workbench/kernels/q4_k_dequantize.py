@@ -11,18 +11,18 @@ A d or dmin that is infinite or NaN reaches the weights of its block, and a gain
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import compiled, meta, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, threads, tile
 
 
 def reference(w, gain):
     block = w.reshape(w.shape[0], -1, 144)
-    d, dmin = (block[..., i : i + 2].contiguous().view(torch.float16).to(gain.dtype)
-               for i in (0, 2))  # fmt: skip
+    d, dmin = (
+        block[..., i : i + 2].contiguous().view(torch.float16).to(gain.dtype) for i in (0, 2)
+    )
     first, second, third = (block[..., i : i + 4].int() for i in (4, 8, 12))
     scale = torch.cat([first & 63, third & 15 | first >> 6 << 4], -1)
     minimum = torch.cat([second & 63, third >> 4 | second >> 6 << 4], -1)
@@ -114,8 +114,6 @@ class Chunks:
 def refuse_chunks(config, limits, *, itemsize, N, K):
     threads_ = config.num_warps * limits.warp_size
     chunks = config.block_n * config.block_b * 8
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if chunks < threads_:
         return f"{threads_} threads are too many for {chunks} chunks of 16 bytes"
     if chunks > 4 * threads_:
@@ -137,21 +135,17 @@ WAVE64 = Chunks(block_n=8, block_b=4, num_warps=4)
 
 
 @q4_k_dequantize.impl(
-    Chunks, refuse=refuse_chunks, work=chunks_work, defaults={"gfx90a": WAVE64, "gfx942": WAVE64}
+    Chunks, refuse=refuse_chunks, work=chunks_work, defaults={"gfx90a gfx942": WAVE64}
 )
 def chunks(w, gain, *, config):
     """16 bytes of nibbles a thread, written as two runs of 16 weights."""
     N, K = w.shape[0], w.shape[1] // 144 * 256
     y = gain.new_empty(N, K)
     grid = triton.cdiv(N, config.block_n), triton.cdiv(K, 256 * config.block_b)
-    _chunks[grid](
-        w, gain, y, N, K, w.stride(0), w.stride(1), gain.stride(0),
-        BLOCK_N=config.block_n, BLOCK_B=config.block_b, num_warps=config.num_warps,
-    )  # fmt: skip
+    _chunks[grid](w, gain, y, N, K, *w.stride(), gain.stride(0), **meta(config))
     return y
 
 
-@q4_k_dequantize.impl(backend="torch", name="torch")
 def library(w, gain):
     """Sub-block by sub-block, as ggml's loop has it."""
     block = w.unflatten(1, (-1, 144))
@@ -169,11 +163,5 @@ def library(w, gain):
     return (gain.float()[:, None] * torch.stack(parts, 2).flatten(1)).to(gain.dtype)
 
 
-@q4_k_dequantize.impl(backend="torch", name="torch.compile")
-def compiled(w, gain):
-    return _compiled()(w, gain)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+q4_k_dequantize.library("torch", library)
+q4_k_dequantize.library("torch.compile", compiled(library))

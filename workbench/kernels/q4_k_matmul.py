@@ -15,11 +15,10 @@ NaN and infinities of x reach their rows of y, those of a block's d or dmin its 
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
 
 import torch
 
-from workbench.dsl import INTERPRETED, tl, triton
+from workbench.dsl import compiled, meta, tl, triton, upcast
 from workbench.spec import (
     AUTO,
     Extent,
@@ -96,6 +95,9 @@ q4_k_matmul = Spec(
 )
 
 
+# The format: blocks as words, their numbers, nibbles as floating-point numbers
+
+
 @triton.jit
 def _half(word, SHIFT: tl.constexpr):
     """The fp16 number in bits SHIFT to SHIFT + 15, as fp32."""
@@ -155,137 +157,57 @@ def _singles(q, one):
 
 
 @triton.jit
-def _weights(
-    words, one, head, first, second, third, g,
-    BLOCK_N: tl.constexpr, WARPS: tl.constexpr, FP16: tl.constexpr,
-):  # fmt: skip
-    """Half a block of each row, [BLOCK_N, 128], where the matrix unit wants it.
-
-    `words` is loaded 16 bytes a lane and 4 lanes a row. The unit's lanes take rows and columns
-    from the very same places when columns are in the order
-
-        word (4 of a lane), low or high nibble, byte % 2, group of 64, half of the group, byte / 2
-
-    and rows in the order of `_row_of`; then nothing passes through shared memory.
-    """
-    low, high, under, over = _numbers(head, first, second, third, g)
-    q = tl.permute(tl.reshape(words, (BLOCK_N, 2, 2, 2, 2)), (0, 3, 4, 1, 2))
+def _lifted(q, one, HIGH: tl.constexpr, FP16: tl.constexpr):
+    """Low or high nibbles of words [V, 16] as [V, 16, byte % 2, byte / 2]: 1024 + q in fp16, where
+    high ones are 1024 + 16 q; 128 + q in bf16."""
     if FP16:
-        w = _pairs(q, one)
-        step, least = tl.join(2 * low, high), tl.join(under - 8 * low, over - 8 * high)
+        even, odd = q & (0x000F000F << (4 * HIGH)), (q >> 8) & (0x000F000F << (4 * HIGH))
     else:
-        w = _singles(q, one)
-        step, least = tl.join(16 * low, 16 * high), tl.join(16 * low + under, 16 * high + over)
-    step = tl.reshape(tl.permute(step, (0, 2, 1)), (BLOCK_N, 1, 1, 2, 1, 2, 1, 1)).to(w.dtype)
-    least = tl.reshape(tl.permute(least, (0, 2, 1)), (BLOCK_N, 1, 1, 2, 1, 2, 1, 1)).to(w.dtype)
-    w = tl.permute(w, (0, 1, 2, 7, 6, 3, 4, 5)) * step - least
-    w = tl.reshape(w, (BLOCK_N // (16 * WARPS), 2, WARPS, 8, 128))
-    return tl.reshape(tl.permute(w, (0, 2, 1, 3, 4)), (BLOCK_N, 128))
+        even, odd = (q >> (4 * HIGH)) & 0x000F000F, (q >> (8 + 4 * HIGH)) & 0x000F000F
+    return _halves(tl.join(even | one, odd | one), tl.float16 if FP16 else tl.bfloat16)
 
 
 @triton.jit
-def _row_of(i, WARPS: tl.constexpr):
-    """Which row of a tile is loaded i-th: a load deals 8 rows to each warp, the matrix unit 16."""
-    return i // (16 * WARPS) * (16 * WARPS) + i // 8 % WARPS * 16 + i // (8 * WARPS) % 2 * 8 + i % 8
+def _exact(q, step, least, one, HIGH: tl.constexpr, FP16: tl.constexpr):
+    """The same nibbles as weights, given their steps and minima [V, 4]."""
+    if FP16:
+        w = _lifted(q, one, HIGH, FP16)
+        w = w * 0.0625 - 72 if HIGH else w * 0.5 - 516
+        least -= 8 * step
+        step *= 1 if HIGH else 2
+    else:  # one + nibble / 16 in fp32
+        if HIGH:
+            low = tl.join((q << 15) & 0x780000 | one, (q << 7) & 0x780000 | one)
+            high = tl.join((q >> 1) & 0x780000 | one, (q >> 9) & 0x780000 | one)
+        else:
+            low = tl.join((q << 19) & 0x780000 | one, (q << 11) & 0x780000 | one)
+            high = tl.join((q << 3) & 0x780000 | one, (q >> 5) & 0x780000 | one)
+        w = tl.join(low, high).to(tl.float32, bitcast=True)
+        step *= 16
+        least += step
+    V: tl.constexpr = q.shape[0]
+    w = tl.reshape(w, (V, 4, 4, 2, 2)) * tl.reshape(step.to(w.dtype), (V, 4, 1, 1, 1))
+    return w - tl.reshape(least.to(w.dtype), (V, 4, 1, 1, 1))
 
 
-@triton.jit
-def _ordered(x, BLOCK_M: tl.constexpr):
-    """Half a block's columns of x in the order of `_weights`."""
-    x = tl.reshape(x, (BLOCK_M, 2, 2, 2, 2, 2, 2, 2))
-    return tl.reshape(tl.permute(x, (0, 4, 5, 2, 7, 1, 3, 6)), (BLOCK_M, 128))
+def as_words(x, w):
+    """The blocks as int32, the distance of their rows, and its unit, a number of words."""
+    if w.shape[1] * 256 != x.shape[1] * 144:
+        raise ValueError(f"w must have 144 bytes for 256 columns of x, not {w.shape[1]} in all")
+    if w.stride(1) != 1 or w.stride(0) % 4 or w.data_ptr() % 4:
+        raise ValueError("w must have dense rows of bytes that start at multiples of 4")
+    words = w.view(torch.int32)
+    unit = 4 if words.stride(0) % 4 == 0 else 1  # 16 bytes, so that it shows in the address
+    return words, words.stride(0) // unit, unit
 
 
-@triton.jit
-def _tiles(
-    x_ptr, w_ptr, y_ptr, M, N, blocks, span, one, stride_xm, stride_xk, stride_wn, stride_ys,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WARPS: tl.constexpr, UNIT: tl.constexpr,
-    STAGES: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
-    FP16: tl.constexpr = x_ptr.dtype.element_ty == tl.float16
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    m = tl.program_id(0) % tiles_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    first_n = tl.program_id(0) // tiles_m * BLOCK_N
-    n = first_n + _row_of(tl.arange(0, BLOCK_N), WARPS)
-    row = tl.minimum(n, N - 1).to(tl.int64) * stride_wn * UNIT  # a row that is there: no masks
-    k = tl.arange(0, 128)
-    x_ptrs = x_ptr + m.to(tl.int64)[:, None] * stride_xm + k.to(tl.int64)[None, :] * stride_xk
-    step = tl.full((), 128, tl.int64) * stride_xk
-    there = m[:, None] < M
-    g = tl.arange(0, 2)[None, :]
-    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    start = tl.program_id(1) * span
-    for b in tl.range(start, tl.minimum(start + span, blocks), num_stages=STAGES):
-        block = w_ptr + row + b * 36
-        words = block[:, None] + 4 + tl.arange(0, 16)[None, :]
-        left, right = tl.load(words), tl.load(words + 16)
-        head, first = tl.load(block)[:, None], tl.load(block + 1)[:, None]
-        second, third = tl.load(block + 2)[:, None], tl.load(block + 3)[:, None]
-        at = x_ptrs + b * (2 * step)
-        x, z = tl.load(at, there, other=0.0), tl.load(at + step, there, other=0.0)
-        x, z = _ordered(x, BLOCK_M), _ordered(z, BLOCK_M)
-        if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
-            x, z = x.to(tl.float32), z.to(tl.float32)
-        w = _weights(left, one, head, first, second, third, g, BLOCK_N, WARPS, FP16)
-        acc = tl.dot(w.to(x.dtype), tl.trans(x), acc, input_precision="ieee")
-        w = _weights(right, one, head, first, second, third, g + 2, BLOCK_N, WARPS, FP16)
-        acc = tl.dot(w.to(z.dtype), tl.trans(z), acc, input_precision="ieee")
-    n = first_n + tl.arange(0, BLOCK_N)
-    y_ptrs = y_ptr + tl.program_id(1).to(tl.int64) * stride_ys
-    y_ptrs += m.to(tl.int64)[None, :] * N + n[:, None]
-    tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), (m[None, :] < M) & (n[:, None] < N))
+def _one(x):
+    """Twice 1024 in fp16, or 1 in fp32: the bits that nibbles are or-ed into. An argument and no
+    constant, so that it lies in a register and "and" and "or" become one instruction."""
+    return 0x64006400 if x.dtype == torch.float16 else 0x3F800000
 
 
-@triton.jit
-def _ordered_tiles(
-    x_ptr, w_ptr, y_ptr, M, N, blocks, one, stride_wn, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr, WARPS: tl.constexpr, UNIT: tl.constexpr, STAGES: tl.constexpr,
-    UPCAST: tl.constexpr,
-):  # fmt: skip
-    FP16: tl.constexpr = x_ptr.dtype.element_ty == tl.float16
-    tiles_m = tl.cdiv(M, BLOCK_M)
-    m = tl.program_id(0) % tiles_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    first_n = tl.program_id(0) // tiles_m * BLOCK_N
-    n = first_n + _row_of(tl.arange(0, BLOCK_N), WARPS)
-    row = tl.minimum(n, N - 1).to(tl.int64) * stride_wn * UNIT  # a row that is there: no masks
-    line = tl.minimum(m, M - 1).to(tl.int64) * blocks * 256
-    x_ptrs = x_ptr + line[:, None] + tl.arange(0, 64)[None, :]
-    t = tl.arange(0, 4)[None, :]
-    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
-    for i in tl.range(0, 2 * blocks, num_stages=STAGES):
-        block = w_ptr + row + i // 2 * 36
-        q = tl.load((block + 4 + i % 2 * 16)[:, None] + tl.arange(0, 16)[None, :])
-        head, first = tl.load(block)[:, None], tl.load(block + 1)[:, None]
-        second, third = tl.load(block + 2)[:, None], tl.load(block + 3)[:, None]
-        x, z = tl.load(x_ptrs), tl.load(x_ptrs + 64)
-        x_ptrs += 128
-        if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
-            x, z = x.to(tl.float32), z.to(tl.float32)
-        low, high, under, over = _numbers(head, first, second, third, i % 2 * 2 + t // 2)
-        w = _long_side(_exact(q, low, under, one, 0, FP16).to(x.dtype), WARPS)
-        acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
-        w = _long_side(_exact(q, high, over, one, 1, FP16).to(x.dtype), WARPS)
-        acc = tl.dot(w, tl.trans(z), acc, input_precision="ieee")
-    n = first_n + tl.arange(0, BLOCK_N)
-    y_ptrs = y_ptr + m.to(tl.int64)[None, :] * N + n[:, None]
-    tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), (m[None, :] < M) & (n[:, None] < N))
-
-
-@triton.jit
-def _long_side(w, WARPS: tl.constexpr):
-    V: tl.constexpr = w.shape[0]
-    w = tl.reshape(w, (V // (16 * WARPS), 2, WARPS, 8, 4, 4, 2, 2))
-    return tl.reshape(tl.permute(w, (0, 2, 1, 3, 5, 6, 4, 7)), (V, 64))
-
-
-@triton.jit
-def _reorder(x_ptr, y_ptr, M, K, stride_xm, stride_xk, BLOCK_M: tl.constexpr):
-    m = (tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
-    k = (tl.program_id(1) * 128 + tl.arange(0, 128)).to(tl.int64)[None, :]
-    x = tl.load(x_ptr + m * stride_xm + k * stride_xk, m < M, other=0.0)
-    x = tl.reshape(x, (BLOCK_M, 2, 2, 2, 2, 2, 2, 2))
-    x = tl.reshape(tl.permute(x, (0, 2, 4, 5, 7, 1, 3, 6)), (BLOCK_M, 128))
-    tl.store(y_ptr + m * K + k, x, m < M)
+# Scheme 1, `rows`: on the vector units, for a row of x or a few
 
 
 @triton.jit
@@ -337,38 +259,75 @@ def _rows(
     tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), (n[:, None] < N) & (m[None, :] < M))
 
 
-@triton.jit
-def _lifted(q, one, HIGH: tl.constexpr, FP16: tl.constexpr):
-    """Low or high nibbles of words [V, 16] as [V, 16, byte % 2, byte / 2]: 1024 + q in fp16, where
-    high ones are 1024 + 16 q; 128 + q in bf16."""
-    if FP16:
-        even, odd = q & (0x000F000F << (4 * HIGH)), (q >> 8) & (0x000F000F << (4 * HIGH))
-    else:
-        even, odd = (q >> (4 * HIGH)) & 0x000F000F, (q >> (8 + 4 * HIGH)) & 0x000F000F
-    return _halves(tl.join(even | one, odd | one), tl.float16 if FP16 else tl.bfloat16)
+@dataclass(frozen=True)
+class Rows:
+    block_n: int = tile(2, 16, default=8)
+    block_b: int = tile(2, 8, default=4)  # blocks of a row in one step
+    num_warps: int = threads(2, 8, default=4)
+    num_stages: int = stages(2, 4, default=3)
 
 
-@triton.jit
-def _exact(q, step, least, one, HIGH: tl.constexpr, FP16: tl.constexpr):
-    """The same nibbles as weights, given their steps and minima [V, 4]."""
-    if FP16:
-        w = _lifted(q, one, HIGH, FP16)
-        w = w * 0.0625 - 72 if HIGH else w * 0.5 - 516
-        least -= 8 * step
-        step *= 1 if HIGH else 2
-    else:  # one + nibble / 16 in fp32
-        if HIGH:
-            low = tl.join((q << 15) & 0x780000 | one, (q << 7) & 0x780000 | one)
-            high = tl.join((q >> 1) & 0x780000 | one, (q >> 9) & 0x780000 | one)
-        else:
-            low = tl.join((q << 19) & 0x780000 | one, (q << 11) & 0x780000 | one)
-            high = tl.join((q << 3) & 0x780000 | one, (q >> 5) & 0x780000 | one)
-        w = tl.join(low, high).to(tl.float32, bitcast=True)
-        step *= 16
-        least += step
-    V: tl.constexpr = q.shape[0]
-    w = tl.reshape(w, (V, 4, 4, 2, 2)) * tl.reshape(step.to(w.dtype), (V, 4, 1, 1, 1))
-    return w - tl.reshape(least.to(w.dtype), (V, 4, 1, 1, 1))
+def rows_at_once(M):
+    """How many rows of x one program of `rows` multiplies."""
+    return M if M <= 2 else 4
+
+
+def refuse_rows(config, limits, *, itemsize, M, N, K):
+    threads_ = config.num_warps * limits.warp_size
+    if M > 16:
+        return f"the weights would be unpacked {-(-M // 4)} times for {M} rows of x; 4 is the most"
+    chunks = config.block_n * config.block_b * 8
+    if chunks < threads_:
+        return f"{threads_} threads are too many for {chunks} chunks of 16 bytes"
+    # A chunk is 32 weights, for which a thread holds as many elements of each row of x. With 8 of
+    # such rows defaults spilled where a thread has up to 256 registers (8 bytes on sm_90, fp16,
+    # 464 to 576 on gfx1100, Triton 3.9); with 4 they take 71 to 219, on gfx942 up to 306 of 512.
+    held, most = chunks // threads_ * rows_at_once(M), -(-limits.registers_per_thread // 64)
+    if held > most:
+        return (
+            f"each thread would multiply {chunks // threads_} chunks of 16 bytes by "
+            f"{rows_at_once(M)} rows of x, and has registers for {most} products of the two"
+        )
+    return None
+
+
+def rows_work(config, limits, *, itemsize, M, N, K):
+    return Work(
+        tiles=-(-M // rows_at_once(M)) * -(-N // config.block_n),
+        steps=-(-K // (256 * config.block_b)),
+        load_bytes=config.block_b * (config.block_n * 144 + min(M, 4) * 256 * itemsize),
+        store_bytes=config.block_n * itemsize,
+    )
+
+
+# As many chunks of 16 bytes as threads, which leaves room for 4 rows of x. With warps of 64 the
+# default of Rows does so too; sm_90 keeps that one, which was timed there, for 1 and 2 rows.
+NARROW = Rows(8, 2, 4, 3)
+
+
+@q4_k_matmul.impl(
+    Rows,
+    refuse=refuse_rows,
+    work=rows_work,
+    defaults={"sm_80 sm_86 sm_89 sm_100 sm_120 gfx1100": NARROW},
+)
+def rows(x, w, *, config):
+    """`block_n` rows of w against one row of x on the vector units: one launch, small programs, and
+    each lane sums what it unpacks."""
+    (M, K), N = x.shape, w.shape[0]
+    words, stride, unit = as_words(x, w)
+    y = x.new_empty(M, N)
+    block_m = rows_at_once(M)
+    constants = dict(BLOCK_M=block_m, BLOCK_N=config.block_n, BLOCK_B=config.block_b, UNIT=unit)
+    constants |= dict(STAGES=config.num_stages, EVEN=K // 256 % config.block_b == 0)
+    sizes = M, N, K // 256, 0x3F800000, *x.stride(), stride
+    _rows[(triton.cdiv(N, config.block_n) * triton.cdiv(M, block_m),)](
+        x, words, y, *sizes, **constants, num_warps=config.num_warps
+    )
+    return y
+
+
+# Scheme 2, `slices`: each warp by itself on the matrix unit, for few rows of x
 
 
 @triton.jit
@@ -561,22 +520,62 @@ def _slices(
         first, third = tl.split(odd)
         if SHARE == 8:
             total = _by_columns(
-                total, left, right, head, first, second, third, at, here, stride_xk, one,
-                WARPS, ROWS, FP16, UPCAST,
-            )  # fmt: skip
+                total,
+                left,
+                right,
+                head,
+                first,
+                second,
+                third,
+                at,
+                here,
+                stride_xk,
+                one,
+                WARPS,
+                ROWS,
+                FP16,
+                UPCAST,
+            )
         else:
             for half in tl.static_range(2):
                 q = left if half == 0 else right
                 if SHARE == 1:
                     total = _by_weights(
-                        total, q, head, first, second, third, 2 * half + t // 2, at, here,
-                        stride_xk, one, WARPS, ROWS, FP16, UPCAST,
-                    )  # fmt: skip
+                        total,
+                        q,
+                        head,
+                        first,
+                        second,
+                        third,
+                        2 * half + t // 2,
+                        at,
+                        here,
+                        stride_xk,
+                        one,
+                        WARPS,
+                        ROWS,
+                        FP16,
+                        UPCAST,
+                    )
                 else:
                     total = _by_halves(
-                        total, q, head, first, second, third, 2 * half + t // 2, at, here,
-                        stride_xk, one, WARPS, ROWS, SHARE, FP16, UPCAST,
-                    )  # fmt: skip
+                        total,
+                        q,
+                        head,
+                        first,
+                        second,
+                        third,
+                        2 * half + t // 2,
+                        at,
+                        here,
+                        stride_xk,
+                        one,
+                        WARPS,
+                        ROWS,
+                        SHARE,
+                        FP16,
+                        UPCAST,
+                    )
                 at += tl.full((), 128, tl.int64) * stride_xk
     y = tl.reshape(total, (GROUPS, SLICES, ROWS, SHARE, BLOCK_M))
     y = tl.reshape(tl.sum(tl.sum(y, axis=3), axis=1), (GROUPS * ROWS, BLOCK_M))
@@ -584,76 +583,6 @@ def _slices(
     m = program_m + tl.arange(0, BLOCK_M)
     y_ptrs = y_ptr + m.to(tl.int64)[None, :] * N + n[:, None]
     tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), (n[:, None] < N) & (m[None, :] < M))
-
-
-@triton.jit
-def _sum_parts(parts_ptr, y_ptr, count, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for part in tl.static_range(SPLITS):
-        total += tl.load(parts_ptr + part * tl.cast(count, tl.int64) + i, i < count, other=0.0)
-    tl.store(y_ptr + i, total.to(y_ptr.dtype.element_ty), i < count)
-
-
-@dataclass(frozen=True)
-class Rows:
-    block_n: int = tile(2, 16, default=8)
-    block_b: int = tile(2, 8, default=4)  # blocks of a row in one step
-    num_warps: int = threads(2, 8, default=4)
-    num_stages: int = stages(2, 4, default=3)
-
-
-@dataclass(frozen=True)
-class Tiles:
-    block_m: int = tile(16, 128, default=16)
-    block_n: int = tile(32, 128, default=64)
-    num_warps: int = threads(4, 8, default=4)
-    num_stages: int = stages(2, 4, default=4)
-
-
-@dataclass(frozen=True)
-class Ordered:
-    block_m: int = tile(16, 256, default=64)
-    block_n: int = tile(32, 256, default=AUTO)
-    num_warps: int = threads(4, 16, default=AUTO)
-    num_stages: int = stages(2, 4, default=3)
-
-
-def size_ordered(config, limits, *, itemsize, M, N, K):
-    """Return the config with what is AUTO chosen by the rows of x.
-
-    More than one tile of x is read once for 128 rows of w, or else would take longer to come from
-    the cache than to be multiplied. A warp has 16 rows of w."""
-    block_n = given(config.block_n, 64 if M <= 64 else 128)
-    num_warps = given(config.num_warps, max(4, block_n // 16))
-    return replace(config, block_n=block_n, num_warps=num_warps)
-
-
-def refuse_ordered(config, limits, *, itemsize, M, N, K):
-    threads_ = config.num_warps * limits.warp_size
-    nvidia = limits.arch.startswith("sm_")
-    buffers = config.num_stages if nvidia else 1
-    sums, held = config.block_n * config.block_m // threads_, config.block_n * 64 // threads_
-    room = min(limits.registers_per_thread, 65536 // threads_ if nvidia else 256) - 64
-    shared = config.block_m * 128 * itemsize * buffers + config.block_n * 80 * (buffers - 1)
-    if not nvidia or limits.arch == "sm_100" or itemsize == 4:  # weights pass through it as well
-        shared += config.block_n * 128 * itemsize
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
-    if sums + held * itemsize // 2 > room:
-        return f"{sums} sums and {held} weights are too many for one thread: it has room for {room}"
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
-
-
-@dataclass(frozen=True)
-class SplitK:
-    block_m: int = tile(16, 64, default=16)
-    block_n: int = tile(32, 128, default=64)
-    splits: int = among(2, 4, 8, default=4)
-    num_warps: int = threads(4, 8, default=4)
-    num_stages: int = stages(2, 4, default=4)
 
 
 @dataclass(frozen=True)
@@ -694,84 +623,6 @@ def refuse_slices(config, limits, *, itemsize, M, N, K):
     return None
 
 
-def rows_at_once(M):
-    """How many rows of x one program of `rows` multiplies."""
-    return M if M <= 2 else 4
-
-
-def refuse_rows(config, limits, *, itemsize, M, N, K):
-    threads_ = config.num_warps * limits.warp_size
-    if M > 16:
-        return f"the weights would be unpacked {-(-M // 4)} times for {M} rows of x; 4 is the most"
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
-    chunks = config.block_n * config.block_b * 8
-    if chunks < threads_:
-        return f"{threads_} threads are too many for {chunks} chunks of 16 bytes"
-    # A chunk is 32 weights, for which a thread holds as many elements of each row of x. With 8 of
-    # such rows defaults spilled where a thread has up to 256 registers (8 bytes on sm_90, fp16,
-    # 464 to 576 on gfx1100, Triton 3.9); with 4 they take 71 to 219, on gfx942 up to 306 of 512.
-    held, most = chunks // threads_ * rows_at_once(M), -(-limits.registers_per_thread // 64)
-    if held > most:
-        return (
-            f"each thread would multiply {chunks // threads_} chunks of 16 bytes by "
-            f"{rows_at_once(M)} rows of x, and has registers for {most} products of the two"
-        )
-    return None
-
-
-def refuse_tiles(config, limits, *, itemsize, M, N, K):
-    threads_ = config.num_warps * limits.warp_size
-    held = config.block_n * 256 // threads_
-    sums = config.block_n * config.block_m // threads_
-    buffers = config.num_stages if limits.arch.startswith("sm_") else 1
-    shared = config.block_m * 256 * itemsize * buffers + config.block_n * 144 * (buffers - 1)
-    if buffers == 1 or limits.arch == "sm_100":  # weights pass through it as well
-        shared += config.block_n * 256 * itemsize
-    elif itemsize == 4:  # in halves
-        shared += config.block_n * 128 * itemsize
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
-    if held > 256:
-        return f"each thread would hold {held} weights in registers; 256 is the most"
-    if sums > 64 or sums + held // 2 > 160:
-        return f"{sums} sums and {held} weights, two a register, are too many for one thread"
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
-
-
-def rows_work(config, limits, *, itemsize, M, N, K):
-    return Work(
-        tiles=-(-M // rows_at_once(M)) * -(-N // config.block_n),
-        steps=-(-K // (256 * config.block_b)),
-        load_bytes=config.block_b * (config.block_n * 144 + min(M, 4) * 256 * itemsize),
-        store_bytes=config.block_n * itemsize,
-    )
-
-
-def tiles_work(config, limits, *, itemsize, M, N, K):
-    return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n),
-        steps=K // 256,
-        load_bytes=config.block_n * 144 + config.block_m * 256 * itemsize,
-        store_bytes=config.block_n * config.block_m * itemsize,
-        dot=(config.block_n, config.block_m, 256),
-        band=-(-M // config.block_m),
-    )
-
-
-def ordered_work(config, limits, *, itemsize, M, N, K):
-    return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n),
-        steps=K // 128,
-        load_bytes=config.block_n * 80 + config.block_m * 128 * itemsize,
-        store_bytes=config.block_n * config.block_m * itemsize,
-        dot=(config.block_n, config.block_m, 128),
-        band=-(-M // config.block_m),
-    )
-
-
 def slices_work(config, limits, *, itemsize, M, N, K):
     columns = columns_at_once(M, itemsize)
     n = 16 * config.tiles * config.num_warps // config.slices
@@ -782,54 +633,6 @@ def slices_work(config, limits, *, itemsize, M, N, K):
         store_bytes=n * min(M, columns) * itemsize,
         dot=(n, max(columns, 8), 256 * config.slices),
     )
-
-
-def split_work(config, limits, *, itemsize, M, N, K):
-    return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n) * config.splits,
-        steps=-(-K // 256 // config.splits),
-        load_bytes=config.block_n * 144 + config.block_m * 256 * itemsize,
-        store_bytes=config.block_n * config.block_m * 4,
-        dot=(config.block_n, config.block_m, 256),
-        band=-(-M // config.block_m),
-    )
-
-
-def as_words(x, w):
-    """The blocks as int32, the distance of their rows, and its unit, a number of words."""
-    if w.shape[1] * 256 != x.shape[1] * 144:
-        raise ValueError(f"w must have 144 bytes for 256 columns of x, not {w.shape[1]} in all")
-    if w.stride(1) != 1 or w.stride(0) % 4 or w.data_ptr() % 4:
-        raise ValueError("w must have dense rows of bytes that start at multiples of 4")
-    words = w.view(torch.int32)
-    unit = 4 if words.stride(0) % 4 == 0 else 1  # 16 bytes, so that it shows in the address
-    return words, words.stride(0) // unit, unit
-
-
-# As many chunks of 16 bytes as threads, which leaves room for 4 rows of x. With warps of 64 the
-# default of Rows does so too; sm_90 keeps that one, which was timed there, for 1 and 2 rows.
-NARROW = Rows(8, 2, 4, 3)
-
-
-@q4_k_matmul.impl(
-    Rows,
-    refuse=refuse_rows,
-    work=rows_work,
-    defaults=dict.fromkeys(("sm_80", "sm_86", "sm_89", "sm_100", "sm_120", "gfx1100"), NARROW),
-)
-def rows(x, w, *, config):
-    """`block_n` rows of w against one row of x on the vector units: one launch, small programs, and
-    each lane sums what it unpacks."""
-    (M, K), N = x.shape, w.shape[0]
-    words, stride, unit = as_words(x, w)
-    y = x.new_empty(M, N)
-    block_m = rows_at_once(M)
-    _rows[(triton.cdiv(N, config.block_n) * triton.cdiv(M, block_m),)](
-        x, words, y, M, N, K // 256, 0x3F800000, x.stride(0), x.stride(1), stride,
-        BLOCK_M=block_m, BLOCK_N=config.block_n, BLOCK_B=config.block_b, UNIT=unit,
-        STAGES=config.num_stages, EVEN=K // 256 % config.block_b == 0, num_warps=config.num_warps,
-    )  # fmt: skip
-    return y
 
 
 # of fp32 four warps spill 8 bytes on sm_80, and on sm_90 with one row of x (Triton 3.6)
@@ -852,13 +655,145 @@ def slices(x, w, *, config):
     half = x.dtype == torch.float16
     one = 0x64006400 if half else 0x43004300 if block_m < 8 else 0x3F800000
     rows_ = 16 * config.tiles * config.num_warps // config.slices
+    constants = dict(BLOCK_M=block_m, TILES=config.tiles, SLICES=config.slices)
+    constants |= dict(WARPS=config.num_warps, UNIT=unit, EVEN=K // 256 % config.slices == 0)
+    constants |= dict(UPCAST=upcast(x), num_warps=config.num_warps)
     _slices[(triton.cdiv(N, rows_) * triton.cdiv(M, block_m),)](
-        x, words, y, M, N, K // 256, one, x.stride(0), x.stride(1), stride,
-        BLOCK_M=block_m, TILES=config.tiles, SLICES=config.slices, WARPS=config.num_warps,
-        UNIT=unit, EVEN=K // 256 % config.slices == 0,
-        UPCAST=INTERPRETED and x.dtype == torch.bfloat16, num_warps=config.num_warps,
-    )  # fmt: skip
+        x, words, y, M, N, K // 256, one, *x.stride(), stride, **constants
+    )
     return y
+
+
+# Scheme 3, `tiles`, `split_k`, `ordered`: rows of w as the long side of a matrix product
+
+
+@triton.jit
+def _weights(
+    words, one, head, first, second, third, g,
+    BLOCK_N: tl.constexpr, WARPS: tl.constexpr, FP16: tl.constexpr,
+):  # fmt: skip
+    """Half a block of each row, [BLOCK_N, 128], where the matrix unit wants it.
+
+    `words` is loaded 16 bytes a lane and 4 lanes a row. The unit's lanes take rows and columns
+    from the very same places when columns are in the order
+
+        word (4 of a lane), low or high nibble, byte % 2, group of 64, half of the group, byte / 2
+
+    and rows in the order of `_row_of`; then nothing passes through shared memory.
+    """
+    low, high, under, over = _numbers(head, first, second, third, g)
+    q = tl.permute(tl.reshape(words, (BLOCK_N, 2, 2, 2, 2)), (0, 3, 4, 1, 2))
+    if FP16:
+        w = _pairs(q, one)
+        step, least = tl.join(2 * low, high), tl.join(under - 8 * low, over - 8 * high)
+    else:
+        w = _singles(q, one)
+        step, least = tl.join(16 * low, 16 * high), tl.join(16 * low + under, 16 * high + over)
+    step = tl.reshape(tl.permute(step, (0, 2, 1)), (BLOCK_N, 1, 1, 2, 1, 2, 1, 1)).to(w.dtype)
+    least = tl.reshape(tl.permute(least, (0, 2, 1)), (BLOCK_N, 1, 1, 2, 1, 2, 1, 1)).to(w.dtype)
+    w = tl.permute(w, (0, 1, 2, 7, 6, 3, 4, 5)) * step - least
+    w = tl.reshape(w, (BLOCK_N // (16 * WARPS), 2, WARPS, 8, 128))
+    return tl.reshape(tl.permute(w, (0, 2, 1, 3, 4)), (BLOCK_N, 128))
+
+
+@triton.jit
+def _row_of(i, WARPS: tl.constexpr):
+    """Which row of a tile is loaded i-th: a load deals 8 rows to each warp, the matrix unit 16."""
+    return i // (16 * WARPS) * (16 * WARPS) + i // 8 % WARPS * 16 + i // (8 * WARPS) % 2 * 8 + i % 8
+
+
+@triton.jit
+def _ordered(x, BLOCK_M: tl.constexpr):
+    """Half a block's columns of x in the order of `_weights`."""
+    x = tl.reshape(x, (BLOCK_M, 2, 2, 2, 2, 2, 2, 2))
+    return tl.reshape(tl.permute(x, (0, 4, 5, 2, 7, 1, 3, 6)), (BLOCK_M, 128))
+
+
+@triton.jit
+def _tiles(
+    x_ptr, w_ptr, y_ptr, M, N, blocks, span, one, stride_xm, stride_xk, stride_wn, stride_ys,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, WARPS: tl.constexpr, UNIT: tl.constexpr,
+    STAGES: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    FP16: tl.constexpr = x_ptr.dtype.element_ty == tl.float16
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    m = tl.program_id(0) % tiles_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    first_n = tl.program_id(0) // tiles_m * BLOCK_N
+    n = first_n + _row_of(tl.arange(0, BLOCK_N), WARPS)
+    row = tl.minimum(n, N - 1).to(tl.int64) * stride_wn * UNIT  # a row that is there: no masks
+    k = tl.arange(0, 128)
+    x_ptrs = x_ptr + m.to(tl.int64)[:, None] * stride_xm + k.to(tl.int64)[None, :] * stride_xk
+    step = tl.full((), 128, tl.int64) * stride_xk
+    there = m[:, None] < M
+    g = tl.arange(0, 2)[None, :]
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    start = tl.program_id(1) * span
+    for b in tl.range(start, tl.minimum(start + span, blocks), num_stages=STAGES):
+        block = w_ptr + row + b * 36
+        words = block[:, None] + 4 + tl.arange(0, 16)[None, :]
+        left, right = tl.load(words), tl.load(words + 16)
+        head, first = tl.load(block)[:, None], tl.load(block + 1)[:, None]
+        second, third = tl.load(block + 2)[:, None], tl.load(block + 3)[:, None]
+        at = x_ptrs + b * (2 * step)
+        x, z = tl.load(at, there, other=0.0), tl.load(at + step, there, other=0.0)
+        x, z = _ordered(x, BLOCK_M), _ordered(z, BLOCK_M)
+        if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
+            x, z = x.to(tl.float32), z.to(tl.float32)
+        w = _weights(left, one, head, first, second, third, g, BLOCK_N, WARPS, FP16)
+        acc = tl.dot(w.to(x.dtype), tl.trans(x), acc, input_precision="ieee")
+        w = _weights(right, one, head, first, second, third, g + 2, BLOCK_N, WARPS, FP16)
+        acc = tl.dot(w.to(z.dtype), tl.trans(z), acc, input_precision="ieee")
+    n = first_n + tl.arange(0, BLOCK_N)
+    y_ptrs = y_ptr + tl.program_id(1).to(tl.int64) * stride_ys
+    y_ptrs += m.to(tl.int64)[None, :] * N + n[:, None]
+    tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), (m[None, :] < M) & (n[:, None] < N))
+
+
+@triton.jit
+def _sum_parts(parts_ptr, y_ptr, count, SPLITS: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for part in tl.static_range(SPLITS):
+        total += tl.load(parts_ptr + part * tl.cast(count, tl.int64) + i, i < count, other=0.0)
+    tl.store(y_ptr + i, total.to(y_ptr.dtype.element_ty), i < count)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    block_m: int = tile(16, 128, default=16)
+    block_n: int = tile(32, 128, default=64)
+    num_warps: int = threads(4, 8, default=4)
+    num_stages: int = stages(2, 4, default=4)
+
+
+def refuse_tiles(config, limits, *, itemsize, M, N, K):
+    threads_ = config.num_warps * limits.warp_size
+    held = config.block_n * 256 // threads_
+    sums = config.block_n * config.block_m // threads_
+    buffers = config.num_stages if limits.arch.startswith("sm_") else 1
+    shared = config.block_m * 256 * itemsize * buffers + config.block_n * 144 * (buffers - 1)
+    if buffers == 1 or limits.arch == "sm_100":  # weights pass through it as well
+        shared += config.block_n * 256 * itemsize
+    elif itemsize == 4:  # in halves
+        shared += config.block_n * 128 * itemsize
+    if held > 256:
+        return f"each thread would hold {held} weights in registers; 256 is the most"
+    if sums > 64 or sums + held // 2 > 160:
+        return f"{sums} sums and {held} weights, two a register, are too many for one thread"
+    if shared > limits.shared_bytes:
+        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+def tiles_work(config, limits, *, itemsize, M, N, K):
+    return Work(
+        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        steps=K // 256,
+        load_bytes=config.block_n * 144 + config.block_m * 256 * itemsize,
+        store_bytes=config.block_n * config.block_m * itemsize,
+        dot=(config.block_n, config.block_m, 256),
+        band=-(-M // config.block_m),
+    )
 
 
 @q4_k_matmul.impl(
@@ -869,12 +804,139 @@ def tiles(x, w, *, config):
     return _product(x, w, config)
 
 
+@dataclass(frozen=True)
+class SplitK:
+    block_m: int = tile(16, 64, default=16)
+    block_n: int = tile(32, 128, default=64)
+    splits: int = among(2, 4, 8, default=4)
+    num_warps: int = threads(4, 8, default=4)
+    num_stages: int = stages(2, 4, default=4)
+
+
+def split_work(config, limits, *, itemsize, M, N, K):
+    whole = tiles_work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
+    steps, sums = -(-K // 256 // config.splits), config.block_n * config.block_m * 4
+    return replace(whole, tiles=whole.tiles * config.splits, steps=steps, store_bytes=sums)
+
+
 @q4_k_matmul.impl(
     SplitK, refuse=refuse_tiles, work=split_work, defaults={"fp32": SplitK(16, 32, 4, 8, 2)}
 )
 def split_k(x, w, *, config):
     """`splits` programs share a tile's columns, so that few rows of w still fill the device."""
     return _product(x, w, config, splits=config.splits)
+
+
+def _product(x, w, config, splits=1):
+    (M, K), N = x.shape, w.shape[0]
+    words, stride, unit = as_words(x, w)
+    y = x.new_empty(M, N)
+    if x.stride(1) != 1:
+        x = x.contiguous()  # of other rows Triton 3.6 fails to put tiles in order
+    out = y if splits == 1 else torch.empty(splits, M, N, dtype=torch.float32, device=x.device)
+    programs = triton.cdiv(N, config.block_n) * triton.cdiv(M, config.block_m)
+    constants = dict(BLOCK_M=config.block_m, BLOCK_N=config.block_n)
+    constants |= dict(WARPS=min(config.num_warps, config.block_n // 16), UNIT=unit)
+    constants |= dict(STAGES=config.num_stages, UPCAST=upcast(x), num_warps=config.num_warps)
+    sizes = M, N, K // 256, triton.cdiv(K // 256, splits), _one(x), *x.stride(), stride, M * N
+    _tiles[(programs, splits)](x, words, out, *sizes, **constants)
+    if splits > 1:
+        _sum_parts[(triton.cdiv(M * N, 1024),)](out, y, M * N, SPLITS=splits, BLOCK=1024)
+    return y
+
+
+@triton.jit
+def _long_side(w, WARPS: tl.constexpr):
+    V: tl.constexpr = w.shape[0]
+    w = tl.reshape(w, (V // (16 * WARPS), 2, WARPS, 8, 4, 4, 2, 2))
+    return tl.reshape(tl.permute(w, (0, 2, 1, 3, 5, 6, 4, 7)), (V, 64))
+
+
+@triton.jit
+def _ordered_tiles(
+    x_ptr, w_ptr, y_ptr, M, N, blocks, one, stride_wn, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, WARPS: tl.constexpr, UNIT: tl.constexpr, STAGES: tl.constexpr,
+    UPCAST: tl.constexpr,
+):  # fmt: skip
+    FP16: tl.constexpr = x_ptr.dtype.element_ty == tl.float16
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    m = tl.program_id(0) % tiles_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    first_n = tl.program_id(0) // tiles_m * BLOCK_N
+    n = first_n + _row_of(tl.arange(0, BLOCK_N), WARPS)
+    row = tl.minimum(n, N - 1).to(tl.int64) * stride_wn * UNIT  # a row that is there: no masks
+    line = tl.minimum(m, M - 1).to(tl.int64) * blocks * 256
+    x_ptrs = x_ptr + line[:, None] + tl.arange(0, 64)[None, :]
+    t = tl.arange(0, 4)[None, :]
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for i in tl.range(0, 2 * blocks, num_stages=STAGES):
+        block = w_ptr + row + i // 2 * 36
+        q = tl.load((block + 4 + i % 2 * 16)[:, None] + tl.arange(0, 16)[None, :])
+        head, first = tl.load(block)[:, None], tl.load(block + 1)[:, None]
+        second, third = tl.load(block + 2)[:, None], tl.load(block + 3)[:, None]
+        x, z = tl.load(x_ptrs), tl.load(x_ptrs + 64)
+        x_ptrs += 128
+        if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
+            x, z = x.to(tl.float32), z.to(tl.float32)
+        low, high, under, over = _numbers(head, first, second, third, i % 2 * 2 + t // 2)
+        w = _long_side(_exact(q, low, under, one, 0, FP16).to(x.dtype), WARPS)
+        acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
+        w = _long_side(_exact(q, high, over, one, 1, FP16).to(x.dtype), WARPS)
+        acc = tl.dot(w, tl.trans(z), acc, input_precision="ieee")
+    n = first_n + tl.arange(0, BLOCK_N)
+    y_ptrs = y_ptr + m.to(tl.int64)[None, :] * N + n[:, None]
+    tl.store(y_ptrs, acc.to(y_ptr.dtype.element_ty), (m[None, :] < M) & (n[:, None] < N))
+
+
+@triton.jit
+def _reorder(x_ptr, y_ptr, M, K, stride_xm, stride_xk, BLOCK_M: tl.constexpr):
+    m = (tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M))[:, None]
+    k = (tl.program_id(1) * 128 + tl.arange(0, 128)).to(tl.int64)[None, :]
+    x = tl.load(x_ptr + m * stride_xm + k * stride_xk, m < M, other=0.0)
+    x = tl.reshape(x, (BLOCK_M, 2, 2, 2, 2, 2, 2, 2))
+    x = tl.reshape(tl.permute(x, (0, 2, 4, 5, 7, 1, 3, 6)), (BLOCK_M, 128))
+    tl.store(y_ptr + m * K + k, x, m < M)
+
+
+@dataclass(frozen=True)
+class Ordered:
+    block_m: int = tile(16, 256, default=64)
+    block_n: int = tile(32, 256, default=AUTO)
+    num_warps: int = threads(4, 16, default=AUTO)
+    num_stages: int = stages(2, 4, default=3)
+
+
+def size_ordered(config, limits, *, itemsize, M, N, K):
+    """Return the config with what is AUTO chosen by the rows of x.
+
+    More than one tile of x is read once for 128 rows of w, or else would take longer to come from
+    the cache than to be multiplied. A warp has 16 rows of w."""
+    block_n = given(config.block_n, 64 if M <= 64 else 128)
+    num_warps = given(config.num_warps, max(4, block_n // 16))
+    return replace(config, block_n=block_n, num_warps=num_warps)
+
+
+def refuse_ordered(config, limits, *, itemsize, M, N, K):
+    threads_ = config.num_warps * limits.warp_size
+    nvidia = limits.arch.startswith("sm_")
+    buffers = config.num_stages if nvidia else 1
+    sums, held = config.block_n * config.block_m // threads_, config.block_n * 64 // threads_
+    room = min(limits.registers_per_thread, 65536 // threads_ if nvidia else 256) - 64
+    shared = config.block_m * 128 * itemsize * buffers + config.block_n * 80 * (buffers - 1)
+    if not nvidia or limits.arch == "sm_100" or itemsize == 4:  # weights pass through it as well
+        shared += config.block_n * 128 * itemsize
+    if sums + held * itemsize // 2 > room:
+        return f"{sums} sums and {held} weights are too many for one thread: it has room for {room}"
+    if shared > limits.shared_bytes:
+        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
+    return None
+
+
+def ordered_work(config, limits, *, itemsize, M, N, K):
+    """As `tiles_work`, by halves of blocks."""
+    whole = tiles_work(config, limits, itemsize=itemsize, M=M, N=N, K=K)
+    BM, BN = config.block_m, config.block_n
+    moved = BN * 80 + BM * 128 * itemsize
+    return replace(whole, steps=K // 128, load_bytes=moved, dot=(BN, BM, 128))
 
 
 # 99 KB of shared memory on Ada and consumer Blackwell, 64 KB of LDS; on sm_80 64 rows of x spill
@@ -887,67 +949,33 @@ LOW = Ordered(32, 64, 4, 2)
     refuse=refuse_ordered,
     work=ordered_work,
     defaults={
-        "fp32": Ordered(16, 32, 8, 2), "gfx1100": Ordered(16, 64, 8, 2),
-        "sm_80": LOW, "sm_86": LOW, "sm_89": LOW, "sm_120": LOW, "gfx90a": LOW, "gfx942": LOW,
-        "gfx950": LOW,
+        "fp32": Ordered(16, 32, 8, 2),
+        "gfx1100": Ordered(16, 64, 8, 2),
+        "sm_80 sm_86 sm_89 sm_120 gfx90a gfx942 gfx950": LOW,
     },
-)  # fmt: skip
+)
 def ordered(x, w, *, config):
     """As tiles, after x is put once in the order of the matrix unit: so that its tiles, of which
     large ones would take longer than the weights, pass by the registers."""
     (M, K), N = x.shape, w.shape[0]
     words, stride, unit = as_words(x, w)
     y, z = x.new_empty(M, N), x.new_empty(M, K)
-    _reorder[(triton.cdiv(M, 16), K // 128)](
-        x, z, M, K, x.stride(0), x.stride(1), BLOCK_M=16, num_warps=4
-    )
+    _reorder[(triton.cdiv(M, 16), K // 128)](x, z, M, K, *x.stride(), BLOCK_M=16, num_warps=4)
+    constants = dict(WARPS=min(config.num_warps, config.block_n // 16), UNIT=unit)
+    constants |= dict(STAGES=config.num_stages, UPCAST=upcast(x))
     _ordered_tiles[(triton.cdiv(N, config.block_n) * triton.cdiv(M, config.block_m),)](
-        z, words, y, M, N, K // 256, _one(x), stride,
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-        WARPS=min(config.num_warps, config.block_n // 16), UNIT=unit, STAGES=config.num_stages,
-        UPCAST=INTERPRETED and x.dtype == torch.bfloat16, num_warps=config.num_warps,
-        num_stages=config.num_stages,
-    )  # fmt: skip
+        z, words, y, M, N, K // 256, _one(x), stride, **constants, **meta(config)
+    )
     return y
 
 
-def _product(x, w, config, splits=1):
-    (M, K), N = x.shape, w.shape[0]
-    words, stride, unit = as_words(x, w)
-    y = x.new_empty(M, N)
-    if x.stride(1) != 1:
-        x = x.contiguous()  # of other rows Triton 3.6 fails to put tiles in order
-    out = y if splits == 1 else torch.empty(splits, M, N, dtype=torch.float32, device=x.device)
-    programs = triton.cdiv(N, config.block_n) * triton.cdiv(M, config.block_m)
-    _tiles[(programs, splits)](
-        x, words, out, M, N, K // 256, triton.cdiv(K // 256, splits), _one(x),
-        x.stride(0), x.stride(1), stride, M * N,
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n,
-        WARPS=min(config.num_warps, config.block_n // 16), UNIT=unit, STAGES=config.num_stages,
-        UPCAST=INTERPRETED and x.dtype == torch.bfloat16, num_warps=config.num_warps,
-    )  # fmt: skip
-    if splits > 1:
-        _sum_parts[(triton.cdiv(M * N, 1024),)](out, y, M * N, SPLITS=splits, BLOCK=1024)
-    return y
+# Libraries
 
 
-def _one(x):
-    """Twice 1024 in fp16, or 1 in fp32: the bits that nibbles are or-ed into. An argument and no
-    constant, so that it lies in a register and "and" and "or" become one instruction."""
-    return 0x64006400 if x.dtype == torch.float16 else 0x3F800000
-
-
-@q4_k_matmul.impl(backend="torch", name="torch")
 def library(x, w):
     """The weights unpacked to the dtype of x by some thirty launches, then cuBLAS or hipBLAS."""
     return torch.mm(x, unpacked(w).to(x.dtype).T)
 
 
-@q4_k_matmul.impl(backend="torch", name="torch.compile")
-def compiled(x, w):
-    return _compiled()(x, w)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+q4_k_matmul.library("torch", library)
+q4_k_matmul.library("torch.compile", compiled(library))

@@ -16,11 +16,10 @@ What a block with NaN or an infinity becomes is not defined; other blocks do not
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import compiled, meta, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Work, threads, tile
 
 
@@ -115,8 +114,6 @@ class Blocks:
 def refuse_blocks(config, limits, *, itemsize, N, K):
     threads_ = config.num_warps * limits.warp_size
     held = config.block_r * 256 // threads_
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
     if held < 4:
         return f"{threads_} threads are too many for {config.block_r} blocks of 256 weights"
     if held > 32:
@@ -139,23 +136,9 @@ def blocks(x, *, config):
     N, K = x.shape
     w = torch.empty(N, K // 256 * 144, dtype=torch.uint8, device=x.device)
     count = N * (K // 256)
-    _blocks[(triton.cdiv(count, config.block_r),)](
-        x, w, count, K, x.stride(0), x.stride(1),
-        BLOCK_R=config.block_r, num_warps=config.num_warps,
-    )  # fmt: skip
+    _blocks[(triton.cdiv(count, config.block_r),)](x, w, count, K, *x.stride(), **meta(config))
     return w
 
 
-@q4_k_quantize.impl(backend="torch", name="torch")
-def library(x):
-    return reference(x)
-
-
-@q4_k_quantize.impl(backend="torch", name="torch.compile")
-def compiled(x):
-    return _compiled()(x)
-
-
-@cache
-def _compiled():
-    return torch.compile(reference, dynamic=False)
+q4_k_quantize.library("torch", lambda x: reference(x))
+q4_k_quantize.library("torch.compile", compiled(reference))

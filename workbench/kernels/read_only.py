@@ -7,7 +7,7 @@ its result is stored. NaN is no number, and so never the largest.
 
 from dataclasses import dataclass
 
-from workbench.dsl import tl, triton
+from workbench.dsl import meta, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, threads
 
 CHUNK = 4096
@@ -44,33 +44,29 @@ class Chunks:
     num_warps: int = threads(1, 32, default=4)
 
 
-def refuse(config, limits, *, itemsize, N):
+def refuse_chunks(config, limits, *, itemsize, N):
     held = config.block_c * CHUNK // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements in registers; 64 is the most"
-    if config.num_warps * limits.warp_size > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     return None
 
 
 def work(config, limits, *, itemsize, N):
     return Work(
-        tiles=-(-N // (config.block_c * CHUNK)), steps=1,
-        load_bytes=config.block_c * CHUNK * itemsize, store_bytes=config.block_c * itemsize,
-    )  # fmt: skip
+        tiles=-(-N // (config.block_c * CHUNK)),
+        steps=1,
+        load_bytes=config.block_c * CHUNK * itemsize,
+        store_bytes=config.block_c * itemsize,
+    )
 
 
-@read_only.impl(Chunks, refuse=refuse, work=work)
+@read_only.impl(Chunks, refuse=refuse_chunks, work=work)
 def chunks(x, *, config):
     """One program reads `block_c` chunks, all loads in flight at once."""
     C = x.shape[0] // CHUNK
     y = x.new_empty(C)
-    _chunks[(triton.cdiv(C, config.block_c),)](
-        x, y, C, x.stride(0), CHUNK=CHUNK, BLOCK_C=config.block_c, num_warps=config.num_warps
-    )
+    _chunks[(triton.cdiv(C, config.block_c),)](x, y, C, x.stride(0), CHUNK=CHUNK, **meta(config))
     return y
 
 
-@read_only.impl(backend="torch", name="torch")
-def library(x):
-    return x.view(-1, CHUNK).amax(1)
+read_only.library("torch", lambda x: x.view(-1, CHUNK).amax(1))

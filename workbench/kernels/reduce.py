@@ -8,11 +8,10 @@ NaN and infinities stay in their rows.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import compiled, meta, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
 
 
@@ -66,7 +65,7 @@ class Rows:
     num_warps: int = threads(1, 16, default=8)
 
 
-def too_large(config, limits, *, itemsize, M, N):
+def refuse_rows(config, limits, *, itemsize, M, N):
     held = config.block_m * config.block_n // (config.num_warps * limits.warp_size)
     if not 1 <= held <= 64:
         return f"each thread would hold {held} elements in registers; 1 to 64 fit"
@@ -75,20 +74,19 @@ def too_large(config, limits, *, itemsize, M, N):
 
 def rows_work(config, limits, *, itemsize, M, N):
     return Work(
-        tiles=-(-M // config.block_m), steps=-(-N // config.block_n),
-        load_bytes=config.block_m * config.block_n * itemsize, store_bytes=config.block_m * 4,
-    )  # fmt: skip
+        tiles=-(-M // config.block_m),
+        steps=-(-N // config.block_n),
+        load_bytes=config.block_m * config.block_n * itemsize,
+        store_bytes=config.block_m * 4,
+    )
 
 
-@reduce.impl(Rows, refuse=too_large, work=rows_work)
+@reduce.impl(Rows, refuse=refuse_rows, work=rows_work)
 def rows(x, *, config):
     """`block_m` rows a program, in lanes that are summed once at the end."""
     M, N = x.shape
     y = x.new_empty(M, dtype=torch.float32)
-    _rows[(triton.cdiv(M, config.block_m),)](
-        x, y, M, N, x.stride(0), x.stride(1),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, num_warps=config.num_warps,
-    )  # fmt: skip
+    _rows[(triton.cdiv(M, config.block_m),)](x, y, M, N, *x.stride(), **meta(config))
     return y
 
 
@@ -102,7 +100,7 @@ class Slices:
     num_warps: int = threads(2, 16, default=8)
 
 
-def too_wide(config, limits, *, itemsize, M, N):
+def refuse_slices(config, limits, *, itemsize, M, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
     if not 1 <= held <= 64:
         return f"each thread would hold {held} elements in registers; 1 to 64 fit"
@@ -112,9 +110,11 @@ def too_wide(config, limits, *, itemsize, M, N):
 def slices_work(config, limits, *, itemsize, M, N):
     span, count = sliced(M, N, config.block_n)
     return Work(
-        tiles=M * count, steps=-(-span // config.block_n), load_bytes=config.block_n * itemsize,
+        tiles=M * count,
+        steps=-(-span // config.block_n),
+        load_bytes=config.block_n * itemsize,
         store_bytes=4,
-    )  # fmt: skip
+    )
 
 
 def sliced(M, N, block_n):
@@ -124,32 +124,22 @@ def sliced(M, N, block_n):
     return span, -(-N // span)
 
 
-@reduce.impl(Slices, refuse=too_wide, work=slices_work)
+@reduce.impl(Slices, refuse=refuse_slices, work=slices_work)
 def slices(x, *, config):
     """A row is summed by many programs, and their sums by one: few long rows fill the device."""
     M, N = x.shape
     span, S = sliced(M, N, config.block_n)
     part = x.new_empty(M, S, dtype=torch.float32)
-    _slices[(M * S,)](
-        x, part, N, span, S, x.stride(0), x.stride(1),
-        BLOCK_N=config.block_n, num_warps=config.num_warps,
-    )  # fmt: skip
+    _slices[(M * S,)](x, part, N, span, S, *x.stride(), **meta(config))
     y = x.new_empty(M, dtype=torch.float32)
     width = triton.next_power_of_2(S)
     _rows[(M,)](part, y, M, S, S, 1, BLOCK_M=1, BLOCK_N=width, num_warps=4 if width > 128 else 1)
     return y
 
 
-@reduce.impl(backend="torch", name="torch")
 def library(x):
     return x.sum(-1, dtype=torch.float32)
 
 
-@reduce.impl(backend="torch", name="torch.compile")
-def compiled(x):
-    return _compiled()(x)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+reduce.library("torch", library)
+reduce.library("torch.compile", compiled(library))

@@ -10,12 +10,10 @@ Other rows do not see them.
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.util import find_spec
 
 import torch
 
-from workbench.dsl import cores, tl, triton
+from workbench.dsl import LIGER, compiled, cores, meta, strides, tl, triton
 from workbench.spec import AUTO, Spec, Tensor, Work, among, given, stages, threads, tile
 
 EPS = 1e-6
@@ -151,12 +149,10 @@ def size_rows(config, limits, *, itemsize, M, N):
     return replace(config, block_m=block_m, num_warps=num_warps)
 
 
-def too_long(config, limits, *, itemsize, M, N):
+def refuse_rows(config, limits, *, itemsize, M, N):
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * padded(N) // threads_
     most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
-    if threads_ > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     if held > most:
         return f"each of {threads_} threads would hold {held} elements; {most} is the most"
     return None
@@ -169,17 +165,15 @@ def rows_work(config, limits, *, itemsize, M, N):
     )
 
 
-@rms_norm.impl(RowsBySize, resolve=size_rows, refuse=too_long, work=rows_work)
+@rms_norm.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
 def rows(x, w, *, config):
     """`block_m` whole rows in registers: x is read once."""
     M, N = x.shape
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
-    _rows[(triton.cdiv(M, config.block_m),)](
-        x, w, y, M, N, x.stride(0), x.stride(1), w.stride(0), EPS,
-        BLOCK_M=config.block_m, BLOCK_N=padded(N), EARLY=bool(config.early),
-        ONCE=once, KEPT=kept, num_warps=config.num_warps,
-    )  # fmt: skip
+    constants = dict(BLOCK_N=padded(N), EARLY=bool(config.early), ONCE=once, KEPT=kept)
+    sizes = M, N, *strides(x, w), EPS
+    _rows[(triton.cdiv(M, config.block_m),)](x, w, y, *sizes, **constants, **meta(config))
     return y
 
 
@@ -191,14 +185,12 @@ class Persistent:
     per_core: int = among(1, 2, 3, 4, default=2)  # programs on one core
 
 
-def unfit(config, limits, *, itemsize, M, N):
+def refuse_persistent(config, limits, *, itemsize, M, N):
     threads_ = config.num_warps * limits.warp_size
     block = config.block_m * padded(N)
     held = 2 * block // threads_  # of x and of w
     most = min(96, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
     buffers = (config.num_stages - 1) * block * itemsize
-    if threads_ > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     if held > most:
         return f"each of {threads_} threads would hold {held} elements; {most} is the most"
     if limits.arch.startswith("sm_") and buffers + 1024 > limits.shared_bytes:
@@ -206,18 +198,16 @@ def unfit(config, limits, *, itemsize, M, N):
     return None
 
 
-@rms_norm.impl(Persistent, refuse=unfit, work=rows_work)
+@rms_norm.impl(Persistent, refuse=refuse_persistent, work=rows_work)
 def persistent(x, w, *, config):
     """Each program walks many rows: w is read once and stays in registers, and the next rows are
     on their way while one is worked on."""
     M, N = x.shape
     y = x.new_empty(M, N)
     programs = min(cores(x) * config.per_core, triton.cdiv(M, config.block_m))
-    _persistent[(programs,)](
-        x, w, y, M, N, x.stride(0), x.stride(1), w.stride(0), EPS,
-        BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages,
-        num_warps=config.num_warps,
-    )  # fmt: skip
+    constants = dict(BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages)
+    sizes = M, N, *strides(x, w), EPS
+    _persistent[(programs,)](x, w, y, *sizes, **constants, num_warps=config.num_warps)
     return y
 
 
@@ -245,12 +235,10 @@ def size_blocks(config, limits, *, itemsize, M, N):
     return replace(config, block_n=block_n, num_warps=num_warps)
 
 
-def too_wide(config, limits, *, itemsize, M, N):
+def refuse_looped(config, limits, *, itemsize, M, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements in registers; 64 is the most"
-    if config.num_warps * limits.warp_size > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     return None
 
 
@@ -262,56 +250,30 @@ def looped_work(config, limits, *, itemsize, M, N):
 
 
 # 64 threads a warp
-CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Looped(block_n=4096, num_warps=8))
+CDNA = {"gfx90a gfx942 gfx950": Looped(block_n=4096, num_warps=8)}
 
 
-@rms_norm.impl(Looped, resolve=size_blocks, refuse=too_wide, work=looped_work, defaults=CDNA)
+@rms_norm.impl(Looped, resolve=size_blocks, refuse=refuse_looped, work=looped_work, defaults=CDNA)
 def looped(x, w, *, config):
     """One row in blocks: any length, but x is read twice."""
     M, N = x.shape
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
     _looped[(M,)](
-        x, w, y, M, N, x.stride(0), x.stride(1), w.stride(0), EPS,
-        BLOCK_N=config.block_n, ONCE=once, KEPT=kept, num_warps=config.num_warps,
-    )  # fmt: skip
+        x, w, y, M, N, *x.stride(), w.stride(0), EPS, ONCE=once, KEPT=kept, **meta(config)
+    )
     return y
 
 
-@rms_norm.impl(backend="torch", name="torch")
 def library(x, w):
     return torch.nn.functional.rms_norm(x, w.shape, w, EPS)
 
 
-@rms_norm.impl(backend="torch", name="torch.compile")
-def compiled(x, w):
-    return _compiled()(x, w)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
-
-
-LIGER = "liger-kernel is not installed: pip install 'kernel-workbench[peers]'"
-
-
-def for_liger(config, limits, *, itemsize, M, N):
-    if find_spec("liger_kernel") is None:
-        return LIGER
-    return "liger-kernel takes rows of at most 65536 elements" if N > 65_536 else None
-
-
-@rms_norm.impl(backend="torch", name="liger", refuse=for_liger)
 def liger(x, w):
     """Its mode that computes in fp32 throughout, as ours does."""
-    return _liger()(x, w, EPS, 0.0, "gemma")
+    return LIGER("ops:LigerRMSNormFunction.apply")(x, w, EPS, 0.0, "gemma")
 
 
-@cache
-def _liger():
-    if find_spec("liger_kernel") is None:
-        raise ImportError(LIGER)
-    from liger_kernel.ops import LigerRMSNormFunction
-
-    return LigerRMSNormFunction.apply
+rms_norm.library("torch", library)
+rms_norm.library("torch.compile", compiled(library))
+rms_norm.library("liger", liger, refuse=LIGER.refuse_rows(N=65_536))

@@ -11,11 +11,10 @@ NaN in dy makes NaN of its row of dx and of its column in dw, and of nothing els
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import INTERPRETED, cores, tl, triton
+from workbench.dsl import INTERPRETED, compiled, cores, strides, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 EPS = 1e-6
@@ -123,14 +122,12 @@ class Persistent:
     per_core: int = among(1, 2, 3, 4, default=1)  # programs on one core
 
 
-def unfit(config, limits, *, itemsize, M, N):
+def refuse_persistent(config, limits, *, itemsize, M, N):
     threads_ = config.num_warps * limits.warp_size
     block = config.block_m * (1 << (N - 1).bit_length())
     held = 4 * block // threads_  # of x, dy, w and the sums
     most = min(128, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
     buffers = (config.num_stages - 1) * 2 * block * itemsize
-    if threads_ > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     if held > most:
         return f"each of {threads_} threads would hold {held} elements; {most} is the most"
     if limits.arch.startswith("sm_") and buffers + 1024 > limits.shared_bytes:
@@ -143,10 +140,10 @@ def persistent_work(config, limits, *, itemsize, M, N):
     return Work(tiles=-(-M // config.block_m), steps=1, load_bytes=2 * moved, store_bytes=moved)
 
 
-CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Persistent(num_warps=8))  # 64 threads each
+CDNA = {"gfx90a gfx942 gfx950": Persistent(num_warps=8)}  # 64 threads each
 
 
-@rms_norm_backward.impl(Persistent, refuse=unfit, work=persistent_work, defaults=CDNA)
+@rms_norm_backward.impl(Persistent, refuse=refuse_persistent, work=persistent_work, defaults=CDNA)
 def persistent(x, w, dy, *, config):
     """Each program walks many rows with w and its sum for dw in registers, and the next rows are
     on their way while one is worked on."""
@@ -154,28 +151,20 @@ def persistent(x, w, dy, *, config):
     dx, dw = x.new_empty(M, N), w.new_empty(N)
     programs = min(cores(x) * config.per_core, triton.cdiv(M, config.block_m))
     sums = x.new_empty(programs, N, dtype=torch.float32)
-    _persistent[(programs,)](
-        x, w, dy, dx, sums, M, N, *x.stride(), *w.stride(), *dy.stride(), EPS,
-        BLOCK_M=config.block_m, BLOCK_N=triton.next_power_of_2(N), STAGES=config.num_stages,
-        num_warps=config.num_warps,
-    )  # fmt: skip
+    constants = dict(BLOCK_M=config.block_m, BLOCK_N=triton.next_power_of_2(N))
+    constants |= dict(STAGES=config.num_stages, num_warps=config.num_warps)
+    _persistent[(programs,)](x, w, dy, dx, sums, M, N, *strides(x, w, dy), EPS, **constants)
     # 64 columns are two whole lines of each partial sum, and at N = 8192 programs for 128 cores
     _add_up[(triton.cdiv(N, 64),)](sums, dw, programs, N, BLOCK_P=128, BLOCK_N=64, num_warps=8)
     return dx, dw
 
 
-@rms_norm_backward.impl(backend="torch", name="torch")
 def library(x, w, dy):
     """Autograd: the forward pass runs as well, as it must where nothing of it was kept."""
     x, w = x.detach().requires_grad_(), w.detach().requires_grad_()
     with torch.enable_grad():
         y = torch.nn.functional.rms_norm(x, w.shape, w, EPS)
     return torch.autograd.grad(y, (x, w), dy)
-
-
-@rms_norm_backward.impl(backend="torch", name="torch.compile")
-def compiled(x, w, dy):
-    return _compiled()(x, w, dy)
 
 
 def in_fp32(x, w, dy):
@@ -186,6 +175,5 @@ def in_fp32(x, w, dy):
     return dx.to(x.dtype), (upstream * wide * r).sum(0).to(w.dtype)
 
 
-@cache
-def _compiled():
-    return torch.compile(in_fp32, dynamic=False)
+rms_norm_backward.library("torch", library)
+rms_norm_backward.library("torch.compile", compiled(in_fp32))

@@ -9,11 +9,10 @@ NaN and infinities reach the pair that they are in, of one head of one token.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import compiled, meta, strides, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, threads, tile
 
 THETA = 10_000.0  # base of the geometric row of frequencies
@@ -136,7 +135,7 @@ def power_of_two(extent):
     return 1 << (extent - 1).bit_length()
 
 
-def refuse(config, limits, *, itemsize, S, Hq, Hkv, D):
+def refuse_tokens(config, limits, *, itemsize, S, Hq, Hkv, D):
     if D % 2:
         return f"a head of {D} has no halves"
     heads = power_of_two(Hq) + power_of_two(Hkv)
@@ -154,33 +153,26 @@ def work(config, limits, *, itemsize, S, Hq, Hkv, D):
     )
 
 
-@rope.impl(Tokens, refuse=refuse, work=work)
+@rope.impl(Tokens, refuse=refuse_tokens, work=work)
 def tokens(q, k, cos, sin, position, *, config):
     """All heads of `block_s` tokens: their angles are read once."""
     (S, Hq, D), Hkv = q.shape, k.shape[1]
     if D % 2:
         raise ValueError(f"a head must have two halves, and {D} is odd")
     q_out, k_out = q.new_empty(S, Hq, D), k.new_empty(S, Hkv, D)
+    constants = dict(HQ=Hq, HKV=Hkv, HALF=D // 2, BLOCK_Q=power_of_two(Hq))
+    constants |= dict(BLOCK_K=power_of_two(Hkv), BLOCK_D=power_of_two(D // 2), **meta(config))
+    inputs = q, k, cos, sin, position
     _tokens[(triton.cdiv(S, config.block_s),)](
-        q, k, cos, sin, position, q_out, k_out, S, *q.stride(), *k.stride(),
-        *cos.stride(), *sin.stride(), position.stride(0), HQ=Hq, HKV=Hkv, HALF=D // 2,
-        BLOCK_S=config.block_s, BLOCK_Q=power_of_two(Hq), BLOCK_K=power_of_two(Hkv),
-        BLOCK_D=power_of_two(D // 2), num_warps=config.num_warps,
-    )  # fmt: skip
+        *inputs, q_out, k_out, S, *strides(*inputs), **constants
+    )
     return q_out, k_out
 
 
-@rope.impl(backend="torch", name="torch")
 def library(q, k, cos, sin, position):
     c, s = cos[position][:, None].float(), sin[position][:, None].float()
     return rotated(q.float(), c, s).to(q.dtype), rotated(k.float(), c, s).to(k.dtype)
 
 
-@rope.impl(backend="torch", name="torch.compile")
-def compiled(q, k, cos, sin, position):
-    return _compiled()(q, k, cos, sin, position)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+rope.library("torch", library)
+rope.library("torch.compile", compiled(library))

@@ -19,11 +19,10 @@ count.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import INTERPRETED, tl, triton
+from workbench.dsl import INTERPRETED, compiled, launch_pdl, refuse_pdl, tl, triton
 from workbench.spec import Spec, Tensor, Work, among, threads, tile
 
 # What it means, in torch
@@ -467,20 +466,17 @@ class Bracketed:
     maxnreg: int = among(0, 96, default=0)  # of a thread that lists, for more blocks at a time
 
 
-BEFORE_HOPPER = ("sm_80", "sm_86", "sm_89")
-
-
-def too_many(config, limits, *, itemsize, B, V):
-    most = max(config.num_warps, config.sample_warps) * limits.warp_size
+def refuse_bracketed(config, limits, *, itemsize, B, V):
+    drawing = config.sample_warps * limits.warp_size
     blocks = 1 << (-(-V // config.block_v) - 1).bit_length()
     held = config.block_v // (config.num_warps * limits.warp_size)
-    merged = blocks * config.list_len // (config.sample_warps * limits.warp_size)
-    if config.pdl and (limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_")):
-        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
+    merged = blocks * config.list_len // drawing
+    if config.pdl and (reason := refuse_pdl(limits)):
+        return reason
     if config.maxnreg and not limits.arch.startswith("sm_"):
         return "only NVIDIA's compiler can be told how many registers a thread may have"
-    if most > limits.threads_per_block:
-        return f"{most} threads are more than one block may have here"
+    if drawing > limits.threads_per_block:
+        return f"{drawing} threads are more than one block may have here"
     if held > 32:
         return f"each thread would hold {held} logits in registers; 32 is the most"
     if merged > 32:
@@ -501,13 +497,10 @@ HOPPER = Bracketed(pdl=1, maxnreg=96)
 
 @sample_top_p.impl(
     Bracketed,
-    refuse=too_many,
+    refuse=refuse_bracketed,
     work=work,
-    defaults={
-        "fp32": FINER, "fp16": FINER, "sm_90": HOPPER, "sm_100": Bracketed(pdl=1),
-        "sm_120": Bracketed(pdl=1),
-    },
-)  # fmt: skip
+    defaults={"fp32 fp16": FINER, "sm_90": HOPPER, "sm_100 sm_120": Bracketed(pdl=1)},
+)
 def bracketed(logits, p, temperature, seed, *, config):
     """Counts by probability tell within a few thousand logits where the nucleus ends, so that one
     program a row finds the exact edge among those alone, counted by value where few values lie
@@ -522,48 +515,34 @@ def bracketed(logits, p, temperature, seed, *, config):
     bracket = torch.empty(B, 2, dtype=torch.int32, device=device)
     lists = torch.empty(B, blocks, config.list_len, dtype=torch.int32, device=device)
     token = torch.empty(B, dtype=torch.int64, device=device)
-    row, each = logits.stride()
+    at = V, blocks, *logits.stride()
+    of_row = *at, p.stride(0), temperature.stride(0)
     pdl = bool(config.pdl) and not INTERPRETED
-    after = {"launch_pdl": True} if pdl else {}
-    small = {"BLOCK": config.block_v, "BLOCKS": triton.next_power_of_2(blocks), "PDL": pdl}
-    of_row = p.stride(0), temperature.stride(0)
-    binned = {**small, "BINS": config.bins, "num_warps": config.num_warps}
-    listed = {"LIST": config.list_len, "SHIFT": SHIFT[logits.dtype]}
-    _maxima[(B * blocks,)](
-        logits, best, counts, V, blocks, row, each,
-        BLOCK=config.block_v, BINS=config.bins, PDL=pdl, num_warps=config.num_warps,
-    )  # fmt: skip
-    _counted[(B * blocks,)](
-        logits, best, counts, p, temperature, V, blocks, row, each, *of_row, **binned,
-        **after,
-    )  # fmt: skip
+    after = launch_pdl(pdl)
+    small = dict(BLOCK=config.block_v, BLOCKS=triton.next_power_of_2(blocks), PDL=pdl)
+    binned = dict(**small, BINS=config.bins, num_warps=config.num_warps)
+    listed = dict(LIST=config.list_len, SHIFT=SHIFT[logits.dtype])
+    registers = {"maxnreg": config.maxnreg} if config.maxnreg else {}
+    lengths = dict(BLOCK=config.block_v, BINS=config.bins, PDL=pdl, num_warps=config.num_warps)
+    _maxima[(B * blocks,)](logits, best, counts, *at, **lengths)
+    _counted[(B * blocks,)](logits, best, counts, p, temperature, *of_row, **binned, **after)
+    tables = bracket, masses, sizes, lists
+    heats = p, temperature
     _listed[(B * blocks,)](
-        logits, best, counts, bracket, masses, sizes, lists, p, temperature, V, blocks, row, each,
-        *of_row,
-        **binned, **listed, **after, **({"maxnreg": config.maxnreg} if config.maxnreg else {}),
-    )  # fmt: skip
-    _sample[(B,)](
-        logits, best, bracket, masses, sizes, lists, p, temperature, seed, token, V, blocks,
-        row, each, *of_row, seed.stride(0), **small, **listed,
-        num_warps=config.sample_warps, **after,
-    )  # fmt: skip
+        logits, best, counts, *tables, *heats, *of_row, **binned, **listed, **after, **registers
+    )
+    drawn = dict(num_warps=config.sample_warps, **small, **listed, **after)
+    _sample[(B,)](logits, best, *tables, *heats, seed, token, *of_row, seed.stride(0), **drawn)
     return token
 
 
 SHIFT = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 
 
-@sample_top_p.impl(backend="torch", name="torch")
 def sorting(logits, p, temperature, seed):
     """A sort of each row."""
     return reference(logits.float(), p, temperature, seed)
 
 
-@sample_top_p.impl(backend="torch", name="torch.compile")
-def compiled(logits, p, temperature, seed):
-    return _compiled()(logits, p, temperature, seed)
-
-
-@cache
-def _compiled():
-    return torch.compile(sorting.launch, dynamic=False)
+sample_top_p.library("torch", sorting)
+sample_top_p.library("torch.compile", compiled(sorting))

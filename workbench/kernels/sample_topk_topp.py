@@ -18,11 +18,10 @@ bound by the latency of some fifty steps that each reduce a few thousand numbers
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import INTERPRETED, tl, triton
+from workbench.dsl import INTERPRETED, compiled, launch_pdl, refuse_pdl, strides, tl, triton
 from workbench.spec import Spec, Tensor, Work, among, threads, tile
 
 # What it means, in torch
@@ -373,16 +372,13 @@ class GroupMaxima:
     pdl: int = among(0, 1, default=0)  # the second launch begins before the first one has ended
 
 
-BEFORE_HOPPER = ("sm_80", "sm_86", "sm_89")
-
-
-def too_many(config, limits, *, itemsize, B, V):
+def refuse_group_maxima(config, limits, *, itemsize, B, V):
     groups = 1 << (-(-V // config.group) - 1).bit_length()
     held = config.block_v // (config.num_warps * limits.warp_size)
-    if config.pdl and (limits.arch in BEFORE_HOPPER or not limits.arch.startswith("sm_")):
-        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
+    if config.pdl and (reason := refuse_pdl(limits)):
+        return reason
     merged = max(groups, config.kept * config.group) // (config.merge_warps * limits.warp_size)
-    if max(config.num_warps, config.merge_warps) * limits.warp_size > limits.threads_per_block:
+    if config.merge_warps * limits.warp_size > limits.threads_per_block:
         return f"{config.merge_warps} warps are more than one block may have here"
     if held > 64:
         return f"each thread would hold {held} logits in registers; 64 is the most"
@@ -401,10 +397,7 @@ LATER = GroupMaxima(pdl=1)
 
 
 @sample_topk_topp.impl(
-    GroupMaxima,
-    refuse=too_many,
-    work=work,
-    defaults={"sm_90": LATER, "sm_100": LATER, "sm_120": LATER},
+    GroupMaxima, refuse=refuse_group_maxima, work=work, defaults={"sm_90 sm_100 sm_120": LATER}
 )
 def group_maxima(logits, k, p, temperature, seed, *, config):
     """One maximum for each `group` logits, read once at memory speed; the k largest maxima name
@@ -415,34 +408,26 @@ def group_maxima(logits, k, p, temperature, seed, *, config):
     lists = torch.empty(B, 3, config.kept, dtype=torch.int32, device=logits.device)
     token = torch.empty(B, dtype=torch.int64, device=logits.device)
     pdl = bool(config.pdl) and not INTERPRETED
+    constants = dict(BLOCK=config.block_v, GROUP=config.group, PDL=pdl, num_warps=config.num_warps)
     _group_maxima[(B * triton.cdiv(V, config.block_v),)](
-        logits, best, V, groups, logits.stride(0), logits.stride(1),
-        BLOCK=config.block_v, GROUP=config.group, PDL=pdl, num_warps=config.num_warps,
-    )  # fmt: skip
-    _merge_and_sample[(B,)](
-        logits, best, lists, k, p, temperature, seed, token, V, groups,
-        logits.stride(0), logits.stride(1), k.stride(0), p.stride(0), temperature.stride(0),
-        seed.stride(0), GROUPS=triton.next_power_of_2(groups), GROUP=config.group,
-        KEPT=config.kept, BLOCK=2048, SHIFT=SHIFT[logits.dtype], PDL=pdl,
-        num_warps=config.merge_warps, **({"launch_pdl": True} if pdl else {}),
-    )  # fmt: skip
+        logits, best, V, groups, *logits.stride(), **constants
+    )
+    constants = dict(GROUPS=triton.next_power_of_2(groups), GROUP=config.group, KEPT=config.kept)
+    constants |= dict(BLOCK=2048, SHIFT=SHIFT[logits.dtype], PDL=pdl, num_warps=config.merge_warps)
+    after = launch_pdl(pdl)
+    inputs = k, p, temperature, seed
+    at = V, groups, *strides(logits, *inputs)
+    _merge_and_sample[(B,)](logits, best, lists, *inputs, token, *at, **constants, **after)
     return token
 
 
 SHIFT = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 
 
-@sample_topk_topp.impl(backend="torch", name="torch")
 def sorting(logits, k, p, temperature, seed):
     """A sort of each row."""
     return reference(logits.float(), k, p, temperature, seed)
 
 
-@sample_topk_topp.impl(backend="torch", name="torch.compile")
-def compiled(logits, k, p, temperature, seed):
-    return _compiled()(logits, k, p, temperature, seed)
-
-
-@cache
-def _compiled():
-    return torch.compile(sorting.launch, dynamic=False)
+sample_topk_topp.library("torch", sorting)
+sample_topk_topp.library("torch.compile", compiled(sorting))

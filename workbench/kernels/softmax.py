@@ -12,12 +12,10 @@ not see them.
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.util import find_spec
 
 import torch
 
-from workbench.dsl import INTERPRETED, cores, tl, triton
+from workbench.dsl import INTERPRETED, LIGER, compiled, cores, meta, tl, triton
 from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
 
 
@@ -220,12 +218,10 @@ def size_rows(config, limits, *, itemsize, M, N):
     return replace(config, block_m=block_m, num_warps=num_warps)
 
 
-def too_long(config, limits, *, itemsize, M, N):
+def refuse_rows(config, limits, *, itemsize, M, N):
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * padded(N) // threads_
     most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
-    if threads_ > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     if held > most:
         return f"each of {threads_} threads would hold {held} elements; {most} is the most"
     return None
@@ -236,16 +232,15 @@ def rows_work(config, limits, *, itemsize, M, N):
     return Work(tiles=-(-M // config.block_m), steps=1, load_bytes=moved, store_bytes=moved)
 
 
-@softmax.impl(RowsBySize, resolve=size_rows, refuse=too_long, work=rows_work)
+@softmax.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
 def rows(x, *, config):
     """`block_m` whole rows in registers: x is read once."""
     M, N = x.shape
     y = x.new_empty(M, N)
     once, _ = policies(config.hints)
     _rows[(triton.cdiv(M, config.block_m),)](
-        x, y, M, N, x.stride(0), x.stride(1),
-        BLOCK_M=config.block_m, BLOCK_N=padded(N), ONCE=once, num_warps=config.num_warps,
-    )  # fmt: skip
+        x, y, M, N, *x.stride(), BLOCK_N=padded(N), ONCE=once, **meta(config)
+    )
     return y
 
 
@@ -257,13 +252,11 @@ class Persistent:
     per_core: int = among(1, 2, 3, 4, default=2)  # programs on one core
 
 
-def unfit(config, limits, *, itemsize, M, N):
+def refuse_persistent(config, limits, *, itemsize, M, N):
     threads_ = config.num_warps * limits.warp_size
     block = config.block_m * padded(N)
     held = block // threads_
     buffers = (config.num_stages - 1) * block * itemsize
-    if threads_ > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     most = 64 if threads_ < 1024 else 16  # 1024 threads have 64 registers each
     if held > most:
         return f"each of {threads_} threads would hold {held} elements; {most} is the most"
@@ -272,17 +265,14 @@ def unfit(config, limits, *, itemsize, M, N):
     return None
 
 
-@softmax.impl(Persistent, refuse=unfit, work=rows_work)
+@softmax.impl(Persistent, refuse=refuse_persistent, work=rows_work)
 def persistent(x, *, config):
     """Each program walks many rows, and the next ones are on their way while one is worked on."""
     M, N = x.shape
     y = x.new_empty(M, N)
     programs = min(cores(x) * config.per_core, triton.cdiv(M, config.block_m))
-    _persistent[(programs,)](
-        x, y, M, N, x.stride(0), x.stride(1),
-        BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages,
-        num_warps=config.num_warps,
-    )  # fmt: skip
+    constants = dict(BLOCK_M=config.block_m, BLOCK_N=padded(N), STAGES=config.num_stages)
+    _persistent[(programs,)](x, y, M, N, *x.stride(), **constants, num_warps=config.num_warps)
     return y
 
 
@@ -309,12 +299,10 @@ def size_blocks(config, limits, *, itemsize, M, N):
     return replace(config, block_n=block_n, num_warps=num_warps)
 
 
-def too_wide(config, limits, *, itemsize, M, N):
+def refuse_looped(config, limits, *, itemsize, M, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements in registers; 64 is the most"
-    if config.num_warps * limits.warp_size > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     return None
 
 
@@ -326,19 +314,16 @@ def looped_work(config, limits, *, itemsize, M, N):
 
 
 # 64 threads a warp
-CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Looped(block_n=4096, num_warps=8))
+CDNA = {"gfx90a gfx942 gfx950": Looped(block_n=4096, num_warps=8)}
 
 
-@softmax.impl(Looped, resolve=size_blocks, refuse=too_wide, work=looped_work, defaults=CDNA)
+@softmax.impl(Looped, resolve=size_blocks, refuse=refuse_looped, work=looped_work, defaults=CDNA)
 def looped(x, *, config):
     """One row in blocks, with a running maximum: any length, but x is read twice."""
     M, N = x.shape
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
-    _looped[(M,)](
-        x, y, M, N, x.stride(0), x.stride(1),
-        BLOCK_N=config.block_n, ONCE=once, KEPT=kept, num_warps=config.num_warps,
-    )  # fmt: skip
+    _looped[(M,)](x, y, M, N, *x.stride(), ONCE=once, KEPT=kept, **meta(config))
     return y
 
 
@@ -352,22 +337,22 @@ class Cooperative:
     per_core: int = among(1, 2, 3, 4, 6, default=6)  # programs on one core, all of them at once
 
 
-def not_resident(config, limits, *, itemsize, M, N):
+def refuse_cooperative(config, limits, *, itemsize, M, N):
     threads_ = config.num_warps * limits.warp_size
     held = config.block_n // threads_
     # in fp32 while it is worked on, and the next slice as it comes: 80 compiled for 32 of bf16
     registers = max(40, 16 + held + held * itemsize // 2)
     slices = -(-N // config.block_n)
-    if threads_ > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     if not 4 <= held <= 64:
         return f"each thread would hold {held} elements; 4 to 64 are sensible"
     if config.per_core * threads_ > 1536:
         return f"{config.per_core} programs of {threads_} threads are more than any core holds"
     core = 65_536 if limits.arch.startswith("sm_") else 131_072
     if config.per_core * threads_ * registers > core:
-        return f"{config.per_core} programs of {threads_} threads, {registers} registers each, do "\
-            "not fit one core at once"  # fmt: skip
+        return (
+            f"{config.per_core} programs of {threads_} threads, {registers} registers each, do "
+            "not fit one core at once"
+        )
     if slices > config.per_core * limits.cores:
         return f"a row's {slices} slices are more than the programs that run at once"
     return None
@@ -389,9 +374,9 @@ def bound(config):
 
 @softmax.impl(
     Cooperative,
-    refuse=not_resident,
+    refuse=refuse_cooperative,
     work=slices_work,
-    defaults={"fp32": Cooperative(per_core=4), "sm_80": Cooperative(per_core=4)},
+    defaults={"fp32 sm_80": Cooperative(per_core=4)},
 )
 def cooperative(x, *, config):
     """Each row in slices on several cores, which wait for each other's maximum and sum: x comes
@@ -405,12 +390,10 @@ def cooperative(x, *, config):
             f"a row's {slices} slices would wait for each other on {programs} programs"
         )
     y, words = x.new_empty(M, N), x.new_zeros(M, slices, dtype=torch.int64)
+    alike = {"launch_cooperative_grid": True, **bound(config)}
     for tell, hear in ((True, False), (False, True)) if INTERPRETED else ((True, True),):
-        _slices[(programs,)](
-            x, y, words, M, N, x.stride(0), x.stride(1), SLICES=slices, BLOCK_N=config.block_n,
-            BLOCK_S=padded(slices), TELL=tell, HEAR=hear,
-            num_warps=config.num_warps, launch_cooperative_grid=True, **bound(config),
-        )  # fmt: skip
+        constants = dict(SLICES=slices, BLOCK_S=padded(slices), TELL=tell, HEAR=hear)
+        _slices[(programs,)](x, y, words, M, N, *x.stride(), **constants, **alike, **meta(config))
     return y
 
 
@@ -421,16 +404,14 @@ class Split:
     batch_mb: int = among(4, 8, 16, 32, default=16)  # rows of so much between two launches
 
 
-def split_unfit(config, limits, *, itemsize, M, N):
+def refuse_split(config, limits, *, itemsize, M, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
-    if config.num_warps * limits.warp_size > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     if not 4 <= held <= 64:
         return f"each thread would hold {held} elements; 4 to 64 are sensible"
     return None
 
 
-@softmax.impl(Split, refuse=split_unfit, work=slices_work)
+@softmax.impl(Split, refuse=refuse_split, work=slices_work)
 def split(x, *, config):
     """Each row in slices on several cores: one launch for their maxima and sums, one that reads x
     again, from the last-level cache as long as a batch of rows fits there."""
@@ -441,47 +422,21 @@ def split(x, *, config):
     for low in range(0, M, batch):
         some = min(batch, M - low)
         for tell in (True, False):
+            constants = dict(SLICES=slices, BLOCK_S=padded(slices), TELL=tell, HEAR=not tell)
             _slices[(some * slices,)](
-                x[low:], y[low:], words[low:], some, N, x.stride(0), x.stride(1), SLICES=slices,
-                BLOCK_N=config.block_n, BLOCK_S=padded(slices), TELL=tell, HEAR=not tell,
-                num_warps=config.num_warps,
-            )  # fmt: skip
+                x[low:], y[low:], words[low:], some, N, *x.stride(), **constants, **meta(config)
+            )
     return y
 
 
-@softmax.impl(backend="torch", name="torch")
 def library(x):
     return torch.softmax(x, dim=-1)
 
 
-@softmax.impl(backend="torch", name="torch.compile")
-def compiled(x):
-    return _compiled()(x)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
-
-
-LIGER = "liger-kernel is not installed: pip install 'kernel-workbench[peers]'"
-
-
-def for_liger(config, limits, *, itemsize, M, N):
-    if find_spec("liger_kernel") is None:
-        return LIGER
-    return "liger-kernel takes rows of at most 65536 elements" if N > 65_536 else None
-
-
-@softmax.impl(backend="torch", name="liger", refuse=for_liger)
-def liger(x):
-    return _liger()(x)
-
-
-@cache
-def _liger():
-    if find_spec("liger_kernel") is None:
-        raise ImportError(LIGER)
-    from liger_kernel.ops import LigerSoftmaxFunction
-
-    return LigerSoftmaxFunction.apply
+softmax.library("torch", library)
+softmax.library("torch.compile", compiled(library))
+softmax.library(
+    "liger",
+    lambda x: LIGER("ops:LigerSoftmaxFunction.apply")(x),
+    refuse=LIGER.refuse_rows(N=65_536),
+)

@@ -9,12 +9,10 @@ NaN and infinities stay in their places, one result each.
 """
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import LIGER, compiled, meta, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, threads, tile
 
 
@@ -67,7 +65,7 @@ class Blocks:
     stream: int = among(0, 1, default=0)  # ask the cache to drop what was read
 
 
-def refuse(config, limits, *, itemsize, M, N):
+def refuse_blocks(config, limits, *, itemsize, M, N):
     each = config.block_m * config.block_n / (config.num_warps * limits.warp_size)
     if each > 32:
         return f"each thread would hold {each:g} elements of both halves; 32 is the most"
@@ -87,57 +85,28 @@ def work(config, limits, *, itemsize, M, N):
 
 
 # 64 threads a warp: 8 elements of 16 bits for each make one load of 128 bits
-CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Blocks(block_n=2048))
+CDNA = {"gfx90a gfx942 gfx950": Blocks(block_n=2048)}
 
 
-@swiglu.impl(Blocks, refuse=refuse, work=work, defaults=CDNA)
+@swiglu.impl(Blocks, refuse=refuse_blocks, work=work, defaults=CDNA)
 def blocks(x, *, config):
     """One program owns a block of one or a few rows: two streams in, one out."""
     M, N = x.shape[0], x.shape[1] // 2
     y = x.new_empty(M, N)
     grid = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
-    _blocks[(grid,)](
-        x, y, M, N, x.stride(0), x.stride(1),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, STREAM=bool(config.stream),
-        num_warps=config.num_warps,
-    )  # fmt: skip
+    _blocks[(grid,)](x, y, M, N, *x.stride(), STREAM=bool(config.stream), **meta(config))
     return y
 
 
-@swiglu.impl(backend="torch", name="torch")
 def library(x):
     gate, up = x.chunk(2, dim=-1)
     return torch.nn.functional.silu(gate) * up
 
 
-@swiglu.impl(backend="torch", name="torch.compile")
-def compiled(x):
-    return _compiled()(x)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
-
-
-LIGER = "liger-kernel is not installed: pip install 'kernel-workbench[peers]'"
-
-
-def for_liger(config, limits, *, itemsize, M, N):
-    if find_spec("liger_kernel") is None:
-        return LIGER
-    return "liger-kernel takes rows of at most 65536 elements" if N > 65_536 else None
-
-
-@swiglu.impl(backend="torch", name="liger", refuse=for_liger)
-def liger(x):
-    return _liger()(x)
-
-
-@cache
-def _liger():
-    if find_spec("liger_kernel") is None:
-        raise ImportError(LIGER)
-    from liger_kernel.ops import LigerFusedGateUpSiLUMulFunction
-
-    return LigerFusedGateUpSiLUMulFunction.apply
+swiglu.library("torch", library)
+swiglu.library("torch.compile", compiled(library))
+swiglu.library(
+    "liger",
+    lambda x: LIGER("ops:LigerFusedGateUpSiLUMulFunction.apply")(x),
+    refuse=LIGER.refuse_rows(N=65_536),
+)

@@ -9,11 +9,10 @@ NaN and infinities reach their own token and the next one, in all mixtures.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import compiled, meta, tl, triton
 from workbench.spec import Spec, Tensor, Work, threads, tile
 
 
@@ -80,7 +79,7 @@ class Tiles:
     num_warps: int = threads(1, 8, default=4)
 
 
-def too_large(config, limits, *, itemsize, B, T, D, X):
+def refuse_tiles(config, limits, *, itemsize, B, T, D, X):
     held = config.block_t * config.block_d // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements in registers; 64 is the most"
@@ -92,34 +91,28 @@ def too_large(config, limits, *, itemsize, B, T, D, X):
 def work(config, limits, *, itemsize, B, T, D, X):
     moved = config.block_t * config.block_d * itemsize
     return Work(
-        tiles=-(-B * T // config.block_t) * -(-D // config.block_d), steps=1,
-        load_bytes=2 * moved + X * config.block_d * itemsize, store_bytes=X * moved,
-    )  # fmt: skip
+        tiles=-(-B * T // config.block_t) * -(-D // config.block_d),
+        steps=1,
+        load_bytes=2 * moved + X * config.block_d * itemsize,
+        store_bytes=X * moved,
+    )
 
 
-@token_shift.impl(Tiles, refuse=too_large, work=work)
+@token_shift.impl(Tiles, refuse=refuse_tiles, work=work)
 def tiles(x, last, mix, *, config):
     """One tile of tokens and channels, written once for each mixture: x is read once."""
     (B, T, D), (X, _) = x.shape, mix.shape
     y = x.new_empty(X, B, T, D)
     _tiles[(triton.cdiv(B * T, config.block_t) * triton.cdiv(D, config.block_d),)](
-        x, last, mix, y, B, T, D, X, *x.stride(), *last.stride(), *mix.stride(),
-        BLOCK_T=config.block_t, BLOCK_D=config.block_d, num_warps=config.num_warps,
-    )  # fmt: skip
+        x, last, mix, y, B, T, D, X, *x.stride(), *last.stride(), *mix.stride(), **meta(config)
+    )
     return y
 
 
-@token_shift.impl(backend="torch", name="torch")
 def library(x, last, mix):
     before = torch.cat([last[:, None], x[:, :-1]], dim=1)
     return torch.addcmul(x, before - x, mix[:, None, None])
 
 
-@token_shift.impl(backend="torch", name="torch.compile")
-def compiled(x, last, mix):
-    return _compiled()(x, last, mix)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+token_shift.library("torch", library)
+token_shift.library("torch.compile", compiled(library))

@@ -8,11 +8,10 @@ The bits are moved, those of NaN too.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import compiled, meta, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, threads, tile
 
 
@@ -59,7 +58,7 @@ class Tiles:
     num_warps: int = threads(2, 16, default=4)
 
 
-def refuse(config, limits, *, itemsize, M, N):
+def refuse_tiles(config, limits, *, itemsize, M, N):
     elements = config.block_m * config.block_n
     held = elements // (config.num_warps * limits.warp_size)
     if not 4 <= held <= 64:
@@ -77,30 +76,19 @@ def work(config, limits, *, itemsize, M, N):
     return Work(tiles=tiles, steps=1, load_bytes=moved, store_bytes=moved)
 
 
-@transpose.impl(Tiles, refuse=refuse, work=work)
+@transpose.impl(Tiles, refuse=refuse_tiles, work=work)
 def tiles(x, *, config):
     """One program turns one tile round in shared memory: both sides move whole lines."""
     M, N = x.shape
     y = x.new_empty(N, M)
     grid = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
-    _tiles[(grid,)](
-        x, y, M, N, x.stride(0), x.stride(1),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, GROUP_M=config.group_m,
-        num_warps=config.num_warps,
-    )  # fmt: skip
+    _tiles[(grid,)](x, y, M, N, *x.stride(), **meta(config))
     return y
 
 
-@transpose.impl(backend="torch", name="torch")
 def library(x):
     return x.t().contiguous()
 
 
-@transpose.impl(backend="torch", name="torch.compile")
-def compiled(x):
-    return _compiled()(x)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+transpose.library("torch", library)
+transpose.library("torch.compile", compiled(library))

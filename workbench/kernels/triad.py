@@ -7,11 +7,8 @@ NaN and infinities stay in their places.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
-import torch
-
-from workbench.dsl import tl, triton
+from workbench.dsl import compiled, meta, tl, triton
 from workbench.spec import Spec, Tensor, Work, threads, tile
 
 SCALE = 0.5
@@ -47,7 +44,7 @@ class Blocks:
     num_warps: int = threads(1, 16, default=4)
 
 
-def refuse(config, limits, *, itemsize, N):
+def refuse_blocks(config, limits, *, itemsize, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements of each input in registers; 64 is the most"
@@ -60,31 +57,23 @@ def work(config, limits, *, itemsize, N):
 
 
 # 64 threads a warp: 8 elements of 16 bits for each make one load of 128 bits
-CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Blocks(block_n=2048))
+CDNA = {"gfx90a gfx942 gfx950": Blocks(block_n=2048)}
 
 
-@triad.impl(Blocks, refuse=refuse, work=work, defaults=CDNA)
+@triad.impl(Blocks, refuse=refuse_blocks, work=work, defaults=CDNA)
 def blocks(a, b, *, config):
     """One program adds `block_n` neighbours."""
     (N,) = a.shape
     y = a.new_empty(N)
     _blocks[(triton.cdiv(N, config.block_n),)](
-        a, b, y, N, a.stride(0), b.stride(0), SCALE,
-        BLOCK_N=config.block_n, num_warps=config.num_warps,
-    )  # fmt: skip
+        a, b, y, N, a.stride(0), b.stride(0), SCALE, **meta(config)
+    )
     return y
 
 
-@triad.impl(backend="torch", name="torch")
 def library(a, b):
     return a.add(b, alpha=SCALE)
 
 
-@triad.impl(backend="torch", name="torch.compile")
-def compiled(a, b):
-    return _compiled()(a, b)
-
-
-@cache
-def _compiled():
-    return torch.compile(library.launch, dynamic=False)
+triad.library("torch", library)
+triad.library("torch.compile", compiled(library))

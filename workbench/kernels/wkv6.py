@@ -18,12 +18,10 @@ A NaN stays in its sequence and head, where it reaches its token and all later o
 """
 
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.util import find_spec
 
 import torch
 
-from workbench.dsl import INTERPRETED, tl, triton
+from workbench.dsl import FLA, INTERPRETED, meta, strides, tl, triton
 from workbench.spec import (
     AUTO,
     Extent,
@@ -247,7 +245,7 @@ class Sequential:
     num_warps: int = threads(1, 8, default=4)
 
 
-def too_uneven(config, limits, *, itemsize, B, T, H, N):
+def refuse_sequential(config, limits, *, itemsize, B, T, H, N):
     held = config.block_v * N // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements of the state; 64 is the most"
@@ -259,22 +257,21 @@ def too_uneven(config, limits, *, itemsize, B, T, H, N):
 def sequential_work(config, limits, *, itemsize, B, T, H, N):
     state = config.block_v * N * 4
     return Work(
-        tiles=B * H * N // config.block_v, steps=T,
+        tiles=B * H * N // config.block_v,
+        steps=T,
         load_bytes=(3 * N + config.block_v) * itemsize + state // T,
         store_bytes=T * config.block_v * itemsize + state,
-    )  # fmt: skip
+    )
 
 
-@wkv6.impl(Sequential, refuse=too_uneven, work=sequential_work)
+@wkv6.impl(Sequential, refuse=refuse_sequential, work=sequential_work)
 def sequential(r, w, k, v, u, state, *, config):
     """Token by token, the state in registers: nothing but inputs, outputs and states moves."""
     B, T, H, N = r.shape
     y, last = r.new_empty(B, T, H, N), state.new_empty(B, H, N, N)
     _sequential[(B * H * (N // config.block_v),)](
-        r, w, k, v, u, state, y, last, T, H, *r.stride(), *w.stride(), *k.stride(),
-        *v.stride(), *u.stride(), *state.stride(),
-        N=N, BLOCK_V=config.block_v, num_warps=config.num_warps,
-    )  # fmt: skip
+        r, w, k, v, u, state, y, last, T, H, *strides(r, w, k, v, u, state), N=N, **meta(config)
+    )
     return y, last
 
 
@@ -294,7 +291,7 @@ def size_values(config, limits, *, itemsize, B, T, H, N):
     return replace(config, block_v=given(config.block_v, 64 if B * H // limits.cores >= 2 else 32))
 
 
-def unfit(config, limits, *, itemsize, B, T, H, N):
+def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
     if itemsize == 4 and config.chunk > 32:
         return f"in fp32 products of {config.chunk} tokens do not fit the registers; 32 do"
     if config.unrolled and config.chunk > 32 and limits.arch.startswith("sm_"):
@@ -317,10 +314,12 @@ def chunked_work(config, limits, *, itemsize, B, T, H, N):
     chunks = -(-T // config.chunk)
     levels = config.chunk.bit_length() - 1
     return Work(
-        tiles=B * H * chunks, steps=1, load_bytes=4 * config.chunk * N * itemsize,
+        tiles=B * H * chunks,
+        steps=1,
+        load_bytes=4 * config.chunk * N * itemsize,
         store_bytes=(2 * config.chunk + N) * N * itemsize,
         dot=(config.chunk, N, (2 * levels + 3) * N),
-    )  # fmt: skip
+    )
 
 
 # Registers are what limits a chunk on Ampere and RDNA, whose products have 16 rows.
@@ -333,14 +332,16 @@ RDNA = Chunked(chunk=16, unrolled=1, num_warps=4, block_v=32, num_stages=2)
 @wkv6.impl(
     Chunked,
     resolve=size_values,
-    refuse=unfit,
+    refuse=refuse_chunked,
     work=chunked_work,
     defaults={
-        "fp32": Chunked(16, 1, 4, 16, 1), "sm_90": HOPPER, "sm_80": SMALL, "sm_86": SMALL,
-        "sm_89": SMALL, "sm_120": SMALL, "gfx90a": CDNA, "gfx942": CDNA, "gfx950": CDNA,
+        "fp32": Chunked(16, 1, 4, 16, 1),
+        "sm_90": HOPPER,
+        "sm_80 sm_86 sm_89 sm_120": SMALL,
+        "gfx90a gfx942 gfx950": CDNA,
         "gfx1100": RDNA,
     },
-)  # fmt: skip
+)
 def chunked(r, w, k, v, u, state, *, config):
     """Chunks of 16 to 64 tokens on the matrix unit: what does not need the state is computed for
     all chunks at once, and the walk over the chunks has one product left to do in each."""
@@ -356,47 +357,27 @@ def chunked(r, w, k, v, u, state, *, config):
     split = wide and not INTERPRETED
     precision, sums = ("bf16x6", "bf16x3") if split else ("ieee", "ieee")
     exact = tl.float16 if r.dtype == torch.float16 else dot  # of sums of decays
-    _chunks[(chunks,)](
-        r, w, k, v, u, y, q, s, g, T, H, *r.stride(), *w.stride(), *k.stride(), *v.stride(),
-        *u.stride(), N=N, C=C, UNROLLED=config.unrolled,
-        DOT=dot, SUM=exact, PRECISION=precision,
-        PRECISION_OF_SUMS=sums, num_warps=config.num_warps, num_stages=1,
-    )  # fmt: skip
+    constants = dict(N=N, C=C, UNROLLED=config.unrolled, DOT=dot, SUM=exact, PRECISION=precision)
+    constants |= dict(PRECISION_OF_SUMS=sums, num_warps=config.num_warps, num_stages=1)
+    _chunks[(chunks,)](r, w, k, v, u, y, q, s, g, T, H, *strides(r, w, k, v, u), **constants)
     block_v = config.block_v
-    _states[(B * H * (N // block_v),)](
-        y, q, s, g, state, last, T, H, *state.stride(), N=N, C=C, BLOCK_V=block_v,
-        DOT=dot, PRECISION=precision, STAGES=config.num_stages, num_warps=4,
-    )  # fmt: skip
+    constants = dict(N=N, C=C, BLOCK_V=block_v, DOT=dot, PRECISION=precision)
+    constants |= dict(STAGES=config.num_stages, num_warps=4)
+    _states[(B * H * (N // block_v),)](y, q, s, g, state, last, T, H, *state.stride(), **constants)
     return y, last
 
 
-FLA = "fla-core is not installed: pip install 'kernel-workbench[peers]'"
-
-
-def for_fla(config, limits, *, itemsize, B, T, H, N):
-    return None if find_spec("fla") else FLA
-
-
-@wkv6.impl(backend="torch", name="fla.chunk", refuse=for_fla)
 def fla_chunk(r, w, k, v, u, state):
     """64 tokens at a time. Its first call on a device tries some 140 configs: minutes."""
-    return _fla().chunk_rwkv6(
-        r, k, v, w, u, scale=1.0, initial_state=state, output_final_state=True
-    )
+    run = FLA("ops.rwkv6:chunk_rwkv6")
+    return run(r, k, v, w, u, scale=1.0, initial_state=state, output_final_state=True)
 
 
-@wkv6.impl(backend="torch", name="fla.recurrent", refuse=for_fla)
 def fla_recurrent(r, w, k, v, u, state):
     """Token by token."""
-    return _fla().fused_recurrent_rwkv6(
-        r, k, v, w, u, scale=1.0, initial_state=state, output_final_state=True
-    )
+    run = FLA("ops.rwkv6:fused_recurrent_rwkv6")
+    return run(r, k, v, w, u, scale=1.0, initial_state=state, output_final_state=True)
 
 
-@cache
-def _fla():
-    if find_spec("fla") is None:
-        raise ImportError(FLA)
-    import fla.ops.rwkv6
-
-    return fla.ops.rwkv6
+wkv6.library("fla.chunk", fla_chunk, refuse=FLA.refuse())
+wkv6.library("fla.recurrent", fla_recurrent, refuse=FLA.refuse())

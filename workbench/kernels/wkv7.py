@@ -18,12 +18,10 @@ A NaN stays in its sequence and head, where it reaches its token and all later o
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.util import find_spec
 
 import torch
 
-from workbench.dsl import INTERPRETED, tl, triton
+from workbench.dsl import FLA, INTERPRETED, meta, strides, tl, triton
 from workbench.spec import (
     AUTO,
     Extent,
@@ -295,7 +293,7 @@ class Sequential:
     num_warps: int = threads(1, 8, default=4)
 
 
-def too_uneven(config, limits, *, itemsize, B, T, H, N):
+def refuse_sequential(config, limits, *, itemsize, B, T, H, N):
     held = config.block_v * N // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements of the state; 64 is the most"
@@ -307,22 +305,22 @@ def too_uneven(config, limits, *, itemsize, B, T, H, N):
 def sequential_work(config, limits, *, itemsize, B, T, H, N):
     state = config.block_v * N * 4
     return Work(
-        tiles=B * H * N // config.block_v, steps=T,
+        tiles=B * H * N // config.block_v,
+        steps=T,
         load_bytes=(5 * N + config.block_v) * itemsize + state // T,
         store_bytes=T * config.block_v * itemsize + state,
-    )  # fmt: skip
+    )
 
 
-@wkv7.impl(Sequential, refuse=too_uneven, work=sequential_work)
+@wkv7.impl(Sequential, refuse=refuse_sequential, work=sequential_work)
 def sequential(r, w, k, v, kk, a, state, *, config):
     """Token by token, the state in registers: nothing but inputs, outputs and states moves."""
     B, T, H, N = r.shape
     y, last = r.new_empty(B, T, H, N), state.new_empty(B, H, N, N)
+    constants = dict(N=N, **meta(config))
     _sequential[(B * H * (N // config.block_v),)](
-        r, w, k, v, kk, a, state, y, last, T, H, *r.stride(), *w.stride(), *k.stride(),
-        *v.stride(), *kk.stride(), *a.stride(), *state.stride(),
-        N=N, BLOCK_V=config.block_v, num_warps=config.num_warps,
-    )  # fmt: skip
+        r, w, k, v, kk, a, state, y, last, T, H, *strides(r, w, k, v, kk, a, state), **constants
+    )
     return y, last
 
 
@@ -342,7 +340,7 @@ def size_values(config, limits, *, itemsize, B, T, H, N):
     return replace(config, block_v=given(config.block_v, 64 if B * H // limits.cores >= 2 else 32))
 
 
-def unfit(config, limits, *, itemsize, B, T, H, N):
+def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
     if itemsize == 4 and config.chunk > 32:
         return f"in fp32 products of {config.chunk} tokens do not fit the registers; 16 do"
     if config.unrolled and config.chunk > 32 and limits.arch.startswith("sm_"):
@@ -364,9 +362,12 @@ def unfit(config, limits, *, itemsize, B, T, H, N):
 def chunked_work(config, limits, *, itemsize, B, T, H, N):
     chunks = -(-T // config.chunk)
     return Work(
-        tiles=B * H * chunks, steps=1, load_bytes=6 * config.chunk * N * itemsize,
-        store_bytes=2 * (config.chunk + N) * N * itemsize, dot=(config.chunk, N, 24 * N),
-    )  # fmt: skip
+        tiles=B * H * chunks,
+        steps=1,
+        load_bytes=6 * config.chunk * N * itemsize,
+        store_bytes=2 * (config.chunk + N) * N * itemsize,
+        dot=(config.chunk, N, 24 * N),
+    )
 
 
 # Registers are what limits a chunk: 64 threads a warp with their own matrix registers on CDNA,
@@ -378,13 +379,14 @@ RDNA = Chunked(chunk=16, unrolled=1, num_warps=4, block_v=16, num_stages=2)
 @wkv7.impl(
     Chunked,
     resolve=size_values,
-    refuse=unfit,
+    refuse=refuse_chunked,
     work=chunked_work,
     defaults={
-        "fp32": Chunked(16, 1, 4, 16, 1), "sm_80": SMALL, "sm_86": SMALL, "sm_89": SMALL,
-        "sm_120": SMALL, "gfx90a": SMALL, "gfx942": SMALL, "gfx950": SMALL, "gfx1100": RDNA,
+        "fp32": Chunked(16, 1, 4, 16, 1),
+        "sm_80 sm_86 sm_89 sm_120 gfx90a gfx942 gfx950": SMALL,
+        "gfx1100": RDNA,
     },
-)  # fmt: skip
+)
 def chunked(r, w, k, v, kk, a, state, *, config):
     """64 tokens at a time on the matrix unit: what does not need the state is computed for all
     chunks at once, and the walk over the chunks has two products left to do in each."""
@@ -398,26 +400,21 @@ def chunked(r, w, k, v, kk, a, state, *, config):
     # bf16x6: six products of bf16 parts, which make fp32 on the matrix unit
     precision = "bf16x6" if wide and not INTERPRETED else "ieee"
     exact = tl.float16 if r.dtype == torch.float16 else dot  # of sums of decays
+    constants = dict(N=N, C=C, UNROLLED=config.unrolled, DOT=dot, SUM=exact, PRECISION=precision)
+    constants |= dict(num_warps=config.num_warps, num_stages=1)
     _chunks[(chunks,)](
-        r, w, k, v, kk, a, y, q, m, u, g, T, H, *r.stride(), *w.stride(), *k.stride(),
-        *v.stride(), *kk.stride(), *a.stride(), N=N, C=C, UNROLLED=config.unrolled,
-        DOT=dot, SUM=exact, PRECISION=precision,
-        num_warps=config.num_warps, num_stages=1,
-    )  # fmt: skip
+        r, w, k, v, kk, a, y, q, m, u, g, T, H, *strides(r, w, k, v, kk, a), **constants
+    )
     block_v = config.block_v
+    constants = dict(N=N, C=C, BLOCK_V=block_v, DOT=dot, PRECISION=precision)
+    constants |= dict(STAGES=config.num_stages, num_warps=8 if wide else 4)
     _states[(B * H * (N // block_v),)](
-        y, q, m, u, g, state, last, T, H, *state.stride(), N=N, C=C, BLOCK_V=block_v,
-        DOT=dot, PRECISION=precision, STAGES=config.num_stages, num_warps=8 if wide else 4,
-    )  # fmt: skip
+        y, q, m, u, g, state, last, T, H, *state.stride(), **constants
+    )
     return y, last
 
 
-FLA = "fla-core is not installed: pip install 'kernel-workbench[peers]'"
-
-
-def for_fla(config, limits, *, itemsize, B, T, H, N):
-    if find_spec("fla") is None:
-        return FLA
+def refuse_fla(*, itemsize, T, **at):
     if itemsize == 4:
         return "fla promises it for 16 bits only"
     if T < 1024:  # 8 N^2 bytes a head beside 14 N T of inputs and outputs: 4 % at T = 1024
@@ -425,21 +422,13 @@ def for_fla(config, limits, *, itemsize, B, T, H, N):
     return None
 
 
-@wkv7.impl(backend="torch", name="fla.chunk", refuse=for_fla)
 def fla_chunk(r, w, k, v, kk, a, state):
     """64 tokens at a time, which its `safe_gate` allows for decays above -5; -kk and kk * a are
     made in each call. Its first call on a device tries some 100 configs: minutes."""
-    y, last = _fla().chunk_rwkv7(
-        r, w, k, v, -kk, kk * a, scale=1.0, initial_state=state.mT, output_final_state=True,
-        safe_gate=True, chunk_size=64,
-    )  # fmt: skip
+    run = FLA("ops.rwkv7:chunk_rwkv7")
+    asked = dict(scale=1.0, initial_state=state.mT, output_final_state=True)
+    y, last = run(r, w, k, v, -kk, kk * a, **asked, safe_gate=True, chunk_size=64)
     return y, last.mT
 
 
-@cache
-def _fla():
-    if find_spec("fla") is None:
-        raise ImportError(FLA)
-    import fla.ops.rwkv7
-
-    return fla.ops.rwkv7
+wkv7.library("fla.chunk", fla_chunk, refuse=FLA.refuse(refuse_fla))

@@ -66,7 +66,7 @@ class Pieces:
     num_warps: int = threads(4, 16, default=8)
 
 
-def refuse(config, limits, *, itemsize, N, P):
+def refuse_pieces(config, limits, *, itemsize, N, P):
     held = (1 + config.ahead) * PIECE // (config.num_warps * limits.warp_size)
     if held > 128:
         return f"each thread would hold {held} elements in registers; 128 is the most"
@@ -79,7 +79,7 @@ def work(config, limits, *, itemsize, N, P):
     return Work(tiles=P, steps=READS, load_bytes=PIECE * itemsize, store_bytes=itemsize)
 
 
-@cache_read.impl(Pieces, refuse=refuse, work=work)
+@cache_read.impl(Pieces, refuse=refuse_pieces, work=work)
 def pieces(x, first, *, config):
     """One program reads 64 pieces, `ahead` of them at a time."""
     (P,) = first.shape

@@ -52,7 +52,7 @@ def work(config, limits, *, itemsize, N):
     return Work(tiles=-(-N // config.block_n), steps=1, load_bytes=0, store_bytes=KEPT * itemsize)
 
 
-@compute_only_arithmetic.impl(whole.Chains, refuse=whole.refuse, work=work)
+@compute_only_arithmetic.impl(whole.Chains, refuse=whole.refuse_chains, work=work)
 def chains(x, *, config):
     """The chains of `compute_only.chains`, as many programs of them."""
     (N,) = x.shape

@@ -31,7 +31,7 @@ def _chains(x_ptr, y_ptr, N, stride_x, BLOCK_N: tl.constexpr):
     tl.store(y_ptr + n, x, n < N)
 
 
-@compute_only_traffic.impl(whole.Chains, refuse=whole.refuse, work=whole.work)
+@compute_only_traffic.impl(whole.Chains, refuse=whole.refuse_chains, work=whole.work)
 def chains(x, *, config):
     """The loads and stores of `compute_only.chains`."""
     (N,) = x.shape

@@ -49,7 +49,9 @@ def work(config, limits, *, itemsize, N):
     return Work(tiles=-(-N // config.block_n), steps=1, load_bytes=0, store_bytes=0)
 
 
-@copy_arithmetic.impl(whole.Blocks, refuse=whole.refuse, work=work, defaults=whole.blocks.defaults)
+@copy_arithmetic.impl(
+    whole.Blocks, refuse=whole.refuse_blocks, work=work, defaults=whole.blocks.defaults
+)
 def blocks(x, like, *, config):
     """The programs of `copy.blocks`."""
     (N,) = x.shape

@@ -31,7 +31,7 @@ def _blocks(x_ptr, y_ptr, N, stride_x, BLOCK_N: tl.constexpr):
 
 
 @copy_traffic.impl(
-    whole.Blocks, refuse=whole.refuse, work=whole.work, defaults=whole.blocks.defaults
+    whole.Blocks, refuse=whole.refuse_blocks, work=whole.work, defaults=whole.blocks.defaults
 )
 def blocks(x, *, config):
     """The loads and stores of `copy.blocks`."""

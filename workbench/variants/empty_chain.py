@@ -46,7 +46,7 @@ class Links:
     pdl: int = among(0, 1, default=0)
 
 
-def refuse(config, limits, *, itemsize, L):
+def refuse_links(config, limits, *, itemsize, L):
     if not config.pdl:
         return None
     generation = int(limits.arch.removeprefix("sm_")) if limits.arch.startswith("sm_") else 0
@@ -59,7 +59,7 @@ def work(config, limits, *, itemsize, L):
     return Work(tiles=1, steps=1, load_bytes=0, store_bytes=4)  # of each launch
 
 
-@empty_chain.impl(Links, refuse=refuse, work=work)
+@empty_chain.impl(Links, refuse=refuse_links, work=work)
 def links(x, *, config):
     """One program of one warp a launch."""
     y = x.new_empty(len(x))

@@ -45,7 +45,7 @@ class Rows:
     num_warps: int = threads(4, 16, default=4)
 
 
-def refuse(config, limits, *, itemsize, M, N):
+def refuse_rows(config, limits, *, itemsize, M, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements in registers; 64 is the most"
@@ -62,7 +62,7 @@ def work(config, limits, *, itemsize, M, N):
     )
 
 
-@fill.impl(Rows, refuse=refuse, work=work)
+@fill.impl(Rows, refuse=refuse_rows, work=work)
 def rows(a, b, *, config):
     """One program writes the same columns of `rows` rows."""
     (M,), (N,) = a.shape, b.shape

@@ -55,7 +55,7 @@ class Rows:
     num_warps: int = threads(4, 16, default=8)
 
 
-def refuse(config, limits, *, itemsize, P, N):
+def refuse_rows(config, limits, *, itemsize, P, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
     if N % config.block_n:
         return f"a row of {N} has no whole number of blocks of {config.block_n}"
@@ -70,7 +70,7 @@ def work(config, limits, *, itemsize, P, N):
     return Work(tiles=P, steps=PASSES, load_bytes=N * itemsize, store_bytes=itemsize)
 
 
-@l1_read.impl(Rows, refuse=refuse, work=work)
+@l1_read.impl(Rows, refuse=refuse_rows, work=work)
 def rows(x, *, config):
     """One program reads its row 512 times, `block_n` elements at once."""
     P, N = x.shape

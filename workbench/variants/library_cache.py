@@ -44,7 +44,7 @@ class Chunks:
     num_warps: int = threads(4, 16, default=4)
 
 
-def refuse(config, limits, *, itemsize, N, R):
+def refuse_chunks(config, limits, *, itemsize, N, R):
     if config.num_warps * limits.warp_size > limits.threads_per_block:
         return f"{config.num_warps} warps are more than one block may have here"
     if R > 65_535:
@@ -57,7 +57,7 @@ def work(config, limits, *, itemsize, N, R):
     return Work(tiles=R * (N // CHUNK), steps=1, load_bytes=CHUNK * itemsize, store_bytes=itemsize)
 
 
-@library_cache.impl(Chunks, refuse=refuse, work=work)
+@library_cache.impl(Chunks, refuse=refuse_chunks, work=work)
 def chunks(x, r, *, config):
     """One program reads one chunk."""
     C = x.shape[0] // CHUNK

@@ -72,7 +72,7 @@ class Tiles:
     num_warps: int = threads(4, 8, default=8)
 
 
-def refuse(config, limits, *, itemsize, M, K, N):
+def refuse_tiles(config, limits, *, itemsize, M, K, N):
     held = config.block_m * config.block_n // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} sums in registers; 64 is the most here"
@@ -89,7 +89,7 @@ def work(config, limits, *, itemsize, M, K, N):
     )
 
 
-@library_int8.impl(Tiles, refuse=refuse, work=work)
+@library_int8.impl(Tiles, refuse=refuse_tiles, work=work)
 def tiles(a, b, *, config):
     """One program a tile."""
     (M, K), (N, _) = a.shape, b.shape

@@ -65,7 +65,7 @@ class Tiles:
     num_warps: int = threads(4, 8, default=8)
 
 
-def refuse(config, limits, *, itemsize, M, K, N):
+def refuse_tiles(config, limits, *, itemsize, M, K, N):
     held = config.block_m * config.block_n // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} sums in registers; 64 is the most here"
@@ -82,7 +82,7 @@ def work(config, limits, *, itemsize, M, K, N):
     )
 
 
-@library_tf32.impl(Tiles, refuse=refuse, work=work, defaults={"gfx1100": Tiles(64, 64, 8)})
+@library_tf32.impl(Tiles, refuse=refuse_tiles, work=work, defaults={"gfx1100": Tiles(64, 64, 8)})
 def tiles(a, b, *, config):
     """One program a tile."""
     (M, K), (N, _) = a.shape, b.shape

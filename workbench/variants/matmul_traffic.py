@@ -10,7 +10,7 @@ The stores belong to the traffic. They are few here, but loads alone would call 
 as much as it reads half memory-bound.
 """
 
-from workbench.dsl import tl, triton
+from workbench.dsl import divisors, strides, tl, triton
 from workbench.kernels import matmul as whole
 from workbench.spec import Spec, Tensor, Tolerance, Work
 
@@ -123,8 +123,7 @@ def work(config, limits, *, itemsize, M, N, K):
 )
 def tiles(a, b, *, config):
     """The loads and stores of `matmul.tiles`, in its order and with its pipeline."""
-    (M, K), (_, N), d = a.shape, b.shape, whole.divisor
-    y, strides = a.new_empty(M, N), (*a.stride(), *b.stride())
+    (M, K), (_, N), y = a.shape, b.shape, a.new_empty(a.shape[0], b.shape[1])
     _tiles[(whole.tile_count(config, M, N), 1)](
         a,
         b,
@@ -132,7 +131,7 @@ def tiles(a, b, *, config):
         M,
         N,
         K,
-        *strides,
+        *strides(a, b),
         BLOCK_M=config.block_m,
         BLOCK_N=config.block_n,
         BLOCK_K=config.block_k,
@@ -140,13 +139,8 @@ def tiles(a, b, *, config):
         STAGES=config.num_stages,
         EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0,
         EVEN_K=K % config.block_k == 0,
-        DIV_M=d(M) if a.stride(0) == 1 else 1,
-        DIV_N=d(N),
-        DIV_K=d(K),
-        DIV_AM=d(strides[0]),
-        DIV_AK=d(strides[1]),
-        DIV_BK=d(strides[2]),
-        DIV_BN=d(strides[3]),
+        **divisors(M=M if a.stride(0) == 1 else 1, N=N, K=K),
+        **divisors(AM=a.stride(0), AK=a.stride(1), BK=b.stride(0), BN=b.stride(1)),
         num_warps=config.num_warps,
         num_stages=config.num_stages,
     )

@@ -86,7 +86,7 @@ class Resident:
     num_warps: int = threads(4, 8, default=8)
 
 
-def refuse(config, limits, *, itemsize, M, K, N, P):
+def refuse_resident(config, limits, *, itemsize, M, K, N, P):
     threads_ = config.num_warps * limits.warp_size
     held, shared = M * N // threads_, (M + N) * K
     if limits.arch.startswith("gfx11") and M * N * K > 64 * 64 * 32:
@@ -111,7 +111,7 @@ def work(config, limits, *, itemsize, M, K, N, P):
     )
 
 
-@matrix_int8.impl(Resident, refuse=refuse, work=work)
+@matrix_int8.impl(Resident, refuse=refuse_resident, work=work)
 def resident(a, b, s, *, config):
     """One program a tile, which never leaves it."""
     (M, K), (N, _), (P,) = a.shape, b.shape, s.shape

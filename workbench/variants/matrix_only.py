@@ -102,7 +102,7 @@ class Resident:
 WIDE_ONLY = ("sm_80", "sm_86", "sm_87", "gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102")
 
 
-def refuse(config, limits, *, itemsize, M, K, N, P):
+def refuse_resident(config, limits, *, itemsize, M, K, N, P):
     threads_ = config.num_warps * limits.warp_size
     if itemsize == 1 and limits.arch.startswith("gfx94"):
         return f"the 8-bit format of {limits.arch} is e4m3fnuz, and the inputs here are e4m3fn"
@@ -131,7 +131,7 @@ def work(config, limits, *, itemsize, M, K, N, P):
     )
 
 
-@matrix_only.impl(Resident, refuse=refuse, work=work)
+@matrix_only.impl(Resident, refuse=refuse_resident, work=work)
 def resident(a, b, s, *, config):
     """One program a tile, which never leaves it."""
     (M, K), (N, _), (P,) = a.shape, b.shape, s.shape

@@ -64,7 +64,7 @@ class Warps:
     num_warps: int = threads(1, 8, default=4)
 
 
-def too_long(config, limits, *, itemsize, M, N, L):
+def refuse_rows(config, limits, *, itemsize, M, N, L):
     held = rms_norm.padded(N) // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements of a row; 64 is the most"
@@ -85,7 +85,7 @@ def whole_rows(config):
     return rms_norm.Rows(block_m=1, num_warps=config.num_warps)
 
 
-@norm_chain.impl(Warps, refuse=too_long, work=one_by_one)
+@norm_chain.impl(Warps, refuse=refuse_rows, work=one_by_one)
 def eager(x, w, *, config):
     """A launch for each norm."""
     each = whole_rows(config)
@@ -94,7 +94,7 @@ def eager(x, w, *, config):
     return x
 
 
-@norm_chain.impl(Warps, refuse=too_long, work=one_by_one)
+@norm_chain.impl(Warps, refuse=refuse_rows, work=one_by_one)
 def read_back(x, w, *, config):
     """A launch for each norm, and the rows to the CPU and back behind it: each copy waits."""
     each = whole_rows(config)
@@ -105,7 +105,7 @@ def read_back(x, w, *, config):
     return x
 
 
-@norm_chain.impl(Warps, refuse=too_long, work=in_registers)
+@norm_chain.impl(Warps, refuse=refuse_rows, work=in_registers)
 def fused(x, w, *, config):
     """One launch: a row stays in registers from the first norm to the last."""
     (M, N), L = x.shape, w.shape[0]

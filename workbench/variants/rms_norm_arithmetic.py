@@ -11,7 +11,7 @@ times 1 / sqrt(mean(x^2) + eps).
 import torch
 
 from workbench.dsl import tl, triton
-from workbench.kernels.rms_norm import EPS, RowsBySize, padded, size_rows, too_long
+from workbench.kernels.rms_norm import EPS, RowsBySize, padded, refuse_rows, size_rows
 from workbench.spec import Spec, Tensor, Work
 
 
@@ -57,7 +57,7 @@ def rows_work(config, limits, *, itemsize, M, N):
     return Work(tiles=-(-M // config.block_m), steps=1, load_bytes=number, store_bytes=number)
 
 
-@rms_norm_arithmetic.impl(RowsBySize, resolve=size_rows, refuse=too_long, work=rows_work)
+@rms_norm_arithmetic.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
 def rows(a, x, w, *, config):
     """As many rows as `rms_norm.rows` computes, each of them x. `hints` change nothing."""
     M, N = a.shape[0], x.shape[0]

@@ -8,7 +8,14 @@ half memory-bound.
 """
 
 from workbench.dsl import tl, triton
-from workbench.kernels.rms_norm import RowsBySize, padded, policies, rows_work, size_rows, too_long
+from workbench.kernels.rms_norm import (
+    RowsBySize,
+    padded,
+    policies,
+    refuse_rows,
+    rows_work,
+    size_rows,
+)
 from workbench.spec import Spec, Tensor
 
 
@@ -42,7 +49,7 @@ def _rows(
     tl.store(y_ptr + m * N + n, (x + w).to(y_ptr.dtype.element_ty), mask)
 
 
-@rms_norm_traffic.impl(RowsBySize, resolve=size_rows, refuse=too_long, work=rows_work)
+@rms_norm_traffic.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
 def rows(x, w, *, config):
     """x is read once, w once by each program. `early` changes nothing: w waits for no sum here."""
     M, N = x.shape

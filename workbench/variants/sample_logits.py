@@ -49,7 +49,7 @@ sample_logits = Spec(
 )
 
 
-@sample_logits.impl(sampler.GroupMaxima, refuse=sampler.too_many, work=sampler.work)
+@sample_logits.impl(sampler.GroupMaxima, refuse=sampler.refuse_group_maxima, work=sampler.work)
 def partials_and_merge(logits, *, config):
     """`sample_topk_topp`: the maxima of groups of logits, then one program a row."""
     return sampler.group_maxima(logits, *settings(len(logits), logits.device), config=config)

@@ -78,7 +78,7 @@ class Blocks:
     num_warps: int = threads(1, 16, default=4)
 
 
-def refuse(config, limits, *, itemsize, N, F):
+def refuse_blocks(config, limits, *, itemsize, N, F):
     held = config.block_n // (config.num_warps * limits.warp_size)
     if not 1 <= held <= 32:
         return f"each thread would hold {held} chains; 1 to 32 fit its registers"
@@ -94,7 +94,7 @@ def work(config, limits, *, itemsize, N, F):
 CDNA = dict.fromkeys(("gfx90a", "gfx942", "gfx950"), Blocks(block_n=2048))
 
 
-@streamed_fma.impl(Blocks, refuse=refuse, work=work, defaults=CDNA)
+@streamed_fma.impl(Blocks, refuse=refuse_blocks, work=work, defaults=CDNA)
 def blocks(x, a, b, steps, *, config):
     """One program runs `block_n` chains of as many multiply-adds as `steps` is long."""
     (N,), (F,) = x.shape, steps.shape

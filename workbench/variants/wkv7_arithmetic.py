@@ -12,7 +12,14 @@ import torch
 
 from workbench.dsl import tl, triton
 from workbench.kernels import wkv7 as whole
-from workbench.kernels.wkv7 import Sequential, log_decays, normals, rates, too_uneven, unit_vectors
+from workbench.kernels.wkv7 import (
+    Sequential,
+    log_decays,
+    normals,
+    rates,
+    refuse_sequential,
+    unit_vectors,
+)
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work
 
 
@@ -96,7 +103,7 @@ def sequential_work(config, limits, *, itemsize, B, T, H, N):
     )
 
 
-@wkv7_arithmetic.impl(Sequential, refuse=too_uneven, work=sequential_work)
+@wkv7_arithmetic.impl(Sequential, refuse=refuse_sequential, work=sequential_work)
 def sequential(r, w, k, v, kk, a, state, like, *, config):
     """As many tokens, one behind the other, as `wkv7.sequential` takes."""
     (B, H, N), T = r.shape, like.shape[0]

@@ -13,7 +13,7 @@ traffic, and what stays resident would depend on the chunk that a config chooses
 """
 
 from workbench.dsl import tl, triton
-from workbench.kernels.wkv7 import Sequential, sequential_work, too_uneven, wkv7
+from workbench.kernels.wkv7 import Sequential, refuse_sequential, sequential_work, wkv7
 from workbench.spec import Extent, Spec, Tensor, Tolerance
 
 
@@ -80,7 +80,7 @@ def _sequential(
     tl.store(last_ptr + head * N * N + rows[:, None] * N + n, S + total[None, :])
 
 
-@wkv7_traffic.impl(Sequential, refuse=too_uneven, work=sequential_work)
+@wkv7_traffic.impl(Sequential, refuse=refuse_sequential, work=sequential_work)
 def sequential(r, w, k, v, kk, a, state, *, config):
     """Token by token, as `wkv7.sequential` reads and writes."""
     B, T, H, N = r.shape

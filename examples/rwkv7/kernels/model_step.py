@@ -93,7 +93,7 @@ class Warps:
     num_stages: int = stages(1, 2, default=2)  # of attention
 
 
-def too_wide(config, limits, *, itemsize, S, H, L, F):
+def refuse_step(config, limits, *, itemsize, S, H, L, F):
     held = rms_norm.padded(64 * H) // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements of a row; 64 is the most"
@@ -105,7 +105,7 @@ def too_wide(config, limits, *, itemsize, S, H, L, F):
 AMD = dict.fromkeys(("gfx90a", "gfx942", "gfx950", "gfx1100"), Warps(num_stages=1))
 
 
-@model_step.impl(Warps, refuse=too_wide, work=untold, defaults=AMD)
+@model_step.impl(Warps, refuse=refuse_step, work=untold, defaults=AMD)
 def step(x, before, qkv, out, between, up, down, last, *, config):
     """The workbench's kernels, the sums carried from one call to the next, torch's products."""
     norm = rms_norm.Rows(num_warps=config.num_warps)

@@ -125,7 +125,7 @@ class Warps:
     num_warps: int = threads(2, 8, default=4)  # of norm, shift and gates
 
 
-def too_wide(config, limits, *, itemsize, **sizes):
+def refuse_parts(config, limits, *, itemsize, **sizes):
     held = layer_norm.padded(N * sizes["H"]) // (config.num_warps * limits.warp_size)
     if held > 64:
         return f"each thread would hold {held} elements of a row; 64 is the most"
@@ -144,7 +144,7 @@ def shifted(x, last, mix, config):
     return token_shift.tiles(x, last, mix, config=tiles)
 
 
-@rwkv7_attention_linear.impl(Warps, refuse=too_wide, work=untold)
+@rwkv7_attention_linear.impl(Warps, refuse=refuse_parts, work=untold)
 def parts(x, last, first, vectors, mix, square, down, up, *, config):
     """A call each for norm, shift, the three C x C products, eight narrow products, two
     activations and the gates."""

@@ -14,8 +14,8 @@ from rwkv7_attention_linear import (
     about_one,
     normals,
     normed,
+    refuse_parts,
     shifted,
-    too_wide,
     untold,
     weights,
 )
@@ -60,7 +60,7 @@ rwkv7_ffn = Spec(
 )
 
 
-@rwkv7_ffn.impl(Warps, refuse=too_wide, work=untold)
+@rwkv7_ffn.impl(Warps, refuse=refuse_parts, work=untold)
 def parts(x, last, vectors, mix, key, value, *, config):
     """Norm, shift, product, squared ReLU, and the product that adds to x: a call each."""
     B, T, C = x.shape

@@ -108,7 +108,7 @@ class Heads:
     num_warps: int = threads(1, 8, default=4)
 
 
-def too_large(config, limits, *, itemsize, M, H, N):
+def refuse_heads(config, limits, *, itemsize, M, H, N):
     held = config.block_h * N // (config.num_warps * limits.warp_size)
     if held > 16:
         return f"each thread would hold {held} elements of each of eleven tensors; 16 is the most"
@@ -124,7 +124,7 @@ def work(config, limits, *, itemsize, M, H, N):
     )
 
 
-@rwkv7_gates.impl(Heads, refuse=too_large, work=work)
+@rwkv7_gates.impl(Heads, refuse=refuse_heads, work=work)
 def heads(decay, rate, value, k, v, first, vectors, *, config):
     """`block_h` heads in registers: each input is read once."""
     M, H, N = k.shape

@@ -93,22 +93,22 @@ def size_values(config, limits, *, itemsize, B, T, H, P):
     return wkv7.size_values(config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N)
 
 
-def unfit(config, limits, *, itemsize, B, T, H, P):
-    return before.too_wide(before.Warps(), limits, itemsize=itemsize, H=H) or wkv7.unfit(
-        config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N
-    )
+def refuse_chunked(config, limits, *, itemsize, B, T, H, P):
+    return before.refuse_parts(
+        before.Warps(), limits, itemsize=itemsize, H=H
+    ) or wkv7.refuse_chunked(config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N)
 
 
-def uneven(config, limits, *, itemsize, B, T, H, P):
-    return before.too_wide(before.Warps(), limits, itemsize=itemsize, H=H) or wkv7.too_uneven(
-        config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N
-    )
+def refuse_sequential(config, limits, *, itemsize, B, T, H, P):
+    return before.refuse_parts(
+        before.Warps(), limits, itemsize=itemsize, H=H
+    ) or wkv7.refuse_sequential(config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N)
 
 
 @rwkv7_layer.impl(
     wkv7.Chunked,
     resolve=size_values,
-    refuse=unfit,
+    refuse=refuse_chunked,
     work=before.untold,
     defaults=wkv7.chunked.defaults,
 )
@@ -117,7 +117,7 @@ def chunked(x, *more, config):
     return whole(lambda *inputs: wkv7.chunked(*inputs, config=config), x, *more)
 
 
-@rwkv7_layer.impl(wkv7.Sequential, refuse=uneven, work=before.untold)
+@rwkv7_layer.impl(wkv7.Sequential, refuse=refuse_sequential, work=before.untold)
 def sequential(x, *more, config):
     """With `wkv7.sequential`, for one token. The config is that of the recurrence."""
     return whole(lambda *inputs: wkv7.sequential(*inputs, config=config), x, *more)
