@@ -105,7 +105,7 @@ def duel(kernel: str, configs: Sequence[Mapping[str, int]], select: str) -> None
     from workbench.measurement.protocol import Protocol
 
     spec = catalog.spec_of(kernel)
-    worker.begin(worker.Job(kernel, dict(spec.bench[0]), DTYPE, Protocol()))
+    worker.begin(worker.MeasureJob(kernel, dict(spec.bench[0]), DTYPE, Protocol()))
     choices = [worker.Choice(spec.impls[0].name, c) for c in configs]
     results, _ = worker.final(choices, [0.0] * len(choices))
     result = [

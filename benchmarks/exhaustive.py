@@ -41,7 +41,7 @@ def legal(kernel, sizes, dtype, device):
 
 def table(kernel, sizes, dtype, device, pool, gpu, seconds):
     protocol = Protocol(first_pass_s=seconds, give_up=1e9)
-    job = worker.Job(kernel, sizes, dtype, protocol)
+    job = worker.MeasureJob(kernel, sizes, dtype, protocol)
     futures = {
         pool.submit(compiled, kernel, i, c, sizes, dtype, device, timeout_s=60): (i, c)
         for i, c in legal(kernel, sizes, dtype, device)

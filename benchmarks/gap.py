@@ -27,7 +27,7 @@ def timed(kernel: str, impl: str, sizes: dict[str, int]) -> dict[str, Any]:
     from workbench.measurement import worker
     from workbench.measurement.protocol import Protocol
 
-    worker.begin(worker.Job(kernel, sizes, "bf16", Protocol()))
+    worker.begin(worker.MeasureJob(kernel, sizes, "bf16", Protocol()))
     (result,), _ = worker.final([worker.Choice(impl, {})], [0.0])
     if result.timing is None:
         return {"reason": result.reason}

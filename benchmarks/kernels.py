@@ -233,7 +233,7 @@ def timed(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
     spec.inputs.update(created)  # type: ignore[attr-defined]
     try:
         protocol = replace(Protocol(), final_s=final_s)
-        worker.begin(worker.Job(goal.kernel, dict(goal.sizes), goal.dtype, protocol))
+        worker.begin(worker.MeasureJob(goal.kernel, dict(goal.sizes), goal.dtype, protocol))
         choices = choices_of(spec, goal, compiled, row["refused"])
         row["first_pass"] = first_pass(choices, row["refused"])
         finalists = chosen(row["first_pass"], ours)

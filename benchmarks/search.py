@@ -37,7 +37,7 @@ from workbench.data.stats import quantile
 from workbench.device.cost_model import guess, predict
 from workbench.device.hardware import device_named
 from workbench.spec import Spec
-from workbench.tuner.search import Point, SearchError, Strategy, search_of
+from workbench.tuner.search import SearchError, SearchPoint, Strategy, search_of
 
 DATA = Path(__file__).parent / "data"
 DEVICE = device_named("h200")
@@ -158,10 +158,11 @@ class Replay:
         self._factor = {k: math.exp(self._random.gauss(0, spoil)) for k in self._rows}
         self._shown = shown
         points = [
-            Point(k, r.impl, r.config, self._seen(k, r.guess_s)) for k, r in self._rows.items()
+            SearchPoint(k, r.impl, r.config, self._seen(k, r.guess_s))
+            for k, r in self._rows.items()
         ]
         self._search = search_of(strategy, points, seed)
-        self._ready: list[Point] = []
+        self._ready: list[SearchPoint] = []
         self._exact_s: dict[str, float] = {}  # by binary, as are the screens
         self._screened_s: dict[str, float] = {}
 

@@ -65,7 +65,7 @@ def ours(case: Case, final_s: float | None) -> dict[str, Any]:
 
     protocol = Protocol() if final_s is None else replace(Protocol(), final_s=final_s)
     started = time.perf_counter()
-    worker.begin(worker.Job(case.kernel, dict(case.sizes), DTYPE, protocol))
+    worker.begin(worker.MeasureJob(case.kernel, dict(case.sizes), DTYPE, protocol))
     began_s = time.perf_counter() - started
     impl, config = default_of(case)
     results, _ = worker.final([worker.Choice(impl.name, values(config))], [0.0])

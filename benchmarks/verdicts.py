@@ -81,7 +81,7 @@ def series(name: str, pair: Pair, count: int, end_s: float, keep: Any) -> None:
     from workbench.measurement.protocol import Protocol
 
     started = time.perf_counter()
-    worker.begin(worker.Job(pair.kernel, dict(pair.sizes), "bf16", Protocol()))
+    worker.begin(worker.MeasureJob(pair.kernel, dict(pair.sizes), "bf16", Protocol()))
     say(f"{name}: begun in {time.perf_counter() - started:.1f} s")
     for number in range(count):
         for kind, right in pair.rights.items():

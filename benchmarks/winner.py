@@ -62,7 +62,7 @@ def exhaustive(kernel, dtype):
         for done in as_completed(futures):
             if not isinstance(done.result(), str):
                 seen.setdefault(done.result().binary, futures[done])
-        gpu.begin(worker.Job(kernel, sizes, dtype, LONG))
+        gpu.begin(worker.MeasureJob(kernel, sizes, dtype, LONG))
         choices = [worker.Choice(i, c) for i, c in seen.values()]
         results = gpu.ask(worker.final, choices, [0.0] * len(choices), timeout_s=500)
     return [

@@ -52,7 +52,7 @@ FIRST = 3  # bottlenecks that are named
 
 
 @dataclass(frozen=True)
-class Call:
+class KernelCall:
     """One kernel at its sizes, and how often a part calls it."""
 
     kernel: str  # a name, or the path of a file
@@ -71,8 +71,8 @@ class LayerPart:
     """What is timed under one name, and the calls that stand for it where nothing can be timed."""
 
     name: str
-    whole: Call
-    calls: tuple[Call, ...]
+    whole: KernelCall
+    calls: tuple[KernelCall, ...]
 
 
 def own(name: str) -> str:
@@ -85,37 +85,37 @@ def recurrence(T: int) -> str:
     return "sequential" if T < SHORT else "chunked"
 
 
-def product(M: int, rows: int, columns: int, times: int = 1) -> Call:
+def product(M: int, rows: int, columns: int, times: int = 1) -> KernelCall:
     """M rows of x with a matrix of so many rows and columns."""
-    return Call(*product_for(M, rows), {"M": M, "N": rows, "K": columns}, times)
+    return KernelCall(*product_for(M, rows), {"M": M, "N": rows, "K": columns}, times)
 
 
-def as_one(name: str, sizes: Sizes) -> Call:
+def as_one(name: str, sizes: Sizes) -> KernelCall:
     """A part of the layer, called as one kernel."""
-    return Call(own(name), "parts", dict(sizes))
+    return KernelCall(own(name), "parts", dict(sizes))
 
 
 def parts_of(sizes: Sizes) -> list[LayerPart]:
     """The parts of a layer, in the order in which they run."""
     B, T, H, P = (sizes[axis] for axis in "BTHP")
     M, C = B * T, N * H
-    norm = Call("layer_norm", "rows", {"M": M, "N": C})
-    wkv = Call("wkv7", recurrence(T), {"B": B, "T": T, "H": H, "N": N})
+    norm = KernelCall("layer_norm", "rows", {"M": M, "N": C})
+    wkv = KernelCall("wkv7", recurrence(T), {"B": B, "T": T, "H": H, "N": N})
     narrow = [(width * P, NARROW.count(width)) for width in dict.fromkeys(NARROW)]
     linear = (
         norm,
-        Call("token_shift", "tiles", {"B": B, "T": T, "D": C, "X": 6}),
+        KernelCall("token_shift", "tiles", {"B": B, "T": T, "D": C, "X": 6}),
         product(M, C, C, times=3),
         *(product(M, width, C, times) for width, times in narrow),
         *(product(M, C, width, times) for width, times in narrow),
-        Call(own("rwkv7_gates"), "heads", {"M": M, "H": H, "N": N}),
+        KernelCall(own("rwkv7_gates"), "heads", {"M": M, "H": H, "N": N}),
     )
-    output = (Call("group_norm", "heads", {"M": M, "H": H, "N": N}), product(M, C, C))
+    output = (KernelCall("group_norm", "heads", {"M": M, "H": H, "N": N}), product(M, C, C))
     ffn = (
         norm,
-        Call("token_shift", "tiles", {"B": B, "T": T, "D": C, "X": 1}),
+        KernelCall("token_shift", "tiles", {"B": B, "T": T, "D": C, "X": 1}),
         product(M, 4 * C, C),
-        Call("channel_mix", "tiles", {"M": M, "F": 4 * C}),
+        KernelCall("channel_mix", "tiles", {"M": M, "F": 4 * C}),
         product(M, C, 4 * C),
     )
     return [
@@ -147,22 +147,22 @@ def variants(context: Context) -> list[Variant]:
     return list(created.values())
 
 
-def calls_of(sizes: Sizes, predicts: bool) -> list[Call]:
+def calls_of(sizes: Sizes, predicts: bool) -> list[KernelCall]:
     """What stands for the layer: its parts and itself, or where times are predicted, calls."""
     parts = parts_of(sizes)
     if predicts:
         return [call for part in parts for call in part.calls]
-    return [*(part.whole for part in parts), Call(LAYER, recurrence(sizes["T"]), dict(sizes))]
+    return [*(part.whole for part in parts), KernelCall(LAYER, recurrence(sizes["T"]), dict(sizes))]
 
 
-def default_of(call: Call, context: Context) -> dict[str, int]:
+def default_of(call: KernelCall, context: Context) -> dict[str, int]:
     """The default config: wkv7 has the same one in the layer and by itself, whatever was tuned."""
     impl = catalog.impl_of(catalog.spec_of(call.kernel), call.impl)
     return values(impl.default(context.device.limits, context.dtype, call.sizes))
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedPart:
     """A part, or the whole layer, with its time and the floor below it."""
 
     name: str
@@ -208,7 +208,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
             )
             for part in parts_of(sizes)
         ]
-        layer = Call(LAYER, recurrence(sizes["T"]), dict(sizes))
+        layer = KernelCall(LAYER, recurrence(sizes["T"]), dict(sizes))
         whole = timed(TOTAL, layer, () if context.predicts else (layer,), here, context.dtype, at)
         text = breakdown(case, parts, whole, "predicted" if context.predicts else "measured")
         analysed.append(replace(text, sizes=sizes))
@@ -217,12 +217,12 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
 
 def timed(
     name: str,
-    whole: Call,
-    calls: Sequence[Call],
+    whole: KernelCall,
+    calls: Sequence[KernelCall],
     results: Mapping[str, VariantResult],
     dtype: str,
     at: CeilingSet,
-) -> Timed:
+) -> TimedPart:
     """The time of these calls together, and the floor of what they stand for."""
     spec = catalog.spec_of(whole.kernel)
     under = bound(spec, whole.sizes, dtype, at)
@@ -230,20 +230,20 @@ def timed(
     met = [(call, results.get(call.text)) for call in calls]
     cause = next((reason(call, f) for call, f in met if f is None or f.time_s is None), "")
     if cause or not met:
-        return Timed(name, None, under, moved, flops, cause)
+        return TimedPart(name, None, under, moved, flops, cause)
     spans = [s.times(call.times) for call, f in met if (s := span_of(f)) is not None]
     counts = [f.kernels * call.times for call, f in met if f is not None and f.kernels is not None]
     kernels = sum(counts) if len(counts) == len(met) else None
-    return Timed(name, reduce(add, spans), under, moved, flops, kernels=kernels)
+    return TimedPart(name, reduce(add, spans), under, moved, flops, kernels=kernels)
 
 
-def reason(call: Call, results: VariantResult | None) -> str:
+def reason(call: KernelCall, results: VariantResult | None) -> str:
     """Why a call has no time."""
     cause = results.failure.rstrip(".") if results is not None else "it was not timed"
     return f"{call.text}: {cause}"
 
 
-def breakdown(case: str, parts: Sequence[Timed], whole: Timed, kind: Kind) -> Analysis:
+def breakdown(case: str, parts: Sequence[TimedPart], whole: TimedPart, kind: Kind) -> Analysis:
     """What the times of the parts and of the whole layer say: shares, gains, and the bottlenecks.
 
     The word is the part with the most to gain; two words where their intervals overlap.
@@ -266,14 +266,14 @@ def breakdown(case: str, parts: Sequence[Timed], whole: Timed, kind: Kind) -> An
     return Analysis(word, sentence(case, ranked, total, whole, kind), rows, caveats=caveats)
 
 
-def bottlenecks(parts: Sequence[Timed]) -> list[Timed]:
+def bottlenecks(parts: Sequence[TimedPart]) -> list[TimedPart]:
     """The parts with something to gain, the most first; parts without a floor are left out."""
     gains = [(part.gain.value, part) for part in parts if part.gain is not None]
     ranked = sorted(gains, key=lambda gain: -gain[0])
     return [part for gain, part in ranked if gain > 0] or [part for _, part in ranked[:1]]
 
 
-def first_word(ranked: Sequence[Timed]) -> str:
+def first_word(ranked: Sequence[TimedPart]) -> str:
     """The first bottleneck, and those whose gain may be as large."""
     first = ranked[0]
     assert first.gain is not None
@@ -281,7 +281,9 @@ def first_word(ranked: Sequence[Timed]) -> str:
     return " or ".join([first.name, *equal])
 
 
-def sentence(case: str, ranked: Sequence[Timed], total: Span, whole: Timed, kind: Kind) -> str:
+def sentence(
+    case: str, ranked: Sequence[TimedPart], total: Span, whole: TimedPart, kind: Kind
+) -> str:
     """Which parts have the most to gain, and whether the parts make the whole."""
     named = []
     for part in ranked[:FIRST]:
@@ -300,7 +302,7 @@ def sentence(case: str, ranked: Sequence[Timed], total: Span, whole: Timed, kind
     return text
 
 
-def tables(parts: Sequence[Timed], whole: Timed, kind: Kind) -> list[Evidence]:
+def tables(parts: Sequence[TimedPart], whole: TimedPart, kind: Kind) -> list[Evidence]:
     """A table for each quantity, with a row for each part and for the whole layer. What has no time
     has no rows of time."""
     every = [*parts, whole]
@@ -334,13 +336,13 @@ def tables(parts: Sequence[Timed], whole: Timed, kind: Kind) -> list[Evidence]:
     ]
 
 
-def sum_of(parts: Sequence[Timed]) -> Span | None:
+def sum_of(parts: Sequence[TimedPart]) -> Span | None:
     """The times that there are, added up."""
     there = [part.span for part in parts if part.span is not None]
     return reduce(add, there) if there else None
 
 
-def check_rows(total: Span | None, whole: Timed, kind: Kind) -> list[Evidence]:
+def check_rows(total: Span | None, whole: TimedPart, kind: Kind) -> list[Evidence]:
     """Whether the parts make the whole."""
     if total is None or whole.span is None:
         return []
@@ -351,12 +353,14 @@ def check_rows(total: Span | None, whole: Timed, kind: Kind) -> list[Evidence]:
     return [row("parts together over the layer", over, "1", kind, group, target, met)]
 
 
-def missing(parts: Sequence[Timed], whole: Timed) -> list[str]:
+def missing(parts: Sequence[TimedPart], whole: TimedPart) -> list[str]:
     """A sentence for each time that is not there."""
     return [f"No time of {p.name}: {p.failure}." for p in [*parts, whole] if p.failure]
 
 
-def doubts(total: Span | None, whole: Timed, parts: Sequence[Timed], kind: Kind) -> list[str]:
+def doubts(
+    total: Span | None, whole: TimedPart, parts: Sequence[TimedPart], kind: Kind
+) -> list[str]:
     """What the numbers do not say."""
     text = [
         "Floors count what a part is given and what it leaves, weights included, each moved once; "

@@ -20,7 +20,7 @@ def part(kernel, sizes, impl=None, **how):
     created = catalog.impl_of(spec, impl) if impl else spec.impls[0]
     config = {} if created.backend == "torch" else values(created.config())
     choice = worker.Choice(created.name, config)
-    return worker.WorkerTask(worker.Job(kernel, sizes, "bf16", RULES), choice, **how)
+    return worker.WorkerTask(worker.MeasureJob(kernel, sizes, "bf16", RULES), choice, **how)
 
 
 def measure_interleaved(*parts):
@@ -59,7 +59,8 @@ def test_one_that_fails_costs_itself_alone():
     good, bad = measure_interleaved(
         part("copy", {"N": 4096}),
         worker.WorkerTask(
-            worker.Job("copy", {"N": 4096}, "bf16", RULES), worker.Choice("blocks", {"odd": 1})
+            worker.MeasureJob("copy", {"N": 4096}, "bf16", RULES),
+            worker.Choice("blocks", {"odd": 1}),
         ),
     )
     assert good.first_pass.timing is not None

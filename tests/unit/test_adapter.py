@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.adapted.autotuned import configs_of, remember
-from workbench.adapted.call import Argument, Call, Entry, Knobs, Layout
+from workbench.adapted.call import Argument, Call, ConfigEntry, Knobs, Layout
 from workbench.adapted.kernel import config_type, kept_axes, sizes_of, spec_of
 from workbench.adapted.travel import AdaptedError, Place, described
 from workbench.adapted.write import fingerprint, folder_name, numbered
@@ -31,7 +31,7 @@ def calls(draw):
         tensors[name] = Layout(shape, stride, "fp32", draw(NUMBERS), draw(st.booleans()))
     points = draw(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, unique=True))
     entries = tuple(
-        Entry({"BLOCK": b, "num_warps": w, "num_stages": s}, {"BLOCK": b}, (b + 1,))
+        ConfigEntry({"BLOCK": b, "num_warps": w, "num_stages": s}, {"BLOCK": b}, (b + 1,))
         for b, w, s in points
     )
     knobs = tuple(
@@ -152,7 +152,7 @@ def test_what_recurses_is_told():
 @given(calls())
 def test_a_longer_list_of_configs_is_the_same_kernel_in_another_folder(call):
     values_ = {n: SimpleNamespace(is_floating_point=lambda: True) for n in call.tensors}
-    more = Entry({"BLOCK": 7, "num_warps": 7, "num_stages": 7}, {"BLOCK": 7}, (1,))
+    more = ConfigEntry({"BLOCK": 7, "num_warps": 7, "num_stages": 7}, {"BLOCK": 7}, (1,))
     longer = Call(**{**vars(call), "entries": (*call.entries, more)})
     mark, other = (fingerprint(c, compiled(), (), values_, "gpu") for c in (call, longer))
     assert mark == other

@@ -28,7 +28,7 @@ from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
 from workbench.measurement.stream import (
     LONGEST_DELAY_S,
-    Step,
+    TimerStep,
     begin_samples,
     delay,
     event_samples,
@@ -116,7 +116,7 @@ def test_no_launch_latency_falls_between_the_events(host_s, device_s, count):
     with pytest.MonkeyPatch.context() as patch:
         cuda = put(patch)
         call = lambda: cuda.launch(device_s, host_s)  # noqa: E731
-        samples = event_samples(Step(call, host_s + 2e-6, device_s), count)
+        samples = event_samples(TimerStep(call, host_s + 2e-6, device_s), count)
         assert len(samples) == count
         assert samples == pytest.approx([device_s] * count, rel=1e-6, abs=1e-9)
         assert max(cuda.holds) <= LONGEST_DELAY_S * 1.001
@@ -125,12 +125,12 @@ def test_no_launch_latency_falls_between_the_events(host_s, device_s, count):
 def test_a_host_that_lags_would_be_timed_without_the_hold(cuda, monkeypatch):
     monkeypatch.setattr(stream, "delay", lambda seconds: None)
     call = lambda: cuda.launch(33e-6, 80e-6)  # noqa: E731
-    assert min(event_samples(Step(call, 80e-6, 33e-6), 20)) > 79e-6
+    assert min(event_samples(TimerStep(call, 80e-6, 33e-6), 20)) > 79e-6
 
 
 def test_the_stream_rests_little_where_the_host_is_ahead(cuda):
     call = lambda: cuda.launch(1e-3, 20e-6)  # noqa: E731
-    event_samples(Step(call, 20e-6, 1e-3), 100)
+    event_samples(TimerStep(call, 20e-6, 1e-3), 100)
     trials = 11  # of the hold's own rate
     assert sum(cuda.holds[trials:]) < 1e-3 < 0.1 * 0.1
 
@@ -145,7 +145,7 @@ def test_a_call_that_waits_for_the_gpu_is_found_out(host_s, device_s, waiting):
             if waiting:
                 cuda.synchronize()
 
-        result = first_call(Step(call))
+        result = first_call(TimerStep(call))
         assert result.waits is waiting
         if not waiting:
             assert result.seconds == pytest.approx(device_s, rel=1e-6, abs=1e-9)
@@ -155,14 +155,14 @@ def test_a_call_that_waits_for_the_gpu_is_found_out(host_s, device_s, waiting):
 
 def test_a_slow_host_alone_does_not_make_a_call_one_that_waits(cuda):
     call = lambda: cuda.launch(1e-5, 4e-3)  # noqa: E731
-    assert first_call(Step(call)).waits is False
+    assert first_call(TimerStep(call)).waits is False
 
 
 @given(host_s=st.floats(1e-6, 1e-3), device_s=st.floats(1e-6, 1e-2), flush_s=st.floats(1e-6, 1e-3))
 def test_by_the_host_clock_a_flush_is_outside_and_latency_inside(host_s, device_s, flush_s):
     with pytest.MonkeyPatch.context() as patch:
         cuda = put(patch)
-        step = Step(lambda: cuda.launch(device_s, host_s), flush=lambda: cuda.launch(flush_s))
+        step = TimerStep(lambda: cuda.launch(device_s, host_s), flush=lambda: cuda.launch(flush_s))
         samples = host_samples(step, 5)
         assert samples == pytest.approx([host_s + device_s] * 5, rel=1e-6, abs=1e-9)
 
@@ -176,7 +176,7 @@ def test_a_flush_is_outside_the_events(device_s, flush_s, count):
         def flush():
             flushed.append(cuda.launch(flush_s))
 
-        step = Step(lambda: cuda.launch(device_s), 5e-6, device_s, flush)
+        step = TimerStep(lambda: cuda.launch(device_s), 5e-6, device_s, flush)
         samples = event_samples(step, count)
         assert samples == pytest.approx([device_s] * count, rel=1e-6, abs=1e-9)
         assert len(flushed) == count
@@ -212,7 +212,7 @@ def test_the_clock_is_read_once_before_and_once_after_a_window(count, host_s, by
             assert len(clock.text) == 1
             calls.append(cuda.launch(1e-4, host_s))
 
-        (host_samples if by_host else event_samples)(Step(call, host_s, 1e-4), count, clock)
+        (host_samples if by_host else event_samples)(TimerStep(call, host_s, 1e-4), count, clock)
         assert [kind for kind, *_ in clock.text] == ["begin", "end"]
         assert len(calls) == count
         _, host, drained = clock.text[1]
@@ -221,7 +221,7 @@ def test_the_clock_is_read_once_before_and_once_after_a_window(count, host_s, by
 
 
 def test_reading_the_clock_costs_no_further_wait(cuda):
-    step = Step(lambda: cuda.launch(1e-4), 5e-6, 1e-4)
+    step = TimerStep(lambda: cuda.launch(1e-4), 5e-6, 1e-4)
     event_samples(step, 300)
     without, cuda.waits = cuda.waits, 0
     event_samples(step, 300, FakeClock(cuda))
@@ -230,7 +230,7 @@ def test_reading_the_clock_costs_no_further_wait(cuda):
 
 def test_a_window_may_begin_while_another_runs_and_the_stream_never_rests(cuda):
     """Two windows under way: each tells its own samples, and no pause lies between them."""
-    step = Step(lambda: cuda.launch(1e-4), 5e-6, 1e-4)
+    step = TimerStep(lambda: cuda.launch(1e-4), 5e-6, 1e-4)
     begun = [begin_samples(step, 100), begin_samples(step, 100)]
     rested = cuda.drained_s
     for _ in range(5):

@@ -13,7 +13,7 @@ from workbench import catalog
 from workbench.backend.protocol import Problem
 from workbench.commands import experiment
 from workbench.commands.comparison import PairMaker
-from workbench.commands.measure import Group, Selected
+from workbench.commands.measure import ProblemGroup, Selected
 from workbench.commands.operands import Operand
 from workbench.data.record import Case, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
@@ -111,7 +111,7 @@ def of_a_comparison(context, folder):
 
 def of_a_measurement(context, folder):
     problem, null = prepared(context, folder)
-    course = Group(
+    course = ProblemGroup(
         RecordFactory(context.run, problem, null.protocol), null, Selected([], Tuned(), null)
     )
     course.begin()

@@ -15,8 +15,8 @@ from workbench.spec import ITEMSIZE
 
 layer = catalog.module_at(ROOT / "examples/rwkv7/layer_breakdown.py")
 ALIKE, CASES, LAYER, TOTAL, N = layer.ALIKE, layer.CASES, layer.LAYER, layer.TOTAL, layer.N
-Timed, variants, bottlenecks, breakdown = (
-    layer.Timed,
+TimedPart, variants, bottlenecks, breakdown = (
+    layer.TimedPart,
     layer.variants,
     layer.bottlenecks,
     layer.breakdown,
@@ -32,7 +32,7 @@ ONE = context(LAYER, sizes={"B": 2, "T": 64, "H": 2, "P": 2})
 
 def a_part(name, middle, half=0.0, bound_s=1 * US):
     span = Span(middle, middle * (1 - half), middle * (1 + half))
-    return Timed(name, span, Bound(None, None, bound_s, None), 1 << 20, 1 << 20)
+    return TimedPart(name, span, Bound(None, None, bound_s, None), 1 << 20, 1 << 20)
 
 
 def without(part):

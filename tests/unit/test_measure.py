@@ -13,7 +13,7 @@ from workbench.measurement import worker
 from workbench.measurement.clocks import Clocks, Reading
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
-from workbench.measurement.worker import FirstPassTime, Job, _failed, bound_s
+from workbench.measurement.worker import FirstPassTime, MeasureJob, _failed, bound_s
 from workbench.spec import Spec, Tensor
 
 H200 = device_named("h200")
@@ -94,7 +94,7 @@ def wandering(monkeypatch):
         spec.impl(name=name)(lambda x: x)
     times = {"fast": 1.00e-4, "slow": 1.02e-4, "slower": 1.04e-4}
     bench = Wandering({(n, "cold"): t for n, t in times.items()} | {("fast", "hot"): 0.9e-4})
-    job = Job("k", {"N": 1}, "bf16", Protocol(settle_s=0.0, least_s=0.0))
+    job = MeasureJob("k", {"N": 1}, "bf16", Protocol(settle_s=0.0, least_s=0.0))
     sensors = SimpleNamespace(read=Reading, summary=Clocks.summary)
     state = worker._State(job, spec, bench, H200, sensors, {})
     monkeypatch.setattr(worker, "_now", state)

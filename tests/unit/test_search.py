@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from benchmarks.search import Replay, Shown, budgets, fresh, table, tables
 from workbench.data.stats import quantile
-from workbench.tuner.search import LARGEST, Budget, Point, SearchError, Strategy, search_of
+from workbench.tuner.search import LARGEST, Budget, SearchError, SearchPoint, Strategy, search_of
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +28,7 @@ KINDS = pytest.mark.parametrize("strategy", Strategy)
 @st.composite
 def points(draw):
     return [
-        Point(f"k{i}", impl, (("block_m", m), ("num_warps", w)), draw(PREDICTED))
+        SearchPoint(f"k{i}", impl, (("block_m", m), ("num_warps", w)), draw(PREDICTED))
         for i, (impl, m, w) in enumerate(draw(SPACES))
     ]
 
@@ -70,7 +70,9 @@ def test_equal_seeds_give_equal_searches(strategy):
 
 
 def test_exhaustive_goes_by_the_prediction_and_random_by_the_seed():
-    space = [Point(f"k{i}", "tiles", (("block_m", i),), 1e-6 * (i * 7 % 20)) for i in range(20)]
+    space = [
+        SearchPoint(f"k{i}", "tiles", (("block_m", i),), 1e-6 * (i * 7 % 20)) for i in range(20)
+    ]
     by_model = search_of(Strategy.EXHAUSTIVE, space).order(20)
     assert [p.predicted_s for p in by_model] == sorted(p.predicted_s for p in space)
     orders = {tuple(search_of(Strategy.RANDOM, space, seed).order(20)) for seed in range(8)}
@@ -81,7 +83,7 @@ def test_exhaustive_goes_by_the_prediction_and_random_by_the_seed():
 def test_the_model_turns_from_a_prediction_that_measuring_refutes(seed):
     """Predicted the faster the larger the tile is, measured the other way round."""
     space = [
-        Point(f"k{m}-{n}", "tiles", (("block_m", m), ("block_n", n)), 1e-4 * 0.9 ** (m + n))
+        SearchPoint(f"k{m}-{n}", "tiles", (("block_m", m), ("block_n", n)), 1e-4 * 0.9 ** (m + n))
         for m in range(6)
         for n in range(6)
     ]
@@ -98,7 +100,7 @@ def test_the_model_turns_from_a_prediction_that_measuring_refutes(seed):
 
 def test_what_compiling_shows_is_carried_to_neighbours():
     """All are guessed alike; the small ones spill and the ninth does not."""
-    space = [Point(f"k{m}", "tiles", (("block_m", m),), 1e-5) for m in range(12)]
+    space = [SearchPoint(f"k{m}", "tiles", (("block_m", m),), 1e-5) for m in range(12)]
     search = search_of(Strategy.MODEL, space)
     for m, seconds in ((0, 2e-4), (1, 2e-4), (2, 2e-4), (3, 2e-4), (8, 1e-5)):
         search.revise(space[m], seconds)
@@ -107,7 +109,9 @@ def test_what_compiling_shows_is_carried_to_neighbours():
 
 
 def test_a_space_larger_than_the_surrogate_is_still_gone_through():
-    space = [Point(f"k{i}", "tiles", (("block_m", i),), 1e-6 * (i + 1)) for i in range(LARGEST + 9)]
+    space = [
+        SearchPoint(f"k{i}", "tiles", (("block_m", i),), 1e-6 * (i + 1)) for i in range(LARGEST + 9)
+    ]
     search = search_of(Strategy.MODEL, space)
     search.order(LARGEST)
     tail = search.order(100)

@@ -17,7 +17,7 @@ from workbench.device.hardware import device_named
 from workbench.measurement import worker
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
-from workbench.measurement.worker import FirstPassTime, Job, Spent, TaskTime
+from workbench.measurement.worker import FirstPassTime, MeasureJob, Spent, TaskTime
 
 H200 = device_named("h200")
 RULES = Protocol(settle_s=0.0, rounds=2, least_rounds=2, most_rounds=2)
@@ -31,7 +31,7 @@ class Process:
         self.compiled, self.checks, self.played = [], [], []
         for name in ("_prepared", "_checked", "_entrant", "_failed"):
             monkeypatch.setattr(worker, name, getattr(self, name))
-        worker._now = self._prepared(Job("a", {"N": 0}, "bf16", RULES))
+        worker._now = self._prepared(MeasureJob("a", {"N": 0}, "bf16", RULES))
         self.own = worker._now
 
     def _prepared(self, job):
@@ -83,7 +83,9 @@ def process(monkeypatch):
 
 
 def part(kernel, fate="right", N=0, **how):
-    return worker.WorkerTask(Job(kernel, {"N": N}, "bf16", RULES), worker.Choice(fate, {}), **how)
+    return worker.WorkerTask(
+        MeasureJob(kernel, {"N": N}, "bf16", RULES), worker.Choice(fate, {}), **how
+    )
 
 
 FATES = ("right", "right", "wrong", "wrong later", "cannot be timed")

@@ -61,7 +61,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ConfigEntry:
     """One config of the user's list: as numbers, as Triton takes it, and its grid."""
 
     values: Mapping[str, int]
@@ -86,7 +86,7 @@ class Call:
     place: Place
     arguments: tuple[Argument, ...]
     tensors: Mapping[str, Layout]
-    entries: tuple[Entry, ...]
+    entries: tuple[ConfigEntry, ...]
     knobs: tuple[Knobs, ...]
     flops: int = 0
     dtype: str = ""  # which the run is said to be in
@@ -104,7 +104,7 @@ class Call:
         """Inputs that a launch changes; other outputs need not be restored before the next."""
         return tuple(t for t in self.inputs if t in self.initial)
 
-    def entry(self, values: Mapping[str, int]) -> Entry | None:
+    def entry(self, values: Mapping[str, int]) -> ConfigEntry | None:
         """The config of the list with these numbers."""
         return next((e for e in self.entries if dict(e.values) == dict(values)), None)
 
@@ -132,9 +132,9 @@ class Call:
         )
 
 
-def _entry(text: Mapping[str, Any]) -> Entry:
+def _entry(text: Mapping[str, Any]) -> ConfigEntry:
     hook = text["pre_hook"]
-    return Entry(**{**_tuples(text), "pre_hook": Place(**hook) if hook else None})
+    return ConfigEntry(**{**_tuples(text), "pre_hook": Place(**hook) if hook else None})
 
 
 def _tuples(text: Mapping[str, Any]) -> dict[str, Any]:

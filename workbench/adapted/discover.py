@@ -16,7 +16,7 @@ from workbench.adapted.call import (
     MOVED_ARGS,
     MOVED_EXPECTED,
     Call,
-    Entry,
+    ConfigEntry,
     Initial,
     Layout,
 )
@@ -48,9 +48,9 @@ def discover(folder: Path, outputs: Sequence[str], device: str, expected: bool) 
 
     call = Call.read(folder)
     saved = {n: x.to(device) for n, x in torch.load(folder / ARGS, weights_only=True).items()}
-    trial = Trial(call, saved)
-    first, skipped = trial.begin()
-    written = [n for n in call.tensors if trial.changes(n)]
+    launch = FirstLaunch(call, saved)
+    first, skipped = launch.begin()
+    written = [n for n in call.tensors if launch.changes(n)]
     if unwritten := [n for n in outputs if n not in written]:
         raise AdaptedError(
             f"{call.name} does not write {', '.join(unwritten)}, which `outputs` names; "
@@ -62,42 +62,44 @@ def discover(folder: Path, outputs: Sequence[str], device: str, expected: bool) 
             "name those that it writes: outputs=('out',)."
         )
     if not expected:
-        torch.save(trial.expected(outputs or written, trial.after), folder / EXPECTED)
-    initial = {n: trial.initial(n) for n in written}
+        torch.save(launch.expected(outputs or written, launch.after), folder / EXPECTED)
+    initial = {n: launch.initial(n) for n in written}
     if all(initial.get(n, "values") == "nothing" for n in call.tensors):
         initial[written[0]] = "values"  # a launch with no input at all: some tensor names the GPU
     read = [n for n in call.tensors if initial.get(n, "values") != "nothing"]
-    unmoved = _second(trial, read, outputs or written, folder)
+    unmoved = _second(launch, read, outputs or written, folder)
     return Discovered(tuple(outputs or written), initial, first, skipped, unmoved)
 
 
-def _second(trial: Trial, read: Sequence[str], outputs: Sequence[str], folder: Path) -> str | None:
+def _second(
+    launch: FirstLaunch, read: Sequence[str], outputs: Sequence[str], folder: Path
+) -> str | None:
     """Write the values of a second check and what comes out of them, and return None; or say why
     there are none."""
     import torch
 
-    other = {n: moved(x, trial.layout(n)) for n, x in trial.saved.items() if n in read}
-    other = {n: x for n, x in other.items() if not same_bits(x, trial.saved[n])}
+    other = {n: moved(x, launch.layout(n)) for n, x in launch.saved.items() if n in read}
+    other = {n: x for n, x in other.items() if not same_bits(x, launch.saved[n])}
     if not other:
         return "no tensor of floats that it reads has two different values"
     try:
-        result = trial.expected(outputs, trial.run(other))
+        result = launch.expected(outputs, launch.run(other))
     except Exception as error:
         return f"{type(error).__name__} on the same values in another order"
-    if reason := worse(result, trial.expected(outputs, trial.after)):
+    if reason := worse(result, launch.expected(outputs, launch.after)):
         return reason
     torch.save({n: x.cpu() for n, x in other.items()}, folder / MOVED_ARGS)
     torch.save(result, folder / MOVED_EXPECTED)
     return None
 
 
-class Trial:
+class FirstLaunch:
     """Launches of one config on copies of the saved tensors."""
 
     def __init__(self, call: Call, saved: Mapping[str, Any]) -> None:
         self._call, self.saved = call, saved
         self._launcher = Launcher(call)
-        self._entry: Entry
+        self._entry: ConfigEntry
         self.after: Mapping[str, Any]  # the tensors' memory after a launch on the saved values
 
     def begin(self) -> tuple[int, str | None]:

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from workbench.adapted.call import Argument, Call, Entry, Layout
+from workbench.adapted.call import Argument, Call, ConfigEntry, Layout
 from workbench.adapted.kept import Kept
 from workbench.adapted.travel import AdaptedError, unpack
 from workbench.measurement import inputs
@@ -32,7 +32,7 @@ WORDS: Mapping[str, Knob] = {"num_warps": threads, "num_stages": stages}
 
 
 @dataclass(frozen=True)
-class Taken(Spec):
+class TakenInput(Spec):
     """A Spec whose least bytes leave out the reading of what is perhaps only written."""
 
     unread: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ def load(file: str, module: str, fingerprint: str) -> Spec:
 def spec_of(call: Call, folder: Path, module: str) -> Spec:
     """The Spec of a call, with its Impl."""
     kept, sizes = Kept(folder), sizes_of(call)
-    created = Taken(
+    created = TakenInput(
         name=call.name,
         inputs={
             n: Tensor(" ".join(kept_axes(n, t)), t.dtype, partial(kept.input, n))
@@ -211,7 +211,7 @@ class Launcher:
         layout, device = self.call.tensors[name], next(iter(given.values())).device
         return torch.empty(layout.kept, dtype=inputs.torch_dtype(layout.dtype), device=device)
 
-    def fire(self, memory: Mapping[str, Any], entry: Entry) -> dict[str, Any]:
+    def fire(self, memory: Mapping[str, Any], entry: ConfigEntry) -> dict[str, Any]:
         """One launch on this memory, by tensor name. Returns the tensors as the kernel saw them."""
         views = {n: self.call.tensors[n].view(m) for n, m in memory.items()}
         positional = [self._value(a, views) for a in self.call.arguments if a.positional]

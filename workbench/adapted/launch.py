@@ -63,7 +63,7 @@ def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
         failure_of = f"the inputs do not say which {what} of {impl.spec.name} this is"
         declared = impl.declared(device.limits, dtype or "")
         return _log_choice(impl, resolved(impl, declared, inputs), f"the default; {failure_of}")
-    default, name = _found_for(impl, device.limits, dtype, sizes)
+    default, name = _tuned_or_default(impl, device.limits, dtype, sizes)
     try:
         entry = _tuned(default_path()).find(
             impl.spec.name,
@@ -113,7 +113,7 @@ def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
     return impl.resolved(config, limits, dtype, sizes)
 
 
-def _found_for(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any, str]:
+def _tuned_or_default(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any, str]:
     """What runs when nothing is tuned, and its name: the default, or where that is refused the
     config that differs from it by the fewest steps and is not. Where each is refused, or `refuse`
     fails, it is the default all the same: the launch then says what is wrong."""

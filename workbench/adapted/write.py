@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.adapted.autotuned import Arguments
-from workbench.adapted.call import Argument, Call, Entry, Knobs, Layout
+from workbench.adapted.call import Argument, Call, ConfigEntry, Knobs, Layout
 from workbench.adapted.travel import AdaptedError, Place, base, described, pack
 from workbench.measurement.inputs import TORCH_NAMES
 from workbench.spec import ITEMSIZE
@@ -122,7 +122,7 @@ def dtype_name(dtype: Any) -> str | None:
 
 def entries_of(
     kernel: Any, named: Mapping[str, Any], grid: Grid, configs: Sequence[Any]
-) -> tuple[tuple[Entry, ...], tuple[Knobs, ...]]:
+) -> tuple[tuple[ConfigEntry, ...], tuple[Knobs, ...]]:
     """The configs as numbers, each with its grid. Raises AdaptedError."""
     for config in configs:
         if clash := sorted(set(config.kwargs) & set(named)):
@@ -132,13 +132,13 @@ def entries_of(
     numbers = numbers_of(configs)
     if odd := [n for n in numbers[0] if not n.isidentifier() or keyword.iskeyword(n)]:
         raise AdaptedError(f"{odd[0]} of a config is no name that an argument can have.")
-    created: dict[tuple[int, ...], Entry] = {}
+    created: dict[tuple[int, ...], ConfigEntry] = {}
     for config, at in zip(configs, numbers, strict=True):
         if tuple(at.values()) not in created:
             kwargs = {k: pack(v, f"{k} of a config") for k, v in config.all_kwargs().items()}
             hook = Place.of(config.pre_hook) if config.pre_hook is not None else None
             shape = grid_of(kernel, named, grid, config)
-            created[tuple(at.values())] = Entry(at, kwargs, shape, hook)
+            created[tuple(at.values())] = ConfigEntry(at, kwargs, shape, hook)
     knobs = tuple(Knobs(n, tuple(sorted({at[n] for at in numbers}))) for n in numbers[0])
     return tuple(created.values()), knobs
 
@@ -147,7 +147,7 @@ def numbers_of(configs: Sequence[Any]) -> list[dict[str, int]]:
     """Each `triton.Config` as whole numbers by name; options that are alike in all are left out,
     but for warps and stages."""
     names = list(dict.fromkeys(n for c in configs for n in c.kwargs))
-    columns = {n: numbered([c.kwargs.get(n, _Absent) for c in configs]) for n in names}
+    columns = {n: numbered([c.kwargs.get(n, _NoValue) for c in configs]) for n in names}
     for option in OPTIONS:
         values = [getattr(config, option) for config in configs]
         if option in OPTIONS[:2] or len(set(values)) > 1:
@@ -155,7 +155,7 @@ def numbers_of(configs: Sequence[Any]) -> list[dict[str, int]]:
     return [{n: column[i] for n, column in columns.items()} for i in range(len(configs))]
 
 
-class _Absent:
+class _NoValue:
     """Stands for a value that one config names and another does not."""
 
 

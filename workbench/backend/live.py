@@ -96,7 +96,9 @@ class Live:
             self._held.enter_context(preflight.gpu_lock(self._lock, self._refused))
             self._locked = True
         try:
-            self._gpu.begin(worker.Job(problem.kernel, problem.sizes, problem.dtype, self.rules))
+            self._gpu.begin(
+                worker.MeasureJob(problem.kernel, problem.sizes, problem.dtype, self.rules)
+            )
             self._tested = self._tested or _ceilings(self._gpu.self_test())
         except CannotBegin as error:
             raise RuntimeError(str(error)) from None
@@ -308,7 +310,7 @@ def interleaved_s(parts: int) -> float:
 
 def _part(part: TimingTask, rules: Protocol) -> worker.WorkerTask:
     problem = part.problem
-    job = worker.Job(problem.kernel, problem.sizes, problem.dtype, rules)
+    job = worker.MeasureJob(problem.kernel, problem.sizes, problem.dtype, rules)
     return worker.WorkerTask(job, choice_of(part.candidate), part.regime, part.clock)
 
 

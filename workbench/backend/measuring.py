@@ -30,7 +30,7 @@ class Measuring:
         self._now = Solo()
         self._now.begin(worker.warm)
         self._standby: Solo | None = None
-        self._job: worker.Job | None = None
+        self._job: worker.MeasureJob | None = None
         self._begun = False
         self.spent: Counter[str] = Counter()  # seconds: check, timed, flush
         self.lost = 0  # processes
@@ -46,7 +46,7 @@ class Measuring:
         self._now.begin(worker.load)  # while its owner plans
         return result
 
-    def begin(self, job: worker.Job) -> None:
+    def begin(self, job: worker.MeasureJob) -> None:
         """Give it a problem. Raises CannotBegin."""
         self._job, self._begun = job, False
         self._ready()

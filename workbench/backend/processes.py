@@ -42,7 +42,7 @@ def prepare(kernel: str) -> None:
 
 
 @dataclass(frozen=True)
-class Job:
+class CompileJob:
     """One config to compile, as it travels to a worker."""
 
     kernel: str
@@ -65,7 +65,7 @@ class Duplicate:
     owner: str  # of the claim
 
 
-def compile_task(job: Job) -> Compiled | Duplicate | Refusal:
+def compile_task(job: CompileJob) -> Compiled | Duplicate | Refusal:
     """Runs in a worker."""
     try:
         if job.version is None:
@@ -144,7 +144,7 @@ class _UnderWay:
         """One job more. One that is not `shared` neither claims nor waits."""
         self._submitted += 1
         owner, problem = str(self._submitted), self._problem
-        job = Job(
+        job = CompileJob(
             problem.kernel,
             candidate.version,
             candidate.impl.name,

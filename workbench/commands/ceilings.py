@@ -44,7 +44,7 @@ from workbench.data.tuned_cache import Tuned
 from workbench.device import hardware
 from workbench.experiments import Context
 from workbench.experiments.analysis import ceilings
-from workbench.experiments.analysis.ceilings import Group
+from workbench.experiments.analysis.ceilings import CeilingGroup
 from workbench.measurement import transfers
 from workbench.measurement.protocol import Protocol
 from workbench.reports import write_page
@@ -153,7 +153,7 @@ class CeilingsCommand:
             return INTERRUPTED
         return 0 if ceilings.usable(self.ceilings) else 2
 
-    def _obtain(self, groups: Sequence[Group], recorder: Recorder) -> None:
+    def _obtain(self, groups: Sequence[CeilingGroup], recorder: Recorder) -> None:
         """Every group in turn, then the copies."""
         backend = recorder.backend
         every = [prepare_group(group, recorder.run, backend) for group in groups]
@@ -250,7 +250,7 @@ def stated_run(device: hardware.Device, options: CeilingsOptions) -> Run:
     )
 
 
-def prepare_group(group: Group, run: Run, backend: Backend) -> Prepared:
+def prepare_group(group: CeilingGroup, run: Run, backend: Backend) -> Prepared:
     """Return the timing tasks of a group."""
     context = Context("", None, "", backend.device, backend.predicts)
     return prepare(context, group.variants, run, backend, Tuned())

@@ -93,7 +93,9 @@ class MeasureCommand:
     def _group(self, problem: Problem, selected: Selected, recorder: Recorder) -> None:
         """One problem: its outcomes, each stored before the next, then shown."""
         backend = recorder.backend
-        group = Group(RecordFactory(recorder.run, problem, backend.protocol), backend, selected)
+        group = ProblemGroup(
+            RecordFactory(recorder.run, problem, backend.protocol), backend, selected
+        )
         recorder.begin(group.begin())
         before = len(recorder.outcomes)
         for outcome in group.outcomes():
@@ -164,7 +166,7 @@ class Selected:
 
 
 @dataclass
-class Group:
+class ProblemGroup:
     """One problem: compile, then all against each other cold, then each on hot data."""
 
     factory: RecordFactory

@@ -138,10 +138,10 @@ def _module_code(module: str, folder: Path) -> str:
     file = getattr(loaded, "__file__", None)
     if file is None:
         try:
-            found = find_spec(module)
+            spec = find_spec(module)
         except (ImportError, ValueError):
             return ""
-        file = found.origin if found else None
+        file = spec.origin if spec else None
     if not file or not str(file).endswith(".py") or any(p in file for p in _LIBRARIES):
         return ""
     return _code(Path(file))

@@ -134,7 +134,7 @@ def _gpu(index: int) -> _Gpu:
         )
 
 
-class _Nvml:
+class _NvmlInfo:
     """Calls NVML by name about one GPU; None for whatever it does not answer."""
 
     def __init__(self, library: Any, handle: Any) -> None:
@@ -151,25 +151,25 @@ class _Nvml:
 
 
 @contextmanager
-def _nvml(uuid: str) -> Iterator[_Nvml]:
+def _nvml(uuid: str) -> Iterator[_NvmlInfo]:
     try:
         import pynvml
 
         pynvml.nvmlInit()
     except Exception:  # not installed, or no driver: NVMLError cannot be named before the import
-        yield _Nvml(None, None)
+        yield _NvmlInfo(None, None)
         return
     try:
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         except pynvml.NVMLError:
             handle = None
-        yield _Nvml(pynvml, handle)
+        yield _NvmlInfo(pynvml, handle)
     finally:
         pynvml.nvmlShutdown()
 
 
-def _clock_policy(nvml: _Nvml) -> str:
+def _clock_policy(nvml: _NvmlInfo) -> str:
     """ "locked" when the application clocks are off their default or hold the clock down now,
     "default" when they are neither, "unknown" when NVML does not tell: newer drivers answer no
     more about application clocks. NVML has no query for a lock by `nvidia-smi -lgc`; on a GPU that

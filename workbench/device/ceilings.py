@@ -227,15 +227,15 @@ def ceiling_set(device: str, runs: Iterable[Run]) -> CeilingSet:
                 failed.setdefault(name, str(text.get("reason", "it failed its check")))
             created = ceiling_of(device, name, text, run.id, run.engine == "ceilings")
             if created:
-                results.setdefault(_identity(created), created)
+                results.setdefault(_same_limit(created), created)
     if known and all(_whole(run, known) for run in mine):
         for created in stated(device, known):
-            results.setdefault(_identity(created), created)
+            results.setdefault(_same_limit(created), created)
     cache_bytes = known.cache.value if known else None
     return CeilingSet(device, tuple(results.values()), cache_bytes, tuple(failed.items()))
 
 
-def _identity(ceiling: Ceiling) -> tuple[str, str, bool]:
+def _same_limit(ceiling: Ceiling) -> tuple[str, str, bool]:
     """`compute`, `compute_bf16` and `bf16` of one dtype are one; so are twins of a name."""
     named = ceiling.dtype if ceiling.level == "compute" else ceiling.stem
     return ceiling.level, named, ceiling.measured

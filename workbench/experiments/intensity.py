@@ -40,7 +40,7 @@ TERA = 1e12
 
 
 @dataclass(frozen=True)
-class Point:
+class IntensityPoint:
     """One arm: FLOP/B, FLOP/s and bytes/s."""
 
     intensity: float
@@ -62,16 +62,16 @@ class Bend:
         return self.plateau / self.slope
 
 
-def point(results: VariantResult) -> Point | None:
+def point(results: VariantResult) -> IntensityPoint | None:
     """An arm on the roofline; None where it has no time."""
     record, time = results.outcome, span_of(results)
     if not isinstance(record, Record) or time is None:
         return None
     flops, moved = Span.exactly(record.flops), Span.exactly(record.bytes)
-    return Point(record.flops / record.bytes, flops / time, moved / time)
+    return IntensityPoint(record.flops / record.bytes, flops / time, moved / time)
 
 
-def bend(points: Sequence[Point]) -> Bend | None:
+def bend(points: Sequence[IntensityPoint]) -> Bend | None:
     """The slope through the points well before the knee, the plateau through those well beyond.
 
     The knee decides which points are which and follows from them, so it is sought from the best
@@ -200,7 +200,7 @@ def _undone(timed: Sequence[VariantResult]) -> list[str]:
     ]
 
 
-def _evidence(bent: Bend, points: Sequence[Point], kind: Kind) -> list[Evidence]:
+def _evidence(bent: Bend, points: Sequence[IntensityPoint], kind: Kind) -> list[Evidence]:
     group, knee = "what the curve says", bent.knee
     nearest = min(points, key=lambda p: max(p.intensity / knee.value, knee.value / p.intensity))
     ideal = min(bent.slope.value * nearest.intensity, bent.plateau.value)
@@ -273,7 +273,9 @@ def _sentence(bent: Bend, kind: Kind, at: CeilingSet) -> str:
     return f"{text}, {operand} the ridge of the {origin} ceilings at {ridge:.3g}."
 
 
-def _chart(points: Sequence[Point], kind: Kind, measured: CeilingSet, stated: CeilingSet) -> Chart:
+def _chart(
+    points: Sequence[IntensityPoint], kind: Kind, measured: CeilingSet, stated: CeilingSet
+) -> Chart:
     xs = tuple(float(f"{p.intensity:.3g}") for p in points)
     rates = [p.rate.times(1 / TERA) for p in points]
     shown = rates if kind == "measured" else []

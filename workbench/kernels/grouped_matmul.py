@@ -188,7 +188,7 @@ class Persistent:
     group_m: int = among(4, 8, default=8)
 
 
-def unfit(config, limits, itemsize, G):
+def rejection(config, limits, itemsize, G):
     """What both versions ask of registers and shared memory."""
     if G > 1024:
         return f"a program looks at the ends of all groups at once: of 1024 at most, not of {G}"
@@ -204,7 +204,7 @@ def unfit(config, limits, itemsize, G):
 
 
 def refuse_tiles(config, limits, *, itemsize, G, T, N, K):
-    return unfit(config, limits, itemsize, G)
+    return rejection(config, limits, itemsize, G)
 
 
 def refuse_persistent(config, limits, *, itemsize, G, T, N, K):
@@ -212,7 +212,7 @@ def refuse_persistent(config, limits, *, itemsize, G, T, N, K):
         if extent * itemsize % 16:
             row = f"{axis} = {extent} gives {extent * itemsize}"
             return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
-    return unfit(config, limits, itemsize, G)
+    return rejection(config, limits, itemsize, G)
 
 
 def most_tiles(config, G, T, N):

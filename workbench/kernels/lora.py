@@ -343,8 +343,8 @@ def refuse_persistent(config, limits, *, itemsize, M, N, K, r):
     if r > 128:
         return f"a rank of {r} is more than one step of a tile; 128 is the most"
     if config.pdl:
-        if why := refuse_pdl(limits):
-            return why
+        if reason := refuse_pdl(limits):
+            return reason
         BM, BK, deep = shrink_blocks(M, r, itemsize, True)
         beside = deep * (BM + padded(r)) * BK * itemsize
         if config.early:
@@ -370,8 +370,8 @@ def rows_at_once(M):
 def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
     if r > config.block_n:
         return f"a rank of {r} is more than the {config.block_n} rows of a tile"
-    if config.pdl and (why := refuse_pdl(limits)):
-        return why
+    if config.pdl and (reason := refuse_pdl(limits)):
+        return reason
     BM = rows_at_once(M)
     shared = buffers(config, limits) * (BM + config.block_n) * config.block_k * itemsize
     return crowded(limits, config.num_warps, BM * config.block_n, shared)

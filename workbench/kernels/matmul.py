@@ -403,7 +403,7 @@ class StreamK:
     stream_below: int = among(50, 75, 100, default=50)
 
 
-def unfit(config, limits, itemsize):
+def rejection(config, limits, itemsize):
     """What all versions ask of registers and shared memory."""
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * config.block_n // threads_
@@ -420,10 +420,10 @@ def unfit(config, limits, itemsize):
     return None
 
 
-def unfit_persistent(config, limits, itemsize):
+def rejection_persistent(config, limits, itemsize):
     """The same of what stores a tile, or half of it, while the stages of the next are loaded."""
     if not limits.arch.startswith("sm_"):  # elsewhere nothing is on its way then
-        return unfit(config, limits, itemsize)
+        return rejection(config, limits, itemsize)
     stage = (config.block_m + config.block_n) * config.block_k * itemsize
     # fp32 is multiplied from registers, so that one stage less has to lie there
     stages_bytes = (config.num_stages - (itemsize > 2)) * stage
@@ -434,19 +434,19 @@ def unfit_persistent(config, limits, itemsize):
             f"the stages and what is stored meanwhile need {shared} bytes of shared memory; "
             f"a block has {limits.shared_bytes}"
         )
-    return unfit(config, limits, itemsize)
+    return rejection(config, limits, itemsize)
 
 
 def refuse_tiles(config, limits, *, itemsize, M, N, K):
-    return unfit(config, limits, itemsize)
+    return rejection(config, limits, itemsize)
 
 
 def refuse_padded(config, limits, *, itemsize, M, N, K):
-    return unfit_persistent(config, limits, itemsize)
+    return rejection_persistent(config, limits, itemsize)
 
 
 def refuse_narrow(config, limits, *, itemsize, M, N, K):
-    return unfit(tiles_of(config, itemsize), limits, itemsize)
+    return rejection(tiles_of(config, itemsize), limits, itemsize)
 
 
 def narrow_work(config, limits, *, itemsize, M, N, K):
@@ -475,7 +475,7 @@ def refuse_split_k(config, limits, *, itemsize, M, N, K):
         )
     if config.pdl and (reason := refuse_pdl(limits)):
         return reason
-    return unfit(config, limits, itemsize)
+    return rejection(config, limits, itemsize)
 
 
 def refuse_described(config, limits, *, itemsize, M, N, K):
@@ -483,7 +483,7 @@ def refuse_described(config, limits, *, itemsize, M, N, K):
         if extent * itemsize % 16:
             row = f"{axis} = {extent} gives {extent * itemsize}"
             return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
-    return unfit_persistent(config, limits, itemsize)
+    return rejection_persistent(config, limits, itemsize)
 
 
 def size_split(config, limits, *, itemsize, M, N, K):
@@ -634,12 +634,12 @@ def rows_of(x):
 
 def described(named):
     """Each tensor's rows and whether they are those of its transpose. Raises ValueError."""
-    found = {name: rows_of(x) for name, x in named.items()}
-    if odd := [name for name, rows in found.items() if rows is None]:
+    hits = {name: rows_of(x) for name, x in named.items()}
+    if odd := [name for name, rows in hits.items() if rows is None]:
         raise ValueError(
             f"{odd[0]} must have dense rows or columns that start at multiples of 16 bytes"
         )
-    return found.values()
+    return hits.values()
 
 
 def descriptor(rows, flipped, block):

@@ -233,7 +233,7 @@ class Recurring(Persistent):
     block_m: int = among(32, 64, 128, default=128, knob=tile)
 
 
-def unfit(config, limits, itemsize, N):
+def rejection(config, limits, itemsize, N):
     """What all versions ask of registers and shared memory."""
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * config.block_n // threads_
@@ -255,7 +255,7 @@ def unfit(config, limits, itemsize, N):
 
 
 def refuse_tiles(config, limits, *, itemsize, M, N, K, P):
-    return unfit(config, limits, itemsize, N)
+    return rejection(config, limits, itemsize, N)
 
 
 def refuse_described(config, limits, *, itemsize, M, N, K, P):
@@ -263,7 +263,7 @@ def refuse_described(config, limits, *, itemsize, M, N, K, P):
         if extent * itemsize % 16:
             row = f"{axis} = {extent} gives {extent * itemsize}"
             return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
-    return unfit(config, limits, itemsize, N)
+    return rejection(config, limits, itemsize, N)
 
 
 def work(config, limits, *, itemsize, M, N, K, P):

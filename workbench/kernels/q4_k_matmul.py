@@ -331,7 +331,7 @@ def rows(x, w, *, config):
 
 
 @triton.jit
-def _side(w, WARPS: tl.constexpr, ROWS: tl.constexpr):
+def _first_operand(w, WARPS: tl.constexpr, ROWS: tl.constexpr):
     """Numbers [V, 4 lanes, 4 words, byte % 2, byte / 2] where the unit wants a long side."""
     w = tl.reshape(w, (ROWS // 8, WARPS, 8, 4, 4, 2, 2))
     return tl.reshape(tl.permute(w, (1, 0, 2, 4, 3, 5, 6)), (WARPS, ROWS, 64))
@@ -374,14 +374,14 @@ def _load_x(at, there, stride_xk):
 
 
 @triton.jit
-def _short_side(x, WARPS: tl.constexpr, COLUMNS: tl.constexpr):
+def _second_operand(x, WARPS: tl.constexpr, COLUMNS: tl.constexpr):
     x = tl.reshape(x, (COLUMNS // 8, WARPS, 8, 4, 2, 2, 2, 2))
     return tl.reshape(tl.permute(x, (1, 4, 5, 3, 6, 7, 0, 2)), (WARPS, 64, COLUMNS))
 
 
 @triton.jit
 def _dot(w, x, WARPS: tl.constexpr, ROWS: tl.constexpr, UPCAST: tl.constexpr):
-    w = _side(w, WARPS, ROWS)
+    w = _first_operand(w, WARPS, ROWS)
     if UPCAST:
         w, x = w.to(tl.float32), x.to(tl.float32)
     return tl.dot(w, x, input_precision="ieee")
@@ -403,7 +403,7 @@ def _by_columns(
 ):  # fmt: skip
     """One row of x, a sub-block a column. All columns are multiplied by all sub-blocks, and of each
     product only the columns are kept that are its own."""
-    x = _short_side(_load_x(at, here, stride_xk), WARPS, 8)
+    x = _second_operand(_load_x(at, here, stride_xk), WARPS, 8)
     column = tl.arange(0, 8)[None, None, :]
     low = tl.where(
         column // 4 == 0,
@@ -434,7 +434,7 @@ def _by_halves(
     scale, minimum = _codes(first, second, third, g)
     low, under = _step(scale & 0xFF, minimum & 0xFF, d, dmin, 0, FP16)
     high, over = _step(scale >> 8, minimum >> 8, d, dmin, 1, FP16)
-    x = _short_side(_load_x(at, here, stride_xk), WARPS, 8)
+    x = _second_operand(_load_x(at, here, stride_xk), WARPS, 8)
     acc, sums = _dot(_lifted(q, one, 0, FP16), x, WARPS, ROWS, UPCAST), _sums(x, WARPS, UPCAST)
     if SHARE == 4:
         odd = tl.arange(0, 4)[None, :] % 2 == 1
@@ -443,7 +443,7 @@ def _by_halves(
         acc = tl.where(tl.arange(0, 8)[None, None, :] // 2 % 2 == 0, acc, other)
     total = _added(total, acc, sums, low, low, under, under, WARPS, ROWS)
     if SHARE == 2:
-        x = _short_side(_load_x(at + 32 * stride_xk, here, stride_xk), WARPS, 8)
+        x = _second_operand(_load_x(at + 32 * stride_xk, here, stride_xk), WARPS, 8)
         acc, sums = _dot(_lifted(q, one, 1, FP16), x, WARPS, ROWS, UPCAST), _sums(x, WARPS, UPCAST)
         total = _added(total, acc, sums, high, high, over, over, WARPS, ROWS)
     return total
@@ -459,11 +459,11 @@ def _by_weights(
     low, high, under, over = _numbers(head, first, second, third, g)
     for nibble in tl.static_range(2):
         x = _load_x(at + 32 * nibble * stride_xk, here, stride_xk)
-        x = _short_side(x, WARPS, COLUMNS)
+        x = _second_operand(x, WARPS, COLUMNS)
         step, least = (high, over) if nibble else (low, under)
         if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
             x = x.to(tl.float32)
-        w = _side(_exact(q, step, least, one, nibble, FP16).to(x.dtype), WARPS, ROWS)
+        w = _first_operand(_exact(q, step, least, one, nibble, FP16).to(x.dtype), WARPS, ROWS)
         total = tl.dot(w, x, total, input_precision="ieee")
     return total
 
@@ -846,7 +846,7 @@ def _product(x, w, config, splits=1):
 
 
 @triton.jit
-def _long_side(w, WARPS: tl.constexpr):
+def _long_operand(w, WARPS: tl.constexpr):
     V: tl.constexpr = w.shape[0]
     w = tl.reshape(w, (V // (16 * WARPS), 2, WARPS, 8, 4, 4, 2, 2))
     return tl.reshape(tl.permute(w, (0, 2, 1, 3, 5, 6, 4, 7)), (V, 64))
@@ -878,9 +878,9 @@ def _ordered_tiles(
         if UPCAST:  # weights too: the interpreter would cut them off where a GPU rounds them
             x, z = x.to(tl.float32), z.to(tl.float32)
         low, high, under, over = _numbers(head, first, second, third, i % 2 * 2 + t // 2)
-        w = _long_side(_exact(q, low, under, one, 0, FP16).to(x.dtype), WARPS)
+        w = _long_operand(_exact(q, low, under, one, 0, FP16).to(x.dtype), WARPS)
         acc = tl.dot(w, tl.trans(x), acc, input_precision="ieee")
-        w = _long_side(_exact(q, high, over, one, 1, FP16).to(x.dtype), WARPS)
+        w = _long_operand(_exact(q, high, over, one, 1, FP16).to(x.dtype), WARPS)
         acc = tl.dot(w, tl.trans(z), acc, input_precision="ieee")
     n = first_n + tl.arange(0, BLOCK_N)
     y_ptrs = y_ptr + m.to(tl.int64)[None, :] * N + n[:, None]

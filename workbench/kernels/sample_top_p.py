@@ -202,8 +202,8 @@ def _counted(
     if (top > -float("inf")) & (top < float("inf")):
         fine = _fine(share, V, BINS)
         which = tl.minimum((top - x.to(tl.float32)) * (scale * fine), BINS - 1.0)
-        found = tl.histogram(which.to(tl.int32), BINS)
-        tl.atomic_add(count_ptr + row * BINS + tl.arange(0, BINS), found, found > 0, sem="relaxed")
+        hits = tl.histogram(which.to(tl.int32), BINS)
+        tl.atomic_add(count_ptr + row * BINS + tl.arange(0, BINS), hits, hits > 0, sem="relaxed")
 
 
 @triton.jit
@@ -311,32 +311,32 @@ def _far_edge(
     above = need * 0
     while low < high:
         middle = (low | high) - ((low ^ high) >> 1)
-        found = _tally(x_ptr, V, stride_v, middle, top, scale, BLOCK, SHIFT)
-        low = tl.where(found >= need, middle, low)
-        high = tl.where(found >= need, high, middle - 1)
-        above = tl.where(found >= need, above, found)
+        hits = _tally(x_ptr, V, stride_v, middle, top, scale, BLOCK, SHIFT)
+        low = tl.where(hits >= need, middle, low)
+        high = tl.where(hits >= need, high, middle - 1)
+        above = tl.where(hits >= need, above, hits)
     return low, above
 
 
 @triton.jit
 def _walk(
-    x_ptr, first, last, stride_v, edge, spare, aim, top, scale,
+    x_ptr, first, last, stride_v, edge, surplus, aim, top, scale,
     BLOCK: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     """The first kept token of first..last whose running mass exceeds the aim; of those at
-    the edge itself `spare` are kept."""
+    the edge itself `surplus` are kept."""
     token = edge * 0 + NOWHERE
     for start in range(first, last, BLOCK):
         n = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + n.to(tl.int64) * stride_v, n < last, other=-float("inf")).to(tl.float32)
         keys = tl.where(n < last, _key(x, SHIFT), LEAST)
         ties = tl.cumsum((keys == edge).to(tl.int32), axis=0)
-        kept = (keys > edge) | ((keys == edge) & (ties <= spare))
+        kept = (keys > edge) | ((keys == edge) & (ties <= surplus))
         running = tl.cumsum(tl.where(kept, _mass(x, top, scale), 0).to(tl.int64), axis=0)
         here = tl.min(tl.where(running > aim, n, NOWHERE), axis=0)
         token = tl.minimum(token, here)
         aim = tl.where(here < NOWHERE, FULL, aim - tl.max(running, axis=0))
-        spare -= tl.max(ties, axis=0)
+        surplus -= tl.max(ties, axis=0)
     return token
 
 
@@ -349,8 +349,8 @@ def _sought(x_ptr, V, stride_v, share, top, scale, BLOCK: tl.constexpr, SHIFT: t
     enough = tl.maximum(_part(whole, share), 1)
     edge, above = _far_edge(x_ptr, V, stride_v, enough, low, high, top, scale, BLOCK, SHIFT)
     each = _mass(_logit(edge, SHIFT), top, scale).to(tl.int64)
-    spare = (enough - above + each - 1) // each
-    return edge, spare, above + spare * each
+    surplus = (enough - above + each - 1) // each
+    return edge, surplus, above + surplus * each
 
 
 @triton.jit
@@ -432,26 +432,26 @@ def _sample(
             reached, edge, each, over, ties = _from_lists(
                 list_ptr, size, above, enough, top, scale, BLOCKS, LIST, SHIFT
             )
-        found = (tl.sum(above, axis=0) < enough) & (reached >= enough)
-        spare = (enough - tl.sum(over, axis=0) + each - 1) // each
-        left = tl.maximum(spare * each - (tl.cumsum(ties, axis=0) - ties), 0)
+        hits = (tl.sum(above, axis=0) < enough) & (reached >= enough)
+        surplus = (enough - tl.sum(over, axis=0) + each - 1) // each
+        left = tl.maximum(surplus * each - (tl.cumsum(ties, axis=0) - ties), 0)
         kept = over + tl.minimum(ties, left)
         if share == 2147483648:  # p = 1 keeps all
-            found, edge, kept = share > 0, LEAST + edge * 0, whole
+            hits, edge, kept = share > 0, LEAST + edge * 0, whole
         first = tl.full((), 0, tl.int32)
         last = first + V
-        if found:
+        if hits:
             running = tl.cumsum(kept, axis=0)
             aim = _part(tl.max(running, axis=0), uniform)
             passed = running <= aim
             aim -= tl.sum(tl.where(passed, kept, 0), axis=0)
-            spare -= tl.sum(tl.where(passed, ties, 0), axis=0) // each
+            surplus -= tl.sum(tl.where(passed, ties, 0), axis=0) // each
             first = tl.sum(passed.to(tl.int32), axis=0) * BLOCK
             last = tl.minimum(first + BLOCK, V)
         else:
-            edge, spare, mass = _sought(x_ptr, V, stride_v, share, top, scale, BLOCK, SHIFT)
+            edge, surplus, mass = _sought(x_ptr, V, stride_v, share, top, scale, BLOCK, SHIFT)
             aim = _part(mass, uniform)
-        token = _walk(x_ptr, first, last, stride_v, edge, spare, aim, top, scale, BLOCK, SHIFT)
+        token = _walk(x_ptr, first, last, stride_v, edge, surplus, aim, top, scale, BLOCK, SHIFT)
     tl.store(token_ptr + row, token.to(tl.int64))
 
 

@@ -186,11 +186,11 @@ def _edge(keys, need, count, low, high):
 def _first(keys, edge, need):
     """Which are the `need` largest, of equal ones the first, and their places in a list."""
     above, ties = keys > edge, keys == edge
-    spare = need - tl.sum(above.to(tl.int32), axis=0)
+    surplus = need - tl.sum(above.to(tl.int32), axis=0)
     # Both ranks by one scan: there are fewer than 2^15 keys.
     ranks = tl.cumsum(above.to(tl.int32) + (ties.to(tl.int32) << 16), axis=0)
     tied = ranks >> 16
-    return above | (ties & (tied <= spare)), (ranks & 0xFFFF) + tl.minimum(tied, spare) - 1
+    return above | (ties & (tied <= surplus)), (ranks & 0xFFFF) + tl.minimum(tied, surplus) - 1
 
 
 @triton.jit
@@ -262,10 +262,10 @@ def _far_edge(
     above = need * 0
     while low < high:
         middle = (low | high) - ((low ^ high) >> 1)
-        found = _tally(x_ptr, V, stride_v, middle, top, scale, COUNT, BLOCK, SHIFT)
-        low = tl.where(found >= need, middle, low)
-        high = tl.where(found >= need, high, middle - 1)
-        above = tl.where(found >= need, above, found)
+        hits = _tally(x_ptr, V, stride_v, middle, top, scale, COUNT, BLOCK, SHIFT)
+        low = tl.where(hits >= need, middle, low)
+        high = tl.where(hits >= need, high, middle - 1)
+        above = tl.where(hits >= need, above, hits)
     return low, above
 
 
@@ -276,43 +276,43 @@ def _sample_many(
     """The token where k is large: exact for any k, but slow, and the row stays in the cache."""
     high = _key(top, SHIFT)
     edge = _key(tl.full((), -float("inf"), tl.float32), SHIFT)
-    spare = tl.full((), 0, tl.int64)  # of -inf, whose mass is 0
+    surplus = tl.full((), 0, tl.int64)  # of -inf, whose mass is 0
     if k < V:
         edge, above = _far_edge(
             x_ptr, V, stride_v, k.to(tl.int64), edge, high, top, scale, True, BLOCK, SHIFT
         )
-        spare = k - above
+        surplus = k - above
     above = _tally(x_ptr, V, stride_v, edge + 1, top, scale, False, BLOCK, SHIFT)
     each = _mass(_logit(edge, SHIFT), top, scale)
-    enough = tl.maximum(_part(above + spare * each, share), 1)
+    enough = tl.maximum(_part(above + surplus * each, share), 1)
     if above >= enough:
         edge, above = _far_edge(
             x_ptr, V, stride_v, enough, edge + 1, high, top, scale, False, BLOCK, SHIFT
         )
         each = _mass(_logit(edge, SHIFT), top, scale)
-    spare = (enough - above + each - 1) // each
-    aim = _part(above + spare * each, uniform)
-    return _walk(x_ptr, V, stride_v, edge, spare, aim, top, scale, BLOCK, SHIFT)
+    surplus = (enough - above + each - 1) // each
+    aim = _part(above + surplus * each, uniform)
+    return _walk(x_ptr, V, stride_v, edge, surplus, aim, top, scale, BLOCK, SHIFT)
 
 
 @triton.jit
 def _walk(
-    x_ptr, V, stride_v, edge, spare, aim, top, scale, BLOCK: tl.constexpr, SHIFT: tl.constexpr
+    x_ptr, V, stride_v, edge, surplus, aim, top, scale, BLOCK: tl.constexpr, SHIFT: tl.constexpr
 ):
     """The first kept token whose running mass exceeds the aim; of logits at the edge itself
-    `spare` are kept."""
+    `surplus` are kept."""
     token = edge * 0 + NOWHERE
     for start in range(0, V, BLOCK):
         n = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + n.to(tl.int64) * stride_v, n < V, other=-float("inf")).to(tl.float32)
         keys = tl.where(n < V, _key(x, SHIFT), LEAST)
         ties = tl.cumsum((keys == edge).to(tl.int32), axis=0)
-        kept = (keys > edge) | ((keys == edge) & (ties <= spare))
+        kept = (keys > edge) | ((keys == edge) & (ties <= surplus))
         running = tl.cumsum(tl.where(kept, _mass(x, top, scale), 0), axis=0)
         here = tl.min(tl.where(running > aim, n, NOWHERE), axis=0)
         token = tl.minimum(token, here)
         aim = tl.where(here < NOWHERE, FULL, aim - tl.max(running, axis=0))
-        spare -= tl.max(ties, axis=0)
+        surplus -= tl.max(ties, axis=0)
     return token
 
 

@@ -155,8 +155,8 @@ def _doubled(A, X, level, C: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.cons
     i = tl.arange(0, C)
     block = i >> level
     left = tl.where((block & 1) == 1, block - 1, C)  # the block beside it, which odd ones have
-    corner = tl.where(left[:, None] == block[None, :], A, 0.0)
-    right = tl.dot(corner, X.to(DOT), input_precision=PRECISION).to(DOT)
+    lower = tl.where(left[:, None] == block[None, :], A, 0.0)
+    right = tl.dot(lower, X.to(DOT), input_precision=PRECISION).to(DOT)
     return tl.dot(X.to(DOT), right, X, input_precision=PRECISION)
 
 
@@ -426,8 +426,8 @@ def fla_chunk(r, w, k, v, kk, a, state):
     """64 tokens at a time, which its `safe_gate` allows for decays above -5; -kk and kk * a are
     made in each call. Its first call on a device tries some 100 configs: minutes."""
     run = FLA("ops.rwkv7:chunk_rwkv7")
-    asked = dict(scale=1.0, initial_state=state.mT, output_final_state=True)
-    y, last = run(r, w, k, v, -kk, kk * a, **asked, safe_gate=True, chunk_size=64)
+    options = dict(scale=1.0, initial_state=state.mT, output_final_state=True)
+    y, last = run(r, w, k, v, -kk, kk * a, **options, safe_gate=True, chunk_size=64)
     return y, last.mT
 
 

@@ -30,7 +30,7 @@ from workbench.measurement.rotation import Rotation
 from workbench.measurement.rounds import Window, clean, stable
 from workbench.measurement.stream import (
     Flush,
-    Step,
+    TimerStep,
     begin_samples,
     host_samples,
     timer_step_s,
@@ -218,11 +218,11 @@ class BenchTime:
             before += copies.seconds * (1 if self.restores is None else 2 * self.calls)
         return self.estimate_s * self.calls + before
 
-    def begin(self, seconds: float, least: int = 1) -> Started:
+    def begin(self, seconds: float, least: int = 1) -> StartedSample:
         """Put samples on the stream that together last about `seconds`, at least `least` of them,
         and return while they run. A call that waits for the GPU itself is over by then."""
         count = max(least, math.ceil(seconds / self.sample_s))
-        return Started(self._begun(count, self.clock), self.clock)
+        return StartedSample(self._begun(count, self.clock), self.clock)
 
     def window(self, seconds: float, least: int = 1) -> Window:
         """Such samples, once they are all taken."""
@@ -243,8 +243,8 @@ class BenchTime:
         rotation, replay = self.rotation, self.graph.replay
         device_s = self.estimate_s * self.calls
         before = rotation.flush if rotation.copies is None else rotation.turn_over
-        host_s = Step.host_s + (rotation.copies.host_s if rotation.copies else 0.0)
-        all_ = begin_samples(Step(replay, host_s, device_s, before), count, clock)
+        host_s = TimerStep.host_s + (rotation.copies.host_s if rotation.copies else 0.0)
+        all_ = begin_samples(TimerStep(replay, host_s, device_s, before), count, clock)
         return lambda: [s / self.calls for s in all_.seconds()]
 
     def _differences(
@@ -253,7 +253,7 @@ class BenchTime:
         """The graph and that of its restores alone in turn: a sample is what lies between."""
         turns = cycle((whole.replay, restores.replay))
         device_s = self.rotation.copies.seconds * self.calls if self.rotation.copies else 0.0
-        all_ = begin_samples(Step(lambda: next(turns)(), device_s=device_s), 2 * count, clock)
+        all_ = begin_samples(TimerStep(lambda: next(turns)(), device_s=device_s), 2 * count, clock)
 
         def seconds() -> list[float]:
             result = all_.seconds()
@@ -264,7 +264,7 @@ class BenchTime:
 
 
 @dataclass
-class Started:
+class StartedSample:
     """A window whose samples are on the stream."""
 
     seconds: Callable[[], list[float]]

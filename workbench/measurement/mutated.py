@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from workbench.measurement.stream import Step, first_call
+from workbench.measurement.stream import TimerStep, first_call
 
 ALIGNED = 512  # bytes: as torch's allocator aligns, so that all copies run the same code
 
@@ -21,7 +21,7 @@ class Copies:
         self._views = [(place, list(stack)) for place, _, stack in parts]
         self.count = len(self._views[0][1])
         self.restore()
-        result = first_call(Step(self.restore))
+        result = first_call(TimerStep(self.restore))
         self.seconds = result.seconds  # of one restore, on the device
         self.host_s = result.host_s
 

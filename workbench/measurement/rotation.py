@@ -7,7 +7,14 @@ from typing import Any
 
 from workbench.measurement.correctness import as_tuple
 from workbench.measurement.mutated import Copies
-from workbench.measurement.stream import FirstCall, Flush, Step, event_samples, first_call, wait
+from workbench.measurement.stream import (
+    FirstCall,
+    Flush,
+    TimerStep,
+    event_samples,
+    first_call,
+    wait,
+)
 from workbench.spec import Impl
 
 
@@ -65,11 +72,11 @@ class Rotation:
         if self.flush is not None and again:
             self.flush()
 
-    def step(self, device_s: float = 0.0) -> Step:
+    def step(self, device_s: float = 0.0) -> TimerStep:
         """One call as one sample; `device_s` is how long it takes, roughly."""
         before = self.turn_over if self.flush or self.copies else None
         host_s = self.host_s + (self.copies.host_s if self.copies else 0.0)
-        return Step(self.call, host_s, device_s, before)
+        return TimerStep(self.call, host_s, device_s, before)
 
     def learn(self) -> FirstCall:
         """One call behind a held stream; remembers what it showed."""

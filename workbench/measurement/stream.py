@@ -18,11 +18,11 @@ from workbench.measurement.clocks import SmClock
 
 LONGEST_DELAY_S = 0.02
 QUEUED = 256  # samples between two waits: the queue of a CUDA stream holds about 1000 launches
-DELAY_TRIAL = 200_000  # cycles: 0.1 ms at 2 GHz
+DELAY_PROBE = 200_000  # cycles: 0.1 ms at 2 GHz
 
 
 @dataclass(frozen=True)
-class Step:
+class TimerStep:
     """What one sample times, and how the stream must stand before it."""
 
     call: Callable[[], None]
@@ -51,7 +51,7 @@ class Samples:
         return self._before + [start.elapsed_time(end) * 1e-3 for start, end in self._pairs]
 
 
-def begin_samples(step: Step, count: int, clock: SmClock | None = None) -> Samples:
+def begin_samples(step: TimerStep, count: int, clock: SmClock | None = None) -> Samples:
     """Put `count` calls on the stream, each between two events, and return while they run: what
     is put there next follows without a pause. At most two such windows may be under way.
 
@@ -85,14 +85,14 @@ def begin_samples(step: Step, count: int, clock: SmClock | None = None) -> Sampl
 _BANKS = cycle((0, QUEUED))  # events of one window are read while those of the next are recorded
 
 
-def event_samples(step: Step, count: int, clock: SmClock | None = None) -> list[float]:
+def event_samples(step: TimerStep, count: int, clock: SmClock | None = None) -> list[float]:
     """Seconds of each of `count` calls, between two events on the stream."""
     samples = begin_samples(step, count, clock)
     wait()
     return samples.seconds()
 
 
-def host_samples(step: Step, count: int, clock: SmClock | None = None) -> list[float]:
+def host_samples(step: TimerStep, count: int, clock: SmClock | None = None) -> list[float]:
     """Seconds of each of `count` calls by the host's clock, launch latency and all: for a call
     that waits for the GPU itself, so that the stream cannot be held back before it."""
     samples: list[float] = []
@@ -121,7 +121,7 @@ class FirstCall:
     waits: bool  # it returned only after the hold: it waits for the GPU
 
 
-def first_call(step: Step) -> FirstCall:
+def first_call(step: TimerStep) -> FirstCall:
     """Time one call behind a held stream. A call that returns while the stream is still held
     waits for nothing. The short hold proves that for nearly all; one that outlasts the long hold
     too is taken to wait."""
@@ -162,12 +162,12 @@ def _delay_rate() -> float:
     rates: list[float] = []
     start, end = marks(0)
     for _ in range(5):
-        torch.cuda._sleep(DELAY_TRIAL)  # so that the launch of the next is not timed
+        torch.cuda._sleep(DELAY_PROBE)  # so that the launch of the next is not timed
         start.record()
-        torch.cuda._sleep(DELAY_TRIAL)
+        torch.cuda._sleep(DELAY_PROBE)
         end.record()
         wait()
-        rates.append(DELAY_TRIAL / (start.elapsed_time(end) * 1e-3))
+        rates.append(DELAY_PROBE / (start.elapsed_time(end) * 1e-3))
     return max(rates)
 
 

@@ -124,10 +124,10 @@ class _Copy:
 
     def begin(self, seconds: float, least: int = 1) -> _Taken:
         """Copies that together last about `seconds`; they are over when this returns."""
-        from workbench.measurement.stream import Step, host_samples
+        from workbench.measurement.stream import TimerStep, host_samples
 
         count = max(least, 2, min(64, int(seconds / self.estimate_s)))
-        samples = host_samples(Step(self._copy), count)
+        samples = host_samples(TimerStep(self._copy), count)
         self.estimate_s = stats.median(samples)
         return _Taken(Window(tuple(samples)))
 

@@ -29,7 +29,7 @@ from workbench.spec import Impl, Sizes
 
 
 @dataclass(frozen=True)
-class Job:
+class MeasureJob:
     """The problem that a measuring process works on."""
 
     kernel: str  # name, module or path
@@ -63,7 +63,7 @@ class WorkerTask:
     """One arm of an experiment: a choice at a problem of its own. By the `host` clock a call
     lasts until the GPU is silent, and all its launches by the CPU count."""
 
-    job: Job
+    job: MeasureJob
     choice: Choice
     regime: Literal["cold", "hot"] = "cold"
     clock: Literal["device", "host"] = "device"
@@ -102,7 +102,7 @@ class Spent:
 class _State:
     """What the process keeps between tasks."""
 
-    job: Job
+    job: MeasureJob
     spec: Any
     bench: Any
     device: hardware.Device
@@ -164,14 +164,14 @@ def load() -> None:
         preflight.rehearse()
 
 
-def begin(job: Job) -> None:
+def begin(job: MeasureJob) -> None:
     """Make inputs and reference. Raises torch.OutOfMemoryError when the problem is too large."""
     global _now
     _now = None  # lets go of the last problem's memory
     _now = _prepared(job)
 
 
-def _prepared(job: Job) -> _State:
+def _prepared(job: MeasureJob) -> _State:
     import torch
 
     from workbench.measurement.bench import Bench
@@ -517,7 +517,7 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
     return [TaskTime(r, *counts.get(i, (None, None))) for i, r in enumerate(results)]
 
 
-def _known(states: dict[Any, _State], job: Job) -> _State:
+def _known(states: dict[Any, _State], job: MeasureJob) -> _State:
     """The state of a problem, made where it is not there yet."""
     key = (job.kernel, *job.sizes.items(), job.dtype)
     if key not in states:

@@ -337,7 +337,7 @@ class Head(NamedTuple):
         """Classes of its cells."""
         words = self.name == "diagnosis"
         names = {"say": words, "t": self.text and not words, "x": self.minor, "e": self.exact}
-        return " ".join(name for name, holds in names.items() if holds)
+        return " ".join(name for name, present in names.items() if present)
 
 
 HEADS = (

@@ -32,7 +32,7 @@ class Finals:
     ) -> None:
         self._plan, self._backend = plan, backend
         self._previous_best = earlier.previous_best
-        self._identity = RecordFactory(plan.run, plan.problem, backend.protocol)
+        self._factory = RecordFactory(plan.run, plan.problem, backend.protocol)
         self._by_key = {c.key: c for c in plan.candidates}
         self._compiled = {
             r.key: Compiled(r.resources, "", (), 1) for r in first_pass if r.resources
@@ -46,7 +46,7 @@ class Finals:
         yield Step("final", len(finalists))
         results = self._backend.final(finalists, [self._times.get(c.key, 0.0) for c in finalists])
         outcomes = [
-            self._identity.outcome(c, r, "final", self._compiled.get(c.key))
+            self._factory.outcome(c, r, "final", self._compiled.get(c.key))
             for c, r in zip(finalists, results, strict=True)
             if isinstance(r, Timed) or r.own
         ]
@@ -57,7 +57,7 @@ class Finals:
             yield Step("hot", 1)
             result = self._backend.hot(winner)
             if isinstance(result, Timed):
-                yield self._identity.outcome(winner, result, "hot", self._compiled.get(winner.key))
+                yield self._factory.outcome(winner, result, "hot", self._compiled.get(winner.key))
 
     def _halving(self) -> Iterator[Outcome | Step]:
         rules = self._backend.rules
@@ -71,7 +71,7 @@ class Finals:
                 times[candidate.key] = seconds_of(again)
             elif again.own:
                 del self._times[candidate.key]
-                yield self._identity.failure(candidate, again, self._compiled.get(candidate.key))
+                yield self._factory.failure(candidate, again, self._compiled.get(candidate.key))
         kept = [key for key in self._ranked[: rules.halve] if key in self._times]
         # times of the race, taken in turns, are compared with each other and not with the screen's
         self._ranked = sorted(times, key=times.__getitem__) if times else kept

@@ -20,7 +20,7 @@ from workbench.compile import Compiled
 from workbench.data.record import Measured, Outcome, Phase, Record
 from workbench.device.hardware import Device
 from workbench.spec import values
-from workbench.tuner.search import Budget, Point, Strategy, search_of
+from workbench.tuner.search import Budget, SearchPoint, Strategy, search_of
 from workbench.tuner.space import Plan, RecordFactory, expected
 
 FINAL_S = 15.0  # race, final and hot time of matmul on an H200 took 9 to 14 s
@@ -71,7 +71,7 @@ class FirstPass:
         self, plan: Plan, backend: Backend, known: Mapping[str, Outcome], search: SearchPlan
     ) -> None:
         self._plan, self._backend, self._search_plan = plan, backend, search
-        self._identity = RecordFactory(plan.run, plan.problem, backend.protocol)
+        self._factory = RecordFactory(plan.run, plan.problem, backend.protocol)
         self._phase: Phase = "predict" if backend.predicts else "first_pass"
         self._by_key = {c.key: c for c in plan.candidates}
         self._points = {c.key: _point(c, plan.problem, backend.device) for c in plan.candidates}
@@ -189,7 +189,7 @@ class FirstPass:
         point = self._points[candidate.key]
         if isinstance(compiled, Refusal):
             self._search.tell(point, None)
-            yield self._identity.failure(candidate, compiled)
+            yield self._factory.failure(candidate, compiled)
             return
         leader = self._leaders.setdefault(compiled.resources.binary, candidate)
         yield Compilation(candidate, compiled, leader is not candidate)
@@ -219,24 +219,24 @@ class FirstPass:
         if isinstance(results, Timed):
             self._best = min(seconds_of(results), self._best or math.inf)
         self._tell(candidate, results)
-        yield self._identity.outcome(candidate, results, self._phase, created)
+        yield self._factory.outcome(candidate, results, self._phase, created)
         for duplicate, its in self._duplicates.pop(candidate.key, []):
             yield self._same(candidate, duplicate, its)
 
     def _same(self, leader: Candidate, duplicate: Candidate, compiled: Compiled) -> Outcome:
         result = self._finished[leader.key]
         self._tell(duplicate, result)
-        return self._identity.outcome(duplicate, result, self._phase, compiled, same_as=leader)
+        return self._factory.outcome(duplicate, result, self._phase, compiled, same_as=leader)
 
     def _tell(self, candidate: Candidate, result: Timed | Refusal) -> None:
         time_s = seconds_of(result) if isinstance(result, Timed) else None
         self._search.tell(self._points[candidate.key], time_s)
 
 
-def _point(candidate: Candidate, problem: Problem, device: Device) -> Point:
+def _point(candidate: Candidate, problem: Problem, device: Device) -> SearchPoint:
     knobs = tuple(values(candidate.config).items())
     predicted = expected(candidate, problem, device)
-    return Point(candidate.key, candidate.impl.name, knobs, predicted)
+    return SearchPoint(candidate.key, candidate.impl.name, knobs, predicted)
 
 
 def seconds_of(result: Timed) -> float:

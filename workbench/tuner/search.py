@@ -57,7 +57,7 @@ _SECONDS: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
-class Point:
+class SearchPoint:
     """One legal config. `predicted_s` is infinite where the model cannot say."""
 
     key: str
@@ -69,16 +69,16 @@ class Point:
 class Search(Protocol):
     """What every strategy can do. Points are those that it was made with, by their key."""
 
-    def order(self, n: int) -> list[Point]:
+    def order(self, n: int) -> list[SearchPoint]:
         """The next `n` to compile, best first: each once, fewer when there are no more."""
 
-    def revise(self, point: Point, predicted_s: float) -> None:
+    def revise(self, point: SearchPoint, predicted_s: float) -> None:
         """It was compiled: what the model predicts from its real resources."""
 
-    def ask(self, ready: Sequence[Point]) -> Point | None:
+    def ask(self, ready: Sequence[SearchPoint]) -> SearchPoint | None:
         """Which of these, compiled and not measured yet, to measure now; None if there is none."""
 
-    def tell(self, point: Point, time_s: float | None) -> None:
+    def tell(self, point: SearchPoint, time_s: float | None) -> None:
         """Its time, also where that is a duplicate's; None where it failed at any stage."""
 
 
@@ -91,13 +91,13 @@ class Strategy(Enum):
     TPE = "tpe"
 
 
-def search_of(strategy: Strategy, points: Sequence[Point], seed: int = 0) -> Search:
+def search_of(strategy: Strategy, points: Sequence[SearchPoint], seed: int = 0) -> Search:
     """A search over these points. Equal seeds and times give equal searches. Raises SearchError
     when the strategy needs a package that is not installed."""
-    created: Mapping[Strategy, Callable[[Sequence[Point], int], Search]] = {
+    created: Mapping[Strategy, Callable[[Sequence[SearchPoint], int], Search]] = {
         Strategy.EXHAUSTIVE: lambda p, _: Fixed(sorted(p, key=lambda x: x.predicted_s)),
         Strategy.RANDOM: lambda p, s: Fixed(random.Random(s).sample(list(p), len(p))),
-        Strategy.MODEL: Model,
+        Strategy.MODEL: ModelSearch,
         Strategy.TPE: Tpe,
     }
     return created[strategy](points, seed)
@@ -106,23 +106,23 @@ def search_of(strategy: Strategy, points: Sequence[Point], seed: int = 0) -> Sea
 class Fixed:
     """An order known beforehand: nothing that is measured changes it."""
 
-    def __init__(self, points: Sequence[Point]) -> None:
+    def __init__(self, points: Sequence[SearchPoint]) -> None:
         self._points = list(points)
         self._rank = {p.key: rank for rank, p in enumerate(points)}
         self._next = 0
 
-    def order(self, n: int) -> list[Point]:
+    def order(self, n: int) -> list[SearchPoint]:
         given = self._points[self._next : self._next + max(0, n)]
         self._next += len(given)
         return given
 
-    def revise(self, point: Point, predicted_s: float) -> None:
+    def revise(self, point: SearchPoint, predicted_s: float) -> None:
         pass
 
-    def ask(self, ready: Sequence[Point]) -> Point | None:
+    def ask(self, ready: Sequence[SearchPoint]) -> SearchPoint | None:
         return min(ready, key=lambda p: self._rank[p.key], default=None)
 
-    def tell(self, point: Point, time_s: float | None) -> None:
+    def tell(self, point: SearchPoint, time_s: float | None) -> None:
         pass
 
 
@@ -148,7 +148,7 @@ FIRST = Shape(0.15, 2.0, 0.2)
 COMPILED = Shape(0.45, 2.0, 0.5)  # of log(prediction once compiled / guess)
 
 
-class Model:
+class ModelSearch:
     """The analytic prediction, corrected by what is measured.
 
     log(time) is a Gaussian process (Rasmussen and Williams 2006, chapter 2): its mean is the
@@ -158,7 +158,7 @@ class Model:
     covariance are those of the largest likelihood (ibid., 5.4) on a grid.
     """
 
-    def __init__(self, points: Sequence[Point], seed: int) -> None:
+    def __init__(self, points: Sequence[SearchPoint], seed: int) -> None:
         ranked = random.Random(seed).sample(list(points), len(points))  # ties in any order
         ranked.sort(key=lambda p: p.predicted_s)
         self._points = ranked
@@ -175,7 +175,7 @@ class Model:
         self._fitted = 0  # times when the shape was chosen
         self._shape = FIRST
 
-    def order(self, n: int) -> list[Point]:
+    def order(self, n: int) -> list[SearchPoint]:
         if len(self._given) == len(self._at):
             return self._tail.order(n)
         gain = self._gain()
@@ -185,19 +185,19 @@ class Model:
         self._given.update(best)
         return [self._points[i] for i in best] + self._tail.order(max(0, n) - len(best))
 
-    def revise(self, point: Point, predicted_s: float) -> None:
+    def revise(self, point: SearchPoint, predicted_s: float) -> None:
         if point.key in self._at:
             self._revised_s[self._at[point.key]] = predicted_s
             self._news += not self._times  # later it waits for the next time that is told
 
-    def ask(self, ready: Sequence[Point]) -> Point | None:
+    def ask(self, ready: Sequence[SearchPoint]) -> SearchPoint | None:
         known = [p for p in ready if p.key in self._at]
         if not known:
             return self._tail.ask(ready)
         gain = self._gain()
         return max(known, key=lambda p: gain[self._at[p.key]])
 
-    def tell(self, point: Point, time_s: float | None) -> None:
+    def tell(self, point: SearchPoint, time_s: float | None) -> None:
         if (i := self._at.get(point.key)) is None:
             return
         if time_s is None:
@@ -304,7 +304,7 @@ def _logs(seconds: Sequence[float]) -> Floats:
     return np.where(known, logs, np.median(logs[known]) if known.any() else 0.0)
 
 
-def _positions(points: Sequence[Point]) -> Floats:
+def _positions(points: Sequence[SearchPoint]) -> Floats:
     """(points, axes): a knob's place among the values it takes; two Impls are one step apart."""
     import numpy as np
 
@@ -327,7 +327,7 @@ class Tpe:
     point's own knobs are what the estimator learns from. It does not see predictions.
     """
 
-    def __init__(self, points: Sequence[Point], seed: int) -> None:
+    def __init__(self, points: Sequence[SearchPoint], seed: int) -> None:
         try:
             import optuna
         except ImportError as error:
@@ -347,20 +347,20 @@ class Tpe:
             for axis, column in enumerate(zip(*self._place.values(), strict=True))
         }
 
-    def order(self, n: int) -> list[Point]:
-        chosen: list[Point] = []
+    def order(self, n: int) -> list[SearchPoint]:
+        chosen: list[SearchPoint] = []
         while self._left and len(chosen) < n:
             chosen.append(self._nearest(self._left.values()))
             del self._left[chosen[-1].key]
         return chosen
 
-    def revise(self, point: Point, predicted_s: float) -> None:
+    def revise(self, point: SearchPoint, predicted_s: float) -> None:
         pass
 
-    def ask(self, ready: Sequence[Point]) -> Point | None:
+    def ask(self, ready: Sequence[SearchPoint]) -> SearchPoint | None:
         return self._nearest(ready) if ready else None
 
-    def tell(self, point: Point, time_s: float | None) -> None:
+    def tell(self, point: SearchPoint, time_s: float | None) -> None:
         self._left.pop(point.key, None)
         if time_s is None:
             return
@@ -370,7 +370,7 @@ class Tpe:
         )
         self._study.add_trial(trial)
 
-    def _nearest(self, points: Iterable[Point]) -> Point:
+    def _nearest(self, points: Iterable[SearchPoint]) -> SearchPoint:
         trial = self._study.ask(self._axes)
         self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)  # a suggestion only
         wished = [trial.params[axis] for axis in self._axes]

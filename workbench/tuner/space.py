@@ -62,11 +62,11 @@ def plan_sweep(
     `only` holds the knobs that would be tuned. Raises NothingToSweep.
     """
     knobs = tuple(sweep.vary) + (() if only else tuple(sweep.tune))
-    identity = RecordFactory(run, problem, protocol)
+    factory = RecordFactory(run, problem, protocol)
     legal: list[Candidate] = []
     refused: list[Failure] = []
     libraries = [
-        identity.candidate(i, i.config(), False) for i in problem.spec.impls if i.backend == "torch"
+        factory.candidate(i, i.config(), False) for i in problem.spec.impls if i.backend == "torch"
     ]
     baselines = [c for c in libraries if _refused(c, problem, device) is None]
     for impl in impls:
@@ -74,12 +74,12 @@ def plan_sweep(
         # what runs when nobody chose: the first Impl of the file, at its own default
         first = default if impl is impls[0] else None
         for config in dict.fromkeys((*impl.space(default, knobs), default)):
-            candidate = identity.candidate(impl, config, config == first)
+            candidate = factory.candidate(impl, config, config == first)
             refusal = _refused(candidate, problem, device)
             if refusal is None:
                 legal.append(candidate)
             else:
-                refused.append(identity.failure(candidate, Refusal("refused", refusal)))
+                refused.append(factory.failure(candidate, Refusal("refused", refusal)))
     if not legal:
         raise NothingToSweep(_nothing(problem, refused, knobs))
     kept = thinned(legal, most, sweep.vary, problem, device)

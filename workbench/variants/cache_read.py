@@ -45,15 +45,15 @@ cache_read = Spec(
 @triton.jit
 def _pieces(
     x_ptr, first_ptr, y_ptr, N, stride_x, stride_first,
-    PIECE: tl.constexpr, READS: tl.constexpr, AHEAD: tl.constexpr,
+    PIECE: tl.constexpr, READS: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     p = tl.program_id(0).to(tl.int64)
     pieces = N // PIECE
     piece = (tl.load(first_ptr + p * stride_first) % pieces).to(tl.int64)
     n = tl.arange(0, PIECE)
     most = tl.full((PIECE,), -float("inf"), tl.float32)
-    for _ in range(0, READS, AHEAD):
-        for _ in tl.static_range(AHEAD):
+    for _ in range(0, READS, AT_ONCE):
+        for _ in tl.static_range(AT_ONCE):
             x = tl.load(x_ptr + (piece * PIECE + n) * stride_x, cache_modifier=".cg")
             most = tl.maximum(most, x.to(tl.float32))
             piece = tl.where(piece + 1 == pieces, 0, piece + 1)  # a remainder takes ten times that
@@ -62,12 +62,12 @@ def _pieces(
 
 @dataclass(frozen=True)
 class Pieces:
-    ahead: int = among(1, 2, default=2)  # pieces whose loads do not wait for each other
+    at_once: int = among(1, 2, default=2)  # pieces whose loads do not wait for each other
     num_warps: int = threads(4, 16, default=8)
 
 
 def refuse_pieces(config, limits, *, itemsize, N, P):
-    held = (1 + config.ahead) * PIECE // (config.num_warps * limits.warp_size)
+    held = (1 + config.at_once) * PIECE // (config.num_warps * limits.warp_size)
     if held > 128:
         return f"each thread would hold {held} elements in registers; 128 is the most"
     if config.num_warps * limits.warp_size > limits.threads_per_block:
@@ -81,7 +81,7 @@ def work(config, limits, *, itemsize, N, P):
 
 @cache_read.impl(Pieces, refuse=refuse_pieces, work=work)
 def pieces(x, first, *, config):
-    """One program reads 64 pieces, `ahead` of them at a time."""
+    """One program reads 64 pieces, `at_once` of them together."""
     (P,) = first.shape
     y = x.new_empty(P)
     _pieces[(P,)](
@@ -93,7 +93,7 @@ def pieces(x, first, *, config):
         first.stride(0),
         PIECE=PIECE,
         READS=READS,
-        AHEAD=config.ahead,
+        AT_ONCE=config.at_once,
         num_warps=config.num_warps,
     )
     return y

@@ -76,7 +76,7 @@ class Sought:
 
 
 @dataclass(frozen=True)
-class Group:
+class CeilingGroup:
     """Ceilings whose arms take turns: of one kind of load, so that none lends another a clock
     that it would not have alone."""
 
@@ -93,7 +93,7 @@ class Group:
 # What is sought.
 
 
-def groups_of(device: Device, memory_bytes: int | None) -> list[Group]:
+def groups_of(device: Device, memory_bytes: int | None) -> list[CeilingGroup]:
     """All that is sought on a device whose GPU has so much memory (None: not known)."""
     return [
         _dram(device, memory_bytes),
@@ -134,7 +134,7 @@ def _variants(
     )
 
 
-def _dram(device: Device, memory_bytes: int | None) -> Group:
+def _dram(device: Device, memory_bytes: int | None) -> CeilingGroup:
     elements = stream_elements(memory_bytes)
     flat = {"N": elements}
     chunks = [
@@ -192,7 +192,7 @@ def _dram(device: Device, memory_bytes: int | None) -> Group:
             (),
         ),
     )
-    return Group(
+    return CeilingGroup(
         "DRAM",
         tuple(
             Sought(
@@ -203,7 +203,7 @@ def _dram(device: Device, memory_bytes: int | None) -> Group:
     )
 
 
-def _caches(device: Device) -> Group:
+def _caches(device: Device) -> CeilingGroup:
     cores = device.limits.cores
     # two fifths: a GPU with two partitions of cache may keep what it reads in both
     size = device.cache.value or 32 << 20  # where the driver does not tell
@@ -216,13 +216,13 @@ def _caches(device: Device) -> Group:
         {"block_n": 4096, "num_warps": 16},
     ]
     cache = [
-        {"ahead": 2, "num_warps": 8},
-        {"ahead": 1, "num_warps": 4},
-        {"ahead": 1, "num_warps": 8},
+        {"at_once": 2, "num_warps": 8},
+        {"at_once": 1, "num_warps": 4},
+        {"at_once": 1, "num_warps": 8},
     ]
     repeated = {"N": pieces * 4096, "R": 64}
     largest = Variant("torch.amax", "library_cache", "torch.amax", repeated, "fp32", None, "hot")
-    return Group(
+    return CeilingGroup(
         "caches",
         (
             Sought(
@@ -258,7 +258,7 @@ def bank_bandwidth(device: Device) -> Quantity | None:
     return Quantity(value, "B/s", CYCLE_SOURCE, "computed")
 
 
-def _vector(device: Device) -> Group:
+def _vector(device: Device) -> CeilingGroup:
     chains = [
         {"block_n": 2048, "num_warps": 8},
         {"block_n": 1024, "num_warps": 4},
@@ -267,7 +267,7 @@ def _vector(device: Device) -> Group:
     product = Variant(
         "torch.mm, fp32", "matmul", "torch", {"M": 4096, "N": 4096, "K": 4096}, "fp32"
     )
-    return Group(
+    return CeilingGroup(
         "fp32",
         (
             Sought(
@@ -296,7 +296,7 @@ TILES = {
 OTHERS = ((128, 256, 64, 8, 1), (128, 128, 64, 8, 2), (128, 128, 32, 8, 2), (64, 64, 32, 4, 8))
 
 
-def _matrix(device: Device, dtype: str) -> Group:
+def _matrix(device: Device, dtype: str) -> CeilingGroup:
     whole = dtype == "int8"
     kernel = "matrix_int8" if whole else "matrix_only"
     given = "fp32" if dtype in ("tf32", "fp32_matrix") else dtype
@@ -312,7 +312,7 @@ def _matrix(device: Device, dtype: str) -> Group:
         )
         for m, n, k, warps, each in TILES.get(device.limits.arch, OTHERS)
     )
-    return Group(
+    return CeilingGroup(
         dtype,
         (
             Sought(
@@ -344,7 +344,7 @@ def _library(dtype: str) -> Variant:
     return Variant(f"{named}, {dtype}, {EDGE}^3", kernel, impl, square, given)
 
 
-def _launches() -> Group:
+def _launches() -> CeilingGroup:
     def chain(name: str, clock: Literal["device", "host"], pdl: int) -> Variant:
         config = {"pdl": pdl}
         return Variant(name, "empty_chain", "links", {"L": LINKS}, "fp32", config, "hot", clock)
@@ -362,7 +362,7 @@ def _launches() -> Group:
         ("launch_eager", "launch by the CPU", eager, fills, 0.2),
         ("launch_eager_pdl", "launch by the CPU, dependent (PDL)", dependent[1], eager, 0.9),
     )
-    return Group(
+    return CeilingGroup(
         "launches",
         tuple(
             Sought(name, title, "launch", "launches", (variant,), (library,), share)

@@ -20,7 +20,7 @@ SAME = "="  # in the data: what the cell before it says
 
 
 @dataclass(frozen=True)
-class Times:
+class SampleTimes:
     """One measured record with what its samples say."""
 
     run: Run
@@ -47,12 +47,12 @@ class Times:
         return max((f for f in results if f[0] > 0), default=None)
 
 
-def times_of(run: Run, record: Record) -> Times | None:
+def times_of(run: Run, record: Record) -> SampleTimes | None:
     """None for a predicted time, which has no samples."""
     timing = record.timing
     if not isinstance(timing, Measured) or not timing.samples_s:
         return None
-    return Times(run, record, timing, summary(timing.samples_s))
+    return SampleTimes(run, record, timing, summary(timing.samples_s))
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Field:
     """One figure of a time, as text; nothing where it is unknown."""
 
     head: str
-    cell: Callable[[Times], str]
+    cell: Callable[[SampleTimes], str]
     group: str
     short: str = ""  # the head under its group, where that says the rest
 
 
 def fields(board: Board) -> list[Field]:
-    """All of them, in the order in which they are read. Times are in the page's unit."""
+    """All of them, in the order in which they are read. SampleTimes are in the page's unit."""
     return [*_named(), *_times(board), *_sampled(), *_done()]
 
 
@@ -84,7 +84,7 @@ def _times(board: Board) -> list[Field]:
     best = board.time(board.best.time_s) if board.best else 1.0
     digits = max(0, 4 - math.floor(math.log10(best)))  # five of the best's
 
-    def of(head: str, value: Callable[[Times], float]) -> Field:
+    def of(head: str, value: Callable[[SampleTimes], float]) -> Field:
         return Field(f"{head}, {unit}", lambda t: f"{board.time(value(t)):.{digits}f}", group, head)
 
     def spread(name: str) -> Field:

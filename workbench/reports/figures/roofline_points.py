@@ -174,14 +174,14 @@ def _newest(chosen: Sequence[Chosen]) -> list[Chosen]:
     """One for each config, problem, regime and clock."""
     results: dict[Any, Chosen] = {}
     for record, run, role in sorted(chosen, key=lambda c: c[0].at):
-        key = _identity(record)
+        key = _problem_of(record)
         before = results.get(key)
         if before is None or _RANK[record.phase] <= _RANK[before[0].phase]:
             results[key] = record, run, role or (before[2] if before else "")
     return list(results.values())
 
 
-def _identity(record: Record) -> tuple[Any, ...]:
+def _problem_of(record: Record) -> tuple[Any, ...]:
     case = record.case
     config, sizes = (tuple(sorted(m.items())) for m in (case.config, case.sizes))
     what = (case.device, case.kernel, case.impl, case.backend, config, sizes, case.dtype)

@@ -224,13 +224,13 @@ def _named(ax: Any, board: Board, record: Record, y: int, word: str) -> None:
     text = f"{board.text(record.time_s)} {board.unit[1]}" + (f" · {over:.3f}x" if over else "")
     text = f"{word} · {text}" if word else text
     bold = "bold" if word == "winner" else "normal"
-    for x, side, words in ((0, "left", _short(record)), (1, "right", text)):
+    for x, align, words in ((0, "left", _short(record)), (1, "right", text)):
         ax.annotate(
             words,
             (x, y),
             (0, 5),
             xycoords=("axes fraction", "data"),
-            ha=side,
+            ha=align,
             size=SMALL,
             textcoords="offset points",
             color=colour("ink"),
@@ -264,9 +264,9 @@ def _axes(fig: Any, left: float, top: float, width: float, height: float) -> Any
     return ax
 
 
-def _frame(ax: Any, sides: Iterable[str]) -> None:
-    for side, spine in ax.spines.items():
-        spine.set(visible=side in set(sides), color=colour("muted"), linewidth=0.8)
+def _frame(ax: Any, spines: Iterable[str]) -> None:
+    for name, spine in ax.spines.items():
+        spine.set(visible=name in set(spines), color=colour("muted"), linewidth=0.8)
 
 
 def _time_scale(ax: Any, board: Board, records: Sequence[Record]) -> None:
@@ -300,7 +300,7 @@ def laid(
 ) -> str:
     """One `<use>` a record over the drawn axes, grouped by looks; the best last and ringed."""
     groups: dict[str, list[str]] = {}
-    top = ring = ""
+    top = outline = ""
     for record, x, y in sorted(points, key=lambda p: -p[0].time_s):
         px, py = place(ax, x, y)
         mark, row = board.mark(record), board.row(record)
@@ -309,11 +309,13 @@ def laid(
             groups.setdefault(board.look(record), []).append(use)
         else:  # over all others, so that the pointer meets it
             top = f'<g class="{board.look(record)}">{use}</g>'
-            ring = f'<circle class="best" cx="{px:g}" cy="{py:g}" r="8"/>'
-            ring += f'<text class="best" x="{px + 12:g}" y="{py + 4:g}">best</text>'
+            outline = f'<circle class="best" cx="{px:g}" cy="{py:g}" r="8"/>'
+            outline += f'<text class="best" x="{px + 12:g}" y="{py + 4:g}">best</text>'
     ordered = sorted(groups.items(), key=lambda g: -len(g[1]))  # the few lie over the many
     drawn = "".join(f'<g class="{look}">{"".join(uses)}</g>' for look, uses in ordered)
-    return f'<g class="points" tabindex="0" role="group" aria-label="points">{drawn}{top}{ring}</g>'
+    return (
+        f'<g class="points" tabindex="0" role="group" aria-label="points">{drawn}{top}{outline}</g>'
+    )
 
 
 def jitter(row: int) -> float:

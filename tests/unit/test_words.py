@@ -1,0 +1,98 @@
+"""Names are the field's words: tests/words.toml lists the private ones that went."""
+
+import ast
+import io
+import re
+import tokenize
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TABLE = tomllib.loads((ROOT / "tests" / "words.toml").read_text(encoding="utf-8"))
+WORDS, ALLOWED = TABLE["words"], set(TABLE["allowed"]["names"])
+FILES = sorted([*(ROOT / "workbench").rglob("*.py"), *(ROOT / "examples").rglob("*.py")])
+PAGES = sorted((ROOT / "workbench" / "reports").glob("*.j2"))
+DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+# Measured records keep their words, as decisions that stand do.
+RECORDS = {"facts.md", "log.md", "CHANGELOG.md"}
+
+pytestmark = pytest.mark.unit
+
+
+def parts(name):
+    """The words of a name: `firstPass_s` is first, pass, s."""
+    return [w.lower() for w in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+
+
+def private(name):
+    """Private words in a name, each with the word that replaces it."""
+    if name in ALLOWED:
+        return []
+    return [f"{w} -> {WORDS[w]}" for w in parts(name) if w in WORDS]
+
+
+def identifiers(path):
+    text = io.StringIO(path.read_text(encoding="utf-8"))
+    return {t.string for t in tokenize.generate_tokens(text.readline) if t.type == tokenize.NAME}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_identifiers_and_file_names_are_the_fields_words(path):
+    bad = {name: private(name) for name in {*identifiers(path), path.stem} if private(name)}
+    assert not bad
+
+
+def test_options_are_the_fields_words():
+    from workbench.commands.options import commands
+
+    fields = [f for cls in commands().values() for f in cls.__dataclass_fields__.values()]
+    names = [*commands(), *(f.metadata.get("name") or f.name for f in fields)]
+    assert not {name: private(name) for name in names if private(name)}
+
+
+def test_json_keys_are_the_fields_words():
+    """What is stored and exported: records, events, tuned configs, portfolios."""
+    from workbench.data import events, record, tuned_cache
+    from workbench.tuner import portfolio
+
+    keys = set()
+    for module in (events, record, tuned_cache, portfolio):
+        for value in vars(module).values():
+            keys |= set(getattr(value, "__dataclass_fields__", {}))
+    assert not {key: private(key) for key in keys if private(key)} and len(keys) > 100
+
+
+def headings(text):
+    """Markdown and HTML headings, without code in them and without words that templates put in."""
+    marked = re.findall(r"^#+ (.*)$", text, flags=re.M)
+    tagged = re.findall(r"<h[1-6][^>]*>(.*?)</h[1-6]>", text, flags=re.S)
+    return [re.sub(r"`[^`]*`|\{\{.*?\}\}|<[^>]*>", "", heading) for heading in marked + tagged]
+
+
+@pytest.mark.parametrize("path", [*PAGES, *DOCS], ids=lambda p: str(p.relative_to(ROOT)))
+def test_headings_are_the_fields_words(path):
+    if path.name in RECORDS or path.parent.name == "decisions":
+        return
+    text = path.read_text(encoding="utf-8")
+    bad = {h: w for h in headings(text) if (w := [x for x in parts(h) if x in WORDS])}
+    assert not bad
+
+
+def test_a_class_name_means_one_thing():
+    where = defaultdict(list)
+    for path in FILES:
+        if {"kernels", "variants"} & set(path.parts):
+            continue  # one file a kernel: its config classes are its own
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                where[node.name.lstrip("_")].append(str(path.relative_to(ROOT)))
+    assert not {name: paths for name, paths in where.items() if len(paths) > 1}
+
+
+def test_a_private_word_is_noticed():
+    assert private("screened_s") and private("WhyNot") and private("found")
+    assert not private("first_pass") and not private("foundation") and not private("armature")
+    assert headings("# What was said\n") == ["What was said"]
