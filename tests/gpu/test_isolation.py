@@ -24,7 +24,7 @@ SIZES = "N=1048576"
 def swept(name, folder):
     """Every outcome of one sweep of the faulty kernel, refused configs left out."""
     wanted = SweepOptions(
-        sweep=name, kernel=KERNEL, sizes=(SIZES,), out=folder, metrics=folder / f"{name}.jsonl",
+        name=name, kernel=KERNEL, sizes=(SIZES,), out=folder, metrics=folder / f"{name}.jsonl",
         database=f"sqlite:///{folder}/{name}.db", fresh=True,
     )  # fmt: skip
     assert SweepCommand(wanted, SweepConsole(quiet=True)).go() == 0

@@ -24,16 +24,22 @@ def code_hash(impl: Impl) -> str:
     """Return a hash of 16 hex digits of the Impl's launcher, of all of its file that the launcher
     and the Spec's inputs, outputs, reference and FLOPs name, and of the helper modules that these
     import. Empty where the launcher has no file."""
-    file = impl.launch.__globals__.get("__file__")
-    if not file or not Path(file).is_file():
-        return ""
-    return _hash_of(str(file), impl.launch.__name__, _modified(str(file)))
+    file = _file_of(impl)
+    return _hash_of(file, impl.launch.__name__, _modified(file)) if file else ""
 
 
 def file_hash(impl: Impl) -> str:
     """Return the hash of the file's text: the source of keys in schema 1."""
-    file = impl.launch.__globals__.get("__file__")
+    file = _file_of(impl)
     return hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16] if file else ""
+
+
+def _file_of(impl: Impl) -> str:
+    """The file of the module that declares the launcher, which is not where its code lies for a
+    function that was taken over: `workbench.adapted` names the generated file."""
+    module = sys.modules.get(impl.launch.__module__)
+    file = getattr(module, "__file__", None) or impl.launch.__globals__.get("__file__")
+    return str(file) if file and Path(file).is_file() else ""
 
 
 def _modified(file: str) -> int:
