@@ -53,15 +53,15 @@ def _measure_interleaved(counts: Sequence[Counts]) -> Counts:
 
 def _not_traffic(whole: Code, traffic: Code) -> Iterable[str]:
     if traffic.whole.matrix:
-        yield f"The traffic arm has {traffic.whole.matrix} matrix instructions"
+        yield f"The traffic variant has {traffic.whole.matrix} matrix instructions"
     place, theirs, its = loads_of(whole, traffic)
     if not same_loads(theirs, its):
         yield (
-            f"The traffic arm's loads {place} are not the kernel's: {loads_text(its)} against "
+            f"The traffic variant's loads {place} are not the kernel's: {loads_text(its)} against "
             f"{loads_text(theirs)}"
         )
     if whole.whole.stores and not traffic.whole.stores:
-        yield "The traffic arm stores nothing"
+        yield "The traffic variant stores nothing"
 
 
 def loads_of(whole: Code, variant: Code) -> tuple[str, Mapping[str, int], Mapping[str, int]]:
@@ -85,7 +85,7 @@ def same_loads(whole: Mapping[str, int], variant: Mapping[str, int]) -> bool:
 
 def _not_arithmetic(whole: Code, arithmetic: Code) -> Iterable[str]:
     if count := arithmetic.in_loops.global_loads:
-        yield f"The arithmetic arm has {count} global loads inside its loop"
+        yield f"The arithmetic variant has {count} global loads inside its loop"
     inside = whole.in_loops.matrix + whole.in_loops.vector + whole.in_loops.special > 0
     theirs, its = (
         (whole.in_loops, arithmetic.in_loops) if inside else (whole.whole, arithmetic.whole)
@@ -94,7 +94,8 @@ def _not_arithmetic(whole: Code, arithmetic: Code) -> Iterable[str]:
         wanted, there = getattr(theirs, name), getattr(its, name)
         if there < least * wanted:
             where = "inside its loop" if inside else "in all"
-            yield f"The arithmetic arm has {there} {name} instructions {where}, the kernel {wanted}"
+            has = f"{there} {name} instructions {where}"
+            yield f"The arithmetic variant has {has}, the kernel {wanted}"
 
 
 def loads_text(loads: Mapping[str, int]) -> str:
