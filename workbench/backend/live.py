@@ -127,10 +127,8 @@ class Live:
         return self._compile(candidates)
 
     def timed(self, candidate: Candidate, compiled: Compiled, best_s: float | None) -> Future[Any]:
-        """Check and time one candidate at once; return a future that is already done.
-
-        The next config begins only after this result has been stored.
-        """
+        """Check and time one candidate at once; return a future that is already done. The next
+        config begins only after this result has been stored."""
         given: Future[Any] = Future()
         given.set_result(self._first_pass(candidate, best_s))
         return given
@@ -182,10 +180,8 @@ class Live:
     def compare(
         self, left: Candidate, right: Candidate, requested_threshold: float
     ) -> tuple[Timed | Refusal, Timed | Refusal, Verdict | None]:
-        """Return both operands' times and the verdict on the right one; see `worker.compare`.
-
-        The verdict is None where an operand has no time.
-        """
+        """Return both operands' times and the verdict on the right one; see `worker.compare`. The
+        verdict is None where an operand has no time."""
         operands = choice_of(left), choice_of(right)
         try:
             result = self._gpu.ask(

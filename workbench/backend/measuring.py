@@ -40,9 +40,7 @@ class Measuring:
 
     def describe(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
         """Return device, environment and lock name of the GPU, or None; see `worker.describe`.
-
-        Raises Lost where the process dies or outlasts its limit.
-        """
+        Raises Lost where the process dies or outlasts its limit."""
         try:
             result: tuple[Device, Environment, str] | None = self._now.ask(
                 worker.describe, repository, timeout_s=BEGIN_S
@@ -90,10 +88,7 @@ class Measuring:
 
     def self_test(self) -> dict[str, float]:
         """Return the measured ceilings by name: `dram` in B/s, `launch` and `resolution` in
-        seconds.
-
-        Raises CannotBegin where the process is lost.
-        """
+        seconds. Raises CannotBegin where the process is lost."""
         try:
             result: dict[str, float] = self._now.ask(worker.self_test, timeout_s=BEGIN_S)
         except LOST as error:

@@ -159,10 +159,7 @@ def interpret(
     kernel: str, impl: str, config: Mapping[str, int], dtype: str, limits: Limits
 ) -> float | str:
     """Return the largest error over all check sizes, in tolerances, or a sentence that says what
-    failed.
-
-    Runs in an interpreting worker; sizes that reject this config are skipped.
-    """
+    failed. Runs in an interpreting worker; sizes that reject this config are skipped."""
     from workbench.measurement.correctness import PreparedProblem, check
 
     spec = catalog.spec_of(kernel)

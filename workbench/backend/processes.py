@@ -33,10 +33,8 @@ COMPILE_TIMEOUT_S = 60.0
 
 
 def prepare(kernel: str) -> None:
-    """Import the kernel's file and the compiler in a worker.
-
-    Lets Triton hash its own libraries, too, which would cost the first config half a second.
-    """
+    """Import the kernel's file and the compiler in a worker. Lets Triton hash its own libraries,
+    too, which would cost the first config half a second."""
     from triton.runtime.cache import triton_key
 
     triton_key()
@@ -88,10 +86,8 @@ def compile_task(job: Job) -> Compiled | Duplicate | Refusal:
 
 
 def claimed(claims: Path, key: str, owner: str) -> bool:
-    """Claim the key for `owner` and return whether it is the first in all processes.
-
-    Uses a dangling symbolic link, which is created and read atomically, unlike a file.
-    """
+    """Claim the key for `owner` and return whether it is the first in all processes. Uses a
+    dangling symbolic link, which is created and read atomically, unlike a file."""
     try:
         os.symlink(owner, claims / key)
     except FileExistsError:
@@ -204,9 +200,7 @@ def compile_parts(
     pool: Workers, parts: Sequence[TimingTask], device: Device, timeout_s: float = COMPILE_TIMEOUT_S
 ) -> dict[int, Compiled | Refusal]:
     """Return Compiled, with its machine code read, or Refusal of each Triton task by its index.
-
-    Tasks may have different problems; those of library Impls are left out.
-    """
+    Tasks may have different problems; those of library Impls are left out."""
     same: dict[Any, list[int]] = {}
     for i, part in enumerate(parts):
         if part.candidate.impl.backend == "triton":

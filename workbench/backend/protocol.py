@@ -57,10 +57,8 @@ class Refusal:
 
 @dataclass(frozen=True)
 class TimingTask:
-    """One variant of an experiment to time.
-
-    With the `host` clock a call lasts until the GPU is idle, including all launches by the CPU.
-    """
+    """One variant of an experiment to time. With the `host` clock a call lasts until the GPU is
+    idle, including all launches by the CPU."""
 
     problem: Problem
     candidate: Candidate
@@ -95,9 +93,7 @@ class Backend(Protocol):
         self, problem: Problem, candidates: Sequence[Candidate] = ()
     ) -> dict[str, dict[str, Any]]:
         """Prepare a problem and start to compile `candidates` in the background, for `compiled`.
-
-        Returns measured ceilings in the format of `hardware.ceilings`.
-        """
+        Returns measured ceilings in the format of `hardware.ceilings`."""
 
     def compiled(
         self, candidates: Sequence[Candidate]
@@ -111,9 +107,7 @@ class Backend(Protocol):
 
     def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
         """Compile, check and time tasks of different problems in turns; return their results.
-
-        `begin` must have been called with the problem of the first.
-        """
+        `begin` must have been called with the problem of the first."""
 
     def close(self) -> None:
         """End all processes."""

@@ -131,10 +131,8 @@ def _read(
 def read_resources(
     launch: Launch, launches: Sequence[Launch], device: Device, compile_s: float
 ) -> Resources:
-    """Return the compiled resources of a launch, with its occupancy on the device.
-
-    The matrix unit is that of any launch where this one has none, as the FLOPs are those of all.
-    """
+    """Return the compiled resources of a launch, with its occupancy on the device. The matrix unit
+    is that of any launch where this one has none, as the FLOPs are those of all."""
     kernel = launch.kernel
     asm, meta = kernel.asm, kernel.metadata
     if "cubin" in asm:

@@ -48,9 +48,7 @@ class Dedup:
         later: Sequence[str],
     ) -> None:
         """Compute the key from the launch's TTGIR, metadata and options, before the stages `later`.
-
-        Raises Stop where another config has claimed the key.
-        """
+        Raises Stop where another config has claimed the key."""
         text = module.str_nodebug()
         if "tt.assert" in text:  # its source location becomes part of the machine code
             text = str(module)

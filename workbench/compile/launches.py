@@ -36,9 +36,7 @@ class Launch:
 @contextmanager
 def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch]]:
     """Compile launches inside the block for `device` without running them; yields their list.
-
-    Launches that `dedup` stops return None and are not in the list.
-    """
+    Launches that `dedup` stops return None and are not in the list."""
     os.environ.setdefault(FP_FUSION, "1")
     from triton.compiler.compiler import make_backend
     from triton.runtime.driver import driver

@@ -82,11 +82,8 @@ def code_of(asm: Mapping[str, Any], arch: str) -> Code:
 
 
 def disassembled(cubin: bytes) -> str:
-    """Return SASS with labels, by the nvdisasm of Triton's own wheel.
-
-    Raises OSError where there is none, ValueError where it rejects the image, SubprocessError after
-    a minute.
-    """
+    """Return SASS with labels, by the nvdisasm of Triton's own wheel. Raises OSError where there is
+    none, ValueError where it rejects the image, SubprocessError after a minute."""
     from triton import knobs
 
     with tempfile.TemporaryDirectory() as folder:

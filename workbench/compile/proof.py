@@ -17,9 +17,7 @@ def dishonest(
     whole: Sequence[Code], traffic: Sequence[Code], arithmetic: Sequence[Code]
 ) -> list[str]:
     """Return a sentence for each claim of the variants that their machine code does not confirm.
-
-    Empty where the traffic and the arithmetic variant match the kernel (`whole`).
-    """
+    Empty where the traffic and the arithmetic variant match the kernel (`whole`)."""
     for name, codes in (("whole", whole), ("traffic", traffic), ("arithmetic", arithmetic)):
         if not codes:
             return [f"The machine code of the {name} was not read"]
@@ -65,10 +63,8 @@ def _not_traffic(whole: Code, traffic: Code) -> Iterable[str]:
 
 
 def loads_of(whole: Code, variant: Code) -> tuple[str, Mapping[str, int], Mapping[str, int]]:
-    """Return where loads are compared, the kernel's loads and the variant's loads there.
-
-    They are compared inside loops, or in all where the kernel's loops have none.
-    """
+    """Return where loads are compared, the kernel's loads and the variant's loads there. They are
+    compared inside loops, or in all where the kernel's loops have none."""
     if whole.in_loops.loads:
         return "inside its loop", whole.in_loops.loads, variant.in_loops.loads
     return "outside loops", whole.whole.loads, variant.whole.loads

@@ -130,10 +130,8 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 
 def _module_code(module: str, folder: Path) -> str:
-    """Return a helper module's parsed code, or nothing for libraries and Python's own modules.
-
-    A file beside the kernel's replaces it where there is one, as when a kernel is loaded by path.
-    """
+    """Return a helper module's parsed code, or nothing for libraries and Python's own modules. A
+    file beside the kernel's replaces it where there is one, as when a kernel is loaded by path."""
     if module.split(".")[0] in sys.stdlib_module_names or module.startswith(_NOT_HELPERS):
         return ""
     beside = folder.joinpath(*module.removeprefix("workbench.kernels.").split("."))

@@ -185,10 +185,7 @@ class CeilingSet:
 
     def highest(self, level: Level) -> Ceiling | None:
         """Return the highest measured ceiling of a level over all mixes of reads and writes, or
-        None.
-
-        Leaves out `dram`, which is a run's own copy, measured on another day.
-        """
+        None. Leaves out `dram`, which is a run's own copy, measured on another day."""
         results = [c for c in self._ranked(level, "") if c.measured and c.stem != "dram"]
         return max(results, key=lambda c: c.value, default=None)
 
@@ -201,9 +198,7 @@ class CeilingSet:
 
     def ridge(self, ceiling: Ceiling) -> float | None:
         """Return the FLOP/byte where a compute ceiling meets DRAM, both measured or both stated.
-
-        None where no such DRAM ceiling is known.
-        """
+        None where no such DRAM ceiling is known."""
         alike = [c for c in self._ranked("dram", "") if c.measured == ceiling.measured]
         return ceiling.value / alike[0].value if alike else None
 

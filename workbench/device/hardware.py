@@ -102,10 +102,8 @@ _UNSTATED = {
 
 
 class Devices(Mapping[str, Device]):
-    """Maps names to the devices of `folder`; each file is read on first access.
-
-    With `compiled` it holds those that Triton compiles for, without it only the others.
-    """
+    """Maps names to the devices of `folder`; each file is read on first access. With `compiled` it
+    holds those that Triton compiles for, without it only the others."""
 
     def __init__(self, folder: Path, *, compiled: bool) -> None:
         self.folder, self.compiled = folder, compiled
@@ -307,10 +305,8 @@ def device_named(name: str) -> Device:
 
 
 def described(name: str) -> Device:
-    """Return the device of this name, including those that Triton does not compile for.
-
-    Raises UnknownDevice as `device_named` does.
-    """
+    """Return the device of this name, including those that Triton does not compile for. Raises
+    UnknownDevice as `device_named` does."""
     return _named(name, DEVICES, UNCOMPILED)
 
 
@@ -423,9 +419,7 @@ def _refreshed(device: Device, driver: Any) -> Device:
 
 def _part(device: Device, share: float) -> Device:
     """Return a GPU with another number of cores: a partition, or a variant that shares the name.
-
-    Its arithmetic scales with its cores; its share of the memory's bandwidth is not known.
-    """
+    Its arithmetic scales with its cores; its share of the memory's bandwidth is not known."""
     source = f"computed as {share:.3f} of the whole GPU's, by cores: "
     return replace(
         device,
@@ -444,10 +438,8 @@ def _l2(driver: Any) -> Quantity | None:
 
 
 def _described(driver: Any, arch: str) -> Device:
-    """Return a GPU without a device file, from the driver's figures.
-
-    Its limits are those of a device of the same architecture, where there is one.
-    """
+    """Return a GPU without a device file, from the driver's figures. Its limits are those of a
+    device of the same architecture, where there is one."""
     kin = _kin(arch) or _unlisted(driver, arch)
     cores = int(driver.multi_processor_count)
     clock_hz = 1e3 * _driver_figure(driver, "clock_rate", 0)

@@ -100,9 +100,7 @@ class Bench:
 
     def first_time(self, rotation: Rotation) -> float:
         """Return the approximate seconds of one call: the least of three after a warm-up call.
-
-        Records the host's time to enqueue it, and whether the call waits for the GPU.
-        """
+        Records the host's time to enqueue it, and whether the call waits for the GPU."""
         rotation.restored_call()
         wait()
         first = rotation.learn()
@@ -113,11 +111,8 @@ class Bench:
     def timed(
         self, rotation: Rotation, estimate_s: float, graph_s: float | None = None
     ) -> BenchTime:
-        """Return the sampling method that suits a call of about `estimate_s` seconds.
-
-        A graph holds `graph_s` seconds of calls, the protocol's by default; the first pass asks for
-        less.
-        """
+        """Return the sampling method that suits a call of about `estimate_s` seconds. A graph holds
+        `graph_s` seconds of calls, the protocol's by default; the first pass asks for less."""
         if rotation.waits:
             return BenchTime("host", rotation, 1, estimate_s, self.clock)
         if estimate_s >= self.protocol.graph_below_s:
@@ -228,9 +223,7 @@ class BenchTime:
 
     def begin(self, seconds: float, least: int = 1) -> Started:
         """Enqueue samples of about `seconds` in total, at least `least`, and return while they run.
-
-        A call that waits for the GPU is already over by then.
-        """
+        A call that waits for the GPU is already over by then."""
         count = max(least, math.ceil(seconds / self.sample_s))
         return Started(self._begun(count, self.clock), self.clock)
 

@@ -84,18 +84,14 @@ class Clocks:
         return self._sensors.read() if self._sensors else Reading()
 
     def processes(self) -> list[int] | None:
-        """Return the ids of processes that compute on this GPU, as the driver numbers them.
-
-        In a container these may be the host's numbers. None where the driver does not list them.
-        """
+        """Return the ids of processes that compute on this GPU, as the driver numbers them. In a
+        container these may be the host's numbers. None where the driver does not list them."""
         return self._sensors.processes() if self._sensors else None
 
     @staticmethod
     def summary(readings: Sequence[Reading]) -> dict[str, Any]:
-        """Return each sensor's median over the readings, and every throttling reason seen.
-
-        Keys are the fields of `Measured`.
-        """
+        """Return each sensor's median over the readings, and every throttling reason seen. Keys are
+        the fields of `Measured`."""
         results: dict[str, Any] = {}
         for name in ("sm_mhz", "temperature_c", "power_w"):
             values = [v for r in readings if (v := getattr(r, name)) is not None]
@@ -210,10 +206,8 @@ def reasons(bits: int) -> tuple[str, ...]:
 
 
 def uuid_of(index: int) -> str:
-    """Return the UUID of torch's GPU `index` in NVML's format.
-
-    CUDA_VISIBLE_DEVICES renumbers torch's devices and not NVML's.
-    """
+    """Return the UUID of torch's GPU `index` in NVML's format. CUDA_VISIBLE_DEVICES renumbers
+    torch's devices and not NVML's."""
     import torch
 
     return f"GPU-{torch.cuda.get_device_properties(index).uuid}"

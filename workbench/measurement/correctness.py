@@ -89,10 +89,8 @@ def _restore(now: Any, kept: Any) -> None:
 
 
 def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
-    """Compare outputs with the expected ones and return the largest error.
-
-    NaN and infinities must be in the same places.
-    """
+    """Compare outputs with the expected ones and return the largest error. NaN and infinities must
+    be in the same places."""
     spec = problem.spec
     if len(outputs) != len(spec.outputs):
         wanted = len(spec.outputs)

@@ -154,10 +154,8 @@ class Probe:
         self._begun += 1
 
     def mhz(self) -> float | None:
-        """Return the clock in MHz of the oldest ended window that was not yet requested.
-
-        Waits for that window, and for no later work. A window is dropped once two more have ended.
-        """
+        """Return the clock in MHz of the oldest ended window that was not yet requested. Waits for
+        that window, and for no later work. A window is dropped once two more have ended."""
         self._read = max(self._read, self._begun - 2)
         bank = self._read % 2
         self._read += 1

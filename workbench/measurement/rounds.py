@@ -44,11 +44,8 @@ class Entrant(Interface):
     """Something that can be timed: a call on a live GPU, or a stand-in of a test."""
 
     def begin(self, seconds: float, least: int = 1) -> Started:
-        """Begin samples of about `seconds` in total, at least `least`, and return them.
-
-        The next entrant may begin before these are taken, so that the GPU is not idle between the
-        two.
-        """
+        """Begin samples of about `seconds` in total, at least `least`, and return them. The next
+        entrant may begin before these are taken, so that the GPU is not idle between the two."""
 
 
 def stream(
@@ -79,10 +76,7 @@ def _lasting(window: Window, start: float, end: float) -> Window:
 
 def settle(entrant: Entrant, protocol: Protocol, now: Now = time.perf_counter) -> bool:
     """Run one entrant until two windows in a row agree: the boost clock has become the sustained
-    one.
-
-    Returns False when `settle_s` was spent before.
-    """
+    one. Returns False when `settle_s` was spent before."""
     end, last = now() + protocol.settle_s, math.inf
     while now() < end:
         result = stats.median(entrant.begin(protocol.settle_window_s).window().samples_s)
@@ -255,11 +249,8 @@ def decide(
     protocol: Protocol,
     requested_threshold: float,
 ) -> Verdict:
-    """Return the verdict of windows taken in rounds.
-
-    Two rounds, one the reverse of the other, make one pair of times; pairs with a throttled window
-    are left out.
-    """
+    """Return the verdict of windows taken in rounds. Two rounds, one the reverse of the other, make
+    one pair of times; pairs with a throttled window are left out."""
     confidence = verdict.confidence_of(protocol.looks)
     both = (left, again, right)
     fine = [

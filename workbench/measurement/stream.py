@@ -33,10 +33,8 @@ class Step:
 
     @property
     def lag_s(self) -> float:
-        """Return the seconds by which the host may be slower than the device in each call.
-
-        The host takes a fifth longer at times, which adds up over 256 calls.
-        """
+        """Return the seconds by which the host may be slower than the device in each call. The host
+        takes a fifth longer at times, which adds up over 256 calls."""
         return max(0.0, 1.2 * self.host_s - self.device_s)
 
 
@@ -96,9 +94,7 @@ def event_samples(step: Step, count: int, clock: SmClock | None = None) -> list[
 
 def host_samples(step: Step, count: int, clock: SmClock | None = None) -> list[float]:
     """Return the seconds of each of `count` calls by the host's clock, including launch latency.
-
-    For calls that wait for the GPU themselves, so that the stream cannot be held before them.
-    """
+    For calls that wait for the GPU themselves, so that the stream cannot be held before them."""
     samples: list[float] = []
     if clock is not None:
         clock.begin()
@@ -155,10 +151,8 @@ def wait() -> None:
 
 
 def delay(seconds: float) -> None:
-    """Keep the current stream busy for about `seconds`, at most LONGEST_DELAY_S.
-
-    The kernel counts cycles, so it ends even if the host dies.
-    """
+    """Keep the current stream busy for about `seconds`, at most LONGEST_DELAY_S. The kernel counts
+    cycles, so it ends even if the host dies."""
     torch.cuda._sleep(int(min(seconds, LONGEST_DELAY_S) * _delay_rate()))
 
 
@@ -182,10 +176,7 @@ def _delay_rate() -> float:
 @cache
 def timer_step_s() -> float:
     """Return the step of the event timer in seconds, from pairs with increasing pauses between
-    them.
-
-    Raises ValueError where the timer stands still.
-    """
+    them. Raises ValueError where the timer stands still."""
     pairs = [marks(i) for i in range(QUEUED)]
     delay(2e-3)
     for i, (start, end) in enumerate(pairs):

@@ -48,10 +48,8 @@ def prepare() -> None:
 
 
 def host_copies() -> list[Copied]:
-    """Return both directions, pinned and pageable, at every size, timed in turns.
-
-    Runs in a process of its own. Raises RuntimeError where torch sees no GPU.
-    """
+    """Return both directions, pinned and pageable, at every size, timed in turns. Runs in a process
+    of its own. Raises RuntimeError where torch sees no GPU."""
     import torch
 
     if not torch.cuda.is_available():

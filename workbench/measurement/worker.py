@@ -122,9 +122,7 @@ def _state() -> _State:
 
 def describe(repository: Path | None) -> tuple[hardware.Device, Environment, str] | None:
     """Return the live GPU, the fingerprint of machine and software, and the name of the GPU's lock.
-
-    None where torch sees no GPU.
-    """
+    None where torch sees no GPU."""
     device = hardware.live()
     if device is None:
         return None
@@ -263,10 +261,8 @@ def _took(timed: Any, windows: Sequence[Window]) -> None:
 
 @accounted
 def first_pass(choice: Choice, best_s: float | None) -> FirstPassTime:
-    """Check a config, time it briefly and return the result.
-
-    Sampling stops after a first sample over `give_up` times `best_s`.
-    """
+    """Check a config, time it briefly and return the result. Sampling stops after a first sample
+    over `give_up` times `best_s`."""
     try:
         return _first_pass(choice, best_s)
     except Exception as error:

@@ -39,19 +39,15 @@ class ReportError(WorkbenchError):
 
 
 def colour(name: str) -> str:
-    """Return the placeholder for the CSS variable of this name.
-
-    Raises KeyError where the palette lacks it.
-    """
+    """Return the placeholder for the CSS variable of this name. Raises KeyError where the palette
+    lacks it."""
     return _SENTINELS[name]
 
 
 @contextlib.contextmanager
 def drawn_at_least(draw: Callable[[], object]) -> Iterator[None]:
-    """Run the block and call `draw` if it fails; yields nothing, and raises the error again.
-
-    For work whose last page must be drawn even when it cannot store anything more.
-    """
+    """Run the block and call `draw` if it fails; yields nothing, and raises the error again. For
+    work whose last page must be drawn even when it cannot store anything more."""
     try:
         yield
     except BaseException:
@@ -61,10 +57,8 @@ def drawn_at_least(draw: Callable[[], object]) -> Iterator[None]:
 
 
 def write_page(path: Path | str, html: str) -> Path:
-    """Write a page atomically, making its folder where needed; returns its path.
-
-    Raises ReportError when the folder cannot be written to.
-    """
+    """Write a page atomically, making its folder where needed; returns its path. Raises ReportError
+    when the folder cannot be written to."""
     path = Path(path)
     # Beside its target, since a rename is atomic only within one file system.
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -83,10 +77,7 @@ def write_page(path: Path | str, html: str) -> Path:
 
 def render(template_name: str, **context: Any) -> str:
     """Return a rendered template of `workbench/reports/`; text in `context` is escaped unless
-    Markup.
-
-    Raises jinja2.TemplateError, and UndefinedError for a name that is not given.
-    """
+    Markup. Raises jinja2.TemplateError, and UndefinedError for a name that is not given."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -136,10 +127,8 @@ def figure_svg(fig: Figure, prefix: str, title: str = "", overlay: str = "") -> 
 
 
 def place(axes: Any, x: float, y: float) -> tuple[float, float]:
-    """Return the coordinates, in px, of a data point in the SVG of `figure_svg`.
-
-    The limits and scales of the axes must be set before.
-    """
+    """Return the coordinates, in px, of a data point in the SVG of `figure_svg`. The limits and
+    scales of the axes must be set before."""
     right, up = axes.transData.transform((x, y))
     return round(float(right), 1), round(axes.figure.get_size_inches()[1] * 72 - float(up), 1)
 

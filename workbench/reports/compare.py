@@ -69,10 +69,8 @@ def compared_of(outcomes: Sequence[Outcome], comparisons: Sequence[Comparison]) 
 
 
 def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons with verdicts corrected for their number, see `verdict.holm`.
-
-    A single one stays as it is.
-    """
+    """Return the comparisons with verdicts corrected for their number, see `verdict.holm`. A single
+    one stays as it is."""
     decided = [c for c in comparisons if c.verdict is not None]
     if len(decided) < 2:
         return list(comparisons)

@@ -56,10 +56,8 @@ def about(finding: Finding) -> str:
 
 
 def quantity(value: float, unit: str, figures: int = 3) -> str:
-    """Return a number with its unit: seconds in a unit of their size, rates with a prefix.
-
-    Numbers have `figures` significant digits; shares of 1 are bare, or in percent with unit "%".
-    """
+    """Return a number with its unit: seconds in a unit of their size, rates with a prefix. Numbers
+    have `figures` significant digits; shares of 1 are bare, or in percent with unit "%"."""
     if unit == "%":
         return f"{100 * value:.{figures}g} %"
     if unit == "s":
@@ -83,10 +81,8 @@ def is_share(result: Evidence) -> bool:
 
 
 def digits(value: float, figures: int = 3) -> str:
-    """Return significant digits without an exponent: 0.000145, 1.07, 23500.
-
-    Numbers near 1 keep their zeros (1.00); a count is 1.
-    """
+    """Return significant digits without an exponent: 0.000145, 1.07, 23500. Numbers near 1 keep
+    their zeros (1.00); a count is 1."""
     rounded = f"{value:.{figures}g}"
     if rounded.lstrip("-").isdigit() and abs(value) < 10 and value != round(value):
         return f"{value:.{figures - 1}f}"

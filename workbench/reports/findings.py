@@ -323,9 +323,7 @@ def code(words: str) -> str:
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
     """Return a Markdown table whose columns are aligned in the source; numbers are on the right.
-
-    Cells are escaped already, and empty columns are left out.
-    """
+    Cells are escaped already, and empty columns are left out."""
     kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
     cells = [[text(heads[n]) for n in kept], *([row[n] for n in kept] for row in rows)]
     widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(kept))]

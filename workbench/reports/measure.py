@@ -78,10 +78,8 @@ class Group:
         return (result[0], result[1]) if result else None
 
     def against(self, record: Record) -> float | None:
-        """Return the best baseline's time over this one's, in the same regime, or None.
-
-        Above 1 the record is faster.
-        """
+        """Return the best baseline's time over this one's, in the same regime, or None. Above 1 the
+        record is faster."""
         times = [r.time_s for r in self.records if r.case.is_baseline and r.phase == record.phase]
         return min(times) / record.time_s if times else None
 

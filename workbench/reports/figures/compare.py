@@ -90,9 +90,7 @@ def distribution(operands: Operands, prefix: str) -> Markup:
 
 def per_round(operands: Operands, prefix: str, cycles: bool = False) -> Markup | None:
     """Return the ratio of each round, its median and interval, and the band that counts as equal.
-
-    None where there are fewer than two rounds or there is no verdict.
-    """
+    None where there are fewer than two rounds or there is no verdict."""
     ratios = round_ratios(operands, cycles)
     verdict = operands.verdict
     if len(ratios) < 2 or verdict is None:

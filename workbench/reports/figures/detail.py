@@ -131,10 +131,8 @@ def _done() -> list[Field]:
 
 
 def in_full(run: Run, board: Board, records: Sequence[Record], words: Mapping[int, str]) -> Any:
-    """Return the table of the final: groups of columns, heads, and a row for each record.
-
-    {} where none was measured.
-    """
+    """Return the table of the final: groups of columns, heads, and a row for each record. {} where
+    none was measured."""
     results = [t for r in records if (t := times_of(run, r)) is not None]
     if not results:
         return {}
@@ -234,9 +232,7 @@ _STEPS: Mapping[str, str] = {
 
 def spent(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | None) -> Any:
     """Return each part of the wall time in seconds and percent, and the rate in configs a minute.
-
-    {} where the run did not record it.
-    """
+    {} where the run did not record it."""
     whole = sum((seconds or {}).values())
     if seconds is None or whole <= 0:
         return {}

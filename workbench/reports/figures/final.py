@@ -34,10 +34,8 @@ def lines(records: Sequence[Record], winner: Record | None) -> Lines:
 
 
 def rounds(board: Board, records: Sequence[Record], who: Lines, prefix: str) -> Markup | None:
-    """Return window medians by round, and the SM clock of each window where it was read.
-
-    None where no finalist has two windows.
-    """
+    """Return window medians by round, and the SM clock of each window where it was read. None where
+    no finalist has two windows."""
     best = min((r.time_s for r in records), default=0.0)
     near = [r for r in records if r.time_s <= FAR * best]  # a slow one would flatten the others
     timed = [(r, r.timing) for r in near if isinstance(r.timing, Measured)]

@@ -49,11 +49,8 @@ _UNITS = 11 / SMALL  # units of Room, whose text has 11 px, in a point
 
 
 def paper(sheet: Sheet, kind: str) -> bytes:
-    """Return the figure as bytes of this kind, `png`, `svg` or `pdf`.
-
-    It has the roofline where a point has FLOPs, and the strip of those without. The same sheet
-    gives the same bytes.
-    """
+    """Return the figure as bytes of this kind, `png`, `svg` or `pdf`. It has the roofline where a
+    point has FLOPs, and the strip of those without. The same sheet gives the same bytes."""
     import matplotlib
     from matplotlib.figure import Figure
 

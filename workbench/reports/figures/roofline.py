@@ -156,10 +156,8 @@ class Room:
     def find(
         self, x: float, y: float, text: str, gap: float = 8, far: bool = False
     ) -> tuple[float, float] | None:
-        """Reserve a free place beside a point and return its left baseline in px.
-
-        With `far` places some way off count, too. None where each place hides three or more points.
-        """
+        """Reserve a free place beside a point and return its left baseline in px. With `far` places
+        some way off count, too. None where each place hides three or more points."""
         wide = CHAR * len(text)
         left, middle, right = x - gap - wide, x - wide / 2, x + gap
         places = [
@@ -470,10 +468,8 @@ def warnings_drawn(scene: Scene, at: Mapping[int, tuple[float, float]], room: Ro
 
 
 def labelled(scene: Scene, numbers: Sequence[int], most: int) -> list[tuple[int, str]]:
-    """Return index and kernel name of the points to label, at most `most`.
-
-    Of each kernel it is the best of the problem that takes most time; kernels with most time first.
-    """
+    """Return index and kernel name of the points to label, at most `most`. Of each kernel it is the
+    best of the problem that takes most time; kernels with most time first."""
     points, best = scene.sheet.points, set(bests(scene.sheet))
     order = [n for n in numbers if n in best]
     order.sort(key=lambda n: (points[n].regime != "cold", -points[n].share_of_time))

@@ -355,9 +355,7 @@ def _what(a: Point, b: Point, compared: set[tuple[str, str, str]]) -> str:
 
 def bests(sheet: Sheet) -> list[int]:
     """Return the index of the fastest point of each device, kernel, sizes, dtype, regime and clock.
-
-    A library's point only where there is no other.
-    """
+    A library's point only where there is no other."""
     results: dict[Any, int] = {}
     for n, p in enumerate(sheet.points):
         case = p.record.case
@@ -417,9 +415,7 @@ COLUMNS = (
 
 def rows(sheet: Sheet) -> list[dict[str, Any]]:
     """Return a row for each point, with every number that is drawn, under the names of `COLUMNS`.
-
-    Seconds, bytes, FLOPs and shares from 0 to 1; None where there is no number.
-    """
+    Seconds, bytes, FLOPs and shares from 0 to 1; None where there is no number."""
     return [_row(point) for point in sheet.points]
 
 

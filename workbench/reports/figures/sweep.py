@@ -177,9 +177,7 @@ def finals(
     board: Board, records: Sequence[Record], prefix: str, words: Mapping[int, str] | None = None
 ) -> Markup:
     """Return median, 95 % interval and window medians of each finalist and baseline, in order.
-
-    `words` holds a tag for records by id; a tagged row has a bar at its left, too.
-    """
+    `words` holds a tag for records by id; a tagged row has a bar at its left, too."""
     best = min(r.time_s for r in records)
     # A slow config would compress the rest into one line: it gets an arrow and its number.
     near = [r for r in records if r.time_s <= best * FAR]
