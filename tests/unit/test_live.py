@@ -188,7 +188,7 @@ def test_a_contest_gives_both_sides_and_its_verdict(begun):
 
 
 def test_no_gpu_and_a_gpu_that_does_not_answer_are_said(monkeypatch):
-    for refuses, words in ((True, "torch sees no GPU here"), (TimeoutError("x"), "asks the GPU")):
+    for refuses, words in ((True, "torch sees no GPU here"), (TimeoutError("x"), "reads the GPU")):
         gpu = Gpu()
         gpu.refuses = refuses
         monkeypatch.setattr(measuring, "Solo", gpu.start)

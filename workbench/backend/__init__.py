@@ -1,1 +1,1 @@
-"""The sides that a sweep can run on: a live GPU, or a named target with no GPU present."""
+"""Backends of a sweep: the live GPU, or a named target that need not be present."""

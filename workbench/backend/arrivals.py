@@ -1,4 +1,4 @@
-"""What comes from elsewhere, one thing after the other, beside the work that waits for it."""
+"""Read an iterator in a background thread."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ T = TypeVar("T")
 
 
 class Arrivals(Generic[T]):
-    """Takes everything from `source` in a thread of its own, at once; iterating gives it in that
-    order, waits for what is still to come, and raises what the source raised. Once nobody iterates
-    any more, the source is closed after its next item."""
+    """Iterator over `source`, which a background thread reads ahead without a limit.
+
+    Items keep their order, iterating blocks until the next item is there, and an exception of the
+    source is raised again here. Once iteration is abandoned, the source is closed after its next
+    item.
+    """
 
     def __init__(self, source: Generator[T, None, None]) -> None:
         self._inbox: SimpleQueue[tuple[str, Any]] = SimpleQueue()

@@ -1,4 +1,5 @@
-"""The GPU that is here: compiled in parallel, checked and measured in a process of its own."""
+"""Backend of the GPU in this machine: compiles in parallel, checks and times in a separate
+process."""
 
 from __future__ import annotations
 
@@ -22,11 +23,11 @@ from workbench.measurement import preflight, worker
 from workbench.measurement.protocol import Protocol
 from workbench.spec import WorkbenchError, values
 
-# A config that hangs may cost 3 s, and half a second of them goes into the next process.
+# A config that hangs may cost 3 s, of which 0.5 s go into starting the next process.
 FIRST_PASS_TIMEOUT_S = 2.0
 INTERLEAVED_TIMEOUT_S = 300.0
-ALONE_TIMEOUT_S = 30.0  # a part of an experiment by itself, with hardly a window
-ATTEMPTS = 3  # at parts together: two of them may take the process with them
+ALONE_TIMEOUT_S = 30.0  # one task by itself, timed with very few windows
+ATTEMPTS = 3  # at interleaved tasks: two of them may kill the process
 CEILINGS = {
     "dram": ("B/s", "the workbench's copy kernel, just before this run"),
     "launch": ("s", "an empty launch in a graph, just before this run"),
@@ -39,7 +40,7 @@ class NoGpu(WorkbenchError):
 
 
 class Live:
-    """Measures on torch's current GPU. This process itself never touches the GPU."""
+    """Backend that measures on torch's current GPU. This process itself never touches the GPU."""
 
     predicts = False
     room = 1  # one config at a time on the GPU
@@ -51,9 +52,12 @@ class Live:
         on_wait: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
         prewarm: Prewarm | None = None,
     ) -> None:
-        """`repository` holds the kernel: its commit is part of the fingerprint. `told` hears who
-        holds the GPU while this waits for it. `ahead` are processes that were
-        started before; whoever did ends them. Raises NoGpu."""
+        """Start the measuring process and read the device, or take those that `prewarm` started.
+
+        `repository` holds the kernel: its commit is part of the fingerprint. `on_wait(message)` is
+        called while waiting for the GPU's lock. Processes of `prewarm` are ended by its owner.
+        Raises NoGpu where torch sees no GPU.
+        """
         self.rules = rules or Protocol()
         self.protocol = self.rules.id
         self._refused = on_wait
@@ -64,7 +68,7 @@ class Live:
         except Lost as error:
             self._gpu.close()
             raise NoGpu(
-                f"the process that asks the GPU what it is {error}; "
+                f"the process that reads the GPU's properties {error}; "
                 "see `workbench doctor`, or compile for a target: --device h200"
             ) from None
         if result is None:
@@ -75,20 +79,24 @@ class Live:
         self.device, self.environment, self._lock = result
         self._held = ExitStack()  # the GPU's lock, from the first problem to the end
         self._locked = False
-        self._compiled: dict[str, Compiled | Refusal] = {}  # parts that were compiled, by their key
+        self._compiled: dict[str, Compiled | Refusal] = {}  # compiled tasks by key
         self._prewarm: tuple[list[Candidate], Arrivals[Any]] | None = None
         self._problem: Problem
         self._tested: dict[str, dict[str, Any]] = {}
 
     @property
     def spent(self) -> Mapping[str, float]:
-        """Seconds of the measuring process so far: check, timed, flush."""
+        """Return the measuring process's seconds so far under the keys check, timed and flush."""
         return self._gpu.spent
 
     def begin(
         self, problem: Problem, candidates: Sequence[Candidate] = ()
     ) -> dict[str, dict[str, Any]]:
-        """Raises RuntimeError, one sentence, when the problem does not fit the GPU."""
+        """Prepare the problem and return the measured ceilings by name.
+
+        Compiles `candidates` in the background and takes the GPU's lock. Raises RuntimeError where
+        the problem does not fit the GPU.
+        """
         self._problem = problem
         if candidates:  # compiled meanwhile
             self._prewarm = list(candidates), Arrivals(self._compile(candidates))
@@ -114,13 +122,15 @@ class Live:
     def compiled(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
+        """Yield each candidate with its Compiled or Refusal, in the order of completion."""
         prewarm, self._prewarm = self._prewarm, None
         if prewarm is not None and prewarm[0] == list(candidates):
             return iter(prewarm[1])
         return self._compile(candidates)
 
     def timed(self, candidate: Candidate, compiled: Compiled, best_s: float | None) -> Future[Any]:
-        """Done when this returns: the next config begins after this one has been stored."""
+        """Check and time one candidate at once; return a future that is already done. The next
+        config begins only after this result has been stored."""
         given: Future[Any] = Future()
         given.set_result(self._first_pass(candidate, best_s))
         return given
@@ -138,8 +148,8 @@ class Live:
         return _timed(result)
 
     def _slack_s(self, best_s: float) -> float:
-        """What a large problem may take longer: fifty calls, and some forty passes of the check
-        over its tensors as float64."""
+        """Return the seconds beyond the limit that a large problem may take: 50 calls, and about 40
+        passes of the check over its tensors in float64."""
         spec, sizes = self._problem.spec, self._problem.sizes
         bytes_ = spec.bytes(sizes, self._problem.dtype)
         flops = spec.flops(**sizes)
@@ -149,15 +159,18 @@ class Live:
     def halve(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
     ) -> list[Timed | Refusal]:
-        """Successive halving down to `keep`: a time for each."""
+        """Return a time or Refusal for each candidate after successive halving down to `keep`."""
         return self._measure_interleaved(worker.halve_candidates, candidates, estimates, keep)
 
     def final(
         self, candidates: Sequence[Candidate], estimates: Sequence[float]
     ) -> list[Timed | Refusal]:
+        """Return a time or Refusal for each candidate from the final benchmark in interleaved
+        rounds."""
         return self._measure_interleaved(worker.final, candidates, estimates)
 
     def hot(self, candidate: Candidate) -> Timed | Refusal:
+        """Return the candidate's time on data that the cache may hold, or a Refusal."""
         try:
             result = self._gpu.ask(
                 worker.hot, choice_of(candidate), timeout_s=INTERLEAVED_TIMEOUT_S
@@ -169,7 +182,8 @@ class Live:
     def compare(
         self, left: Candidate, right: Candidate, requested_threshold: float
     ) -> tuple[Timed | Refusal, Timed | Refusal, Verdict | None]:
-        """Both sides and what is to be said of the right one: see `worker.contest`."""
+        """Return both operands' times and the verdict on the right one; see `worker.compare`. The
+        verdict is None where an operand has no time."""
         operands = choice_of(left), choice_of(right)
         try:
             result = self._gpu.ask(
@@ -186,8 +200,8 @@ class Live:
     def _measure_interleaved(
         self, task: Any, candidates: Sequence[Candidate], estimates: Sequence[float], *more: Any
     ) -> list[Timed | Refusal]:
-        """Results of a task over several configs. Where one of them takes the process with it, it
-        is found out and the others are asked once more."""
+        """Return the results of a task over several configs. Where a config kills the process, it
+        is identified and the others are tried once more."""
         result: dict[int, Timed | Refusal] = {}
         refusal: Refusal = Refusal("measure", "gave no time", own=False)
         for _ in range(2):
@@ -214,8 +228,11 @@ class Live:
         return [result.get(i, refusal) for i in range(len(candidates))]
 
     def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
-        """See `worker.together`. Where a part takes the process with it, each is tried by itself,
-        and those that live are asked once more."""
+        """Return the result of each task, timed in turns; see `worker.measure_interleaved`.
+
+        Where a task kills the process, each is tried by itself and the survivors are timed again,
+        at most ATTEMPTS times in all.
+        """
         if not parts:
             return []
         created = self.compile_tasks(parts)
@@ -244,8 +261,11 @@ class Live:
         return [self._done(i, created, refusal, taken) for i in range(len(parts))]
 
     def compile_tasks(self, parts: Sequence[TimingTask]) -> dict[int, Compiled | Refusal]:
-        """As `compile_parts`, but what was asked before is known: whoever will ask for parts one
-        after the other may ask for all of them at first, so that no process waits."""
+        """Return Compiled or Refusal of each task by its index, as `compile_parts` does, with a
+        cache.
+
+        Pass all tasks at once before timing them one after the other, so that no process waits.
+        """
         new = [part for part in parts if part.candidate.key not in self._compiled]
         if new:
             self._gpu.prepare_standby()  # meanwhile
@@ -259,7 +279,7 @@ class Live:
     def _measured(
         self, parts: Sequence[TimingTask], rules: Protocol, timeout_s: float
     ) -> list[worker.TaskTime]:
-        """What `worker.together` says. Raises Lost and CannotBegin."""
+        """Return the results of `worker.measure_interleaved`. Raises Lost and CannotBegin."""
         self._gpu.wait_idle()
         requested_threshold = [_part(part, rules) for part in parts]
         result: list[worker.TaskTime] = self._gpu.ask(
@@ -268,7 +288,7 @@ class Live:
         return result
 
     def _alone(self, part: TimingTask) -> Refusal | None:
-        """Why a part cannot even be run by itself; None where it can."""
+        """Return why a task cannot be run by itself, or None where it can."""
         brief = replace(self.rules, settle_s=0.0, rounds=2, least_rounds=2, most_rounds=2)
         try:
             (result,) = self._measured([part], brief, ALONE_TIMEOUT_S)
@@ -297,6 +317,7 @@ class Live:
         )
 
     def close(self) -> None:
+        """End all processes and release the GPU's lock."""
         if self._compilers is not None:
             self._compilers.close()
         self._gpu.close()
@@ -304,7 +325,8 @@ class Live:
 
 
 def interleaved_s(parts: int) -> float:
-    """How long so many parts may take together: what one of them hangs costs no more."""
+    """Return the limit in seconds for `parts` interleaved tasks, which bounds the cost of a
+    hang."""
     return min(INTERLEAVED_TIMEOUT_S, 60.0 + 5.0 * parts)
 
 
@@ -315,7 +337,7 @@ def _part(part: TimingTask, rules: Protocol) -> worker.WorkerTask:
 
 
 def choice_of(candidate: Candidate) -> worker.Choice:
-    """A candidate by name, as it travels to the measuring process."""
+    """Return the candidate by name, as it is sent to the measuring process."""
     return worker.Choice(candidate.impl.name, values(candidate.config), candidate.version)
 
 
@@ -335,7 +357,7 @@ def _refusal(error: Exception, own: bool = True) -> Refusal:
 
 
 def _ceilings(result: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """As `hardware.ceilings` writes them."""
+    """Return ceilings in the format of `hardware.ceilings`."""
     return {
         f"{name}_measured": {
             "value": result[name],

@@ -1,4 +1,4 @@
-"""The process that measures, with a warm one beside it that takes over when it is lost."""
+"""The measuring process, with a standby process that replaces it when it is lost."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ class Lost(Exception):
 
 
 class CannotBegin(Exception):
-    """The problem does not fit the GPU: one sentence."""
+    """The problem does not fit the GPU; the message is one sentence."""
 
 
 class Measuring:
-    """One process at a time touches the GPU's clock. A config that takes it down costs no more
-    than making the inputs anew: the next process has its imports and its context already."""
+    """Owner of the one process that uses the GPU's clock.
+
+    A config that kills it costs no more than creating the inputs again: the standby process has
+    already imported the compiler and opened the GPU.
+    """
 
     def __init__(self) -> None:
-        """Starts it: it imports the compiler and opens the GPU while others do other things."""
+        """Start the process; it imports the compiler and opens the GPU in the background."""
         self._now = Solo()
         self._now.begin(worker.warm)
         self._standby: Solo | None = None
@@ -36,18 +39,19 @@ class Measuring:
         self.lost = 0  # processes
 
     def describe(self, repository: Path | None) -> tuple[Device, Environment, str] | None:
-        """See `worker.describe`. Raises Lost where the GPU takes the process that asks with it."""
+        """Return device, environment and lock name of the GPU, or None; see `worker.describe`.
+        Raises Lost where the process dies or outlasts its limit."""
         try:
             result: tuple[Device, Environment, str] | None = self._now.ask(
                 worker.describe, repository, timeout_s=BEGIN_S
             )
         except LOST as error:
             raise Lost(str(error)) from None
-        self._now.begin(worker.load)  # while its owner plans
+        self._now.begin(worker.load)  # in the background, while the caller plans
         return result
 
     def begin(self, job: worker.MeasureJob) -> None:
-        """Give it a problem. Raises CannotBegin."""
+        """Prepare the process for a problem. Raises CannotBegin where it does not fit."""
         self._job, self._begun = job, False
         self._ready()
 
@@ -66,15 +70,15 @@ class Measuring:
         self.prepare_standby()
 
     def prepare_standby(self) -> None:
-        """Start the process that takes over, where there is none."""
+        """Start the standby process where there is none."""
         if self._standby is None:
             self._standby = Solo()
             self._standby.begin(worker.warm)
             self._standby.begin(worker.load)
 
     def wait_idle(self) -> None:
-        """Begin the problem, and wait until the spare process has opened the GPU: while it does,
-        nothing can be timed well. Raises CannotBegin."""
+        """Prepare the problem and wait until the standby process has opened the GPU, which would
+        disturb timing. Raises CannotBegin."""
         self._ready()
         if self._standby is not None:
             try:
@@ -83,7 +87,8 @@ class Measuring:
                 self._standby = None
 
     def self_test(self) -> dict[str, float]:
-        """Measured ceilings, by name. Raises CannotBegin."""
+        """Return the measured ceilings by name: `dram` in B/s, `launch` and `resolution` in
+        seconds. Raises CannotBegin where the process is lost."""
         try:
             result: dict[str, float] = self._now.ask(worker.self_test, timeout_s=BEGIN_S)
         except LOST as error:
@@ -92,8 +97,11 @@ class Measuring:
         return result
 
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
-        """The result of a task of `worker`. Raises Lost, or CannotBegin when the problem did not
-        fit any more."""
+        """Run a task of `worker` in the process and return its result.
+
+        Raises Lost where the process dies or outlasts `timeout_s` seconds, CannotBegin where the
+        problem no longer fits.
+        """
         self._ready()
         try:
             result, spent = self._now.ask(task, *args, timeout_s=timeout_s)
@@ -106,7 +114,7 @@ class Measuring:
         return result
 
     def poisoned(self) -> None:
-        """The process can measure nothing any more: let the next one take over."""
+        """Replace the process, which can measure nothing more after a GPU error."""
         self._replace()
 
     def _replace(self) -> None:

@@ -1,5 +1,7 @@
-"""A named target with no GPU present: compiled for real, checked in Triton's interpreter, and
-timed by the analytic model alone."""
+"""Backend of a named target: compiles for it, checks in Triton's interpreter, predicts times.
+
+No GPU need be present; every time comes from the analytic model.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ INTERPRET_TIMEOUT_S = 120.0
 
 
 class Offline:
-    """Compiles for `device`, interprets on the CPU, predicts."""
+    """Backend that compiles for `device`, interprets on the CPU and predicts times."""
 
     predicts = True
     protocol = cost_model.MODEL
-    room = 1 << 30  # all at once: the pool of interpreters takes them in turn
+    room = 1 << 30  # no limit: the interpreter pool queues them
     spent: Mapping[str, float] = {}
 
     def __init__(
@@ -40,8 +42,11 @@ class Offline:
         compile_s: float = COMPILE_TIMEOUT_S,
         interpret_s: float = INTERPRET_TIMEOUT_S,
     ) -> None:
-        """`repository` holds the kernel: its commit is part of the fingerprint. A config that
-        takes longer than `compile_s` to compile or `interpret_s` to check is given up."""
+        """Start the worker pools.
+
+        `repository` holds the kernel: its commit is part of the fingerprint. A config is given up
+        after `compile_s` seconds of compilation or `interpret_s` seconds of checking.
+        """
         self._compile_s, self._interpret_s = compile_s, interpret_s
         self.device = device
         self.environment = fingerprint(None, repository)
@@ -53,6 +58,7 @@ class Offline:
     def begin(
         self, problem: Problem, candidates: Sequence[Candidate] = ()
     ) -> dict[str, dict[str, Any]]:
+        """Set the problem and return no ceilings, as nothing is measured."""
         self._problem = problem
         self._checked.clear()
         return {}
@@ -60,11 +66,15 @@ class Offline:
     def compiled(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
+        """Yield each candidate with its Compiled or Refusal, in the order of completion."""
         return compile_all(self._compilers, self._problem, candidates, self.device, self._compile_s)
 
     def timed(self, candidate: Candidate, compiled: Compiled, best_s: float | None) -> Future[Any]:
-        """Warps and stages do not exist in the interpreter, so configs that differ in them alone
-        share one answer."""
+        """Return a future with the predicted time, set once the interpreter has checked the config.
+
+        Configs that differ only in warps and stages share one check, since the interpreter has
+        neither.
+        """
         knobs = candidate.impl.knobs()
         seen = {k: v for k, v in values(candidate.config).items() if knobs[k] not in ALIKE}
         same = (candidate.impl.name, *seen.items())
@@ -79,7 +89,7 @@ class Offline:
                 timeout_s=self._interpret_s,
             )
         given: Future[Any] = Future()
-        problem = self._problem  # of now: another may have begun when the answer comes
+        problem = self._problem  # bound now: another may have begun when the check ends
         self._checked[same].add_done_callback(
             lambda done: given.set_result(self._analysed(done, problem, candidate, compiled))
         )
@@ -101,11 +111,12 @@ class Offline:
             )
         except ValueError as unknown:
             return Refusal("measure", str(unknown))
-        except Exception as error:  # from the kernel's own `work`: whoever waits must hear of it
+        except Exception as error:  # from the kernel's own `work`: the future must be set
             return Refusal("measure", f"no prediction: {first_sentence(error)}")
 
     def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
-        """Compiled and checked; predicted where the model says something of it."""
+        """Return the result of each task: compiled, checked, and predicted where the model covers
+        it."""
         created = compile_parts(self._compilers, parts, self.device, self._compile_s)
         waiting: list[tuple[Compiled | None, Future[Any] | Refusal]] = []
         for i, part in enumerate(parts):
@@ -127,6 +138,7 @@ class Offline:
         ]
 
     def close(self) -> None:
+        """End both worker pools."""
         self._compilers.close()
         self._interpreters.close()
 
@@ -135,7 +147,7 @@ ALIKE = ("threads", "stages")
 
 
 def _beyond(part: TimingTask) -> str:
-    """Why the model says nothing of a part."""
+    """Return why the model cannot predict a task."""
     if part.candidate.impl.backend != "triton":
         return "a library's own version has no prediction; it is timed where there is a GPU"
     if part.clock == "host":
@@ -146,8 +158,8 @@ def _beyond(part: TimingTask) -> str:
 def interpret(
     kernel: str, impl: str, config: Mapping[str, int], dtype: str, limits: Limits
 ) -> float | str:
-    """Runs in an interpreting worker: the largest error over all check sizes that this config
-    takes, in tolerances; or the sentence that says what is wrong."""
+    """Return the largest error over all check sizes, in tolerances, or a sentence that says what
+    failed. Runs in an interpreting worker; sizes that reject this config are skipped."""
     from workbench.measurement.correctness import PreparedProblem, check
 
     spec = catalog.spec_of(kernel)
@@ -165,20 +177,20 @@ def interpret(
         if result.wrong:
             return f"at {dict(sizes)} {result.wrong}"
         worst = max(worst, result.error)
-    return worst if taken else "it takes none of the sizes to check, so no answer is known"
+    return worst if taken else "it takes none of the sizes to check, so its result is unchecked"
 
 
 def prediction(
     problem: Problem, candidate: Candidate, compiled: Compiled, device: Device
 ) -> Predicted:
-    """The analytic model's time. Raises ValueError where the device lacks a figure."""
+    """Return the analytic model's time. Raises ValueError where the device lacks a figure."""
     itemsize = ITEMSIZE[problem.dtype]
     bytes_ = problem.spec.bytes(problem.sizes, problem.dtype)
     if candidate.impl.work is not None:
         work = candidate.impl.work(
             candidate.config, device.limits, itemsize=itemsize, **problem.sizes
         )
-    else:  # all that is known of a launch that does not say: it moves its least bytes
+    else:  # without a declared `work`, assume that the launch moves its least bytes
         programs = max(1, compiled.resources.programs)
         work = Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2)
     created = cost_model.predict(

@@ -1,5 +1,8 @@
-"""What a sweep on a live GPU will need, started before anything else is imported: the process that
-measures and those that compile import for seconds, and so does the kernel's file here."""
+"""Start the processes of a live sweep before anything else is imported.
+
+Importing takes seconds in the measuring process, in the compilers and for the kernel's file here;
+starting early lets these overlap.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from workbench.backend.processes import prepare
 from workbench.backend.workers import Workers, cpu_count
 from workbench.data.environment import torch_build
 
-# What the drivers show; `/dev/dxg` is that of Windows' subsystem for Linux.
+# Device files of the drivers; `/dev/dxg` is that of the Windows Subsystem for Linux.
 SHOWN = {"cuda": ("/dev/nvidia[0-9]*", "/dev/dxg"), "hip": ("/dev/kfd",)}
 
 
 class Prewarm:
-    """Processes that are getting ready. To start one, its server must have imported torch: that is
-    waited for in a thread, and by whoever asks for them."""
+    """Processes that start in a background thread, as their server must import torch first. The
+    properties block until they are there."""
 
     def __init__(self, kernel: str) -> None:
         starting = ThreadPoolExecutor(1)
@@ -27,12 +30,12 @@ class Prewarm:
 
     @property
     def gpu(self) -> Measuring:
-        """The process that measures."""
+        """Return the measuring process."""
         return self._gpu.result()
 
     @property
     def compilers(self) -> Workers:
-        """The processes that compile."""
+        """Return the pool of compiling processes."""
         return self._compilers.result()
 
     def close(self) -> None:
@@ -42,19 +45,20 @@ class Prewarm:
 
 
 def begin_prewarm(kernel: str) -> Prewarm | None:
-    """Start them where a GPU will be measured; None where there is none to be seen."""
+    """Start the processes and return them, or None where no GPU is visible."""
     return Prewarm(kernel) if gpu_shown() else None
 
 
 def compilers(kernel: str) -> Workers:
-    """Processes that compile, with the compiler and the kernel's file imported."""
+    """Start and return a pool of compiling workers that import the compiler and the kernel's
+    file."""
     pool = Workers(max(1, cpu_count() - 1))  # one CPU is left to launch
     pool.everywhere(prepare, kernel)
     return pool
 
 
 def gpu_shown() -> bool:
-    """Whether a driver shows a GPU of the kind that torch was built for; imports nothing."""
+    """Return whether a driver shows a GPU of the kind that torch was built for; imports nothing."""
     build = torch_build()
     shown = [kind for kind, files in SHOWN.items() if any(glob(file) for file in files)]
     return any(build.get(kind) for kind in shown)

@@ -1,7 +1,7 @@
-"""What both sides share: a pool that compiles each machine code once, and how failures are named.
+"""Compile configs in a pool, each machine code once, and name the failures of processes.
 
-Of the configs that are alike once Triton has optimised them the first to get there claims the
-rest of the way, in whichever process. The others stop and are given what the first one got.
+Of configs with equal code after Triton's optimisation, the first to claim the key, in whichever
+process, is compiled to the end. The others stop there and take its result.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ COMPILE_TIMEOUT_S = 60.0
 
 
 def prepare(kernel: str) -> None:
-    """Runs in a worker: import the kernel's file and the compiler, and let Triton hash its own
-    libraries, half a second which else the first config would take longer."""
+    """Import the kernel's file and the compiler in a worker. Lets Triton hash its own libraries,
+    too, which would cost the first config half a second."""
     from triton.runtime.cache import triton_key
 
     triton_key()
@@ -43,7 +43,7 @@ def prepare(kernel: str) -> None:
 
 @dataclass(frozen=True)
 class CompileJob:
-    """One config to compile, as it travels to a worker."""
+    """One config to compile, as it is sent to a worker."""
 
     kernel: str
     version: str | None  # the kernel's file where it is not the problem's own
@@ -52,21 +52,21 @@ class CompileJob:
     sizes: Sizes
     dtype: str
     device: Device
-    claims: Path | None  # where keys are claimed; None compiles to the end in any case
-    owner: str  # how the claim names this job
+    claims: Path | None  # folder of claimed keys; None always compiles to the end
+    owner: str  # name of this job in a claim
     code: bool = False  # read the machine code, too
 
 
 @dataclass(frozen=True)
 class Duplicate:
-    """A config whose machine code another job makes."""
+    """A config whose machine code another job compiles."""
 
     duplicate: CompiledDuplicate
     owner: str  # of the claim
 
 
 def compile_task(job: CompileJob) -> Compiled | Duplicate | Refusal:
-    """Runs in a worker."""
+    """Compile one config in a worker and return its Compiled, Duplicate or Refusal."""
     try:
         if job.version is None:
             spec = catalog.spec_of(job.kernel)
@@ -86,8 +86,8 @@ def compile_task(job: CompileJob) -> Compiled | Duplicate | Refusal:
 
 
 def claimed(claims: Path, key: str, owner: str) -> bool:
-    """Whether `owner` is the first, in all processes, to claim the key. A link that points nowhere
-    is made and read whole, which a file is not."""
+    """Claim the key for `owner` and return whether it is the first in all processes. Uses a
+    dangling symbolic link, which is created and read atomically, unlike a file."""
     try:
         os.symlink(owner, claims / key)
     except FileExistsError:
@@ -103,11 +103,11 @@ def compile_all(
     timeout_s: float = COMPILE_TIMEOUT_S,
     code: bool = False,
 ) -> Generator[tuple[Candidate, Compiled | Refusal], None, None]:
-    """Compile in parallel, begun in the order given; answers in the order in which they come.
-    With `code` the machine code of each is read, and none waits for another.
+    """Compile in parallel, started in the order given; yield results in the order of completion.
 
-    A candidate that has the machine code of another comes after it, with the other's resources,
-    its own seconds and `twin` set. Where the other one failed, it is compiled by itself.
+    With `code` the machine code of each is read, and no config waits for another. A duplicate comes
+    after the config whose machine code it shares, with that one's resources, its own seconds and
+    `duplicate` set. Where the other one failed, it is compiled by itself.
     """
     with TemporaryDirectory(prefix="workbench-claims-", ignore_cleanup_errors=True) as folder:
         under_way = _UnderWay(pool, problem, device, timeout_s, Path(folder), code)
@@ -120,7 +120,7 @@ def compile_all(
 
 
 class _UnderWay:
-    """Jobs in the pool, and who waits for whom."""
+    """Jobs in the pool, and the duplicates that wait for them."""
 
     def __init__(
         self,
@@ -135,13 +135,13 @@ class _UnderWay:
         self._timeout_s, self._claims, self._code = timeout_s, claims, code
         self._submitted = 0
         self._jobs: dict[Future[Any], tuple[Candidate, str]] = {}
-        self._open: set[str] = set()  # owners that have not answered
+        self._open: set[str] = set()  # owners that have not finished
         self._waiting: dict[str, list[tuple[Candidate, CompiledDuplicate]]] = {}  # by owner
         self._compiled: dict[str, Compiled] = {}  # by key
         self._done: SimpleQueue[Future[Any]] = SimpleQueue()
 
     def submit(self, candidate: Candidate, shared: bool) -> None:
-        """One job more. One that is not `shared` neither claims nor waits."""
+        """Submit one job. One that is not `shared` neither claims nor waits."""
         self._submitted += 1
         owner, problem = str(self._submitted), self._problem
         job = CompileJob(
@@ -162,7 +162,7 @@ class _UnderWay:
         future.add_done_callback(self._done.put)
 
     def results(self) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
-        """Every candidate once."""
+        """Yield every candidate once."""
         while self._jobs:
             future = self._done.get()
             candidate, owner = self._jobs.pop(future)
@@ -174,7 +174,7 @@ class _UnderWay:
                 if isinstance(result, Compiled):
                     self._compiled.setdefault(result.ttgir, result)
                 yield candidate, result
-            # whoever waited for this one now finds its code, or that there will be none
+            # those that waited for this one now find its code, or that there is none
             for waiting, duplicate in self._waiting.pop(owner, []):
                 yield from self._follow(waiting, Duplicate(duplicate, owner))
 
@@ -191,7 +191,7 @@ class _UnderWay:
             self.submit(candidate, shared=False)
 
     def cancel(self) -> None:
-        """Nobody wants the rest."""
+        """Cancel the jobs that are left."""
         for future in self._jobs:
             future.cancel()
 
@@ -199,8 +199,8 @@ class _UnderWay:
 def compile_parts(
     pool: Workers, parts: Sequence[TimingTask], device: Device, timeout_s: float = COMPILE_TIMEOUT_S
 ) -> dict[int, Compiled | Refusal]:
-    """Parts of different problems, by their number: what the compiler makes of each Triton Impl,
-    its machine code read; a library's version is not there."""
+    """Return Compiled, with its machine code read, or Refusal of each Triton task by its index.
+    Tasks may have different problems; those of library Impls are left out."""
     same: dict[Any, list[int]] = {}
     for i, part in enumerate(parts):
         if part.candidate.impl.backend == "triton":
@@ -215,7 +215,7 @@ def compile_parts(
         return {i: by_key[parts[i].candidate.key] for i in numbers}
 
     results: dict[int, Compiled | Refusal] = {}
-    if same:  # problem by problem, most processes would have nothing to do
+    if same:  # all problems at once, as one at a time would leave most processes idle
         with ThreadPoolExecutor(len(same)) as threads:
             for each in threads.map(compile_some, same.values()):
                 results |= each
@@ -223,7 +223,7 @@ def compile_parts(
 
 
 def outcome_of(future: Future[Any], stage: Stage) -> Any:
-    """A task's result, or a Refusal that names what happened to its process."""
+    """Return a task's result, or a Refusal that names what happened to its process."""
     try:
         return future.result()
     except LOST as error:

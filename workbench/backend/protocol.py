@@ -1,4 +1,4 @@
-"""What a sweep asks of the side that it runs on."""
+"""Interface between a sweep and the backend that it runs on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.spec import Impl, Sizes, Spec
 
 @dataclass(frozen=True)
 class Problem:
-    """What is swept: one kernel at one set of sizes and one dtype."""
+    """One kernel at one set of sizes and one dtype."""
 
     kernel: str  # as the user named it
     spec: Spec
@@ -34,12 +34,12 @@ class Candidate:
     config: Any
     default: bool = False
     older_key: str = ""  # the key that schema 1 gave the same config
-    version: str | None = None  # the kernel's file where it is not the problem's own
+    version: str | None = None  # path of the kernel's file where it is not the problem's own
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A right answer and its time."""
+    """The time of a config that passed its check."""
 
     timing: Measured | Predicted
     error: float
@@ -48,17 +48,17 @@ class Timed:
 
 @dataclass(frozen=True)
 class Refusal:
-    """No time, and why: becomes a Failure."""
+    """The reason why a config has no time; becomes a Failure."""
 
     stage: Stage
     reason: str
-    own: bool = True  # the config's own doing; else it took part when something else went wrong
+    own: bool = True  # the config caused it; else it took part when something else failed
 
 
 @dataclass(frozen=True)
 class TimingTask:
-    """One arm of an experiment. By the `host` clock a call lasts from its beginning until the GPU
-    is silent, and all that the CPU launches counts."""
+    """One variant of an experiment to time. With the `host` clock a call lasts until the GPU is
+    idle, including all launches by the CPU."""
 
     problem: Problem
     candidate: Candidate
@@ -68,70 +68,72 @@ class TimingTask:
 
 @dataclass(frozen=True)
 class TimingResult:
-    """What became of a part."""
+    """The outcome of one task."""
 
     result: Timed | Refusal
     compiled: Compiled | None = None  # with its `code`
     kernels: int | None = None  # launched by one call
-    peak_bytes: int | None = None  # of the GPU's memory, beyond inputs, during one call
+    peak_bytes: int | None = None  # peak of GPU memory during one call, beyond its inputs
 
 
 class Backend(Protocol):
-    """One side. `compiled` yields in the order in which answers come."""
+    """A backend of sweeps. `compiled` yields in the order of completion."""
 
     device: Device
     environment: Environment
     predicts: bool  # times come from the analytic model
-    protocol: str  # of measurement, or the model's name: part of every key
-    room: int  # how many may be timed at once
+    protocol: str  # id of the measurement protocol, or the model's name: part of every key
+    room: int  # candidates that may be timed at once
 
     @property
     def spent(self) -> Mapping[str, float]:
-        """Seconds of measuring so far by what they went into; empty where nothing is measured."""
+        """Return seconds of measuring so far by activity; empty where nothing is measured."""
 
     def begin(
         self, problem: Problem, candidates: Sequence[Candidate] = ()
     ) -> dict[str, dict[str, Any]]:
-        """Get ready, and start to compile `candidates` meanwhile, for `compiled` to give them.
-        Returns ceilings found by measuring, as `hardware.ceilings` writes them."""
+        """Prepare a problem and start to compile `candidates` in the background, for `compiled`.
+        Returns measured ceilings in the format of `hardware.ceilings`."""
 
     def compiled(
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
-        """What the compiler makes of each."""
+        """Yield each candidate with its Compiled or Refusal."""
 
     def timed(
         self, candidate: Candidate, compiled: Compiled, best_s: float | None
     ) -> Future[Timed | Refusal]:
-        """Check and time one, now or in a process that does so meanwhile."""
+        """Check and time one candidate, now or in the background; return a future of the result."""
 
     def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
-        """Parts of different problems: compiled, checked, and timed against each other. `begin`
-        was called with the problem of the first."""
+        """Compile, check and time tasks of different problems in turns; return their results.
+        `begin` must have been called with the problem of the first."""
 
     def close(self) -> None:
         """End all processes."""
 
 
 class Measures(Backend, Protocol):
-    """A side with a clock. A model gives the same answer every time: it has nothing to settle."""
+    """A backend with a clock. A model needs none of these, as its times do not vary."""
 
     rules: Rules
 
     def halve(
         self, candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
     ) -> list[Timed | Refusal]:
-        """Better times for the best of the screen, by successive halving down to `keep`."""
+        """Return better times for the best of the first pass, by successive halving down to
+        `keep`."""
 
     def final(
         self, candidates: Sequence[Candidate], estimates: Sequence[float]
     ) -> list[Timed | Refusal]:
-        """The best against each other."""
+        """Return times of the best candidates, measured against each other."""
 
     def hot(self, candidate: Candidate) -> Timed | Refusal:
-        """The winner on data that the cache may hold."""
+        """Return the candidate's time on data that the cache may hold."""
 
     def compare(
         self, left: Candidate, right: Candidate, requested_threshold: float
     ) -> tuple[Timed | Refusal, Timed | Refusal, Verdict | None]:
-        """Both sides against each other: is the right one slower by more than `asked`?"""
+        """Return both operands' times and the verdict: is the right one slower than the left one by
+        more than `requested_threshold` (0.01 is one percent)?"""

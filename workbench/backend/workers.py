@@ -1,7 +1,7 @@
-"""Processes that do the work which may hang or die: compiling, interpreting, measuring.
+"""Worker processes for tasks that may hang or die: compiling, interpreting, measuring.
 
-The parent never compiles and never touches a GPU, so whatever a config does to its process costs
-that config only. A task that outlasts its time ends its process; the others go on.
+The parent never compiles and never touches a GPU, so a config that kills its process costs only
+that config. A task that outlasts its limit ends its process; the others go on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Workers:
     """A pool of processes. `close` or the end of a `with` block ends them all."""
 
     def __init__(self, count: int, *, interpreted: bool = False) -> None:
-        """`interpreted` workers run Triton kernels in its interpreter, on the CPU."""
+        """Start `count` processes; `interpreted` ones run Triton kernels in its interpreter, on the
+        CPU."""
         self._count, self._interpreted = count, interpreted
         self._pool = self._fresh()
 
@@ -45,20 +46,23 @@ class Workers:
         )
 
     def submit(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
-        """The task's result to come. It raises what the task raised, TimeoutError after
-        `timeout_s` seconds of work, or ChildProcessError when the process died."""
+        """Submit a task and return a future of its result.
+
+        The future raises what the task raised, TimeoutError after `timeout_s` seconds of work, or
+        ChildProcessError when the process died.
+        """
         given: Future[Any] = Future()
         inner = self._pool.schedule(task, args=args, timeout=timeout_s)
         inner.add_done_callback(lambda done: _pass_on(done, given, timeout_s))
         return given
 
     def everywhere(self, task: Callable[..., Any], *args: Any) -> None:
-        """Have each process do this first. What it gives or raises is dropped."""
+        """Submit the task once for each process and drop its results and errors."""
         for _ in range(self._count):
             self._pool.schedule(task, args=args, timeout=BEGIN_S)
 
     def restart(self) -> None:
-        """End every process and begin with fresh ones: after an error that poisons its process."""
+        """End every process and start new ones, after an error that poisons its process."""
         self.close()
         self._pool = self._fresh()
 
@@ -75,8 +79,8 @@ class Workers:
 
 
 class Solo:
-    """One process that takes one task at a time. It answers within a millisecond, which a pool
-    does not; when it is lost, whoever owns it starts another."""
+    """One process that runs one task at a time, with a round trip below a millisecond, unlike a
+    pool's. When it is lost, its owner starts another."""
 
     def __init__(self) -> None:
         context = _context()
@@ -84,29 +88,32 @@ class Solo:
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self._process.start()
         theirs.close()
-        self._owed = 0  # answers of tasks that were begun and not waited for
+        self._owed = 0  # results of tasks that were begun and not waited for
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Return the id of the process."""
         return int(self._process.pid or 0)
 
     def begin(self, task: Callable[..., Any], *args: Any) -> None:
-        """Start a task and do not wait; what it gives or raises is dropped by the next `ask`."""
-        with suppress(OSError):  # it died: the next `ask` says so
+        """Start a task without waiting; the next `ask` drops its result or error."""
+        with suppress(OSError):  # it died: the next `ask` raises that
             self._ours.send((task, args))
             self._owed += 1
 
     def settle(self) -> None:
-        """Wait until all that was begun is over. Raises TimeoutError or ChildProcessError, and
-        then the process is gone."""
+        """Wait until all tasks that were begun are over. Raises TimeoutError or ChildProcessError,
+        and the process is gone then."""
         while self._owed:
             self._reply(BEGIN_S)
             self._owed -= 1
 
     def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
-        """The task's result. Raises what the task raised; TimeoutError after `timeout_s` seconds
-        or ChildProcessError when the process died, and then the process is gone."""
+        """Run a task and return its result.
+
+        Raises what the task raised, TimeoutError after `timeout_s` seconds, or ChildProcessError
+        when the process died; after the last two the process is gone.
+        """
         self.settle()
         try:
             self._ours.send((task, args))
@@ -135,23 +142,23 @@ class Solo:
         return ChildProcessError(f"its process died (exit code {self._process.exitcode})")
 
     def end(self) -> None:
-        """End the process now, whatever it does, and wait until the driver has let go of it."""
+        """Kill the process and wait until the driver has released it."""
         self._process.kill()
         self._process.join(KILLED_S)
         self._ours.close()
 
 
 BEGIN_S = 180.0  # the first import of torch on a cold disk took 60 s
-KILLED_S = 10.0  # a kernel that never ends is torn down by the driver, which takes its time
+KILLED_S = 10.0  # the driver takes seconds to tear down a kernel that never ends
 
 
 def cpu_count() -> int:
-    """CPUs that this process may use."""
+    """Return the number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _context() -> Any:
-    """Where new processes come from: a server that has imported what all of them need."""
+    """Return the context of new processes: a fork server that has imported PRELOADED."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     _start_server()
@@ -159,7 +166,7 @@ def _context() -> Any:
 
 
 def _serve(theirs: Any) -> None:
-    """What a `Solo` does for all its life."""
+    """Serve the tasks of a `Solo` until its pipe is closed."""
     _begin(False)
     with suppress(EOFError, OSError):
         while True:
@@ -175,8 +182,8 @@ def _serve(theirs: Any) -> None:
 
 
 def _start_server() -> None:
-    """Start the process that forks the workers, with Ctrl-C blocked and nothing to write to: it
-    imports for a second or two, and its complaints when it is ended meanwhile mean nothing."""
+    """Start the fork server with SIGINT blocked and stderr closed: it imports for a second or two,
+    and its messages when it is ended meanwhile mean nothing."""
     if not hasattr(signal, "pthread_sigmask"):
         return
     from multiprocessing import forkserver
@@ -194,12 +201,12 @@ def _start_server() -> None:
 
 
 def _begin(interpreted: bool) -> None:
-    """First thing in a worker, before Triton is imported."""
-    # ptxas' complaints, whole listings of PTX among them, reach the parent as exceptions
+    """Initialise a worker before Triton is imported."""
+    # messages of ptxas, which may hold whole PTX listings, reach the parent as exceptions
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # 3.10 flips the default
@@ -217,19 +224,19 @@ def _begin(interpreted: bool) -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent killed by force cannot end its workers, and one that hangs would stay for ever."""
+    """End this process when its parent is gone: a parent that was killed cannot end its workers."""
     if (parent := multiprocessing.parent_process()) is not None:
         wait([parent.sentinel])
         os._exit(1)
 
 
 def _pass_on(done: Any, given: Future[Any], timeout_s: float) -> None:
-    """pebble's own exceptions as standard ones."""
+    """Set the result on `given`, with pebble's own exceptions as standard ones."""
     from pebble import ProcessExpired
 
     if done.cancelled():
         given.cancel()
-    if not given.set_running_or_notify_cancel():  # nobody waits for it any more
+    if not given.set_running_or_notify_cancel():  # it was cancelled
         return
     error = done.exception()
     if isinstance(error, ProcessExpired):

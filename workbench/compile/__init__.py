@@ -1,8 +1,8 @@
-"""Compile a config for a target, with or without a GPU, and read what the compiler made of it.
+"""Compile a config for a target, with or without a GPU, and read the compiler's results.
 
 The launcher runs on shapes alone (torch's `meta` device) while Triton believes that the target is
-there; its own binder then specialises the arguments exactly as a real launch would: alignment of
-pointers and strides decides whether loads are vectorised and loops are pipelined at all.
+present; its own binder then specialises the arguments exactly as for a real launch. The alignment
+of pointers and strides decides whether loads are vectorised and loops are pipelined.
 """
 
 from __future__ import annotations
@@ -27,25 +27,26 @@ from workbench.spec import Impl, Sizes
 
 
 class CompileError(Exception):
-    """One sentence: why this config does not compile for that target."""
+    """A config does not compile for the target; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What one config became: the resources of its largest launch and the shape of that launch."""
+    """A compiled config: resources and grid of its largest launch, and the number of launches."""
 
     resources: Resources
     kernel: str  # name of the device function
     grid: tuple[int, ...]
     launches: int
-    ttgir: str = ""  # key of its TTGIR and of all that later stages read: see `compile_unless_twin`
+    ttgir: str = ""  # key of its TTGIR and of what later stages read: `compile_unless_duplicate`
     duplicate: bool = False  # its machine code was made for another config with the same key
-    code: tuple[Code, ...] = ()  # of each launch, where it was asked for
+    code: tuple[Code, ...] = ()  # of each launch, where it was requested
 
 
 @dataclass(frozen=True)
 class CompiledDuplicate:
-    """A config that stopped at TTGIR: whoever claimed `key` makes the same machine code."""
+    """A config that stopped at TTGIR: the process that claimed `key` makes the same machine
+    code."""
 
     key: str
     compile_s: float
@@ -54,10 +55,11 @@ class CompiledDuplicate:
 def compile_config(
     impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device, code: bool = False
 ) -> Compiled:
-    """Compile every launch that `impl` makes at these sizes for `device`; nothing runs. With
-    `code` the machine code of each is read, loop by loop.
+    """Compile every launch of `impl` at these sizes for `device` and return the result; nothing
+    runs.
 
-    Raises CompileError. Compiled code lands in Triton's own cache, where a real launch finds it.
+    With `code` the machine code of each launch is read, loop by loop. Compiled code is stored in
+    Triton's own cache, where a real launch finds it. Raises CompileError.
     """
     started, dedup = time.perf_counter(), Dedup()
     launches = _launched(impl, config, sizes, dtype, device, dedup)
@@ -75,19 +77,19 @@ def compile_config(
 def compile_unless_duplicate(
     impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device, claim: Claim
 ) -> Compiled | CompiledDuplicate:
-    """As `compile_config`, but stops before LLVM where `claim` says that another config came first.
+    """Return `compile_config`'s result, or stop before LLVM and return a CompiledDuplicate where
+    `claim` is false, as another config came first.
 
-    The key that is claimed hashes the TTGIR of all launches without source locations, the options
-    that later stages read, the target, Triton's version, the grids and the arguments. Equal keys
-    are equal machine code, launched alike. What Triton's cache holds is taken from there, claimed
-    or not.
-    Raises CompileError.
+    The claimed key hashes the TTGIR of all launches without source locations, the options that
+    later stages read, the target, Triton's version, the grids and the arguments. Equal keys mean
+    equal machine code and equal launches. A result in Triton's cache is used whether it is claimed
+    or not. Raises CompileError.
     """
     started, dedup = time.perf_counter(), Dedup(claim)
     try:
         launches = _launched(impl, config, sizes, dtype, device, dedup)
     except CompileError:
-        if not dedup.skipped:  # otherwise a launcher that looked at a launch which was not made
+        if not dedup.skipped:  # otherwise the launcher may have read a launch that was skipped
             raise
     else:
         if dedup.stopped:
@@ -129,8 +131,8 @@ def _read(
 def read_resources(
     launch: Launch, launches: Sequence[Launch], device: Device, compile_s: float
 ) -> Resources:
-    """What the compiler says of a launch, and how many of its blocks fit the device at once; its
-    matrix unit, or that of any other launch, since the FLOPs are those of all."""
+    """Return the compiled resources of a launch, with its occupancy on the device. The matrix unit
+    is that of any launch where this one has none, as the FLOPs are those of all."""
     kernel = launch.kernel
     asm, meta = kernel.asm, kernel.metadata
     if "cubin" in asm:

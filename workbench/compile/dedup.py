@@ -1,5 +1,8 @@
-"""The gate between TTGIR and LLVM: configs that are alike once Triton has optimised them are
-recognised there, before the two thirds of the time that LLVM and ptxas take."""
+"""Deduplicate configs between TTGIR and LLVM.
+
+Configs that are equal after Triton's optimisation are recognised before LLVM and ptxas, which take
+two thirds of the time.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-Claim = Callable[[str], bool]  # whether the caller is the first to ask for this key
+Claim = Callable[[str], bool]  # true where the caller is the first to claim this key
 
 
 class Stop(Exception):
@@ -21,18 +24,19 @@ class Stop(Exception):
 
 
 class Dedup:
-    """Stands between TTGIR and LLVM: names what comes by, and lets through what nobody claimed."""
+    """Computes the key of each launch between TTGIR and LLVM, and skips launches that are
+    claimed."""
 
     def __init__(self, claim: Claim | None = None) -> None:
         self._claim = claim
         self._about = ""
-        self._code: str | None = None  # the key of the launch's TTGIR, once it was met
+        self._code: str | None = None  # the key of the launch's TTGIR, once it is known
         self.key = ""  # of all launches so far, in order
         self.skipped = 0  # launches that were stopped
         self.stopped = False  # the last launch was
 
     def begin(self, arguments: str, grid: tuple[int, ...]) -> None:
-        """A launch with these arguments begins."""
+        """Begin a launch with these arguments and this grid."""
         self._about, self._code, self.stopped = repr((arguments, grid)), None, False
 
     def meet(
@@ -43,13 +47,13 @@ class Dedup:
         options: Any,
         later: Sequence[str],
     ) -> None:
-        """Its TTGIR and what goes with it are known, and the stages `later` come next. Raises Stop
-        where the key is claimed."""
+        """Compute the key from the launch's TTGIR, metadata and options, before the stages `later`.
+        Raises Stop where another config has claimed the key."""
         text = module.str_nodebug()
         if "tt.assert" in text:  # its source location becomes part of the machine code
             text = str(module)
         known = vars(options)
-        # target, versions, settings that change code, and what the stages so far noted
+        # target, versions, settings that change code, and notes of the stages so far
         more = {k: v for k, v in metadata.items() if k not in known and k != "hash"}
         message = json.dumps(more, sort_keys=True, default=vars)  # as Triton itself stores it
         self._code = _hash(text, _read_later(type(backend), known, tuple(later)), message)
@@ -58,13 +62,14 @@ class Dedup:
             raise Stop
 
     def end(self, kernel: Any) -> None:
-        """It is compiled, or came from Triton's cache: then its key lies beside it."""
+        """End a launch that was compiled, and store its key beside the kernel in Triton's cache;
+        read the key from there where the kernel came from the cache."""
         note = _note_of(kernel)
         if self._code is not None:
             _write(note, self._code)
         elif (code := _read(note)) is not None:
             self._first(code)
-        else:  # somebody else's: nobody is known to be its twin
+        else:  # compiled by another program: its duplicates are unknown
             self._first(f"cached {kernel.hash}")
 
     def _first(self, code: str) -> bool:
@@ -77,7 +82,7 @@ def _hash(*parts: str) -> str:
 
 
 def _note_of(kernel: Any) -> Path:
-    """Beside a kernel in Triton's cache, under a name that changes with what a key is made of."""
+    """Return the key's file beside a kernel in Triton's cache; its name holds this file's hash."""
     folder = next(Path(path).parent for path in kernel.metadata_group.values())
     return folder / f"workbench-{_version()}.key"
 
@@ -96,27 +101,27 @@ def _read(note: Path) -> str | None:
 
 def _write(note: Path, code: str) -> None:
     whole = note.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):  # a cache that cannot be written: next time the twins are not known
+    with suppress(OSError):  # a read-only cache: its duplicates will not be recognised
         whole.write_text(code)
         whole.replace(note)
 
 
-# Which pipeline depth was asked for is worked into TTGIR. Where no later stage asks again (AMD's
-# does in Triton 3.6) it is no part of a key: a kernel without a loop is the same at every depth.
+# The pipeline depth is already applied in TTGIR. Unless a later stage reads it again (AMD's does
+# in Triton 3.6) it is no part of a key: a kernel without a loop is the same at every depth.
 _DEPTH = "num_stages"
 _WHOLE = ("__dict__", "asdict", "vars", "fields", "hash")  # how code reads options it does not name
 
 
 def _read_later(backend: type, options: Mapping[str, Any], later: tuple[str, ...]) -> str:
-    """All options but those that only earlier stages read."""
+    """Return all options but those that only earlier stages read."""
     early = () if _mentioned(backend, later, (_DEPTH, *_WHOLE)) else (_DEPTH,)
     return repr(sorted((k, v) for k, v in options.items() if k not in early))
 
 
 @cache
 def _mentioned(backend: type, stages: tuple[str, ...], words: tuple[str, ...]) -> bool:
-    """Whether code of these stages, or a function of the same package that it calls, names one of
-    `words`. True where the code of a stage is not found."""
+    """Return whether code of these stages, or a function of the same package that it calls, names
+    one of `words`. True where the code of a stage is not found."""
     todo = [getattr(backend, f"make_{stage}", None) for stage in stages]
     if not all(isinstance(_plain(f), FunctionType) for f in todo):
         return True
@@ -135,7 +140,7 @@ def _mentioned(backend: type, stages: tuple[str, ...], words: tuple[str, ...]) -
 
 
 def _plain(function: Any) -> Any:
-    """The function inside `functools.cache`."""
+    """Return the function inside `functools.cache`."""
     return getattr(function, "__wrapped__", function)
 
 
@@ -144,7 +149,7 @@ def _package(function: Any) -> str:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Attributes, globals and texts that a function names, with the functions inside it."""
+    """Yield attributes, globals and texts that a function names, with the functions inside it."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,4 +1,4 @@
-"""Launches caught on their way to a GPU that need not be here."""
+"""Capture kernel launches for a target GPU that need not be present."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from typing import Any
 from workbench.compile.dedup import Dedup, Stop
 from workbench.device.hardware import Device
 
-# Triton 3.10 flips the default; a result must not depend on which version asks.
+# Triton 3.10 flips the default; a result must not depend on Triton's version.
 FP_FUSION = "TRITON_DEFAULT_FP_FUSION"
 
 
 @dataclass(frozen=True)
 class Launch:
+    """One captured launch of a kernel."""
+
     kernel: Any  # triton.compiler.CompiledKernel, not loaded
     grid: tuple[int, ...]
     arguments: str  # those that are not constants of the machine code
 
     @property
     def programs(self) -> int:
+        """Return the number of programs, the product of the grid's extents."""
         total = 1
         for extent in self.grid:
             total *= extent
@@ -32,8 +35,8 @@ class Launch:
 
 @contextmanager
 def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch]]:
-    """Launches inside compile for `device` and are kept in the list instead of running; those
-    that `gate` stops return None and are not in it."""
+    """Compile launches inside the block for `device` without running them; yields their list.
+    Launches that `dedup` stops return None and are not in the list."""
     os.environ.setdefault(FP_FUSION, "1")
     from triton.compiler.compiler import make_backend
     from triton.runtime.driver import driver
@@ -89,7 +92,7 @@ def _grid(grid: Any, named: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _arguments(jit: Any, named: Mapping[str, Any]) -> str:
-    """What a launch is given beside its constants, which are in the machine code: scalars by
+    """Return a launch's arguments beside its constants, which are in the machine code: scalars by
     value, tensors by layout and by which of them share memory."""
     constants = {jit.arg_names[i] for i in jit.constexprs}
     memory: dict[Any, int] = {}
@@ -108,7 +111,7 @@ def _arguments(jit: Any, named: Mapping[str, Any]) -> str:
 
 
 class _Absent:
-    """A Triton driver for a GPU that is not here: it knows its target and can launch nothing."""
+    """A Triton driver for an absent GPU: it knows its target and can launch nothing."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -121,7 +124,7 @@ class _Absent:
         return GPUTarget(self._device.backend, number, self._device.limits.warp_size)
 
     def get_current_device(self) -> int:
-        # Triton keeps compiled kernels by device number: one number a target
+        # Triton keeps compiled kernels by device number, so each target has its own
         return int(hashlib.sha256(self._device.limits.arch.encode()).hexdigest()[:6], 16)
 
     def get_current_stream(self, device: int) -> int:

@@ -1,9 +1,9 @@
-"""What machine code does, in all and inside its loops: loads, stores and arithmetic, counted.
+"""Count loads, stores and arithmetic of machine code, in all and inside its loops.
 
-A loop is a cycle of the control flow that can be reached from the entry, so a prologue that loads
-ahead is outside, slow paths that lie behind the end of the kernel are where they are run from, and
-the branch to itself that pads NVIDIA's code is none. Counts are of instructions as they stand in
-the listing, not of how often they run; an unrolled loop has its body several times.
+A loop is a cycle of the control flow that can be reached from the entry. A prologue that loads
+ahead is outside, slow paths behind the end of the kernel belong to the place that branches to them,
+and the branch to itself that pads NVIDIA's code does not count. Counts are of instructions in the
+listing, not of executions; an unrolled loop has its body several times.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-BY_DESCRIPTOR = "descriptor"  # a load of the copy engine (TMA): its bytes stand in the descriptor
-ASYNC = "async"  # from global into shared memory, past the registers
+BY_DESCRIPTOR = "descriptor"  # a load of the copy engine (TMA), whose descriptor holds the size
+ASYNC = "async"  # from global into shared memory, bypassing the registers
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Instructions by what they do.
+    """Instructions by kind.
 
     `loads` are those of global memory by kind: `"128"` is 128 bits for each thread, `"async 128"`
     the same straight into shared memory, `"descriptor"` one tile of the copy engine. `vector` are
-    floating-point additions, multiplications and both at once, whatever their width; `special` are
-    exponentials, logarithms, roots, reciprocals and the like (MUFU).
+    floating-point additions, multiplications and fused multiply-adds, whatever their width;
+    `special` are exponentials, logarithms, roots, reciprocals and the like (MUFU).
     """
 
     loads: Mapping[str, int] = field(default_factory=dict)
@@ -40,13 +40,13 @@ class Counts:
 
     @property
     def global_loads(self) -> int:
-        """Load instructions of global memory, of every kind."""
+        """Return the number of load instructions of global memory, of every kind."""
         return sum(self.loads.values())
 
     @property
     def load_bytes(self) -> int | None:
-        """Bytes that one thread loads where each instruction runs once; None where a descriptor
-        says how many they are."""
+        """Return the bytes that one thread loads where each instruction runs once; None for loads
+        by descriptor, whose size is not in the listing."""
         if BY_DESCRIPTOR in self.loads:
             return None
         return sum(int(kind.split()[-1]) // 8 * count for kind, count in self.loads.items())
@@ -54,11 +54,11 @@ class Counts:
 
 @dataclass(frozen=True)
 class Code:
-    """Facts of one launch's machine code. `unknown` says, a sentence each, what the listing does
-    not tell; where `readable` is false, nothing is known at all."""
+    """Facts of one launch's machine code. `unknown` lists, a sentence each, facts that the listing
+    does not hold; where `readable` is false, nothing is known at all."""
 
     arch: str  # Triton's name of the target: "sm_90", "gfx942"
-    loops: int  # that do something which is counted: a wait is none
+    loops: int  # that hold a counted instruction: a loop that only waits does not count
     whole: Counts
     in_loops: Counts
     unknown: tuple[str, ...] = ()
@@ -66,9 +66,11 @@ class Code:
 
 
 def code_of(asm: Mapping[str, Any], arch: str) -> Code:
-    """Facts of a compiled kernel, from the `asm` of Triton's CompiledKernel for the target `arch`:
-    its cubin, disassembled (some 0.1 s), or its text in AMD's assembly. Does not raise: what cannot
-    be read is a Code that says so."""
+    """Return the facts of a compiled kernel from the `asm` of Triton's CompiledKernel.
+
+    Reads the cubin, disassembled (some 0.1 s), or AMD's assembly for the target `arch`. Does not
+    raise: for unreadable code the result's `readable` is false.
+    """
     if "amdgcn" in asm:
         return code_of_amdgcn(asm["amdgcn"], arch)
     if "cubin" not in asm:
@@ -80,11 +82,8 @@ def code_of(asm: Mapping[str, Any], arch: str) -> Code:
 
 
 def disassembled(cubin: bytes) -> str:
-    """SASS with labels, by the nvdisasm of Triton's own wheel.
-
-    Raises OSError where there is none, ValueError where it refuses the image, SubprocessError
-    after a minute.
-    """
+    """Return SASS with labels, by the nvdisasm of Triton's own wheel. Raises OSError where there is
+    none, ValueError where it rejects the image, SubprocessError after a minute."""
     from triton import knobs
 
     with tempfile.TemporaryDirectory() as folder:
@@ -98,16 +97,16 @@ def disassembled(cubin: bytes) -> str:
 
 
 def code_of_sass(listing: str, arch: str) -> Code:
-    """Facts of a listing by nvdisasm, with labels (`-c` or `-g`)."""
+    """Return the facts of a listing by nvdisasm, with labels (`-c` or `-g`)."""
     return _code(_parsed(listing, _sass_line, _sass_flow), _sass_kind, arch)
 
 
 def code_of_amdgcn(text: str, arch: str) -> Code:
-    """Facts of AMD assembly as LLVM writes it."""
+    """Return the facts of AMD assembly as LLVM writes it."""
     return _code(_parsed(text, _amd_line, _amd_flow), _amd_kind, arch)
 
 
-# A listing, as instructions and where each one leads
+# Listings: instructions and their successors
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class _Op:
 
 @dataclass(frozen=True)
 class _Flow:
-    """Where an instruction leads: to labels, on to the next, or somewhere unknown."""
+    """Successors of an instruction: labels, the next instruction, or unknown ones (`lost`)."""
 
     jumps: tuple[str, ...] = ()
     falls: bool = True
@@ -131,7 +130,7 @@ class _Listing:
     ops: list[_Op] = field(default_factory=list)
     after: list[list[int]] = field(default_factory=list)  # successors of each
     roots: list[int] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)  # names of jumps that lead nobody knows where
+    lost: list[str] = field(default_factory=list)  # names of jumps with unknown targets
 
 
 _LABEL = re.compile(r"^\s*([.$\w]+):")
@@ -193,7 +192,7 @@ def _parsed(
         leads = [i + 1] if flow.falls and i + 1 not in starts else []
         leads += [labels.get(label, len(flows)) for label in flow.jumps]
         if len(flows) in leads[-len(flow.jumps) :] and flow.jumps:
-            created.lost.append(created.ops[i].name)  # a label that the listing does not hold
+            created.lost.append(created.ops[i].name)  # a label that is not in the listing
         created.after.append([n for n in leads if n < len(flows)])
     return created
 
@@ -211,7 +210,8 @@ def _reached(listing: _Listing) -> set[int]:
 
 
 def _cycles(nodes: Iterable[int], after: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Strongly connected components that hold a cycle (Tarjan 1972), without recursion."""
+    """Return the strongly connected components that hold a cycle (Tarjan 1972), without
+    recursion."""
     order: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []
@@ -230,7 +230,7 @@ def _cycles(nodes: Iterable[int], after: Mapping[int, Sequence[int]]) -> list[li
             for k in range(at, len(after[node])):
                 duplicate = after[node][k]
                 if duplicate not in order:
-                    work += [(node, k), (duplicate, 0)]  # `node` looks at this one again after it
+                    work += [(node, k), (duplicate, 0)]  # `node` resumes here afterwards
                     break
                 if duplicate in held:
                     low[node] = min(low[node], low[duplicate])
@@ -246,14 +246,14 @@ def _cycles(nodes: Iterable[int], after: Mapping[int, Sequence[int]]) -> list[li
 
 
 def _loops(nodes: set[int], after: Mapping[int, Sequence[int]]) -> list[set[int]]:
-    """Every loop, the outer ones and those inside them."""
+    """Return every loop, the outer ones and those inside them."""
     results = []
     for component in _cycles(sorted(nodes), after):
         inside = set(component)
         results.append(inside)
         entered = {n for m in nodes - inside for n in after[m] if n in inside}
         heads = entered or {min(inside)}
-        # without the way back to its head, what still goes round is a loop inside
+        # cycles that remain without the edges back to the head are inner loops
         within = {n: [m for m in after[n] if m in inside and m not in heads] for n in inside}
         results += _loops(inside, within)
     return results
@@ -289,7 +289,7 @@ _AMD_LOAD = re.compile(r"(?:global|buffer|flat)_load_(.*)")
 
 
 def _sass_kind(op: _Op) -> str | None:
-    """`"load 128"`, `"matrix"`, ...; None for what is not counted."""
+    """Return the kind, such as `"load 128"` or `"matrix"`; None for instructions not counted."""
     head, *marks = op.name.split(".")
     bits = next((_WIDTHS[mark] for mark in marks if mark in _WIDTHS), 32)
     if head in ("LDG", "LD"):
@@ -297,7 +297,7 @@ def _sass_kind(op: _Op) -> str | None:
     if head == "LDGSTS":
         return f"load {ASYNC} {bits}"
     if head in ("UTMALDG", "UBLKCP"):
-        # a bulk copy has its destination first: from shared memory it is a store
+        # a bulk copy names its destination first: from shared memory it is a store
         return f"load {BY_DESCRIPTOR}" if head == "UTMALDG" or ".S.G" in op.name else "store"
     if head in ("STG", "ST", "UTMASTG"):
         return "store"
@@ -328,7 +328,7 @@ def _amd_kind(op: _Op) -> str | None:
 
 
 def _amd_bits(kind: str) -> int:
-    """Width of `dwordx4`, `b128`, `ushort`, `d16_hi_b16`, `lds_dwordx4`."""
+    """Return the width in bits of `dwordx4`, `b128`, `ushort`, `d16_hi_b16`, `lds_dwordx4`."""
     if result := re.search(r"dword(?:x(\d))?", kind):
         return 32 * int(result[1] or 1)
     if result := re.search(r"[bui](\d+)$", kind):
@@ -349,7 +349,7 @@ def _counts(kinds: Iterable[str | None]) -> Counts:
     )
 
 
-# All of it together
+# Facts of a listing
 
 
 def _code(listing: _Listing, kind_of: Callable[[_Op], str | None], arch: str) -> Code:
@@ -358,7 +358,7 @@ def _code(listing: _Listing, kind_of: Callable[[_Op], str | None], arch: str) ->
     kinds = [kind_of(op) for op in listing.ops]
     reached = _reached(listing)
     after = {i: listing.after[i] for i in reached}
-    # one that only waits counts nothing
+    # leaves out loops that only wait
     loops = [loop for loop in _loops(reached, after) if any(kinds[i] for i in loop)]
     inside = set[int]().union(*loops)
     ops = [listing.ops[i] for i in sorted(inside)]
@@ -376,13 +376,13 @@ def _unknown(
 ) -> Iterable[str]:
     if listing.lost:
         names = ", ".join(sorted(set(listing.lost)))
-        yield f"it jumps where the listing does not say ({names}), so loops may have been missed"
+        yield f"it has jumps with unknown targets ({names}), so loops may have been missed"
     if f"load {BY_DESCRIPTOR}" in kinds:
-        yield "how many bytes a load by descriptor takes stands in the descriptor"
+        yield "the bytes of a load by descriptor are stated in the descriptor alone"
     if any(op.name.startswith(("s_load_", "s_buffer_load_")) for op in inside):
-        yield "scalar loads inside loops are not counted: of arguments or of data, they look alike"
+        yield "scalar loads inside loops are not counted: those of arguments and of data look alike"
     if not loops:
-        yield "it has no loop; one that was written out in full looks like any other code"
+        yield "it has no loop; a fully unrolled one looks like any other code"
 
 
 def _unreadable(arch: str, reason: str) -> Code:

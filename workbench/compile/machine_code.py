@@ -1,4 +1,4 @@
-"""What machine code says of itself: registers, spills, matrix instructions, width of loads."""
+"""Read registers, spills, matrix instructions and the width of loads from machine code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 
 
 def cubin_registers(cubin: bytes) -> tuple[int, int]:
-    """Registers and stack bytes a thread, from a cubin.
+    """Return registers and stack bytes of a thread, from a cubin.
 
     Format: ELF64; the section `.nv.info` holds (format, attribute, size) records, in which
     attribute 0x2f is (symbol, registers) and 0x11 is (symbol, frame size), as `cuobjdump
@@ -34,7 +34,8 @@ def cubin_registers(cubin: bytes) -> tuple[int, int]:
 
 
 def _elf_section(image: bytes, wanted: bytes) -> bytes:
-    """Contents of a section of a 64-bit little-endian ELF image (System V ABI, chapter 4)."""
+    """Return the bytes of a section of a 64-bit little-endian ELF image (System V ABI, chapter
+    4)."""
     if image[:4] != b"\x7fELF" or len(image) < 64:
         raise ValueError("not an ELF image")
     table = struct.unpack_from("<Q", image, 0x28)[0]
@@ -49,10 +50,10 @@ def _elf_section(image: bytes, wanted: bytes) -> bytes:
 
 
 def amdgcn_registers(text: str) -> tuple[int, int]:
-    """Vector registers and scratch bytes a thread, from the metadata at the end of AMD assembly.
+    """Return vector registers and scratch bytes of a thread, from the metadata of AMD assembly.
 
-    On gfx90a and later `.vgpr_count` holds the accumulation registers too (LLVM AMDGPU usage,
-    code object metadata). Raises ValueError when there is none.
+    On gfx90a and later `.vgpr_count` holds the accumulation registers too (LLVM AMDGPU usage, code
+    object metadata). Raises ValueError when there is none.
     """
     count = re.search(r"\.vgpr_count:\s*(\d+)", text)
     scratch = re.search(r"\.private_segment_fixed_size:\s*(\d+)", text)
@@ -62,7 +63,7 @@ def amdgcn_registers(text: str) -> tuple[int, int]:
 
 
 def read_ptx(ptx: str) -> tuple[str | None, int]:
-    """Matrix instruction and widest global load (bits a thread) of PTX."""
+    """Return the matrix instruction, or None, and the widest global load (bits a thread) of PTX."""
     units = {"tcgen05.mma": "tcgen05", "wgmma.mma_async": "wgmma", "mma.sync": "mma"}
     unit = next((name for text, name in units.items() if text in ptx), None)
     widths = [0]
@@ -76,7 +77,8 @@ def read_ptx(ptx: str) -> tuple[str | None, int]:
 
 
 def read_amdgcn(text: str) -> tuple[str | None, int]:
-    """Matrix instruction and widest global load (bits a thread) of AMD assembly."""
+    """Return the matrix instruction, or None, and the widest global load (bits a thread) of AMD
+    assembly."""
     unit = next((name for name in ("mfma", "wmma") if f"v_{name}_" in text), None)
     widths = [0]
     for kind in re.findall(r"(?:global|buffer|flat)_load_(\w+)", text):

@@ -1,8 +1,8 @@
-"""Whether the arms of a kernel are what they say: what their machine code proves, or does not.
+"""Verify from machine code that a kernel's traffic and arithmetic variants match the kernel.
 
-The traffic arm must load what the kernel loads and multiply nothing, the arithmetic arm must do
-the kernel's arithmetic and load nothing inside its loop. Counts of instructions cannot prove more:
-that each arm gives the right answer is checked where it is timed.
+The traffic variant must load the same as the kernel and multiply nothing; the arithmetic variant
+must do the kernel's arithmetic and load nothing inside its loop. Counts of instructions cannot
+prove more: each variant's result is checked where it is timed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from workbench.compile.loops import Code, Counts
 def dishonest(
     whole: Sequence[Code], traffic: Sequence[Code], arithmetic: Sequence[Code]
 ) -> list[str]:
-    """What the machine code of the launches does not prove: a sentence each; none where the arms
-    are what they say."""
+    """Return a sentence for each claim of the variants that their machine code does not confirm.
+    Empty where the traffic and the arithmetic variant match the kernel (`whole`)."""
     for name, codes in (("whole", whole), ("traffic", traffic), ("arithmetic", arithmetic)):
         if not codes:
             return [f"The machine code of the {name} was not read"]
@@ -28,7 +28,7 @@ def dishonest(
 
 
 def summed(codes: Sequence[Code]) -> Code:
-    """Several launches as if they were one."""
+    """Return the facts of several launches added up, as if they were one."""
     return Code(
         codes[0].arch,
         sum(code.loops for code in codes),
@@ -51,28 +51,28 @@ def _measure_interleaved(counts: Sequence[Counts]) -> Counts:
 
 def _not_traffic(whole: Code, traffic: Code) -> Iterable[str]:
     if traffic.whole.matrix:
-        yield f"The traffic arm has {traffic.whole.matrix} matrix instructions"
+        yield f"The traffic variant has {traffic.whole.matrix} matrix instructions"
     place, theirs, its = loads_of(whole, traffic)
     if not same_loads(theirs, its):
         yield (
-            f"The traffic arm's loads {place} are not the kernel's: {loads_text(its)} against "
+            f"The traffic variant's loads {place} are not the kernel's: {loads_text(its)} against "
             f"{loads_text(theirs)}"
         )
     if whole.whole.stores and not traffic.whole.stores:
-        yield "The traffic arm stores nothing"
+        yield "The traffic variant stores nothing"
 
 
 def loads_of(whole: Code, variant: Code) -> tuple[str, Mapping[str, int], Mapping[str, int]]:
-    """Where the kernel's loads are compared with an arm's, and what both have there: inside loops,
-    or in all where the kernel's loops have none."""
+    """Return where loads are compared, the kernel's loads and the variant's loads there. They are
+    compared inside loops, or in all where the kernel's loops have none."""
     if whole.in_loops.loads:
         return "inside its loop", whole.in_loops.loads, variant.in_loops.loads
     return "outside loops", whole.whole.loads, variant.whole.loads
 
 
 def same_loads(whole: Mapping[str, int], variant: Mapping[str, int]) -> bool:
-    """Whether an arm has the loads of the whole: the same kinds and as many of each, or the same
-    whole multiple of all where its loop is unrolled and the kernel's is not."""
+    """Return whether a variant has the loads of the whole kernel: the same kinds and as many of
+    each, or the same whole multiple of all where its loop is unrolled and the kernel's is not."""
     if whole.keys() != variant.keys():
         return False
     times = {Fraction(variant[kind], whole[kind]) for kind in whole}
@@ -81,7 +81,7 @@ def same_loads(whole: Mapping[str, int], variant: Mapping[str, int]) -> bool:
 
 def _not_arithmetic(whole: Code, arithmetic: Code) -> Iterable[str]:
     if count := arithmetic.in_loops.global_loads:
-        yield f"The arithmetic arm has {count} global loads inside its loop"
+        yield f"The arithmetic variant has {count} global loads inside its loop"
     inside = whole.in_loops.matrix + whole.in_loops.vector + whole.in_loops.special > 0
     theirs, its = (
         (whole.in_loops, arithmetic.in_loops) if inside else (whole.whole, arithmetic.whole)
@@ -90,11 +90,12 @@ def _not_arithmetic(whole: Code, arithmetic: Code) -> Iterable[str]:
         wanted, there = getattr(theirs, name), getattr(its, name)
         if there < least * wanted:
             where = "inside its loop" if inside else "in all"
-            yield f"The arithmetic arm has {there} {name} instructions {where}, the kernel {wanted}"
+            has = f"{there} {name} instructions {where}"
+            yield f"The arithmetic variant has {has}, the kernel {wanted}"
 
 
 def loads_text(loads: Mapping[str, int]) -> str:
-    """`12 of async 128 bits, 2 of 32 bits`."""
+    """Return loads as text: `12 of async 128 bits, 2 of 32 bits`."""
     return (
         ", ".join(
             f"{count} by {kind}" if not kind[-1].isdigit() else f"{count} of {kind} bits"

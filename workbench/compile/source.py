@@ -15,15 +15,18 @@ from pathlib import Path
 
 from workbench.spec import Impl
 
-_NOT_HELPERS = ("workbench.spec", "torch", "triton", "numpy")  # versions stand in the key itself
+_NOT_HELPERS = ("workbench.spec", "torch", "triton", "numpy")  # the key itself holds versions
 _PACKAGES = ("workbench.kernels", "workbench.variants")  # each name in them is a module
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
 def code_hash(impl: Impl) -> str:
-    """Return a hash of 16 hex digits of the Impl's launcher, of all of its file that the launcher
-    and the Spec's inputs, outputs, reference and FLOPs name, and of the helper modules that these
-    import. Empty where the launcher has no file."""
+    """Return a hash of 16 hex digits of the code that decides the Impl's outcome.
+
+    It covers the launcher, all of its file that the launcher and the Spec's inputs, outputs,
+    reference and FLOPs name, and the helper modules that these import. Empty where the launcher has
+    no file.
+    """
     file = _file_of(impl)
     return _hash_of(file, impl.launch.__name__, _modified(file)) if file else ""
 
@@ -56,7 +59,7 @@ def _hash_of(file: str, launcher: str, modified: int) -> str:
 
 
 class _Parsed:
-    """One file, by the names that it defines at its top level."""
+    """One file by the names that it defines at its top level."""
 
     def __init__(self, file: str) -> None:
         self.folder = Path(file).parent
@@ -86,7 +89,7 @@ class _Parsed:
             self.registered.append(node)
 
     def reached(self, launcher: str) -> Iterator[str]:
-        """All code that the launcher and the Specs reach, in a fixed order: of this file
+        """Yield all code that the launcher and the Specs reach, in a fixed order: of this file
         statement by statement, of helper modules as a whole."""
         start = [launcher] if launcher in self.defined else list(self.defined)
         names, todo = set[str](), [*start, *self.specs]
@@ -105,8 +108,8 @@ class _Parsed:
 
 
 def _bare(node: ast.stmt) -> ast.stmt:
-    """A launcher without the decorator that registers it: rejections, work and defaults choose
-    configs, and change the outcome of none."""
+    """Return a launcher without the decorator that registers it: rejections, work and defaults
+    choose configs, and change the outcome of none."""
     if isinstance(node, ast.FunctionDef):
         node.decorator_list = [
             d for d in node.decorator_list if not ast.unparse(d).partition("(")[0].endswith(".impl")
@@ -133,8 +136,8 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 
 def _module_code(module: str, folder: Path) -> str:
-    """A helper module parsed, or nothing where it is a library's or Python's own. A file beside
-    the kernel's stands for it where there is one, as when a kernel is loaded by its path."""
+    """Return a helper module's parsed code, or nothing for libraries and Python's own modules. A
+    file beside the kernel's replaces it where there is one, as when a kernel is loaded by path."""
     if module.split(".")[0] in sys.stdlib_module_names or module.startswith(_NOT_HELPERS):
         return ""
     beside = folder.joinpath(*module.removeprefix("workbench.kernels.").split("."))

@@ -1,10 +1,10 @@
-"""What a device allows, and what holds a kernel that runs on it: pure functions of numbers.
+"""Ceilings of a device, and the diagnosis of a kernel under them: pure functions of numbers.
 
-Ceilings come from runs, from the newest run of `workbench ceilings` and from the table of devices.
-Each is named with its origin, since a share of a measured ceiling and a share of a datasheet's are
-two numbers. `Roofs` picks the ceilings that a kernel is judged by, `diagnose` says in words what
-holds it. The model is that of Williams, Waterman and Patterson (Roofline, CACM 52(4), 2009): no
-kernel is faster than its bytes over a bandwidth and its FLOPs over a peak, nor than a launch.
+Ceilings come from runs, from the newest run of `workbench ceilings` and from the device files. Each
+carries its origin, since a share of a measured ceiling and a share of a datasheet's are different
+numbers. `CeilingSet` picks the ceilings of a kernel, `diagnose` says in words which of them limits
+it. The model is that of Williams, Waterman and Patterson (Roofline, CACM 52(4), 2009): no kernel is
+faster than its bytes over a bandwidth and its FLOPs over a peak, nor than a launch.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Word = Literal[
     "unknown",
 ]
 
-NEAR = 0.6  # share of a roof from which on the roof is called the limit
-NOTABLE = 0.1  # share of a time from which on the launch floor in it is mentioned
-LAUNCH = 0.25  # and from which on it is called the limit, where no roof is near
+NEAR = 0.6  # share of a ceiling from which on it is called the limit
+NOTABLE = 0.1  # share of a time from which on the launch time in it is mentioned
+LAUNCH = 0.25  # and from which on it is called the limit, where no ceiling is near
 LEVELS: Mapping[Level, str] = {
     "dram": "DRAM",
     "cache": "last-level cache",
@@ -48,7 +48,7 @@ _LEVEL_OF: tuple[tuple[str, Level], ...] = (
     ("shared", "shared"),
     ("l1", "shared"),
 )
-# Of several measured DRAM ceilings: a copy's mix of reads and writes is nearest to most kernels'.
+# Preference among measured DRAM ceilings: most kernels' mix of reads and writes is like a copy's.
 _DRAM_ORDER = ("dram_copy", "dram", "dram_triad", "dram_read", "dram_write")
 _DTYPES = ("fp32_matrix", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
 
@@ -67,45 +67,47 @@ class Ceiling:
     dtype: str = ""  # of arithmetic
     low: float | None = None
     high: float | None = None
-    run: str = ""  # that recorded it; empty for the table of devices
+    run: str = ""  # id of the run that recorded it; empty for a device file's
 
     @property
     def measured(self) -> bool:
-        """Whether the workbench measured it on this device."""
+        """Return whether the workbench measured it on this device."""
         return self.origin == "measured"
 
     @property
     def what(self) -> str:
-        """`DRAM`, `bf16 arithmetic`."""
+        """Return the limited resource: `DRAM`, `bf16 arithmetic`."""
         return f"{self.dtype} {LEVELS[self.level]}" if self.dtype else LEVELS[self.level]
 
     @property
     def unit(self) -> str:
-        """Of `value`."""
+        """Return the unit of `value`: `B/s`, `FLOP/s`, `OP/s` or `s`."""
         if self.level == "compute":
             return "OP/s" if self.dtype.startswith("int") else "FLOP/s"
         return "s" if self.level == "launch" else "B/s"
 
     @property
     def text(self) -> str:
-        """`measured DRAM (4.3 TB/s)`; of a mix that is no copy's, `measured DRAM, read (..)`."""
+        """Return origin, resource and value: `measured DRAM (4.3 TB/s)`, or `measured DRAM, read
+        (..)` for a mix of reads and writes other than a copy's."""
         mix = self.stem.removeprefix("dram_") if self.level == "dram" else ""
         named = f"{self.what}, {mix}" if mix not in ("", "dram", "copy") else self.what
         return f"{self.origin} {named} ({quantity(self.value, self.unit)})"
 
     @property
     def stem(self) -> str:
-        """Its name without what says that it was measured."""
+        """Return the name without the suffix of measured ceilings."""
         return self.name.removesuffix("_measured")
 
 
 def ceiling_of(
     device: str, name: str, text: Mapping[str, Any], run: str = "", own: bool = False
 ) -> Ceiling | None:
-    """A ceiling from the plain data of `Run.ceilings` or `hardware.ceilings`; None where it is
-    none, or its value is no positive number, or it failed its own check (`failed`).
+    """Return the ceiling from the plain data of `Run.ceilings` or `hardware.ceilings`.
 
-    `own`: the run measures ceilings, so what it calls measured and gives a spread is its own.
+    None where the name is no ceiling's, the value is no positive number, or the ceiling failed its
+    own check (`failed`). `own`: the run measures ceilings, so entries of kind measured with a
+    spread are its own.
     """
     value, unit = text.get("value"), text.get("unit")
     if not isinstance(value, int | float) or not 0 < value < math.inf or text.get("failed"):
@@ -146,8 +148,8 @@ def _dtype(name: str) -> str:
 
 
 def known_device(name: str) -> Device | None:
-    """The device of the table that a run's `device` stands for: its name, or what its driver
-    calls it; None for any other."""
+    """Return the known device for a run's `device`, which is its name or the driver's; else
+    None."""
     if name in DEVICES:
         return DEVICES[name]
     for device in DEVICES.values():
@@ -159,19 +161,21 @@ def known_device(name: str) -> Device | None:
 
 @dataclass(frozen=True)
 class CeilingSet:
-    """All ceilings of one device, one for each name, and the size of its last-level cache."""
+    """All ceilings of one device, one for each name, and the size of its last-level cache in
+    bytes."""
 
     device: str
     ceilings: tuple[Ceiling, ...] = ()
     cache_bytes: float | None = None
-    failed: tuple[tuple[str, str], ...] = ()  # names that failed their check, and why
+    failed: tuple[tuple[str, str], ...] = ()  # name and reason of those that failed their check
 
     def best(self, level: Level, dtype: str = "") -> Ceiling | None:
-        """The ceiling that kernels are judged by: measured where there is a measured one."""
+        """Return the ceiling to compare kernels with, a measured one where there is one, or
+        None."""
         return next(iter(self._ranked(level, dtype)), None)
 
     def drawn(self) -> list[Ceiling]:
-        """For each level and dtype the measured ceiling, and the stated one beside it."""
+        """Return the ceilings to draw: for each level and dtype the measured and the stated one."""
         shown = []
         for level in ("shared", "cache", "dram"):
             shown += self._first_of_each(level, "")
@@ -180,19 +184,21 @@ class CeilingSet:
         return shown
 
     def highest(self, level: Level) -> Ceiling | None:
-        """The measured ceiling of a level's kindest mix of reads and writes. `dram` alone is a
-        run's own copy, taken on another day: no mix."""
+        """Return the highest measured ceiling of a level over all mixes of reads and writes, or
+        None. Leaves out `dram`, which is a run's own copy, measured on another day."""
         results = [c for c in self._ranked(level, "") if c.measured and c.stem != "dram"]
         return max(results, key=lambda c: c.value, default=None)
 
     def launch(self, host: bool) -> Ceiling | None:
-        """The floor of a launch by the CPU, or of one in a graph."""
+        """Return the time in seconds of an empty launch by the CPU (`host`) or in a graph, or
+        None."""
         wanted = ("launch_eager",) if host else ("launch", "launch_graph")
         results = [c for c in self._ranked("launch", "") if c.stem in wanted]
         return results[0] if results else None
 
     def ridge(self, ceiling: Ceiling) -> float | None:
-        """FLOP a byte where a compute ceiling meets DRAM, both measured or both stated."""
+        """Return the FLOP/byte where a compute ceiling meets DRAM, both measured or both stated.
+        None where no such DRAM ceiling is known."""
         alike = [c for c in self._ranked("dram", "") if c.measured == ceiling.measured]
         return ceiling.value / alike[0].value if alike else None
 
@@ -207,14 +213,18 @@ class CeilingSet:
 
 
 def _preference(ceiling: Ceiling) -> int:
-    """Lower is nearer to what kernels do: of DRAM's ceilings a copy's."""
+    """Return the rank of a ceiling; lower is nearer to typical kernels, such as a copy's of
+    DRAM."""
     known = ceiling.stem in _DRAM_ORDER
     return _DRAM_ORDER.index(ceiling.stem) if known else len(_DRAM_ORDER)
 
 
 def ceiling_set(device: str, runs: Iterable[Run]) -> CeilingSet:
-    """The ceilings of one device: those of runs of `ceilings`, then of all other runs, newer
-    before older, then of the table of devices where the runs were on the whole of such a GPU."""
+    """Return the ceilings of one device from runs and from its device file.
+
+    Runs of `ceilings` come before other runs, newer before older; the device file is last, and used
+    only where the runs were on the whole of such a GPU.
+    """
     mine = [run for run in runs if run.device == device]
     mine.sort(key=lambda run: run.started, reverse=True)
     mine.sort(key=lambda run: run.engine != "ceilings")
@@ -236,13 +246,14 @@ def ceiling_set(device: str, runs: Iterable[Run]) -> CeilingSet:
 
 
 def _same_limit(ceiling: Ceiling) -> tuple[str, str, bool]:
-    """`compute`, `compute_bf16` and `bf16` of one dtype are one; so are twins of a name."""
+    """Return the key of equal ceilings: `compute`, `compute_bf16` and `bf16` of one dtype are
+    one."""
     named = ceiling.dtype if ceiling.level == "compute" else ceiling.stem
     return ceiling.level, named, ceiling.measured
 
 
 def _whole(run: Run, known: Device) -> bool:
-    """Whether what a run states is what the table states: a part of a GPU has other peaks."""
+    """Return whether the run's stated peaks match the device file's: a part of a GPU has others."""
     compute = run.ceilings.get("compute", {})
     peak = known.peaks.get(str(compute.get("dtype")))
     pairs = (
@@ -253,7 +264,7 @@ def _whole(run: Run, known: Device) -> bool:
 
 
 def stated(device: str, known: Device) -> list[Ceiling]:
-    """What is stated of a device, under the name that a run has for it."""
+    """Return the ceilings of a device file, under the device name that a run uses."""
     quantities = {"dram": known.dram, "cache": known.cache_bandwidth}
     quantities |= {f"compute_{dtype}": q for dtype, q in known.peaks.items()}
     created = [
@@ -274,14 +285,16 @@ def stated(device: str, known: Device) -> list[Ceiling]:
     return [c for c in created if c]
 
 
-# What holds a kernel.
+# Diagnosis.
 
 
 @dataclass(frozen=True)
 class Load:
-    """One call as the roofline sees it. Seconds, least bytes and FLOPs as its Spec declares them;
+    """One call on the roofline: seconds, and the least bytes and FLOPs that its Spec declares.
+
     `high_s` is the upper end of its median's interval, or its time where it has none; `dtype` is
-    that of the units that do its arithmetic."""
+    that of the units that do its arithmetic.
+    """
 
     time_s: float
     high_s: float
@@ -289,32 +302,34 @@ class Load:
     bytes: int
     dtype: str
     regime: Regime
-    host: bool = False  # timed by the host's clock: its launch is that of the host
+    host: bool = False  # timed by the host's clock, so compared with a launch by the CPU
 
     @property
     def intensity(self) -> float | None:
-        """FLOP a byte; None without bytes."""
+        """Return FLOP/byte; None without bytes."""
         return self.flops / self.bytes if self.bytes else None
 
 
 @dataclass(frozen=True)
 class Held:
-    """What holds a kernel. `share` is the time at its nearest roof over its time; `gain_s` is what
-    lies between its time and its floor: that roof, or a launch where that takes longer."""
+    """The limit of a kernel. `share` is the time at its nearest ceiling over its time; `gain_s`
+    are the seconds between its time and its bound: that ceiling, or a launch where that takes
+    longer."""
 
     word: Word
     sentence: str
     ceiling: Ceiling | None = None
     share: float | None = None
     gain_s: float | None = None
-    above: str = ""  # why it stands above the roof that is drawn, in words; empty where it does not
+    above: str = ""  # why it is above the ceiling that is drawn; empty where it is not
 
 
 def diagnose(load: Load, ceilings: CeilingSet) -> Held:
-    """What holds this call under these ceilings: the nearest roof, how near, and in words why.
+    """Return the nearest ceiling of a call, the share of it that is reached, and the reason in
+    words.
 
-    Cold and predicted times are judged by DRAM; hot ones by the last-level cache where their bytes
-    fit into it, as nothing need come from DRAM then.
+    Cold and predicted times are compared with DRAM; hot ones with the last-level cache where their
+    bytes fit into it, as nothing need come from DRAM then.
     """
     memory, compute = _memory(load, ceilings), ceilings.best("compute", load.dtype)
     bounds = [(load.bytes / memory.value, memory)] if memory and load.bytes else []
@@ -369,15 +384,15 @@ def _roofless(load: Load, launch_s: float) -> Held:
 
 
 def _passed(load: Load, ceiling: Ceiling) -> bool:
-    """Whether it is above by more than the two spreads: the slow end of its interval against the
-    high end of the roof's."""
+    """Return whether it is above the ceiling by more than both spreads: the slow end of its
+    interval against the high end of the ceiling's."""
     amount = load.flops if ceiling.level == "compute" else load.bytes
     return amount / max(load.time_s, load.high_s) > max(ceiling.value, ceiling.high or 0.0)
 
 
 def _kinder(load: Load, ceiling: Ceiling, ceilings: CeilingSet) -> Ceiling | None:
-    """The measured ceiling of another mix of reads and writes, for what passes that of a copy and
-    not that: a kernel that mostly reads."""
+    """Return the measured ceiling of another mix of reads and writes for a call that passes a
+    copy's ceiling but not that one, such as a kernel that mostly reads; else None."""
     if ceiling.level != "dram" or load.regime != "cold" or not _passed(load, ceiling):
         return None
     kindest = ceilings.highest("dram")
@@ -424,8 +439,7 @@ def _part(share: float) -> str:
 
 
 def _above(load: Load, ceiling: Ceiling, ceilings: CeilingSet) -> str:
-    """Why a kernel may be above a roof that it cannot pass: the likeliest reason that the numbers
-    allow."""
+    """Return the likeliest reason, given the numbers, why a kernel is above a physical ceiling."""
     if ceiling.level == "compute":
         though = "" if ceiling.measured else ", though its maker states it"
         return (
@@ -447,11 +461,11 @@ def _above(load: Load, ceiling: Ceiling, ceilings: CeilingSet) -> str:
     )
 
 
-# Numbers in words.
+# Numbers as text.
 
 
 def quantity(value: float, unit: str) -> str:
-    """Three digits and a decimal prefix: `4.3 TB/s`."""
+    """Return a number with three digits and a decimal prefix: `4.3 TB/s`."""
     if unit == "s":
         return duration(value)
     for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -461,7 +475,7 @@ def quantity(value: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Three digits and a unit: `12.3 µs`."""
+    """Return seconds with three digits and a unit: `12.3 µs`."""
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= size:
             return f"{_digits(seconds / size)} {unit}"
@@ -469,7 +483,7 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """`93 %`; a digit more below one percent."""
+    """Return a share of 1 as percent: `93 %`; with one more digit below one percent."""
     return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else f"{100 * share:.2g} %"
 
 

@@ -1,22 +1,22 @@
-"""The analytic model: a time from shapes and compiled resources, for any device in `hardware.py`.
+"""Analytic cost model: a time from shapes and compiled resources, for any device in `hardware.py`.
 
-One block walks its tiles; a tile is a fill, `steps` periods of its main loop and a store. Blocks
-that live on a core together share its matrix unit, its shared memory and its part of the cache's
-bandwidth, so a period is the longest of
+One block processes its tiles; a tile is a fill, `steps` periods of its main loop and a store.
+Blocks that are resident on a core together share its matrix unit, its shared memory and its part of
+the cache's bandwidth, so a period is the longest of
 
     compute     blocks x FLOP of a step / matrix (or vector) rate of the core
     cache       blocks x bytes of a step / the core's part of the cache bandwidth
     shared      blocks x bytes that pass through shared memory / its bandwidth
     issue       blocks x load instructions, which counts when loads are narrow
-    latency     what one block alone waits for: a buffer's round of load and use over the stages
-                that share it, or memory latency, arithmetic and barriers in a row where loads
-                are not pipelined
+    latency     wait of a single block: a buffer's round of load and use over the stages that
+                share it, or memory latency, arithmetic and barriers in a row where loads are
+                not pipelined
 
-Tiles come in rounds of (cores x resident blocks), the last one as full as what is left makes it.
-Memory traffic is a bound of its own on the whole launch. The kinship is with the roofline model
-(Williams et al. 2009) and with Volkov's latency model (2016, chapter 4); the constants below are
-ours, fitted to measured tables of one NVIDIA H200 (see docs/facts.md), and are carried to other
-devices in clock cycles and nanoseconds. What that is worth elsewhere was never measured.
+Tiles come in rounds of (cores x resident blocks); the last round holds the remaining tiles. Memory
+traffic is a bound of its own on the whole launch. The model is related to the roofline model
+(Williams et al. 2009) and to Volkov's latency model (2016, chapter 4); the constants below are
+ours, fitted to measured tables of one NVIDIA H200 (see docs/facts.md), and are carried over to
+other devices in clock cycles and nanoseconds. Its accuracy on those was never measured.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from workbench.spec import Work
 
 @dataclass(frozen=True)
 class Constants:
-    """What shapes and resources do not tell. Cycles are of the core's clock."""
+    """Constants that shapes and resources do not give. Cycles are of the core's clock."""
 
     latency_s: float = 760e-9  # of a load from memory or a far cache slice, under load
     step_cycles: float = 43.0  # barriers and bookkeeping of one trip
     tile_cycles: float = 234.0  # prologue and epilogue of one tile beside their memory time
     issue_cycles: float = 22.0  # of a warp's load by hand for a tile: address, mask, pack, store
     stream_cycles: float = 7.0  # of a warp's load that stays in registers
-    old_mma: float = 0.48  # what mma.sync reaches of the peak where wgmma or tcgen05 exists
-    matrix: float = 0.89  # what a loop of matrix instructions reaches of the peak
-    start_cycles: float = 150.0  # between two blocks that begin on one core, at least
+    old_mma: float = 0.48  # share of the peak of mma.sync where wgmma or tcgen05 exists
+    matrix: float = 0.89  # share of the peak of a loop of matrix instructions
+    start_cycles: float = 150.0  # least distance of two block starts on one core
     start_warp_cycles: float = 20.0  # ... and for each warp of the block
     shared_bytes_cycle: float = 128.0  # NVIDIA SM and AMD CU alike
-    cache: float = 0.99  # what tiles reach of the cache's bandwidth
-    dram: float = 0.895  # what streams reach of the datasheet's bandwidth
+    cache: float = 0.99  # share of the cache's bandwidth that tiles reach
+    dram: float = 0.895  # share of the datasheet's bandwidth that streams reach
     spill_bytes_cycle: float = 18.0  # to the core's own cache
-    spill_far: float = 0.33  # what spills beyond it reach of the cache's bandwidth
+    spill_far: float = 0.33  # share of the last-level cache's bandwidth for further spills
     flattened: float = 0.49  # share of fill and store that a persistent loop does not hide
-    sharpness: float = 5.6  # 1/p of the norm that joins terms: how well they overlap
+    sharpness: float = 5.6  # exponent p of the norm that joins terms: how well they overlap
 
 
 CONSTANTS = Constants()
@@ -58,7 +58,7 @@ MODEL = "analytic-1"
 
 @dataclass(frozen=True)
 class Terms:
-    """Seconds that each resource would take for the whole launch, were it alone."""
+    """Seconds that each resource would take for the whole launch if it were the only limit."""
 
     compute: float
     cache: float
@@ -79,10 +79,10 @@ def predict(
     stages: int = 1,
     constants: Constants = CONSTANTS,
 ) -> Predicted:
-    """Predicted time of one cold call.
+    """Return the predicted time of one cold call, with its terms in seconds.
 
     `flops` and `bytes_` are the Spec's for the whole call. Raises ValueError when the device's
-    clock, bandwidths or peak are unknown: no figure is better than a guess.
+    clock, bandwidths or peak are unknown, rather than guess them.
     """
     _require(device, dtype)
     model = _Model(device, work, resources, dtype, flops, stages, constants)
@@ -114,12 +114,12 @@ def predict(
 
 
 def device_launch_s(constants: Constants) -> float:
-    """What an empty launch in a graph takes: 0.82 us on an H200."""
+    """Return the seconds of an empty launch in a graph: measured as 0.82 us on an H200."""
     return 0.8e-6
 
 
 def guess(device: Device, work: Work, dtype: str, *, warps: int, stages: int) -> Resources:
-    """Resources before anything is compiled: good enough to put configs in order, no more."""
+    """Return estimated resources before compilation, accurate enough only to order configs."""
     threads = warps * device.limits.warp_size
     held = work.dot[0] * work.dot[1] if work.dot else work.load_bytes // 4
     registers = min(device.limits.registers_per_thread, 48 + held // threads)
@@ -175,23 +175,24 @@ class _Model:
 
     @property
     def persistent(self) -> bool:
-        """Fewer programs than tiles: a program walks several."""
+        """Return whether there are fewer programs than tiles, so that a program processes
+        several."""
         return self.resources.programs < self.work.tiles
 
     @property
     def resident(self) -> int:
-        """Blocks that share a core while there are enough of them."""
+        """Return the blocks that share a core while there are enough of them."""
         there = math.ceil(min(self.resources.programs, self.work.tiles) / self.cores)
         return max(1, min(self.resources.blocks_per_core, there))
 
     @property
     def places(self) -> int:
-        """Tiles in work at once on the whole device."""
+        """Return the tiles in work at once on the whole device."""
         return min(self.resident * self.cores, max(1, self.resources.programs))
 
     @property
     def matrix_rate(self) -> float:
-        """FLOP/s of one core."""
+        """Return the FLOP/s of one core."""
         unit, peaks, c = self.resources.matrix_unit, self.device.peaks, self.constants
         if unit is None:
             return peaks["fp32"].value / self.cores
@@ -201,7 +202,7 @@ class _Model:
 
     @property
     def cache_rate(self) -> float:
-        """Bytes/s that one core gets from the last-level cache."""
+        """Return the bytes/s that one core gets from the last-level cache."""
         assert self.device.cache_bandwidth is not None
         return self.device.cache_bandwidth.value / self.cores * self.constants.cache
 
@@ -214,7 +215,8 @@ class _Model:
 
     @property
     def shared_bytes(self) -> float:
-        """Bytes a step writes to and reads from shared memory, when it multiplies tiles there."""
+        """Return the bytes that a step writes to and reads from shared memory for tiles it
+        multiplies."""
         if self.work.dot is None:
             return 0.0
         m, n, k = self.work.dot
@@ -233,12 +235,13 @@ class _Model:
 
     @property
     def pipelined(self) -> bool:
-        """Loads run ahead of the arithmetic: they go to shared memory by themselves."""
+        """Return whether loads run ahead of the arithmetic, straight into shared memory."""
         wide = self.resources.copy_engine or self.resources.load_bits >= 32
         return self.stages > 1 and self.work.steps > 1 and wide and self.work.dot is not None
 
     def step(self, blocks: int) -> tuple[float, float, float, float, float]:
-        """Compute, cache, shared, issue and latency seconds of one trip, `blocks` on the core."""
+        """Return compute, cache, shared, issue and latency seconds of one step, `blocks` on the
+        core."""
         c, device = self.constants, self.device
         warps = max(1, self.resources.threads // device.limits.warp_size)
         alone = self.step_flops / (self.matrix_rate * min(1.0, warps / 4))
@@ -258,8 +261,8 @@ class _Model:
         return compute, cache, shared, issue, latency
 
     def spills(self, blocks: int) -> float:
-        """Seconds a trip spends on registers that went to memory: written and read once, in the
-        core's own cache while they fit beside shared memory, in the last-level cache otherwise."""
+        """Return the seconds of a step's spilled registers: written and read once, in the core's
+        own cache while they fit beside shared memory, in the last-level cache otherwise."""
         assert self.device.cache_bandwidth is not None
         moved = 2.0 * blocks * self.resources.spill_bytes * self.resources.threads
         near = self.device.shared_per_core - blocks * self.resources.shared_bytes
@@ -268,7 +271,7 @@ class _Model:
         return moved / (self.device.cache_bandwidth.value / self.cores * self.constants.spill_far)
 
     def tile(self, blocks: int) -> float:
-        """Seconds of one round: `blocks` tiles beside each other on a core."""
+        """Return the seconds of one round: `blocks` tiles beside each other on a core."""
         c, device = self.constants, self.device
         period = _norm(self.step(blocks), c.sharpness)
         store = blocks * self.work.store_bytes / self.cache_rate
@@ -281,7 +284,7 @@ class _Model:
         return _norm([self.work.steps * period + ends, start], c.sharpness)
 
     def terms(self, bytes_: int) -> Terms:
-        """Each resource alone, over all rounds."""
+        """Return the seconds of each resource alone, over all rounds."""
         assert self.device.dram is not None
         rounds = self.work.tiles / self.places
         compute, cache, shared, issue, latency = (
@@ -291,8 +294,8 @@ class _Model:
         return Terms(compute, cache, shared, issue, latency, dram)
 
     def dram_bytes(self, least: int) -> float:
-        """Bytes from and to memory: the least, unless rounds of tiles ask again for what the
-        cache could not keep."""
+        """Return the bytes from and to memory: the least, plus what the cache could not keep for
+        rounds of tiles that read it again."""
         work = self.work
         wanted = work.tiles * (work.steps * work.load_bytes + work.store_bytes)
         if work.dot is None:  # a second walk over a tile finds what the others left of it
@@ -311,7 +314,8 @@ class _Model:
 
 
 def _norm(terms: list[float] | tuple[float, ...], p: float) -> float:
-    """Between the sum (p = 1) and the maximum (p = infinity) of overlapping terms."""
+    """Return a value between the sum (p = 1) and the maximum (p = infinity) of overlapping
+    terms."""
     top = max(terms)
     return top * sum((t / top) ** p for t in terms) ** (1 / p) if top > 0 else 0.0
 

@@ -1,8 +1,8 @@
-"""Devices: limits and peaks, each number with its source; and what the live GPU is.
+"""Devices with limits and peaks, each number with its source, and detection of the live GPU.
 
-A device is one file of `workbench/devices/`, named after it. A number is there because somebody
-stated or measured it, and its `Quantity` says who. What nobody stated is absent: a peak that is
-missing from `peaks`, a bandwidth that is None. `workbench devices` lists the devices.
+A device is one file of `workbench/devices/`, named after it. Every number was stated or measured,
+and its `Quantity` names the source. Unknown numbers are absent: a peak that is missing from
+`peaks`, a bandwidth that is None. `workbench devices` lists the devices.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Kind = Literal["datasheet", "measured", "computed", "driver"]
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number from somewhere: `unit` is spelt out, `source` says who stated it and `kind` how:
-    by its maker, by a benchmark, by arithmetic on other numbers, or by the driver."""
+    """A number with its origin: `unit` is spelt out, `source` names where it was stated and `kind`
+    how: by the maker, by a benchmark, by arithmetic on other numbers, or by the driver."""
 
     value: float
     unit: str
@@ -37,10 +37,10 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU that the workbench knows: what it allows and what its maker says it reaches.
+    """Limits and peaks of a GPU that the workbench knows.
 
-    A core is what one block lives on: a streaming multiprocessor (NVIDIA), a compute unit (CDNA)
-    or a work-group processor (RDNA). None means unknown, as does a missing peak.
+    A core is the unit on which a block runs: a streaming multiprocessor (NVIDIA), a compute unit
+    (CDNA) or a work-group processor (RDNA). None means unknown, as does a missing peak.
     """
 
     name: str  # "h200": the word on the command line
@@ -50,7 +50,7 @@ class Device:
     warps_per_core: int
     blocks_per_core: int
     registers_per_core: int  # 32-bit
-    register_unit: int  # registers are handed out per warp in multiples of this
+    register_unit: int  # registers are allocated per warp in multiples of this
     shared_per_core: int  # bytes
     shared_reserved: int  # bytes the system takes of each block's shared memory
     clock_hz: Quantity | None  # boost
@@ -61,7 +61,7 @@ class Device:
     matches: tuple[str, ...] = ()  # substrings of the live GPU's name
     excludes: tuple[str, ...] = ()  # substrings that make it another product
     schedulers_per_core: int = 4  # each owns its share of the registers and of the warps
-    shared_unit: int = 128  # bytes: shared memory is handed out in multiples of this
+    shared_unit: int = 128  # bytes: shared memory is allocated in multiples of this
     limits_source: str = ""
     fp32_flops_per_clock: int | None = None  # of one core on its vector units; None when unknown
 
@@ -71,7 +71,7 @@ class UnknownDevice(WorkbenchError, ValueError):
 
 
 class DeviceFileError(WorkbenchError, ValueError):
-    """A file of `devices/` cannot be read as one: one sentence names the file and the key."""
+    """A file of `devices/` is invalid; the message, one sentence, names the file and the key."""
 
 
 FOLDER = Path(__file__).resolve().parents[1] / "devices"
@@ -87,9 +87,9 @@ UNITS: Mapping[str, tuple[float, str]] = {
 }
 DTYPES = ("fp32", "fp32_matrix", "tf32", "fp16", "bf16", "fp8", "int8")  # that a peak may be of
 
-# What any file may leave out, and what it is then.
+# Keys that any file may omit, with their defaults.
 _UNKNOWN = {"schedulers_per_core": 4, "fp32_flops_per_clock": 0}
-# What a file may leave out, too, where Triton does not compile for the device, and what it is then.
+# Further keys that a file may omit where Triton does not compile for the device.
 _UNSTATED = {
     "registers_per_thread": 0,
     "warps_per_core": 0,
@@ -102,10 +102,8 @@ _UNSTATED = {
 
 
 class Devices(Mapping[str, Device]):
-    """Maps names to the devices of `folder`; each file is read when it is first asked for.
-
-    With `compiled` it holds those that Triton compiles for, without it the others alone.
-    """
+    """Maps names to the devices of `folder`; each file is read on first access. With `compiled` it
+    holds those that Triton compiles for, without it only the others."""
 
     def __init__(self, folder: Path, *, compiled: bool) -> None:
         self.folder, self.compiled = folder, compiled
@@ -133,15 +131,15 @@ def _names(folder: Path) -> tuple[str, ...]:
 def read_device(path: Path) -> Device:
     """Return the device that a file describes.
 
-    Raises DeviceFileError where a key is missing or unknown or has a value of another kind, where
-    a figure has another unit or no source, and where the file is not TOML.
+    Raises DeviceFileError where a key is missing or unknown or has a value of another type, where a
+    figure has another unit or no source, and where the file is not TOML.
     """
     import tomllib
 
     where = f"devices/{path.name}"
     if not re.fullmatch(r"[a-z0-9]+", path.stem):
         raise DeviceFileError(
-            f"{where} has a name that nobody can type; name it in lower-case letters and digits."
+            f"{where} has an invalid name; use lower-case letters and digits only."
         )
     try:
         top = _Table(where, tomllib.loads(path.read_text(encoding="utf-8")))
@@ -205,7 +203,7 @@ def _peaks(groups: Sequence[_Table]) -> dict[str, Quantity]:
 
 
 class _Table:
-    """One table of a device file: its keys are taken out one by one, and none may be left."""
+    """One table of a device file: each key is consumed once, and none may be left."""
 
     def __init__(self, where: str, given: object) -> None:
         self.where, self.known = where, list[str]()
@@ -217,7 +215,7 @@ class _Table:
         return DeviceFileError(f"{self.where} {words}.")
 
     def end(self) -> None:
-        """Raises DeviceFileError where a key is left that nothing asked for."""
+        """Raise DeviceFileError where an unknown key is left."""
         for key in self.left:
             near = difflib.get_close_matches(key, self.known, n=1)
             raise self.error(f"has the unknown key {key}" + "".join(f"; is it {n}?" for n in near))
@@ -294,7 +292,7 @@ class _Table:
 
 
 DEVICES: Mapping[str, Device] = Devices(FOLDER, compiled=True)
-# Known by their figures alone: what `expected` works out needs no compiler.
+# Known by their figures alone: the experiment `expected` needs no compiler.
 UNCOMPILED: Mapping[str, Device] = Devices(FOLDER, compiled=False)
 
 
@@ -307,7 +305,8 @@ def device_named(name: str) -> Device:
 
 
 def described(name: str) -> Device:
-    """As `device_named`, and those too that Triton does not compile for. Raises UnknownDevice."""
+    """Return the device of this name, including those that Triton does not compile for. Raises
+    UnknownDevice as `device_named` does."""
     return _named(name, DEVICES, UNCOMPILED)
 
 
@@ -328,10 +327,10 @@ def _named(name: str, *tables: Mapping[str, Device]) -> Device:
 
 
 def ceilings(device: Device, dtype: str) -> dict[str, dict[str, Any]]:
-    """What bounds a kernel on this device, as plain data for records and pages.
+    """Return the stated limits of a device as plain data for records and pages.
 
     Keys are `dram` and `cache` (B/s) and `compute` (FLOP/s or OP/s of this dtype), each a dict of
-    `value`, `unit`, `source` and `kind`. A ceiling that nobody stated has no key.
+    `value`, `unit`, `source` and `kind`. Unknown ceilings have no key.
     """
     known = {
         "dram": device.dram,
@@ -349,10 +348,10 @@ def ceilings(device: Device, dtype: str) -> dict[str, dict[str, Any]]:
 
 
 def live() -> Device | None:
-    """The GPU that torch would use now, or None when it sees none or is not installed.
+    """Return the GPU that torch would use now, or None where it sees none or is not installed.
 
     A GPU of `DEVICES` keeps its name and its stated figures, and takes its title and its limits
-    from the driver. Any other is described by what the driver says, and the rest is unknown.
+    from the driver. Any other is described by the driver's figures, and the rest is unknown.
     """
     try:
         import torch
@@ -367,7 +366,7 @@ def live() -> Device | None:
 
 
 def _arch(driver: Any, *, hip: bool) -> str:
-    """Triton's name of the architecture: `gfx942` without its feature flags, or `sm_90`."""
+    """Return Triton's name of the architecture: `gfx942` without its feature flags, or `sm_90`."""
     if hip:
         return str(driver.gcnArchName).split(":")[0]
     return f"sm_{driver.major}{driver.minor}"
@@ -382,15 +381,15 @@ def _is(device: Device, name: str, arch: str) -> bool:
 
 
 def _driver_figure(driver: Any, attribute: str, otherwise: int) -> int:
-    """A driver's figure; torch leaves some out and HIP reports some as 0."""
+    """Return a driver's figure, or `otherwise`: torch omits some and HIP reports some as 0."""
     return int(getattr(driver, attribute, 0) or 0) or otherwise
 
 
 def _refreshed(device: Device, driver: Any) -> Device:
-    """The device with what the driver says of this very GPU."""
+    """Return the device with the driver's figures of the present GPU."""
     cores = _driver_figure(driver, "multi_processor_count", device.limits.cores)
     if device.limits.arch.startswith("gfx11") and cores == 2 * device.limits.cores:
-        # GPU_ENABLE_WGP_MODE=0 makes HIP count compute units; blocks still live on pairs of them.
+        # GPU_ENABLE_WGP_MODE=0 makes HIP count compute units; blocks still run on pairs of them.
         cores = device.limits.cores
     fresh = replace(
         device,
@@ -419,10 +418,8 @@ def _refreshed(device: Device, driver: Any) -> Device:
 
 
 def _part(device: Device, share: float) -> Device:
-    """A GPU with another number of cores: a partition, or a cut that shares the name.
-
-    Its arithmetic goes with its cores; its share of the memory's bandwidth is not known.
-    """
+    """Return a GPU with another number of cores: a partition, or a variant that shares the name.
+    Its arithmetic scales with its cores; its share of the memory's bandwidth is not known."""
     source = f"computed as {share:.3f} of the whole GPU's, by cores: "
     return replace(
         device,
@@ -441,10 +438,8 @@ def _l2(driver: Any) -> Quantity | None:
 
 
 def _described(driver: Any, arch: str) -> Device:
-    """A GPU that is not in the table, from what the driver says of it.
-
-    Its limits are those of a device of the same architecture, where there is one.
-    """
+    """Return a GPU without a device file, from the driver's figures. Its limits are those of a
+    device of the same architecture, where there is one."""
     kin = _kin(arch) or _unlisted(driver, arch)
     cores = int(driver.multi_processor_count)
     clock_hz = 1e3 * _driver_figure(driver, "clock_rate", 0)
@@ -472,12 +467,12 @@ def _described(driver: Any, arch: str) -> Device:
 
 
 def _kin(arch: str) -> Device | None:
-    """The first device of the table that has this architecture."""
+    """Return the first known device of this architecture."""
     return next((d for d in DEVICES.values() if d.limits.arch == arch), None)
 
 
 def _unlisted(driver: Any, arch: str) -> Device:
-    """A device of an architecture that no file has, as far as the driver describes it."""
+    """Return a device of an architecture that no file has, as far as the driver describes it."""
     cuda = arch.startswith("sm_")
     warp_size = _driver_figure(driver, "warp_size", 32 if cuda else 64)
     warps = max(1, _driver_figure(driver, "max_threads_per_multi_processor", 1024) // warp_size)
@@ -499,12 +494,13 @@ def _unlisted(driver: Any, arch: str) -> Device:
         cache_bandwidth=None,
         peaks={},
         shared_unit=128 if cuda else 512,
-        limits_source=f"as the driver reports them; granularities as on the kin of {arch}",
+        limits_source=f"as the driver reports them; granularities as on similar GPUs ({arch})",
     )
 
 
 def _memory_bandwidth(driver: Any) -> Quantity | None:
-    """Two transfers a clock over the bus, as CUDA defines its figures. HIP's count otherwise."""
+    """Return two transfers a clock over the bus, as CUDA defines its figures. HIP counts
+    otherwise."""
     khz, bits = (
         _driver_figure(driver, "memory_clock_rate", 0),
         _driver_figure(driver, "memory_bus_width", 0),
@@ -516,7 +512,8 @@ def _memory_bandwidth(driver: Any) -> Quantity | None:
 
 
 def _last_level(driver: Any, arch: str) -> Quantity:
-    """The last-level cache. HIP reports the L2 before it, so for CDNA the table knows better."""
+    """Return the last-level cache. HIP reports the L2 before it, so CDNA takes the device
+    file's."""
     kin = _kin(arch)
     if kin and arch.startswith("gfx9"):
         return replace(kin.cache, source=f"as on {kin.name}, of the same architecture")
@@ -524,10 +521,11 @@ def _last_level(driver: Any, arch: str) -> Quantity:
 
 
 def _vector_peak(per_clock: int | None, cores: int, clock_hz: float) -> dict[str, Quantity]:
-    """fp32 on the vector units, where the FLOPs of a core per clock and the clock are known.
+    """Return the fp32 peak of the vector units, where FLOPs per clock and core and the clock are
+    known.
 
-    Matrix peaks are left out: products of one architecture differ in them by a factor of up to
-    six at equal cores (H20 and H200; RTX 4090 and L40S accumulating in fp32).
+    Matrix peaks are left out: products of one architecture differ in them by a factor of up to six
+    at equal cores (H20 and H200; RTX 4090 and L40S accumulating in fp32).
     """
     if not per_clock or not clock_hz:
         return {}

@@ -1,7 +1,7 @@
-"""How many blocks of a kernel live on one core at once, and what keeps more from it.
+"""Compute how many blocks of a kernel are resident on one core, and which resource limits them.
 
-Pure arithmetic on what the compiler reports, the same as cuda_occupancy.h of the CUDA toolkit
-does and as LLVM's AMDGPU back end assumes. It says how full a core can be, not how fast it is.
+Pure arithmetic on the compiler's figures, the same as cuda_occupancy.h of the CUDA toolkit does and
+as LLVM's AMDGPU back end assumes. Occupancy says how full a core can be, not how fast it is.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _UNLIMITED = 1 << 30
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks and warps resident at once on one core, `fraction` of the most warps that it
-    holds (0 to 1), and the resource that runs out first."""
+    """Blocks and warps resident at once on one core, `fraction` of the most warps that it holds (0
+    to 1), and the resource that runs out first."""
 
     blocks_per_core: int
     warps_per_core: int
@@ -28,12 +28,13 @@ class Occupancy:
 
 
 def occupancy(device: Device, *, threads: int, registers: int, shared_bytes: int) -> Occupancy:
-    """Occupancy of blocks of `threads` threads with `registers` 32-bit registers a thread (on
-    CDNA architectural and accumulation registers together) and `shared_bytes` bytes a block.
+    """Return the occupancy of blocks of `threads` threads, with `registers` 32-bit registers a
+    thread (on CDNA architectural and accumulation registers together) and `shared_bytes` bytes a
+    block.
 
-    A block that cannot run at all gets 0 blocks and the limiter that forbids it. Of resources
-    that run out together, the core's own limits (threads, blocks) are named first: freeing
-    registers would not help. Raises ValueError when a number is negative or threads is 0.
+    A block that cannot run at all gets 0 blocks and the limiter that forbids it. Of resources that
+    run out together, the core's own limits (threads, blocks) are named first: freeing registers
+    would not help. Raises ValueError when a number is negative or threads is 0.
     """
     if threads < 1 or registers < 0 or shared_bytes < 0:
         raise ValueError(
@@ -54,10 +55,10 @@ def occupancy(device: Device, *, threads: int, registers: int, shared_bytes: int
 
 
 def waves(device: Device, programs: int, blocks_per_core: int) -> tuple[float, float]:
-    """How often the whole device fills up, and the share (0 to 1) of the last wave's places that
-    stays empty: `programs / (blocks_per_core * cores)`, and 0 when that is a whole number.
+    """Return the number of waves, `programs / (blocks_per_core * cores)`, and the tail: the share
+    (0 to 1) of the last wave's places that stays empty, 0 where that number is whole.
 
-    Both are 0 when no block fits: there is no wave.
+    Both are 0 when no block fits.
     """
     places = blocks_per_core * device.limits.cores
     if places <= 0 or programs <= 0:
@@ -80,14 +81,14 @@ def _by_blocks(device: Device, warps: int) -> int:
 
 
 def _by_registers(device: Device, registers: int, warps: int) -> int:
-    """Each scheduler hands out its own part of the file to whole warps, in whole units."""
+    """Return the limit by registers: each scheduler allocates its part to warps in whole units."""
     if registers == 0:
         return _UNLIMITED
     if registers > device.limits.registers_per_thread:
         return 0
     per_warp = _round_up(registers * device.limits.warp_size, device.register_unit)
     per_scheduler = device.registers_per_core // device.schedulers_per_core
-    # CUDA refuses a block as if its warps were spread evenly over the schedulers, so 9 warps of
+    # CUDA rejects a block as if its warps were spread evenly over the schedulers, so 9 warps of
     # a block count as 12 there; the blocks after the first are packed warp by warp.
     spread = _round_up(warps, device.schedulers_per_core)
     if device.backend == "cuda" and per_warp * spread > device.registers_per_core:

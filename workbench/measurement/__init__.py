@@ -1,1 +1,1 @@
-"""The measurement protocol: the only place that reads a GPU's clock."""
+"""Measurement protocol: the only package that reads a GPU's clock."""

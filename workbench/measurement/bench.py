@@ -1,14 +1,14 @@
-"""One problem on one live GPU: inputs in rotation, and samples of how long a call takes.
+"""Time calls of one problem on the live GPU, with inputs in rotation.
 
-cold: input and output sets rotate, and together span three last-level caches, so that a call
-finds none of its data there. Where that would take too many sets, the cache is flushed whenever
-the rotation begins anew. hot: one set, back to back.
+cold: input and output sets rotate, and together span three last-level caches, so that a call finds
+none of its data there. Where that would take too many sets, the cache is flushed whenever the
+rotation starts again. hot: one set, back to back.
 
-A launch that changes its inputs works on copies, and the sets stay as they were made. The copies
-are restored before each sample and the cache is flushed behind that, both outside the time. A graph
-has a copy for each of its calls, so that no restore stands between two of them. Hot, where one copy
-is to stay in the cache, each call of the graph follows a restore, and the time of a graph of the
-restores alone, replayed in turn with it, is taken off.
+A launch that changes its inputs works on copies, and the sets keep their values. The copies are
+restored before each sample and the cache is flushed after that, both outside the time. A graph has
+a copy for each of its calls, so that no restore lies between two of them. Hot, where one copy must
+stay in the cache, each call of the graph follows a restore, and the time of a graph of the restores
+alone, replayed in turn with it, is subtracted.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from workbench.spec import Impl, Sizes, Spec
 Regime = Literal["cold", "hot"]
 State = Literal["boost", "sustained"]
 Method = Literal["events", "graph", "host"]
-MOST_SETS = 128  # that span the caches by themselves
-# With flushes: a set is used once between two of them, so this many calls fit in one graph. Fewer
-# would let the start of a graph, some 5 us, weigh more than 0.02 us a call.
+MOST_SETS = 128  # most sets in rotation without flushes
+# With flushes: a set is used once between two of them, so this many calls fit in one graph. With
+# fewer, the start of a graph, some 5 us, would add more than 0.02 us to a call.
 FLUSHED_SETS = 256
 MOST_CALLS = 2000  # in one graph
-OTHERWISE = 1.1  # times as long in a graph as between events, which add some time themselves
-STEPS = 1000  # of the timer in one graph: rounding stays under 0.1 %
+OTHERWISE = 1.1  # ratio of a graph's time to the events', above which copies run differently
+STEPS = 1000  # timer steps in one graph: rounding stays under 0.1 %
 
 
 class Impossible(Exception):
@@ -56,7 +56,7 @@ class Impossible(Exception):
 
 @dataclass
 class Bench:
-    """Inputs of one problem in rotation, and the clock."""
+    """Inputs of one problem in rotation, with the methods that time a call on them."""
 
     spec: Spec
     sizes: Sizes
@@ -64,10 +64,10 @@ class Bench:
     cache_bytes: int
     bound_s: float
     protocol: Protocol
-    clock: SmClock | None = None  # tells the SM clock of each window
+    clock: SmClock | None = None  # reads the SM clock of each window
     _sets: list[tuple[Any, ...]] = field(init=False)
     _flush: Flush | None = field(init=False, default=None)
-    _behind: Flush | None = field(init=False, default=None)  # a restore
+    _behind: Flush | None = field(init=False, default=None)  # flush that follows a restore
     _working: Working = field(init=False)
     _graphs: Graphs | None = field(init=False, default=None)
 
@@ -84,47 +84,48 @@ class Bench:
 
     @property
     def first_inputs(self) -> tuple[Any, ...]:
-        """The set that answers are checked on; no call changes it."""
+        """Return the set on which results are checked; no call changes it."""
         return self._sets[0]
 
     def calls(self, impl: Impl, config: Any, regime: Regime = "cold") -> Rotation:
-        """One Impl at one config, ready to be called on the next set of inputs."""
+        """Return a rotation that calls the Impl at this config on one set of inputs after the
+        other."""
         cold = regime == "cold"
         sets, flush = self._sets if cold else self._sets[:1], self._flush if cold else None
         if not impl.mutates:
             return Rotation(impl, config, sets, flush)
-        if cold and flush is None:  # what was just restored lies in the cache
+        if cold and flush is None:  # restored data is still in the cache
             flush = self._behind = self._behind or Flush(self.cache_bytes)
         return Rotation(impl, config, sets, flush, self._working.copies(impl.mutates, 1))
 
     def first_time(self, rotation: Rotation) -> float:
-        """Seconds of one call, roughly: the least of three after the one that compiles and
-        loads. Learns what enqueueing takes the host, and whether the call waits for the GPU."""
+        """Return the approximate seconds of one call: the least of three after a warm-up call.
+        Records the host's time to enqueue it, and whether the call waits for the GPU."""
         rotation.restored_call()
         wait()
         first = rotation.learn()
         again = host_samples(rotation.step(), 2) if first.waits else rotation.samples(2)
-        # what `learn` saw of a call that waits was the hold
+        # the first time of a call that waits is that of the delay kernel
         return min(again) if first.waits else min(first.seconds, *again)
 
     def timed(
         self, rotation: Rotation, estimate_s: float, graph_s: float | None = None
     ) -> BenchTime:
-        """The way to take a sample that suits a call of about this length. A graph holds
-        `graph_s` seconds of calls: the protocol's, unless a screen asks for less."""
+        """Return the sampling method that suits a call of about `estimate_s` seconds. A graph holds
+        `graph_s` seconds of calls, the protocol's by default; the first pass asks for less."""
         if rotation.waits:
             return BenchTime("host", rotation, 1, estimate_s, self.clock)
         if estimate_s >= self.protocol.graph_below_s:
             return BenchTime("events", rotation, 1, estimate_s, self.clock)
         span_s = max(graph_s or self.protocol.graph_s, STEPS * timer_step_s())
-        # one that comes behind restores does not mean that the sets are too small by themselves
+        # a flush after restores does not mean that the sets are too small by themselves
         flushed = rotation.flush is not None and rotation.flush is not self._behind
         calls = graph_calls(span_s, estimate_s, len(rotation.sets), flushed)
         try:
             timed = self._captured(rotation, calls, estimate_s)
         except NotCapturable:
             self._graphs = None
-            rotation.forget()  # outputs that were never written
+            rotation.forget()  # the failed capture's outputs, which were never written
             return BenchTime("host", rotation, 1, estimate_s, self.clock)
         # The first replay uploads the graph, so it may take longer than those that follow; where
         # two graphs are subtracted, its difference may be anything.
@@ -135,7 +136,7 @@ class Bench:
         return timed
 
     def _captured(self, rotation: Rotation, calls: int, estimate_s: float) -> BenchTime:
-        """Calls in a graph, as many as there is memory for what they change. Raises
+        """Capture as many calls as there is memory for the inputs that they change. Raises
         NotCapturable."""
         if self._graphs is None:
             self._graphs = graphs()
@@ -159,9 +160,11 @@ class Bench:
         state: State = "boost",
         **also: Any,
     ) -> Measured:
-        """Windows of samples as a result; `also` are fields that the sensors gave. The clock is
-        that of the windows, else the sensors'. Raises Impossible below the physical floor when
-        cold."""
+        """Return the result of windows of samples; `also` are further fields from the sensors.
+
+        The clock is that of the windows, else the sensors'. Raises Impossible where a cold time is
+        below the roofline bound.
+        """
         kept, left_out = clean(windows, self.protocol.throttled)
         taken = [window.samples_s for window in kept]
         samples = [s for window in taken for s in window]
@@ -188,7 +191,7 @@ class Bench:
             window_sizes=tuple(len(window) for window in taken),
             window_mhz=tuple(clocks) if len(clocks) == len(kept) else (),
             left_out=left_out,
-            # a screen at the boost clock is not asked to be narrow
+            # the first pass, at the boost clock, need not be narrow
             stable=state == "boost" or stable(kept, self.protocol),
             **also,
         )
@@ -196,7 +199,7 @@ class Bench:
 
 @dataclass
 class BenchTime:
-    """A rotation with the method that samples it; `calls` calls make one sample. An Arm of
+    """A rotation with its sampling method; `calls` calls make one sample. An Entrant of
     `rounds`."""
 
     method: Method
@@ -205,11 +208,11 @@ class BenchTime:
     estimate_s: float  # of one call
     clock: SmClock | None = None
     graph: Graph | None = None
-    restores: Graph | None = None  # a graph of what the other one does beside the calls
+    restores: Graph | None = None  # a graph of the restores in `graph`, to be subtracted
 
     @property
     def sample_s(self) -> float:
-        """Seconds that one sample takes, its restores and its share of the flushes too."""
+        """Return the seconds of one sample, including its restores and its share of the flushes."""
         flush, copies = self.rotation.flush, self.rotation.copies
         each = self.graph is not None or copies is not None
         shared = 1 if each else len(self.rotation.sets)
@@ -219,17 +222,18 @@ class BenchTime:
         return self.estimate_s * self.calls + before
 
     def begin(self, seconds: float, least: int = 1) -> StartedSample:
-        """Put samples on the stream that together last about `seconds`, at least `least` of them,
-        and return while they run. A call that waits for the GPU itself is over by then."""
+        """Enqueue samples of about `seconds` in total, at least `least`, and return while they run.
+        A call that waits for the GPU is already over by then."""
         count = max(least, math.ceil(seconds / self.sample_s))
         return StartedSample(self._begun(count, self.clock), self.clock)
 
     def window(self, seconds: float, least: int = 1) -> Window:
-        """Such samples, once they are all taken."""
+        """Take samples of about `seconds` in total, at least `least`, and return their window."""
         return self.begin(seconds, least).window()
 
     def samples(self, count: int) -> list[float]:
-        """Seconds a call, `count` times. The SM clock is not read."""
+        """Return the seconds of a call from each of `count` samples, without reading the SM
+        clock."""
         return self._begun(count, None)()
 
     def _begun(self, count: int, clock: SmClock | None) -> Callable[[], list[float]]:
@@ -250,7 +254,8 @@ class BenchTime:
     def _differences(
         self, whole: Graph, restores: Graph, count: int, clock: SmClock | None
     ) -> Callable[[], list[float]]:
-        """The graph and that of its restores alone in turn: a sample is what lies between."""
+        """Replay the graph and that of its restores in turn: a sample is the difference of the
+        two."""
         turns = cycle((whole.replay, restores.replay))
         device_s = self.rotation.copies.seconds * self.calls if self.rotation.copies else 0.0
         all_ = begin_samples(TimerStep(lambda: next(turns)(), device_s=device_s), 2 * count, clock)
@@ -265,35 +270,37 @@ class BenchTime:
 
 @dataclass
 class StartedSample:
-    """A window whose samples are on the stream."""
+    """A window whose samples are enqueued."""
 
     seconds: Callable[[], list[float]]
     clock: SmClock | None
 
     def window(self) -> Window:
-        """Its samples and its clock; waits for them and for nothing behind them."""
+        """Return the window with its samples and clock; waits for these and for no later work."""
         samples = tuple(self.seconds())
         return Window(samples, self.clock.mhz() if self.clock else None)
 
 
 def _otherwise(timed: BenchTime, seen_s: float, estimate_s: float) -> bool:
-    """Whether a call is another thing in a graph. The driver's own copy of 1 GB moves 2.7 TB/s
-    there, on an H200, and 4.2 where torch asks for it."""
+    """Return whether copies in the graph run slower than by themselves. The driver's own copy of 1
+    GB reaches 2.7 TB/s in a graph, on an H200, and 4.2 TB/s when torch issues it."""
     if seen_s <= OTHERWISE * estimate_s or timed.graph is None or timed.restores is not None:
         return False
     return timed.graph.copies > 0
 
 
 def set_count(problem_bytes: int, span_bytes: float) -> tuple[int, bool]:
-    """How many sets rotate, and whether the cache must be flushed besides, for sets of
-    `problem_bytes` to span `span_bytes`. At least two, so that neighbours differ."""
+    """Return the number of rotating sets of `problem_bytes` that span `span_bytes`, and whether the
+    cache must be flushed besides. At least two sets, so that neighbours differ."""
     count = max(2, math.ceil(span_bytes / max(1, problem_bytes)))
     return (FLUSHED_SETS, True) if count > MOST_SETS else (count, False)
 
 
 def graph_calls(span_s: float, call_s: float, sets: int, flushed: bool) -> int:
-    """Calls in a graph that lasts about `span_s`. Each round over the sets is whole, for else a
-    replay would find in the cache what the one before left; after a flush, each set is used at
-    most once."""
+    """Return the number of calls in a graph of about `span_s` seconds.
+
+    Rounds over the sets are complete, since a replay would otherwise find data of the one before in
+    the cache; with flushes, each set is used at most once.
+    """
     wanted = min(MOST_CALLS, math.ceil(span_s / max(call_s, 1e-6)))
     return min(wanted, sets) if flushed else sets * math.ceil(wanted / sets)

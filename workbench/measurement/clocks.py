@@ -1,8 +1,8 @@
-"""What the GPU's own sensors say while it is measured: clock, temperature, power, throttling.
+"""Read the GPU's sensors during a measurement: clock, temperature, power, throttling.
 
-Sensors are read after each round of windows, not by a thread of their own: a round lasts a tenth
-of a second or so, and the SM clock of each window comes from `probe`. Nothing here changes a
-setting of the GPU.
+Sensors are read after each round of windows, not by a thread of their own: a round lasts a tenth of
+a second or so, and the SM clock of each window comes from `probe`. No setting of the GPU is
+changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from workbench.data import stats
 
 Source = Literal["probe", "nvml", "amdsmi", "none"]
 
-# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h). Bit 0, an idle GPU, is no throttling.
+# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h). Bit 0, an idle GPU, is not throttling.
 REASONS: dict[int, str] = {
     0x002: "application clocks",
     0x004: "power cap",
@@ -33,8 +33,8 @@ REASONS: dict[int, str] = {
 
 @dataclass(frozen=True)
 class Reading:
-    """One look at the sensors; None where a sensor cannot be read. `throttle` names what holds
-    the clock down at this moment."""
+    """One reading of the sensors; None where a sensor cannot be read. `throttle` names the reasons
+    for a lowered clock at this moment."""
 
     sm_mhz: float | None = None
     temperature_c: float | None = None
@@ -43,19 +43,19 @@ class Reading:
 
 
 class SmClock(Protocol):
-    """What tells the SM clock of one window of samples. The next window may begin before the clock
-    of the last one is asked for."""
+    """Reads the SM clock of one window of samples. The next window may begin before the clock of
+    the last one is requested."""
 
     source: Source
 
     def begin(self) -> None:
-        """Called once the window's stream is held, before its first sample."""
+        """Begin a window; called while the stream is held, before the first sample."""
 
     def end(self) -> None:
-        """Called when the last sample has been put on the stream and may not have run yet."""
+        """End the window; called when the last sample is enqueued and may not have run yet."""
 
     def mhz(self) -> float | None:
-        """The clock of the oldest window that ended and was not asked for."""
+        """Return the clock in MHz of the oldest ended window that was not yet requested."""
 
 
 class _Sensors(Protocol):
@@ -67,30 +67,30 @@ class _Sensors(Protocol):
 
 
 class Clocks:
-    """The sensors of one GPU, found by what names it, so that no other GPU's are read."""
+    """The sensors of one GPU, selected by its id, so that no other GPU's are read."""
 
     def __init__(self, gpu: int | str) -> None:
-        """`gpu` is torch's number of it, or the UUID of an NVIDIA GPU as NVML spells it
-        (`GPU-...`), with which torch is not asked. Where no library answers, nothing is read."""
+        """Open the sensors. `gpu` is torch's index, or the UUID of an NVIDIA GPU in NVML's format
+        (`GPU-...`), which needs no torch. Without a usable library, nothing is read."""
         self._sensors = _open(gpu)
 
     @property
     def source(self) -> Source:
-        """The library that answers."""
+        """Return the name of the library that is read, or `none`."""
         return self._sensors.source if self._sensors else "none"
 
     def read(self) -> Reading:
-        """All sensors, now."""
+        """Return a reading of all sensors."""
         return self._sensors.read() if self._sensors else Reading()
 
     def processes(self) -> list[int] | None:
-        """Process ids that compute on this GPU, as the driver numbers them: in a container these
-        may be the host's numbers. None where nobody tells."""
+        """Return the ids of processes that compute on this GPU, as the driver numbers them. In a
+        container these may be the host's numbers. None where the driver does not list them."""
         return self._sensors.processes() if self._sensors else None
 
     @staticmethod
     def summary(readings: Sequence[Reading]) -> dict[str, Any]:
-        """Each sensor's median over the readings, and every reason for throttling seen: named as
+        """Return each sensor's median over the readings, and every throttling reason seen. Keys are
         the fields of `Measured`."""
         results: dict[str, Any] = {}
         for name in ("sm_mhz", "temperature_c", "power_w"):
@@ -101,8 +101,8 @@ class Clocks:
 
 
 class SensorClock:
-    """An SmClock by the driver's sensor, for GPUs on which no probe runs. The driver averages
-    over many milliseconds, so windows shorter than that share a reading."""
+    """An SmClock by the driver's sensor, for GPUs on which no probe runs. The driver averages over
+    many milliseconds, so windows shorter than that share a reading."""
 
     def __init__(self, clocks: Clocks) -> None:
         self._clocks = clocks
@@ -110,19 +110,19 @@ class SensorClock:
         self._mhz: deque[float | None] = deque(maxlen=2)
 
     def begin(self) -> None:
-        """Nothing: the clock is read while the samples run."""
+        """Do nothing: the clock is read while the samples run."""
 
     def end(self) -> None:
-        """Read the sensor: the last samples are still running."""
+        """Read the sensor while the last samples are still running."""
         self._mhz.append(self._clocks.read().sm_mhz)
 
     def mhz(self) -> float | None:
-        """What `end` read."""
+        """Return the clock in MHz that `end` read, or None."""
         return self._mhz.popleft() if self._mhz else None
 
 
 class _Nvml:
-    """NVIDIA's library. A query that this GPU does not answer leaves its field empty."""
+    """NVIDIA's library. A query that this GPU does not support leaves its field empty."""
 
     source: Source = "nvml"
 
@@ -178,7 +178,7 @@ class _AmdSmi:
             text = self._library.amdsmi_get_gpu_metrics_info(self._gpu)
         except self._library.AmdSmiException:
             return Reading()
-        # MI300 tells the clock of each die; MI200 and Radeon one clock
+        # MI300 reports the clock of each die; MI200 and Radeon one clock
         dies = text.get("current_gfxclks")
         clocks = [v for c in (dies if isinstance(dies, list) else []) if (v := _number(c))]
         mhz = stats.median(clocks) if clocks else _number(text.get("current_gfxclk"))
@@ -199,15 +199,15 @@ class _AmdSmi:
 
 
 def reasons(bits: int) -> tuple[str, ...]:
-    """Names of NVML's reasons for a lowered clock. A bit that has no name here is shown as hex."""
+    """Return the names of NVML's reasons for a lowered clock; unknown bits are shown as hex."""
     named = tuple(name for bit, name in REASONS.items() if bits & bit)
     unknown = bits & ~0x001 & ~sum(REASONS)
     return (*named, hex(unknown)) if unknown else named
 
 
 def uuid_of(index: int) -> str:
-    """UUID of torch's GPU `index` as NVML spells it: CUDA_VISIBLE_DEVICES renumbers torch's
-    devices and not NVML's."""
+    """Return the UUID of torch's GPU `index` in NVML's format. CUDA_VISIBLE_DEVICES renumbers
+    torch's devices and not NVML's."""
     import torch
 
     return f"GPU-{torch.cuda.get_device_properties(index).uuid}"
@@ -224,7 +224,7 @@ def _open(gpu: int | str) -> _Sensors | None:
         text = torch.cuda.get_device_properties(gpu)
         bus = f"{text.pci_domain_id:04x}:{text.pci_bus_id:02x}:{text.pci_device_id:02x}"
         return _AmdSmi(bus)
-    except Exception:  # no such library, or a driver that will not answer: times stand without
+    except Exception:  # no such library, or a driver that fails: times need no sensors
         return None
 
 

@@ -1,4 +1,4 @@
-"""Is the answer right? Every output of an Impl against the float64 reference of its inputs."""
+"""Check every output of an Impl against the float64 reference of its inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from workbench.measurement import inputs as inputs_
 from workbench.spec import Impl, Sizes, Spec, Tolerance
 
-GUARD = 1024  # elements on each side of a fresh output that nobody may touch
+GUARD = 1024  # elements on each side of a fresh output that no kernel may write
 EMPTY = {
     torch.empty,
     torch.empty_like,
@@ -24,15 +24,15 @@ EMPTY = {
 
 @dataclass(frozen=True)
 class Checked:
-    """How far off an answer is, in units of its tolerance: right when `error` is at most 1."""
+    """Error of a result in units of its tolerance: right when `error` is at most 1."""
 
     error: float
-    wrong: str | None = None  # one sentence, where the answer is wrong
+    wrong: str | None = None  # one sentence, where the result is wrong
 
 
 @dataclass(frozen=True)
 class PreparedProblem:
-    """Inputs and what must come out of them, kept for the many configs that share them."""
+    """Inputs and their expected outputs, kept for the many configs that share them."""
 
     spec: Spec
     dtype: str
@@ -41,24 +41,23 @@ class PreparedProblem:
 
     @staticmethod
     def of(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> PreparedProblem:
-        """Make inputs on `device` and compute the reference there in float64."""
+        """Return a problem with inputs made on `device` and their float64 reference."""
         created = inputs_.make(spec, sizes, dtype, device, seed)
         return PreparedProblem.given(spec, dtype, created)
 
     @staticmethod
     def given(spec: Spec, dtype: str, compiled: tuple[Any, ...]) -> PreparedProblem:
-        """The problem that these inputs pose."""
+        """Return the problem of these inputs, with their float64 reference."""
         wide = (x.double() if x.is_floating_point() else x for x in compiled)
         return PreparedProblem(spec, dtype, compiled, as_tuple(spec.reference(*wide)))
 
 
 def check(impl: Impl, config: Any, problem: PreparedProblem) -> Checked:
-    """Run `impl` once on poisoned memory and compare all its outputs, guard bands and inputs.
+    """Run `impl` once on poisoned memory and return the check of its outputs, guards and inputs.
 
-    Inputs that the Impl declares to mutate are guarded copies, so that the problem's own stay as
-    they are; all others must not change.
-
-    Raises whatever the launch raises: a compiler's or a driver's error is the caller's to name.
+    Inputs that the Impl declares to mutate are guarded copies, so that the problem's own are kept;
+    all others must not change. Errors of the launch, such as a compiler's or a driver's, are
+    raised.
     """
     memory = Poisoned()
     named = list(zip(problem.spec.inputs, problem.inputs, strict=True))
@@ -82,7 +81,7 @@ def _undeclared(changed: Sequence[str]) -> str | None:
 
 
 def _restore(now: Any, kept: Any) -> None:
-    """Put values back, also where elements share memory: `copy_` refuses that."""
+    """Restore values, also where elements share memory, which `copy_` rejects."""
     for axis, stride in enumerate(now.stride()):
         if stride == 0 and now.shape[axis] > 1:
             now, kept = now.narrow(axis, 0, 1), kept.narrow(axis, 0, 1)
@@ -90,7 +89,8 @@ def _restore(now: Any, kept: Any) -> None:
 
 
 def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
-    """Compare outputs with the expected ones: NaN and infinities must stand in the same places."""
+    """Compare outputs with the expected ones and return the largest error. NaN and infinities must
+    be in the same places."""
     spec = problem.spec
     if len(outputs) != len(spec.outputs):
         wanted = len(spec.outputs)
@@ -116,7 +116,7 @@ def _compare_one(
     if not actual.is_floating_point():
         return _compare_exactly(name, actual, expected)
     allowed = tolerance[dtype]
-    rounded = expected.to(actual.dtype)  # so that what overflows the dtype is expected to
+    rounded = expected.to(actual.dtype)  # so that values beyond the dtype are expected as inf
     a, e = actual.double(), torch.where(rounded.double().isfinite(), expected, rounded.double())
     alien = (a.isnan() != e.isnan()) | ((a.isinf() | e.isinf()) & ~e.isnan() & (a != e))
     if bool(alien.any()):
@@ -133,7 +133,7 @@ def _compare_one(
 
 
 def _compare_exactly(name: str, actual: Any, expected: Any) -> Checked:
-    """Whole numbers and truth values must be equal."""
+    """Compare integers and booleans, which must be equal."""
     off = actual != expected.to(actual.dtype)
     if not bool(off.any()):
         return Checked(0.0)
@@ -141,8 +141,8 @@ def _compare_exactly(name: str, actual: Any, expected: Any) -> Checked:
 
 
 def _least(dtype: torch.dtype) -> float:
-    """What may be lost beside zero: one step of fp16, whose denormals every GPU keeps; a normal
-    number's least magnitude elsewhere, because fast exponentials flush fp32 denormals to zero."""
+    """Return the error allowed beside zero: one step of fp16, whose denormals every GPU keeps; the
+    least normal number elsewhere, because fast exponentials flush fp32 denormals to zero."""
     info = torch.finfo(dtype)
     return float(info.smallest_normal * (info.eps if dtype == torch.float16 else 1.0))
 
@@ -158,8 +158,9 @@ def _first(name: str, where: Any, actual: Any, expected: Any, what: str) -> str:
 
 
 class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of torch is here
-    """Inside, fresh uninitialised tensors are full of NaN (integers: 0xA5 bytes) and lie between
-    guard bands: what a kernel forgets to write, or writes beside, shows."""
+    """Mode in which uninitialised tensors are filled with NaN (integers: 0xA5 bytes) and lie
+    between guard bands, which reveals elements that a kernel does not write, or writes out of
+    bounds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,12 +178,12 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
         )
 
     def copied(self, x: Any, name: str) -> Any:
-        """The values of an input, as it lies in memory, between guard bands."""
+        """Return a copy of an input with its strides and alignment, between guard bands."""
         if x.device.type == "meta":
             return x
         stride = x.stride() if not _shares(x) else torch.empty_like(x).stride()
         span = 1 + sum((n - 1) * s for n, s in zip(x.shape, stride, strict=True))
-        # as far from an address divisible by 16, which Triton compiles other code for
+        # same offset from an address divisible by 16, for which Triton compiles other code
         first = GUARD + x.data_ptr() % 16 // x.element_size()
         flat = self._guarded(x, first, span if x.numel() else 0, f"its input {name}")
         return flat.as_strided(x.shape, stride, first).copy_(x)
@@ -194,7 +195,7 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
         return flat
 
     def trespass(self) -> str | None:
-        """What was written outside the outputs, in one sentence, or None."""
+        """Return a sentence on the first write outside the tensors, or None."""
         for flat, first, count, whose in self._given:
             for operand, band in (("before", flat[:first]), ("behind", flat[first + count :])):
                 fresh = torch.empty_like(band)
@@ -212,16 +213,16 @@ def _poison(flat: Any) -> None:
 
 
 def _shares(x: Any) -> bool:
-    """Whether elements share memory, as those of an expanded tensor do."""
+    """Return whether elements share memory, as those of an expanded tensor do."""
     return any(s == 0 and n > 1 for n, s in zip(x.shape, x.stride(), strict=True))
 
 
 def _bits(x: Any) -> Any:
-    """The same memory as integers, in which NaN equals NaN."""
+    """Return the same memory as integers, in which NaN equals NaN."""
     by_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return x.contiguous().view(by_size[x.element_size()])
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
-    """A launcher's outputs: one tensor or several."""
+    """Return a launcher's outputs, one tensor or several, as a tuple."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)

@@ -1,10 +1,10 @@
-"""Calls that the GPU replays as one graph.
+"""Capture calls as graphs that the GPU replays.
 
-On CUDA the driver captures them and not torch. Before each capture torch fills its random state
-on the stream that captures. Once another stream than the one that replays has done some eight
-things like that, the driver leaves more time between two kernels of every graph in the process:
-0.18 us after an empty kernel, 0.34 us after one that wrote 2 MB (H200, driver 580; docs/log.md).
-A driver's capture puts nothing on its stream.
+On CUDA the driver captures them and not torch. Before each capture torch fills its random state on
+the stream that captures. Once some eight such operations have run on another stream than the
+replaying one, the driver leaves more time between two kernels of every graph in the process: 0.18
+us after an empty kernel, 0.34 us after one that wrote 2 MB (H200, driver 580; docs/log.md). A
+driver's capture enqueues nothing on its stream.
 """
 
 from __future__ import annotations
@@ -16,48 +16,50 @@ from typing import Any, Protocol
 
 import torch
 
-THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: what other threads do is not forbidden
+THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads are not restricted
 KERNEL, COPIES = 0, (1, 2)  # CU_GRAPH_NODE_TYPE_KERNEL; _MEMCPY and _MEMSET
-DRAWS = "CUDA generator"  # in torch's words where a call draws from it in a capture not its own
+DRAWS = "CUDA generator"  # in torch's error where a call draws from it in a foreign capture
 
 
 class NotCapturable(Exception):
-    """A call that no graph can hold: it waits for the GPU, or does what a capture forbids."""
+    """A graph cannot hold the call: it waits for the GPU, or does something that a capture
+    forbids."""
 
 
 class Graph(Protocol):
-    """Calls that were captured. `copies` are those of its nodes that the driver copies or sets
-    memory by, as many as are known of."""
+    """Captured calls. `copies` is the number of its nodes by which the driver copies or sets
+    memory, as far as known."""
 
     copies: int
 
     def replay(self) -> None:
-        """Put them on torch's current stream."""
+        """Enqueue the calls on torch's current stream."""
 
 
 class Graphs(Protocol):
-    """Captures graphs, all by one stream and with one pool of memory."""
+    """Captures graphs, all on one stream and with one memory pool."""
 
     def capture(self, calls: int, call: Callable[[], Any]) -> Graph:
-        """A graph of `calls` calls. Raises NotCapturable, and then captures nothing more."""
+        """Return a graph of `calls` calls. Raises NotCapturable; no capture is active then."""
 
     def kernels(self, call: Callable[[], Any]) -> int | None:
-        """How many kernels one call launches; None where that cannot be told."""
+        """Return the number of kernels that one call launches, or None where it is unknown."""
 
 
 def graphs() -> Graphs:
-    """What captures graphs on torch's current GPU."""
+    """Return the object that captures graphs on torch's current GPU."""
     return TorchGraphs() if torch.version.hip else DriverGraphs()
 
 
 class DriverGraphs:
-    """Graphs that CUDA's driver captures. Torch gives its random numbers to captures of its own
-    alone, so it captures the calls that draw some: a few such captures stay without effect."""
+    """Graphs that CUDA's driver captures. Torch supplies random numbers only to its own captures,
+    so it captures the calls that draw some; a few such captures do not cause the delay above."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.MemPool()
 
     def capture(self, calls: int, call: Callable[[], Any]) -> Graph:
+        """Return a graph of `calls` calls. Raises NotCapturable."""
         try:
             return DriverGraph(self._captured(calls, call), self._pool)
         except Exception as error:
@@ -66,10 +68,10 @@ class DriverGraphs:
             raise NotCapturable(f"no graph can hold it: {error}") from error
 
     def kernels(self, call: Callable[[], Any]) -> int | None:
-        """By the nodes of a graph that is never run."""
+        """Return the number of kernels of one call, from the nodes of a graph that is never run."""
         try:
             captured = self._captured(1, call)
-        except Exception:  # what no graph can hold has no graph to count in
+        except Exception:  # a call that is not capturable has no graph to count in
             return None
         try:
             return _nodes(captured, KERNEL)
@@ -77,7 +79,7 @@ class DriverGraphs:
             _driver().cuGraphDestroy(captured)
 
     def _captured(self, calls: int, call: Callable[[], Any]) -> ctypes.c_void_p:
-        """The driver's graph of these calls; whoever asks destroys it."""
+        """Return the driver's graph of these calls; the caller destroys it."""
         stream, captured = ctypes.c_void_p(_stream().cuda_stream), ctypes.c_void_p()
         with torch.cuda.use_mem_pool(self._pool), torch.cuda.stream(_stream()):
             _ask("cuStreamBeginCapture_v2", stream, THREAD_LOCAL)
@@ -93,11 +95,11 @@ class DriverGraphs:
 
 
 class DriverGraph:
-    """A graph that CUDA's driver captured, made ready to run."""
+    """An instantiated graph that CUDA's driver captured."""
 
     def __init__(self, captured: ctypes.c_void_p, pool: torch.cuda.MemPool) -> None:
-        """Takes the captured graph over; what its calls allocated stays in `pool`. Raises
-        RuntimeError where it cannot be made ready."""
+        """Take ownership of the captured graph; memory that its calls allocated stays in `pool`.
+        Raises RuntimeError where it cannot be instantiated."""
         self._pool = pool
         self.copies = _nodes(captured, *COPIES)
         self._ready = ctypes.c_void_p()
@@ -108,28 +110,31 @@ class DriverGraph:
             _driver().cuGraphDestroy(captured)
 
     def replay(self) -> None:
+        """Enqueue the calls on torch's current stream. Raises RuntimeError where the driver
+        fails."""
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         _ask("cuGraphLaunch", self._ready, stream)
 
     def __del__(self) -> None:
         if self._ready:
-            _driver().cuGraphExecDestroy(self._ready)  # one that runs ends first
+            _driver().cuGraphExecDestroy(self._ready)  # a running one is completed first
 
 
 class TorchGraph(torch.cuda.CUDAGraph):
-    """A graph that torch captured; it does not tell what it holds."""
+    """A graph that torch captured; its nodes are unknown."""
 
     copies = 0
 
 
 class TorchGraphs:
-    """Graphs that torch captures. `torch.cuda.graph` would wait for the device and give all cached
-    memory back to the driver before each capture."""
+    """Graphs that torch captures. `torch.cuda.graph` is not used: it waits for the device and
+    returns all cached memory to the driver before each capture."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
     def capture(self, calls: int, call: Callable[[], Any]) -> Graph:
+        """Return a graph of `calls` calls. Raises NotCapturable."""
         graph, stream = TorchGraph(), _stream()
         stream.wait_stream(torch.cuda.current_stream())
         try:
@@ -139,19 +144,19 @@ class TorchGraphs:
                     for _ in range(calls):
                         call()
                 finally:
-                    graph.capture_end()  # says again what made the capture fail
+                    graph.capture_end()  # raises the capture's error again
         except Exception as error:
             raise NotCapturable(f"no graph can hold it: {error}") from error
         torch.cuda.current_stream().wait_stream(stream)
         return graph
 
     def kernels(self, call: Callable[[], Any]) -> int | None:
-        """torch does not tell what a graph holds."""
+        """Return None: torch does not report the nodes of a graph."""
         return None
 
 
 def _nodes(graph: ctypes.c_void_p, *kinds: int) -> int:
-    """How many nodes of a driver's graph are of these kinds."""
+    """Return the number of nodes of these kinds in a driver's graph."""
     count = ctypes.c_size_t()
     _ask("cuGraphGetNodes", graph, None, ctypes.byref(count))
     nodes = (ctypes.c_void_p * count.value)()
@@ -165,7 +170,8 @@ def _nodes(graph: ctypes.c_void_p, *kinds: int) -> int:
 
 @cache
 def _stream() -> torch.cuda.Stream:
-    """The one that captures: a product of cuBLAS keeps 32 MB for each stream that it met."""
+    """Return the one stream that captures: cuBLAS keeps 32 MB for each stream that it is used
+    on."""
     return torch.cuda.Stream()
 
 
@@ -175,7 +181,7 @@ def _driver() -> ctypes.CDLL:
 
 
 def _ask(name: str, *given: Any) -> None:
-    """Call the driver. Raises RuntimeError with the driver's own words."""
+    """Call the driver. Raises RuntimeError with the driver's message."""
     error = getattr(_driver(), name)(*given)
     if error:
         words = ctypes.c_char_p()

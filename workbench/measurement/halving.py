@@ -1,4 +1,4 @@
-"""Successive halving (Karnin, Koren and Somekh 2013): the slower half goes, the rest gets twice the
+"""Successive halving (Karnin, Koren and Somekh 2013): drop the slower half, double the rest's
 time."""
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ K = TypeVar("K")
 
 
 def halve(entrants: Mapping[K, Entrant], protocol: Protocol, keep: int) -> dict[K, list[Window]]:
-    """Windows of each arm, taken in turns whose order is reversed each time.
+    """Return the windows of each variant, taken in turns whose order is reversed each time.
 
-    After a stage the slower half goes, and so does whatever has its interval wholly above the
-    best one's; those that are left get twice as many windows, until at most `keep` are left. An
-    arm that is gone keeps the windows that it took part in.
+    After a stage the slower half is dropped, and any variant whose interval lies wholly above the
+    best one's; the others get twice as many windows, until at most `keep` are left. A dropped
+    variant keeps the windows that it took part in.
     """
     windows: dict[K, list[Window]] = {key: [] for key in entrants}
     left, turns = list(entrants), protocol.halving_turns
@@ -36,8 +36,8 @@ def halve(entrants: Mapping[K, Entrant], protocol: Protocol, keep: int) -> dict[
 
 
 def survivors(left: list[K], windows: Mapping[K, list[Window]], most: int) -> list[K]:
-    """The `most` fastest of these, without those that are surely slower than the fastest; in the
-    order of `left`, so that neighbours in time stay neighbours."""
+    """Return the `most` fastest of these, without those that are surely slower than the fastest; in
+    the order of `left`, so that neighbours in time stay neighbours."""
     medians = {key: stats.median([s for w in windows[key] for s in w.samples_s]) for key in left}
     ranked = sorted(left, key=medians.__getitem__)
     bounds = {key: stats.windowed_interval([w.samples_s for w in windows[key]]) for key in ranked}

@@ -1,4 +1,4 @@
-"""Inputs for a Spec: random, seeded, on the device that will run."""
+"""Make the inputs of a Spec: random, seeded, on a given device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from workbench.spec import ITEMSIZE, Sizes, Spec
 
-# Where torch has another name than `spec.ITEMSIZE`. fp8 is e4m3, as the devices' peaks have it.
+# Torch's names where they differ from `spec.ITEMSIZE`. fp8 is e4m3, as in the devices' peaks.
 TORCH_NAMES = {
     "fp32": "float32",
     "fp16": "float16",
@@ -20,7 +20,7 @@ TORCH_NAMES = {
 
 
 def torch_dtype(name: str) -> Any:
-    """The torch dtype of our name (`bf16`). Raises KeyError where `spec.ITEMSIZE` lacks it."""
+    """Return torch's dtype of our name (`bf16`). Raises KeyError where `spec.ITEMSIZE` lacks it."""
     import torch
 
     if name not in ITEMSIZE:
@@ -29,9 +29,10 @@ def torch_dtype(name: str) -> Any:
 
 
 def make(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> tuple[Any, ...]:
-    """One torch tensor per input of `spec`: standard normal values unless the Tensor has a maker.
+    """Return a torch tensor for each input of `spec`: standard normal values, or those of its
+    maker.
 
-    Random, never zeros: a bf16 matrix product on an H200 runs 13 % faster on zeros.
+    Values are random, never zeros: a bf16 matrix product on an H200 runs 13 % faster on zeros.
     """
     import torch
 
@@ -47,7 +48,7 @@ def make(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> tu
 
 
 def shapes(spec: Spec, sizes: Sizes, dtype: str) -> tuple[Any, ...]:
-    """The same inputs without their values: torch tensors on the `meta` device."""
+    """Return the same inputs without values: torch tensors on the `meta` device."""
     import torch
 
     return tuple(

@@ -16,7 +16,8 @@ class Copies:
     """`count` copies of some inputs of one problem, in memory of their own."""
 
     def __init__(self, parts: Sequence[tuple[int, Any, Any]]) -> None:
-        """`parts`: which input it is, its values, and the copies with one axis more in front."""
+        """Restore the copies once and time that. Each of `parts` is the input's index, its values,
+        and the copies stacked along a new first axis."""
         self._parts = parts
         self._views = [(place, list(stack)) for place, _, stack in parts]
         self.count = len(self._views[0][1])
@@ -27,20 +28,20 @@ class Copies:
 
     @staticmethod
     def of(values: Mapping[int, Any], count: int) -> Copies:
-        """So many copies of the inputs at these places."""
+        """Return `count` copies of the inputs at these indices."""
         return Copies([(place, x, stacked(x, count)) for place, x in values.items()])
 
     def first(self, count: int) -> Copies:
-        """The first of them alone, in the same memory."""
+        """Return the first `count` copies, in the same memory."""
         return Copies([(place, x, stack[:count]) for place, x, stack in self._parts])
 
     def restore(self) -> None:
-        """Give every copy the values that it began with: one launch for each input."""
+        """Restore the original values of every copy: one launch for each input."""
         for _, x, stack in self._parts:
             stack.copy_(x)
 
     def given(self, inputs: Sequence[Any], turn: int) -> tuple[Any, ...]:
-        """The inputs of a call, with copies where it changes them."""
+        """Return the inputs of call number `turn`, with copies of those that it changes."""
         created = list(inputs)
         for place, views in self._views:
             created[place] = views[turn % self.count]
@@ -48,7 +49,7 @@ class Copies:
 
 
 class Working:
-    """The copies that the Impls of one problem change; they share memory, for each sample begins
+    """The copies that the Impls of one problem change. They share memory, since each sample begins
     with a restore. `inputs` by name are only read."""
 
     def __init__(self, inputs: Mapping[str, Any]) -> None:
@@ -57,8 +58,8 @@ class Working:
         self._largest: dict[frozenset[str], Copies] = {}
 
     def copies(self, mutates: Sequence[str], wanted: int) -> Copies:
-        """`wanted` copies of these inputs, or as many as half of the free memory holds; at least
-        one."""
+        """Return `wanted` copies of these inputs, or as many as half of the free memory holds; at
+        least one."""
         names = frozenset(mutates)
         places = {i: x for i, (n, x) in enumerate(self._inputs.items()) if n in names}
         largest = self._largest.get(names)
@@ -68,7 +69,7 @@ class Working:
                 // 2
                 // max(1, sum(_step(x) * x.element_size() for x in places.values()))
             )
-            room = 1 << (wanted - 1).bit_length()  # so that few sizes are ever asked for
+            room = 1 << (wanted - 1).bit_length()  # so that few sizes are ever allocated
             count = max(1, min(room, fitting))
             if largest is None or count > largest.count:
                 largest = self._largest[names] = Copies.of(places, count)
@@ -80,7 +81,7 @@ class Working:
 
 
 def stacked(x: Any, count: int) -> Any:
-    """Memory for `count` tensors like `x`, each aligned: shape (count, *x.shape)."""
+    """Return memory for `count` tensors like `x`, each aligned: shape (count, *x.shape)."""
     like = torch.empty_like(x)  # dense, in the order of the axes of `x`
     step = _step(x)
     memory = torch.empty(count * step, dtype=x.dtype, device=x.device)
@@ -88,11 +89,11 @@ def stacked(x: Any, count: int) -> Any:
 
 
 def _step(x: Any) -> int:
-    """Elements from one copy to the next."""
+    """Return the number of elements from one copy to the next."""
     count, per = int(x.numel()), ALIGNED // int(x.element_size())
     return max(1, -(-count // per)) * per
 
 
 def free_bytes() -> int:
-    """Memory of the GPU that nobody has taken."""
+    """Return the GPU's free memory in bytes."""
     return int(torch.cuda.mem_get_info()[0])

@@ -1,5 +1,7 @@
-"""Before anything is timed: one run at a time on a GPU, who else computes there, what its timer
-and memory do. Nothing here changes a setting of the GPU."""
+"""Prepare a measurement: lock the GPU, detect foreign processes, test its timer and memory.
+
+No setting of the GPU is changed.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +19,16 @@ from workbench.spec import WorkbenchError
 
 POLL_S = 0.1
 SELF_TEST_S = 0.02  # of timed copies, and of timed launches
-COPY_ELEMENTS = 1 << 28  # bf16: from 2^28 on, an H200's copy is as fast as it gets
+COPY_ELEMENTS = 1 << 28  # bf16: from 2^28 on, an H200's copy bandwidth no longer grows
 
 
 class GpuBusy(WorkbenchError):
-    """Another run holds the GPU, and waiting for it is no use or was not wanted."""
+    """Another run holds the GPU, and waiting timed out or is impossible."""
 
 
 def lock_name(index: int) -> str:
-    """What names torch's GPU `index` for `gpu_lock`: the UUID, or where the driver tells none, its
-    name and number."""
+    """Return the name of torch's GPU `index` for `gpu_lock`: the UUID, or its name and index where
+    the driver reports none."""
     import torch
 
     on_wait = torch.cuda.get_device_properties(index)
@@ -38,13 +40,13 @@ def lock_name(index: int) -> str:
 def gpu_lock(
     gpu: str, on_wait: Callable[[str], None], timeout_s: float | None = None
 ) -> Iterator[None]:
-    """Hold one GPU against other runs of the workbench while the block lasts.
+    """Hold one GPU against other runs of the workbench while the block lasts; yields nothing.
 
-    `gpu` is a name of `lock_name`. A run that has it is waited for, and `told` hears who it is:
-    once for each process that is waited for. Advisory, and all users of the machine share it: a
-    file in the folder for temporary files. The lock ends with its process, also when that is
-    killed. Raises GpuBusy after `timeout_s` seconds of waiting, at once when this very process
-    holds the GPU already, or when the file cannot be opened.
+    `gpu` is a name from `lock_name`. `on_wait(message)` is called once for each process that is
+    waited for. The lock is advisory and shared by all users of the machine: a file in the folder
+    for temporary files. It ends with its process, also when that is killed. Raises GpuBusy after
+    `timeout_s` seconds of waiting, at once when this process already holds the GPU, or when the
+    file cannot be opened.
     """
     import fcntl
 
@@ -77,17 +79,18 @@ def gpu_lock(
         finally:
             _sign(handle, None)
     finally:
-        os.close(handle)  # and with it goes the lock
+        os.close(handle)  # releases the lock
 
 
 def _lock_file(gpu: str) -> Path:
-    """Named by a hash: the UUID identifies one machine, and others may list this folder."""
+    """Return the lock's path. It holds a hash, as a UUID identifies a machine and others may list
+    this folder."""
     digest = hashlib.sha256(gpu.encode()).hexdigest()[:12]
     return Path(tempfile.gettempdir()) / f"kernel-workbench-gpu-{digest}.lock"
 
 
 def _opened(path: Path) -> int:
-    """The file, open for everybody. It is never removed: whoever waits has it open."""
+    """Open the file for all users. It is never removed, as waiting processes have it open."""
     try:
         with suppress(FileNotFoundError):
             # Without O_CREAT: in a folder like /tmp, Linux refuses that on another user's file.
@@ -102,7 +105,7 @@ def _opened(path: Path) -> int:
 
 
 def _holder(handle: int) -> int | None:
-    """The process that signed the file; None in the moment before it has."""
+    """Return the process that signed the file; None in the moment before it has."""
     text = os.pread(handle, 32, 0).strip()
     return int(text) if text.isdigit() else None
 
@@ -114,10 +117,10 @@ def _sign(handle: int, pid: int | None) -> None:
 
 
 def foreign(listed: Sequence[int], own: Collection[int], exists: Callable[[int], bool]) -> int:
-    """How many of the processes that the driver lists on a GPU are not ours.
+    """Return the number of processes listed by the driver on a GPU that are not ours.
 
-    `own` are our processes that have opened the GPU. In a container the driver may list them by
-    the host's numbers, which `exists` does not know: as many of those as we miss are ours.
+    `own` are our processes that have opened the GPU. In a container the driver may list them by the
+    host's numbers, which `exists` does not know: as many of those as we miss are ours.
     """
     seen = set(listed)
     others = {pid for pid in seen - set(own) if exists(pid)}
@@ -127,16 +130,20 @@ def foreign(listed: Sequence[int], own: Collection[int], exists: Callable[[int],
 
 
 def others_on_gpu(listed: Sequence[int] | None, own: Collection[int]) -> int | None:
-    """`foreign` for this machine; `listed` is `Clocks.processes()`, None where nobody tells."""
+    """Return `foreign` for this machine; None where `listed`, from `Clocks.processes()`, is
+    None."""
     return (
         None if listed is None else foreign(listed, own, lambda pid: Path(f"/proc/{pid}").exists())
     )
 
 
 def self_test(cache_bytes: int, protocol: Protocol) -> dict[str, float]:
-    """What torch's current GPU does today: `dram`, bytes a second of the workbench's own copy;
-    `launch`, seconds of an empty launch in a graph; `resolution`, seconds of one step of the timer
-    behind events. Takes 0.1 s or so once its kernels are compiled."""
+    """Return today's figures of torch's current GPU.
+
+    `dram` is the bandwidth in B/s of the workbench's own copy; `launch` are the seconds of an empty
+    launch in a graph; `resolution` are the seconds of one step of the event timer. Takes 0.1 s or
+    so once its kernels are compiled.
+    """
     import torch
 
     from workbench import catalog
@@ -159,7 +166,7 @@ def self_test(cache_bytes: int, protocol: Protocol) -> dict[str, float]:
 
 
 def rehearse() -> None:
-    """Launch what `self_test` will, once and at one element."""
+    """Launch the kernel of `self_test` once, at one element."""
     import torch
 
     from workbench import catalog
@@ -172,8 +179,10 @@ def rehearse() -> None:
 
 
 def copy_elements(free_bytes: int) -> int:
-    """How many elements the self-test copies: a power of two, at most COPY_ELEMENTS, and so many
-    that its two sets of inputs and outputs, 8 bytes an element, take at most half of what is
-    free."""
+    """Return the number of elements that the self-test copies.
+
+    A power of two, at most COPY_ELEMENTS, such that its two sets of inputs and outputs, 8 bytes an
+    element, take at most half of `free_bytes`.
+    """
     most = max(1, free_bytes // 16)
     return min(COPY_ELEMENTS, 1 << (most.bit_length() - 1))

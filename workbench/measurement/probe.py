@@ -1,8 +1,8 @@
-"""The SM clock of a window of samples, counted by the GPU itself.
+"""Measure the SM clock of a window of samples with a kernel on the GPU.
 
-A kernel of one warp runs before the first sample and after the last one, on their stream. It
-reads a timer of fixed rate and the cycle counter of its core, spins for 30 us and reads both
-again. The driver's sensor is slower: it averages over many milliseconds.
+A kernel of one warp runs before the first sample and after the last one, on their stream. It reads
+a timer of fixed rate and the cycle counter of its core, spins for 30 us and reads both again. The
+driver's sensor is slower: it averages over many milliseconds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from workbench.dsl import INTERPRETED, tl, triton
 from workbench.measurement.clocks import Clocks, SensorClock, SmClock, Source
 
 # The step of %globaltimer is 32 ns on Hopper and was 1 us before; the probe waits for the timer to
-# step at both ends, so what is left is one turn of its loop, some 20 ns: 0.1 % of 30 us.
+# step at both ends, so the error is one turn of its loop, some 20 ns: 0.1 % of 30 us.
 SPAN_NS = 30_000
-MOST_TURNS = 100_000  # of its loop: it ends although a timer stands still
+MOST_TURNS = 100_000  # of its loop: it ends even if the timer stands still
 FIELDS = 8  # int64 of one reading, five of them used: a slot of 64 bytes stays aligned
 # All GFX9 cards run the timer of s_memrealtime at 100 MHz (LLVM, libc/src/time/gpu/time_utils.h).
 TICK_NS = {"cuda": 1, "hip": 10}
@@ -60,7 +60,7 @@ def _core(HIP: tl.constexpr):
 
 @triton.jit
 def read_clock(slot, SPAN: tl.constexpr, MOST: tl.constexpr, HIP: tl.constexpr):
-    """Writes time, cycles, time, cycles and core to `slot`; SPAN in ticks of the timer."""
+    """Write time, cycles, time, cycles and core to `slot`; SPAN in ticks of the timer."""
     before = _time(HIP)
     start = before
     turns = 0
@@ -82,8 +82,8 @@ def read_clock(slot, SPAN: tl.constexpr, MOST: tl.constexpr, HIP: tl.constexpr):
 
 @dataclass(frozen=True)
 class Ticks:
-    """What one run of the probe wrote: ticks of the timer, cycles, and the core it ran on
-    (negative where that is unknown)."""
+    """Result of one run of the probe: ticks of the timer, cycles, and the core it ran on (negative
+    where that is unknown)."""
 
     start: int
     first: int
@@ -92,18 +92,18 @@ class Ticks:
     core: int
 
     def mhz(self, tick_ns: float) -> float | None:
-        """Cycles over time within this run; None where the timer or the counter stood still."""
+        """Return the clock in MHz within this run; None where timer or counter stood still."""
         ns = (self.end - self.start) * tick_ns
         cycles = self.last - self.first
         return 1e3 * cycles / ns if ns > 0 and cycles > 0 else None
 
 
 def window_mhz(before: Ticks, after: Ticks, tick_ns: float) -> float | None:
-    """Mean clock of what ran between two runs of the probe; None where neither run tells.
+    """Return the mean clock in MHz between two runs of the probe; None where neither run has one.
 
-    Both on one core: cycles over time from the first to the second. That is believed within a
-    tenth of the two runs' own clocks, since a counter may stop while its core rests. Else, the
-    mean of the two.
+    With both on one core it is the cycles over the time from the first to the second. That is
+    accepted within a tenth of the two runs' own clocks, since a counter may stop while its core is
+    idle. Otherwise it is the mean of the two.
     """
     ends = [mhz for ticks in (before, after) if (mhz := ticks.mhz(tick_ns)) is not None]
     if not ends:
@@ -121,11 +121,12 @@ class Probe:
     source: Source = "probe"
 
     def __init__(self) -> None:
-        """Compiles and runs it once. Raises what Triton raises where it cannot."""
+        """Compile the probe and run it once. Raises RuntimeError where a counter stands still, and
+        Triton's own errors."""
         backend = "cuda" if torch.version.hip is None else "hip"
         self._tick_ns = TICK_NS[backend]
         self._hip = backend == "hip"
-        # two windows may be under way: one is read while the next one runs
+        # two windows may be pending: one is read while the next one runs
         self._slots = torch.zeros(2, 2, FIELDS, dtype=torch.int64, device="cuda")
         self._at = [tuple(pair) for pair in self._slots]
         self._counts = torch.zeros(2, 2, FIELDS, dtype=torch.int64, pin_memory=True)
@@ -141,11 +142,11 @@ class Probe:
         read_clock[(1,)](slot, SPAN=span, MOST=MOST_TURNS, HIP=self._hip, num_warps=1)
 
     def begin(self) -> None:
-        """Put the first run on the stream."""
+        """Enqueue the first run."""
         self._run(self._at[self._begun % 2][0])
 
     def end(self) -> None:
-        """Put the second run on the stream, and the copy that brings both readings here."""
+        """Enqueue the second run, and the copy of both readings to the host."""
         bank = self._begun % 2
         self._run(self._at[bank][1])
         self._counts[bank].copy_(self._slots[bank], non_blocking=True)
@@ -153,9 +154,8 @@ class Probe:
         self._begun += 1
 
     def mhz(self) -> float | None:
-        """The clock between `begin` and `end` of the oldest window that was not asked for; waits
-        for that window, and for nothing behind it. One that nobody asked for before two more had
-        ended is forgotten."""
+        """Return the clock in MHz of the oldest ended window that was not yet requested. Waits for
+        that window, and for no later work. A window is dropped once two more have ended."""
         self._read = max(self._read, self._begun - 2)
         bank = self._read % 2
         self._read += 1
@@ -165,17 +165,18 @@ class Probe:
 
 
 def sm_clock(clocks: Clocks) -> SmClock:
-    """The probe where it runs, else the driver's sensor; `source` says which."""
+    """Return the probe where it runs, else the driver's sensor; its `source` names which."""
     if can_probe():
         try:
             return Probe()
-        except Exception:  # a compiler or a driver that will not: the sensor tells as well
+        except Exception:  # a compiler or a driver that fails: the sensor replaces it
             torch.cuda.current_stream().synchronize()  # raises where the GPU itself is lost
     return SensorClock(clocks)
 
 
 def can_probe() -> bool:
-    """Whether the current GPU has both counters: NVIDIA's all do, AMD's up to GFX9 (CDNA)."""
+    """Return whether the current GPU has both counters: NVIDIA's all do, AMD's up to GFX9
+    (CDNA)."""
     if INTERPRETED or not torch.cuda.is_available():
         return False
     if torch.version.hip is None:

@@ -1,4 +1,4 @@
-"""How a time is obtained, as values: part of every result's key."""
+"""Parameters of a measurement, which are part of every result's key."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Protocol:
-    """All parameters of a measurement. Times in seconds.
-
-    Two results are ranked together only when their protocol ids are equal.
-    """
+    """All parameters of a measurement, times in seconds. Two results are ranked together only when
+    their protocol ids are equal."""
 
     cache_multiple: float = 3.0  # input sets in rotation span this many last-level caches
     # Shorter kernels are timed in graphs, longer ones by events: between its two events a call
@@ -21,9 +19,9 @@ class Protocol:
     graph_s: float = 1e-3  # calls in one graph last at least this long together
     first_pass_samples: int = 5
     first_pass_s: float = 3e-3  # ... or as many samples as fit here
-    give_up: float = 3.0  # a first sample this many times the best ends a config's screen
-    first_pass_graph_s: float = 2e-4  # a screen's graph: ten samples of 0.2 ms say enough
-    halve: int = 32  # how many of the best are raced, by halving
+    give_up: float = 3.0  # a first sample this many times the best ends a config's first pass
+    first_pass_graph_s: float = 2e-4  # a graph of the first pass: ten samples of 0.2 ms suffice
+    halve: int = 32  # number of the best configs that enter the halving
     halving_turns: int = 2  # windows of each before the first halving; twice as many after each
     halving_window_s: float = 0.003
     finalists: int = 8  # beside the default config and the library baselines
@@ -42,8 +40,8 @@ class Protocol:
     least_samples: int = 30
     least_s: float = 0.1  # ... that together last this long
     throttled: float = 0.75  # windows below this share of their run's median clock are left out
-    bound: float = 0.97  # a time below this share of the physical floor is impossible
-    requested_threshold: float = 0.01  # a comparison's threshold when nobody named another
+    bound: float = 0.97  # a time below this share of the roofline bound is impossible
+    requested_threshold: float = 0.01  # a comparison's threshold when none is named
     # A comparison pairs windows that lie close in time. The clock moves by the square root of the
     # time between them, so twice as many windows of half the length decide better in equal time:
     # 48 rounds of three windows take 0.7 s.
@@ -54,21 +52,22 @@ class Protocol:
 
     @property
     def looks(self) -> int:
-        """How often a comparison may stop: after the first rounds and after each doubling."""
+        """Return how often a comparison may stop: after the first rounds and after each
+        doubling."""
         return 1 + self.doublings
 
     @property
     def id(self) -> str:
-        """Short hash that names this protocol: `p4-3f2a91`."""
+        """Return the short hash that names this protocol: `p4-3f2a91`."""
         return "p4-" + _digest(asdict(self))
 
     @property
     def older_id(self) -> str:
-        """The name of the same protocol in keys of schema 1."""
+        """Return the id of the same protocol in keys of schema 1."""
         return "p3-" + _digest({_FORMER.get(k, k): v for k, v in asdict(self).items()})
 
 
-# What parameters were called in schema 1, where the names were part of the hash.
+# Names of parameters in schema 1, where they were part of the hash.
 _FORMER = {
     "first_pass_samples": "screen_samples",
     "first_pass_s": "screen_s",

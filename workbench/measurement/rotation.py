@@ -1,4 +1,4 @@
-"""Calls of one Impl that walk over sets of inputs, with what must come before each."""
+"""Call one Impl on rotating sets of inputs, with a restore or flush before each where needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from workbench.spec import Impl
 
 @dataclass
 class Rotation:
-    """Calls that walk over input sets and keep as many outputs alive, so that no output is
+    """Calls that rotate over input sets and keep as many outputs alive, so that no output is
     rewritten while the cache still holds it."""
 
     impl: Impl
@@ -28,13 +28,13 @@ class Rotation:
     sets: list[tuple[Any, ...]]
     flush: Flush | None = None
     copies: Copies | None = None  # of the inputs that a call changes
-    host_s: float = 50e-6  # what enqueueing one call and its events takes
+    host_s: float = 50e-6  # host seconds to enqueue one call and its events
     waits: bool = False  # a call returns only when the GPU is done
     _turn: int = 0
     _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
 
     def call(self) -> None:
-        """One call on the next set."""
+        """Call the Impl on the next set."""
         at = self._turn % len(self.sets)
         given = self.sets[at]
         if self.copies is not None:
@@ -43,13 +43,14 @@ class Rotation:
         self._turn += 1
 
     def restored_call(self) -> None:
-        """One call right after its inputs are restored."""
+        """Restore the inputs, then call the Impl on the next set."""
         if self.copies is not None:
             self.copies.restore()
         self.call()
 
     def peak_bytes(self) -> int:
-        """What one call takes of the GPU's memory at most, beyond what is held before it."""
+        """Return the peak of GPU memory in bytes during one call, beyond the memory held before
+        it."""
         import torch
 
         self.forget()
@@ -60,12 +61,12 @@ class Rotation:
         return int(torch.cuda.max_memory_allocated()) - before
 
     def forget(self) -> None:
-        """Let go of all outputs."""
+        """Release all outputs."""
         self._kept.clear()
 
     def turn_over(self) -> None:
-        """Restore what the next calls change, and flush behind that; without a restore, where the
-        next call would begin the rotation anew."""
+        """Restore the inputs that the next calls change, and flush after that; without a restore,
+        flush where the next call would start the rotation again."""
         if self.copies is not None:
             self.copies.restore()
         again = self.copies is not None or self._turn % len(self.sets) == 0
@@ -73,13 +74,13 @@ class Rotation:
             self.flush()
 
     def step(self, device_s: float = 0.0) -> TimerStep:
-        """One call as one sample; `device_s` is how long it takes, roughly."""
+        """Return one call as one sample; `device_s` are its approximate seconds on the device."""
         before = self.turn_over if self.flush or self.copies else None
         host_s = self.host_s + (self.copies.host_s if self.copies else 0.0)
         return TimerStep(self.call, host_s, device_s, before)
 
     def learn(self) -> FirstCall:
-        """One call behind a held stream; remembers what it showed."""
+        """Return the result of one call behind a held stream, and record `waits` and `host_s`."""
         result = first_call(self.step())
         self.waits = result.waits
         if not result.waits:
@@ -87,5 +88,6 @@ class Rotation:
         return result
 
     def samples(self, count: int, device_s: float = 0.0) -> list[float]:
-        """Seconds of each of `count` calls between events; a call takes about `device_s`."""
+        """Return the seconds of each of `count` calls between events; a call takes about
+        `device_s`."""
         return event_samples(self.step(device_s), count)

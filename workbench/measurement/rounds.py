@@ -1,4 +1,5 @@
-"""Windows of samples in rounds: settle the clock, take turns, stop when intervals are narrow."""
+"""Take windows of samples in rounds: settle the clock, take turns, stop when intervals are
+narrow."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ from workbench.data.record import Ratio, Verdict
 from workbench.measurement.protocol import Protocol
 
 K = TypeVar("K")
-Now = Callable[[], float]  # seconds on some clock that only goes forward
+Now = Callable[[], float]  # seconds on a monotonic clock
 
-# Orders of three arms, each followed by its reverse: over the six, each arm stands twice in each
-# place and follows each other arm twice (Williams, 1949). A pair of rounds cancels a steady drift.
+# Orders of three entrants, each followed by its reverse: over the six, each is twice in each place
+# and follows each other one twice (Williams, 1949). A pair of rounds cancels a steady drift.
 ORDERS = ((0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1), (2, 0, 1), (1, 0, 2))
 
 
 @dataclass(frozen=True)
 class Window:
-    """Samples taken one after the other, and the SM clock meanwhile."""
+    """Samples taken one after the other, and the SM clock in MHz meanwhile."""
 
     samples_s: tuple[float, ...]
     sm_mhz: float | None = None
@@ -36,23 +37,25 @@ class Started(Interface):
     """Samples that are being taken."""
 
     def window(self) -> Window:
-        """They, once all of them are taken."""
+        """Return the window of samples once all of them are taken."""
 
 
 class Entrant(Interface):
-    """Something that can be timed: a call on a live GPU, or a test's own."""
+    """Something that can be timed: a call on a live GPU, or a stand-in of a test."""
 
     def begin(self, seconds: float, least: int = 1) -> Started:
-        """Samples that together last about `seconds`, at least `least` of them. The next arm may
-        begin before these are taken, so that the GPU never rests between the two."""
+        """Begin samples of about `seconds` in total, at least `least`, and return them. The next
+        entrant may begin before these are taken, so that the GPU is not idle between the two."""
 
 
 def stream(
     entrants: Iterable[tuple[K, Entrant]], seconds: float, now: Now = time.perf_counter
 ) -> Iterator[tuple[K, Window]]:
-    """Windows of these arms one after the other. Each begins while its forerunner runs: an H200
-    that rested between windows, a third of the time, gave the first arm of each round a clock 4 %
-    higher than the others'. Whoever stops early leaves one window untold."""
+    """Yield a window of each of these entrants in order; each begins while the one before it runs.
+
+    An H200 that was idle between windows, a third of the time, gave the first variant of each round
+    a clock 4 % higher than the others'. A caller that stops early leaves one window unread.
+    """
     running: tuple[K, Started] | None = None
     last = now()
     for key, entrant in entrants:
@@ -67,13 +70,13 @@ def stream(
 
 
 def _lasting(window: Window, start: float, end: float) -> Window:
-    """A window that knows how long it lasted: from the end of the one before it."""
+    """Return the window with its duration: from the end of the one before it."""
     return window if window.lasted_s is not None else replace(window, lasted_s=end - start)
 
 
 def settle(entrant: Entrant, protocol: Protocol, now: Now = time.perf_counter) -> bool:
-    """Run one arm until two windows in a row agree: the boost clock has given way to the sustained
-    one. False when `settle_s` was spent before."""
+    """Run one entrant until two windows in a row agree: the boost clock has become the sustained
+    one. Returns False when `settle_s` was spent before."""
     end, last = now() + protocol.settle_s, math.inf
     while now() < end:
         result = stats.median(entrant.begin(protocol.settle_window_s).window().samples_s)
@@ -89,14 +92,14 @@ def play(
     after_round: Callable[[], None] | None = None,
     now: Now = time.perf_counter,
 ) -> dict[K, list[Window]]:
-    """Windows of all arms in turn, until all are precise.
+    """Return windows of all entrants in turn, taken until all are precise.
 
-    Rounds come in pairs, the second in reversed order, and are the same for every arm; each pair
-    has an order of its own, so that no arm always follows the same one. At least `rounds` of them,
-    more until every arm is `precise`, at most `most_rounds`; none is begun once `final_s` are
-    spent, after `least_rounds`. What is not precise then is told by `stable`.
+    Rounds come in pairs, the second in reversed order, and are the same for every entrant; each
+    pair has an order of its own, so that no entrant always follows the same one. At least `rounds`
+    of them, more until every entrant is `precise`, at most `most_rounds`; none is begun once
+    `final_s` are spent, after `least_rounds`. `stable` reports those that are not precise then.
     """
-    # An arm goes on after it is precise, for as long as any is not: only windows of the same
+    # An entrant goes on after it is precise, for as long as any is not: only windows of the same
     # rounds saw the same clock. Were the precise ones left out, the mixture of work would change
     # too, and with it the power and the clock of those that remain.
     windows: dict[K, list[Window]] = {key: [] for key in entrants}
@@ -132,8 +135,8 @@ def play(
 
 
 def _orders(keys: list[K]) -> Iterator[list[K]]:
-    """Orders without end: as given and reversed, then shuffled and reversed, and so on; the same
-    in every run."""
+    """Yield orders without end: as given and reversed, then shuffled and reversed, and so on; the
+    same in every run."""
     dice, order = random.Random(0), list(keys)
     while True:
         yield order
@@ -142,8 +145,8 @@ def _orders(keys: list[K]) -> Iterator[list[K]]:
 
 
 def stable(windows: Sequence[Window], protocol: Protocol) -> bool:
-    """Whether one arm's interval is as narrow as the protocol asks, over enough samples that
-    lasted long enough."""
+    """Return whether an entrant's interval is as narrow as the protocol requires, over enough
+    samples that lasted long enough."""
     if not windows or not _enough(windows, protocol):
         return False
     samples = [window.samples_s for window in windows]
@@ -167,8 +170,8 @@ def _narrow(medians: Sequence[float], protocol: Protocol) -> bool:
 
 
 def clean(windows: Sequence[Window], share: float = 0.75) -> tuple[list[Window], int]:
-    """Windows without those that ran below `share` of the run's own median clock, and how many
-    samples that leaves out. A window of unknown clock stays, and so does every outlier."""
+    """Return the windows without those below `share` of the run's own median clock, and the number
+    of samples left out. A window of unknown clock is kept, and so is every outlier."""
     fine = _fine(windows, share)
     kept = [window for window, good in zip(windows, fine, strict=True) if good]
     left_out = sum(len(w.samples_s) for w, good in zip(windows, fine, strict=True) if not good)
@@ -183,8 +186,8 @@ def _fine(windows: Sequence[Window], share: float) -> list[bool]:
 
 @dataclass(frozen=True)
 class PairTimes:
-    """Windows of the left side, of the same code again and of the right side, in rounds, and what
-    they say together."""
+    """Windows of the left operand, of the same code again and of the right operand, in rounds, and
+    their verdict."""
 
     left: list[Window]
     again: list[Window]
@@ -200,11 +203,12 @@ def compare(
     requested_threshold: float | None = None,
     now: Now = time.perf_counter,
 ) -> PairTimes:
-    """Compare two sides in interleaved rounds. `again` is the left side's code once more: what the
-    two differ by is the noise floor. `asked` is the threshold, the protocol's own when None.
+    """Compare two operands in interleaved rounds and return their windows and verdict.
 
-    Looks after `contest_rounds`, and after each doubling while nothing is decided. Every look uses
-    the confidence of `compare.confidence_of`, so that all intervals hold together.
+    `again` is the left operand's code once more: the difference of the two is the noise floor.
+    `requested_threshold` is the protocol's own when None. The verdict is computed after
+    `compare_rounds` and after each doubling while nothing is decided, each time at the confidence
+    of `verdict.confidence_of`, so that all intervals hold together.
     """
     requested_threshold = (
         protocol.requested_threshold if requested_threshold is None else requested_threshold
@@ -231,7 +235,8 @@ def compare(
 
 
 def _decided(result: Verdict) -> bool:
-    """SAME within a noise floor above what was asked may become a better answer with more."""
+    """Return whether the verdict is final. SAME within a noise floor above the requested threshold
+    may improve with more rounds."""
     if result.word == "SAME":
         return result.noise <= result.requested_threshold
     return result.word != "INCONCLUSIVE"
@@ -244,8 +249,8 @@ def decide(
     protocol: Protocol,
     requested_threshold: float,
 ) -> Verdict:
-    """The verdict of windows taken in rounds. Two rounds, one the reverse of the other, make one
-    pair of times; pairs with a throttled window are left out."""
+    """Return the verdict of windows taken in rounds. Two rounds, one the reverse of the other, make
+    one pair of times; pairs with a throttled window are left out."""
     confidence = verdict.confidence_of(protocol.looks)
     both = (left, again, right)
     fine = [
@@ -267,7 +272,7 @@ def decide(
 
 
 def _times(windows: Sequence[Window], pairs: Sequence[int]) -> list[float]:
-    """Geometric mean of the two windows' medians, in seconds, of each pair."""
+    """Return the geometric mean of the two windows' medians, in seconds, of each pair."""
     medians = [stats.median(window.samples_s) for window in windows]
     return [math.sqrt(medians[i] * medians[i + 1]) for i in pairs]
 
@@ -275,7 +280,7 @@ def _times(windows: Sequence[Window], pairs: Sequence[int]) -> list[float]:
 def _cycles(
     left: Sequence[Window], right: Sequence[Window], pairs: Sequence[int], confidence: float
 ) -> Ratio | None:
-    """Ratio in clock cycles, or None where the clock of a window is unknown."""
+    """Return the ratio in clock cycles, or None where the clock of a window is unknown."""
     both: list[list[float]] = []
     for windows in (left, right):
         cycles: list[float] = []

@@ -1,6 +1,6 @@
-"""What is put on the GPU's stream to time a call: a hold, a flush, events.
+"""Time calls on the GPU's stream: delays that hold it, flushes and events.
 
-Waits are for the stream alone, never for the whole device: on ROCm that costs several times more.
+Waits are for the stream alone, never for the whole device: on ROCm that takes several times longer.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ DELAY_PROBE = 200_000  # cycles: 0.1 ms at 2 GHz
 
 @dataclass(frozen=True)
 class TimerStep:
-    """What one sample times, and how the stream must stand before it."""
+    """The call that one sample times, and the flush before it."""
 
     call: Callable[[], None]
-    host_s: float = 50e-6  # what enqueueing it takes the host, its two events too
-    device_s: float = 0.0  # what it takes the device, roughly
-    # restores what the call changes, and flushes: outside the events
+    host_s: float = 50e-6  # host seconds to enqueue it with its two events
+    device_s: float = 0.0  # approximate seconds on the device
+    # restores the inputs that the call changes, and flushes: outside the events
     flush: Callable[[], None] | None = None
 
     @property
     def lag_s(self) -> float:
-        """By how much the host may be slower than the device, a call: it takes a fifth longer at
-        times, and over 256 calls that adds up."""
+        """Return the seconds by which the host may be slower than the device in each call. The host
+        takes a fifth longer at times, which adds up over 256 calls."""
         return max(0.0, 1.2 * self.host_s - self.device_s)
 
 
 class Samples:
-    """Samples that were put on the stream and may not have run yet."""
+    """Samples that are enqueued and may not have run yet."""
 
     def __init__(self, pairs: Sequence[tuple[Any, Any]], before: list[float]) -> None:
         self._pairs, self._before = pairs, before
 
     def seconds(self) -> list[float]:
-        """Of each; waits for the last of them and for nothing behind it."""
+        """Return the seconds of each sample; waits for the last of them and for no later work."""
         if self._pairs:
             self._pairs[-1][1].synchronize()
         return self._before + [start.elapsed_time(end) * 1e-3 for start, end in self._pairs]
 
 
 def begin_samples(step: TimerStep, count: int, clock: SmClock | None = None) -> Samples:
-    """Put `count` calls on the stream, each between two events, and return while they run: what
-    is put there next follows without a pause. At most two such windows may be under way.
+    """Enqueue `count` calls, each between two events, and return their samples while they run.
 
-    The stream is held back while the host gets ahead, so that no launch latency falls between the
-    events: with torch.compile a call of 33 us took the host 80 us. Where the host is faster than
-    the device, more than a short hold would only let the GPU rest and raise its clock.
+    Work enqueued next follows without a pause. At most two such windows may be pending. The stream
+    is held while the host gets ahead, so that no launch latency falls between the events: with
+    torch.compile a call of 33 us took the host 80 us. Where the host is faster than the device, the
+    hold is short, as a longer one would let the GPU rest and raise its clock.
     """
     most = max(1, min(QUEUED, int(LONGEST_DELAY_S / 2 / step.lag_s))) if step.lag_s else QUEUED
     samples: list[float] = []
@@ -86,15 +86,15 @@ _BANKS = cycle((0, QUEUED))  # events of one window are read while those of the 
 
 
 def event_samples(step: TimerStep, count: int, clock: SmClock | None = None) -> list[float]:
-    """Seconds of each of `count` calls, between two events on the stream."""
+    """Return the seconds of each of `count` calls, between two events on the stream."""
     samples = begin_samples(step, count, clock)
     wait()
     return samples.seconds()
 
 
 def host_samples(step: TimerStep, count: int, clock: SmClock | None = None) -> list[float]:
-    """Seconds of each of `count` calls by the host's clock, launch latency and all: for a call
-    that waits for the GPU itself, so that the stream cannot be held back before it."""
+    """Return the seconds of each of `count` calls by the host's clock, including launch latency.
+    For calls that wait for the GPU themselves, so that the stream cannot be held before them."""
     samples: list[float] = []
     if clock is not None:
         clock.begin()
@@ -114,17 +114,19 @@ def host_samples(step: TimerStep, count: int, clock: SmClock | None = None) -> l
 
 @dataclass(frozen=True)
 class FirstCall:
-    """What one call behind a held stream shows."""
+    """Result of one call behind a held stream."""
 
     seconds: float  # by events, or by the host's clock where it waits for the GPU
-    host_s: float  # what enqueueing it took, its two events too
+    host_s: float  # host seconds to enqueue it with its two events
     waits: bool  # it returned only after the hold: it waits for the GPU
 
 
 def first_call(step: TimerStep) -> FirstCall:
-    """Time one call behind a held stream. A call that returns while the stream is still held
-    waits for nothing. The short hold proves that for nearly all; one that outlasts the long hold
-    too is taken to wait."""
+    """Time one call behind a held stream and return its result.
+
+    A call that returns while the stream is still held does not wait for the GPU. The short hold
+    proves that for nearly all; a call that outlasts the long hold, too, is assumed to wait.
+    """
     for seconds in (5e-4, LONGEST_DELAY_S):
         if step.flush is not None:
             step.flush()
@@ -144,20 +146,20 @@ def first_call(step: TimerStep) -> FirstCall:
 
 
 def wait() -> None:
-    """Until all on the current stream is done."""
+    """Wait until all work on the current stream is done."""
     torch.cuda.current_stream().synchronize()
 
 
 def delay(seconds: float) -> None:
-    """Keep the current stream busy for about this long, at most LONGEST_HOLD_S: a kernel that
-    counts cycles, so that it ends whatever becomes of the host."""
+    """Keep the current stream busy for about `seconds`, at most LONGEST_DELAY_S. The kernel counts
+    cycles, so it ends even if the host dies."""
     torch.cuda._sleep(int(min(seconds, LONGEST_DELAY_S) * _delay_rate()))
 
 
 @cache
 def _delay_rate() -> float:
-    """Cycles a second of `torch.cuda._sleep`: the SM clock, or a slower fixed one on RDNA. The
-    fastest of a few trials, because a GPU that rested begins at a low clock."""
+    """Return the cycles a second of `torch.cuda._sleep`: the SM clock, or a slower fixed one on
+    RDNA. The fastest of a few trials, because an idle GPU starts at a low clock."""
     torch.cuda._sleep(1)  # loads the kernel
     rates: list[float] = []
     start, end = marks(0)
@@ -173,7 +175,8 @@ def _delay_rate() -> float:
 
 @cache
 def timer_step_s() -> float:
-    """The step of the timer behind the events, from pairs with ever longer pauses between them."""
+    """Return the step of the event timer in seconds, from pairs with increasing pauses between
+    them. Raises ValueError where the timer stands still."""
     pairs = [marks(i) for i in range(QUEUED)]
     delay(2e-3)
     for i, (start, end) in enumerate(pairs):
@@ -184,15 +187,16 @@ def timer_step_s() -> float:
     return least_step_s([start.elapsed_time(end) * 1e-3 for start, end in pairs])
 
 
-PAUSE = 37  # cycles more for each: 20 ns at the boost clock, less than the finest step known
+PAUSE = 37  # further cycles for each: 20 ns at the boost clock, below the finest known step
 
 
 def least_step_s(result: Sequence[float]) -> float:
-    """The smallest difference between two of these times. Times are told in fp32 of a millisecond,
-    so what differs by under 0.1 ns is the same. On an H200, 256 pairs with nothing between them
-    all took 8.672 us, and the step is 0.032 us: that is why the times must differ.
+    """Return the smallest difference in seconds between two different times.
 
-    Raises ValueError when they do not."""
+    Times are fp32 milliseconds, so those within 0.1 ns count as equal. On an H200, 256 pairs with
+    nothing between them all took 8.672 us, and the step is 0.032 us: that is why the times must
+    differ. Raises ValueError when they do not.
+    """
     text = sorted({round(seconds * 1e10) for seconds in result})
     if len(text) < 2:
         raise ValueError("the GPU's timer stands still: pauses of different lengths read the same")
@@ -201,7 +205,7 @@ def least_step_s(result: Sequence[float]) -> float:
 
 @cache
 def marks(index: int) -> tuple[Any, Any]:
-    """A pair of timing events, made once: making them takes longer than using them."""
+    """Return a pair of timing events, created once: creating them takes longer than using them."""
     return torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
 
@@ -211,8 +215,8 @@ def _plain_mark() -> Any:
 
 
 class Flush:
-    """Turns the last-level cache over: twice its size is written, then read, so that what stays
-    is clean and nothing has to be written back inside the sample that follows."""
+    """Replaces the contents of the last-level cache: twice its size is written, then read, so that
+    its lines are clean and nothing is written back inside the sample that follows."""
 
     def __init__(self, cache_bytes: int) -> None:
         self._junk = torch.rand(2 * cache_bytes // 4, device="cuda")  # fp32, not constant

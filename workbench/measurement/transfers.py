@@ -1,7 +1,7 @@
-"""Copies between host and device, by the host's clock: from the call until the GPU is silent.
+"""Time copies between host and device by the host's clock: from the call until the GPU is idle.
 
-Pinned memory is what the GPU reads and writes by itself; pageable memory the driver copies through
-a pinned piece of its own. Every copy is looked at once it was timed: what arrived is what was sent.
+The GPU accesses pinned memory directly; the driver copies pageable memory through a pinned buffer
+of its own. After its timing, every copy is compared with its source.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from workbench.measurement.rounds import Window
 
 Direction = Literal["h2d", "d2h"]
 SIZES = tuple(4096 << 2 * e for e in range(9))  # bytes: 4 KiB to 256 MiB
-# The link has no clock that settles, and its times spread more than a kernel's: few short windows.
+# The link's clock need not settle, and its times vary more than a kernel's: few short windows.
 RULES = Protocol(rounds=4, most_rounds=4, window_s=0.003)
 
 
 @dataclass(frozen=True)
 class Copied:
-    """One kind of copy at one size. `right`: what arrived is what was sent."""
+    """One kind of copy at one size. `right`: the target equals the source."""
 
     direction: Direction
     pinned: bool
@@ -35,12 +35,12 @@ class Copied:
 
     @property
     def name(self) -> str:
-        """`h2d_pinned`."""
+        """Return the kind of copy: `h2d_pinned`."""
         return f"{self.direction}_{'pinned' if self.pinned else 'pageable'}"
 
 
 def prepare() -> None:
-    """Everything that `host_copies` does before it takes a time."""
+    """Run all steps of `host_copies` that come before timing."""
     import torch
 
     if torch.cuda.is_available():
@@ -48,8 +48,8 @@ def prepare() -> None:
 
 
 def host_copies() -> list[Copied]:
-    """Both directions, pinned and pageable, at every size, in turns. Runs in a process of its own;
-    raises RuntimeError where torch sees no GPU."""
+    """Return both directions, pinned and pageable, at every size, timed in turns. Runs in a process
+    of its own. Raises RuntimeError where torch sees no GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -61,7 +61,7 @@ def host_copies() -> list[Copied]:
 
 @cache
 def _entrants() -> dict[tuple[Direction, bool, int], _Copy]:
-    """All copies, ready: pages are mapped and staging memory is there."""
+    """Return all copies, ready: pages are mapped and staging memory is allocated."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -86,7 +86,7 @@ def _copied(key: tuple[Any, bool, int], entrant: _Copy, windows: list[Window]) -
 
 
 def measured(windows: list[Window]) -> Measured:
-    """Windows of the host's clock as a result."""
+    """Return windows of the host's clock as a result, in seconds."""
     kept = [w.samples_s for w in windows]
     samples = tuple(s for window in kept for s in window)
     low, high = stats.windowed_interval(kept)
@@ -105,7 +105,7 @@ def measured(windows: list[Window]) -> Measured:
 
 @dataclass
 class _Copy:
-    """One copy that can be timed: an Arm of `rounds`."""
+    """One copy that can be timed: an Entrant of `rounds`."""
 
     source: Any
     target: Any
@@ -113,7 +113,7 @@ class _Copy:
 
     @staticmethod
     def of(direction: str, pinned: bool, sent: Any) -> _Copy:
-        """These bytes on one side, and room for them on the other."""
+        """Return a copy of these bytes between memory of host and device."""
         import torch
 
         host = torch.empty(sent.shape, dtype=sent.dtype, pin_memory=pinned)
@@ -123,7 +123,7 @@ class _Copy:
         return _Copy(device.copy_(sent), host.zero_())
 
     def begin(self, seconds: float, least: int = 1) -> _Taken:
-        """Copies that together last about `seconds`; they are over when this returns."""
+        """Take copies of about `seconds` in total; they are over when this returns."""
         from workbench.measurement.stream import TimerStep, host_samples
 
         count = max(least, 2, min(64, int(seconds / self.estimate_s)))
@@ -135,7 +135,7 @@ class _Copy:
         self.target.copy_(self.source, non_blocking=True)
 
     def arrived(self) -> bool:
-        """Whether the target holds what the source holds."""
+        """Return whether the target equals the source."""
         import torch
 
         return bool(torch.equal(self.target.cuda(), self.source.cuda()))
@@ -143,17 +143,17 @@ class _Copy:
 
 @dataclass(frozen=True)
 class _Taken:
-    """Samples that were taken at once."""
+    """Samples that are already taken."""
 
     taken: Window
 
     def window(self) -> Window:
-        """They."""
+        """Return the window of samples."""
         return self.taken
 
 
 def by_name(copies: list[Copied]) -> Mapping[str, list[Copied]]:
-    """Copies of each kind, the smallest first."""
+    """Return the copies of each kind by its name, the smallest first."""
     results: dict[str, list[Copied]] = {}
     for copy in sorted(copies, key=lambda c: c.bytes):
         results.setdefault(copy.name, []).append(copy)

@@ -1,7 +1,7 @@
-"""What runs in the measuring process: check, screen, race, final, contest. Plain values in and out.
+"""Tasks of the measuring process: check, first pass, halving, final, comparison.
 
-The process keeps one bench, for the problem it was given last. Correctness comes before time,
-in the same process, on the very inputs and memory that are timed.
+Arguments and results are plain values. The process keeps one bench, for its last problem. Each
+config is checked before it is timed, in the same process, on the inputs and memory that are timed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workbench.spec import Impl, Sizes
 
 @dataclass(frozen=True)
 class MeasureJob:
-    """The problem that a measuring process works on."""
+    """The problem of a measuring process."""
 
     kernel: str  # name, module or path
     sizes: Sizes
@@ -49,9 +49,9 @@ class Choice:
 
 @dataclass(frozen=True)
 class FirstPassTime:
-    """A right answer and its time, or the sentence that says what went wrong."""
+    """Error and time of a right result, or a sentence on the failure."""
 
-    error: float = 0.0  # of the answer, in tolerances
+    error: float = 0.0  # of the result, in tolerances
     timing: Measured | None = None
     stage: str | None = None  # "check", "launch" or "measure" where it failed
     reason: str | None = None
@@ -60,8 +60,8 @@ class FirstPassTime:
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """One arm of an experiment: a choice at a problem of its own. By the `host` clock a call
-    lasts until the GPU is silent, and all its launches by the CPU count."""
+    """One variant of an experiment: a choice at a problem of its own. With the `host` clock a call
+    lasts until the GPU is idle, including all launches by the CPU."""
 
     job: MeasureJob
     choice: Choice
@@ -71,9 +71,9 @@ class WorkerTask:
 
 @dataclass(frozen=True)
 class TaskTime:
-    """What became of a part. `kernels` is how many one call launches, as a captured graph counts
-    them, and `peak_bytes` what a call takes of the GPU's memory beyond its inputs; None where
-    that is not known."""
+    """The outcome of one task. `kernels` is the number of kernels that one call launches, from a
+    captured graph, and `peak_bytes` the GPU memory of a call beyond its inputs; None where
+    unknown."""
 
     first_pass: FirstPassTime
     kernels: int | None = None
@@ -82,7 +82,7 @@ class TaskTime:
 
 @dataclass(frozen=True)
 class PairTime:
-    """Two sides against each other; no verdict where one of them has no time."""
+    """Two operands measured against each other; no verdict where one of them has no time."""
 
     left: FirstPassTime
     right: FirstPassTime
@@ -91,16 +91,16 @@ class PairTime:
 
 @dataclass
 class Spent:
-    """Where the seconds of one task went; what is not named here made ready and flushed."""
+    """Seconds of one task by activity; the rest of `total` was preparation and flushes."""
 
-    check: float = 0.0  # answers computed and compared
-    timed: float = 0.0  # between the clock's two readings
+    check: float = 0.0  # results computed and compared
+    timed: float = 0.0  # inside timed samples
     total: float = 0.0
 
 
 @dataclass
 class _State:
-    """What the process keeps between tasks."""
+    """State of the process between tasks."""
 
     job: MeasureJob
     spec: Any
@@ -116,12 +116,12 @@ _now: _State | None = None
 
 def _state() -> _State:
     if _now is None:
-        raise RuntimeError("the measuring process was asked before it was given a problem")
+        raise RuntimeError("the measuring process has no problem yet")
     return _now
 
 
 def describe(repository: Path | None) -> tuple[hardware.Device, Environment, str] | None:
-    """The live GPU, the fingerprint of machine and software, and the name of the GPU's lock;
+    """Return the live GPU, the fingerprint of machine and software, and the name of the GPU's lock.
     None where torch sees no GPU."""
     device = hardware.live()
     if device is None:
@@ -152,8 +152,9 @@ def warm() -> None:
 
 
 def load() -> None:
-    """Launch what every problem needs, so that it is compiled and loaded: with an empty cache
-    Triton compiles a driver module and a launcher of each kernel in C, one to two seconds."""
+    """Launch the kernels that every problem needs, so that they are compiled and loaded: with an
+    empty cache Triton compiles a driver module and a launcher of each kernel in C, one to two
+    seconds."""
     import torch
 
     from workbench.measurement.clocks import Clocks
@@ -165,9 +166,10 @@ def load() -> None:
 
 
 def begin(job: MeasureJob) -> None:
-    """Make inputs and reference. Raises torch.OutOfMemoryError when the problem is too large."""
+    """Make inputs and reference of a problem. Raises torch.OutOfMemoryError when it is too
+    large."""
     global _now
-    _now = None  # lets go of the last problem's memory
+    _now = None  # frees the last problem's memory
     _now = _prepared(job)
 
 
@@ -182,7 +184,7 @@ def _prepared(job: MeasureJob) -> _State:
     device = hardware.live()
     if device is None:
         raise RuntimeError("torch sees no GPU in the measuring process")
-    # like for like: torch lets cuBLAS add the parts of a split K in bf16, 0.4 % of the rms off
+    # equal precision: torch lets cuBLAS add the parts of a split K in bf16, 0.4 % of the rms off
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     spec = catalog.spec_of(job.kernel)
@@ -197,8 +199,8 @@ def _prepared(job: MeasureJob) -> _State:
 
 
 def _load_checks(prepared: Any) -> None:
-    """Judge the reference itself: what the check launches is loaded then, and costs no config its
-    time limit."""
+    """Check the reference itself, so that the kernels of the check are loaded and cost no config
+    its time limit."""
     from workbench.measurement.correctness import check_outputs
     from workbench.measurement.inputs import torch_dtype
 
@@ -209,27 +211,29 @@ def _load_checks(prepared: Any) -> None:
 
 
 def self_test() -> dict[str, float]:
-    """What `preflight.self_test` finds on this GPU, by name."""
+    """Return `preflight.self_test` of this GPU by name: `dram` in B/s, `launch` and `resolution` in
+    s."""
     state = _state()
     return preflight.self_test(cache_bytes(state.device), state.job.protocol)
 
 
 def cache_bytes(device: hardware.Device) -> int:
-    """Of the last-level cache; 64 MiB where the device does not say."""
+    """Return the bytes of the last-level cache; 64 MiB where they are unknown."""
     return int(device.cache.value) if device.cache else 64 << 20
 
 
 def bound_s(device: hardware.Device, bytes_: int, flops: int, dtype: str) -> float:
-    """Seconds that no call can beat: least bytes over the peak bandwidth, FLOPs over the peak."""
+    """Return the roofline bound in seconds: least bytes over the peak bandwidth, FLOPs over the
+    peak."""
     dram = bytes_ / device.dram.value if device.dram else 0.0
     peak = device.peaks.get(dtype)
-    # fp32 may run on the matrix unit where a library chooses tf32: no floor from fp32's own peak
+    # fp32 may run on the matrix unit where a library chooses tf32: fp32's own peak is no bound
     compute = flops / peak.value if peak and dtype != "fp32" else 0.0
     return max(dram, compute)
 
 
 def accounted(task: Callable[..., Any]) -> Callable[..., tuple[Any, Spent]]:
-    """The task's result, with where its seconds went."""
+    """Return the task wrapped, so that it returns its result and its seconds by activity."""
 
     @wraps(task)
     def task_call(*args: Any) -> tuple[Any, Spent]:
@@ -257,7 +261,8 @@ def _took(timed: Any, windows: Sequence[Window]) -> None:
 
 @accounted
 def first_pass(choice: Choice, best_s: float | None) -> FirstPassTime:
-    """Check, then time briefly. A first sample over `give_up` times the best is the last one."""
+    """Check a config, time it briefly and return the result. Sampling stops after a first sample
+    over `give_up` times `best_s`."""
     try:
         return _first_pass(choice, best_s)
     except Exception as error:
@@ -291,9 +296,11 @@ def _first_pass(choice: Choice, best_s: float | None) -> FirstPassTime:
 def halve_candidates(
     choices: Sequence[Choice], estimates: Sequence[float], keep: int
 ) -> list[FirstPassTime]:
-    """Successive halving among configs that were right in the screen: windows in turn, the slower
-    half dropped, twice the windows for the rest, until at most `keep` are left. Every config gets
-    the median of all windows it took part in."""
+    """Return times from successive halving among configs that were right in the first pass.
+
+    Windows are taken in turn, the slower half is dropped, the rest get twice the windows, until at
+    most `keep` are left. Every config gets the median of all windows it took part in.
+    """
     entrants, failed = _entrants(choices, estimates)
     windows = halve(entrants, _state().job.protocol, keep)
     for i, taken in windows.items():
@@ -308,8 +315,11 @@ def halve_candidates(
 
 @accounted
 def final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[FirstPassTime]:
-    """All choices against each other: the clock settled, then windows in rounds whose order is
-    reversed each time, until every interval is narrow or the rounds are used up."""
+    """Return times of all choices against each other.
+
+    The clock is settled first, then windows are taken in rounds whose order is reversed each time,
+    until every interval is narrow or the rounds are used up.
+    """
     try:
         return _final(choices, estimates)
     except Exception as error:
@@ -334,8 +344,8 @@ def _entrants(
     regime: str = "cold",
     only: Mapping[int, Choice] | None = None,
 ) -> tuple[dict[int, Any], dict[int, FirstPassTime]]:
-    """Ways to time each choice; and what failed, each for itself: a library's call that no graph
-    can hold, say."""
+    """Return an entrant of each choice, and those that failed, such as a library's call that no
+    graph can hold."""
     bench = _state().bench
     entrants: dict[int, Any] = {}
     failed: dict[int, FirstPassTime] = {}
@@ -354,8 +364,8 @@ def _entrants(
 def _played(
     entrants: Mapping[int, Any], protocol: Protocol | None = None, busiest: Any = None
 ) -> tuple[dict[int, list[Window]], dict[str, Any]]:
-    """Windows of each arm in turn after the clock has settled, and the sensors meanwhile. By the
-    job's protocol, and settled under the fastest of its configs, where no other are given."""
+    """Return windows of each entrant in turn after the clock has settled, and the sensors
+    meanwhile. Defaults: the job's protocol, and settling under the fastest config."""
     if not entrants:
         return {}, {}
     state, readings = _state(), []
@@ -370,8 +380,8 @@ def _played(
 
 
 def _heaviest(entrants: Mapping[int, Any]) -> Any:
-    """Of parts that do different things, the one that keeps the GPU at work for longest: under an
-    empty kernel the clock would settle where none of the others finds it. None of no parts."""
+    """Return the entrant that keeps the GPU busy for longest, or None where there is none: under an
+    empty kernel the clock would settle at a value that holds for none of the others."""
     alone = [entrant for entrant in entrants.values() if entrant.method != "host"] or list(
         entrants.values()
     )
@@ -386,7 +396,7 @@ def _with_time(
     also: Mapping[str, Any],
     regime: str = "cold",
 ) -> FirstPassTime:
-    """A right answer with its time; an impossible time is that config's loss alone."""
+    """Return a right result with its time; an impossible time fails only this config."""
     try:
         timing = _state().bench.measured(entrant, windows, regime, state, **also)
         return replace(right, timing=timing)
@@ -395,7 +405,7 @@ def _with_time(
 
 
 def _checked(choice: Choice, seed: int = 0) -> FirstPassTime:
-    """The answer alone. A library baseline is judged like the rest."""
+    """Return the check of a choice, without a time. A library baseline is checked like the rest."""
     from workbench.measurement.correctness import PreparedProblem, check
 
     state = _state()
@@ -416,9 +426,11 @@ def _checked(choice: Choice, seed: int = 0) -> FirstPassTime:
 
 @accounted
 def hot(choice: Choice) -> FirstPassTime:
-    """The same call back to back on the same buffers, which the cache may hold. Its windows take
-    turns with cold ones under the same load, so that what differs is the cache and not the clock:
-    alone, after a pause, a matmul of 206 us ran at 175 us, all of it the clock's doing."""
+    """Return the time of calls back to back on the same buffers, which the cache may hold.
+
+    Hot windows alternate with cold ones under the same load, so that they differ by the cache and
+    not by the clock: alone, after a pause, a matmul of 206 us ran at 175 us, all due to the clock.
+    """
     try:
         bench = _state().bench
         entrants = {}
@@ -435,9 +447,11 @@ def hot(choice: Choice) -> FirstPassTime:
 
 @accounted
 def compare(left: Choice, right: Choice, requested_threshold: float) -> PairTime:
-    """Compare `right` with `left`: is it slower by more than `requested_threshold` (0.01 is one
-    percent)? Both are checked first; `left` takes part twice, so that the noise floor is measured
-    beside the two."""
+    """Return the times and verdict of `right` against `left`.
+
+    Is it slower by more than `requested_threshold` (0.01 is one percent)? Both are checked first;
+    `left` takes part twice, which measures the noise floor beside the two.
+    """
     operands = [left, left, right]
     results = [_checked(left), _checked(right)]
     if any(r.reason for r in results):
@@ -472,11 +486,13 @@ def compare(left: Choice, right: Choice, requested_threshold: float) -> PairTime
 
 @accounted
 def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
-    """Parts of different problems against each other: each checked, then all timed in rounds as
-    in `final` and by the protocol of the first, then each checked again with other values.
+    """Return the times of tasks of different problems, measured against each other.
 
-    A part that leaves the GPU mute is the first that is `poisoned`, and none has a time then.
-    Raises ChildProcessError where it is not known which part did that."""
+    Each is checked, then all are timed in rounds as in `final` and by the protocol of the first,
+    then each is checked again with other values. A task after which the GPU no longer responds is
+    the first that is `poisoned`, and none has a time then. Raises ChildProcessError where it is not
+    known which task did that.
+    """
     own = _state()
     states = {(own.job.kernel, *own.job.sizes.items(), own.job.dtype): own}
     results: list[FirstPassTime] = []
@@ -497,9 +513,9 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
                 return [TaskTime(r) for r in whole]
         try:
             windows, also = _played(entrants, parts[0].job.protocol, _heaviest(entrants))
-        except Exception as error:  # of which arm, it does not say
+        except Exception as error:  # it is unknown which task caused it
             failed = _failed(error, "measure")
-            if failed.poisoned:  # whoever asked finds out, as where the process dies
+            if failed.poisoned:  # the parent identifies it, as when the process dies
                 raise ChildProcessError(f"the GPU answers it no more ({failed.reason})") from error
             return [TaskTime(failed if i in entrants else r) for i, r in enumerate(results)]
         for i, entrant in entrants.items():
@@ -518,7 +534,7 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
 
 
 def _known(states: dict[Any, _State], job: MeasureJob) -> _State:
-    """The state of a problem, made where it is not there yet."""
+    """Return the state of a problem, made where it does not exist yet."""
     key = (job.kernel, *job.sizes.items(), job.dtype)
     if key not in states:
         states[key] = _prepared(job)
@@ -527,7 +543,7 @@ def _known(states: dict[Any, _State], job: MeasureJob) -> _State:
 
 @contextmanager
 def _at(state: _State) -> Iterator[None]:
-    """Let the tasks' steps work on another problem; its seconds count for the task."""
+    """Run the block on another problem; its seconds count for the task."""
     before = _state()
     _enter(state, before.spent)
     try:
@@ -542,7 +558,7 @@ def _enter(state: _State, spent: Spent) -> None:
 
 
 def _entrant(part: WorkerTask) -> tuple[Any, tuple[int | None, int | None]]:
-    """A way to time a part, and what one call launches and takes of the memory."""
+    """Return an entrant of a task, and the kernels and bytes of memory of one call."""
     from workbench.measurement.bench import BenchTime
     from workbench.measurement.graphs import graphs
     from workbench.measurement.stream import host_samples
@@ -553,16 +569,16 @@ def _entrant(part: WorkerTask) -> tuple[Any, tuple[int | None, int | None]]:
     peak = rotation.peak_bytes()
     counting = graphs()
     kernels = None if rotation.waits else counting.kernels(rotation.restored_call)
-    rotation.forget()  # outputs that were never written, while the memory they lie in is there
+    rotation.forget()  # outputs that were never written, before their memory is freed
     if part.clock == "host":
-        # as the device alone takes ten times less, windows would last ten times too long
+        # the device alone may take a tenth of that, which would make windows ten times too long
         first = min(host_samples(rotation.step(), 2))
         return BenchTime("host", rotation, 1, first, bench.clock), (kernels, peak)
     return bench.timed(rotation, first), (kernels, peak)
 
 
 def resolve(choice: Choice) -> tuple[Impl, Any]:
-    """The Impl and the config that a choice names."""
+    """Return the Impl and the config that a choice names."""
     other = choice.kernel and catalog.version_of(Path(choice.kernel))
     spec = other or _state().spec
     impl = catalog.impl_of(spec, choice.impl)
@@ -585,8 +601,8 @@ def _failed(error: Exception, stage: str) -> FirstPassTime:
 
 
 def _lost() -> bool:
-    """Whether the GPU answers this process no more: after an illegal access, a misaligned one or
-    an assertion, whatever it is called by whom, every further call fails."""
+    """Return whether the GPU no longer responds to this process: after an illegal or misaligned
+    access or an assertion, every further call fails."""
     import torch
 
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""The engine of the pages: render a template, put a figure into it, write it down whole.
+"""Render templates with inline figures and write pages atomically.
 
 A page is one self-contained HTML file. Figures are matplotlib's SVG put inline, with text left as
 text and every colour a CSS variable, so that one figure serves dark, light and paper. Importing
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 TEMPLATES = Path(__file__).parent
 
-# What a figure may be coloured with, each the name of a CSS variable of the page. matplotlib
-# only takes real colours, so each name travels through it as a colour that nobody would choose.
+# Colours of figures, each the name of a CSS variable of the page. matplotlib only takes real
+# colours, so each name is represented by an unlikely colour and replaced in the SVG.
 PALETTE = (
     *("ink", "muted", "rule", "hatch", "accent", "roof-memory", "roof-cache", "roof-compute"),
     "ground",
@@ -35,18 +35,19 @@ _SENTINELS = {name: f"#0a5e{number:02x}" for number, name in enumerate(PALETTE)}
 
 
 class ReportError(WorkbenchError):
-    """A page cannot be made or kept; one sentence says what, where and what to do next."""
+    """A page cannot be made or stored; the message, one sentence, says what to do next."""
 
 
 def colour(name: str) -> str:
-    """The stand-in for the CSS variable of this name; KeyError when the palette lacks it."""
+    """Return the placeholder for the CSS variable of this name. Raises KeyError where the palette
+    lacks it."""
     return _SENTINELS[name]
 
 
 @contextlib.contextmanager
 def drawn_at_least(draw: Callable[[], object]) -> Iterator[None]:
-    """Whatever ends the work in it, which can then store nothing more: what there is is drawn
-    before the error goes on."""
+    """Run the block and call `draw` if it fails; yields nothing, and raises the error again. For
+    work whose last page must be drawn even when it cannot store anything more."""
     try:
         yield
     except BaseException:
@@ -56,10 +57,8 @@ def drawn_at_least(draw: Callable[[], object]) -> Iterator[None]:
 
 
 def write_page(path: Path | str, html: str) -> Path:
-    """Write a page whole or not at all, making its folder where needed; returns its path.
-
-    Raises ReportError when the folder cannot be written to.
-    """
+    """Write a page atomically, making its folder where needed; returns its path. Raises ReportError
+    when the folder cannot be written to."""
     path = Path(path)
     # Beside its target, since a rename is atomic only within one file system.
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -77,9 +76,8 @@ def write_page(path: Path | str, html: str) -> Path:
 
 
 def render(template_name: str, **context: Any) -> str:
-    """A template of `workbench/reports/`, with everything in `context` escaped unless it is
-    Markup. Raises jinja2.TemplateError, and UndefinedError for a name that is not given.
-    """
+    """Return a rendered template of `workbench/reports/`; text in `context` is escaped unless
+    Markup. Raises jinja2.TemplateError, and UndefinedError for a name that is not given."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -93,16 +91,17 @@ def render(template_name: str, **context: Any) -> str:
 
 
 def figure(width: float, height: float) -> Figure:
-    """An empty figure of this size in CSS pixels, on no canvas and without global state."""
+    """Return an empty figure of this size in CSS pixels, without a canvas or global state."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width / 72, height / 72), dpi=72)  # an SVG unit is 1/72 inch there
 
 
 def figure_svg(fig: Figure, prefix: str, title: str = "", overlay: str = "") -> Markup:
-    """A figure as inline SVG. `prefix` makes its ids unique on the page and its output the same
-    each time; `title` is its text for those who cannot see it; `overlay` is SVG drawn last, in
-    the same coordinates (see `place`).
+    """Return a figure as inline SVG.
+
+    `prefix` makes its ids unique on the page and its output reproducible; `title` is its text for
+    screen readers; `overlay` is SVG drawn last, in the same coordinates (see `place`).
     """
     import io
 
@@ -111,11 +110,11 @@ def figure_svg(fig: Figure, prefix: str, title: str = "", overlay: str = "") -> 
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.text import Text
 
-    fig.patch.set_visible(False)  # the page is its ground
+    fig.patch.set_visible(False)  # the page's background shows
     for text in fig.findobj(Text):
         text.set_parse_math(False)  # a kernel may be called $x$
     out = io.StringIO()
-    # The only way to say these two: matplotlib reads them while it writes.
+    # matplotlib reads these two only from the rc parameters, while it writes.
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
         FigureCanvasSVG(fig).print_svg(out, metadata={"Date": None})
     body = _minify(_own_ids(_inner(out.getvalue()), prefix))
@@ -128,7 +127,8 @@ def figure_svg(fig: Figure, prefix: str, title: str = "", overlay: str = "") -> 
 
 
 def place(axes: Any, x: float, y: float) -> tuple[float, float]:
-    """Where a data point lies in the SVG that `figure_svg` makes; limits and scales must be set."""
+    """Return the coordinates, in px, of a data point in the SVG of `figure_svg`. The limits and
+    scales of the axes must be set before."""
     right, up = axes.transData.transform((x, y))
     return round(float(right), 1), round(axes.figure.get_size_inches()[1] * 72 - float(up), 1)
 
@@ -139,14 +139,14 @@ def _forget(draft: Path) -> None:
 
 
 def _inner(svg: str) -> str:
-    """What stands between the outer tags, without comments and metadata."""
+    """Return the content of the outer tag, without comments and metadata."""
     svg = re.sub(r"<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.S)
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     return svg[svg.index(">") + 1 : svg.rindex("</svg>")]
 
 
 def _own_ids(svg: str, prefix: str) -> str:
-    """Keep only the ids that something refers to, and make them this figure's own."""
+    """Keep only the ids that are referenced, and prefix them."""
     svg = svg.replace("xlink:href", "href")
     used = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', svg))
     keep = {one or other for one, other in used}
@@ -161,7 +161,7 @@ def _minify(svg: str) -> str:
 
 
 def _minify_tag(match: re.Match[str]) -> str:
-    """A tenth of a pixel is exact enough, and the page sets the font."""
+    """Round to a tenth of a pixel, and drop the font, which the page sets."""
     tag = re.sub(r"font-family: [^;\"]+;? ?", "", match[0])
     tag = re.sub(r' transform="rotate\(-0 [^"]*"', "", tag)
     tag = re.sub(r"(?<![#\w])-?\d+\.\d\d+", lambda m: f"{float(m[0]):.1f}", tag)

@@ -1,6 +1,6 @@
-"""The page of a device's ceilings: what it reaches, beside what is stated and what libraries reach.
+"""Page of a device's ceilings: measured, stated and library figures beside each other.
 
-Everything here is a pure function of records, and runs where neither torch nor Triton is.
+Everything here is a pure function of records, and runs without torch and Triton.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Plain = Mapping[str, Any]
 
 MEASURED = "_measured"
-HEADS = ("ceiling", "low", "median", "high", "of what is stated", "yardstick", "verdict")
+HEADS = ("ceiling", "low", "median", "high", "share of stated", "library reference", "verdict")
 STATED_HEADS = ("ceiling", "value", "kind", "source")
 LEVELS = {
     "dram": "DRAM",
@@ -31,7 +31,7 @@ LEVELS = {
     "launch": "Launches",
     "link": "Host and device",
 }
-# the unit of each level: what one of it is in the unit of the record, and its name
+# display unit of each recorded unit: its size and its name
 UNITS = {
     "B/s": (1e12, "TB/s"),
     "FLOP/s": (1e12, "TFLOP/s"),
@@ -49,14 +49,14 @@ NEEDS_GPU = "No GPU took part: nothing here was measured."
 
 
 def measured_of(run: Run) -> list[dict[str, Any]]:
-    """The ceilings that were sought by measuring, level by level."""
+    """Return the run's measured ceilings, and those that failed, level by level."""
     results = [dict(c, name=n) for n, c in run.ceilings.items() if n.endswith(MEASURED)]
     order = list(LEVELS)
     return sorted(results, key=lambda c: order.index(c.get("level", "link")))
 
 
 def stated_of(run: Run) -> list[dict[str, Any]]:
-    """Those of datasheets and arithmetic."""
+    """Return the ceilings of datasheets and arithmetic."""
     return [
         dict(c, name=n)
         for n, c in run.ceilings.items()
@@ -65,7 +65,7 @@ def stated_of(run: Run) -> list[dict[str, Any]]:
 
 
 def page(run: Run, outcomes: Sequence[Outcome]) -> str:
-    """The whole page as HTML. Never raises for want of records: a page can say that too."""
+    """Return the page as HTML. A run without records gives a page, too."""
     result = measured_of(run)
     shown = replace(run, kernel="Ceilings", engine="bandwidths, rates, launches", predicted=False)
     return render(
@@ -88,7 +88,7 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
 
 
 def sentence(run: Run) -> str:
-    """What the device reaches, in one sentence."""
+    """Return one sentence with the device's main measured ceilings."""
     device = run.environment.gpu or run.device
     known = {c["name"]: c for c in measured_of(run) if word(c) in ("sound", "unchecked")}
     parts = [
@@ -107,7 +107,7 @@ def sentence(run: Run) -> str:
 
 
 def word(one: Plain) -> str:
-    """`sound`, `unchecked` (its yardstick gave no time), `failed` or `missing`."""
+    """Return `sound`, `unchecked` (the library reference has no time), `failed` or `missing`."""
     if "value" not in one:
         return "missing"
     if one.get("failed"):
@@ -116,35 +116,35 @@ def word(one: Plain) -> str:
 
 
 def reason(one: Plain) -> str:
-    """Why it is not sound."""
+    """Return why the ceiling is not sound; empty where it is."""
     return str(one.get("reason") or one.get("unchecked") or "")
 
 
 def scale_of(one: Plain) -> tuple[float, str]:
-    """In what a ceiling is shown: what one of it is, and its name."""
+    """Return the size of the display unit, in the record's unit, and its name."""
     return LINK if one.get("level") == "link" else UNITS[one["unit"]]
 
 
 def amount(value: float, one: Plain) -> str:
-    """`4.29 TB/s`."""
+    """Return a value with its unit: `4.29 TB/s`."""
     scale, unit = scale_of(one)
     return f"{digits(value / scale)} {unit}"
 
 
 def digits(value: float) -> str:
-    """Four significant digits from 1 on, three below."""
+    """Return a number with four significant digits from 1 on, three below."""
     if value >= 1000:
         return f"{value:.0f}"
     return f"{value:.4g}" if value >= 1 else f"{value:.3g}"
 
 
 def with_zeros(value: float) -> str:
-    """The same with its zeros: 4.400 beside 4.387."""
+    """Return a number as `digits` does, with trailing zeros: 4.400 beside 4.387."""
     return f"{value:.0f}" if value >= 1000 else f"{value:#.{4 if value >= 1 else 3}g}"
 
 
 def _cells(one: Plain) -> list[str]:
-    """Under HEADS."""
+    """Return the cells under HEADS."""
     stated, other = one.get("stated"), one.get("yardstick")
     of = f"{amount(stated['value'], one)} ({kind_of(stated)})" if stated else ""
     if "value" not in one:
@@ -159,18 +159,18 @@ def _cells(one: Plain) -> list[str]:
 
 
 def _stated_cells(one: Plain) -> list[str]:
-    """Under STATED_HEADS."""
+    """Return the cells under STATED_HEADS."""
     return [one["title"], amount(one["value"], one), kind_of(one), one["source"]]
 
 
 def kind_of(stated: Plain) -> str:
-    """How a stated figure came about. What somebody else measured is `published`: `measured` is
-    what was measured here."""
+    """Return the origin of a stated figure. Measurements by others are `published`, since
+    `measured` means measured here."""
     return "published" if stated["kind"] == "measured" else str(stated["kind"])
 
 
 def line(one: Plain) -> str:
-    """One ceiling on the terminal as it is found."""
+    """Return one ceiling as a line for the terminal."""
     if "value" not in one:
         return f"{one['title']}: missing: {one['reason']}"
     scale, unit = scale_of(one)
@@ -180,7 +180,7 @@ def line(one: Plain) -> str:
 
 
 def show(console: Console, run: Run) -> None:
-    """The table on the terminal, and why what does not stand does not."""
+    """Print the table of ceilings, and the reason of each that is not sound."""
     from rich.table import Table
     from rich.text import Text
 
@@ -203,7 +203,7 @@ def show(console: Console, run: Run) -> None:
 
 
 def panels(result: Sequence[Plain]) -> list[Panel]:
-    """Bars by level, each level on an axis of its own unit."""
+    """Return the bars by level, each level on an axis of its own unit."""
     created = []
     for level, title in LEVELS.items():
         some = [c for c in result if c.get("level") == level]
@@ -236,7 +236,7 @@ def _bar(one: Plain) -> Bar:
 
 
 def _copies(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Copies between host and device by size: GB/s of each kind."""
+    """Return copies between host and device by size: GB/s of each kind."""
     results = [o for o in outcomes if o.case.kernel == "host_copy" and isinstance(o, Record)]
     if not results:
         return None
@@ -255,13 +255,13 @@ def _copies(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
 
 
 def _way(kind: str) -> str:
-    """`host to device, pinned` of `h2d_pinned`."""
+    """Return `host to device, pinned` for `h2d_pinned`."""
     known = kind.replace("h2d", "host to device").replace("d2h", "device to host")
     return known.replace("_", ", ")
 
 
 def _variant(outcome: Outcome) -> list[str]:
-    """Kernel, sizes, regime, median, 95 % interval; or the stage and the reason."""
+    """Return kernel, sizes, regime, median and 95 % interval; or the stage and the reason."""
     case = outcome.case
     config = f" {label(case.config)}" if case.config else ""
     what = [f"{case.kernel}.{case.impl}{config}", f"{sizes_text(case.sizes, ' ')} {case.dtype}"]
@@ -272,7 +272,7 @@ def _variant(outcome: Outcome) -> list[str]:
     if not isinstance(t, Measured):
         return [*what, "predicted", f"~{text_of(outcome.time_s, scale)} {unit}", "", ""]
     interval = f"{text_of(t.low_s, scale)} to {text_of(t.high_s, scale)}"
-    note = "" if t.stable else "the interval did not become as narrow as the protocol asks"
+    note = "" if t.stable else "the interval is wider than the protocol requires"
     regime = f"{t.regime}, {t.method}"
     return [*what, regime, f"{text_of(t.median_s, scale)} {unit}", interval, note]
 

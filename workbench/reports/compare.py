@@ -1,6 +1,6 @@
-"""The page of a comparison, or of a gate's many: the verdict, both sides, their distributions.
+"""Page of one comparison, or of a gate's many: verdict, operands and their distributions.
 
-Everything here is a pure function of records, and runs where neither torch nor Triton is.
+Everything here is a pure function of records, and runs without torch and Triton.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from workbench.reports.figures.compare import Operands, text_of, unit_of
 from workbench.spec import sizes_text
 from workbench.tuner.selection import rate, ridge_of
 
-ENGINES = ("compare", "gate")  # whose runs this page can draw
+ENGINES = ("compare", "gate")  # engines whose runs this page can draw
 
 HEADS = (
-    "side",
+    "operand",
     "median",
     "95 % interval",
     "min",
@@ -35,7 +35,7 @@ HEADS = (
 
 @dataclass(frozen=True)
 class Compared:
-    """One comparison with both its outcomes."""
+    """One comparison with both outcomes."""
 
     comparison: Comparison
     left: Outcome | None
@@ -43,7 +43,7 @@ class Compared:
 
     @property
     def name(self) -> str:
-        """`matmul tiles, M=4096 N=4096 K=4096, bf16`: what tells it from the run's others."""
+        """Return a name that is unique in the run: `matmul tiles, M=4096 N=4096 K=4096, bf16`."""
         c = self.comparison
         sizes = sizes_text(c.sizes, " ")
         impl = self.right.case.impl if self.right else ""
@@ -51,7 +51,7 @@ class Compared:
 
     @property
     def operands(self) -> Operands | None:
-        """Both measured times; None where a side has none."""
+        """Return both measured times; None where an operand has none."""
         timings = [o.timing for o in (self.left, self.right) if isinstance(o, Record)]
         measured = [t for t in timings if isinstance(t, Measured)]
         if len(measured) != 2:
@@ -61,7 +61,7 @@ class Compared:
 
 
 def compared_of(outcomes: Sequence[Outcome], comparisons: Sequence[Comparison]) -> list[Compared]:
-    """Each comparison with its outcomes, verdicts corrected for their number (Holm)."""
+    """Return each comparison with its outcomes, with verdicts corrected for their number (Holm)."""
     by_key = {o.key: o for o in outcomes}
     return [
         Compared(c, by_key.get(c.left_key), by_key.get(c.right_key)) for c in corrected(comparisons)
@@ -69,7 +69,8 @@ def compared_of(outcomes: Sequence[Outcome], comparisons: Sequence[Comparison]) 
 
 
 def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Verdicts as they stand among so many: see `compare.holm`. A single one stays as it is."""
+    """Return the comparisons with verdicts corrected for their number, see `verdict.holm`. A single
+    one stays as it is."""
     decided = [c for c in comparisons if c.verdict is not None]
     if len(decided) < 2:
         return list(comparisons)
@@ -81,7 +82,7 @@ def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
 def page(
     run: Run, outcomes: Sequence[Outcome], comparisons: Sequence[Comparison] = (), text: str = ""
 ) -> str:
-    """The whole page as HTML. `said` stands in for the sentence where there is no verdict."""
+    """Return the page as HTML. `text` replaces the sentence where there is no verdict."""
     shown_pairs = compared_of(outcomes, comparisons)
     one = shown_pairs[0].comparison.verdict if len(shown_pairs) == 1 else None
     return render(
@@ -101,7 +102,7 @@ def page(
 
 
 def conclusion(shown_pairs: Sequence[Compared]) -> str:
-    """One sentence: the verdict of one comparison, or how many of each word there are."""
+    """Return one sentence: the verdict of one comparison, or the number of each verdict."""
     if not shown_pairs:
         return "Nothing was compared."
     if len(shown_pairs) == 1:
@@ -109,7 +110,7 @@ def conclusion(shown_pairs: Sequence[Compared]) -> str:
         c = result.comparison
         if c.verdict is not None:
             return verdict.sentence(c.verdict, c.left, c.right)
-        return f"No verdict: {'; '.join(troubles(result)) or 'a side gave no time'}."
+        return f"No verdict: {'; '.join(troubles(result)) or 'an operand has no time'}."
     words = [
         b.comparison.verdict.word if b.comparison.verdict else "no verdict" for b in shown_pairs
     ]
@@ -119,7 +120,7 @@ def conclusion(shown_pairs: Sequence[Compared]) -> str:
 
 
 def troubles(compared: Compared) -> list[str]:
-    """Why a side gave no time, each with the side's name."""
+    """Return why operands have no time, each reason with the operand's name."""
     c = compared.comparison
     named = ((c.left, compared.left), (c.right, compared.right))
     return [
@@ -133,7 +134,7 @@ def troubles(compared: Compared) -> list[str]:
 
 
 def operand_rows(compared: Compared, run: Run) -> list[list[str]]:
-    """Cells under `HEADS`, left then right. A side without a time has its reason."""
+    """Return the cells under `HEADS`, left then right; an operand without a time has its reason."""
     c = compared.comparison
     rows = []
     for name, outcome in ((c.left, compared.left), (c.right, compared.right)):
@@ -161,7 +162,7 @@ def _cells(record: Record, t: Measured, run: Run) -> list[str]:
 
 
 def ratio_lines(v: Verdict) -> list[str]:
-    """The verdict's numbers for the terminal."""
+    """Return the verdict's numbers as lines for the terminal."""
     cycles = f"{v.cycles.middle:.4f}  {_span(v.cycles)}" if v.cycles else "clock unknown"
     return [
         f"time    {v.time.middle:.4f}  {_span(v.time)}",
@@ -184,7 +185,7 @@ LINE_HEADS = (
 
 
 def line(compared: Compared) -> list[str]:
-    """One comparison under `LINE_HEADS`."""
+    """Return the cells of one comparison under `LINE_HEADS`."""
     c, v = compared.comparison, compared.comparison.verdict
     impl = compared.right.case.impl if compared.right else ""
     at = [c.kernel, impl, " ".join(f"{k}={n}" for k, n in c.sizes.items()), c.dtype]
@@ -203,7 +204,7 @@ def _line(compared: Compared) -> dict[str, Any]:
 
 
 def _facts(v: Verdict | None) -> list[tuple[str, str, str]]:
-    """The verdict's numbers: a value, what it is, and what it rests on."""
+    """Return the verdict's numbers: a value, its name, and its basis."""
     if v is None:
         return []
     facts = [(f"{v.time.middle:.4f}", "ratio in time", f"95 %: {_span(v.time)}")]
@@ -212,14 +213,14 @@ def _facts(v: Verdict | None) -> list[tuple[str, str, str]]:
     else:
         facts.append(("unknown", "ratio in cycles", "the SM clock could not be read"))
     rests = (
-        f"the noise floor; asked {_percent(v.requested_threshold)}"
+        f"the noise floor; requested {_percent(v.requested_threshold)}"
         if v.noise > v.requested_threshold
-        else "as asked for"
+        else "as requested"
     )
     return [
         *facts,
         (_percent(v.threshold), "threshold", rests),
-        (_percent(v.noise), "noise floor", "the left side against itself"),
+        (_percent(v.noise), "noise floor", "the left operand against itself"),
         (str(v.rounds), "rounds", "order reversed each time"),
     ]
 
@@ -249,7 +250,7 @@ def _shown(n: int, compared: Compared, run: Run) -> dict[str, Any]:
 
 
 def _notes(compared: Compared) -> list[str]:
-    """What a reader should doubt or know."""
+    """Return notes on throttling, left-out samples and equal machine code."""
     notes = []
     operands = compared.operands
     for name, t in zip(operands.names, operands.timings, strict=True) if operands else ():
@@ -259,7 +260,7 @@ def _notes(compared: Compared) -> list[str]:
             notes.append(f"{name}: {t.left_out} samples under 3/4 of the usual clock left out.")
     created = [o.resources.binary for o in (compared.left, compared.right) if o and o.resources]
     if len(created) == 2 and created[0] == created[1]:
-        notes.append("Both sides are the same machine code.")
+        notes.append("Both operands are the same machine code.")
     return notes
 
 
@@ -272,7 +273,7 @@ _RESOURCES = (
 
 
 def _resources(compared: Compared) -> list[tuple[str, str, str]]:
-    """What the compiler made of each side, where it differs."""
+    """Return the compiled resources of both operands, where they differ."""
     a, b = (o.resources if o else None for o in (compared.left, compared.right))
     if a is None or b is None:
         return []

@@ -1,6 +1,6 @@
-"""The page of an experiment: per kernel the word, the sentence, the numbers and the pictures.
+"""Page of an experiment: for each kernel the verdict, the sentence, the numbers and the charts.
 
-Everything here is a pure function of records, and runs where neither torch nor Triton is.
+Everything here is a pure function of records, and runs without torch and Triton.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 HEADS = ("", "value", "interval", "target", "from")
 SHARE = re.compile(r"\bshares?\b")
-# a space that must not end a line: between a number and its unit
+# a space between a number and its unit, where no line may break
 UNIT = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMGTP]?(?:FLOP|B)(?:/[sB])?)(?!\w))")
 VARIANTS = ("kernel", "impl", "sizes", "regime", "median", "95 % interval", "rate")
 
 
 def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> str:
-    """The whole page as HTML. Never raises for want of records: a page can say that too."""
+    """Return the page as HTML. A run without records gives a page, too."""
     records = [o for o in outcomes if isinstance(o, Record)]
     shared = _shared(findings)
     return render(
@@ -49,14 +49,15 @@ def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> 
 
 
 def about(finding: Finding) -> str:
-    """`matmul, M=4096 N=4096 K=4096, bf16`; of no kernel in particular, the experiment's name."""
+    """Return the finding's problem: `matmul, M=4096 N=4096 K=4096, bf16`, or the experiment's
+    name."""
     parts = (finding.kernel or finding.experiment, sizes_text(finding.sizes, " "), finding.dtype)
     return ", ".join(part for part in parts if part)
 
 
 def quantity(value: float, unit: str, figures: int = 3) -> str:
-    """A number as engineers write it: seconds by their size, all else with so many figures, rates
-    with a prefix, shares bare or, with the unit "%", in percent."""
+    """Return a number with its unit: seconds in a unit of their size, rates with a prefix. Numbers
+    have `figures` significant digits; shares of 1 are bare, or in percent with unit "%"."""
     if unit == "%":
         return f"{100 * value:.{figures}g} %"
     if unit == "s":
@@ -73,15 +74,15 @@ def quantity(value: float, unit: str, figures: int = 3) -> str:
 
 
 def is_share(result: Evidence) -> bool:
-    """Whether a bare number is read as percent: its target is in percent, or it is named a share,
-    by itself or by its group."""
+    """Return whether a bare number is shown as percent: its target is in percent, or its name or
+    group calls it a share."""
     named = SHARE.search(result.name) or SHARE.search(result.group)
     return result.unit == "1" and ("%" in result.target or named is not None)
 
 
 def digits(value: float, figures: int = 3) -> str:
-    """Significant digits and no power of ten: 0.000145, 1.07, 23500. What is about 1 is 1.00; a
-    count is 1."""
+    """Return significant digits without an exponent: 0.000145, 1.07, 23500. Numbers near 1 keep
+    their zeros (1.00); a count is 1."""
     rounded = f"{value:.{figures}g}"
     if rounded.lstrip("-").isdigit() and abs(value) < 10 and value != round(value):
         return f"{value:.{figures - 1}f}"
@@ -89,13 +90,13 @@ def digits(value: float, figures: int = 3) -> str:
 
 
 def evidence_row(result: Evidence) -> list[str]:
-    """Cells under `HEADS`. What nobody measured carries a tilde."""
+    """Return the cells under `HEADS`. Predicted values have a tilde."""
     unit = "%" if is_share(result) else result.unit
     about = "~" if result.kind == "predicted" else ""
     figures, between = 3, ""
     if result.low is not None and result.high is not None:
         low, high = quantity(result.low, unit), quantity(result.high, unit)
-        if low == high:  # a narrow interval takes a figure more to be seen
+        if low == high:  # a narrow interval needs one more figure
             figures = 4
             low, high = quantity(result.low, unit, figures), quantity(result.high, unit, figures)
         between = f"{_without_unit(low, high)} to {high}"
@@ -106,13 +107,13 @@ def evidence_row(result: Evidence) -> list[str]:
 
 
 def _without_unit(low: str, high: str) -> str:
-    """`33.90` of `33.90 µs` before `33.94 µs`, and whole where the units differ."""
+    """Return `33.90` of `33.90 µs` before `33.94 µs`, and the whole text where the units differ."""
     number, _, unit = low.rpartition(" ")
     return number if number and high.endswith(f" {unit}") else low
 
 
 def variant_row(record: Record, run: Run) -> list[str]:
-    """Cells under `ARMS`."""
+    """Return the cells under `VARIANTS`."""
     case, timing = record.case, record.timing
     scale, unit = unit_of(record.time_s)
     name = f"{case.impl} {brief(case.config)}" if case.config else case.impl
@@ -134,23 +135,24 @@ def variant_row(record: Record, run: Run) -> list[str]:
 
 
 def _untold(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> list[Failure]:
-    """What has no time. What the model alone cannot tell is left out where a caveat says so."""
+    """Return the failures, without those of predicted runs that a caveat already explains."""
     text = " ".join(c for finding in findings for c in finding.caveats) if run.predicted else ""
     failures = [o for o in outcomes if isinstance(o, Failure)]
     return [f for f in failures if f.reason.rstrip(".") not in text]
 
 
 def failure_lines(failures: Sequence[Failure]) -> list[tuple[str, str]]:
-    """What has no time, and why; arms that differ in sizes or regime alone stand together."""
+    """Return name and reason of the failures; variants that differ in sizes or regime alone are
+    merged."""
     many = Counter((f"{f.case.kernel} {f.case.label}", f.stage, f.reason) for f in failures)
     return [
-        (f"{name} ({count} arms)" if count > 1 else name, f"{stage}: {reason}")
+        (f"{name} ({count} variants)" if count > 1 else name, f"{stage}: {reason}")
         for (name, stage, reason), count in many.items()
     ]
 
 
 def groups_of(result: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
-    """Evidence by group, in the order of first appearance."""
+    """Return the evidence by group, in the order of first appearance."""
     groups: dict[str, list[Evidence]] = {}
     for each in result:
         groups.setdefault(each.group, []).append(each)
@@ -158,8 +160,7 @@ def groups_of(result: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
 
 
 def show(console: Console, finding: Finding, message: set[str] | None = None) -> None:
-    """One finding on the terminal. Caveats in `told` were said before and are left out; those of
-    this finding are added."""
+    """Print one finding. Caveats in `message` are skipped; those printed are added to it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -186,7 +187,8 @@ def show(console: Console, finding: Finding, message: set[str] | None = None) ->
 
 
 def _shared(findings: Sequence[Finding]) -> list[str]:
-    """Caveats of all findings, which the page says once; none where there is one finding."""
+    """Return the caveats of all findings, which the page states once; none where there is one
+    finding."""
     first, *rest = (f.caveats for f in findings) if len(findings) > 1 else ((),)
     return [caveat for caveat in first if all(caveat in other for other in rest)]
 

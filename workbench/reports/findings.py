@@ -1,8 +1,8 @@
-"""Findings for people who keep them in their repository: one Markdown file of stored runs.
+"""Write stored runs as one Markdown file of findings, to be kept in a repository.
 
 `markdown` is a pure function of records: the same runs always give the same text, and it runs
-where neither torch nor Triton is. Only what was measured, or predicted and marked so, stands in it:
-a row that nobody measured is left out, and a line says what would measure it.
+without torch and Triton. The file holds only measured values, and predicted ones that are marked: a
+row without a measurement is left out, and a line says which command would measure it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from workbench.spec import brief, sizes_text
 
 RunWithOutcomes = tuple[Run, Sequence[Outcome], Sequence[Finding]]
 
-# Groups of evidence with a place of their own here.
-IMPACT = "impact"  # shares of the total time that what limits takes
-GAINS = "potential gain"  # shares of the total time that something else was measured to save
+# Groups of evidence that are shown separately.
+IMPACT = "impact"  # shares of the total time that the bottleneck takes
+GAINS = "potential gain"  # shares of the total time that an alternative was measured to save
 
 
 class KPI:
-    """Names of the key figures, as experiments call their evidence."""
+    """Names of the key figures in the evidence of experiments."""
 
     total = "total time"
     utilisation = "GPU utilisation"
@@ -34,11 +34,12 @@ class KPI:
 
 BASELINE = (KPI.total, KPI.utilisation, KPI.efficiency, KPI.kernels, KPI.kernel, KPI.gap)
 MEASURES = "`workbench experiment launch_overhead` measures them"
-MOST_TIMES = 40  # rows of single times: an experiment has fewer, a large gate's are cut
+MOST_TIMES = 40  # rows of single times: an experiment has fewer, a large gate's are truncated
 
 
 def markdown(runs: Iterable[RunWithOutcomes]) -> str:
-    """Runs with their outcomes and findings, the oldest first, as the text of FINDINGS.md."""
+    """Return the text of FINDINGS.md for runs with their outcomes and findings, the oldest
+    first."""
     parts = ["# Profiling results"]
     ordered = sorted(runs, key=lambda stored: (stored[0].started, stored[0].id))
     if not ordered:
@@ -84,7 +85,7 @@ def _configuration(run: Run, outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _times_are(run: Run, outcomes: Sequence[Outcome]) -> str:
-    """Where the run's times come from."""
+    """Return the origin of the run's times."""
     if run.predicted:
         return "predicted by the analytic model, marked ~; no GPU took part"
     timings = [o.timing for o in outcomes if isinstance(o, Record)]
@@ -115,7 +116,7 @@ def _baseline(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]
 
 
 def _figures(finding: Finding) -> dict[str, Evidence]:
-    """The key figures of the first group of evidence that has a total time, by name."""
+    """Return the key figures of the first group of evidence that has a total time, by name."""
     group = next((e.group for e in finding.evidence if e.name == KPI.total), None)
     mine = {e.name: e for e in finding.evidence if e.group == group and e.name in BASELINE}
     return mine if group is not None else {}
@@ -129,7 +130,7 @@ def _key_figures(figures: Mapping[str, Evidence]) -> list[str]:
 
 
 def _times(run: Run, outcomes: Sequence[Outcome]) -> str:
-    """A row for each time that counts: all of them, but of a sweep's configs the best, the
+    """Return a row for each relevant time: all of them, but of a sweep's configs the best, the
     defaults and the libraries'."""
     records = [o for o in outcomes if isinstance(o, Record)]
     if run.engine == "sweep":
@@ -199,7 +200,7 @@ def _between(result: Evidence) -> str:
 
 
 def _opportunities(outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> list[str]:
-    """What was measured to take less time, the largest gain first."""
+    """Return the alternatives that were measured to take less time, the largest gain first."""
     results: list[tuple[float, str]] = []
     for finding in findings:
         for e in (e for e in finding.evidence if e.group == GAINS):
@@ -217,12 +218,13 @@ def _opportunities(outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> 
 
 
 def _way(finding: Finding) -> str:
-    """The group of evidence that a finding is about: its first with a total time."""
+    """Return the group of evidence that a finding is about: its first with a total time."""
     return next((e.group for e in finding.evidence if e.name == KPI.total), finding.word)
 
 
 def _better_configs(outcomes: Sequence[Outcome]) -> list[tuple[float, str]]:
-    """Where another config than the default was measured to take less time, by finals alone."""
+    """Return problems at which a config was measured to be faster than the default, by finals
+    alone."""
     finals = [o for o in outcomes if isinstance(o, Record) and o.phase == "final"]
     finals = [r for r in finals if isinstance(r.timing, Measured) and r.case.config]
     defaults = {_problem(r): r for r in finals if r.default}
@@ -240,13 +242,13 @@ def _better_configs(outcomes: Sequence[Outcome]) -> list[tuple[float, str]]:
 
 
 def _apart(best: Record, default: Record) -> bool:
-    """Whether the intervals of both say that the best one is faster."""
+    """Return whether the intervals of both show that the best one is faster."""
     a, b = best.timing, default.timing
     return isinstance(a, Measured) and isinstance(b, Measured) and a.high_s < b.low_s
 
 
 def _best(records: Sequence[Record]) -> dict[tuple[object, ...], Record]:
-    """The fastest by problem, libraries apart."""
+    """Return the fastest record by problem, without libraries."""
     best: dict[tuple[object, ...], Record] = {}
     for r in (r for r in records if not r.case.is_baseline):
         known = best.get(_problem(r))
@@ -267,20 +269,21 @@ RIGHT = (1, 2)  # columns of numbers
 
 
 def row_of(result: Evidence) -> list[str]:
-    """Cells under `HEADS`, escaped. What the model said carries a tilde."""
+    """Return the cells under `HEADS`, escaped. Predicted values have a tilde."""
     met = {True: "met", False: "missed", None: "undecided" if result.target else ""}[result.met]
     cells = (result.name, number_text(result), interval(result), result.target, met, result.kind)
     return [text(cell) for cell in cells]
 
 
 def number_text(result: Evidence) -> str:
-    """The number with its unit; shares of a time, and whatever has a target in percent, as such."""
+    """Return the number with its unit; shares of a time, and values with a target in percent, as
+    percent."""
     tilde = "~" if result.kind == "predicted" else ""
     return tilde + _number(result, result.value)
 
 
 def interval(result: Evidence) -> str:
-    """`3 us to 4 us`; empty where there is none."""
+    """Return the interval: `3 us to 4 us`; empty where there is none."""
     if result.low is None or result.high is None or result.unit == "kernels":
         return ""
     return f"{_number(result, result.low)} to {_number(result, result.high)}"
@@ -292,7 +295,7 @@ def _number(result: Evidence, value: float) -> str:
 
 
 def about(finding: Finding) -> str:
-    """What a finding is about, escaped: the kernel as code, its sizes and its dtype."""
+    """Return the finding's subject, escaped: the kernel as code, its sizes and its dtype."""
     rest = _joined([sizes_text(finding.sizes, " "), finding.dtype])
     return ", ".join(p for p in (code(finding.kernel or finding.experiment), text(rest)) if p)
 
@@ -301,17 +304,17 @@ def _joined(parts: Sequence[str]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-# An underscore between letters and a ">" that begins no line mean nothing; a tilde may strike out.
+# An underscore between letters and a ">" inside a line need no escape; a tilde may strike out.
 MARKUP = re.compile(r"([\\`*\[\]<|#~&$]|(?<![^\W_])_|_(?![^\W_]))")
 
 
 def text(words: str) -> str:
-    """Words in which Markdown sees no markup, in one line."""
+    """Return the words on one line, with Markdown's markup escaped."""
     return MARKUP.sub(r"\\\1", " ".join(words.split()))
 
 
 def code(words: str) -> str:
-    """Words in a fixed-width font, where they hold no backtick; they may stand in a table."""
+    """Return the words as inline code, or escaped where they hold a backtick or "|"."""
     one_line = " ".join(words.split())
     if "`" in one_line or "|" in one_line or not one_line:
         return text(one_line)
@@ -319,8 +322,8 @@ def code(words: str) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> str:
-    """A table whose columns stand below one another in the source, too; numbers on the right. Cells
-    are escaped already, and columns in which no row has anything are left out."""
+    """Return a Markdown table whose columns are aligned in the source; numbers are on the right.
+    Cells are escaped already, and empty columns are left out."""
     kept = [n for n in range(len(heads)) if any(row[n] for row in rows)]
     cells = [[text(heads[n]) for n in kept], *([row[n] for n in kept] for row in rows)]
     widths = [max(3, *(len(row[i]) for row in cells)) for i in range(len(kept))]

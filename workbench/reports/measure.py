@@ -1,6 +1,6 @@
-"""The page of a measurement: each Impl beside its baselines, for every size and dtype.
+"""Page of a measurement: each Impl beside its baselines, for every size and dtype.
 
-Everything here is a pure function of records, and runs where neither torch nor Triton is.
+Everything here is a pure function of records, and runs without torch and Triton.
 """
 
 from __future__ import annotations
@@ -43,30 +43,31 @@ NARROW = ("impl", "regime", "median", "rate", "of ceiling", "vs baseline")  # fo
 
 @dataclass(frozen=True)
 class Group:
-    """The outcomes of one size and dtype, in their order."""
+    """Outcomes of one size and dtype, in their order."""
 
     run: Run
     outcomes: tuple[Outcome, ...]
 
     @property
     def name(self) -> str:
-        """`M=4096 N=4096, bf16`."""
+        """Return sizes and dtype: `M=4096 N=4096, bf16`."""
         case = self.outcomes[0].case
         return sizes_text(case.sizes, " ") + f", {case.dtype}"
 
     @property
     def records(self) -> list[Record]:
-        """Those with a time."""
+        """Return the outcomes with a time."""
         return [o for o in self.outcomes if isinstance(o, Record)]
 
     @property
     def failures(self) -> list[Failure]:
-        """Those without."""
+        """Return the outcomes without a time."""
         return [o for o in self.outcomes if isinstance(o, Failure)]
 
     def ceiling(self, record: Record) -> tuple[float, str] | None:
-        """Share of the nearest ceiling, measured where it was measured, and which that is."""
-        if record.phase == "hot":  # its inputs may not come from the memory whose ceiling it is
+        """Return the share of the nearest ceiling, a measured one where known, and its name, or
+        None."""
+        if record.phase == "hot":  # its inputs may come from the cache, not from memory
             return None
         known = {
             name: ceiling
@@ -77,13 +78,14 @@ class Group:
         return (result[0], result[1]) if result else None
 
     def against(self, record: Record) -> float | None:
-        """The best baseline's time over this one's, in the same regime: above 1 it is faster."""
+        """Return the best baseline's time over this one's, in the same regime, or None. Above 1 the
+        record is faster."""
         times = [r.time_s for r in self.records if r.case.is_baseline and r.phase == record.phase]
         return min(times) / record.time_s if times else None
 
 
 def groups_of(run: Run, outcomes: Sequence[Outcome]) -> list[Group]:
-    """By size and dtype, in the order of their first outcome."""
+    """Return the outcomes by size and dtype, in the order of their first outcome."""
     results: dict[tuple[Any, ...], list[Outcome]] = {}
     for outcome in outcomes:
         at = (*sorted(outcome.case.sizes.items()), outcome.case.dtype)
@@ -92,7 +94,7 @@ def groups_of(run: Run, outcomes: Sequence[Outcome]) -> list[Group]:
 
 
 def page(run: Run, outcomes: Sequence[Outcome]) -> str:
-    """The whole page as HTML. Never raises for want of records: a page can say that too."""
+    """Return the page as HTML. A run without records gives a page, too."""
     groups = groups_of(run, outcomes)
     impls = list(dict.fromkeys(o.case.impl for o in outcomes))
     return render(
@@ -108,7 +110,7 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
 
 
 def sentence(run: Run, groups: Sequence[Group]) -> str:
-    """How the best of each size stands against the best baseline, over all sizes."""
+    """Return one sentence that compares the best of each size with the best baseline."""
     ratios = []
     for group in groups:
         own = [
@@ -124,14 +126,14 @@ def sentence(run: Run, groups: Sequence[Group]) -> str:
     if run.predicted:
         return f"Predicted for {run.device}: {run.kernel} at {many}."
     if not ratios:
-        return f"{run.kernel} at {many}; no baseline to stand against."
+        return f"{run.kernel} at {many}; no baseline to compare with."
     spread = f" ({min(ratios):.2f}x to {max(ratios):.2f}x)" if len(ratios) > 1 else ""
     mean = stats.geomean(ratios)
     return f"{run.kernel} runs at {mean:.2f}x the speed of its best baseline{spread}, at {many}."
 
 
 def rows(group: Group, origins: Mapping[str, str] | None = None) -> list[list[str]]:
-    """Cells under `HEADS`, cold before hot, the fastest first."""
+    """Return the cells under `HEADS`, cold before hot, the fastest first."""
     order = {"final": 0, "predict": 0, "hot": 1}
     ranked = sorted(group.records, key=lambda r: (order.get(r.phase, 2), r.time_s))
     return [_row(group, r, (origins or {}).get(r.key, "")) for r in ranked]
@@ -168,14 +170,15 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
 
 
 def filled(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
-    """Numbers of the columns that hold something in some line: a prediction has no interval."""
+    """Return the indices of columns that are not empty: a prediction has no interval, for
+    example."""
     return [n for n in range(len(heads)) if any(line[n] for line in lines)]
 
 
 def show_group(
     console: Console, run: Run, outcomes: Sequence[Outcome], origins: Mapping[str, str]
 ) -> None:
-    """One size and dtype on the terminal."""
+    """Print each size and dtype as a table."""
     from rich.table import Table
     from rich.text import Text
 
@@ -216,7 +219,7 @@ def _shown(n: int, group: Group, impls: Sequence[str]) -> dict[str, Any]:
 
 
 def _figure(n: int, group: Group, impls: Sequence[str]) -> Markup | None:
-    """Medians, intervals and samples of the cold times."""
+    """Return medians, intervals and samples of the cold times."""
     finals = sorted((r for r in group.records if r.phase == "final"), key=lambda r: r.time_s)
     if not finals:
         return None

@@ -1,6 +1,6 @@
-"""The roofline report: kernels of any stored runs under the ceilings of their devices.
+"""Roofline report: kernels of any stored runs under the ceilings of their devices.
 
-Everything here is a pure function of records, and runs where neither torch nor Triton is.
+Everything here is a pure function of records, and runs without torch and Triton.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from workbench.reports.figures.roofline_points import (
 )
 from workbench.reports.figures.strip import strip
 
-ENGINES: tuple[str, ...] = ()  # it draws runs of all engines, and is the page of none
+ENGINES: tuple[str, ...] = ()  # it draws runs of all engines, but is no engine's own page
 
 _SHOWN: tuple[Level, ...] = ("dram", "cache", "shared")
 _PLURAL = {
@@ -46,7 +46,7 @@ _KINDS = {"cold": "cold, measured", "hot": "hot, measured", "predicted": "predic
 
 
 def page(sheet: Sheet) -> str:
-    """The whole page as HTML. Never raises for want of records: a page can say that too."""
+    """Return the page as HTML. A sheet without points gives a page, too."""
     scene = scene_of(sheet)
     return render(
         "roofline.html.j2",
@@ -84,7 +84,8 @@ def page(sheet: Sheet) -> str:
 
 
 def sentence(sheet: Sheet) -> str:
-    """What holds the best of each problem, and where there is most to gain."""
+    """Return what limits the best of each problem, and where there is most to gain, in one
+    sentence."""
     if not sheet.points:
         return "No record with a time is among these runs, so there is nothing to draw."
     best = [sheet.points[n] for n in bests(sheet)]
@@ -148,7 +149,8 @@ def _many(n: int, noun: str) -> str:
 
 
 def _switches(scene: Scene) -> list[dict[str, Any]]:
-    """Groups of switches, each with the word that its elements carry and whether it is on."""
+    """Return groups of switches, each with the word that its elements carry and whether it is
+    on."""
     sheet, points = scene.sheet, scene.sheet.points
     levels = [level for level in _SHOWN if any(n.ceiling.level == level for n in scene.lines)]
     dtypes = {d for n in scene.lines for d in n.dtypes}
@@ -175,14 +177,14 @@ def _switches(scene: Scene) -> list[dict[str, Any]]:
 
 
 def _marks(scene: Scene) -> list[tuple[str, int, str]]:
-    """What a colour and a mark stand for: name, colour, mark."""
+    """Return the legend of colours and marks: name, colour, mark."""
     if len(scene.sheet.devices) > 1:
         results = [(d, n % 4, draw.mark_of(n)) for n, d in enumerate(scene.sheet.devices)]
     else:
         own = dict.fromkeys(p.record.case.dtype for p in scene.sheet.points)
         results = [(d, n % 4, draw.mark_of(n)) for n, d in enumerate(own)]
     if any(p.record.case.is_baseline for p in scene.sheet.points):
-        results.append(("a library's version, in the same colour", 0, "cross"))
+        results.append(("library, in the same colour", 0, "cross"))
     return results
 
 
@@ -219,7 +221,7 @@ def _ridge(c: Ceiling, ceilings: CeilingSet) -> str:
 
 
 def _held(sheet: Sheet) -> list[dict[str, str]]:
-    """For each kernel of each device the problem with most to gain, at its best, in words."""
+    """Return, for each kernel of each device, the diagnosis of the problem with most to gain."""
     results: dict[tuple[str, str], list[int]] = {}
     for n in bests(sheet):
         p = sheet.points[n]
@@ -245,7 +247,7 @@ def _held(sheet: Sheet) -> list[dict[str, str]]:
 
 
 def _pair(sheet: Sheet) -> dict[str, Any]:
-    """Two devices side by side: their ceilings, and what both have a time of."""
+    """Return two devices side by side: their ceilings, and the problems that both have timed."""
     if len(sheet.devices) != 2:
         return {}
     one, other = sheet.devices
@@ -257,7 +259,7 @@ def _pair(sheet: Sheet) -> dict[str, Any]:
 
 
 def _pair_of_ceilings(one: CeilingSet, other: CeilingSet) -> list[list[str]]:
-    """A row for each ceiling that both have from the same kind of source."""
+    """Return a row for each ceiling that both have from the same kind of source."""
     lines = []
     for c in one.drawn():
         alike = [
@@ -280,7 +282,8 @@ def _pair_of_ceilings(one: CeilingSet, other: CeilingSet) -> list[list[str]]:
 
 
 def _pair_of_times(sheet: Sheet, one: str, other: str) -> list[list[str]]:
-    """A row for each problem and regime; cold and predicted times stand for one another, marked."""
+    """Return a row for each problem and regime; predicted times replace missing cold ones,
+    marked."""
     best: dict[Any, dict[str, Point]] = {}
     for p in (sheet.points[n] for n in bests(sheet)):
         if p.record.case.is_baseline:
@@ -289,7 +292,7 @@ def _pair_of_times(sheet: Sheet, one: str, other: str) -> list[list[str]]:
         regime += ", by the host's clock" if p.load.host else ""
         here = best.setdefault((case.kernel, p.sizes, case.dtype, regime), {})
         before = here.get(p.device)
-        if before is None or before.regime == "predicted":  # of the same problem: measured counts
+        if before is None or before.regime == "predicted":  # a measured time has precedence
             here[p.device] = p
     lines = []
     for (kernel, sizes, dtype, regime), result in best.items():
@@ -314,7 +317,7 @@ def _pair_of_times(sheet: Sheet, one: str, other: str) -> list[list[str]]:
 
 
 def time_text(p: Point) -> str:
-    """`12.3 µs`, or `~12.3 µs` where it is predicted."""
+    """Return `12.3 µs`, or `~12.3 µs` where it is predicted."""
     return ("~" if p.regime == "predicted" else "") + duration(p.load.time_s)
 
 
@@ -329,12 +332,12 @@ class Head(NamedTuple):
     name: str
     text: bool = False
     falls: bool = False  # sorts the highest first
-    minor: bool = False  # gives way in print
-    exact: bool = False  # no time is in it, so a prediction's is as sure as a measurement's
+    minor: bool = False  # left out in print
+    exact: bool = False  # independent of time, so exact for a prediction, too
 
     @property
     def css(self) -> str:
-        """Classes of its cells."""
+        """Return the CSS classes of its cells."""
         words = self.name == "diagnosis"
         names = {"say": words, "t": self.text and not words, "x": self.minor, "e": self.exact}
         return " ".join(name for name, present in names.items() if present)
@@ -363,8 +366,8 @@ HEADS = (
 
 
 def _row(scene: Scene, n: int, p: Point, heads: Sequence[Head]) -> dict[str, Any]:
-    """A point's cells under `heads`. The style sheet puts `~` before what is predicted, so that a
-    column still sorts by its numbers."""
+    """Return a point's cells under `heads`. The style sheet puts `~` before predicted values, so
+    that a column still sorts by its numbers."""
     case, timing = p.record.case, p.record.timing
     held, load = p.held, p.load
     interval = ends = count = ""
@@ -413,15 +416,15 @@ def _us(seconds: float) -> str:
 
 
 def _digits(value: float) -> str:
-    """Four digits and no exponent; JavaScript sorts what it reads from this."""
+    """Return four digits without an exponent; JavaScript sorts by this text."""
     if value >= 1000 or value == 0:
         return f"{value:.0f}"
     return f"{value:.4g}" if value >= 1e-3 else f"{value:.2g}"
 
 
 def _data(sheet: Sheet) -> str:
-    """Every number drawn, for the page's downloads: JSON that may stand inside a script. By column;
-    of a column of words each is told once, and the cells are their places."""
+    """Return every number drawn, for the page's downloads, as JSON that is safe inside a script. It
+    is stored by column; in text columns each word is listed once, and the cells are indices."""
     lines = rows(sheet)
     columns = []
     for name in COLUMNS:

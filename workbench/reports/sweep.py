@@ -1,6 +1,6 @@
-"""The page of a sweep: what was asked, the answer, four kinds of figure, every config in a table.
+"""Page of a sweep: the problem, the selection, four kinds of figure, every config in a table.
 
-Everything here is a pure function of records, and runs where neither torch nor Triton is.
+Everything here is a pure function of records, and runs without torch and Triton.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from workbench.tuner.selection import (
     sentence,
 )
 
-_NEAR_CEILING = 0.6  # share of a roof from which on the roof is called the limit
+_NEAR_CEILING = 0.6  # share of a ceiling from which on it is called the limit
 _HEAT_LEGEND = ("≤ 1.02x", "1.05x", "1.1x", "1.2x", "1.5x", "2x", "> 2x")
 
 
@@ -42,10 +42,10 @@ def page(
     seconds: Mapping[str, float] | None = None,
     selection: Selection | None = None,
 ) -> str:
-    """The whole page as HTML. Never raises for want of records: a page can say that too.
+    """Return the page as HTML. A run without records gives a page, too.
 
-    `seconds` is where the wall time went, by part, as the run said when it ended; `selection` is
-    `select(run, outcomes)` where the caller has it.
+    `seconds` is the wall time by part, as the run recorded at its end; `selection` is `select(run,
+    outcomes)` where the caller has it.
     """
     stand = ranking(relevant(run, outcomes))
     result = select(run, outcomes) if selection is None else selection
@@ -110,8 +110,8 @@ def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
 def _evened(
     board: Board, stand: Sequence[Outcome], first: Mapping[ConfigKey, Record]
 ) -> tuple[Board, list[Outcome]]:
-    """What the pictures compare: each config's screen time, also where it has a final one. The
-    points keep the rows that they belong to."""
+    """Return the outcomes of the figures: each config's first-pass time, even where it has a final
+    one. The points keep their rows."""
     pictured = [first.get(config_key(o.case), o) if isinstance(o, Record) else o for o in stand]
     rows = {id(shown): board.rows[id(o)] for o, shown in zip(stand, pictured, strict=True)}
     best = first.get(config_key(board.best.case), board.best) if board.best else None
@@ -130,7 +130,7 @@ def _mark(board: Board, impl: str, stand: Sequence[Outcome]) -> str:
 def _facts(
     run: Run, board: Board, result: Selection, hot: Sequence[Record]
 ) -> list[tuple[str, str, str]]:
-    """The answer's numbers: a value, what it is, and what it rests on."""
+    """Return the winner's numbers: a value, its name, and its basis."""
     winner = result.winner
     if winner is None:
         return []
@@ -157,7 +157,7 @@ def _facts(
     nearest = _nearest_ceiling(run, winner)
     if nearest:
         share, name, _ = nearest
-        facts.append((_percent(share), "of the roof", name))
+        facts.append((_percent(share), "of the ceiling", name))
     for record in hot[:1]:
         facts.append((f"{board.text(record.time_s)} {unit}", "hot", "inputs left in the cache"))
     return facts
@@ -177,26 +177,27 @@ def _interval_words(board: Board, record: Record) -> str:
 
 
 def _words(result: Selection) -> dict[int, str]:
-    """What to say of a record beside its name, by its id."""
+    """Return the tags of records by id."""
     words = {id(record): "tie" for record in result.ties}
     return words | {id(result.winner): "winner"} if result.winner else words
 
 
 def _tie_reason(run: Run, result: Selection) -> str:
-    """Why the tie rule preferred the winner to the fastest median; empty where it did not."""
+    """Return why the tie rule preferred the winner to the fastest median; empty where it did
+    not."""
     winner, fastest = result.winner, result.fastest
     if winner is None or fastest is None or winner is fastest:
         return ""
     if dict(run.previous_best.get(winner.case.impl, {})) == dict(winner.case.config):
-        reason = "was the best in an earlier run and so stays"
+        reason = "was the best in an earlier run and is kept"
     else:
         reason = "is the default" if winner.default else "needs fewer spills, registers or warps"
-    text = f"The fastest median is {fastest.case.label}'s; it cannot be told apart from the winner"
+    text = f"The fastest median, {fastest.case.label}'s, does not differ measurably from the winner"
     return f"{text}, which {reason}."
 
 
 def _doubts(winner: Record | None) -> list[str]:
-    """What to know about the winner's samples before its time is believed."""
+    """Return warnings about the winner's samples."""
     timing = winner.timing if winner else None
     if not isinstance(timing, Measured):
         return []
@@ -204,8 +205,8 @@ def _doubts(winner: Record | None) -> list[str]:
     if not timing.stable:
         wide = (timing.high_s - timing.low_s) / timing.median_s / 2
         text.append(
-            f"The winner's time is unstable: its interval, ± {100 * wide:.2g} %, did not become as "
-            "narrow as the protocol asks."
+            f"The winner's time is unstable: its interval, ± {100 * wide:.2g} %, is wider than the "
+            "protocol requires."
         )
     if timing.throttle:
         text.append(f"The driver lowered the clock in its samples: {', '.join(timing.throttle)}.")
@@ -235,7 +236,7 @@ def _many(n: int, noun: str) -> str:
 
 
 def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[str, str]]:
-    """How the winner's time was obtained, term by term."""
+    """Return how the winner's time was obtained, term by term."""
     winner = result.winner
     if winner is None:
         return []
@@ -253,7 +254,7 @@ def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[s
         ("Power", _with_unit(timing.power_w, "W")),
     ]
     if launch := run.ceilings.get("launch_measured"):
-        shown.append(("Launch floor", f"{launch['value'] * 1e6:.2f} µs, {launch['source']}"))
+        shown.append(("Empty launch", f"{launch['value'] * 1e6:.2f} µs, {launch['source']}"))
     phases = {p: sum(r.phase == p for r in records) for p in ("final", "first_pass")}
     words = ", ".join(f"{n} by {phase} time" for phase, n in phases.items() if n)
     return [*shown, ("Ranked", words + ", finals first" if phases["final"] else words)]
@@ -282,7 +283,8 @@ def _with_unit(value: float | None, unit: str) -> str:
 
 
 def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
-    """The picture of what was varied: for each Impl a heat map, or dots where one field varies."""
+    """Return the figure of the varied fields: for each Impl a heat map, or dots where one field
+    varies."""
     panels = []
     for n, impl in enumerate(board.impls):
         swept = [o for o in stand if o.case.impl == impl and not o.case.is_baseline]
@@ -314,7 +316,7 @@ def _panel(impl: str, fields: Sequence[str], svg: Markup) -> dict[str, Any]:
 
 
 def _varied(run: Run, swept: Sequence[Outcome]) -> list[str]:
-    """Fields that took several values: those asked for first, then those that were tuned, and
+    """Return the fields that took several values: requested ones first, then tuned ones, and
     `block_m`, `block_n` before all."""
     values: dict[str, set[int]] = {}
     for outcome in swept:
@@ -331,7 +333,7 @@ def _varied(run: Run, swept: Sequence[Outcome]) -> list[str]:
 
 
 def _namer(field: str, swept: Sequence[Outcome]) -> Callable[[int], str]:
-    """Ticks of warps say threads too, as the compiler counted them."""
+    """Return the text of ticks; those of warps have their number of threads, too."""
     threads = {
         o.case.config[field]: o.resources.threads
         for o in swept
@@ -352,7 +354,8 @@ def _roofline_note(run: Run, board: Board, records: Sequence[Record]) -> dict[st
 
 
 def _ceilings(run: Run, record: Record) -> list[tuple[float, str, bool]]:
-    """Share of each roof over this record, which one, and whether it is memory's."""
+    """Return the share of each ceiling that this record reaches, its name, and whether it is
+    memory's."""
     results = []
     for name, c in run.ceilings.items():
         if c.get("value", 0) <= 0 or name.startswith("cache"):
@@ -368,7 +371,7 @@ def _ceilings(run: Run, record: Record) -> list[tuple[float, str, bool]]:
 
 
 def _nearest_ceiling(run: Run, record: Record) -> tuple[float, str, bool] | None:
-    """The lowest roof over this record: the one that it can least pass."""
+    """Return the ceiling of which this record reaches the largest share."""
     return max(_ceilings(run, record), default=None)
 
 
@@ -378,25 +381,25 @@ def _ceiling_words(run: Run, winner: Record | None) -> str:
         return ""
     share, name, memory = nearest
     verb = "is predicted to reach" if not winner.measured else "reaches"
-    words = f"The winner {verb} {_percent(share)} of its nearest roof, {name}"
+    words = f"The winner {verb} {_percent(share)} of its nearest ceiling, {name}"
     others = [(s, n) for s, n, m in _ceilings(run, winner) if m == memory and n != name]
     words += "".join(f", and {_percent(s)} of {n}" for s, n in others)
     if share > 1:
         return f"{words}: more than the ceiling allows, so a cache served it or the ceiling is low."
     if share < _NEAR_CEILING:
-        return f"{words}: that roof is not what limits it yet."
+        return f"{words}: that ceiling does not limit it yet."
     if isinstance(winner.timing, Predicted):
         return f"{words}. The model's longest term is {winner.timing.bound}."
-    return f"{words}: {'memory' if memory else 'arithmetic'} is what limits it."
+    return f"{words}: {'memory' if memory else 'arithmetic'} limits it."
 
 
 def _rates(run: Run) -> dict[str, Any]:
-    """The ceilings that are rates: a launch floor is a time, and stands elsewhere."""
+    """Return the ceilings that are rates; a launch is a time, and shown elsewhere."""
     return {k: dict(c) for k, c in run.ceilings.items() if c.get("unit") != "s"}
 
 
 def _ceiling(name: str, ceiling: Any) -> tuple[str, bool, str, str]:
-    """How a ceiling is drawn (what limits, whether dashed), its words and its source."""
+    """Return how a ceiling is drawn (kind of limit, whether dashed), its words and its source."""
     what = {"dram": "DRAM", "cache": "last-level cache"}.get(name.removesuffix("_measured"), name)
     if "dtype" in ceiling:
         what = f"{ceiling['dtype']} {what}"

@@ -1,4 +1,4 @@
-"""The figure of ceilings: horizontal bars, level by level."""
+"""Figure of ceilings: horizontal bars, level by level."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _GAP = 74  # px between two panels: an axis, its label and a title
 
 @dataclass(frozen=True)
 class Bar:
-    """One ceiling, in the unit of its panel; what is not known is None."""
+    """One ceiling, in the unit of its panel; unknown numbers are None."""
 
     title: str
     value: float | None  # measured
@@ -49,13 +49,13 @@ class Panel:
 
     @property
     def reach(self) -> float:
-        """The largest number drawn."""
+        """Return the largest number drawn."""
         results = [v for b in self.bars for v in (b.value, b.high, b.stated, b.library) if v]
         return max(results, default=1.0)
 
 
 def bars(panels: Sequence[Panel], prefix: str) -> Markup | None:
-    """All levels below each other, each on an axis from zero; None where there is nothing."""
+    """Return all levels below each other, each on an axis from zero; None where there are none."""
     if not panels:
         return None
     height = sum(_LINE * len(p.bars) + _GAP for p in panels)
@@ -92,7 +92,8 @@ def _panel(fig: object, panel: Panel, top: float) -> None:
 
 
 def _bar(ax: Any, row: int, bar: Bar, ink: str) -> None:
-    """Filled: measured. Hollow: failed its check. A tick: stated. A cross: the yardstick."""
+    """Draw one bar. Filled: measured. Hollow: failed its check. Tick: stated. Cross: library
+    reference."""
     draw = ax.barh
     if bar.value is not None:
         sound = bar.word in ("sound", "unchecked")

@@ -1,4 +1,4 @@
-"""The figures of a comparison: both sides' samples, their ratio round by round, the clock."""
+"""Figures of a comparison: both operands' samples, their ratio round by round, the clock."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from workbench.reports.figures.sweep import _axes as axes
 from workbench.reports.figures.sweep import _frame as frame
 
 LOOKS = (("impl-0", "-"), ("impl-1", (0, (6, 2))))  # left, right: by colour and by dash
-_STEPS = 240  # of a distribution's line; more are finer than a pixel
+_STEPS = 240  # points of a distribution's line; more would be finer than a pixel
 
 
 @dataclass(frozen=True)
 class Operands:
-    """Both sides of one comparison that gave a time, by name, and what they are to each other."""
+    """Both operands of one comparison that have a time, by name, and their verdict."""
 
     names: tuple[str, str]
     timings: tuple[Measured, Measured]
@@ -29,25 +29,27 @@ class Operands:
 
 
 def unit_of(seconds: float) -> tuple[float, str]:
-    """Seconds in the unit that shows a time of this size, and its symbol."""
+    """Return the unit for a time of this size, in seconds, and its symbol."""
     return (1e-3, "ms") if seconds >= 10e-3 else (1e-6, "µs")
 
 
 def text_of(seconds: float, scale: float) -> str:
-    """A time without its unit, to the hundredth where that is four or five digits."""
+    """Return a time without its unit, rounded to four or five digits."""
     value = seconds / scale
     return f"{value:.{1 if value >= 1000 else 2 if value >= 10 else 3}f}"
 
 
 def windows(timing: Measured) -> list[tuple[float, ...]]:
-    """The samples by window; all as one where the windows' sizes are not known."""
+    """Return the samples in seconds by window; as one window where the windows' sizes are
+    unknown."""
     return timing.windows or [timing.samples_s]
 
 
 def round_ratios(operands: Operands, cycles: bool = False) -> list[float]:
-    """Right over left, window by window: of medians, or of medians times the window's clock."""
+    """Return right over left, window by window: of medians, or with `cycles` of medians times
+    clocks."""
     left, right = (_per_window(t, cycles) for t in operands.timings)
-    if len(left) != len(right):  # windows were left out, and which is not known
+    if len(left) != len(right):  # windows were left out, and it is unknown which
         return []
     return [r / a for a, r in zip(left, right, strict=True) if a and r]
 
@@ -62,7 +64,7 @@ def _per_window(timing: Measured, cycles: bool) -> list[float]:
 
 
 def distribution(operands: Operands, prefix: str) -> Markup:
-    """Share of the samples up to each time, both sides; the slowest 2 % lie beyond the axis."""
+    """Return the cumulative distribution of both operands' samples, without the slowest 2 %."""
     scale, unit = unit_of(min(t.median_s for t in operands.timings))
     cut = [
         (stats.quantile(t.samples_s, 0.0), stats.quantile(t.samples_s, 0.98))
@@ -87,7 +89,8 @@ def distribution(operands: Operands, prefix: str) -> Markup:
 
 
 def per_round(operands: Operands, prefix: str, cycles: bool = False) -> Markup | None:
-    """The ratio of each round, its median with the interval, and the band that counts as same."""
+    """Return the ratio of each round, its median and interval, and the band that counts as equal.
+    None where there are fewer than two rounds or there is no verdict."""
     ratios = round_ratios(operands, cycles)
     verdict = operands.verdict
     if len(ratios) < 2 or verdict is None:
@@ -125,7 +128,7 @@ def per_round(operands: Operands, prefix: str, cycles: bool = False) -> Markup |
 
 
 def clocks(operands: Operands, prefix: str) -> Markup | None:
-    """The SM clock of each window, both sides; None where it is not known."""
+    """Return the SM clock of each window, both operands; None where it is unknown."""
     if any(len(t.window_mhz) < 2 for t in operands.timings):
         return None
     fig = figure(560, 240)
@@ -144,7 +147,7 @@ def clocks(operands: Operands, prefix: str) -> Markup | None:
 
 
 def forest(result: Sequence[tuple[str, Comparison]], prefix: str) -> Markup:
-    """Ratio and interval of each comparison that has a verdict, with its own threshold."""
+    """Return ratio and interval of each comparison that has a verdict, with its own threshold."""
     left, right, line, top = 300, 150, 26, 8
     spans = [e for _, c in result if (v := c.verdict) for e in _reach(v)]
     low, high = min(spans), max(spans)
@@ -152,7 +155,7 @@ def forest(result: Sequence[tuple[str, Comparison]], prefix: str) -> Markup:
     fig = figure(900, top + line * len(result) + 52)
     ax = axes(fig, left, top, 900 - left - right, line * len(result))
     ax.set(xlim=(low - room, high + room), ylim=(len(result) - 0.5, -0.5))
-    ax.set(xlabel="time, right over left: beyond 1 the right side is slower")
+    ax.set(xlabel="time, right over left: above 1 the right operand is slower")
     ax.set_yticks(range(len(result)), [_short(name) for name, _ in result])
     ax.tick_params(axis="y", length=0, labelsize=SMALL, labelcolor=colour("ink"))
     frame(ax, ("bottom",))

@@ -1,4 +1,4 @@
-"""Every figure that a time comes with, in numbers: the table of the final, and the data for CSV."""
+"""Detailed figures of each time: the table of the final, and the data for CSV."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from workbench.spec import brief
 from workbench.tuner.selection import config_key
 
 _SPREAD = ("min", "p5", "p25", "p75", "p95", "mean", "stddev")  # fields of a Summary
-_SHOWN = ("GB/s", "TFLOP/s")  # by the table of all configs, to three digits or four
-SAME = "="  # in the data: what the cell before it says
+_SHOWN = ("GB/s", "TFLOP/s")  # already in the table of all configs, to three digits or four
+SAME = "="  # in the data: equal to the cell before it
 
 
 @dataclass(frozen=True)
 class SampleTimes:
-    """One measured record with what its samples say."""
+    """One measured record with statistics of its samples."""
 
     run: Run
     record: Record
@@ -29,9 +29,11 @@ class SampleTimes:
     spread: Summary  # of the samples, seconds
 
     def of(self, kind: str) -> tuple[float, str] | None:
-        """Share of the nearest ceiling of this kind ("measured" or "datasheet"), and its name.
+        """Return the share of the nearest ceiling of this kind ("measured" or "datasheet"), and its
+        name.
 
-        A hot call's inputs may come from the cache, so no memory ceiling is over it.
+        None where there is none. Memory ceilings do not bound a hot call, as its inputs may come
+        from the cache.
         """
         results = []
         for name, ceiling in self.run.ceilings.items():
@@ -48,7 +50,7 @@ class SampleTimes:
 
 
 def times_of(run: Run, record: Record) -> SampleTimes | None:
-    """None for a predicted time, which has no samples."""
+    """Return the record with its statistics; None for a predicted time, which has no samples."""
     timing = record.timing
     if not isinstance(timing, Measured) or not timing.samples_s:
         return None
@@ -57,16 +59,16 @@ def times_of(run: Run, record: Record) -> SampleTimes | None:
 
 @dataclass(frozen=True)
 class Field:
-    """One figure of a time, as text; nothing where it is unknown."""
+    """One figure of a time, as text; empty where it is unknown."""
 
     head: str
     cell: Callable[[SampleTimes], str]
     group: str
-    short: str = ""  # the head under its group, where that says the rest
+    short: str = ""  # shorter head below the group's name
 
 
 def fields(board: Board) -> list[Field]:
-    """All of them, in the order in which they are read. SampleTimes are in the page's unit."""
+    """Return all fields in reading order. SampleTimes are in the page's unit."""
     return [*_named(), *_times(board), *_sampled(), *_done()]
 
 
@@ -129,8 +131,8 @@ def _done() -> list[Field]:
 
 
 def in_full(run: Run, board: Board, records: Sequence[Record], words: Mapping[int, str]) -> Any:
-    """The table of the final: groups of columns, heads, and a row for each record; {} where none
-    was measured."""
+    """Return the table of the final: groups of columns, heads, and a row for each record. {} where
+    none was measured."""
     results = [t for r in records if (t := times_of(run, r)) is not None]
     if not results:
         return {}
@@ -154,7 +156,7 @@ def in_full(run: Run, board: Board, records: Sequence[Record], words: Mapping[in
 
 
 def doubts(record: Record) -> list[str]:
-    """What a reader should know before trusting a time, in a word or two each."""
+    """Return warnings about a time, in a word or two each."""
     timing = record.timing
     if not isinstance(timing, Measured):
         return []
@@ -164,7 +166,7 @@ def doubts(record: Record) -> list[str]:
 
 
 def for_csv(run: Run, board: Board, stand: Sequence[Outcome]) -> Any:
-    """What the table of all configs does not show, for the CSV that the page makes of both.
+    """Return the data for the page's CSV that the table of all configs does not show.
 
     Heads, cells that all rows share, and the rest as one line a row with tabs between cells: a page
     of 827 configs stays under 700 kB. {} where no time was measured.
@@ -216,21 +218,21 @@ def _which(result: tuple[float, str] | None) -> str:
     return "" if result is None else result[1]
 
 
-# Where the time of the whole sweep went.
+# Wall time of the whole sweep by part.
 
 _STEPS: Mapping[str, str] = {
     "start": "processes and the GPU made ready, until the first config could be tried",
     "wait": "the GPU waited for the compilers",
-    "check": "each answer held against the reference",
-    "timed": "between the clock's two readings",
+    "check": "each result compared with the reference",
+    "timed": "inside timed samples",
     "flush": "inputs made ready, the cache flushed, the clock settled",
     "idle": "the rest, in which outcomes were stored",
 }
 
 
 def spent(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | None) -> Any:
-    """Each part of the wall time with its share, and what that is in configs a minute; {} where
-    the run did not say."""
+    """Return each part of the wall time in seconds and percent, and the rate in configs a minute.
+    {} where the run did not record it."""
     whole = sum((seconds or {}).values())
     if seconds is None or whole <= 0:
         return {}
@@ -248,7 +250,7 @@ def spent(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | 
 
 
 def _pace(run: Run, outcomes: Sequence[Outcome], whole_s: float) -> str:
-    """What this run itself obtained, libraries and second looks not counted."""
+    """Return the configs a minute that this run itself obtained, without libraries and repeats."""
     begun = datetime.fromisoformat(run.started)
     new = {
         config_key(o.case)

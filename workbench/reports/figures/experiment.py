@@ -1,4 +1,4 @@
-"""The figures of an experiment: its charts, and the times of all its arms."""
+"""Figures of an experiment: its charts, and the times of all its variants."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _LINE = 24  # px between rows
 
 
 def chart(result: Chart, prefix: str) -> Markup:
-    """Lines with points, filled where measured, hollow and dashed where predicted; what is neither
-    has no points."""
+    """Return a chart of lines: filled points where measured, hollow and dashed where predicted, no
+    points for other series."""
     fig = figure(640, 360)
     ax = axes(fig, 96, 16, 520, 286)
     ax.set(xlabel=result.x_label, ylabel=result.y_label)
@@ -38,7 +38,7 @@ def chart(result: Chart, prefix: str) -> Markup:
         _line(ax, n, series)
     if result.y_log:
         ys = [y for series in result.series for y in series.y if y > 0]
-        if ys and max(ys) < 300 * min(ys):  # powers of ten alone would be two or three lines
+        if ys and max(ys) < 300 * min(ys):  # powers of ten alone would give two or three lines
             ax.yaxis.set_major_locator(_one_two_five())
     xs = sorted({x for series in result.series if _timed(series) for x in series.x})
     if result.x_log and 1 < len(xs) <= 12:
@@ -91,7 +91,7 @@ def _line(ax: Any, n: int, series: Series) -> None:
 
 
 def plain(value: float) -> str:
-    """A tick: 0.5, 200, 20 G."""
+    """Return a tick's text: 0.5, 200, 20 G."""
     for size, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(value) >= size:
             return f"{value / (1e3 if prefix == 'k' else size):g} {prefix}"
@@ -111,8 +111,7 @@ def _one_two_five() -> Any:
 
 
 def times(records: Sequence[Record], prefix: str) -> Markup:
-    """The time of each arm, grouped by kernel, on a log axis; whiskers are p5 to p95 intervals of
-    the median where it was measured."""
+    """Return the time of each variant by kernel, on a log axis, with the median's interval."""
     rows: list[tuple[str, Record | None]] = []
     for kernel in dict.fromkeys(r.case.kernel for r in records):
         mine = [r for r in records if r.case.kernel == kernel]
@@ -144,7 +143,7 @@ def times(records: Sequence[Record], prefix: str) -> Markup:
             _bar(ax, row, record, scale)
         elif row:
             ax.axhline(row - 0.5, color=colour("rule"), linewidth=0.8)
-    return figure_svg(fig, prefix, "Time of each arm")
+    return figure_svg(fig, prefix, "Time of each variant")
 
 
 def _bar(ax: Any, row: int, record: Record, scale: float) -> None:
@@ -175,7 +174,7 @@ def _bar(ax: Any, row: int, record: Record, scale: float) -> None:
 
 
 def _name(record: Record, sized: bool) -> str:
-    """What tells an arm from its neighbours: the config, which is longest, comes last."""
+    """Return a name that distinguishes a variant; the config, which is longest, comes last."""
     case, timing = record.case, record.timing
     parts = [case.impl, sizes_text(case.sizes, " ") if sized else ""]
     if isinstance(timing, Measured):

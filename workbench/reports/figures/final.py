@@ -1,4 +1,4 @@
-"""The final as it went: the finalists' windows in the order taken, and the SM clock under them."""
+"""Rounds of the final: the finalists' windows in the order taken, and the SM clock below."""
 
 from __future__ import annotations
 
@@ -14,32 +14,30 @@ from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.sweep import FAR, SMALLER, Board
 from workbench.reports.figures.sweep import _axes as axes
 
-_LEAST = 2  # windows that make a line
+_LEAST = 2  # fewest windows of a line
 
 Series = Sequence[tuple[Record, Sequence[float]]]
 
 
 @dataclass(frozen=True)
 class Lines:
-    """Whose windows are drawn as lines; the other finalists' are one band."""
+    """Records whose windows are drawn as lines; the other finalists form one band."""
 
     winner: Record | None
     library: Record | None  # the fastest, where it is near
 
 
 def lines(records: Sequence[Record], winner: Record | None) -> Lines:
-    """`records` are finalists and libraries, fastest first."""
+    """Return the records to draw as lines; `records` are finalists and libraries, fastest first."""
     near = [r for r in records if r.time_s <= FAR * min(r.time_s for r in records)]
     return Lines(winner, next((r for r in near if r.case.is_baseline), None))
 
 
 def rounds(board: Board, records: Sequence[Record], who: Lines, prefix: str) -> Markup | None:
-    """Window medians by round, and the SM clock of each window where it was read.
-
-    None where no finalist has two windows.
-    """
+    """Return window medians by round, and the SM clock of each window where it was read. None where
+    no finalist has two windows."""
     best = min((r.time_s for r in records), default=0.0)
-    near = [r for r in records if r.time_s <= FAR * best]  # a far one would flatten the others
+    near = [r for r in records if r.time_s <= FAR * best]  # a slow one would flatten the others
     timed = [(r, r.timing) for r in near if isinstance(r.timing, Measured)]
     times = [(r, t.window_medians) for r, t in timed]
     shown = [(r, [board.time(s) for s in result]) for r, result in times if len(result) >= _LEAST]
@@ -65,7 +63,7 @@ def _drawn(board: Board, times: Series, clocks: Series, who: Lines, prefix: str)
 
 
 def _panel(ax: Any, board: Board, series: Series, who: Lines) -> None:
-    """Ten wandering lines cannot be followed: two, over the range of the rest."""
+    """Draw two lines over the range of the rest, as ten lines could not be followed."""
     shown = [v for _, values in series for v in values]
     low, high = quantile(shown, 0.005), quantile(shown, 0.995)
     room = (high - low) * 0.06 or 0.01 * high
@@ -97,7 +95,7 @@ def _panel(ax: Any, board: Board, series: Series, who: Lines) -> None:
 
 
 def _style(board: Board, record: Record, winner: bool) -> dict[str, Any]:
-    """Told apart by width and dash as well as by colour."""
+    """Return the style of a line, distinct in width and dash as well as in colour."""
     if winner:
         return {"color": colour("accent"), "linewidth": 2, "zorder": 5}
     ink = colour(f"impl-{board.impls.index(record.case.impl) % 4}")

@@ -1,4 +1,4 @@
-"""How far a kernel is from its ceilings: the roofline, or bandwidth where it does no arithmetic."""
+"""Figures of a kernel under its ceilings: the roofline, or bandwidth without arithmetic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ceilings = Mapping[str, Mapping[str, Any]]
 
 
 def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
-    """Rate against arithmetic intensity under the device's ceilings, log-log."""
+    """Return rate against arithmetic intensity under the device's ceilings, log-log."""
     at = records[0].flops / records[0].bytes
     rates = [r.flops / r.time_s for r in records]
     ceiling_set, slopes = _known(ceilings, "FLOP/s"), _known(ceilings, "B/s")
@@ -59,10 +59,10 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
 
 
 def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
-    """A kernel without arithmetic: its rate of least bytes under the memory ceilings."""
+    """Return the rate of least bytes under the memory ceilings, for a kernel without arithmetic."""
     slopes = _known(ceilings, "B/s")
     rates = [r.bytes / r.time_s / 1e9 for r in records]
-    # The cache's ceiling only where it is close: it would push the points into a corner.
+    # The cache's ceiling only where it is close, as it would compress the range of the points.
     reach = max([*rates, *(c["value"] / 1e9 for k, c in slopes if not k.startswith("cache"))])
     slopes = [(k, c) for k, c in slopes if c["value"] / 1e9 <= reach * 1.1]
     fig = figure(620, 200)
@@ -90,7 +90,7 @@ def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefi
 
 
 def decades(ax: Any) -> None:
-    """Ticks at powers of ten, written as engineers read them."""
+    """Set ticks at powers of ten, with metric prefixes for rates."""
     for axis, limits, write in (
         (ax.xaxis, ax.get_xlim(), lambda v, _: f"{v:g}"),
         (ax.yaxis, ax.get_ylim(), _flops),
@@ -148,8 +148,8 @@ def _ridge(ax: Any, flat: float, slope: float) -> None:
 
 
 def _aside(board: Board, record: Record, sloping: bool) -> float:
-    """Decades by which a point of the roofline stands beside its intensity: none for the best,
-    and never leftwards under a sloping roof, which it would seem to have passed."""
+    """Return the decades by which a point is moved beside its intensity: none for the best, and
+    never to the left under a sloping ceiling, which it would seem to exceed."""
     if record is board.best:
         return 0.0
     spread = jitter(board.row(record))

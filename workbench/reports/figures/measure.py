@@ -1,4 +1,4 @@
-"""The figure of a measurement: how close each Impl comes to its ceiling, size by size."""
+"""Figure of a measurement: each Impl's share of its nearest ceiling, size by size."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Share:
 
     group: str
     label: str
-    impl: int  # its place among the Impls of the page
+    impl: int  # index among the Impls of the page
     baseline: bool
     measured: bool
     percent: float
 
 
 def shares(result: Sequence[Share], prefix: str) -> Markup:
-    """A row for each record, grouped by size and dtype."""
+    """Return a row for each record, grouped by size and dtype."""
     groups = list(dict.fromkeys(s.group for s in result))
     ticks: list[tuple[float, str]] = []
     heads: list[tuple[float, str]] = []

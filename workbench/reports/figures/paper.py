@@ -1,4 +1,4 @@
-"""The roofline as a figure for papers: a column of 85 mm, light, legible in print.
+"""Roofline as a figure for papers: a column of 85 mm, light, legible in print.
 
 PNG at 600 dots an inch, SVG with text as outlines, PDF with fonts that stay text.
 """
@@ -17,7 +17,7 @@ from workbench.reports.figures.roofline_points import Point, Sheet
 
 KINDS = ("png", "svg", "pdf")
 WIDTH_IN = 85 / 25.4
-TEXT, SMALL = 7.0, 6.0  # pt: what journals ask for at least
+TEXT, SMALL = 7.0, 6.0  # pt: the least that journals accept
 # The light colours of sweep.css and roofline.css, by their names there.
 INK: Mapping[str, str] = {
     "ink": "#1a1f26",
@@ -42,15 +42,15 @@ _CEILING = {
     "compute": "roof-compute",
 }
 _SHORT = {"shared": "L1, shared"}
-_NAMES, _CHANGES = 8, 6  # points that are named, arrows that say their change
-_NARROW = 34  # letters up to which two columns of words stand side by side
+_NAMES, _CHANGES = 8, 6  # most named points and labelled arrows
+_NARROW = 34  # most letters of a legend entry in two columns
 _PT = 72.0
-_UNITS = 11 / SMALL  # of Room, which thinks in text of 11 px, to a point
+_UNITS = 11 / SMALL  # units of Room, whose text has 11 px, in a point
 
 
 def paper(sheet: Sheet, kind: str) -> bytes:
-    """The figure as a file of this kind, `png`, `svg` or `pdf`: the roofline where a point has
-    FLOPs, and the strip of those without. The same sheet gives the same bytes."""
+    """Return the figure as bytes of this kind, `png`, `svg` or `pdf`. It has the roofline where a
+    point has FLOPs, and the strip of those without. The same sheet gives the same bytes."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -76,7 +76,7 @@ def paper(sheet: Sheet, kind: str) -> bytes:
         if kernels:
             _strip(axes[-1], scene, kernels)
         _words(fig, scene)
-        fig.draw_without_rendering()  # where anything lies is known only then
+        fig.draw_without_rendering()  # computes the layout
         if above:
             _annotate(axes[0], scene)
         out = io.BytesIO()
@@ -111,7 +111,8 @@ def _roofline(ax: Any, scene: Scene) -> None:
 
 
 def _shown(scene: Scene) -> list[Line]:
-    """Ceilings of what the points compute in; of several devices those that judge, for room."""
+    """Return the ceilings of the points' dtypes; of several devices only the best ones, for
+    space."""
     results = []
     for line in scene.lines:
         c = line.ceiling
@@ -156,7 +157,7 @@ def _ceiling_ink(scene: Scene, line: Line) -> str:
 
 
 def _words(fig: Any, scene: Scene) -> None:
-    """What each line and mark is, below the axes: within them there is no room at this width."""
+    """Draw the legend below the axes: at this width there is no space inside."""
     from matplotlib.lines import Line2D
 
     several = len(scene.sheet.devices) > 1
@@ -268,7 +269,7 @@ def _mark(ax: Any, scene: Scene, n: int, x: float, y: float) -> None:
 
 
 def _annotate(ax: Any, scene: Scene) -> None:
-    """Names of the few that matter, and arrows with their changes; no word over another."""
+    """Draw names of the main points, and arrows with their changes, without overlapping text."""
     high = ax.figure.get_figheight() * _PT
     scale = _PT / ax.figure.dpi * _UNITS
 

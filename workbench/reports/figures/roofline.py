@@ -1,8 +1,8 @@
-"""The figures of the roofline report: axes by matplotlib, all else laid over them as SVG, so that a
-legend can switch parts of them and each point has its row.
+"""Figures of the roofline report: axes by matplotlib, all else as SVG over them.
 
-An element that can be switched carries `data-t`, words apart by spaces, each of which is one or
-more switches joined by `|`: it is hidden where all switches of one of its words are off.
+The overlay lets a legend switch parts of the figure, and links each point with its row. A
+switchable element carries `data-t`, words separated by spaces, each of which is one or more
+switches joined by `|`: it is hidden where all switches of one of its words are off.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from workbench.reports.figures.roofline_points import Point, Sheet, bests
 from workbench.reports.figures.sweep import MARKS
 from workbench.reports.figures.sweep import _axes as axes
 
-WIDTH, HEIGHT = 1120, 620  # of the chart at most 1/4 wider, where its words are long
+WIDTH, HEIGHT = 1120, 620  # px; the chart is up to 1/4 wider where its labels are long
 LEFT, TOP, ACROSS, DOWN = 78, 14, 770, 548  # of the axes, CSS px
-MOST_LABELS = 14  # of points; the others say their names on hover
-MOST_CHANGES = 12  # of arrows that say their change beside them
-_LARGEST = 2.3  # times the plain mark: the point with the largest share of time
-_SMALLEST = 0.62  # else it cannot be met by a pointer
-CHAR = 6.1  # px, of 11 px text: what labels are kept apart by
+MOST_LABELS = 14  # named points; the others show their names on hover
+MOST_CHANGES = 12  # arrows with their change beside them
+_LARGEST = 2.3  # scale of the mark with the largest share of time
+_SMALLEST = 0.62  # smaller marks are hard to hit with a pointer
+CHAR = 6.1  # px, mean width of a letter in 11 px text
 LINE = 14
 
 
 @dataclass(frozen=True)
 class Line:
-    """A ceiling as drawn: one or more dtypes of equal value are one line."""
+    """A ceiling as drawn; dtypes of equal value share one line."""
 
     ceiling: Ceiling
     dtypes: tuple[str, ...]
@@ -43,7 +43,7 @@ class Line:
 
     @property
     def words(self) -> str:
-        """`bf16, fp16 989 TFLOP/s, datasheet`."""
+        """Return the label: `bf16, fp16 989 TFLOP/s, datasheet`."""
         what = ", ".join(self.dtypes) or LEVELS[self.ceiling.level]
         words = f"{what} {quantity(self.ceiling.value, self.ceiling.unit)}, {self.ceiling.origin}"
         return f"{words}; ridge {self.ridge:.3g}" if self.ridge else words
@@ -51,35 +51,35 @@ class Line:
 
 @dataclass(frozen=True)
 class Scene:
-    """What a picture of a sheet shows and from where to where: for pages and for papers."""
+    """Contents and limits of a picture of a sheet: for pages and for papers."""
 
     sheet: Sheet
     x: tuple[float, float]
     y: tuple[float, float]
     lines: tuple[Line, ...]
-    placed: tuple[int, ...]  # points with an intensity, by place in the sheet
-    strip: tuple[int, ...]  # those without FLOPs
-    dtypes: tuple[str, ...]  # of points and of what judges them: switched on at first
+    placed: tuple[int, ...]  # indices of points with an intensity in the sheet
+    strip: tuple[int, ...]  # indices of those without FLOPs
+    dtypes: tuple[str, ...]  # of points and of their ceilings: switched on at first
 
     def number(self, point: Point) -> int:
-        """Which look a point has: by device where there are several, else by dtype."""
+        """Return the number of a point's look: by device where there are several, else by dtype."""
         if len(self.sheet.devices) > 1:
             return self.sheet.devices.index(point.device)
         own = list(dict.fromkeys(p.record.case.dtype for p in self.sheet.points))
         return own.index(point.record.case.dtype)
 
     def mark(self, point: Point) -> str:
-        """Name of its marker."""
+        """Return the name of a point's marker."""
         return "cross" if point.record.case.is_baseline else mark_of(self.number(point))
 
 
 def mark_of(number: int) -> str:
-    """The marker of a device or dtype by its number; with four colours, sixteen looks."""
+    """Return the marker of a device or dtype by its number; with four colours, sixteen looks."""
     return MARKS[(number + number // len(MARKS)) % len(MARKS)]
 
 
 def scene_of(sheet: Sheet) -> Scene:
-    """Limits and lines for all points of a sheet."""
+    """Return limits and lines for all points of a sheet."""
     placed = [n for n, p in enumerate(sheet.points) if p.load.flops and p.load.bytes]
     strip = [n for n, p in enumerate(sheet.points) if not p.load.flops and p.load.bytes]
     points = [sheet.points[n] for n in placed]
@@ -131,8 +131,8 @@ def _lines(
 
 @dataclass
 class Room:
-    """Where text may go: boxes that are taken, points that it should not cover, and dots along
-    lines that it had better not cross."""
+    """Free space for text: boxes that are taken, points that text should not cover, and dots along
+    lines that it should not cross where it can be avoided."""
 
     width: float
     height: float
@@ -143,21 +143,21 @@ class Room:
     along: list[tuple[float, float]] = field(default_factory=list)
 
     def cross(self, x0: float, y0: float, x1: float, y1: float) -> None:
-        """A line is there."""
+        """Register a line."""
         steps = max(1, int(math.hypot(x1 - x0, y1 - y0) / 6))
         self.along += [
             (x0 + (x1 - x0) * n / steps, y0 + (y1 - y0) * n / steps) for n in range(steps + 1)
         ]
 
     def take(self, x: float, y: float, text: str) -> None:
-        """A text at its left baseline is there already."""
+        """Register a text at its left baseline."""
         self.taken.append((x, y - 10, x + CHAR * len(text), y + 3))
 
     def find(
         self, x: float, y: float, text: str, gap: float = 8, far: bool = False
     ) -> tuple[float, float] | None:
-        """The left baseline of a free place beside a point, or with `far` also some way off; None
-        where there is none that hides fewer than three other points."""
+        """Reserve a free place beside a point and return its left baseline in px. With `far` places
+        some way off count, too. None where each place hides three or more points."""
         wide = CHAR * len(text)
         left, middle, right = x - gap - wide, x - wide / 2, x + gap
         places = [
@@ -206,7 +206,7 @@ def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 
 
 def chart(scene: Scene, prefix: str) -> Markup:
-    """Rate against arithmetic intensity, log-log, under the ceilings of every device."""
+    """Return rate against arithmetic intensity, log-log, under the ceilings of every device."""
     longest = max((len(line_words(scene, n)) for n in scene.lines if n.dtypes), default=0)
     width = min(1.25 * WIDTH, max(WIDTH, LEFT + ACROSS + 40 + CHAR * longest))
     fig = figure(round(width), HEIGHT)
@@ -231,13 +231,13 @@ def _spot(ax: Any, scene: Scene, n: int) -> tuple[float, float]:
 
 
 def tokens(scene: Scene, point: Point) -> str:
-    """The switches of a point."""
+    """Return the switches of a point."""
     device = scene.sheet.devices.index(point.device)
     return f"D{device} T-{point.record.case.dtype} K-{point.regime}"
 
 
 def line_tokens(scene: Scene, line: Line) -> str:
-    """The switches of a ceiling."""
+    """Return the switches of a ceiling."""
     c = line.ceiling
     device = scene.sheet.devices.index(c.device)
     level = "|".join(f"T-{d}" for d in line.dtypes) if line.dtypes else f"L-{c.level}"
@@ -245,26 +245,27 @@ def line_tokens(scene: Scene, line: Line) -> str:
 
 
 def _off(scene: Scene, line: Line) -> bool:
-    """Whether a ceiling is switched off at first: of a dtype that nothing here computes in."""
+    """Return whether a ceiling is switched off at first: no point computes in its dtype."""
     return bool(line.dtypes) and not set(line.dtypes) & set(scene.dtypes)
 
 
 def group(words: str, body: str, off: bool = False, kind: str = "") -> str:
+    """Return an SVG group with the switches `words`, hidden at first where `off`."""
     hidden = ' style="display:none"' if off else ""
     named = f' class="{kind}"' if kind else ""
     return f'<g data-t="{words}"{named}{hidden}>{body}</g>'
 
 
 def ink_of(scene: Scene, line: Line) -> str:
-    """The CSS class of a ceiling's colour: its device's where there are several."""
+    """Return the CSS class of a ceiling's colour: its device's where there are several."""
     if len(scene.sheet.devices) > 1:
         return f"d{scene.sheet.devices.index(line.ceiling.device) % 4}"
     return f"l-{line.ceiling.level}"
 
 
 def _draw_ceilings(ax: Any, scene: Scene, room: Room) -> list[str]:
-    """Bands and lines; words of arithmetic at the right, of memory at the upper left, where no
-    point can be."""
+    """Return bands and lines; labels of arithmetic are at the right, of memory at the upper left,
+    where no point can be."""
     parts = []
     right, beside = LEFT + ACROSS, _beside(ax, scene)
     ridge_point = TOP + 14.0
@@ -296,7 +297,8 @@ def _draw_ceilings(ax: Any, scene: Scene, room: Room) -> list[str]:
 
 
 def _extended(ax: Any, scene: Scene) -> list[str]:
-    """Memory's lines end at the highest roof that is switched on; on to those that are not."""
+    """Return the extensions of memory's lines from the highest ceiling that is switched on to those
+    that are not."""
     parts = []
     for line in (n for n in scene.lines if not n.dtypes):
         c = line.ceiling
@@ -312,7 +314,8 @@ def _extended(ax: Any, scene: Scene) -> list[str]:
 
 
 def _beside(ax: Any, scene: Scene) -> dict[int, float]:
-    """Baselines of the words at the right, in the order of their lines and a line apart."""
+    """Return the baselines of the labels at the right, in the order of their lines and a line
+    apart."""
     flat = sorted((line for line in scene.lines if line.dtypes), key=lambda n: -n.ceiling.value)
     wanted = [place(ax, *line.end)[1] + 4 for line in flat]
     ys: list[float] = []
@@ -326,12 +329,13 @@ def _beside(ax: Any, scene: Scene) -> dict[int, float]:
 
 
 def line_words(scene: Scene, line: Line) -> str:
+    """Return a ceiling's label, with its device where there are several."""
     several = f"{line.ceiling.device}: " if len(scene.sheet.devices) > 1 else ""
     return several + line.words
 
 
 def _text(scene: Scene, line: Line, x: float, y: float) -> str:
-    """A ceiling's words, after the mark of its device where there are several."""
+    """Return a ceiling's label, after the mark of its device where there are several."""
     mark = ""
     if len(scene.sheet.devices) > 1:
         name = mark_of(scene.sheet.devices.index(line.ceiling.device))
@@ -340,6 +344,7 @@ def _text(scene: Scene, line: Line, x: float, y: float) -> str:
 
 
 def dash(line: Line) -> str:
+    """Return the CSS class of stated ceilings, which are dashed; empty for measured ones."""
     return "" if line.ceiling.measured else " stated"
 
 
@@ -360,7 +365,7 @@ def _band(ax: Any, scene: Scene, line: Line) -> str:
 
 
 def _cut(scene: Scene, line: Line, value: float) -> tuple[tuple[float, float], tuple[float, float]]:
-    """A ceiling's ends at this value of it, kept within the axes."""
+    """Return a ceiling's ends at this value of it, clipped to the axes."""
     if line.dtypes:
         return (line.start[0], value), (line.end[0], value)
     first = max(scene.x[0], scene.y[0] / value)
@@ -390,7 +395,8 @@ def _whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]) -> l
 
 
 def _arrows(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> list[str]:
-    """From baseline to candidate. The words of those that change most of the time come first."""
+    """Return arrows from baseline to candidate; labels of those that change most time are placed
+    first."""
     points = scene.sheet.points
     drawn = [a for a in scene.sheet.arrows if a.start in at and a.end in at]
     drawn.sort(key=lambda a: -abs(a.change) * points[a.start].share_of_time)
@@ -410,7 +416,7 @@ def _arrows(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> 
 
 
 def arrow_to(x0: float, y0: float, x1: float, y1: float) -> str:
-    """A line that ends in a head just before the candidate's mark."""
+    """Return a line with an arrow head just before the candidate's mark."""
     long = math.hypot(x1 - x0, y1 - y0)
     ux, uy = (x1 - x0) / long, (y1 - y0) / long
     tx, ty = x1 - 6 * ux, y1 - 6 * uy
@@ -422,7 +428,7 @@ def arrow_to(x0: float, y0: float, x1: float, y1: float) -> str:
 def points_drawn(
     scene: Scene, numbers: Sequence[int], at: Mapping[int, tuple[float, float]]
 ) -> str:
-    """One `<use>` a point, its area by its share of time; the small lie over the large."""
+    """Return one `<use>` a point, its area by its share of time, small ones over large ones."""
     points = scene.sheet.points
     largest = max((points[n].share_of_time for n in numbers), default=1.0)
     groups: dict[tuple[str, str], list[str]] = {}
@@ -443,13 +449,13 @@ def points_drawn(
 
 
 def look(scene: Scene, point: Point) -> str:
-    """CSS classes: colour; filled when measured, hollow when predicted, pale when hot."""
+    """Return CSS classes: colour; filled when measured, hollow when predicted, pale when hot."""
     kind = {"cold": "m", "hot": "m hot", "predicted": "p"}[point.regime]
     return f"i{scene.number(point) % 4} {kind}"
 
 
 def warnings_drawn(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> list[str]:
-    """A mark at points above their roof."""
+    """Return a warning mark for each point above its ceiling."""
     parts = []
     for n, (x, y) in at.items():
         point = scene.sheet.points[n]
@@ -462,8 +468,8 @@ def warnings_drawn(scene: Scene, at: Mapping[int, tuple[float, float]], room: Ro
 
 
 def labelled(scene: Scene, numbers: Sequence[int], most: int) -> list[tuple[int, str]]:
-    """The few points that are named: of each kernel the best of the problem that takes most of the
-    time; the kernels with most time first. Each with its kernel's name."""
+    """Return index and kernel name of the points to label, at most `most`. Of each kernel it is the
+    best of the problem that takes most time; kernels with most time first."""
     points, best = scene.sheet.points, set(bests(scene.sheet))
     order = [n for n in numbers if n in best]
     order.sort(key=lambda n: (points[n].regime != "cold", -points[n].share_of_time))
@@ -491,7 +497,7 @@ def _names(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> l
 
 
 def _ridge_names(ax: Any, scene: Scene, room: Room) -> list[str]:
-    """FLOP a byte beside each ridge that has room; the words at the right have all."""
+    """Return FLOP/byte beside each ridge that has space; the labels at the right have all."""
     parts = []
     for line in sorted(scene.lines, key=lambda n: (not n.ceiling.measured, -n.ceiling.value)):
         if not line.ridge or not scene.x[0] < line.ridge < scene.x[1]:

@@ -1,12 +1,12 @@
-"""Stored runs as points under roofs: what the roofline report draws, as plain numbers.
+"""Stored runs as points under ceilings: the data of the roofline report, as plain numbers.
 
     from workbench.roofline import frame
     from workbench.stored import sheet
 
     frame(sheet(["last"]))  # a pandas DataFrame, one row a point
 
-Everything but `frame` needs the standard library alone. A rate is never stored: it is FLOPs or
-least bytes over the median, or over the predicted time, and each point says which.
+Everything but `frame` needs the standard library alone. Rates are not stored: a rate is FLOPs or
+least bytes over the median, or over the predicted time, and each point names which.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RANK = {"final": 0, "compare": 0, "hot": 0, "predict": 0, "first_pass": 1}
 
 
 class NoFrame(WorkbenchError):
-    """pandas is not installed; the message says how to get it."""
+    """pandas is not installed; the message says how to install it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class RunWithOutcomes:
 
 @dataclass(frozen=True)
 class Point:
-    """One record under the roofs of its device."""
+    """One record under the ceilings of its device."""
 
     record: Record
     run: Run
@@ -69,38 +69,38 @@ class Point:
 
     @property
     def device(self) -> str:
-        """Name of the device, which its ceilings share."""
+        """Return the name of the device, which its ceilings share."""
         return self.record.case.device
 
     @property
     def name(self) -> str:
-        """`tiles 128x256x64, 8w, 3s`; a library's version is its name alone."""
+        """Return Impl and config: `tiles 128x256x64, 8w, 3s`; of a library the name alone."""
         case = self.record.case
         return f"{case.impl} {brief(case.config)}" if case.config else case.impl
 
     @property
     def sizes(self) -> str:
-        """`M=4096 N=4096`."""
+        """Return the sizes as text: `M=4096 N=4096`."""
         return sizes_text(self.record.case.sizes, " ")
 
     @property
     def regime(self) -> Regime:
-        """Cold, hot or predicted."""
+        """Return the regime: cold, hot or predicted."""
         return self.load.regime
 
     @property
     def flops_rate(self) -> float:
-        """FLOP/s."""
+        """Return the rate in FLOP/s."""
         return self.load.flops / self.load.time_s
 
     @property
     def bytes_rate(self) -> float:
-        """Least bytes over time, B/s."""
+        """Return least bytes over time, in B/s."""
         return self.load.bytes / self.load.time_s
 
     @property
     def whisker_s(self) -> tuple[float, float] | None:
-        """The p5 and p95 of its samples, in seconds; None for what has none."""
+        """Return the p5 and p95 of its samples, in seconds; None where there are fewer than two."""
         timing = self.record.timing
         if not isinstance(timing, Measured) or len(timing.samples_s) < 2:
             return None
@@ -109,7 +109,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Arrow:
-    """From a baseline to a candidate of the same problem; numbers are places in `Sheet.points`."""
+    """From a baseline to a candidate of the same problem; numbers are indices in `Sheet.points`."""
 
     start: int
     end: int
@@ -119,35 +119,35 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Sheet:
-    """All that one roofline shows."""
+    """All contents of one roofline."""
 
     points: tuple[Point, ...]
     arrows: tuple[Arrow, ...]
     ceilings: Mapping[str, CeilingSet]  # by device, in the order of their points
     runs: tuple[Run, ...]
-    silent: Mapping[str, int]  # "matmul: compile" -> how many of the chosen gave no time
+    silent: Mapping[str, int]  # "matmul: compile" -> number of the chosen without a time
     apart: int = 0  # times of parts of kernels, which are not drawn
 
     @property
     def devices(self) -> list[str]:
-        """Names, in the order of their points."""
+        """Return the names of the devices, in the order of their points."""
         return list(self.ceilings)
 
 
-PARTS = ("_traffic", "_arithmetic")  # as files in `arms/` end that do half of what a kernel does
+PARTS = ("_traffic", "_arithmetic")  # suffixes of files in `variants/` with half of a kernel's work
 
 
 def sheet_of(
     stored: Iterable[RunWithOutcomes], ceilings: Sequence[Run] = (), everything: bool = False
 ) -> Sheet:
-    """Points, arrows and ceilings of these runs, which are looked at one by one.
+    """Return points, arrows and ceilings of these runs, which are read one by one.
 
     A sweep gives its winner (also hot), its default and its libraries, a run of `ceilings` the best
     of each of its kernels; with `everything` they give all. Of one config at one problem the final
-    stands before the screen and the newer before the older; hot and predicted times, and those by
-    the host's clock, are points of their own. Parts of a kernel, as memory_vs_compute times them,
-    are no points beside it: what they move is not what they declare. `ceilings` are runs whose
-    ceilings count beside those of `stored`.
+    replaces the first pass and the newer the older; hot and predicted times, and those by the
+    host's clock, are points of their own. Parts of a kernel, as memory_vs_compute times them, are
+    left out beside it: they move other bytes than they declare. `ceilings` are runs whose ceilings
+    are used in addition to those of `stored`.
     """
     runs: list[Run] = []
     chosen: list[Chosen] = []
@@ -171,7 +171,7 @@ def sheet_of(
 
 
 def _newest(chosen: Sequence[Chosen]) -> list[Chosen]:
-    """One for each config, problem, regime and clock."""
+    """Return one record for each config, problem, regime and clock."""
     results: dict[Any, Chosen] = {}
     for record, run, role in sorted(chosen, key=lambda c: c[0].at):
         key = _problem_of(record)
@@ -189,7 +189,8 @@ def _problem_of(record: Record) -> tuple[Any, ...]:
 
 
 def _by_host(record: Record) -> bool:
-    """Whether the host's clock gave the time, launches by the CPU included: another question."""
+    """Return whether the time is by the host's clock, with launches by the CPU, so not
+    comparable."""
     return isinstance(record.timing, Measured) and record.timing.method == "host"
 
 
@@ -198,7 +199,7 @@ def _regime(record: Record) -> Regime:
     return timing.regime if isinstance(timing, Measured) else "predicted"
 
 
-# Which records of a run are points.
+# Selection of records as points.
 
 
 def _chosen(one: RunWithOutcomes, everything: bool) -> Iterator[Chosen]:
@@ -218,7 +219,7 @@ def _chosen(one: RunWithOutcomes, everything: bool) -> Iterator[Chosen]:
 
 
 def _problems(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-    """By kernel, sizes, dtype and device."""
+    """Return the outcomes by kernel, sizes, dtype and device."""
     results: dict[Any, list[Outcome]] = {}
     for outcome in outcomes:
         case = outcome.case
@@ -228,7 +229,8 @@ def _problems(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
 
 
 def _of_sweep(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
-    """The winner, also hot, the default and the libraries of one problem, by id."""
+    """Return the roles of one problem by id: the winner, also hot, the default and the
+    libraries."""
     case = outcomes[0].case
     result = select(replace(run, sizes=case.sizes, dtype=case.dtype), outcomes)
     if result.winner is None:
@@ -246,7 +248,7 @@ def _of_sweep(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
 
 
 def _of_measure(times: Sequence[Record]) -> dict[int, Role]:
-    """The best Impl of each phase, and the libraries, by id."""
+    """Return the roles by id: the best Impl of each phase, and the libraries."""
     roles: dict[int, Role] = {id(r): "library" for r in times if r.case.is_baseline}
     for phase in dict.fromkeys(r.phase for r in times):
         own = [r for r in times if r.phase == phase and not r.case.is_baseline]
@@ -256,8 +258,7 @@ def _of_measure(times: Sequence[Record]) -> dict[int, Role]:
 
 
 def _silent(one: RunWithOutcomes) -> Iterator[str]:
-    """What was asked for and gave no time. Of a sweep that is nothing: a config that failed is no
-    candidate, unless all failed."""
+    """Yield requested items without a time. A sweep has none unless all of its configs failed."""
     for outcomes in _problems(one.outcomes):
         if one.run.engine == "sweep" and any(isinstance(o, Record) for o in outcomes):
             continue
@@ -307,14 +308,16 @@ def _load(record: Record, units: Mapping[tuple[str, str], bool]) -> Load:
 
 
 def _beyond_fp32(record: Record) -> bool:
-    """Whether a library is faster than the vector units can be: then it used the others."""
+    """Return whether a library is faster than the vector units, so that it used the matrix
+    units."""
     device = known_device(record.case.device)
     peak = device.peaks.get("fp32") if device else None
     return peak is not None and record.flops > peak.value * record.time_s
 
 
 def _units(records: Iterable[Record]) -> dict[tuple[str, str], bool]:
-    """Whether a kernel uses matrix units at a dtype, for its libraries, whose code nobody reads."""
+    """Return whether a kernel uses matrix units at a dtype, for its libraries, whose code is not
+    read."""
     results: dict[tuple[str, str], bool] = {}
     for record in records:
         if record.resources is not None:
@@ -324,8 +327,8 @@ def _units(records: Iterable[Record]) -> dict[tuple[str, str], bool]:
 
 
 def _arrows(points: Sequence[Point], compared: set[tuple[str, str, str]]) -> Iterator[Arrow]:
-    """Within one run and one phase alone: only such times may be compared. `compared` are keys of
-    both sides and a run."""
+    """Yield arrows within one run and one phase, as only such times are comparable. `compared` are
+    keys of both operands and a run."""
     by_problem: dict[Any, list[int]] = {}
     for n, p in enumerate(points):
         case = p.record.case
@@ -342,7 +345,7 @@ def _arrows(points: Sequence[Point], compared: set[tuple[str, str, str]]) -> Ite
 
 
 def _what(a: Point, b: Point, compared: set[tuple[str, str, str]]) -> str:
-    """What an arrow from one point to the other would say; empty where there is none."""
+    """Return the meaning of an arrow from one point to the other; empty where there is none."""
     if (a.record.key, b.record.key, a.run.id) in compared:
         return "left to right"
     if (a.role, b.role) == ("default", "winner"):
@@ -351,8 +354,8 @@ def _what(a: Point, b: Point, compared: set[tuple[str, str, str]]) -> str:
 
 
 def bests(sheet: Sheet) -> list[int]:
-    """The fastest point of each problem, by place: of each device, kernel, sizes, dtype, regime and
-    clock. A library's version only where there is nothing else."""
+    """Return the index of the fastest point of each device, kernel, sizes, dtype, regime and clock.
+    A library's point only where there is no other."""
     results: dict[Any, int] = {}
     for n, p in enumerate(sheet.points):
         case = p.record.case
@@ -367,7 +370,7 @@ def _order(p: Point) -> tuple[bool, float]:
     return p.record.case.is_baseline, p.load.time_s
 
 
-# The numbers, for other programs.
+# Export of the numbers.
 
 COLUMNS = (
     "device",
@@ -411,8 +414,8 @@ COLUMNS = (
 
 
 def rows(sheet: Sheet) -> list[dict[str, Any]]:
-    """A row for each point, with every number that is drawn, under the names of `COLUMNS`; None
-    where there is no such number. Seconds, bytes, FLOPs and shares from 0 to 1."""
+    """Return a row for each point, with every number that is drawn, under the names of `COLUMNS`.
+    Seconds, bytes, FLOPs and shares from 0 to 1; None where there is no number."""
     return [_row(point) for point in sheet.points]
 
 
@@ -464,7 +467,8 @@ def _row(p: Point) -> dict[str, Any]:
 
 
 def plain(sheet: Sheet) -> dict[str, Any]:
-    """The sheet as plain data: points, arrows, and each ceiling with its source and its ridge."""
+    """Return the sheet as plain data: points, arrows, and each ceiling with its source and its
+    ridge."""
     return {
         "points": rows(sheet),
         "arrows": [
@@ -479,7 +483,7 @@ def plain(sheet: Sheet) -> dict[str, Any]:
 
 
 def plain_ceiling(c: Ceiling, ceilings: CeilingSet) -> dict[str, Any]:
-    """A ceiling as plain data, with its ridge and whether it is drawn."""
+    """Return a ceiling as plain data, with its ridge in FLOP/byte and whether it is drawn."""
     ridge = ceilings.ridge(c) if c.level == "compute" else None
     return {
         "device": c.device,
@@ -499,12 +503,12 @@ def plain_ceiling(c: Ceiling, ceilings: CeilingSet) -> dict[str, Any]:
 
 
 def json_text(sheet: Sheet) -> str:
-    """`plain` as JSON."""
+    """Return `plain` as JSON."""
     return json.dumps(plain(sheet), indent=1, ensure_ascii=False) + "\n"
 
 
 def csv_text(sheet: Sheet) -> str:
-    """`rows` as CSV with a header; an empty cell where there is no number."""
+    """Return `rows` as CSV with a header; a cell without a number is empty."""
     out = io.StringIO()
     writer = csv.DictWriter(out, COLUMNS)
     writer.writeheader()
@@ -513,10 +517,10 @@ def csv_text(sheet: Sheet) -> str:
 
 
 def frame(sheet: Sheet) -> pandas.DataFrame:
-    """`rows` as a pandas DataFrame, one row a point: columns as in `COLUMNS`, times in seconds,
-    rates in FLOP/s and B/s, NaN where there is no number.
+    """Return `rows` as a pandas DataFrame, one row a point.
 
-    Raises NoFrame where pandas is not installed.
+    Columns are those of `COLUMNS`: times in seconds, rates in FLOP/s and B/s, NaN where there is no
+    number. Raises NoFrame where pandas is not installed.
     """
     try:
         import pandas

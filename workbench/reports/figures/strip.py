@@ -1,4 +1,4 @@
-"""The strip of the roofline report: kernels that do no arithmetic, under the bandwidths."""
+"""Strip of the roofline report: kernels that do no arithmetic, under the bandwidths."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROW = 30  # px
 
 
 def strip(scene: Scene, prefix: str) -> Markup:
-    """Rate of least bytes of kernels that do no arithmetic: a row for each."""
+    """Return the rate of least bytes of kernels without arithmetic, a row for each."""
     points = scene.sheet.points
     kernels = list(dict.fromkeys(points[n].record.case.kernel for n in scene.strip))
     rates = [points[n].bytes_rate / 1e9 for n in scene.strip]
@@ -66,7 +66,7 @@ def strip(scene: Scene, prefix: str) -> Markup:
 
 
 def _bandwidths(scene: Scene, reach: float) -> list[Line]:
-    """DRAM, and the cache where something comes near it: it would push all into a corner."""
+    """Return DRAM's lines, and the cache's where a point is near: it would compress the range."""
     return [
         line
         for line in scene.lines
@@ -108,7 +108,7 @@ def _strip_whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]
 
 
 def _strip_arrows(scene: Scene, at: Mapping[int, tuple[float, float]]) -> list[str]:
-    """Over the row, as both points lie on one line."""
+    """Return arrows with labels beside them, as both points lie on one line."""
     parts = []
     for arrow in scene.sheet.arrows:
         if arrow.start not in at or arrow.end not in at:

@@ -1,7 +1,7 @@
-"""The figures of the page of a sweep: pure functions of records that give inline SVG.
+"""Figures of a sweep's page: pure functions of records that return inline SVG.
 
 matplotlib draws the axes; the points are laid over them as one `<use>` each, which keeps three
-hundred configs in four figures small and gives each point the row that it belongs to.
+hundred configs in four figures small and links each point with its row.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from workbench.spec import label
 from workbench.tuner.selection import best_per_group
 
 MARKS = ("circle", "square", "triangle", "diamond")  # of the Impls, in this order; then repeated
-HEAT_STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # a cell's time over the best; beyond: the last step
-FAR = 1.12  # a finalist's time over the fastest's, beyond which no axis shows it
+HEAT_STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # a cell's time over the best; above: the last step
+FAR = 1.12  # a finalist's time over the fastest's, above which it is outside the axis
 SMALL, SMALLER = 12, 11  # px, of text in figures
 
 
 @dataclass(frozen=True)
 class Board:
-    """What every figure of one page shares: which row an outcome is, and how an Impl looks."""
+    """Context that the figures of one page share: rows of outcomes, looks of Impls, the unit."""
 
     rows: Mapping[int, int]  # id(outcome) -> row of the table
     impls: Sequence[str]  # swept ones in order, then baselines
     unit: tuple[float, str]  # of times: seconds in one, and its symbol
     best: Record | None
-    libraries: Mapping[Phase, float]  # the best's time in each phase that timed it, seconds
+    libraries: Mapping[Phase, float]  # the best config's seconds in each phase that timed it
 
     def row(self, outcome: Outcome) -> int:
-        """Number of the table row that shows this outcome."""
+        """Return the number of the table row that shows this outcome."""
         return self.rows[id(outcome)]
 
     def time(self, seconds: float) -> float:
-        """Seconds in the unit that this page shows."""
+        """Return seconds in the unit of this page."""
         return seconds / self.unit[0]
 
     def text(self, seconds: float | None) -> str:
-        """A time without its unit, to four or five digits; nothing for None."""
+        """Return a time without its unit, to four or five digits; empty for None."""
         if seconds is None:
             return ""
         value = self.time(seconds)
@@ -51,18 +51,19 @@ class Board:
         return f"{value:.{digits}f}"
 
     def over_best(self, record: Record) -> float | None:
-        """A time over the best's in the same phase; None where that phase did not time the best."""
+        """Return a time over the best's in the same phase; None where that phase did not time the
+        best."""
         library = self.libraries.get(record.phase)
         return record.time_s / library if library else None
 
     def look(self, record: Record) -> str:
-        """CSS classes of a record's points: hollow when predicted."""
+        """Return the CSS classes of a record's points: hollow when predicted."""
         number = self.impls.index(record.case.impl)
         kind = "m" if record.measured else "p"
         return f"i{number % 4} {kind}"
 
     def mark(self, record: Record) -> str:
-        """Name of the marker of a record's Impl."""
+        """Return the name of the marker of a record's Impl."""
         number = self.impls.index(record.case.impl)
         return "cross" if record.case.is_baseline else MARKS[number % len(MARKS)]
 
@@ -70,7 +71,7 @@ class Board:
 def heat_map(
     board: Board, outcomes: Sequence[Outcome], fields: tuple[str, str], impl: str, prefix: str
 ) -> Markup:
-    """Best time for each pair of values, the best over all other fields; one Impl."""
+    """Return the best time for each pair of values over all other fields; one Impl."""
     down, across = fields
     mine = [o for o in outcomes if o.case.impl == impl and {*fields} <= o.case.config.keys()]
     ys = sorted({o.case.config[down] for o in mine})
@@ -101,12 +102,12 @@ def heat_map(
 
 
 def heat_step(ratio: float) -> int:
-    """Which step of the ramp a time over the best time takes: 0 is best."""
+    """Return the step of the ramp for a time over the best time: 0 is best."""
     return sum(ratio > limit for limit in HEAT_STEPS)
 
 
 def _in_threads(field: str, outcomes: Sequence[Outcome]) -> str:
-    """A field's name as a label; a block's size is asked for in threads, and swept in warps."""
+    """Return a field's label; warps are given with their number of threads."""
     if field == "num_warps":
         for o in outcomes:
             warps = o.case.config[field]
@@ -122,7 +123,7 @@ def one_field(
     prefix: str,
     name: Callable[[int], str] = str,
 ) -> Markup:
-    """Time of every config against its value of the only field that varies, the best joined."""
+    """Return the time of every config against the only field that varies, with the best joined."""
     values = sorted({r.case.config[field] for r in records})
     fig = figure(560, 300)
     ax = _axes(fig, 62, 14, 484, 230)
@@ -150,7 +151,7 @@ def against(
     axis: str,
     prefix: str,
 ) -> Markup:
-    """Time against one number of the compiled code; `value` takes the Resources."""
+    """Return the time against one number of the compiled code; `value` takes the Resources."""
     known = [r for r in records if r.resources is not None]
     numbers = [value(r.resources) for r in known]
     fig = figure(372, 290)
@@ -175,12 +176,10 @@ def against(
 def finals(
     board: Board, records: Sequence[Record], prefix: str, words: Mapping[int, str] | None = None
 ) -> Markup:
-    """Median, 95 % interval and window medians of each finalist and baseline, in the order given.
-
-    `words` holds what to say of a record, by its id: it gets a bar at the left of its row too.
-    """
+    """Return median, 95 % interval and window medians of each finalist and baseline, in order.
+    `words` holds a tag for records by id; a tagged row has a bar at its left, too."""
     best = min(r.time_s for r in records)
-    # A config far behind would squeeze the rest into one line: it gets an arrow and its number.
+    # A slow config would compress the rest into one line: it gets an arrow and its number.
     near = [r for r in records if r.time_s <= best * FAR]
     spans = [t for r in near for t in _spread(r)]
     lo, hi = min(spans), max(spans)
@@ -215,11 +214,12 @@ def finals(
     return figure_svg(fig, prefix, "Finalists", laid(ax, board, points))
 
 
-_LOWER = 0.18  # of a row's height: how far under its middle the times are drawn
+_LOWER = 0.18  # offset of the times below a row's middle, as a share of its height
 
 
 def _named(ax: Any, board: Board, record: Record, y: int, word: str) -> None:
-    """A row's name at its upper left, its median at its upper right, a bar where `word` is."""
+    """Draw a row's name at its upper left, its median at its upper right, a bar where `word` is
+    set."""
     over = board.over_best(record)
     text = f"{board.text(record.time_s)} {board.unit[1]}" + (f" · {over:.3f}x" if over else "")
     text = f"{word} · {text}" if word else text
@@ -250,7 +250,7 @@ def _named(ax: Any, board: Board, record: Record, y: int, word: str) -> None:
 
 
 def _axes(fig: Any, left: float, top: float, width: float, height: float) -> Any:
-    """Axes at a place given in CSS pixels from the upper left, in the page's colours."""
+    """Return axes at a place in CSS pixels from the upper left, in the page's colours."""
     across, down = (inches * 72 for inches in fig.get_size_inches())
     at = (left / across, 1 - (top + height) / down, width / across, height / down)
     ax = fig.add_axes(at)
@@ -270,7 +270,7 @@ def _frame(ax: Any, spines: Iterable[str]) -> None:
 
 
 def _time_scale(ax: Any, board: Board, records: Sequence[Record]) -> None:
-    """Logarithmic where the slowest takes over three times as long as the fastest."""
+    """Set a logarithmic scale where the slowest takes over three times as long as the fastest."""
     times = [board.time(r.time_s) for r in records] or [1.0]
     low, high = min(times), max(times)
     ax.grid(axis="y", color=colour("rule"), linewidth=0.8)
@@ -298,7 +298,8 @@ def _one_two_five(low: float, high: float) -> list[float]:
 def laid(
     ax: Any, board: Board, points: Sequence[tuple[Record, float, float]], size: str = "k"
 ) -> str:
-    """One `<use>` a record over the drawn axes, grouped by looks; the best last and ringed."""
+    """Return one `<use>` a record over the drawn axes, grouped by look; the best last and
+    ringed."""
     groups: dict[str, list[str]] = {}
     top = outline = ""
     for record, x, y in sorted(points, key=lambda p: -p[0].time_s):
@@ -307,11 +308,11 @@ def laid(
         use = f'<use href="#{size}-{mark}" x="{px:g}" y="{py:g}" data-r="{row}"/>'
         if record is not board.best:
             groups.setdefault(board.look(record), []).append(use)
-        else:  # over all others, so that the pointer meets it
+        else:  # over all others, so that the pointer reaches it
             top = f'<g class="{board.look(record)}">{use}</g>'
             outline = f'<circle class="best" cx="{px:g}" cy="{py:g}" r="8"/>'
             outline += f'<text class="best" x="{px + 12:g}" y="{py + 4:g}">best</text>'
-    ordered = sorted(groups.items(), key=lambda g: -len(g[1]))  # the few lie over the many
+    ordered = sorted(groups.items(), key=lambda g: -len(g[1]))  # small groups over large ones
     drawn = "".join(f'<g class="{look}">{"".join(uses)}</g>' for look, uses in ordered)
     return (
         f'<g class="points" tabindex="0" role="group" aria-label="points">{drawn}{top}{outline}</g>'
@@ -319,7 +320,8 @@ def laid(
 
 
 def jitter(row: int) -> float:
-    """-1 to 1, the same each time, and far apart for neighbours: multiples of the golden ratio."""
+    """Return a number from -1 to 1, the same each time, and far apart for neighbours: multiples of
+    the golden ratio."""
     return 2 * ((row * 0.6180339887498949) % 1) - 1
 
 
@@ -353,7 +355,7 @@ def _cell(
 def _in_cell(
     ax: Any, i: float, j: float, text: str, ink: str, size: float = 11, bold: bool = False
 ) -> None:
-    # The baseline is placed by hand: `va="center"` is measured in a font that the page lacks.
+    # The baseline is set explicitly: `va="center"` uses metrics of a font that the page lacks.
     ax.annotate(
         text,
         (i + 0.5, j + 0.5),
@@ -368,7 +370,7 @@ def _in_cell(
 
 
 def _terse(config: Mapping[str, int]) -> str:
-    """`k64 8w 3s`: the other fields in the width of a cell."""
+    """Return the other fields in the width of a cell: `k64 8w 3s`."""
     short = {"num_warps": "{}w", "num_stages": "{}s"}
     words = [
         short[k].format(v) if k in short else f"{k.removeprefix('block_')[:3]}{v}"
@@ -392,7 +394,8 @@ def _box(i: int, j: int) -> Any:
 def _target(
     ax: Any, i: int, j: int, board: Board, record: Record | None, here: Sequence[Outcome]
 ) -> str:
-    """What the pointer meets: the row of the cell's best, or the reasons why it has none."""
+    """Return the pointer's target of a cell: the row of its best, or the reasons why it has
+    none."""
     (x, y), (x2, y2) = place(ax, i, j + 1), place(ax, i + 1, j)
     box = f'x="{x:g}" y="{y:g}" width="{x2 - x:g}" height="{y2 - y:g}"'
     if record is not None:
@@ -406,8 +409,8 @@ def _target(
 
 
 def _interval(ax: Any, board: Board, record: Record, y: float) -> None:
-    """The 95 % interval as a bar, and the windows' medians as one light path of ticks; where there
-    is one window, its samples."""
+    """Draw the 95 % interval as a bar, and the windows' medians as one light path of ticks; where
+    there is one window, its samples."""
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
@@ -430,14 +433,15 @@ def _interval(ax: Any, board: Board, record: Record, y: float) -> None:
 
 
 def _ticks(timing: Measured) -> Sequence[float]:
-    """Seconds to draw a tick at, at most about 120: more would be 100 kB."""
+    """Return the seconds of the ticks, at most about 120: more would take 100 kB."""
     medians = timing.window_medians
     result: Sequence[float] = medians if len(medians) > 1 else timing.samples_s
     return result[:: max(1, len(result) // 60)]
 
 
 def _spread(record: Record) -> tuple[float, ...]:
-    """What of a record must be on the axis: the interval, and the ticks but for the tails."""
+    """Return the seconds of a record that the axis must contain: the interval, and the ticks
+    without tails."""
     timing = record.timing
     if not isinstance(timing, Measured):
         return (record.time_s,)

@@ -1,4 +1,4 @@
-"""The table of all configs: its columns, and one row an outcome."""
+"""Table of all configs: its columns, and one row an outcome."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ PHASE_WORDS = {"final": "final", "first_pass": "first pass", "hot": "hot", "pred
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table. `cell` takes a Record; a Failure has only what `made` says."""
+    """One column of the table. `cell` takes a Record; of a Failure only resource columns are
+    filled."""
 
     head: str
     cell: Callable[[Record], Any]
@@ -28,7 +29,7 @@ class Column:
 
 
 def columns(board: Board, records: Sequence[Record]) -> list[Column]:
-    """The columns that these records can fill."""
+    """Return the columns that these records can fill."""
     unit = board.unit[1]
     columns = [Column(f"time, {unit}", lambda r: board.text(r.time_s))]
     if any(isinstance(r.timing, Measured) for r in records):
@@ -52,7 +53,7 @@ def _falling(head: str, cell: Callable[[Record], Any]) -> Column:
 
 
 def _terms(board: Board) -> list[Column]:
-    """The model's terms, which is what a prediction can be doubted by."""
+    """Return the model's terms, which explain a prediction."""
 
     def term(name: str) -> Column:
         return Column(
@@ -64,7 +65,7 @@ def _terms(board: Board) -> list[Column]:
 
 
 def _resource_columns() -> list[Column]:
-    """What the compiler made, in the order in which it explains a time."""
+    """Return the compiled resources, in the order in which they explain a time."""
 
     def of(head: str, cell: Callable[[Any], Any], **more: Any) -> Column:
         return Column(head, cell, resource=True, **more)
@@ -97,7 +98,7 @@ def _same(record: Record) -> str:
 
 
 def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Selection) -> Any:
-    """One outcome as the template takes it: its cells, or the reason in their place."""
+    """Return one outcome for the template: its cells, or the reason in their place."""
     record = o if isinstance(o, Record) else None
     tags = []
     if record is not None and record is result.winner:
