@@ -88,7 +88,8 @@ def pretended() -> Limits | None:
 
 @contextmanager
 def pretend(limits: Limits) -> Iterator[None]:
-    """Let launchers inside the block see a device with these limits, to compile without one."""
+    """Return a context manager in which launchers see a device with these limits, to compile
+    without one."""
     token = _pretended.set(limits)
     try:
         yield

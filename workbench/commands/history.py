@@ -12,14 +12,14 @@ from workbench.spec import brief, sizes_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-NARROW = ("at", "kernel", "config", "sizes", "phase", "time")  # what 120 columns have room for
-YIELDING = ("config", "sizes", "run")  # give way first where room is short
+NARROW = ("at", "kernel", "config", "sizes", "phase", "time")  # columns for a width of 120
+YIELDING = ("config", "sizes", "run")  # shortened first if the width does not suffice
 HEADINGS = ("at", "kernel", "config", "sizes", "dtype", "device", "phase", "time", "commit", "run")
 
 
 def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Cells under `HEADINGS`. A predicted time begins with `~` and says so; a failure shows its
-    reason in the time's place."""
+    """Return the cells under `HEADINGS`. A predicted time begins with `~` and ends in "predicted";
+    a failure shows its reason instead of a time."""
     return [
         (
             row.at[:16].replace("T", " "),
@@ -79,7 +79,7 @@ def _time(row: Row) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Four digits and a unit: `12.34 us`."""
+    """Return four digits and a unit: `12.34 us`."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if seconds >= scale:
             return f"{seconds / scale:.4g} {unit}"

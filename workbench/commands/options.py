@@ -18,7 +18,7 @@ SIZES = "M=4096,N=4096,K=4096"
 
 
 def argument(help: str, default: Any = MISSING, metavar: str | None = None) -> Any:
-    """Declare a positional argument."""
+    """Return a field that declares a positional argument."""
     data = {"help": help, "positional": True, "metavar": metavar, "stored": True}
     return field(default=default, metadata=data)
 
@@ -26,47 +26,48 @@ def argument(help: str, default: Any = MISSING, metavar: str | None = None) -> A
 def option(
     default: Any, help: str, name: str | None = None, *, stored: bool = True, **limits: Any
 ) -> Any:
-    """Declare an option. `name` is its flag where the field's own name is not; `limits` are
-    Typer's, such as `min`. `stored` options are part of the command that a run is stored with."""
+    """Return a field that declares an option. `name` is its flag if the field's own name is not;
+    `limits` are Typer's, such as `min`. `stored` options are part of the command that is stored
+    with a run."""
     data = {"help": help, "name": name, "positional": False, "stored": stored, "limits": limits}
     return field(default=default, metadata=data)
 
 
 def flag(help: str, name: str | None = None, *, stored: bool = True) -> Any:
-    """Declare an option that is on or off, and off by default."""
+    """Return a field that declares an option that is on or off, and off by default."""
     return option(False, help, name, stored=stored)
 
 
 def out(help: str = "Folder for the page and events.") -> Any:
-    """Declare `--out`."""
+    """Return a field that declares `--out`."""
     return option(Path("results"), help, stored=False)
 
 
 def strict(stored: bool = False) -> Any:
-    """Declare `--strict`."""
+    """Return a field that declares `--strict`."""
     return flag("Refuse to measure while others use the GPU.", "--strict", stored=stored)
 
 
 def database() -> Any:
-    """Declare `--database`."""
+    """Return a field that declares `--database`."""
     return option(None, "Database URL; SQLite in the user's data folder by default.", stored=False)
 
 
 def threshold() -> Any:
-    """Declare `--threshold`."""
+    """Return a field that declares `--threshold`."""
     return option(0.01, "Differences up to this share do not count; 0.01 unless named.", min=0.0)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked of a command, in the words of the command line."""
+    """Options of a command, in the words of the command line."""
 
     COMMAND: ClassVar[str] = ""
     PROGRAM: ClassVar[tuple[str, ...]] = ()  # in the stored command; `workbench COMMAND` else
 
     @property
     def command(self) -> str:
-        """The command line that asks the same again, defaults written out."""
+        """Command line that repeats this run, with the defaults written out."""
         words = list(self.PROGRAM or ("workbench", self.COMMAND))
         for f in fields(self):
             value = getattr(self, f.name)
