@@ -298,7 +298,7 @@ def _import_failure(kernel: str, error: Exception) -> str:
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.lineno:
         line = f", line {error.lineno}"
-    return f"{kernel} cannot be imported ({type(error).__name__}{line}: {error}); mend that first."
+    return f"{kernel} cannot be imported ({type(error).__name__}{line}: {error}); correct it first."
 
 
 def _spec_in(module: ModuleType, kernel: str) -> Spec:

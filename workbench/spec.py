@@ -340,10 +340,10 @@ class Impl:
             result = self.resolve(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
         except Exception as error:
             text = f"`resolve` of {self.title} failed at {sizes_text(sizes)}"
-            raise ResolveError(f"{text} ({type(error).__name__}: {error}); mend it.") from error
+            raise ResolveError(f"{text} ({type(error).__name__}: {error}); correct it.") from error
         if self.is_open(result):
             open_ = next(name for name in self.auto if getattr(result, name) == AUTO)
-            raise ResolveError(f"`resolve` of {self.title} leaves {open_} AUTO; mend it.")
+            raise ResolveError(f"`resolve` of {self.title} leaves {open_} AUTO; correct it.")
         return result
 
     def default(self, limits: Limits, dtype: str, sizes: Sizes) -> Any:

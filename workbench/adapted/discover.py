@@ -59,7 +59,7 @@ def discover(folder: Path, outputs: Sequence[str], device: str, expected: bool) 
         )
     if not written:
         raise AdaptedError(
-            f"A launch of {call.name} changed none of its tensors, so no answer can be checked; "
+            f"A launch of {call.name} changed none of its tensors, so no result can be checked; "
             "name those that it writes: outputs=('out',)."
         )
     if not expected:

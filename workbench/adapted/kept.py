@@ -67,8 +67,8 @@ class Kept:
         return reference
 
     def _expected_of(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        for saved, expected in ((self.args, "answer"), (self.moved, "moved_answer")):
+        for saved, expected in ((self.args, "expected"), (self.moved, "moved_expected")):
             if all(equal(x, saved[n]) for n, x in given.items()):
                 result: Mapping[str, Any] = getattr(self, expected)
                 return result
-        raise AdaptedError(f"The right answer is not known for these {', '.join(given)}.")
+        raise AdaptedError(f"The expected result is unknown for these {', '.join(given)}.")

@@ -93,7 +93,7 @@ def layout_of(name: str, x: Any) -> Layout:
 
     dtype = dtype_name(x.dtype)
     if dtype is None:
-        raise AdaptedError(f"{name} is of {x.dtype}; taken over are {', '.join(ITEMSIZE)}.")
+        raise AdaptedError(f"{name} is of {x.dtype}; supported are {', '.join(ITEMSIZE)}.")
     if x.device.type == "meta" or not x.numel() or x.layout is not torch.strided:
         raise AdaptedError(f"{name} holds no values in memory; give a dense tensor with elements.")
     lead = x.data_ptr() % ALIGNED // x.element_size()

@@ -188,7 +188,7 @@ def _torch() -> Check:
     cuda, hip = getattr(built, "cuda", None), getattr(built, "hip", None)
     build = f"for CUDA {cuda}" if cuda else f"for ROCm {hip}" if hip else "for the CPU only"
     if built is None:
-        build = "of a build that cannot be told, as it cannot be imported"
+        build = "of an unknown build, as it cannot be imported"
     remedy = "" if cuda or hip else "to measure, install a CUDA or ROCm build of torch"
     return Check("torch", True, f"{version}, built {build}", remedy)
 

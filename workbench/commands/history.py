@@ -53,7 +53,7 @@ def show_history(
 
     rows = history.search(kernel, impl, device, dtype, failures_only=failures, limit=limit)
     if not rows:
-        console.print("Nothing in the history matches: ask for less, or measure something first.")
+        console.print("Nothing in the history matches: drop a filter, or measure something first.")
         return
     shown = HEADINGS if console.width >= 140 else NARROW
     lines = [
@@ -104,7 +104,7 @@ def run(options: HistoryOptions) -> int:
     with open_history(options.database) as history:
         if options.load is not None:
             taken = history.import_events(options.load)
-            print(f"{taken.kept} events taken in, {len(taken.bad)} lines unreadable")
+            print(f"{taken.kept} events imported, {len(taken.bad)} lines unreadable")
             for line in taken.bad[:5]:
                 print(f"  line {line.number}: {line.reason}")
         show_history(

@@ -138,7 +138,7 @@ class Selected:
         spec, limits = problem.spec, self.backend.device.limits
         for operand in self.operands or [Operand(name) for name in self.names(spec)]:
             impl, config = operand.chosen(spec, limits, problem.dtype, problem.sizes)
-            origin = "as asked" if operand.knobs else "default"
+            origin = "as requested" if operand.knobs else "default"
             if not operand.knobs and (entry := self._tuned(impl, problem)) is not None:
                 config, origin = impl.config(**entry.config), f"tuned {entry.at[:10]}"
             yield impl, config, origin

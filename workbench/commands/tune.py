@@ -216,7 +216,9 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
     notes: list[str] = []
     if not referenced:
         first = label(call.entries[result.first].values)
-        notes.append(f"right means: agrees with {first}; name a reference= to check more than that")
+        notes.append(
+            f"results are compared with those of {first}; pass reference= for another check"
+        )
     if result.unmoved:
         notes.append(f"the second check is on the same values as the first: {result.unmoved}")
     if result.skipped:
@@ -250,7 +252,7 @@ def _swept(path: Path, call: Call, configs: Sequence[Any], out: Path, options: T
     selection, page = command.selection, command.page
     assert selection is not None and page is not None  # the sweep has ended
     if selection.winner is None:
-        raise AdaptedError(f"{sentence(selection)} The reasons stand in {page}.")
+        raise AdaptedError(f"{sentence(selection)} The reasons are listed in {page}.")
     values = dict(selection.winner.case.config)
     at = write.numbers_of(configs).index(values)
     return Best(

@@ -46,7 +46,7 @@ class KernelDispatched:
 @dataclass(frozen=True)
 class OpCompleted:
     """One step that took time, in microseconds. `op_path` names it from the engine down:
-    `sweep/tile_size/matmul/tiles/128x256x64, 8 warps, 3 stages/screen`."""
+    `sweep/tile_size/matmul/tiles/128x256x64, 8 warps, 3 stages/first_pass`."""
 
     at: str
     run: str

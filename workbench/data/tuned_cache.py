@@ -201,7 +201,7 @@ def read(path: Path) -> list[Entry]:
 
 
 def _damaged(path: Path, what: str) -> TunedError:
-    return TunedError(f"{path} {what}; mend it or move it away, as it is not overwritten.")
+    return TunedError(f"{path} {what}; repair it or move it away, as it is not overwritten.")
 
 
 def _entry(path: Path, number: int, plain: object) -> Entry:

@@ -172,7 +172,7 @@ def suspected(
         if a != b:
             raise Incomparable(
                 f"the two results differ in {name} ({a} and {b}), so their times say nothing "
-                "about each other: measure both sides again with `workbench compare`"
+                "about each other: measure both again with `workbench compare`"
             )
     time = Ratio(
         right.median_s / left.median_s, right.low_s / left.high_s, right.high_s / left.low_s

@@ -25,7 +25,7 @@ _STAGES: tuple[Stage, ...] = ("measure", "launch", "check", "compile", "refused"
 _STAGE_WORDS: Mapping[Stage, str] = {
     "refused": "refused before compiling",
     "compile": "did not compile",
-    "check": "gave a wrong answer",
+    "check": "gave a wrong result",
     "launch": "did not launch",
     "measure": "could not be timed",
 }
@@ -232,7 +232,7 @@ def ridge_of(run: Run) -> float:
 
 def _nothing(result: Selection) -> str:
     if not result.configs:
-        return "No outcome was recorded, so there is no answer."
+        return "No outcome was recorded, so there is no result."
     stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in result.failed.items())
     each = "The only config" if result.configs == 1 else f"All {result.configs} configs"
     return f"{each} failed, so there is no time: {stages}."

@@ -221,12 +221,12 @@ def _verdict(
     others = [v for v in ranked.ratios if v != winner]
     if others and len(ranked.ties) == len(others):
         word = "all tie"
-        text += "; none of the others can be told from it"
+        text += "; all others tie with it"
     elif ranked.ties:
         *tied, last = map(str, sorted([winner, *ranked.ties]))
         word = f"tie of {', '.join(tied)} and {last}{varied.unit}"
         rest = ", ".join(_text(v, varied) for v in sorted(ranked.ties))
-        text += f"; {rest} cannot be told from it"
+        text += f"; {rest} tie with it"
     if len(others) > len(ranked.ties):
         worst = max(others, key=lambda v: ranked.ratios[v].value)
         r = ranked.ratios[worst]

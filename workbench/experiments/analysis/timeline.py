@@ -149,6 +149,6 @@ def waits(results: VariantResult | None) -> str:
     if isinstance(timing, Measured) and timing.method == "host":
         return (
             "The call waits for the GPU itself, or no graph can hold it, so GPU time cannot be "
-            "told from the rest: look for copies to the CPU in it."
+            "separated from the rest: look for copies to the CPU in it."
         )
     return ""
