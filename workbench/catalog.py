@@ -1,4 +1,4 @@
-"""Find what contributors wrote: the catalogue is a directory listing, never a hand-kept table."""
+"""Find kernels by listing directories; there is no hand-kept table of them."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, WorkbenchError
 KERNELS = "workbench.kernels"
 VARIANTS = "workbench.variants"  # kernels that exist for experiments
 WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")  # compared exactly
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"  # in a clone alone
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"  # exists only in a clone
 METAL = "metal_shim.kernels"  # the same file names; each adds an Impl to the same Spec
 
 
 class CatalogError(WorkbenchError, ValueError):
-    """One sentence: what was asked for, what is missing or nearest, what to do."""
+    """A kernel or Impl cannot be found or loaded. The message is one sentence: what was requested,
+    what is missing or nearest, and what to do."""
 
 
 def kernel_names() -> list[str]:
-    """The names of the built-in kernels, without importing them."""
+    """Return the names of the built-in kernels, without importing them."""
     return names_in(KERNELS)
 
 
 def names_in(package: str) -> list[str]:
-    """Module names in a package's folder, without importing them."""
+    """Return the sorted names of a package's modules, without importing them; empty if it is
+    missing."""
     try:
         result = importlib.util.find_spec(package)
     except ModuleNotFoundError:  # its parent is not there either
@@ -44,15 +46,18 @@ def names_in(package: str) -> list[str]:
 
 
 def spec_of(kernel: str) -> Spec:
-    """The Spec that a kernel's name, dotted module or file path stands for.
+    """Return the Spec of a kernel given by its name, dotted module or file path.
 
-    Raises CatalogError when there is none, or when the file does not fit the format.
+    Raises CatalogError where there is none, or where the file does not fit the format.
     """
     return _spec_in(module_of(kernel), kernel)
 
 
 def module_of(kernel: str) -> ModuleType:
-    """The module of a kernel: `matmul`, `package.module` or `path/to/mine.py`."""
+    """Return the module of a kernel: `matmul`, `package.module` or `path/to/mine.py`.
+
+    Raises CatalogError where there is none, or where it cannot be imported.
+    """
     if is_path(kernel):
         return _from_file(Path(kernel))
     if "." in kernel:
@@ -69,14 +74,14 @@ def module_of(kernel: str) -> ModuleType:
 
 
 def is_path(name: str) -> bool:
-    """Whether a name of a kernel or an experiment is the path of a file."""
+    """Return whether the name of a kernel or an experiment is the path of a file."""
     return name.endswith(".py") or "/" in name
 
 
 def example(what: str, name: str, words: str) -> str:
-    """Return a sentence that says by which path an example of that name is asked for.
+    """Return a sentence that gives the path of the example with that name.
 
-    It is empty where the folder of examples, which is not installed, has none.
+    It is empty if there is none; the folder of examples is not installed with the package.
     """
     for path in sorted(EXAMPLES.rglob("*.py")):
         if path.stem == name:
@@ -86,13 +91,14 @@ def example(what: str, name: str, words: str) -> str:
 
 
 def version_of(path: Path) -> Spec:
-    """The Spec of a kernel's file as it stands in one checkout of a repository, beside the same
+    """Return the Spec of a kernel's file as it is in one checkout of a repository, beside the same
     file of other checkouts in this process.
 
-    What the file imports from its repository comes from the same checkout: entries of `sys.path`
-    inside a sibling checkout are moved to this one while it is imported, and modules that siblings
-    left in `sys.modules` are dropped first (who imported them keeps them). An import that a
-    launcher makes only when it is called finds the version loaded last. Raises CatalogError.
+    Imports of the file from its repository use the same checkout: entries of `sys.path` inside a
+    sibling checkout are moved to this one during the import, and modules of siblings in
+    `sys.modules` are dropped first (modules that imported them keep them). An import that a
+    launcher makes only when it is called finds the version loaded last. Raises CatalogError where
+    the file cannot be loaded.
     """
     path = path.resolve()
     root = _checkout(path)
@@ -110,7 +116,7 @@ def version_of(path: Path) -> Spec:
 
 
 def impl_of(spec: Spec, name: str) -> Impl:
-    """The Impl of that name. Raises CatalogError with the nearest names."""
+    """Return the Impl of that name. Raises CatalogError, which lists the nearest names."""
     for impl in spec.impls:
         if impl.name == name:
             return impl
@@ -118,7 +124,8 @@ def impl_of(spec: Spec, name: str) -> Impl:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """`There is no kernel 'matmull'; did you mean matmul? Known: copy, matmul, softmax.`"""
+    """Return the message for an unknown name: `There is no kernel 'matmull'; did you mean matmul?
+    Known: copy, matmul, softmax.`"""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=2, cutoff=0.5)
     hint = f"; did you mean {' or '.join(near)}?" if near else "."
@@ -129,7 +136,7 @@ _SHARED = re.compile(rf"^from {re.escape(KERNELS)} import (\w+)", re.MULTILINE)
 
 
 def _shared_files(path: Path) -> dict[str, Path]:
-    """Files beside a kernel's that it takes device code from, by their dotted names: those of
+    """Return the files beside a kernel's that it takes device code from, by dotted name: those of
     `from workbench.kernels import attention`."""
     beside = {name: path.parent / f"{name}.py" for name in _SHARED.findall(path.read_text("utf-8"))}
     return {f"{KERNELS}.{name}": file for name, file in beside.items() if file.is_file()}
@@ -164,7 +171,7 @@ def _from_file(path: Path) -> ModuleType:
 
 
 def module_at(path: Path) -> ModuleType:
-    """The module of a file, which may import the files beside it by their names.
+    """Return the module of a file, which may import the files beside it by their names.
 
     Raises CatalogError where it cannot be imported.
     """
@@ -187,10 +194,10 @@ def module_at(path: Path) -> ModuleType:
 
 @contextmanager
 def _beside(folder: Path) -> Iterator[None]:
-    """Let imports find the files of a folder, after all others, as those beside a script.
+    """Let imports find the files of a folder, after all others, like those beside a script.
 
-    They are forgotten afterwards, so that another folder's file of the same name is not taken for
-    one of them; who imported them keeps them.
+    They are removed from `sys.modules` afterwards, so that a file of the same name in another
+    folder is not mistaken for one of them; modules that imported them keep them.
     """
     if str(folder) in sys.path:
         yield
@@ -210,14 +217,16 @@ def _beside(folder: Path) -> Iterator[None]:
 
 
 def _lies_in(folder: Path, module: ModuleType) -> bool:
-    """Whether a file or a package of a folder is this module, and no kernel's by its path."""
+    """Return whether this module is a file or a package of a folder, and no kernel loaded by its
+    path."""
     file = Path(getattr(module, "__file__", None) or ".")
     path = file.parent if file.name == "__init__.py" else file
     return path.parent == folder and not module.__name__.startswith("_kernel_")
 
 
 def _name_of(path: Path) -> str:
-    """Under which a file's module stands in `sys.modules`: files of one name stay apart."""
+    """Return the name of a file's module in `sys.modules`: files of the same name get different
+    ones."""
     return f"_kernel_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
 
 
@@ -237,8 +246,8 @@ def _drop_siblings(root: Path) -> None:
 
 
 def _moved(entry: Path, root: Path) -> Path:
-    """An entry of `sys.path`: the same folder of the checkout `root`, where it lies in a sibling
-    of it and that folder exists there."""
+    """Return an entry of `sys.path`, moved to the checkout `root` if it lies in a sibling checkout
+    and the same folder exists in `root`."""
     entry = entry.absolute()
     theirs = _checkout(entry)
     if theirs is None or theirs == root or _store(theirs) != _store(root):
@@ -248,7 +257,8 @@ def _moved(entry: Path, root: Path) -> Path:
 
 
 def _checkout(path: Path) -> Path | None:
-    """The root of the git checkout that holds a file; None for installed packages and others."""
+    """Return the root of the git checkout that holds a file; None for installed packages and
+    others."""
     if "site-packages" in path.parts or "dist-packages" in path.parts:
         return None
     return _root(path if path.is_dir() else path.parent)
@@ -262,8 +272,8 @@ def _root(folder: Path) -> Path | None:
 
 @cache
 def _store(root: Path) -> Path:
-    """Where the repository of a checkout keeps its objects: alike for all its worktrees, whose
-    `.git` is a file, `gitdir: REPOSITORY/.git/worktrees/NAME`."""
+    """Return the folder of the repository's objects: the same for all its worktrees, whose `.git`
+    is a file, `gitdir: REPOSITORY/.git/worktrees/NAME`."""
     mark = root / ".git"
     if mark.is_dir():
         return mark
@@ -288,11 +298,11 @@ def _import_failure(kernel: str, error: Exception) -> str:
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.lineno:
         line = f", line {error.lineno}"
-    return f"{kernel} cannot be imported ({type(error).__name__}{line}: {error}); mend that first."
+    return f"{kernel} cannot be imported ({type(error).__name__}{line}: {error}); correct it first."
 
 
 def _spec_in(module: ModuleType, kernel: str) -> Spec:
-    """The one Spec of a module, or a sentence that says what the file lacks."""
+    """Return the one Spec of a module. Raises CatalogError, which says what the file lacks."""
     specs = [v for v in vars(module).values() if isinstance(v, Spec)]
     mine = [s for s in {id(s): s for s in specs}.values() if _declared_in(s, module)]
     see = "see CONTRIBUTING.md, or `workbench new-kernel NAME` for a working file"
@@ -314,7 +324,7 @@ _AXIS = re.compile(r"\w+([*/]\w+)*")
 
 
 def _misfit(spec: Spec) -> str | None:
-    """What of a Spec contradicts the rest of it; None where nothing does."""
+    """Return what contradicts itself in a Spec, or None."""
     tensors = {**spec.inputs, **spec.outputs}
     for name, tensor in tensors.items():
         if bad := [a for a in tensor.axes.split() if not _AXIS.fullmatch(a)]:

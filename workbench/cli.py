@@ -1,7 +1,7 @@
 """The command line: `workbench COMMAND`, or `python -m workbench COMMAND`.
 
-Commands and their options are declared in `commands/options.py`; each is carried out by `run` of
-the module of its name, which is imported when the command runs.
+Commands and their options are declared in `commands/options.py`; a command calls `run` of the
+module of its name, which is imported only then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 from workbench.commands.options import Options, commands
 from workbench.spec import WorkbenchError
 
-STOPPED = 130  # as shells say it: 128 + SIGINT
+STOPPED = 130  # the shells' convention: 128 + SIGINT
 
 app = typer.Typer(
     name="workbench",
@@ -46,11 +46,12 @@ def workbench(
         ),
     ] = False,
 ) -> None:
-    """Which configuration, how far from the limit, why, and did my change help?"""
+    """Find the fastest configuration of a kernel, how far it is from the limit and why, and whether
+    a change helped."""
 
 
 def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
-    """A field of an options class as Typer declares it."""
+    """Return a field of an options class as a parameter for Typer."""
     data = field.metadata
     if data["positional"]:
         text = typer.Argument(help=data["help"], metavar=data["metavar"])
@@ -69,7 +70,7 @@ def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
 
 
 def _add(options: type[Options]) -> None:
-    """Make a command of an options class."""
+    """Add the command of an options class to the app."""
 
     def command(**values: Any) -> None:
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
@@ -99,10 +100,10 @@ for _options in commands().values():
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Returns its exit code: 2 after an error, which is printed in one sentence,
-    and 130 after Ctrl-C."""
+    """Run a command. Returns its exit code: 2 after an error, which is printed in one sentence, and
+    130 after Ctrl-C."""
     if "" not in sys.path and (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # `--kernel package.module` may lie where the user stands
+        sys.path.append(here)  # `--kernel package.module` may be in the current folder
     try:
         code = typer.main.get_command(app).main(
             args=list(sys.argv[1:] if arguments is None else arguments),
@@ -114,8 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         code = _print_error(error)
     if code == STOPPED:
-        # Where Ctrl-C once came up through an `exec` of a string (any dataclass is made by one),
-        # CPython ends itself by SIGINT in place of this exit code, unless another `exec` follows.
+        # If a KeyboardInterrupt once passed through an `exec` of a string (dataclasses use one),
+        # CPython ends itself by SIGINT instead of this exit code, unless another `exec` follows.
         exec("")
     return int(code or 0)
 
@@ -126,8 +127,8 @@ def _stopped() -> int:
 
 
 def _print_error(error: Exception) -> int:
-    """Print an error that is a sentence; a mistake of ours is raised, with its traceback."""
-    # Typer's errors are click's in older releases and its own in newer ones: known by what they do.
+    """Print an error that is one sentence. Reraises any other, with its traceback."""
+    # Typer's errors are click's in older releases and its own in newer ones, hence no isinstance.
     if type(error).__name__ == "Abort":
         return _stopped()
     if type(error).__name__ == "NoArgsIsHelpError":

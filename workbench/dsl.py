@@ -1,4 +1,4 @@
-"""What kernel files share: `triton` and `tl`, and what their launchers and baselines repeat.
+"""Names shared by kernel files: `triton`, `tl`, and helpers of launchers and library baselines.
 
 Where Triton has no wheel (macOS), `triton` and `tl` are stand-ins. With those every kernel file
 still imports, so its Spec, its reference and its Metal version work; only launching the Triton
@@ -44,14 +44,15 @@ except ModuleNotFoundError:
 
 
 def _mend_interpreter() -> None:
-    """The interpreter of Triton 3.6 makes an index of a tensor by int(array), which numpy 2.4
-    allows only for an array without axes; without this, no loop over a tensor's extent runs."""
+    """Patch the interpreter of Triton 3.6. It converts a tensor to an index by int(array), which
+    numpy 2.4 allows only for an array without axes; without this, no loop over a tensor's extent
+    runs."""
     from triton.runtime import interpreter
 
     real = interpreter._patch_lang_tensor
 
     def patched(tensor: Any, *scope: Any) -> None:
-        real(tensor, *scope)  # enters `__index__` among what is restored after the launch
+        real(tensor, *scope)  # registers `__index__` to be restored after the launch
         tensor.__index__ = lambda self: int(self.handle.data.squeeze())
 
     interpreter._patch_lang_tensor = patched
@@ -60,15 +61,16 @@ def _mend_interpreter() -> None:
 if INTERPRETED:
     _mend_interpreter()
 
-# 3, so that in the interpreter programs still meet several tiles each and the last round is ragged
+# 3, so that in the interpreter each program still computes several tiles and the last round is
+# partial
 CORES_OF_A_CPU = 3
 _pretended: ContextVar[Limits | None] = ContextVar("pretended", default=None)
 
 
 def cores(tensor: Any) -> int:
-    """Streaming multiprocessors or compute units of the device that holds `tensor`: how many
-    programs a persistent launcher starts. On a CPU (the interpreter) it is CORES_OF_A_CPU.
-    """
+    """Return the number of streaming multiprocessors or compute units of the device that holds
+    `tensor`, which is the number of programs that a persistent launcher starts. On a CPU (the
+    interpreter) it is CORES_OF_A_CPU."""
     limits = _pretended.get()
     if limits is not None:
         return limits.cores
@@ -86,7 +88,8 @@ def pretended() -> Limits | None:
 
 @contextmanager
 def pretend(limits: Limits) -> Iterator[None]:
-    """Launchers inside see a device with these limits: for compiling without one."""
+    """Return a context manager in which launchers see a device with these limits, to compile
+    without one."""
     token = _pretended.set(limits)
     try:
         yield
@@ -94,12 +97,12 @@ def pretend(limits: Limits) -> Iterator[None]:
         _pretended.reset(token)
 
 
-# What launchers hand on
+# Arguments that launchers pass on
 
 
 def meta(config: Any) -> dict[str, int]:
-    """Return what a launch takes from a config as it is: its fields `block_*` and `group_m` under
-    their names in capitals, and `num_warps` and `num_stages`."""
+    """Return the launch arguments that come from a config unchanged: its fields `block_*` and
+    `group_m` under their names in capitals, and `num_warps` and `num_stages`."""
     return {name: getattr(config, field) for field, name in _handed_on(config.__class__)}
 
 
@@ -122,8 +125,8 @@ def strides(*tensors: Any) -> tuple[int, ...]:
 
 
 def describable(rows: Any) -> bool:
-    """Return whether a tensor descriptor can describe this tensor: dense rows, and all that is
-    outside them without overlap and at multiples of 16 bytes."""
+    """Return whether a tensor descriptor can describe this tensor: its rows are dense, and the
+    outer dimensions do not overlap and have strides of multiples of 16 bytes."""
     size, extents = rows.element_size(), rows.shape
     outer = zip(rows.stride()[:-1], rows.stride()[1:], extents[1:], strict=True)
     apart = all(far >= near * extent and far * size % 16 == 0 for far, near, extent in outer)
@@ -131,29 +134,29 @@ def describable(rows: Any) -> bool:
 
 
 def describe(name: str, tensor: Any, block: list[int]) -> Any:
-    """Return a descriptor of blocks of a tensor; `name` is what a ValueError calls it where there
-    can be none."""
+    """Return a descriptor of blocks of a tensor. Raises ValueError, which calls it `name`, where
+    the tensor cannot have one."""
     if not describable(tensor):
         raise ValueError(f"{name} must have dense rows that start at multiples of 16 bytes")
     return TensorDescriptor.from_tensor(tensor, block)
 
 
 def refuse_pdl(limits: Limits) -> str | None:
-    """Return why no launch can begin there before the one ahead of it ends, or None."""
+    """Return why a launch cannot begin there before the previous one ends, or None."""
     if limits.arch in ("sm_80", "sm_86", "sm_89") or not limits.arch.startswith("sm_"):
         return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
     return None
 
 
 def launch_pdl(pdl: bool) -> dict[str, bool]:
-    """Return the option of a launch that may begin before the one ahead of it ends, where `pdl`;
-    the device code must wait for what that one writes."""
+    """Return the launch option that lets a launch begin before the previous one ends, if `pdl`. The
+    device code must wait for what the previous launch writes."""
     return {"launch_pdl": True} if pdl else {}
 
 
 def upcast(tensor: Any) -> bool:
-    """Return whether tiles of this tensor must be widened before they are multiplied: those of bf16
-    in Triton's interpreter."""
+    """Return whether tiles of this tensor must be widened before they are multiplied: bf16 in
+    Triton's interpreter."""
     return INTERPRETED and str(tensor.dtype) == "torch.bfloat16"
 
 
@@ -161,7 +164,7 @@ def upcast(tensor: Any) -> bool:
 
 
 def compiled(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a launcher of what torch.compile makes of `call`, compiled at its first launch."""
+    """Return a launcher of `call` under torch.compile, compiled at its first launch."""
 
     @cache
     def created() -> Any:
@@ -174,24 +177,25 @@ def compiled(call: Callable[..., Any]) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class ThirdParty:
-    """Another project's package, which need not be installed: it is imported at a first launch."""
+    """Another project's package, which need not be installed: it is imported at the first
+    launch."""
 
     distribution: str
     module: str
 
     @property
     def missing(self) -> str:
-        """The sentence to say where it is not installed."""
+        """Sentence for the case that it is not installed."""
         return f"{self.distribution} is not installed: pip install 'kernel-workbench[peers]'"
 
     def __call__(self, name: str) -> Any:
-        """Import what stands under a name in it: `ops:LigerSoftmaxFunction.apply`. Raises
+        """Import an object of the package by name: `ops:LigerSoftmaxFunction.apply`. Raises
         ImportError with `missing` where it is not installed."""
         return _imported(self, name)
 
     def refuse(self, otherwise: Callable[..., str | None] | None = None) -> Callable[..., Any]:
-        """Return a `refuse` that says that it is missing, or else what `otherwise(itemsize=...,
-        **sizes)` says."""
+        """Return a `refuse` function that says that the package is missing, or else returns
+        `otherwise(itemsize=..., **sizes)`."""
 
         def refuse(config: Any, limits: Limits, **at: int) -> str | None:
             if find_spec(self.module) is None:
@@ -201,7 +205,8 @@ class ThirdParty:
         return refuse
 
     def refuse_rows(self, **most: int) -> Callable[..., Any]:
-        """Return a `refuse` for rows of at most so many elements along an axis: `N=65_536`."""
+        """Return a `refuse` function for rows of at most so many elements along an axis:
+        `N=65_536`."""
         ((axis, length),) = most.items()
         reason = f"{self.distribution} takes rows of at most {length} elements"
         return self.refuse(lambda **at: reason if at[axis] > length else None)

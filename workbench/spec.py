@@ -1,8 +1,9 @@
-"""What a kernel is, said as plain values. Standard library only; everything else builds on this.
+"""Declare kernels as plain values. Uses the standard library only; everything else builds on it.
 
-A `Spec` says what is computed. An `Impl` says how: one launcher, one backend, one config type.
-A config is an ordinary frozen dataclass whose fields carry their own choices, and the word that
-declares a field (`tile`, `threads`, `stages`, `among`) is the word that a sweep varies.
+A `Spec` declares what is computed. An `Impl` is one way to compute it: one launcher, one backend,
+one config type. A config is an ordinary frozen dataclass whose fields carry their own choices, and
+the word that declares a field (`tile`, `threads`, `stages`, `among`) is the word that a sweep
+varies.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ Backend = Literal["triton", "metal", "torch"]
 Sizes = Mapping[str, int]
 Knob = Callable[..., Any]
 
-# The default of a knob that depends on the sizes. It is none of the knob's choices: `Impl.resolved`
-# replaces it before anything is planned, recorded, compared or launched.
+# The default of a knob that depends on the sizes. It is not one of the knob's choices:
+# `Impl.resolved` replaces it before anything is planned, recorded, compared or launched.
 AUTO = -1
 
-# What chooses the config of a launch that names none: imported at the first such launch.
+# The module that chooses the config of a launch without one; imported at the first such launch.
 LAUNCH = "workbench.adapted.launch"
 
 
 class WorkbenchError(Exception):
-    """An error that is one sentence: what was wrong, where, and what to do next. The command line
-    prints it and ends with exit code 2."""
+    """Base class of errors whose message is one sentence: what was wrong, where, and what to do
+    next. The command line prints it and ends with exit code 2."""
 
 
-# Bytes per element. The first three are what kernels are written and tested for; the others may be
-# those of single tensors, and of functions that `workbench.adapter` takes over.
+# Bytes per element. Kernels are written and tested for the first three; the others may be the dtype
+# of single tensors, and of functions that `workbench.adapter` adapts.
 ITEMSIZE: Mapping[str, int] = {
     "fp32": 4,
     "fp16": 2,
@@ -55,7 +56,7 @@ ITEMSIZE: Mapping[str, int] = {
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far an output may lie from the float64 reference of the rounded inputs.
+    """Largest accepted distance of an output from the float64 reference of the rounded inputs.
 
     An element passes when |actual - expected| <= relative * |expected| + of_rms * rms(expected),
     where rms is the root mean square of the expected output that it belongs to.
@@ -76,11 +77,11 @@ TOLERANCE: Mapping[str, Tolerance] = {
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output: its axes (`"M K"`), its dtype where that is not the one under test, and
-    who makes it where standard normal values will not do.
+    """An input or output: its axes (`"M K"`), its dtype if that is not the one under test, and the
+    function that makes it if standard normal values do not suit.
 
-    An axis is a name, a number, or both joined by `*` and `/`, worked out from left to right:
-    `"B S Hkv*G D"`, `"N K/256*144"`.
+    An axis is a name, a number, or both joined by `*` and `/`, evaluated from left to right: `"B S
+    Hkv*G D"`, `"N K/256*144"`.
 
     `make(shape, dtype, device, generator)` gets torch objects and returns a torch tensor.
     """
@@ -90,19 +91,20 @@ class Tensor:
     make: Callable[..., Any] | None = None
 
     def shape(self, sizes: Sizes) -> tuple[int, ...]:
-        """Extents at these sizes. Raises ValueError where one is no whole number."""
+        """Return the extent of each axis at these sizes. Raises ValueError where one is not
+        whole."""
         return tuple(_whole(axis, sizes) for axis in self.axes.split())
 
 
 @dataclass(frozen=True)
 class Extent:
-    """What an axis may be, where not every number will do: one of a few, or a multiple."""
+    """Restrict the extents of an axis to a few values, or to multiples of one."""
 
     among: tuple[int, ...] = ()
     multiple: int = 1
 
     def refuse(self, axis: str, extent: int) -> str | None:
-        """Why the axis cannot be that long, in a sentence; None when it can."""
+        """Return in one sentence why the axis cannot have this extent, or None if it can."""
         if self.among and extent not in self.among:
             return f"{axis} is one of {', '.join(map(str, self.among))}, not {extent}"
         if extent % self.multiple:
@@ -110,7 +112,8 @@ class Extent:
         return None
 
     def near(self, extent: int) -> int:
-        """The least that it may be from there on, or else the most."""
+        """Return the smallest allowed extent that is at least this one, or else the largest
+        allowed."""
         fit = [e for e in self.among if not e % self.multiple]
         if not fit:
             return extent + -extent % self.multiple
@@ -119,10 +122,10 @@ class Extent:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a device allows one program: what a config must fit into, whatever the kernel.
+    """Limits of a device that every config must fit into, whatever the kernel.
 
-    `arch` is Triton's name of the target (`sm_90`, `gfx942`); bytes and counts are per block
-    unless a name says otherwise.
+    `arch` is Triton's name of the target (`sm_90`, `gfx942`); bytes and counts are per block unless
+    a name says otherwise.
     """
 
     arch: str
@@ -135,25 +138,24 @@ class Limits:
 
 @dataclass(frozen=True)
 class Work:
-    """What one launch does, piece by piece: what the analytic model needs beyond the costs that
-    the Spec declares. A tile is an independent piece of output, whichever program computes it.
-    """
+    """Work of one launch, which the analytic model needs beyond the costs that the Spec declares. A
+    tile is an independent piece of output, whichever program computes it."""
 
     tiles: int
     steps: int  # trips of one tile's main loop
-    load_bytes: int  # what one trip asks of the last-level cache
-    store_bytes: int  # what one tile writes at its end
+    load_bytes: int  # requested from the last-level cache in one trip
+    store_bytes: int  # written at the end of one tile
     dot: tuple[int, int, int] | None = None  # m, n, k of the matrix product in one trip
-    band: int = 1  # tile rows that are visited together, so that their loads meet in the cache
+    band: int = 1  # tile rows that are visited together, so that they share loads in the cache
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One operation: its inputs, its meaning, its cost, and the sizes that matter.
+    """One operation: its inputs, its reference, its cost, and the sizes to check and to time.
 
     `flops`, `bytes` take the sizes as keywords (`lambda M, N: 2 * M * N`); `reference` takes the
     inputs as torch tensors of any float dtype and returns the output (a tuple where there are
-    several) in that dtype, computed plainly.
+    several) in that dtype, computed in the simplest way.
     """
 
     name: str
@@ -161,8 +163,8 @@ class Spec:
     outputs: Mapping[str, Tensor]
     reference: Callable[..., Any]
     flops: Callable[..., int]
-    check: Sequence[Sizes]  # small and ragged: correctness, also interpreted on a CPU
-    bench: Sequence[Sizes]  # real: timing
+    check: Sequence[Sizes]  # small and ragged, for correctness, also interpreted on a CPU
+    bench: Sequence[Sizes]  # realistic, for timing
     tolerance: Mapping[str, Tolerance] = field(default_factory=lambda: TOLERANCE)
     extents: Mapping[str, Extent] = field(default_factory=dict)  # of axes that are not free
     impls: list[Impl] = field(default_factory=list, compare=False, repr=False)
@@ -175,19 +177,20 @@ class Spec:
         return tuple(dict.fromkeys(names))
 
     def refuse(self, sizes: Sizes) -> str | None:
-        """Why there is no such problem, in a sentence; None when there is."""
+        """Return in one sentence why the sizes are not allowed, or None if they are."""
         for axis, extent in self.extents.items():
             if reason := extent.refuse(axis, sizes[axis]):
                 return f"{self.name}: {reason}"
         return None
 
     def near(self, sizes: Sizes) -> dict[str, int]:
-        """The nearest sizes that there can be, mostly larger ones."""
+        """Return the nearest allowed sizes: per axis the next larger, or else the largest."""
         free = Extent()
         return {axis: self.extents.get(axis, free).near(n) for axis, n in sizes.items()}
 
     def bytes(self, sizes: Sizes, dtype: str) -> int:
-        """Least bytes that must move: every input read once, every output written once."""
+        """Return the least bytes that must move: every input read once, every output written
+        once."""
         return sum(
             _product(tensor.shape(sizes)) * ITEMSIZE[tensor.dtype or dtype]
             for tensor in (*self.inputs.values(), *self.outputs.values())
@@ -205,19 +208,19 @@ class Spec:
         defaults: Mapping[str, Any] | None = None,
         mutates: Sequence[str] = (),
     ) -> Callable[[Callable[..., Any]], Impl]:
-        """Decorate a launcher, `launch(*inputs, config=...) -> output`.
+        """Decorate a launcher, `launch(*inputs, config=...) -> output`. Returns the decorator.
 
-        resolve(config, limits, *, itemsize, **sizes) returns the config with a number in the
-        place of every AUTO; a config type with such a default needs it. refuse(config, limits, *,
-        itemsize, **sizes) says in one sentence why this config cannot run there, or None; that a
-        block may not have so many warps is said without it.
-        work(config, limits, *, itemsize, **sizes) describes the launch for the analytic model.
-        All three and the launcher see no AUTO, save `resolve`. defaults maps a dtype (`fp32`) or
-        an architecture (`gfx942`), or several with blanks between (`gfx90a gfx942`), to the
-        default config where the dataclass' own does not suit; the dtype comes first. mutates names
-        the inputs that a launch changes: they are restored before each check and each timed call,
-        and where the launcher returns one, it is checked like any output. Raises ValueError when a
-        name there is no input, and when `resolve` is missing.
+        resolve(config, limits, *, itemsize, **sizes) returns the config with a number in place of
+        every AUTO; a config type with such a default needs it. refuse(config, limits, *, itemsize,
+        **sizes) returns one sentence why this config cannot run there, or None; it need not check
+        the number of warps in a block. work(config, limits, *, itemsize, **sizes) describes the
+        launch for the analytic model. None of them sees an AUTO, nor does the launcher, except
+        `resolve`. defaults maps a dtype (`fp32`) or an architecture (`gfx942`), or several
+        separated by blanks (`gfx90a gfx942`), to the default config if the dataclass' own does not
+        suit; the dtype comes first. mutates names the inputs that a launch changes: they are
+        restored before each check and each timed call, and if the launcher returns one, it is
+        checked like any output. Raises ValueError if mutates names no input, or if `resolve` is
+        missing.
         """
         if odd := [n for n in mutates if n not in self.inputs]:
             raise ValueError(
@@ -257,7 +260,8 @@ class Spec:
         *,
         refuse: Callable[..., str | None] | None = None,
     ) -> Impl:
-        """Add a library's own version, `call(*inputs) -> output`, as an Impl to compare with."""
+        """Add a library's own version, `call(*inputs) -> output`, as a baseline. Returns its
+        Impl."""
         if refuse is None:
             return self.impl(backend="torch", name=name)(call)
         return self.impl(backend="torch", name=name, refuse=refuse)(call)
@@ -265,7 +269,7 @@ class Spec:
 
 @dataclass(frozen=True)
 class NoKnobs:
-    """The config of an Impl that has nothing to choose: a library baseline."""
+    """Config of an Impl without knobs: a library baseline."""
 
 
 @dataclass(frozen=True)
@@ -282,18 +286,18 @@ class Impl:
     work: Callable[..., Work] | None
     defaults: Mapping[str, Any]
     mutates: tuple[str, ...] = ()  # inputs that a launch changes
-    # by device, shapes and dtypes of the inputs: what `workbench.launch` chose for them
+    # config that `workbench.adapted.launch` chose, by device, shapes and dtypes of the inputs
     chosen: dict[Any, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def title(self) -> str:
-        """`matmul.tiles`: how this Impl is named everywhere."""
+        """Name of this Impl in tables and messages: `matmul.tiles`."""
         return f"{self.spec.name}.{self.name}"
 
     def __call__(self, *inputs: Any, config: Any = None) -> Any:
-        """Launch. Without a config it is the one tuned for these inputs on their GPU, or the
-        default; the logger `workbench` says which, once. An AUTO in a config is resolved by the
-        inputs; ValueError where their sizes do not follow from their shapes."""
+        """Launch. Without a config, launch the one tuned for these inputs on their GPU, or the
+        default; the logger `workbench` reports the choice, once. An AUTO in a config is resolved by
+        the inputs; raises ValueError where their shapes do not determine the sizes."""
         if self.config is NoKnobs:
             return self.launch(*inputs)
         if config is None:
@@ -305,7 +309,7 @@ class Impl:
     def _chosen(self, inputs: Sequence[Any]) -> Any:
         try:
             at = (inputs[0].device, *[(x.shape, x.dtype) for x in inputs])
-        except (AttributeError, IndexError):  # no tensors: nothing to look up by
+        except (AttributeError, IndexError):  # no tensors, so nothing can be looked up
             return self.config()
         if (known := self.chosen.get(at)) is not None:
             return known
@@ -321,35 +325,36 @@ class Impl:
         )
 
     def is_open(self, config: Any) -> bool:
-        """Whether a field of this config is AUTO."""
+        """Return whether a field of this config is AUTO."""
         return any(getattr(config, name) == AUTO for name in self.auto)
 
     def resolved(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> Any:
-        """Return this config with a number in the place of every AUTO, as these sizes want it.
+        """Return this config with a number in place of every AUTO, chosen for these sizes.
 
-        Raises ResolveError where the kernel's own `resolve` fails or leaves a field open.
+        Raises ResolveError where the kernel's own `resolve` fails or leaves a field AUTO.
         """
         if not self.is_open(config):
             return config
-        assert self.resolve is not None  # `Spec.impl` saw to it
+        assert self.resolve is not None  # checked by `Spec.impl`
         try:
             result = self.resolve(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
         except Exception as error:
             text = f"`resolve` of {self.title} failed at {sizes_text(sizes)}"
-            raise ResolveError(f"{text} ({type(error).__name__}: {error}); mend it.") from error
+            raise ResolveError(f"{text} ({type(error).__name__}: {error}); correct it.") from error
         if self.is_open(result):
             open_ = next(name for name in self.auto if getattr(result, name) == AUTO)
-            raise ResolveError(f"`resolve` of {self.title} leaves {open_} AUTO; mend it.")
+            raise ResolveError(f"`resolve` of {self.title} leaves {open_} AUTO; correct it.")
         return result
 
     def default(self, limits: Limits, dtype: str, sizes: Sizes) -> Any:
-        """Return the config that runs these sizes when nobody chose one, on a device with these
+        """Return the config that runs at these sizes if none was chosen, on a device with these
         limits. No field of it is AUTO."""
         return self.resolved(self.declared(limits, dtype), limits, dtype, sizes)
 
     def rejection_reason(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> str | None:
-        """Return why this config cannot run at these sizes, in one sentence, or None: it has more
-        warps than a block may have, or the kernel's own `refuse` rejects it or raises."""
+        """Return in one sentence why this config cannot run at these sizes, or None if it can. It
+        cannot if it has more warps than a block may have, or if the kernel's own `refuse` rejects
+        it or raises."""
         warps = getattr(config, "num_warps", 0)
         if warps * limits.warp_size > limits.threads_per_block:
             return f"{warps} warps are more than one block may have here"
@@ -359,14 +364,14 @@ class Impl:
             return f"`refuse` of {self.title} failed ({type(error).__name__}: {error})"
 
     def declared(self, limits: Limits, dtype: str) -> Any:
-        """Return the default as the file has it, with AUTO where it depends on the sizes."""
+        """Return the default as the file declares it, with AUTO where it depends on the sizes."""
         return self.defaults.get(dtype) or self.defaults.get(limits.arch) or self.config()
 
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
-        """Every config of the declared choices; knobs outside `vary` keep the value that they have
-        in `default`, which need not be a choice where it was AUTO.
+        """Return an iterator over all configs of the declared choices. Knobs outside `vary` keep
+        their value in `default`, which need not be a choice if it was AUTO.
 
-        An empty `vary` varies all. Legality is another question: see `rejection_reason`.
+        An empty `vary` varies all. Configs may still be illegal: see `rejection_reason`.
         """
         axes = [
             f.metadata["choices"]
@@ -377,32 +382,33 @@ class Impl:
         return (self.config(*point) for point in itertools.product(*axes))
 
     def knobs(self) -> dict[str, str]:
-        """Field name to knob word: `{"block_m": "tile", "num_warps": "threads", ...}`."""
+        """Return the knob word of each field: `{"block_m": "tile", "num_warps": "threads",
+        ...}`."""
         return {f.name: f.metadata["knob"].__name__ for f in fields(self.config)}
 
     def choices(self) -> dict[str, tuple[int, ...]]:
-        """Field name to its declared choices, in order."""
+        """Return the declared choices of each field, in order."""
         return {f.name: f.metadata["choices"] for f in fields(self.config)}
 
 
 class ResolveError(WorkbenchError, ValueError):
-    """A kernel's `resolve` cannot say what AUTO stands for; the message is one sentence."""
+    """A kernel's `resolve` failed or left a field AUTO; the message is one sentence."""
 
 
 def sizes_text(sizes: Sizes, separator: str = ",") -> str:
-    """`M=4096,N=4096,K=4096`: as `--sizes` takes them."""
+    """Return the sizes as `--sizes` takes them: `M=4096,N=4096,K=4096`."""
     return separator.join(f"{axis}={extent}" for axis, extent in sizes.items())
 
 
 def values(config: Any) -> dict[str, int]:
-    """A config as plain data."""
+    """Return a config as a dict from field name to value."""
     return {f.name: getattr(config, f.name) for f in fields(config)}
 
 
 def label(config: Mapping[str, int]) -> str:
-    """A config in a few words: `128x256x64, 8 warps, 3 stages, group_m 8`; a block with one edge
-    is named by it, `block_n 1024, 4 warps`. In older records an edge or a number of warps may be 0,
-    which the launcher replaced by the sizes: `auto`."""
+    """Return a config as text: `128x256x64, 8 warps, 3 stages, group_m 8`; a block with one edge is
+    named by it, `block_n 1024, 4 warps`. In older records an edge or a number of warps may be 0,
+    which the launcher replaced by a value that depends on the sizes: `auto`."""
     text = {k: "auto" if _left_open(k, v) else v for k, v in config.items()}
     block = {k: v for k, v in text.items() if k.startswith("block_")}
     rest = {k: v for k, v in text.items() if k not in block}
@@ -420,7 +426,7 @@ def _left_open(name: str, value: int) -> bool:
 
 
 def brief(config: Mapping[str, int]) -> str:
-    """The same for a table's cell: `128x256x64, 8w, 3s, group_m 8`."""
+    """Return a config as shorter text for a table's cell: `128x256x64, 8w, 3s, group_m 8`."""
     words = {" warps": "w", " warp": "w", " stages": "s", " stage": "s"}
     text = label(config)
     for long, short in words.items():
@@ -442,8 +448,9 @@ def _whole(axis: str, sizes: Sizes) -> int:
 
 
 def solved(axis: str, extent: int, sizes: Sizes) -> dict[str, int] | None:
-    """What an axis of this extent tells beyond the known sizes: the one that it names, or nothing
-    where it names several unknown ones. None where it contradicts them."""
+    """Return the one unknown size that an axis of this extent determines, by name. The dict is
+    empty if the axis has no unknown or several; the result is None if the extent contradicts the
+    known sizes."""
     unknown = {part for _, part in _JOINED.findall(axis) if not part.isdigit()} - sizes.keys()
     if not unknown:
         try:
@@ -463,33 +470,35 @@ def solved(axis: str, extent: int, sizes: Sizes) -> dict[str, int] | None:
     return {unknown.pop(): int(value)} if value.denominator == 1 else None
 
 
-# Knobs: the word that declares a config field is the word that a sweep varies.
+# Knobs: the function that declares a config field is the word that a sweep varies.
 
 
 def among(*choices: int, default: int, knob: Knob | None = None) -> Any:
-    """A knob with its choices written out."""
+    """Return a config field with these choices. Raises ValueError where the default is not one of
+    them."""
     if default not in choices and default != AUTO:
         raise ValueError(f"default {default} is not among the choices {choices}")
     return field(default=default, metadata={"choices": choices, "knob": knob or among})
 
 
 def tile(lo: int, hi: int, default: int) -> Any:
-    """An edge of the block that one program owns: a power of two."""
+    """Return a config field for an edge of the block that one program computes: a power of two."""
     return among(*_powers(lo, hi), default=default, knob=tile)
 
 
 def threads(lo: int, hi: int, default: int) -> Any:
-    """Warps per program (Triton) or threads per threadgroup (Metal): a power of two."""
+    """Return a config field for warps per program (Triton) or threads per threadgroup (Metal): a
+    power of two."""
     return among(*_powers(lo, hi), default=default, knob=threads)
 
 
 def stages(lo: int, hi: int, default: int) -> Any:
-    """Depth of the software pipeline."""
+    """Return a config field for the number of stages of the software pipeline."""
     return among(*range(lo, hi + 1), default=default, knob=stages)
 
 
 def given(value: int, otherwise: int) -> int:
-    """Return the value of a knob, or `otherwise` where it is AUTO."""
+    """Return the value of a knob, or `otherwise` if it is AUTO."""
     return otherwise if value == AUTO else value
 
 

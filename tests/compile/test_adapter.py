@@ -106,7 +106,7 @@ def test_a_reference_finds_what_agreement_does_not(kernels, tmp_path):
     given = (torch.randn(N), torch.randn(N), torch.empty(N), N)
     wanted = {"grid": cover, "configs": kernels.CONFIGS[:1], **places(tmp_path)}
     tune(kernels.wrong, given, **wanted)
-    with pytest.raises(AdaptedError, match=r"wrong answer.*report.html"):
+    with pytest.raises(AdaptedError, match=r"wrong result.*report.html"):
         tune(kernels.wrong, given, reference=lambda x, y, out, n: x + y, **wanted)
 
 

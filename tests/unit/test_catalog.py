@@ -206,7 +206,7 @@ def test_a_missing_module():
 
 def test_a_syntax_error_names_its_line(kernel):
     sentence = refused(kernel("x = 1\n\ndef broken(:\n    pass\n"))
-    assert "SyntaxError, line 3" in sentence and "mend that first" in sentence
+    assert "SyntaxError, line 3" in sentence and "correct it first" in sentence
 
 
 def test_an_error_on_import_names_its_line(kernel):

@@ -267,7 +267,7 @@ def test_what_is_worked_out_runs_nothing(tmp_path):
     )
     assert "Nothing is run: worked out for Apple M2 Max." in text.getvalue()
     _, outcomes, (finding,) = stored(tmp_path)
-    assert not outcomes and finding.word == "2x the floor" and finding.sizes == {"N": 1000000}
+    assert not outcomes and finding.word == "2x the bound" and finding.sizes == {"N": 1000000}
     assert "Nothing was run." in next(tmp_path.glob("*/report.html")).read_text()
 
 

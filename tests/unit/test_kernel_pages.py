@@ -55,4 +55,4 @@ def test_a_page_of_one_outcome_and_of_none(turn: int, name: str) -> None:
     one = page(*of_kernel([(impl, default)], predicted=turn % 2 == 1))
     assert f"{label(values(default[0]))} (the default)" in one
     none = page(*of_kernel([(impl, [])], predicted=turn % 2 == 0))
-    assert "No outcome was recorded, so there is no answer." in none
+    assert "No outcome was recorded, so there is no result." in none

@@ -276,14 +276,14 @@ def test_where_a_config_was_tuned_all_arms_have_it(monkeypatch):
 
 
 def test_a_kernel_without_arms_is_told_how_to_write_them():
-    with pytest.raises(ExperimentError, match=r"layer_norm has no arm layer_norm_traffic\.py; wr"):
+    with pytest.raises(ExperimentError, match=r"has no variant layer_norm_traffic\.py; wr"):
         mvc.variants(context("layer_norm"))
 
 
 def test_the_arms_of_a_file_lie_beside_it(tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(PLAIN.format(name="mine"))
-    with pytest.raises(ExperimentError, match=r"has no arm .*mine_traffic\.py"):
+    with pytest.raises(ExperimentError, match=r"has no variant .*mine_traffic\.py"):
         mvc.variants(context(str(mine)))
     for part in mvc.PARTS:
         (tmp_path / f"mine_{part}.py").write_text(PLAIN.format(name=f"mine_{part}"))
@@ -372,7 +372,7 @@ def test_measured_arms_give_a_word_with_its_numbers(shares_, word):
     assert result.word == word and f"{100 * shares_[0]:.0f} %" in result.sentence
     assert known["a = A / C, launch taken off"].low < known["a = A / C, launch taken off"].value
     assert known["C, the whole"].kind == "measured" and known["C, the whole"].unit == "s"
-    assert known["matrix instructions of the traffic arm"].met
+    assert known["matrix instructions of the traffic variant"].met
 
 
 @pytest.mark.parametrize(("grid_s", "text"), [(6e-5, True), (1e-5, False)])

@@ -1,1 +1,1 @@
-"""A user's own @triton.jit function, made into a one-file kernel that everything else works on."""
+"""Adapt a user's own @triton.jit function to a one-file kernel that every command works on."""

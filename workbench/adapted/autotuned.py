@@ -1,4 +1,4 @@
-"""What `@triton.autotune` knows of a function, and how to tell it the winner."""
+"""Read the configs of `@triton.autotune`, and store the winner in its cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Arguments = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 def autotuner_of(kernel: Any) -> Any | None:
-    """The Autotuner around a function, also below `heuristics`; None where there is none."""
+    """Return the Autotuner around a function, also below `heuristics`; None if there is none."""
     from workbench.dsl import triton
 
     while kernel is not None and not isinstance(kernel, triton.runtime.Autotuner):
@@ -20,8 +20,8 @@ def autotuner_of(kernel: Any) -> Any | None:
 
 
 def configs_of(tuner: Any, given: Arguments) -> tuple[list[Any], list[str]]:
-    """The configs of `@triton.autotune` without those that its `early_config_prune` drops, and
-    notes of what is not heeded. Raises AdaptedError when it drops all."""
+    """Return the configs of `@triton.autotune` without those that its `early_config_prune` drops,
+    and notes on what is ignored. Raises AdaptedError where it drops all."""
     configs, notes = list(tuner.configs), []
     args, kwargs = given
     if tuner.early_config_prune:
@@ -36,7 +36,7 @@ def configs_of(tuner: Any, given: Arguments) -> tuple[list[Any], list[str]]:
         if not configs:
             raise AdaptedError("early_config_prune leaves no config; it must leave at least one.")
     if tuner.perf_model:
-        notes.append("perf_model and top_k are not asked: every config is tried")
+        notes.append("perf_model and top_k are ignored: every config is tried")
     if tuner.user_defined_pre_hook or tuner.user_defined_post_hook:
         notes.append(
             "pre_hook and post_hook of @triton.autotune are not run: Triton runs them while it "
@@ -46,7 +46,7 @@ def configs_of(tuner: Any, given: Arguments) -> tuple[list[Any], list[str]]:
 
 
 def remember(tuner: Any, given: Arguments, best: Any) -> None:
-    """Fill the Autotuner's cache, so that the next launch with such arguments uses `best`.
+    """Store `best` in the Autotuner's cache, so that the next launch with such arguments uses it.
 
     The key is that of `Autotuner.run` in Triton 3.6 to 3.9: the values of the arguments in `key`,
     then the dtype of each argument that has one.

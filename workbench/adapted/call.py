@@ -1,8 +1,8 @@
 """One call of a user's kernel as plain data: arguments, configs with their grids, memory layouts.
 
-`call.json` in the kernel's folder holds it. Tensors lie beside it: `args.pt` has the values that
-the user gave, `answer.pt` what must come out; `moved_args.pt` and `moved_answer.pt` are the same
-for a second check, on other values.
+It is stored in `call.json` in the kernel's folder. Tensors are stored beside it: `args.pt` has the
+values that the user gave, `answer.pt` the expected outputs; `moved_args.pt` and `moved_answer.pt`
+are the same for a second check, on other values.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from workbench.adapted.travel import Place
 CALL, ARGS, EXPECTED = "call.json", "args.pt", "answer.pt"
 MOVED_ARGS, MOVED_EXPECTED = "moved_args.pt", "moved_answer.pt"
 
-# What an output must hold before the launch: what the user gave, zeros, or nothing that matters.
+# What an output must hold before the launch: the given values, zeros, or any values.
 Initial = Literal["values", "zeros", "nothing"]
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor lies in memory. It is kept and passed about as contiguous memory: itself where
+    """Memory layout of a tensor. It is stored and passed as contiguous memory: the tensor itself if
     it is contiguous and aligned, else all memory from its first element to its last."""
 
     shape: tuple[int, ...]
@@ -35,17 +35,17 @@ class Layout:
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The extents of the contiguous memory."""
+        """Extents of the contiguous memory."""
         if self.plain:
             return self.shape
         span = 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
         return (self.lead + span,)
 
     def view(self, memory: Any) -> Any:
-        """The tensor as the user's kernel sees it."""
+        """Return the tensor in this memory as the user's kernel sees it."""
         if self.plain:
             return memory
-        at = memory.storage_offset() + self.lead  # `as_strided` counts from the storage's begin
+        at = memory.storage_offset() + self.lead  # `as_strided` counts from the storage's start
         return memory.as_strided(self.shape, self.stride, at)
 
 
@@ -80,7 +80,7 @@ class Knobs:
 
 @dataclass(frozen=True)
 class Call:
-    """A kernel with its arguments, and everything that the user said about it."""
+    """A kernel with its arguments, and everything that the user stated about it."""
 
     name: str
     place: Place
@@ -89,14 +89,14 @@ class Call:
     entries: tuple[ConfigEntry, ...]
     knobs: tuple[Knobs, ...]
     flops: int = 0
-    dtype: str = ""  # which the run is said to be in
+    dtype: str = ""  # dtype of the run
     tolerance: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
-    initial: Mapping[str, Initial] = field(default_factory=dict)  # of all that a launch changes
+    initial: Mapping[str, Initial] = field(default_factory=dict)  # of all changed tensors
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Tensors whose values a launch needs."""
+        """Names of the tensors whose values a launch needs."""
         return tuple(t for t in self.tensors if self.initial.get(t, "values") != "nothing")
 
     @property
@@ -105,17 +105,18 @@ class Call:
         return tuple(t for t in self.inputs if t in self.initial)
 
     def entry(self, values: Mapping[str, int]) -> ConfigEntry | None:
-        """The config of the list with these numbers."""
+        """Return the listed config with these values, or None."""
         return next((e for e in self.entries if dict(e.values) == dict(values)), None)
 
     def write(self, folder: Path) -> None:
-        """Into `call.json`."""
+        """Write the call to `call.json` in a folder."""
         text = json.dumps(asdict(self), indent=1)
         (folder / CALL).write_text(text, encoding="utf-8")
 
     @staticmethod
     def read(folder: Path) -> Call:
-        """From `call.json`. Raises OSError, or ValueError where it is damaged."""
+        """Return the call of `call.json` in a folder. Raises OSError, or ValueError where it is
+        damaged."""
         text = json.loads((folder / CALL).read_text(encoding="utf-8"))
         return Call(
             name=text["name"],

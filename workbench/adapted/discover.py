@@ -1,6 +1,6 @@
-"""Which tensors a launch changes, and what it needs to find in them: seen by running it.
+"""Find the tensors that a launch changes, and the values it needs in them, by running it.
 
-Runs in a worker, on the GPU or in Triton's interpreter, so that a fault costs that worker alone.
+Runs in a worker, on the GPU or in Triton's interpreter, so that a fault affects that worker only.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from workbench.adapted.travel import AdaptedError
 
 @dataclass(frozen=True)
 class Discovered:
-    """What the launches showed."""
+    """Outputs of a kernel as its launches showed them."""
 
     outputs: tuple[str, ...]
     initial: Mapping[str, Initial]  # of all that a launch changes
-    first: int  # the config of the list whose answer was taken: the first that ran
-    skipped: str | None = None  # why an earlier one did not
-    unmoved: str | None = None  # why the second check is on the same values as the first
+    first: int  # index of the config whose outputs are expected: the first that ran
+    skipped: str | None = None  # why an earlier one did not run
+    unmoved: str | None = None  # why the second check uses the same values as the first
 
 
 def discover(folder: Path, outputs: Sequence[str], device: str, expected: bool) -> Discovered:
-    """Launch the first config on copies of the saved tensors, and write what comes out to
-    `answer.pt`, unless it is there: `answered`. Raises AdaptedError.
+    """Launch the first config on copies of the saved tensors, and write its outputs to `answer.pt`
+    unless `expected` says that they are there already. Returns what was found. Raises AdaptedError
+    where no config launches, or where no tensor or a wrong one is changed.
 
-    A tensor is an output when a launch changes it; a tensor of floats also when it is changed
-    once its values are others, so that an output that already holds the answer is found. Integers
-    are never altered to find out: they may be indices.
+    A tensor is an output if a launch changes it; a tensor of floats also if it is changed once its
+    values are altered, so that an output that already holds the result is found. Integers are never
+    altered for this: they may be indices.
     """
     import torch
 
@@ -58,7 +59,7 @@ def discover(folder: Path, outputs: Sequence[str], device: str, expected: bool) 
         )
     if not written:
         raise AdaptedError(
-            f"A launch of {call.name} changed none of its tensors, so no answer can be checked; "
+            f"A launch of {call.name} changed none of its tensors, so no result can be checked; "
             "name those that it writes: outputs=('out',)."
         )
     if not expected:
@@ -74,8 +75,8 @@ def discover(folder: Path, outputs: Sequence[str], device: str, expected: bool) 
 def _second(
     launch: FirstLaunch, read: Sequence[str], outputs: Sequence[str], folder: Path
 ) -> str | None:
-    """Write the values of a second check and what comes out of them, and return None; or say why
-    there are none."""
+    """Write the values of a second check and the outputs for them, and return None; or return the
+    reason why there are none."""
     import torch
 
     other = {n: moved(x, launch.layout(n)) for n, x in launch.saved.items() if n in read}
@@ -104,7 +105,7 @@ class FirstLaunch:
 
     def begin(self) -> tuple[int, str | None]:
         """Launch the first config that launches. Returns its place in the list, and why the ones
-        before it did not. Raises AdaptedError where none does."""
+        before it did not launch. Raises AdaptedError where none does."""
         reason = None
         for i, entry in enumerate(self._call.entries):
             self._entry = entry
@@ -119,15 +120,15 @@ class FirstLaunch:
         raise AdaptedError(f"No config of {self._call.name} launches; the first says {reason}")
 
     def layout(self, name: str) -> Layout:
-        """How a tensor lies in memory."""
+        """Return the memory layout of a tensor."""
         return self._call.tensors[name]
 
     def expected(self, names: Sequence[str], memory: Mapping[str, Any]) -> dict[str, Any]:
-        """These tensors as they lie in this memory, dense and on the CPU."""
+        """Return these tensors as they are in this memory, dense and on the CPU."""
         return {n: self.layout(n).view(memory[n]).contiguous().cpu() for n in names}
 
     def run(self, other: Mapping[str, Any]) -> Mapping[str, Any]:
-        """All memory after a launch on copies of the saved tensors, or of others by name."""
+        """Return all memory after a launch on copies of the saved tensors, or of others by name."""
         memory = {n: other.get(n, x).clone() for n, x in self.saved.items()}
         self._launcher.fire(memory, self._entry)
         if any(x.is_cuda for x in memory.values()):
@@ -137,7 +138,7 @@ class FirstLaunch:
         return memory
 
     def changes(self, name: str) -> bool:
-        """Whether a launch writes this tensor."""
+        """Return whether a launch writes this tensor."""
         saved = self.saved[name]
         if not same_bits(saved, self.after[name]):
             return True
@@ -147,18 +148,19 @@ class FirstLaunch:
         return not same_bits(altered, self.run({name: altered})[name])
 
     def initial(self, name: str) -> Initial:
-        """What this output must hold before a launch, so that the same comes out."""
+        """Return the values that this output must hold before a launch to give the same result."""
         import torch
 
         saved = self.saved[name]
-        if saved.is_floating_point():  # an integer may be a lock or an index: not to be spoiled
+        if saved.is_floating_point():  # an integer may be a lock or an index, so it is kept
             spoiled = torch.full_like(saved.float(), float("nan")).to(saved.dtype)
             if self._unmoved(self.run({name: spoiled})):
                 return "nothing"
         return "values" if bool(as_bytes(saved).any()) else "zeros"
 
     def _unmoved(self, now: Mapping[str, Any]) -> bool:
-        """Whether all tensors are as after the first launch; gaps between elements do not count."""
+        """Return whether all tensors are as after the first launch; gaps between elements do not
+        count."""
         views = (
             (self._call.tensors[n].view(now[n]), self._call.tensors[n].view(self.after[n]))
             for n in now
@@ -167,7 +169,7 @@ class FirstLaunch:
 
 
 def as_bytes(x: Any) -> Any:
-    """The values of a tensor as bytes, in which NaN equals NaN."""
+    """Return the values of a tensor as a dense 1-D tensor of bytes, in which NaN equals NaN."""
     import torch
 
     dense = torch.empty(x.numel(), dtype=x.dtype, device=x.device)  # `contiguous` keeps odd strides
@@ -175,7 +177,7 @@ def as_bytes(x: Any) -> Any:
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two tensors hold the same bits."""
+    """Return whether two tensors hold the same bits."""
     import torch
 
     return bool(torch.equal(as_bytes(a), as_bytes(b)))

@@ -1,4 +1,4 @@
-"""The tensors of an adapted kernel's folder: what the user gave, and what must come out."""
+"""Tensors of an adapted kernel's folder: the user's arguments, and the expected outputs."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class Kept:
 
     @cached_property
     def args(self) -> Mapping[str, Any]:
-        """What the user gave, by name."""
+        """Values that the user gave, by name."""
         return self._read(ARGS)
 
     @cached_property
     def expected(self) -> Mapping[str, Any]:
-        """What must come out, by name."""
+        """Expected outputs, by name."""
         return self._read(EXPECTED)
 
     @cached_property
     def moved(self) -> Mapping[str, Any]:
-        """Other values of some tensors, for a second check; none where there are no such."""
+        """Other values of some tensors, for a second check; empty if there are none."""
         return self._read(MOVED_ARGS) if (self._folder / MOVED_ARGS).is_file() else {}
 
     @cached_property
     def moved_expected(self) -> Mapping[str, Any]:
-        """What must come out of those, by name."""
+        """Expected outputs for the values in `moved`, by name."""
         return self._read(MOVED_EXPECTED)
 
     def _read(self, name: str) -> Mapping[str, Any]:
@@ -45,8 +45,8 @@ class Kept:
         return result
 
     def input(self, name: str, shape: Any, dtype: Any, device: Any, generator: Any) -> Any:
-        """The saved values; for any seed but 0 floats in another order. Whole numbers stay: indices
-        and masks have a meaning. Raises AdaptedError at other extents."""
+        """Return the saved values; for any seed but 0, floats in another order. Integers stay:
+        indices and masks have a meaning. Raises AdaptedError at other extents."""
         saved = self.args[name]
         if generator.initial_seed() != 0:
             saved = self.moved.get(name, saved)
@@ -55,8 +55,8 @@ class Kept:
         return saved.to(device, copy=True)
 
     def reference(self, call: Call) -> Callable[..., Any]:
-        """The right answer, floats in float64: found when the call was taken over. Raises
-        AdaptedError for other values than those that were saved then."""
+        """Return a reference function with the stored outputs, floats in float64. The function
+        raises AdaptedError for values other than those that were saved."""
 
         def reference(*tensors: Any) -> tuple[Any, ...]:
             device, given = tensors[0].device, dict(zip(call.inputs, tensors, strict=True))
@@ -67,8 +67,8 @@ class Kept:
         return reference
 
     def _expected_of(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        for saved, expected in ((self.args, "answer"), (self.moved, "moved_answer")):
+        for saved, expected in ((self.args, "expected"), (self.moved, "moved_expected")):
             if all(equal(x, saved[n]) for n, x in given.items()):
                 result: Mapping[str, Any] = getattr(self, expected)
                 return result
-        raise AdaptedError(f"The right answer is not known for these {', '.join(given)}.")
+        raise AdaptedError(f"The expected result is unknown for these {', '.join(given)}.")

@@ -1,4 +1,4 @@
-"""An adapted kernel as a Spec with one Impl: what the generated file loads."""
+"""Load an adapted kernel as a Spec with one Impl; the generated file calls this."""
 
 from __future__ import annotations
 
@@ -33,20 +33,21 @@ WORDS: Mapping[str, Knob] = {"num_warps": threads, "num_stages": stages}
 
 @dataclass(frozen=True)
 class TakenInput(Spec):
-    """A Spec whose least bytes leave out the reading of what is perhaps only written."""
+    """A Spec whose least bytes leave out reading inputs that may be only written."""
 
     unread: tuple[str, ...] = ()
 
     def bytes(self, sizes: Sizes, dtype: str) -> int:
-        """As of any Spec. A floor of time follows, so that what is not known to be read is not
-        counted: whole numbers that a launch changes, and memory that begins as zeros."""
+        """Return the least bytes like any Spec, but without inputs that are not known to be read:
+        integers that a launch changes, and memory that begins as zeros. Counting them would make
+        the roofline bound too high."""
         tensors = [self.inputs[n] for n in self.unread]
         spared = (math.prod(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in tensors)
         return super().bytes(sizes, dtype) - sum(spared)
 
 
 def unread(call: Call) -> tuple[str, ...]:
-    """Inputs that a launch changes and is not known to read."""
+    """Return the inputs that a launch changes and is not known to read."""
     return tuple(
         n
         for n in call.mutates
@@ -57,12 +58,13 @@ def unread(call: Call) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Listed(Impl):
-    """An Impl whose configs are those that the user listed, not all that their values allow."""
+    """An Impl whose configs are those that the user listed, not all combinations of their
+    values."""
 
     listed: tuple[Any, ...] = ()
 
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
-        """The listed configs that differ from `default` in the knobs to vary alone."""
+        """Yield the listed configs that differ from `default` only in the knobs to vary."""
         words = {knob.__name__ for knob in vary}
         held = [n for n, word in self.knobs().items() if vary and word not in words]
         for config in self.listed:
@@ -71,10 +73,10 @@ class Listed(Impl):
 
 
 def load(file: str, module: str, fingerprint: str) -> Spec:
-    """The Spec of an adapted kernel, from the folder of its generated file.
+    """Return the Spec of an adapted kernel, from the folder of its generated file.
 
-    `fingerprint` stands in the file so that another kernel, or other arguments, are another text:
-    an outcome's key hashes the text. Raises AdaptedError when the folder is damaged.
+    `fingerprint` is in the file so that another kernel, or other arguments, give another text: an
+    outcome's key hashes the text. Raises AdaptedError where the folder is damaged.
     """
     folder = Path(file).resolve().parent
     try:
@@ -87,7 +89,7 @@ def load(file: str, module: str, fingerprint: str) -> Spec:
 
 
 def spec_of(call: Call, folder: Path, module: str) -> Spec:
-    """The Spec of a call, with its Impl."""
+    """Return the Spec of a call, with its Impl."""
     kept, sizes = Kept(folder), sizes_of(call)
     created = TakenInput(
         name=call.name,
@@ -111,7 +113,7 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
     def jit(*tensors: Any, config: Any) -> Any:
         return launcher(*tensors, config=config)
 
-    jit.__module__ = module  # where the catalogue looks for the Impls of a file
+    jit.__module__ = module  # the catalogue finds the Impls of a file by it
     refuse = partial(refused, call, sizes)
     listed = tuple(config(**e.values) for e in call.entries)
     created.impls.append(
@@ -133,17 +135,17 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
 
 
 def axes(name: str, layout: Layout) -> list[str]:
-    """`x0 x1`: the axes of a tensor."""
+    """Return the axes of a tensor: `x0 x1` as a list."""
     return [f"{name}{i}" for i in range(len(layout.shape))]
 
 
 def kept_axes(name: str, layout: Layout) -> list[str]:
-    """The axes of the memory that a tensor is kept in."""
+    """Return the axes of the memory in which a tensor is stored."""
     return axes(name, layout) if layout.plain else [f"{name}_span"]
 
 
 def sizes_of(call: Call) -> dict[str, int]:
-    """`{"x0": 1024, "x1": 64, ...}`: every axis of the Spec."""
+    """Return the extent of every axis of the Spec: `{"x0": 1024, "x1": 64, ...}`."""
     results: dict[str, int] = {}
     for name in call.inputs:
         layout = call.tensors[name]
@@ -155,7 +157,7 @@ def sizes_of(call: Call) -> dict[str, int]:
 
 
 def config_type(call: Call) -> type:
-    """A frozen dataclass with one field for each thing that the configs decide; its default is
+    """Return a frozen dataclass with one field for each value that the configs set; its default is
     the first config."""
     first = call.entries[0].values
     return make_dataclass(
@@ -171,7 +173,8 @@ def config_type(call: Call) -> type:
 def refused(
     call: Call, created_at: Sizes, config: Any, limits: Limits, *, itemsize: int, **sizes: int
 ) -> str | None:
-    """A config or sizes that the user's call did not have."""
+    """Return why this config or these sizes are not those of the user's call, or None if they
+    are."""
     if call.entry(values(config)) is None:
         return "not in the list of configs that was given"
     if sizes != created_at:
@@ -180,7 +183,7 @@ def refused(
 
 
 class Launcher:
-    """Launches the user's function with the user's arguments and a listed config."""
+    """Launch the user's function with the user's arguments and a listed config."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -193,8 +196,8 @@ class Launcher:
         return launched(self.call.place.find())
 
     def __call__(self, *tensors: Any, config: Any) -> Any:
-        """The outputs: inputs that the launch changed, or fresh memory where nothing need be in it
-        before. Raises AdaptedError for a config that is not listed."""
+        """Launch, and return the outputs: inputs that the launch changed, or new memory for tensors
+        that it only writes. Raises AdaptedError for a config that is not listed."""
         entry = self._entries.get(tuple(values(config).items()))
         if entry is None:
             raise AdaptedError(f"{values(config)} is not in the list of configs that was given")
@@ -205,14 +208,15 @@ class Launcher:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _fresh(self, name: str, given: Mapping[str, Any]) -> Any:
-        """Memory for what the launch only writes."""
+        """Return new memory for a tensor that the launch only writes."""
         import torch
 
         layout, device = self.call.tensors[name], next(iter(given.values())).device
         return torch.empty(layout.kept, dtype=inputs.torch_dtype(layout.dtype), device=device)
 
     def fire(self, memory: Mapping[str, Any], entry: ConfigEntry) -> dict[str, Any]:
-        """One launch on this memory, by tensor name. Returns the tensors as the kernel saw them."""
+        """Launch once on this memory, by tensor name. Returns the tensors as the kernel saw
+        them."""
         views = {n: self.call.tensors[n].view(m) for n, m in memory.items()}
         positional = [self._value(a, views) for a in self.call.arguments if a.positional]
         named = {a.name: self._value(a, views) for a in self.call.arguments if not a.positional}
@@ -240,7 +244,7 @@ class Launcher:
 
 
 def launched(kernel: Any) -> Any:
-    """What is launched with a config in hand: the function without `autotune`."""
+    """Return the function without `autotune`, which is launched with an explicit config."""
     from workbench.dsl import triton
 
     if isinstance(kernel, triton.runtime.Autotuner):

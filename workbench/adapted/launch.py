@@ -1,8 +1,8 @@
-"""Which config an Impl runs with when nobody chose one: the tuned one for this device, or the
-default, or the nearest to it that fits these sizes; and one line that says which.
+"""Choose the config of a launch without one: the one tuned for this device, or the default, or the
+nearest to it that fits these sizes; and log the choice in one line.
 
-The line is logged at level INFO by the logger `workbench`. Where the program has not set logging
-up it goes to standard error; `logging.getLogger("workbench").setLevel("WARNING")` silences it.
+The line is logged at level INFO by the logger `workbench`. If the program has not set up logging,
+it goes to standard error; `logging.getLogger("workbench").setLevel("WARNING")` silences it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from workbench.spec import (
 from workbench.tuner import tuned
 
 LOGGER = logging.getLogger("workbench")
-MOST = 4096  # shapes kept an Impl, some 0.5 KB each: a program may come with ever new ones
+MOST = 4096  # shapes kept per Impl, about 0.5 KB each, as a program may use ever new shapes
 
 
 def choose(impl: Impl, inputs: Sequence[Any], at: Any) -> Any:
-    """The config for these inputs, which are tensors; kept in `impl.chosen[at]`."""
+    """Return the config for these inputs, which are tensors; it is kept in `impl.chosen[at]`."""
     config = _choice(impl, inputs)
     if not any(choices is impl.chosen for choices in LOOKED_UP):
         LOOKED_UP.append(impl.chosen)
@@ -50,7 +50,8 @@ def choose(impl: Impl, inputs: Sequence[Any], at: Any) -> Any:
 
 
 def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
-    """Says which, unless no GPU takes part: on a CPU, in the interpreter, or on shapes alone."""
+    """Return the config. Logs it, unless no GPU takes part: on a CPU, in the interpreter, or on
+    meta tensors."""
     from workbench.dsl import INTERPRETED
 
     place = inputs[0].device
@@ -90,11 +91,11 @@ def _choice(impl: Impl, inputs: Sequence[Any]) -> Any:
 
 
 def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
-    """Return the config with a number in the place of every AUTO, by the inputs of a launch.
+    """Return the config with a number in place of every AUTO, by the inputs of a launch.
 
-    Where no GPU holds them, the limits are those of the device that is compiled for, or in the
-    interpreter those of an H200 with the cores that `dsl.cores` says. Raises ValueError where
-    the inputs do not tell the sizes.
+    If no GPU holds them, the limits are those of the device that is compiled for, or in the
+    interpreter those of an H200 with the cores of `dsl.CORES_OF_A_CPU`. Raises ValueError where the
+    inputs do not determine the sizes.
     """
     if not impl.is_open(config):
         return config
@@ -114,9 +115,9 @@ def resolved(impl: Impl, config: Any, inputs: Sequence[Any]) -> Any:
 
 
 def _tuned_or_default(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Any, str]:
-    """What runs when nothing is tuned, and its name: the default, or where that is refused the
-    config that differs from it by the fewest steps and is not. Where each is refused, or `refuse`
-    fails, it is the default all the same: the launch then says what is wrong."""
+    """Return the config that runs if nothing is tuned, and its name: the default, or if that is
+    refused the config that differs from it by the fewest steps and is not. If each is refused, or
+    `refuse` fails, it is still the default: the launch then raises the error."""
     default = impl.default(limits, dtype, sizes)
     # sorted, for what was AUTO may lie between two choices
     choices, usual = {n: sorted(some) for n, some in impl.choices().items()}, values(default)
@@ -138,7 +139,7 @@ def _tuned_or_default(impl: Impl, limits: Limits, dtype: str, sizes: Sizes) -> t
 
 
 def fitting(impl: Impl, entry: Entry, limits: Limits, sizes: Sizes) -> tuple[Any, str]:
-    """The entry's config where it can run at these sizes; else None and the reason."""
+    """Return the entry's config if it can run at these sizes; else None and the reason."""
     choices = impl.choices()
     if entry.config.keys() != choices.keys():
         return None, f"its fields are not those of {impl.config.__name__}"
@@ -148,8 +149,8 @@ def fitting(impl: Impl, entry: Entry, limits: Limits, sizes: Sizes) -> tuple[Any
 
 
 def sizes_of(spec: Spec, inputs: Sequence[Any]) -> dict[str, int] | None:
-    """The sizes that give the inputs their shapes, in the order of the Spec's own sizes; None where
-    they contradict the Spec, or where an axis is in no input."""
+    """Return the sizes that the shapes of the inputs determine, in the order of the Spec's own
+    sizes; None where they contradict the Spec, or where an axis is in no input."""
     if len(inputs) != len(spec.inputs):
         return None
     results: list[tuple[str, int]] = []
@@ -159,7 +160,7 @@ def sizes_of(spec: Spec, inputs: Sequence[Any]) -> dict[str, int] | None:
             return None
         results += zip(axes, map(int, x.shape), strict=True)
     sizes: dict[str, int] = {}
-    for _ in range(2):  # an axis may be a product whose factors later inputs tell
+    for _ in range(2):  # an axis may be a product whose factors later inputs determine
         for axis, extent in results:
             described = solved(axis, extent, sizes)
             if described is None:
@@ -171,8 +172,8 @@ def sizes_of(spec: Spec, inputs: Sequence[Any]) -> dict[str, int] | None:
 
 
 def dtype_of(spec: Spec, inputs: Sequence[Any]) -> str | None:
-    """Our name of the dtype of the inputs that follow the one under test; None where none does,
-    or where it has no name here."""
+    """Return the workbench's name of the dtype of the inputs that follow the one under test; None
+    if none does, or if it has no name here."""
     follow = (
         x.dtype for t, x in zip(spec.inputs.values(), inputs, strict=False) if t.dtype is None
     )
@@ -186,7 +187,7 @@ def _dtypes() -> Mapping[Any, str]:
 
 @cache
 def _device(place: Any) -> Device:
-    """The GPU that holds the inputs, which need not be the current one."""
+    """Return the GPU that holds the inputs, which need not be the current one."""
     import torch
 
     from workbench.device.hardware import live
@@ -199,14 +200,14 @@ def _device(place: Any) -> Device:
 
 @cache
 def _versions() -> Mapping[str, str]:
-    """As sweeps record them. Takes about 0.1 s, once a process."""
+    """Return the versions as sweeps record them. Takes about 0.1 s, once a process."""
     from workbench.data.environment import fingerprint
 
     return fingerprint(None, None).versions
 
 
 def _tuned(path: Path) -> Tuned:
-    """The file, read again only when it has changed. Raises TunedError."""
+    """Return the tuned cache, read again only if the file has changed. Raises TunedError."""
     try:
         described = path.stat()
     except OSError:
@@ -220,7 +221,7 @@ def _read(path: Path, stamp: tuple[int, int, int]) -> Tuned:
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes for programs that have not set logging up, and falls silent once they have."""
+    """Write for programs that have not set up logging, and be silent once they have."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not logging.getLogger().handlers:

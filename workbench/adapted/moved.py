@@ -1,5 +1,5 @@
-"""Other values for a second check of a user's kernel: its own floats in another order, so that
-their distribution, and infinities and NaN among them, stay."""
+"""Make other values for a second check of a user's kernel: its own floats in another order, which
+keeps their distribution, and infinities and NaN among them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ SEED = 1
 
 
 def moved(memory: Any, layout: Layout) -> Any:
-    """A copy of the memory of a tensor, its elements shuffled; of whole numbers, as it was.
-    Elements that share memory, and gaps between elements, stay too."""
+    """Return a copy of the memory of a tensor with its elements shuffled; integers are copied
+    unchanged, as are elements that share memory and gaps between elements."""
     import torch
 
     other = memory.clone()
@@ -31,7 +31,7 @@ def moved(memory: Any, layout: Layout) -> Any:
 
 
 def worse(result: Mapping[str, Any], known: Mapping[str, Any]) -> str | None:
-    """Why these outputs are no answer to compare with, or None: more of them than of the outputs
+    """Return why these outputs cannot be compared with, or None: more of them than of the outputs
     for the user's own values are not finite."""
     for name, x in result.items():
         if x.is_floating_point() and _odd(x) > _odd(known[name]):
@@ -44,13 +44,13 @@ def _odd(x: Any) -> int:
 
 
 def equal(wide: Any, saved: Any) -> bool:
-    """Whether a tensor in float64 holds the saved values; NaN equals NaN."""
+    """Return whether a tensor in float64 holds the saved values; NaN equals NaN."""
     same = saved.to(wide.device).to(wide.dtype)
     return bool(((wide == same) | (wide.isnan() & same.isnan())).all())
 
 
 def substituted(given: Arguments, call: Call, other: Mapping[str, Any]) -> Arguments:
-    """The user's arguments with these memories, by tensor name, in place of their own."""
+    """Return the user's arguments with these memories, by tensor name, in place of their own."""
 
     def put(argument: Argument, value: Any) -> Any:
         if argument.tensor is None or argument.tensor not in other:

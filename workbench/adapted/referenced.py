@@ -1,4 +1,4 @@
-"""What the user's own reference says must come out."""
+"""Compute the expected outputs with the user's own reference."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from workbench.adapted.travel import AdaptedError
 
 
 def expected_of(reference: Callable[..., Any], given: Arguments, call: Call) -> dict[str, Any]:
-    """What the user's reference gives, by output. It gets copies, floats as float64. Raises
-    AdaptedError where it fails or its outputs are not those of the call."""
+    """Return the outputs of the user's reference, by name. It gets copies, floats as float64.
+    Raises AdaptedError where it fails or its outputs are not those of the call."""
     args, kwargs = given
     try:
         created = reference(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
@@ -36,8 +36,8 @@ def expected_of(reference: Callable[..., Any], given: Arguments, call: Call) -> 
 def expected_again(
     stage: Path, reference: Callable[..., Any], given: Arguments, call: Call, result: Discovered
 ) -> Discovered:
-    """Save what the reference gives for the values of the second check, or drop these values and
-    say why: where it fails, say, or is not finite."""
+    """Save the reference's outputs for the values of the second check, or drop these values where
+    it fails or is not finite. Returns `result` with the reason in `unmoved`."""
     import torch
 
     if result.unmoved:

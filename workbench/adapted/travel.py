@@ -1,5 +1,5 @@
-"""What travels from the user's process to the workers: functions by their place in a file, plain
-values as JSON, and a fingerprint of code that does not move when lines do."""
+"""Pass objects from the user's process to the workers: functions by their place in a file, plain
+values as JSON. Also a description of code that does not change when lines move."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LIBRARIES = ("triton", "torch", "numpy", "builtins")  # their versions are part 
 
 
 class AdaptedError(WorkbenchError, ValueError):
-    """One sentence: what of the user's kernel cannot be taken over, where, what to do."""
+    """A user's kernel cannot be adapted; one sentence: what, where, and what to do."""
 
 
 class Importing:
-    """The user's file that this process imports at the moment, if any: a `tune` that runs then
-    was called by the file's top level."""
+    """The user's file that this process is importing, if any: a `tune` that runs then was called by
+    the file's top level."""
 
     file: str | None = None
 
@@ -42,7 +42,8 @@ class Place:
 
     @staticmethod
     def of(function: Any) -> Place:
-        """Raises AdaptedError when no import of a file would give this object."""
+        """Return the place of a function. Raises AdaptedError where no import of a file gives this
+        object."""
         plain = base(function)
         named = f"{plain.__module__}.{plain.__qualname__}"
         file = inspect.getsourcefile(plain)
@@ -63,7 +64,7 @@ class Place:
         return Place(str(Path(file).resolve()), plain.__module__, name)
 
     def find(self) -> Any:
-        """The function itself, its file imported once. Raises AdaptedError."""
+        """Return the function, importing its file once. Raises AdaptedError."""
         return reduce(getattr, self.name.split("."), self._module())
 
     def _module(self) -> ModuleType:
@@ -110,7 +111,8 @@ def _from_file(name: str, file: str) -> ModuleType:
 
 
 def base(function: Any) -> Any:
-    """The Python function below `jit`, `heuristics` and `autotune`. Raises AdaptedError."""
+    """Return the Python function below `jit`, `heuristics` and `autotune`. Raises AdaptedError
+    where there is none."""
     plain = function
     while not inspect.isfunction(plain):
         if (plain := getattr(plain, "fn", None)) is None:
@@ -119,7 +121,8 @@ def base(function: Any) -> Any:
 
 
 def _layers(function: Any) -> int:
-    """How many `heuristics` stand around a function: what a launch needs beside the function."""
+    """Return the number of `heuristics` around a function, which a launch needs beside the
+    function."""
     count = 0
     while not inspect.isfunction(function):
         count += isinstance(getattr(function, "values", None), Mapping)
@@ -128,7 +131,8 @@ def _layers(function: Any) -> int:
 
 
 def pack(value: Any, what: str) -> Any:
-    """A plain value as JSON. Raises AdaptedError that names `what` the value is of."""
+    """Return a plain value as JSON. Raises AdaptedError, which names `what` the value belongs
+    to."""
     import triton
     import triton.language as tl
 
@@ -149,7 +153,7 @@ def pack(value: Any, what: str) -> Any:
 
 
 def unpack(packed: Any) -> Any:
-    """What `pack` packed."""
+    """Return the value that `pack` packed."""
     if not isinstance(packed, Mapping):
         return packed
     import triton.language as tl
@@ -165,9 +169,10 @@ def unpack(packed: Any) -> Any:
 
 
 def described(value: Any, names: tuple[str, ...] = (), seen: frozenset[int] = frozenset()) -> Any:
-    """What a function does, as nested tuples of text: its code and all that the code names, but
-    no line numbers, so that an edit elsewhere in the file changes nothing. A value that cannot be
-    told is given by its `repr`, which differs in every process: never taken for the same."""
+    """Return what a function does as nested tuples of text: its code and all that the code names,
+    but no line numbers, so that an edit elsewhere in the file changes nothing. A value that cannot
+    be described is given by its `repr`, which differs in every process and so never counts as the
+    same."""
     if id(value) in seen:
         return "itself"
     seen = seen | {id(value)}
@@ -188,7 +193,8 @@ def described(value: Any, names: tuple[str, ...] = (), seen: frozenset[int] = fr
 
 
 def _function(function: Any, seen: frozenset[int]) -> Any:
-    """A Python function, alone or below `jit`, `heuristics`, `autotune`."""
+    """Return a Python function, alone or below `jit`, `heuristics`, `autotune`, as nested
+    tuples."""
     plain = base(function)
     if plain.__module__.split(".")[0] in LIBRARIES:
         return f"{plain.__module__}.{plain.__qualname__}"

@@ -1,4 +1,4 @@
-"""A user's launch as a `Call`, and a call as a folder with a one-file kernel."""
+"""Convert a user's launch to a `Call`, and write it to a folder with a one-file kernel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Grid = Callable[[dict[str, Any]], Sequence[int]] | Sequence[int]
 def call_of(
     kernel: Any, given: Arguments, grid: Grid, configs: Sequence[Any], flops: int
 ) -> tuple[Call, dict[str, Any]]:
-    """The call and the memory of its tensors, by name, on the CPU. Raises AdaptedError."""
+    """Return the call and the memory of its tensors, by name, on the CPU. Raises AdaptedError."""
     if not hasattr(kernel, "arg_names"):
         raise AdaptedError(f"{kernel!r} is not a @triton.jit function.")
     place, args, kwargs = Place.of(kernel), *given
@@ -47,7 +47,7 @@ def call_of(
     named = {**dict(zip(names, args, strict=False)), **kwargs}
     layouts: dict[str, Layout] = {}
     memory: dict[str, Any] = {}
-    known: dict[tuple[Any, ...], str] = {}  # one tensor in two places stays one
+    known: dict[tuple[Any, ...], str] = {}  # a tensor that is passed twice is stored once
     arguments = [
         _argument(name, name not in kwargs, value, known, layouts, memory)
         for name, value in named.items()
@@ -87,12 +87,13 @@ def _argument(
 
 
 def layout_of(name: str, x: Any) -> Layout:
-    """How a torch tensor lies in memory. Raises AdaptedError for what cannot be taken over."""
+    """Return the memory layout of a torch tensor. Raises AdaptedError where it cannot be
+    adapted."""
     import torch
 
     dtype = dtype_name(x.dtype)
     if dtype is None:
-        raise AdaptedError(f"{name} is of {x.dtype}; taken over are {', '.join(ITEMSIZE)}.")
+        raise AdaptedError(f"{name} is of {x.dtype}; supported are {', '.join(ITEMSIZE)}.")
     if x.device.type == "meta" or not x.numel() or x.layout is not torch.strided:
         raise AdaptedError(f"{name} holds no values in memory; give a dense tensor with elements.")
     lead = x.data_ptr() % ALIGNED // x.element_size()
@@ -101,7 +102,7 @@ def layout_of(name: str, x: Any) -> Layout:
 
 
 def memory_of(x: Any, layout: Layout) -> Any:
-    """A copy on the CPU of the memory that a tensor lies in."""
+    """Return a copy on the CPU of the memory that a tensor lies in."""
     import torch
 
     if layout.plain:
@@ -114,7 +115,7 @@ def memory_of(x: Any, layout: Layout) -> Any:
 
 
 def dtype_name(dtype: Any) -> str | None:
-    """Our name of a torch dtype; None where we have none."""
+    """Return the workbench's name of a torch dtype; None if it has none."""
     torch_name = str(dtype).removeprefix("torch.")
     ours = next((k for k, v in TORCH_NAMES.items() if v == torch_name), torch_name)
     return ours if ours in ITEMSIZE else None
@@ -123,7 +124,8 @@ def dtype_name(dtype: Any) -> str | None:
 def entries_of(
     kernel: Any, named: Mapping[str, Any], grid: Grid, configs: Sequence[Any]
 ) -> tuple[tuple[ConfigEntry, ...], tuple[Knobs, ...]]:
-    """The configs as numbers, each with its grid. Raises AdaptedError."""
+    """Return the configs as numbers, each with its grid, and their knobs. Raises AdaptedError where
+    a config is not supported."""
     for config in configs:
         if clash := sorted(set(config.kwargs) & set(named)):
             raise AdaptedError(f"{', '.join(clash)} is given both as argument and by a config.")
@@ -144,8 +146,8 @@ def entries_of(
 
 
 def numbers_of(configs: Sequence[Any]) -> list[dict[str, int]]:
-    """Each `triton.Config` as whole numbers by name; options that are alike in all are left out,
-    but for warps and stages."""
+    """Return each `triton.Config` as integers by name; options that are equal in all are left out,
+    except warps and stages."""
     names = list(dict.fromkeys(n for c in configs for n in c.kwargs))
     columns = {n: numbered([c.kwargs.get(n, _NoValue) for c in configs]) for n in names}
     for option in OPTIONS:
@@ -160,7 +162,8 @@ class _NoValue:
 
 
 def numbered(column: Sequence[Any]) -> list[int]:
-    """Whole numbers as they are; of anything else, the place among the values in the column."""
+    """Return integers unchanged; of anything else, the index among the distinct values of the
+    column."""
     if all(type(v) is int for v in column) or all(type(v) is bool for v in column):
         return [int(v) for v in column]
     seen: dict[tuple[str, str], int] = {}
@@ -168,7 +171,8 @@ def numbered(column: Sequence[Any]) -> list[int]:
 
 
 def grid_of(kernel: Any, named: Mapping[str, Any], grid: Grid, config: Any) -> tuple[int, ...]:
-    """The grid of a config, as a launch would compute it. Raises AdaptedError."""
+    """Return the grid of a config, as a launch would compute it. Raises AdaptedError where that
+    fails."""
     defaults = {
         name: p.default for name, p in _parameters(kernel).items() if p.default is not p.empty
     }
@@ -197,7 +201,7 @@ def _parameters(kernel: Any) -> Mapping[str, Any]:
 
 
 def _heuristics(kernel: Any) -> list[Mapping[str, Any]]:
-    """The `heuristics` around a function, the outermost first."""
+    """Return the `heuristics` around a function, the outermost first."""
     results = []
     while kernel is not None:
         if isinstance(values := getattr(kernel, "values", None), Mapping):
@@ -209,9 +213,10 @@ def _heuristics(kernel: Any) -> list[Mapping[str, Any]]:
 def fingerprint(
     call: Call, kernel: Any, rules: Sequence[Any], memory: Mapping[str, Any], target: str
 ) -> str:
-    """Hash of what decides the outcome of one config: code, arguments, the rules for grid and
-    answer. Of the tensors it holds the layout and the values of those that are whole numbers and
-    are read, which may be indices; not the list of configs, so that a longer one goes on."""
+    """Return the hash of what decides the outcome of one config: code, arguments, the rules for
+    grid and expected outputs. Of the tensors it includes the layout and the values of integers that
+    are read, which may be indices; not the list of configs, so that a longer list reuses earlier
+    outcomes."""
     digest = hashlib.sha256()
     hooks = sorted({(e.pre_hook.file, e.pre_hook.name) for e in call.entries if e.pre_hook})
     digest.update(
@@ -240,13 +245,14 @@ def fingerprint(
 
 
 def folder_name(call: Call, mark: str) -> str:
-    """Of the folder that holds this call: other configs are another folder, with the same file."""
+    """Return the name of the folder for this call. Other configs get another folder, with the same
+    file."""
     text = repr([(dict(e.values), dict(e.kwargs), e.grid) for e in call.entries])
     return f"{call.name}-{hashlib.sha256((mark + text).encode()).hexdigest()[:10]}"
 
 
 def write_file(call: Call, folder: Path, mark: str) -> Path:
-    """The one-file kernel of a call."""
+    """Write the one-file kernel of a call. Returns its path."""
     path = folder / f"{call.name}.py"
     text = FILE.format(name=call.name, file=call.place.file, fingerprint=mark)
     path.write_text(text, encoding="utf-8")

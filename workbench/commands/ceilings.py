@@ -1,4 +1,4 @@
-"""The `ceilings` command: what this GPU reaches, or what is stated of a device."""
+"""The `ceilings` command: measure the ceilings of this GPU, or print those stated of a device."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 Copies = Callable[[], list[transfers.Copied]]
 
-# What is precise after ten rounds is done, and all is but the matrix unit under the power cap. An
-# H200's clock swings there by 10 % a few times a second, and the median over 0.1 s is off by up to
-# 2.5 %, over 0.3 s by 0.6 %: its rounds go on for some swings.
+# All ceilings are precise after ten rounds, except the matrix unit under the power cap: there the
+# clock of an H200 varies by 10 % a few times a second, and the median over 0.1 s is off by up to
+# 2.5 %, over 0.3 s by 0.6 %, so its rounds last for several periods.
 RULES = Protocol(rounds=10, most_rounds=40, settle_s=0.3, final_s=1.8)
 COPIES_S = 120.0  # the longest that the copies between host and device may take
 NEEDS_GPU = (
@@ -72,7 +72,7 @@ def run(options: CeilingsOptions) -> int:
 
 @dataclass
 class CeilingsCommand:
-    """The ceilings of one device, measured or looked up."""
+    """Ceilings of one device, measured or looked up."""
 
     options: CeilingsOptions
     console: Console
@@ -82,7 +82,7 @@ class CeilingsCommand:
     recorder: Recorder | None = None  # of the run under way
 
     def go(self) -> int:
-        """Run to the end. Returns the exit code: 0; 2 where a GPU was asked and nothing gave a
+        """Run to the end. Returns the exit code: 0; 2 where a GPU was requested and nothing gave a
         time; 130 after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
         options = self.options
         check_writable(options.out)
@@ -154,7 +154,7 @@ class CeilingsCommand:
         return 0 if ceilings.usable(self.ceilings) else 2
 
     def _obtain(self, groups: Sequence[CeilingGroup], recorder: Recorder) -> None:
-        """Every group in turn, then the copies."""
+        """Measure every group in turn, then the copies."""
         backend = recorder.backend
         every = [prepare_group(group, recorder.run, backend) for group in groups]
         compile_all(every, backend)
@@ -200,7 +200,7 @@ class CeilingsCommand:
 
 
 def gpu(prewarm: Prewarm | None) -> Backend:
-    """Return the GPU that is here, measured by the rules of ceilings; `prewarm` are processes
+    """Return the GPU of this machine, measured by the rules of ceilings; `prewarm` are processes
     that were started before."""
     from workbench.backend.live import Live
 
@@ -209,16 +209,16 @@ def gpu(prewarm: Prewarm | None) -> Backend:
 
 
 class HostCopies:
-    """Copies between host and device, timed in a process of their own, which opens the GPU and
-    fills its memory while the kernels are compiled."""
+    """Time copies between host and device in a separate process, which opens the GPU and fills its
+    memory while the kernels are compiled."""
 
     def __init__(self) -> None:
         self._process = Solo()
         self._process.begin(transfers.prepare)
 
     def __call__(self) -> list[transfers.Copied]:
-        """Raises TimeoutError or ChildProcessError where the process is lost, and what it
-        raised."""
+        """Return the timed copies. Raises TimeoutError or ChildProcessError where the process is
+        lost, and any error that it raised."""
         task = transfers.host_copies
         copied: list[transfers.Copied] = self._process.ask(task, timeout_s=COPIES_S)
         return copied
@@ -230,7 +230,7 @@ class HostCopies:
 
 
 def stated_run(device: hardware.Device, options: CeilingsOptions) -> Run:
-    """Return a run in which nothing ran: what is stated of a device."""
+    """Return a run without outcomes, with the stated ceilings of a device."""
     return Run(
         id=run_id("ceilings", device.name),
         engine="ceilings",
@@ -257,7 +257,7 @@ def prepare_group(group: CeilingGroup, run: Run, backend: Backend) -> Prepared:
 
 
 def copy_outcome(copied: transfers.Copied, run: Run, backend: Backend) -> Outcome:
-    """Return a copy between host and device as an outcome like any other."""
+    """Return the outcome of a copy between host and device."""
     case = Case("host_copy", copied.name, "torch", {}, {"B": copied.bytes}, "uint8", run.device)
     versions: Mapping[str, str] = run.environment.versions
     key = key_of(

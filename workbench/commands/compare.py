@@ -1,4 +1,4 @@
-"""The `compare` command: two operands against each other on the GPU, or two stored runs."""
+"""The `compare` command: compare two operands on the GPU, or two stored runs."""
 
 from __future__ import annotations
 
@@ -120,10 +120,11 @@ class CompareCommand:
 
 
 def compare_runs(options: CompareOptions, console: Console) -> int:
-    """Compare the winners of two stored runs. They were not interleaved, so the result is at most
-    a suspicion: nothing is measured, and nothing is stored beyond the page.
+    """Compare the winners of two stored runs. They were not interleaved, so the result is at most a
+    suspicion: nothing is measured, and nothing is stored beyond the page.
 
-    Returns the exit code. Raises CommandError, HistoryError or compare.Incomparable.
+    Returns the exit code. Raises CommandError, HistoryError or verdict.Incomparable where they
+    cannot be compared.
     """
     check_writable(options.out)
     with open_history(options.database) as history:
@@ -148,7 +149,7 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
 
 
 def _winner(history: History, which: str, options: CompareOptions) -> Record:
-    """The measured winner of a run, of `--impl` and at `--sizes` where they are named."""
+    """Return the measured winner of a run, of `--impl` and at `--sizes` if they are named."""
     run = history.run(which)
     sizes = sizes_of(catalog.spec_of(run.source), options.sizes) if options.sizes else run.sizes
     if not sizes:
@@ -183,7 +184,7 @@ def _suspicion_page(
         command=options.command,
         started=timestamp(),
     )
-    # one config in both runs has one key, and the page tells operands apart by theirs
+    # the same config in both runs has the same key, but the page needs two different keys
     left, right = (
         replace(r, key=place) for r, place in zip(records, ("left", "right"), strict=True)
     )

@@ -1,4 +1,4 @@
-"""Compare two candidates of one problem, and keep the outcomes: what `compare` and `gate` share."""
+"""Compare two candidates of one problem, and keep the outcomes: shared by `compare` and `gate`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Pair:
 
 
 def compare_pair(pair: Pair, recorder: Recorder, threshold: float) -> Compared:
-    """Compare a pair, store both outcomes and the comparison, and return them. A candidate that
-    fails is an outcome, and then there is no verdict."""
+    """Compare a pair, and store both outcomes and the comparison. Returns them. A candidate that
+    fails is an outcome too, and then there is no verdict."""
     from workbench.reports.compare import Compared
 
     backend = cast(Measures, recorder.backend)
@@ -75,7 +75,7 @@ def compare_pair(pair: Pair, recorder: Recorder, threshold: float) -> Compared:
 
 
 def _compiled(pair: Pair, recorder: Recorder) -> tuple[dict[str, Compiled], dict[str, Refusal]]:
-    """Both candidates compiled, by key; or, by key, why one cannot run."""
+    """Return both compiled candidates, by key; and, by key, why one cannot run."""
     backend, both = recorder.backend, (pair.left, pair.right)
     refusals: dict[str, Refusal] = {}
     for candidate in both:
@@ -106,15 +106,15 @@ def _compiled(pair: Pair, recorder: Recorder) -> tuple[dict[str, Compiled], dict
 
 @dataclass
 class PairMaker:
-    """Makes candidates of the operands of one problem."""
+    """Create the candidates of the operands of one problem."""
 
     factory: RecordFactory
     limits: Any
     trees: Worktrees | None
 
     def pair(self, operands: tuple[Operand, Operand], file: Path | None = None) -> Pair:
-        """Return the pair of two operands; `file` is the kernel's, as it is, where an operand is
-        a revision. Raises CatalogError, OperandError or WorktreeError."""
+        """Return the pair of two operands; `file` is the kernel's file in the work tree, if an
+        operand is a revision. Raises CatalogError, OperandError or WorktreeError."""
         problem = self.factory.problem
         picked = []
         for operand, place in zip(operands, ("left", "right"), strict=True):
@@ -148,7 +148,7 @@ def require_gpu(open_backend: Opener) -> None:
 
 
 def draw_comparisons(recorder: Recorder, folder: Path) -> Path:
-    """Write the page of the comparisons so far; returns its path."""
+    """Write the page of the comparisons so far. Returns its path."""
     from workbench.reports.compare import page
 
     html = page(recorder.run, recorder.outcomes, recorder.comparisons)

@@ -1,4 +1,4 @@
-"""Consoles: a live line on a terminal, plain lines elsewhere."""
+"""Console output: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ STEPS = {"halving": "halving of {}", "final": "final of {}", "hot": "the winner,
 
 
 def plain_console() -> Console:
-    """Return a console without markup: words of a compiler are never taken for it. A file or a
-    pipe has no width, so nothing is left out there."""
+    """Return a console without markup, which the compiler's messages could contain. A file or a
+    pipe gets a width of 240 columns, so that nothing is truncated."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
@@ -38,12 +38,12 @@ def plain_console() -> Console:
 
 
 class SweepConsole:
-    """The output of a sweep. With `quiet` it is the result and the path of the page alone."""
+    """The output of a sweep. With `quiet`, only the result and the path of the page."""
 
     def __init__(self, quiet: bool) -> None:
         from rich.console import Console
 
-        # whole lines for a file or a pipe; words of the compiler's are never taken for markup
+        # whole lines for a file or a pipe; no markup, which the compiler's messages could contain
         self.console = Console(highlight=False, markup=False, emoji=False)
         self.console.soft_wrap = not self.console.is_terminal
         self.quiet = quiet
@@ -51,7 +51,7 @@ class SweepConsole:
         self._line = ProgressLine()
 
     def begin(self, run: Run, plan: Plan, earlier: int) -> None:
-        """Say what was asked and on what, then start the bar."""
+        """Print the problem and the device, then start the bar."""
         if self.quiet:
             return
         style = "bold yellow" if run.predicted else "bold"
@@ -71,7 +71,7 @@ class SweepConsole:
             self._start()
 
     def again(self, run: Run) -> None:
-        """Nothing had to be obtained."""
+        """Print that an earlier run holds every outcome."""
         if not self.quiet:
             self.console.print(plan_line(run), style="bold yellow" if run.predicted else "bold")
             self.console.print(
@@ -79,7 +79,7 @@ class SweepConsole:
             )
 
     def warn(self, message: str) -> None:
-        """Something went wrong that costs no outcome."""
+        """Print a note to standard error about a problem that affects no outcome."""
         from rich.console import Console
 
         Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(
@@ -87,7 +87,7 @@ class SweepConsole:
         )
 
     def portfolio(self, chosen: Portfolio, file: Path) -> None:
-        """The fewest configs that serve all sizes, and which serves which."""
+        """Print the smallest set of configs that serves all sizes, and the config for each size."""
         from rich.table import Table
 
         many, sizes = len(chosen.members), len(chosen.served)
@@ -124,26 +124,26 @@ class SweepConsole:
         return self._line.draw(self.console.width - 1, "━─" if unicode else "#-")
 
     def counted(self, counts: Mapping[str, int]) -> None:
-        """The counts have changed."""
+        """Update the counts of the live line."""
         self._line.counts = dict(counts)
 
     def saw(self, outcome: Outcome, counts: Mapping[str, int]) -> None:
-        """One more outcome."""
+        """Update the live line after one more outcome."""
         self.counted(counts)
         self._line.saw(outcome)
 
     def step(self, step: Step) -> None:
-        """The configs have been tried; something longer begins."""
+        """Show that all configs have been tried and a longer step begins."""
         self._line.step = STEPS[step.name].format(step.of)
 
     def end(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._live is not None:
             self._live.stop()
             self._live = None
 
     def stopped(self) -> None:
-        """Ctrl-C: say how far it came, and that nothing of it is lost."""
+        """Print how many configs were done at Ctrl-C, and that their outcomes are kept."""
         self.end()
         if not self.quiet:
             done = f"{self._line.done} of {self._line.total} configs"
@@ -157,7 +157,7 @@ class SweepConsole:
         page: Path,
         events: Path | None,
     ) -> None:
-        """The answer, and where it lies. Paths are kept whole, so that they can be copied."""
+        """Print the result and the paths of its files, whole, so that they can be copied."""
         if not self.quiet:
             self.console.print(_words(counts, CONCLUDED))
             if "timed" in breakdown.seconds:
@@ -170,8 +170,8 @@ class SweepConsole:
 
 @contextmanager
 def doing(console: Console, message: str) -> Iterator[None]:
-    """While something long lasts: `message` and the seconds since, on one live line that goes away.
-    Where nobody looks on, the line is written once and stays."""
+    """Return a context manager that shows `message` and the elapsed seconds on one live line, which
+    is removed at the end. Without a terminal the line is printed once and stays."""
     if not console.is_terminal or console.is_dumb_terminal:
         console.print(message, soft_wrap=True)
         yield
@@ -199,8 +199,8 @@ def doing(console: Console, message: str) -> Iterator[None]:
 
 
 def breakdown_line(breakdown: TimeBreakdown) -> str:
-    """`31.2 s: start 4.1, wait 6.0, check 3.2, timed 12.9, flush 4.0, idle 1.0; 1210 configs a
-    minute to the complete table`."""
+    """Return the time breakdown as text: `31.2 s: start 4.1, wait 6.0, check 3.2, timed 12.9, flush
+    4.0, idle 1.0; 1210 configs a minute to the complete table`."""
     parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in breakdown.seconds.items())
     line = f"{sum(breakdown.seconds.values()):.1f} s: {parts}"
     if breakdown.configs_per_minute is not None:
@@ -209,7 +209,7 @@ def breakdown_line(breakdown: TimeBreakdown) -> str:
 
 
 class ProgressLine:
-    """The line that lives: how far, what came of it, the best so far, and the time left."""
+    """The live line: progress, counts of outcomes, the best so far, and the time left."""
 
     def __init__(self, total: int = 0, earlier: int = 0) -> None:
         self.total, self.earlier = total, earlier
@@ -221,11 +221,11 @@ class ProgressLine:
 
     @property
     def done(self) -> int:
-        """How many configs have an outcome."""
+        """Number of configs that have an outcome."""
         return min(len(self._seen), self.total)
 
     def saw(self, outcome: Outcome) -> None:
-        """One more outcome; finals outrank the first pass, which took fewer samples."""
+        """Update the best so far; final times outrank the first pass, which took fewer samples."""
         if outcome.case.is_baseline:
             return
         if isinstance(outcome, Record) or outcome.stage != "refused":
@@ -236,8 +236,8 @@ class ProgressLine:
                 self.best = outcome
 
     def draw(self, width: int, bar: str = "━─") -> Text:
-        """At most `width` cells. What matters least goes first: the best one's config, the bar,
-        and then the end of the counts."""
+        """Return the line in at most `width` cells. The least important parts are dropped first:
+        the config of the best, the bar, and then the end of the counts."""
         from rich.text import Text
 
         state = self.step or _words(self.counts, COUNTED) or "starting workers"
@@ -278,7 +278,7 @@ def _words(counts: Mapping[str, int], words: tuple[str, ...]) -> str:
 
 
 def plan_line(run: Run) -> str:
-    """The first line: measured here, or predicted for a device that is not."""
+    """Return the first line: measured on this GPU, or predicted for another device."""
     if run.predicted:
         return (
             f"Times are predicted: no GPU took part. Compiled for {run.device}, checked in "

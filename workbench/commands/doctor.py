@@ -1,7 +1,7 @@
-"""What this machine can do for the workbench, and what to install for the rest.
+"""Check what this machine can do for the workbench, and what to install for the rest.
 
 Nothing here launches a kernel or changes a setting: it looks at files, at the path and at what
-Python can import. Only a history that was named is opened, which makes one that is new.
+Python can import. Only a database that was named is opened, which creates it if it is new.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ AMD_DRIVER = Path("/sys/module/amdgpu/version")
 OWN_STATUS = Path("/proc/self/status")
 CAP_SYS_ADMIN = 21  # bit number in capabilities(7)
 
-# Programs that a profiler of ours starts: what they are for and where they come from.
+# Programs that the workbench's profilers start, and how to install them.
 PROFILERS: Mapping[str, str] = {
     "ncu": "install NVIDIA Nsight Compute, which is also in the CUDA toolkit",
     "nsys": "install NVIDIA Nsight Systems, which is also in the CUDA toolkit",
@@ -39,7 +39,7 @@ PROFILERS: Mapping[str, str] = {
 }
 BINARY_TOOLS = ("cuobjdump", "nvdisasm")
 
-# What the workbench does without, by the name that pip knows.
+# Optional packages by pip's name, and what they are used for.
 PACKAGES: Mapping[str, str] = {
     "nvidia-ml-py": "clocks, temperature and power while measuring on NVIDIA GPUs",
     "psycopg": "a history in PostgreSQL, which a team can share",
@@ -58,8 +58,8 @@ def run(options: DoctorOptions) -> int:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked for: `ok` is True when it is there, False when it is missing, None when
-    it cannot be told or does not apply; `remedy` says what to do, or is empty."""
+    """One check: `ok` is True if the thing is present, False if it is missing, None if unknown or
+    not applicable; `remedy` says what to do, or is empty."""
 
     name: str
     ok: bool | None
@@ -68,14 +68,14 @@ class Check:
 
     @property
     def state(self) -> str:
-        """`ok`, `missing` or `unknown`."""
+        """State in the table: `ok`, `missing` or `unknown`."""
         return "unknown" if self.ok is None else "ok" if self.ok else "missing"
 
 
 def examine(database: str | None = None) -> list[Check]:
-    """Everything that the workbench may use, one finding each; never raises.
+    """Return one check for each thing that the workbench may use; never raises.
 
-    database is the URL or path of a history to try to open, or None to leave that out.
+    database is the URL or path of a database to try to open, or None to skip that.
     """
     triton = _package_folder("triton")
     return [
@@ -97,7 +97,7 @@ def examine(database: str | None = None) -> list[Check]:
 
 
 def show(findings: Iterable[Check], console: Console) -> None:
-    """Draw the findings as a table. The state is a word; its colour only repeats it."""
+    """Print the checks as a table. The state is a word; its colour only repeats it."""
     from rich.table import Table
     from rich.text import Text
 
@@ -150,7 +150,7 @@ def _driver() -> Check:
 
 
 def _counters() -> Check:
-    """Whether ncu may read hardware counters, from the driver's settings alone."""
+    """Return whether ncu may read hardware counters, from the driver's settings alone."""
     name = "GPU counters for ncu"
     params = _read(NVIDIA_PROC / "params")
     restricted = re.search(r"RmProfilingAdminOnly:\s*(\d)", params or "")
@@ -170,7 +170,7 @@ def _counters() -> Check:
 
 
 def _is_admin() -> bool:
-    """CAP_SYS_ADMIN decides: root in a container often lacks it."""
+    """Return whether the process has CAP_SYS_ADMIN, which root in a container often lacks."""
     effective = re.search(r"^CapEff:\s*([0-9a-fA-F]+)$", _read(OWN_STATUS) or "", re.MULTILINE)
     if effective:
         return bool(int(effective[1], 16) >> CAP_SYS_ADMIN & 1)
@@ -188,7 +188,7 @@ def _torch() -> Check:
     cuda, hip = getattr(built, "cuda", None), getattr(built, "hip", None)
     build = f"for CUDA {cuda}" if cuda else f"for ROCm {hip}" if hip else "for the CPU only"
     if built is None:
-        build = "of a build that cannot be told, as it cannot be imported"
+        build = "of an unknown build, as it cannot be imported"
     remedy = "" if cuda or hip else "to measure, install a CUDA or ROCm build of torch"
     return Check("torch", True, f"{version}, built {build}", remedy)
 
@@ -202,7 +202,7 @@ def _triton(folder: Path | None) -> Check:
 
 
 def _targets(folder: Path | None) -> Check:
-    """The devices of the table that the installed Triton has a compiler for."""
+    """Return the devices of the table that the installed Triton has a compiler for."""
     name = "offline compile targets"
     backends = {"cuda": "nvidia", "hip": "amd"}
     have = [
@@ -236,7 +236,7 @@ def _program(name: str, remedy: str) -> Check:
 
 
 def _binary_tool(name: str, triton: Path | None) -> Check:
-    """A tool that reads machine code: on the path, or in Triton's own wheel."""
+    """Return whether a tool that reads machine code is on the path or in Triton's own wheel."""
     path = shutil.which(name)
     bundled = triton / "backends" / "nvidia" / "bin" / name if triton else None
     if path is None and bundled is not None and bundled.exists():
@@ -323,7 +323,7 @@ def _version(package: str) -> str | None:
 
 
 def _package_folder(package: str) -> Path | None:
-    """Where a package lies, without importing it."""
+    """Return the folder of a package, without importing it."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):  # ValueError: it is in sys.modules without a spec
@@ -339,5 +339,5 @@ def _read(path: Path) -> str | None:
 
 
 def _text(error: Exception) -> str:
-    """The first line of what an exception says, or its type's name."""
+    """Return the first line of an exception's message, or its type's name."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""The `experiment` command: variants of kernels timed against each other, and analysed."""
+"""The `experiment` command: time variants of kernels against each other, and analyse them."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ from workbench.tuner.space import RecordFactory
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Half of a final's rounds: an experiment tells times apart that differ by a tenth and more, and
-# all of them together are to take minutes.
+# Half the rounds of a final benchmark: an experiment compares times that differ by a tenth or more,
+# and all experiments together should take minutes.
 RULES = Protocol(rounds=12, most_rounds=32, final_s=6.0)
 
 
@@ -72,7 +72,7 @@ def run(options: ExperimentOptions) -> int:
 
 @dataclass
 class ExperimentCommand:
-    """An experiment on all its kernels, one after the other."""
+    """Run an experiment on all its kernels, one after the other."""
 
     options: ExperimentOptions
     console: Console
@@ -142,7 +142,7 @@ class ExperimentCommand:
     def _planned(
         self, experiment: Experiment, backend: Backend, known: Mapping[str, Any]
     ) -> list[tuple[Context, Sequence[Variant]]]:
-        """The context of each kernel, and its variants. Raises ExperimentError."""
+        """Return the context of each kernel, and its variants. Raises ExperimentError."""
         options = self.options
         planned: list[tuple[Context, Sequence[Variant]]] = []
         for kernel in self._kernels(experiment):
@@ -163,7 +163,8 @@ class ExperimentCommand:
         return planned
 
     def _repository(self) -> Path:
-        """The folder whose commit the results belong to: the kernel's, or the experiment's."""
+        """Return the folder whose commit the results belong to: the kernel's, or the
+        experiment's."""
         kernel, name = self.options.kernel, str(self.options.name)
         if kernel is None and catalog.is_path(name):
             return Path(name).resolve().parent
@@ -173,7 +174,7 @@ class ExperimentCommand:
         return experiment.dtype if self.options.dtype is None else self.options.dtype
 
     def _kernels(self, experiment: Experiment) -> tuple[str, ...]:
-        """The kernels that are examined; an empty name where the experiment has its own."""
+        """Return the kernels that are examined; an empty name if the experiment has its own."""
         kernel = self.options.kernel
         return (kernel,) if kernel is not None else experiment.kernels or ("",)
 
@@ -184,7 +185,7 @@ class ExperimentCommand:
         recorder: Recorder,
         cache: Tuned,
     ) -> None:
-        """Every kernel in turn, each stored and shown before the next."""
+        """Time and analyse every kernel in turn, each stored and shown before the next."""
         backend = recorder.backend
         every = [prepare(c, variants, recorder.run, backend, cache) for c, variants in planned]
         for at, prepared in enumerate(every, 1):
@@ -207,7 +208,7 @@ class ExperimentCommand:
                 self._say(finding)
 
     def _doing(self, prepared: Prepared, at: str) -> AbstractContextManager[None]:
-        """Says what goes on, which may be a minute before the first finding."""
+        """Show what is running, which may take a minute before the first finding."""
         if not prepared.variants:
             return nullcontext()
         last = "predicted" if prepared.context.predicts else "timed"
@@ -231,7 +232,7 @@ class ExperimentCommand:
 
 
 def _given_seconds(options: ExperimentOptions, experiment: Experiment) -> float | None:
-    """Of `--time`. Raises ExperimentError."""
+    """Return the seconds of `--time`. Raises ExperimentError."""
     if options.time is None:
         return None
     if experiment.runs:
@@ -242,15 +243,16 @@ def _given_seconds(options: ExperimentOptions, experiment: Experiment) -> float 
 
 
 def _on_paper(context: Context, given_s: float | None, history: History) -> Context:
-    """With the time to set against what is expected: given, or of earlier runs."""
+    """Return the context with the time to compare with the expected one: given, or of earlier
+    runs."""
     name = catalog.spec_of(context.kernel).name
     rows = history.search(name, device=context.device.name, dtype=context.dtype, limit=10_000)
     return replace(context, given_s=given_s, earlier=rows)
 
 
 def check_dtype(dtype: str, kernels: Sequence[str]) -> None:
-    """Raise ExperimentError where a kernel is not for `dtype`, CatalogError where there is none
-    of that name."""
+    """Raise ExperimentError where a kernel does not support `dtype`, CatalogError where there is no
+    kernel of that name."""
     if dtype not in ITEMSIZE:
         raise ExperimentError(catalog.unknown("dtype", dtype, ITEMSIZE))
     for kernel in filter(None, kernels):
@@ -263,7 +265,7 @@ def check_dtype(dtype: str, kernels: Sequence[str]) -> None:
 
 
 def _common_sizes(context: Context, variants: Sequence[Variant]) -> Sizes | None:
-    """The sizes that all variants of the kernel have; None where they differ."""
+    """Return the sizes that all variants of the kernel share; None if they differ."""
     mine = [dict(v.sizes) for v in variants if v.kernel == context.kernel]
     return mine[0] if mine and all(sizes == mine[0] for sizes in mine) else None
 
@@ -278,7 +280,7 @@ def _whole_problem(context: Context) -> Problem:
 
 @dataclass(frozen=True)
 class Prepared:
-    """One kernel under the experiment: its variants, and how each will be timed."""
+    """One kernel of the experiment: its variants, and the timing task of each."""
 
     context: Context
     variants: Sequence[Variant]
@@ -295,8 +297,8 @@ def variant_problem(variant: Variant) -> Problem:
 def prepare(
     context: Context, variants: Sequence[Variant], run: Run, backend: Backend, cache: Tuned
 ) -> Prepared:
-    """Return the timing tasks of a kernel's variants. A variant whose Impl refuses its config is
-    set apart, with the reason."""
+    """Return the timing tasks of a kernel's variants. Variants whose Impl rejects their config are
+    listed separately, with the reason."""
     tasks: dict[str, TimingTask] = {}
     refused: dict[str, Refusal] = {}
     for variant in variants:
@@ -308,7 +310,7 @@ def prepare(
             config = _config(problem, impl, backend, cache)
         factory = RecordFactory(run, problem, backend.protocol)
         candidate = factory.candidate(impl, config, False)
-        if variant.clock == "host":  # another quantity than how long the device takes
+        if variant.clock == "host":  # a different quantity than the time on the device
             key = key_of(candidate.case, of=candidate.key, clock="host")
             candidate = replace(candidate, key=key)
         tasks[variant.name] = TimingTask(problem, candidate, variant.regime, variant.clock)
@@ -319,7 +321,7 @@ def prepare(
 
 
 def _config(problem: Problem, impl: Impl, backend: Backend, cache: Tuned) -> Any:
-    """The config that was tuned for this problem here, else the default."""
+    """Return the config that was tuned for this problem on this device, else the default."""
     if impl.backend == "triton" and not backend.predicts:
         entry = cache.find(
             problem.spec.name,
@@ -336,8 +338,8 @@ def _config(problem: Problem, impl: Impl, backend: Backend, cache: Tuned) -> Any
 
 
 def compile_all(every: Sequence[Prepared], backend: Backend) -> None:
-    """Compile the variants of all kernels at once: in one kernel's turn most processes would have
-    nothing to do. A failure is reported where the variant is timed."""
+    """Compile the variants of all kernels at once, since one kernel alone would leave most
+    processes idle. A failure is reported where the variant is timed."""
     from workbench.backend.live import Live
 
     if isinstance(backend, Live):
@@ -346,8 +348,8 @@ def compile_all(every: Sequence[Prepared], backend: Backend) -> None:
 
 
 def begin(prepared: Prepared, backend: Backend) -> dict[str, dict[str, Any]]:
-    """Begin with the first problem that is to run and fits the GPU. Returns the ceilings that
-    `backend.begin` measured, and none where no problem fits, which each variant then says."""
+    """Begin with the first problem that can run and fits the GPU. Returns the ceilings that
+    `backend.begin` measured, or none where no problem fits, which each variant then reports."""
     todo = [t.problem for name, t in prepared.tasks.items() if name not in prepared.refused]
     for at, problem in enumerate(todo):
         if problem not in todo[:at]:

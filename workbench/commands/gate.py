@@ -1,4 +1,4 @@
-"""The `gate` command: a suite of kernels against a baseline, for use in CI."""
+"""The `gate` command: compare a suite of kernels with a baseline, for use in CI."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def rejection_of_default(impl: Impl, problem: Problem, limits: Limits) -> str | 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Something that was not compared, and why; `broken` where it should have been."""
+    """A kernel that was not compared, and the reason; `broken` if it should have been."""
 
     what: str
     reason: str
@@ -73,7 +73,7 @@ class LeftOut:
 
 @dataclass
 class GateCommand:
-    """A gate from the options to the page."""
+    """Run a gate from the options to the page."""
 
     options: GateOptions
     console: Console
@@ -98,15 +98,16 @@ class GateCommand:
             return self._go(files, trees, opened)
 
     def _place(self) -> Path:
-        """Where the repository is looked for: at the first kernel, or where the user stands."""
+        """Return the folder in which to look for the repository: that of the first kernel, or the
+        current one."""
         if not self.options.kernel:
             return Path.cwd()
         file = catalog.module_of(self.options.kernel[0]).__file__
         return Path(file) if file else Path.cwd()
 
     def _files(self, repository: Repository) -> list[Path]:
-        """The kernels' files: those named; the built-in ones inside their own repository; else
-        all that changed since the baseline."""
+        """Return the kernels' files: those named; the built-in ones inside their own repository;
+        else all that changed since the baseline."""
         if self.options.kernel:
             modules = [catalog.module_of(kernel) for kernel in self.options.kernel]
             return [Path(m.__file__) for m in modules if m.__file__]
@@ -143,7 +144,8 @@ class GateCommand:
         return code
 
     def _problems(self, file: Path) -> Iterator[Problem]:
-        """Each of its sizes to time. Raises CommandError where it lacks the dtype."""
+        """Yield one problem for each size to time. Raises CommandError where the kernel lacks the
+        dtype."""
         try:
             spec = catalog.spec_of(name := _kernel_name(file))
         except catalog.CatalogError as error:
@@ -155,7 +157,8 @@ class GateCommand:
     def _pairs(
         self, problem: Problem, run: Run, trees: Worktrees, backend: Backend
     ) -> Iterator[Pair]:
-        """Each Triton Impl as of the baseline and as it is, each at its own default config."""
+        """Yield a pair for each Triton Impl: at the baseline and in the work tree, each at its
+        default config."""
         factory = RecordFactory(run, problem, backend.protocol)
         maker = PairMaker(factory, backend.device.limits, trees)
         file = Path(catalog.module_of(problem.kernel).__file__ or "")
@@ -197,7 +200,7 @@ class GateCommand:
             self.console.print(f"left out  {left.what}: {left.reason}", soft_wrap=True)
 
     def _nothing(self, reason: str, say: bool = True) -> int:
-        """No pair: fine where nothing changed, and 2 where something named could not run."""
+        """Report that there is no pair. Returns 0, or 2 if a named kernel could not run."""
         broken = any(left.broken for left in self.left_out)
         if say:
             self._say_left_out()
@@ -244,9 +247,8 @@ class GateCommand:
 
 
 def has_kernel(text: str) -> bool:
-    """Return whether a Python file registers an Impl: a function under `@name.impl(...)` at its
-    top. A file that cannot be parsed is taken for none: it can be no older
-    kernel's successor either."""
+    """Return whether a Python file registers an Impl: a top-level function under `@name.impl(...)`.
+    A file that cannot be parsed registers none."""
     try:
         body = ast.parse(text).body
     except SyntaxError:
@@ -262,13 +264,15 @@ def has_kernel(text: str) -> bool:
 
 
 def _kernel_name(file: Path) -> str:
-    """Return how the kernel is named: a built-in one by its name, so that it is loaded once."""
+    """Return the name of the kernel in a file: a built-in one by its name, so that it is loaded
+    once."""
     home = Path(workbench.__file__).resolve().parent / "kernels"
     return file.stem if file.resolve().parent == home else str(file)
 
 
 def _plain(compared: Compared) -> dict[str, Any]:
-    """One comparison for the summary, its verdict as it stands among the others."""
+    """Return one comparison for the summary, with its verdict after the correction for several
+    tests."""
     from workbench.data.record import Record
     from workbench.reports.compare import troubles
 

@@ -12,14 +12,14 @@ from workbench.spec import brief, sizes_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-NARROW = ("at", "kernel", "config", "sizes", "phase", "time")  # what 120 columns have room for
-YIELDING = ("config", "sizes", "run")  # give way first where room is short
+NARROW = ("at", "kernel", "config", "sizes", "phase", "time")  # columns for a width of 120
+YIELDING = ("config", "sizes", "run")  # shortened first if the width does not suffice
 HEADINGS = ("at", "kernel", "config", "sizes", "dtype", "device", "phase", "time", "commit", "run")
 
 
 def history_table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
-    """Cells under `HEADINGS`. A predicted time begins with `~` and says so; a failure shows its
-    reason in the time's place."""
+    """Return the cells under `HEADINGS`. A predicted time begins with `~` and ends in "predicted";
+    a failure shows its reason instead of a time."""
     return [
         (
             row.at[:16].replace("T", " "),
@@ -53,7 +53,7 @@ def show_history(
 
     rows = history.search(kernel, impl, device, dtype, failures_only=failures, limit=limit)
     if not rows:
-        console.print("Nothing in the history matches: ask for less, or measure something first.")
+        console.print("Nothing in the history matches: drop a filter, or measure something first.")
         return
     shown = HEADINGS if console.width >= 140 else NARROW
     lines = [
@@ -79,7 +79,7 @@ def _time(row: Row) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Four digits and a unit: `12.34 us`."""
+    """Return four digits and a unit: `12.34 us`."""
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if seconds >= scale:
             return f"{seconds / scale:.4g} {unit}"
@@ -104,7 +104,7 @@ def run(options: HistoryOptions) -> int:
     with open_history(options.database) as history:
         if options.load is not None:
             taken = history.import_events(options.load)
-            print(f"{taken.kept} events taken in, {len(taken.bad)} lines unreadable")
+            print(f"{taken.kept} events imported, {len(taken.bad)} lines unreadable")
             for line in taken.bad[:5]:
                 print(f"  line {line.number}: {line.reason}")
         show_history(

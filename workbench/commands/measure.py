@@ -1,4 +1,4 @@
-"""The `measure` command: Impls of one kernel over sizes and dtypes, beside its baselines."""
+"""The `measure` command: time Impls of one kernel over sizes and dtypes, beside its baselines."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def run(options: MeasureOptions) -> int:
 
 @dataclass
 class MeasureCommand:
-    """A measurement from the options to the page."""
+    """Run a measurement from the options to the page."""
 
     options: MeasureOptions
     console: Console
     open_backend: Opener = backend_for
     tuned_file: Path | None = None  # the tuned configs; None: the user's own
-    origins: dict[str, str] = field(default_factory=dict)  # where a config is from, by key
+    origins: dict[str, str] = field(default_factory=dict)  # source of each config, by key
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0; 2 where nothing gave a time; 130 after Ctrl-C.
@@ -91,7 +91,7 @@ class MeasureCommand:
         return 0 if recorder.has_times else 2
 
     def _group(self, problem: Problem, selected: Selected, recorder: Recorder) -> None:
-        """One problem: its outcomes, each stored before the next, then shown."""
+        """Measure one problem: each outcome is stored before the next, then all are shown."""
         backend = recorder.backend
         group = ProblemGroup(
             RecordFactory(recorder.run, problem, backend.protocol), backend, selected
@@ -122,24 +122,25 @@ class MeasureCommand:
 
 @dataclass
 class Selected:
-    """Which Impls take part, and each at which config: as asked, else tuned, else the default."""
+    """The Impls that are measured, each with its config: as requested, else tuned, else the
+    default."""
 
     operands: Sequence[Operand]
     cache: Tuned
     backend: Backend
 
     def names(self, spec: Spec) -> list[str]:
-        """Of the Impls asked for; all Triton ones where none was."""
+        """Return the names of the requested Impls; of all Triton ones if none was requested."""
         return [o.impl or "" for o in self.operands] or [
             i.name for i in spec.impls if i.backend == "triton"
         ]
 
     def of(self, problem: Problem) -> Iterator[tuple[Impl, Any, str]]:
-        """Impl, config and where the config is from; the library's versions come last."""
+        """Yield each Impl, its config and where the config is from; library baselines come last."""
         spec, limits = problem.spec, self.backend.device.limits
         for operand in self.operands or [Operand(name) for name in self.names(spec)]:
             impl, config = operand.chosen(spec, limits, problem.dtype, problem.sizes)
-            origin = "as asked" if operand.knobs else "default"
+            origin = "as requested" if operand.knobs else "default"
             if not operand.knobs and (entry := self._tuned(impl, problem)) is not None:
                 config, origin = impl.config(**entry.config), f"tuned {entry.at[:10]}"
             yield impl, config, origin
@@ -167,7 +168,7 @@ class Selected:
 
 @dataclass
 class ProblemGroup:
-    """One problem: compile, then all against each other cold, then each on hot data."""
+    """Measure one problem: compile, compare all on cold data, then time each on hot data."""
 
     factory: RecordFactory
     backend: Backend
@@ -177,7 +178,7 @@ class ProblemGroup:
     _refusals: dict[str, Refusal] = field(default_factory=dict)
 
     def begin(self) -> Mapping[str, Mapping[str, Any]]:
-        """Get ready; the ceilings that were measured."""
+        """Prepare the candidates and the backend. Returns the ceilings that were measured."""
         problem = self.factory.problem
         limits, first_impl = self.backend.device.limits, problem.spec.impls[0]
         default = first_impl.default(limits, problem.dtype, problem.sizes)
@@ -205,7 +206,7 @@ class ProblemGroup:
         return [c for c in self._todo if c.impl.backend == "triton" and c.key not in self._refusals]
 
     def outcomes(self) -> Iterator[Outcome]:
-        """Every outcome. What cannot run is an outcome too."""
+        """Yield every outcome. A candidate that cannot run is an outcome too."""
         compiled: dict[str, Compiled] = {}
         for candidate, result in self.backend.compiled(self._to_compile()):
             if isinstance(result, Refusal):

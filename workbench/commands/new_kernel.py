@@ -15,7 +15,7 @@ STARTER = Path(__file__).parent / "kernel.py.txt"
 
 
 class TemplateError(WorkbenchError):
-    """One sentence: why no file was written, and what to do."""
+    """No file was written; one sentence says why, and what to do."""
 
 
 def run(options: NewKernelOptions) -> int:
@@ -27,7 +27,8 @@ def run(options: NewKernelOptions) -> int:
 
 
 def write_kernel(name: str, folder: Path) -> Path:
-    """Write `folder/name.py`. Raises TemplateError; never overwrites."""
+    """Write a starter kernel to `folder/name.py`, which must not exist. Returns its path. Raises
+    TemplateError where the name is not usable or the file cannot be written."""
     if not name.isidentifier() or keyword.iskeyword(name):
         raise TemplateError(
             f"{name!r} is not a Python name; take letters, digits and _, as in my_gelu."
@@ -53,6 +54,6 @@ def write_kernel(name: str, folder: Path) -> Path:
 
 
 def words_of(source: str) -> set[str]:
-    """Every name that a Python source uses, comments and strings aside."""
+    """Return every name that a Python source uses, except in comments and strings."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return {token.string for token in tokens if token.type == tokenize.NAME}

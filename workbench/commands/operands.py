@@ -22,7 +22,7 @@ RUN_ID = re.compile(r"\d{8}-\d{6}(-|$)")  # how the id of a stored run begins
 
 
 class OperandError(WorkbenchError):
-    """An operand cannot be understood; one sentence says which, and what it may be."""
+    """An operand cannot be parsed; one sentence says which, and what it may be."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Operand:
 
     def chosen(self, spec: Spec, limits: Limits, dtype: str, sizes: Sizes) -> tuple[Impl, Any]:
         """Return the Impl and its config in this version of the kernel, at these sizes. Raises
-        CatalogError, OperandError."""
+        CatalogError or OperandError."""
         first = next(i.name for i in spec.impls if i.backend == "triton")
         impl = catalog.impl_of(spec, self.impl or first)
         if unknown := [name for name in self.knobs if name not in impl.knobs()]:
@@ -50,10 +50,9 @@ def is_run(text: str) -> bool:
 
 
 def kernel_of(left: str, right: str, kernel: str | None) -> str:
-    """Return the kernel that both operands are of: as named, or as their prefixes say
-    (`softmax.rows`).
+    """Return the kernel of both operands: as named, or from their prefixes (`softmax.rows`).
 
-    Raises OperandError where they are of two.
+    Raises OperandError where they belong to two kernels.
     """
     if kernel is not None:
         return kernel
@@ -69,7 +68,7 @@ def kernel_of(left: str, right: str, kernel: str | None) -> str:
 
 
 def repository_with(kernel: str) -> Repository | None:
-    """Return the git repository that holds the kernel's file; None where there is none."""
+    """Return the git repository that holds the kernel's file; None if there is none."""
     file = catalog.module_of(kernel).__file__
     try:
         return Repository.of(Path(file)) if file else None
@@ -80,7 +79,7 @@ def repository_with(kernel: str) -> Repository | None:
 def operands_of(
     text: tuple[str, str], impl: str | None, spec: Spec, repository: Repository | None
 ) -> tuple[Operand, Operand]:
-    """Return both operands. `impl` is what `--impl` says of revisions. Raises OperandError."""
+    """Return both operands. `impl` is the value of `--impl`, for revisions. Raises OperandError."""
     named = Operand() if impl is None else _of_impl(impl, spec)
     if named is None:
         names = [i.name for i in spec.impls]
@@ -106,7 +105,7 @@ def _operand(text: str, named: Operand, spec: Spec, repository: Repository | Non
 
 
 def _of_impl(text: str, spec: Spec) -> Operand | None:
-    """Return the operand that names an Impl, with or without a config; None where it names none."""
+    """Return the operand that names an Impl, with or without a config; None if it names none."""
     head, colon, rest = text.partition(":")
     name = head.removeprefix(f"{spec.name}.")
     if name not in [i.name for i in spec.impls]:
@@ -130,8 +129,7 @@ def _knobs(operand: str, text: str) -> dict[str, int]:
 def titles(
     operands: tuple[Operand, Operand], impls: tuple[Impl, Impl], configs: tuple[Any, Any]
 ) -> tuple[str, str]:
-    """Return the names of both operands: as short as tells them apart, and never less
-    than the Impl."""
+    """Return the names of both operands: as short as distinguishes them, and at least the Impl."""
     plain = [vars(c) for c in configs]
     versions = operands[0].revision != operands[1].revision
     alike = impls[0].name == impls[1].name and plain[0] == plain[1]

@@ -18,7 +18,7 @@ SIZES = "M=4096,N=4096,K=4096"
 
 
 def argument(help: str, default: Any = MISSING, metavar: str | None = None) -> Any:
-    """Declare a positional argument."""
+    """Return a field that declares a positional argument."""
     data = {"help": help, "positional": True, "metavar": metavar, "stored": True}
     return field(default=default, metadata=data)
 
@@ -26,47 +26,48 @@ def argument(help: str, default: Any = MISSING, metavar: str | None = None) -> A
 def option(
     default: Any, help: str, name: str | None = None, *, stored: bool = True, **limits: Any
 ) -> Any:
-    """Declare an option. `name` is its flag where the field's own name is not; `limits` are
-    Typer's, such as `min`. `stored` options are part of the command that a run is stored with."""
+    """Return a field that declares an option. `name` is its flag if the field's own name is not;
+    `limits` are Typer's, such as `min`. `stored` options are part of the command that is stored
+    with a run."""
     data = {"help": help, "name": name, "positional": False, "stored": stored, "limits": limits}
     return field(default=default, metadata=data)
 
 
 def flag(help: str, name: str | None = None, *, stored: bool = True) -> Any:
-    """Declare an option that is on or off, and off by default."""
+    """Return a field that declares an option that is on or off, and off by default."""
     return option(False, help, name, stored=stored)
 
 
 def out(help: str = "Folder for the page and events.") -> Any:
-    """Declare `--out`."""
+    """Return a field that declares `--out`."""
     return option(Path("results"), help, stored=False)
 
 
 def strict(stored: bool = False) -> Any:
-    """Declare `--strict`."""
+    """Return a field that declares `--strict`."""
     return flag("Refuse to measure while others use the GPU.", "--strict", stored=stored)
 
 
 def database() -> Any:
-    """Declare `--database`."""
+    """Return a field that declares `--database`."""
     return option(None, "Database URL; SQLite in the user's data folder by default.", stored=False)
 
 
 def threshold() -> Any:
-    """Declare `--threshold`."""
-    return option(0.01, "Differences up to this share do not count; 0.01 unless named.", min=0.0)
+    """Return a field that declares `--threshold`."""
+    return option(0.01, "Share up to which a difference does not count; 0.01 by default.", min=0.0)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked of a command, in the words of the command line."""
+    """Options of a command, in the words of the command line."""
 
     COMMAND: ClassVar[str] = ""
     PROGRAM: ClassVar[tuple[str, ...]] = ()  # in the stored command; `workbench COMMAND` else
 
     @property
     def command(self) -> str:
-        """The command line that asks the same again, defaults written out."""
+        """Command line that repeats this run, with the defaults written out."""
         words = list(self.PROGRAM or ("workbench", self.COMMAND))
         for f in fields(self):
             value = getattr(self, f.name)
@@ -86,7 +87,7 @@ class Options:
 
 @dataclass(frozen=True)
 class SweepOptions(Options):
-    """Try the configs of a kernel, refuse wrong answers, time what is right, write a page."""
+    """Try the configs of a kernel, reject wrong results, time the others, write a page."""
 
     COMMAND: ClassVar[str] = "sweep"
     PROGRAM: ClassVar[tuple[str, ...]] = ("python", "-m", "workbench.sweep")
@@ -99,15 +100,15 @@ class SweepOptions(Options):
     )
     dtype: str = option("bf16", DTYPE)
     device: str | None = option(None, DEVICE)
-    only: bool = flag("Hold the knobs that would be tuned for each value.", "--only")
-    budget: str | None = option(None, "30s, 2m, or 200 (configs): stop there with the best so far.")
+    only: bool = flag("Keep the knobs to tune at their default.", "--only")
+    budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")
     search: str | None = option(None, "Which configs come first: exhaustive, model, random, tpe.")
     strict: bool = strict(stored=True)
     out: Path = out("Folder for pages and events.")
     metrics: Path | None = option(
         None, "Events file (JSONL) to write instead of the run's own.", stored=False
     )
-    quiet: bool = flag("Print the result alone.", "--quiet", stored=False)
+    quiet: bool = flag("Print only the result.", "--quiet", stored=False)
     profile: bool = option(
         True,
         "Write an event for each dispatch and each completed launch.",
@@ -120,8 +121,7 @@ class SweepOptions(Options):
 
 @dataclass(frozen=True)
 class CompareOptions(Options):
-    """Say whether the right operand is slower than the left: SLOW, FAST, SAME, CLOCK,
-    INCONCLUSIVE."""
+    """Compare two operands: is the right one slower? SLOW, FAST, SAME, CLOCK, INCONCLUSIVE."""
 
     COMMAND: ClassVar[str] = "compare"
 
@@ -143,7 +143,7 @@ class GateOptions(Options):
 
     COMMAND: ClassVar[str] = "gate"
 
-    baseline: str = argument("A git revision that the files must not lag.")
+    baseline: str = argument("A git revision to compare the files with.")
     kernel: tuple[str, ...] = option((), "This kernel; may be repeated. Default: what changed.")
     dtype: str = option("bf16", DTYPE)
     threshold: float = threshold()
@@ -177,7 +177,7 @@ class MeasureOptions(Options):
 
 @dataclass(frozen=True)
 class ExperimentOptions(Options):
-    """Run an experiment on kernels, such as memory_vs_compute, and get a finding in words."""
+    """Run an experiment on kernels, such as memory_vs_compute, and report a finding."""
 
     COMMAND: ClassVar[str] = "experiment"
 
@@ -186,7 +186,7 @@ class ExperimentOptions(Options):
     sizes: str | None = option(None, SIZES)
     dtype: str | None = option(None, DTYPE)
     device: str | None = option(None, DEVICE)
-    time: str | None = option(None, "Of `expected`: a time to set against the bound, 0.5ms.")
+    time: str | None = option(None, "For `expected`: a time to compare with the bound, 0.5ms.")
     out: Path = out()
     strict: bool = strict()
     database: str | None = database()
@@ -199,7 +199,7 @@ class CeilingsOptions(Options):
 
     COMMAND: ClassVar[str] = "ceilings"
 
-    device: str | None = option(None, "Say what is stated of this device, and measure nothing.")
+    device: str | None = option(None, "Print the stated ceilings of this device; measure nothing.")
     out: Path = out()
     strict: bool = strict()
     database: str | None = database()
@@ -237,7 +237,7 @@ class HistoryOptions(Options):
     dtype: str | None = option(None, "This dtype only.")
     failures: bool = flag("Failures alone.", "--failures")
     limit: int = option(50, "Rows at most, newest first.", min=1)
-    load: Path | None = option(None, "Take the good lines of this events file in first.")
+    load: Path | None = option(None, "Import the good lines of this events file first.")
     database: str | None = database()
 
 
@@ -250,9 +250,9 @@ class TunedOptions(Options):
     kernel: str | None = argument("This kernel only.", None)
     impl: str | None = option(None, "This Impl only.")
     device: str | None = option(None, "This device only.")
-    file: Path | None = option(None, "File of tuned configs; in the user's data folder else.")
+    file: Path | None = option(None, "Tuned cache; in the user's data folder by default.")
     export: Path | None = option(None, "Write what is listed to this file.")
-    load: Path | None = option(None, "Take this file in; newer of equals stands.", "--import")
+    load: Path | None = option(None, "Import this file; equal keys: the newer is kept.", "--import")
     code: bool = flag("Print triton.Config lists to paste.", "--code")
     forget: bool = flag("Drop the kernel's entries.", "--forget")
 
@@ -266,7 +266,7 @@ class DevicesOptions(Options):
 
 @dataclass(frozen=True)
 class DoctorOptions(Options):
-    """Say what this machine can do, and what to install for the rest."""
+    """Check what this machine can do, and what to install for the rest."""
 
     COMMAND: ClassVar[str] = "doctor"
 
@@ -279,7 +279,7 @@ class NewKernelOptions(Options):
 
     COMMAND: ClassVar[str] = "new-kernel"
 
-    name: str = argument("What the kernel is called: a Python name.")
+    name: str = argument("Name of the kernel: a Python name.")
     folder: Path = option(Path("."), "Where to write NAME.py.")
 
 

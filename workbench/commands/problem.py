@@ -1,4 +1,4 @@
-"""Read what a command line says of kernels, sizes, dtypes and searches, before any work."""
+"""Parse kernels, sizes, dtypes and searches of a command line, before any work."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sweep_named(name: str) -> Sweep:
 
 
 def check_dtype(spec: Spec, dtype: str) -> None:
-    """Raise CommandError where the kernel is not for this dtype."""
+    """Raise CommandError where the kernel does not support this dtype."""
     if dtype not in spec.tolerance:
         raise CommandError(catalog.unknown("dtype", dtype, spec.tolerance))
 
@@ -66,9 +66,9 @@ def _check_flops(spec: Spec, sizes: Sizes) -> None:
 
 
 def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:
-    """Return the sizes that `M=4096,N=4096,K=4096` names; the Spec's first size to time for None.
+    """Return the sizes of `M=4096,N=4096,K=4096`; the Spec's first size to time for None.
 
-    Raises CommandError when an axis is unknown, missing, or not a positive whole number.
+    Raises CommandError where an axis is unknown, missing, or not a positive whole number.
     """
     if text is None:
         return dict(spec.bench[0])
@@ -93,8 +93,8 @@ def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:
 
 
 def search_plan_of(options: SweepOptions, started: float) -> SearchPlan | None:
-    """Return the search that `--budget` and `--search` name, or None where neither is given.
-    Raises SearchError or CommandError."""
+    """Return the search of `--budget` and `--search`, or None if neither is given. Raises
+    SearchError or CommandError."""
     if options.budget is None and options.search is None:
         return None
     budget = Budget.parse(options.budget) if options.budget else Budget()
@@ -110,16 +110,16 @@ def strategy_named(name: str) -> Strategy:
 
 
 def default_search(plan: Plan, backend: Backend) -> SearchPlan:
-    """Return the search of a sweep that names none: all of a space of usual size; of a larger
-    one as many configs, led by the model."""
+    """Return the search of a sweep without options: a space of usual size whole; of a larger one
+    MOST[False] configs, chosen by the strategy model."""
     if backend.predicts or len(plan.candidates) <= MOST[False]:
         return SearchPlan()
     return SearchPlan(Strategy.MODEL, Budget(configs=MOST[False]))
 
 
 def predicted_configs(search: SearchPlan | None) -> int:
-    """Return how many configs are predicted, 0 for all of them: nothing measured leads that
-    search on, so the model's best are taken at once."""
+    """Return the number of configs to predict, 0 for all: without measured times the search cannot
+    learn, so the model's best are taken at once."""
     if search is None:
         return MOST[True]
     return 0 if math.isinf(search.budget.configs) else int(search.budget.configs)

@@ -27,13 +27,13 @@ _ALL = 1_000_000  # runs: more than a database holds
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A stored run and all that was stored of it."""
+    """A run with everything that was stored of it."""
 
     run: Run
     outcomes: Sequence[Outcome] = ()
     comparisons: Sequence[Comparison] = ()
     findings: Sequence[Finding] = ()
-    seconds: Mapping[str, float] = field(default_factory=dict)  # empty where not known
+    seconds: Mapping[str, float] = field(default_factory=dict)  # empty if unknown
 
 
 def run(options: ReportOptions) -> int:
@@ -52,9 +52,9 @@ def draw(report: str, which: str, out: Path | None, database: str | None) -> Pat
 
 
 def make(options: ReportOptions) -> list[Path]:
-    """Write a report and what was asked beside it; returns the paths, the report's first.
+    """Write a report and the files requested beside it. Returns the paths, the report's first.
 
-    Each file is written whole or not at all, and none before all is known. Raises ReportError,
+    Each file is written atomically, and none before all contents are known. Raises ReportError,
     EventsError or HistoryError, each one sentence.
     """
     known = names_in("workbench.reports")
@@ -84,10 +84,11 @@ def sheet(
     everything: bool = False,
     database: str | None = None,
 ) -> Sheet:
-    """What a roofline of these runs shows, see `workbench.roofline`; of the last run where nothing
-    is named. The newest complete run of `ceilings` of each device in the database counts too.
+    """Return the contents of a roofline of these runs, see `workbench.roofline`; of the last run if
+    nothing is named. The newest complete run of `ceilings` of each device in the database is
+    included.
 
-    Raises ReportError, EventsError or HistoryError.
+    Raises ReportError, EventsError or HistoryError where there is no such run.
     """
     from workbench.reports.figures.roofline_points import RunWithOutcomes, sheet_of
 
@@ -109,7 +110,7 @@ def sheet(
         return sheet_of(stored_, ceilings, everything)
 
 
-# The reports of several runs.
+# Reports of several runs
 
 
 def _roofline(options: ReportOptions) -> list[Path]:
@@ -139,7 +140,7 @@ def _roofline(options: ReportOptions) -> list[Path]:
 
 
 def _written(files: Sequence[tuple[str, Path, str | bytes]]) -> list[Path]:
-    """All of the files or none, each whole; `files` are option, path and content."""
+    """Write all of the files or none; `files` are option, path and content. Returns the paths."""
     by_path: dict[Path, str] = {}
     for option, path, _ in files:
         if (other := by_path.setdefault(path.resolve(), option)) != option:
@@ -176,7 +177,7 @@ def _markdown(options: ReportOptions) -> Path:
 
 
 def _refuse_options(options: ReportOptions) -> None:
-    """Raises ReportError for options that only the roofline has."""
+    """Raise ReportError for options that only the roofline has."""
     named = {
         "--kernel": options.kernel,
         "--device": options.device,
@@ -197,7 +198,7 @@ def _place(run: Run, name: str) -> Path:
 
 
 def _also(report: str, kept: StoredRun) -> tuple[object, ...]:
-    """What a page takes beside a run and its outcomes."""
+    """Return the further arguments of a page beside a run and its outcomes."""
     if report == "experiment":
         return (kept.findings,)
     if kept.comparisons:
@@ -206,7 +207,7 @@ def _also(report: str, kept: StoredRun) -> tuple[object, ...]:
 
 
 def _refuse_another(report: str, run: Run, known: list[str]) -> None:
-    """Raises ReportError where the run is of an engine that another report draws."""
+    """Raise ReportError where another report draws the runs of this engine."""
     ours = {n: getattr(import_module(f"workbench.reports.{n}"), "ENGINES", (n,)) for n in known}
     if run.engine in ours[report]:
         return
@@ -215,7 +216,7 @@ def _refuse_another(report: str, run: Run, known: list[str]) -> None:
     raise ReportError(f"{run.id} is a run of `{run.engine}`, not of `{report}`; {then}.")
 
 
-# From where runs are read.
+# Reading runs
 
 
 def _is_file(which: str) -> bool:
@@ -223,7 +224,8 @@ def _is_file(which: str) -> bool:
 
 
 def _kept(which: str, database: str | None) -> list[StoredRun]:
-    """The run of the database that this names, or all runs of an events file, the last one last."""
+    """Return the run of the database that this names, or all runs of an events file, the last one
+    last."""
     if _is_file(which):
         return _from_file(Path(which))
     with open_history(database) as history:
@@ -237,13 +239,13 @@ def _of_history(history: History, run: Run) -> StoredRun:
 
 
 def _from_file(path: Path) -> list[StoredRun]:
-    """The runs of an events file, from its good lines."""
+    """Return the runs of an events file, from its good lines."""
     result = read(path)
     runs = [e for e in result.events if isinstance(e, Run)]
     if not runs:
         bad = f" ({_lines(len(result.bad))} unreadable)" if result.bad else ""
         raise ReportError(f"{path} holds no run{bad}; name an events file that a run wrote.")
-    if result.bad:  # what is drawn lacks them, and who looks at it has to know
+    if result.bad:  # the report lacks them, so the user is told
         text = f"in {path} {_lines(len(result.bad))} unreadable and left out"
         print(f"note: {text}, the first is line {result.bad[0].number}", file=sys.stderr)
     kept = []
@@ -267,7 +269,7 @@ def _lines(count: int) -> str:
 
 
 def _search(history: History, kernel: str | None, device: str | None) -> list[Run]:
-    """All runs of a kernel, a device, or both. Raises ReportError where there is none."""
+    """Return all runs of a kernel, a device, or both. Raises ReportError where there is none."""
     runs = history.runs(device=device, limit=_ALL)
     mine = [r for r in runs if kernel is None or kernel in r.kernel.split(", ")]
     if not mine:
@@ -279,15 +281,16 @@ def _search(history: History, kernel: str | None, device: str | None) -> list[Ru
 
 
 def _of_kernel(kept: StoredRun, kernel: str | None) -> Sequence[Outcome]:
-    """Outcomes of this kernel alone, where a run has several; an experiment's arms all count."""
+    """Return the outcomes of this kernel if a run has several; all of an experiment's variants
+    count."""
     if kernel is None or kept.run.engine == "experiment":
         return kept.outcomes
     return [o for o in kept.outcomes if o.case.kernel == kernel]
 
 
 def _ceilings(devices: Mapping[str, None], database: str | None, files: bool = False) -> list[Run]:
-    """The newest complete run of `ceilings` of each device. Events files need no database: where
-    none was named, one is asked only if it is there."""
+    """Return the newest complete run of `ceilings` of each device. Events files need no database:
+    without a named one, the default is used only if it exists."""
     if files and database is None and not _default_exists():
         return []
     results = []

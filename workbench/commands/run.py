@@ -1,4 +1,4 @@
-"""The one skeleton of all commands that obtain outcomes.
+"""The skeleton of all commands that obtain outcomes.
 
 `resources` opens the database and the backend; `execute` begins a run, keeps each outcome before
 the next is obtained, and finishes and draws the run however it ends.
@@ -33,33 +33,38 @@ if TYPE_CHECKING:
     from workbench.backend.prewarm import Prewarm
     from workbench.measurement.protocol import Protocol as Rules
 
-DEFAULT_TARGET = "h200"  # compiled for where no GPU is present and no device was named
-INTERRUPTED = 130  # exit code after Ctrl-C, as shells give it: 128 + SIGINT
+DEFAULT_TARGET = "h200"  # target if no GPU is present and no device was named
+INTERRUPTED = 130  # exit code after Ctrl-C, by the shells' convention: 128 + SIGINT
 
 Opener = Callable[[str | None, Path], Backend]  # `backend_for`, or a test's own
 
 
 class CommandError(WorkbenchError):
-    """A command cannot do what was asked: one sentence says why and what to do next."""
+    """A command cannot be carried out: one sentence says why and what to do next."""
 
 
 # Resources
 
 
 class RunOptions(Protocol):
-    """What every command that obtains outcomes has among its options."""
+    """Options that every command that obtains outcomes has."""
 
     @property
-    def out(self) -> Path: ...
+    def out(self) -> Path:
+        """Folder for the results."""
+
     @property
-    def strict(self) -> bool: ...
+    def strict(self) -> bool:
+        """Whether to refuse a GPU that other processes use."""
+
     @property
-    def database(self) -> str | None: ...
+    def database(self) -> str | None:
+        """URL of the database; None is the default one."""
 
 
 @dataclass(frozen=True)
 class OpenResources:
-    """What a command works with while it runs."""
+    """Resources that a command uses while it runs."""
 
     history: History
     interrupts: Interrupts
@@ -72,10 +77,10 @@ class OpenResources:
 
 @contextmanager
 def resources(options: RunOptions, open_backend: Callable[[], Backend]) -> Iterator[OpenResources]:
-    """Open the database and the backend, and close them at the end.
+    """Return a context manager that opens the database and the backend, and closes them at the end.
 
-    Raises CommandError where `--out` cannot be written to, or where `--strict` was given and
-    others use the GPU; HistoryError.
+    Raises CommandError where `--out` cannot be written to, or where `--strict` was given and others
+    use the GPU; HistoryError where the database cannot be opened.
     """
     check_writable(options.out)
     with ExitStack() as stack:
@@ -88,8 +93,8 @@ def resources(options: RunOptions, open_backend: Callable[[], Backend]) -> Itera
 
 
 def check_writable(folder: Path, file: Path | None = None) -> None:
-    """Raise CommandError when nothing could be written into `folder` after the work, or not to
-    `file`. Leaves nothing behind: a folder that is not there yet is not made here."""
+    """Raise CommandError where results could not be written into `folder`, or not to `file`. Leaves
+    nothing behind: a missing folder is not created."""
     try:
         if file is not None and file.is_dir():
             raise CommandError(f"{file} is a folder; name the events file in it: --metrics FILE.")
@@ -105,7 +110,7 @@ def check_writable(folder: Path, file: Path | None = None) -> None:
 
 
 def check_exclusive(backend: Backend, strict: bool) -> None:
-    """Raise CommandError where `strict` and another process uses the GPU."""
+    """Raise CommandError if `strict` and another process uses the GPU."""
     others = backend.environment.others_on_gpu
     if strict and others:
         raise CommandError(
@@ -120,9 +125,10 @@ def check_exclusive(backend: Backend, strict: bool) -> None:
 def backend_for(
     device: str | None, repository: Path, prewarm: Prewarm | None = None, rules: Rules | None = None
 ) -> Backend:
-    """Return the backend: a named device is compiled for and predicted, whatever GPU is here.
-    With none named it is the GPU that is here, measured by `rules` (None: the usual ones), and
-    `h200` where there is none. Raises CommandError."""
+    """Return the backend. A named device is compiled for and predicted, even if a GPU is present.
+    Without one it is the GPU of this machine, measured by `rules` (None: the usual ones), or a
+    prediction for `h200` if there is none. Raises CommandError where the device is unknown or
+    Triton is missing."""
     from workbench.backend.live import Live
 
     require_triton()
@@ -132,8 +138,8 @@ def backend_for(
 
 
 def paper_backend(device: str | None, repository: Path) -> Backend:
-    """Return the backend of commands that only predict: of any device that is known by its
-    figures, also one that Triton does not compile for. Raises CommandError."""
+    """Return the backend of commands that only predict: for any known device, also one that Triton
+    does not compile for. Raises CommandError where the device is unknown."""
     if device is None and gpu_present():
         return backend_for(None, repository)
     return _offline(hardware.described, device, repository)
@@ -183,8 +189,8 @@ def new_run(
     problems: Sequence[Problem],
     tag: str | None = None,
 ) -> Run:
-    """Return the run of an engine over these problems. Sizes are left empty where there are
-    several; `tag` stands for the engine in the run's id."""
+    """Return the run of an engine over these problems. Sizes are left empty if there are several;
+    `tag` replaces the engine in the run's id."""
     kernels = list(dict.fromkeys(p.spec.name for p in problems))
     dtypes = list(dict.fromkeys(p.dtype for p in problems))
     alike = all(dict(p.sizes) == dict(problems[0].sizes) for p in problems)
@@ -209,7 +215,8 @@ def new_run(
 
 
 def _stated_ceilings(backend: Backend, dtypes: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Those of the datasheet; `compute` carries its dtype's name where there are several."""
+    """Return the ceilings of the datasheet; `compute` has its dtype's name appended if there are
+    several."""
     stated: dict[str, dict[str, Any]] = {}
     for dtype in dtypes:
         for name, ceiling in hardware.ceilings(backend.device, dtype).items():
@@ -220,8 +227,8 @@ def _stated_ceilings(backend: Backend, dtypes: Sequence[str]) -> dict[str, dict[
 
 @dataclass
 class Recorder:
-    """One run under way. Every outcome is in the events file and in the database before the next
-    is obtained, and is kept here for the page."""
+    """Record one run. Every outcome is in the events file and in the database before the next is
+    obtained, and is kept here for the page."""
 
     run: Run
     backend: Backend
@@ -230,7 +237,7 @@ class Recorder:
     comparisons: list[Comparison] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
-    seconds: Mapping[str, float] | None = None  # where the time went; None: as the backend says
+    seconds: Mapping[str, float] | None = None  # wall time by part; None: the backend's own
     begun: bool = False
 
     def begin(self, ceilings: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -272,7 +279,7 @@ def execute(
     draw: Callable[[Recorder], object],
 ) -> RunState:
     """Obtain the outcomes of a run, and finish it. Returns "complete", or "interrupted" after
-    Ctrl-C. What is obtained is drawn also where an error ends the run."""
+    Ctrl-C. The outcomes so far are drawn also if an error ends the run."""
     state: RunState = "complete"
     with EventLog(events) as log, drawn_at_least(lambda: draw(recorder)):
         recorder.store.log = log
@@ -285,5 +292,5 @@ def execute(
 
 
 def say_page(console: Console, page: Path) -> None:
-    """Print where the page lies, whole, so that it can be copied."""
+    """Print the path of the page, whole, so that it can be copied."""
     console.print(f"report  {page.resolve()}", soft_wrap=True)

@@ -66,12 +66,12 @@ def run(options: SweepOptions, prewarm: Prewarm | None = None) -> int:
 
 @dataclass
 class SweepCommand:
-    """A sweep under way, at one size after the other."""
+    """Run a sweep, one size after the other."""
 
     options: SweepOptions
     console: SweepConsole
     open_backend: Opener | None = None  # `backend_for`, or a test's own
-    tuned_file: Path | None = None  # where tuned configs are kept; None: the user's own
+    tuned_file: Path | None = None  # path of the tuned cache; None: the user's own
     prewarm: Prewarm | None = None  # processes that were started before; closed by `go`
     started: float = field(default_factory=time.monotonic)
     tables: dict[str, list[Outcome]] = field(default_factory=dict)  # by sizes, of finished runs
@@ -82,8 +82,8 @@ class SweepCommand:
     def go(self) -> int:
         """Run to the end. Returns the exit code: 0, or 130 after Ctrl-C.
 
-        Raises the errors of the parts, each of which is one sentence; what can be refused is
-        refused before any work.
+        Raises the errors of the parts, each of which is one sentence; options are checked before
+        any work.
         """
         try:
             return self._sizes()
@@ -93,7 +93,7 @@ class SweepCommand:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """The outcomes at the last sizes that were swept."""
+        """Outcomes at the last sizes that were swept."""
         return list(self.tables.values())[-1] if self.tables else []
 
     def _sizes(self) -> int:
@@ -118,7 +118,8 @@ class SweepCommand:
         return 0
 
     def _portfolio(self, problems: Sequence[Problem]) -> None:
-        """The smallest set of configs that serves all sizes, where several were asked for."""
+        """Write and print the smallest set of configs that serves all sizes, if there are
+        several."""
         try:
             chosen = portfolio(times_by_config(self.tables))
         except PortfolioError as error:
@@ -132,7 +133,7 @@ class SweepCommand:
 
 @dataclass
 class _OneSize:
-    """The run at one size."""
+    """Run the sweep at one size."""
 
     command: SweepCommand
     problem: Problem
@@ -195,7 +196,7 @@ class _OneSize:
         return 0
 
     def _previous_best(self, run: Run) -> dict[str, dict[str, int]]:
-        """By Impl, the config that an earlier sweep of the same problem chose."""
+        """Return the config that an earlier sweep of the same problem chose, by Impl."""
         try:
             known = Tuned.load(self.command.tuned_file or default_path())
         except TunedError as error:
@@ -209,15 +210,16 @@ class _OneSize:
         }
 
     def _remember(self, run: Run, outcomes: Sequence[Outcome]) -> None:
-        """For launches that name no config. A file that cannot be written costs no result."""
+        """Store the winners for launches that name no config. A failure to write affects no
+        result."""
         try:
             tuned.remember(run, outcomes, self.problem.spec, self.command.tuned_file)
         except TunedError as error:
             self.command.console.warn(str(error))
 
     def _begin(self, engine: Engine, earlier: Earlier) -> Mapping[str, Mapping[str, Any]]:
-        """Get the backend ready; returns the ceilings that were measured."""
-        if engine.finished:  # nothing will be measured: the ceilings are those of what is known
+        """Prepare the backend. Returns the ceilings that were measured."""
+        if engine.finished:  # nothing will be measured: take the ceilings of the earlier run
             return measured_ceilings(self.opened.history, earlier)
         try:
             return self.opened.backend.begin(self.problem, engine.first)
@@ -229,12 +231,13 @@ class _OneSize:
             ) from None
 
     def _obtain(self, engine: Engine, recorder: Recorder) -> None:
-        """All outcomes, each stored before the next. Ctrl-C ends it early, with all so far."""
+        """Obtain all outcomes, each stored before the next. Ctrl-C ends it early, with all so
+        far."""
         console, started = self.command.console, self.command.started
         try:
             for result in engine.outcomes():
                 if isinstance(result, Step):
-                    Thread(target=_import_page, daemon=True).start()  # the final leaves us idle
+                    Thread(target=_import_page, daemon=True).start()  # the CPU is idle now
                     self.breakdown.table(self.counts, started)
                     console.step(result)
                 elif isinstance(result, Compilation):
@@ -292,7 +295,8 @@ class _OneSize:
         )
 
     def _show_again(self, old: Run) -> int:
-        """All was obtained by an earlier run: show its result and its page once more."""
+        """Show the result and the page of an earlier run that holds every outcome. Returns the exit
+        code."""
         options = self.command.options
         outcomes = self.opened.history.outcomes(old.id)
         self.counts.update(_kind(o) for o in outcomes)
@@ -330,7 +334,7 @@ class _OneSize:
 
 
 def _import_page() -> None:
-    """Import what the page is made with, which takes most of a second, before it is needed."""
+    """Import the page's modules, which takes most of a second, before they are needed."""
     import jinja2  # noqa: F401
     import matplotlib.backends.backend_svg  # noqa: F401
 
@@ -365,8 +369,8 @@ def times_by_config(tables: Mapping[str, Sequence[Outcome]]) -> dict[str, dict[s
 def sweep_run(
     options: SweepOptions, sweep: Sweep, problem: Problem, impls: list[Impl], backend: Backend
 ) -> Run:
-    """Return the run of a sweep at one size. Its command names what was left to defaults: they
-    may change, and another machine may have a GPU."""
+    """Return the run of a sweep at one size. Its command states the defaults explicitly: they may
+    change, and another machine may have a GPU."""
     knobs: tuple[Knob, ...] = () if options.only else tuple(sweep.tune)
     device = backend.device.name if backend.predicts else None
     whole = replace(options, sizes=(sizes_text(problem.sizes),), device=device)

@@ -4,9 +4,9 @@
     best = tune(kernel, (x, y, out, n), grid=grid, configs=[triton.Config({"BLOCK": 256}), ...])
     kernel[grid](x, y, out, n, **best.kwargs)
 
-The function becomes a one-file kernel in `results/adapted/`, which everything else works on:
-sweep, checks, isolation, history, page. Workers import the function from its file, so what that
-file runs at its top level must stand under `if __name__ == "__main__":`.
+The function becomes a one-file kernel in `results/adapted/`, which every command works on: sweep,
+checks, isolation, history, page. Workers import the function from its file, so top-level code of
+that file that should not run there must be under `if __name__ == "__main__":`.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from workbench.tuner.selection import sentence
 
 DISCOVER_TIMEOUT_S = 300.0
 
-# How far an answer may lie from the first config's: one step of the dtype, for both were rounded
-# to it, and beside zero the share of the output's rms that fp32 sums in another order differ by,
-# as in kernels/matmul.py. Whole numbers must be equal.
+# Tolerance of an output against the first config's: one step of the dtype, since both were rounded
+# to it, and near zero the share of the output's rms by which fp32 sums in another order differ, as
+# in kernels/matmul.py. Integers must be equal.
 STEPS: Mapping[str, Tolerance] = {
     "fp64": Tolerance(1e-12, 1e-12),
     "fp32": Tolerance(1e-5, 5e-5),
@@ -56,7 +56,7 @@ _log = logging.getLogger("workbench")
 
 
 class TuneOptions(TypedDict, total=False):
-    """What may be said beyond function, arguments, grid and configs."""
+    """Optional arguments of `tune`, beyond function, arguments, grid and configs."""
 
     kwargs: Mapping[str, Any]  # arguments that the launch gives by name
     outputs: Sequence[str]  # names of the tensors that the function writes; else found by running
@@ -66,9 +66,9 @@ class TuneOptions(TypedDict, total=False):
     device: str  # compile and predict for this device, as `--device` does
     budget: str  # as `--budget`; all configs unless named
     out: Path  # folder for results
-    database: str  # URL of the history
-    fresh: bool  # obtain again what the history holds
-    quiet: bool  # say the answer and the page's path alone
+    database: str  # URL of the database
+    fresh: bool  # obtain again what the database holds
+    quiet: bool  # print only the result and the page's path
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Best:
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """All that a launch takes by keyword, `num_warps` and `num_stages` among it."""
+        """Keyword arguments of a launch, including `num_warps` and `num_stages`."""
         return dict(self.config.all_kwargs())
 
 
@@ -96,13 +96,13 @@ def tune(
     configs: Sequence[Any] | None = None,
     **options: Unpack[TuneOptions],
 ) -> Best:
-    """Find the best config for these arguments, by measuring on the GPU that is here or, with
+    """Return the best config for these arguments, by measuring on the GPU of this machine or, with
     `device` or without a GPU, by compiling, interpreting and predicting.
 
-    `grid` is what stands in `kernel[grid]`; `configs` are `triton.Config`s, by default those of
+    `grid` is the grid of `kernel[grid]`; `configs` are `triton.Config`s, by default those of
     `@triton.autotune`, whose cache is then filled so that the next launch uses the winner. The
-    user's tensors are not written to. Raises AdaptedError where the function cannot be taken over
-    or no config gave a right answer, KeyboardInterrupt after Ctrl-C, and what a sweep raises.
+    user's tensors are not written to. Raises AdaptedError where the function cannot be adapted or
+    no config gave a correct result, KeyboardInterrupt after Ctrl-C, and the errors of a sweep.
     """
     if Importing.file is not None:
         raise AdaptedError(f"{Importing.file} calls tune() as it is imported")
@@ -148,7 +148,8 @@ def take_over(
 ) -> tuple[Path, Call, list[str]]:
     """Write the function as a one-file kernel. Returns its path, the call, and notes.
 
-    One launch on copies, in a worker, shows which tensors are written. Raises AdaptedError.
+    One launch on copies, in a worker, shows which tensors are written. Raises AdaptedError where
+    the function cannot be adapted.
     """
     import torch
 
@@ -201,7 +202,7 @@ def _discovered(
 
 
 def _completed(call: Call, result: Discovered, wanted: Tolerance | None) -> Call:
-    """The call with what its first launch showed."""
+    """Return the call with the results of its first launch."""
     kinds = [call.tensors[n].dtype for n in (*result.outputs, *call.tensors)]
     dtype = next((k for k in kinds if k in STEPS), kinds[0])
     own = {k: wanted or STEPS[k] if k in STEPS else EXACT for k in (dtype, *kinds)}
@@ -215,7 +216,9 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
     notes: list[str] = []
     if not referenced:
         first = label(call.entries[result.first].values)
-        notes.append(f"right means: agrees with {first}; name a reference= to check more than that")
+        notes.append(
+            f"results are compared with those of {first}; pass reference= for another check"
+        )
     if result.unmoved:
         notes.append(f"the second check is on the same values as the first: {result.unmoved}")
     if result.skipped:
@@ -229,7 +232,7 @@ def _notes(call: Call, result: Discovered, referenced: bool) -> list[str]:
 
 
 def _swept(path: Path, call: Call, configs: Sequence[Any], out: Path, options: TuneOptions) -> Best:
-    """Sweep the adapted kernel and read the winner."""
+    """Sweep the adapted kernel. Returns the winner."""
     device = options.get("device")
     predicted = device is not None or not gpu_present()
     every = str(len(call.entries)) if predicted else None
@@ -249,7 +252,7 @@ def _swept(path: Path, call: Call, configs: Sequence[Any], out: Path, options: T
     selection, page = command.selection, command.page
     assert selection is not None and page is not None  # the sweep has ended
     if selection.winner is None:
-        raise AdaptedError(f"{sentence(selection)} The reasons stand in {page}.")
+        raise AdaptedError(f"{sentence(selection)} The reasons are listed in {page}.")
     values = dict(selection.winner.case.config)
     at = write.numbers_of(configs).index(values)
     return Best(
@@ -259,8 +262,9 @@ def _swept(path: Path, call: Call, configs: Sequence[Any], out: Path, options: T
 
 @contextmanager
 def _main_unseen() -> Iterator[None]:
-    """Inside, new workers do not import the user's script, as they would import any parent's: an
-    interpreting one must choose before Triton is imported, and a script may have no guard."""
+    """Keep new workers from importing the user's script, as they would import any parent's: an
+    interpreting worker must set Triton's mode before it is imported, and a script may have no
+    guard."""
     main = vars(sys.modules["__main__"])
     before: dict[str, Any] = {n: main[n] for n in ("__file__", "__spec__") if n in main}
     main.pop("__file__", None)

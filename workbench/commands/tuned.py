@@ -33,9 +33,10 @@ def export(entries: Sequence[Entry], to: Path, of: Path) -> None:
 
 
 def merge(given: Path, path: Path) -> tuple[int, int]:
-    """Take the entries of another file in, the newer of equal keys; (new or newer, all read).
+    """Add the entries of another file, the newer of equal keys. Returns how many were new or newer,
+    and how many were read.
 
-    Raises TunedError, and then nothing of it is taken.
+    Raises TunedError, and then nothing of it is added.
     """
     entries = read(given)
     with changing(path) as tuned:
@@ -47,18 +48,19 @@ def merge(given: Path, path: Path) -> tuple[int, int]:
 
 
 def forget(entries: Sequence[Entry], path: Path) -> None:
-    """Drop these entries from the file. Raises TunedError."""
+    """Remove these entries from the file. Raises TunedError."""
     with changing(path) as tuned:
         for entry in entries:
             if tuned.entries.get(entry.key) == entry:
                 del tuned.entries[entry.key]
 
 
-# For people
+# Output
 
 
 def use(options: TunedOptions, console: Console) -> None:
-    """Show, export, import or forget tuned configs, as the options say. Raises TunedError."""
+    """Show, export, import or forget tuned configs, as the options say. Raises TunedError where
+    they conflict or a file cannot be used."""
     actions = {
         "--export": options.export,
         "--import": options.load,
@@ -94,7 +96,7 @@ HEADINGS = ("kernel", "sizes", "dtype", "device", "config", "time", "date", "ver
 
 
 def show_tuned(entries: Sequence[Entry], console: Console) -> None:
-    """Print a table; a predicted time begins with `~`. Versions need 140 columns."""
+    """Print a table of entries; a predicted time begins with `~`. Versions need 140 columns."""
     from rich.table import Table
     from rich.text import Text
 
@@ -131,8 +133,8 @@ _TRITONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # parameters of t
 
 
 def code(entries: Sequence[Entry]) -> str:
-    """Lists of `triton.Config` to paste, one for each Impl. Fields in lower case stand in capitals,
-    as kernel files name their constexprs; equal configs are listed once."""
+    """Return lists of `triton.Config` to paste, one for each Impl. Fields in lower case become
+    capitals, as kernel files name their constexprs; equal configs are listed once."""
     lists: dict[str, dict[str, list[str]]] = {}
     for e in entries:
         text = f"{sizes_text(e.sizes)} {e.dtype} on {e.device}: {_time(e)}"

@@ -1,5 +1,5 @@
-"""Other commits of the user's repository, each checked out in a temporary folder by
-`git worktree`. The user's own files, index and branches are never written to."""
+"""Check out other commits of the user's repository in temporary folders, by `git worktree`. The
+user's own files, index and branches are never written to."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from typing import Self
 from workbench.data.interrupts import Interrupts
 from workbench.spec import WorkbenchError
 
-WORKING = "WORKING"  # the files as they are, instead of a revision
+WORKING = "WORKING"  # the files of the work tree, instead of a revision
 
 
 class WorktreeError(WorkbenchError):
-    """One sentence: what git could not do, where, what to do next."""
+    """A git command failed; one sentence: what, where, and what to do next."""
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A git repository, by the folder that its files lie in."""
+    """A git repository, given by the root of its work tree."""
 
     root: Path
 
     @classmethod
     def of(cls, file: Path) -> Self:
-        """The repository that holds a file or folder. Raises WorktreeError."""
+        """Return the repository that holds a file or folder. Raises WorktreeError where there is
+        none."""
         folder = file if file.is_dir() else file.parent
         try:
             return cls(Path(_git(folder, "rev-parse", "--show-toplevel")).resolve())
@@ -43,7 +44,7 @@ class Repository:
             ) from None
 
     def commit(self, revision: str) -> str | None:
-        """The whole hash that a revision names; None where it names no commit."""
+        """Return the whole hash that a revision names; None if it names no commit."""
         named = f"{revision}^{{commit}}"
         try:
             return (
@@ -54,7 +55,8 @@ class Repository:
             return None
 
     def known(self, revision: str) -> str:
-        """The same. Raises WorktreeError where it names no commit."""
+        """Return the whole hash that a revision names. Raises WorktreeError where it names no
+        commit."""
         if (result := self.commit(revision)) is not None:
             return result
         raise WorktreeError(
@@ -63,7 +65,8 @@ class Repository:
         )
 
     def within(self, file: Path) -> Path:
-        """A file's path from the root. Raises WorktreeError where it lies elsewhere."""
+        """Return a file's path from the root. Raises WorktreeError where it is outside the
+        repository."""
         try:
             return file.resolve().relative_to(self.root)
         except ValueError:
@@ -72,7 +75,8 @@ class Repository:
             ) from None
 
     def changed_since(self, revision: str) -> list[Path]:
-        """Python files that differ from a revision or are new, from the root."""
+        """Return the Python files that differ from a revision or are new, as paths from the
+        root."""
         commit = self.known(revision)
         kinds = ("--name-only", "--diff-filter=d", "-z")
         changed = _git(self.root, "diff", *kinds, commit, "--", "*.py")
@@ -83,16 +87,16 @@ class Repository:
 
 @dataclass
 class Worktrees:
-    """Checkouts of other commits; all are gone after the `with` block, however it ends."""
+    """Checkouts of other commits; all are removed after the `with` block, however it ends."""
 
     repository: Repository
     _folder: Path | None = None
     _created: dict[str, Path] = field(default_factory=dict)
 
     def at(self, revision: str) -> Path:
-        """The root of a checkout of this revision; that of the user's own files for WORKING.
+        """Return the root of a checkout of this revision; that of the user's own files for WORKING.
 
-        Raises WorktreeError.
+        Raises WorktreeError where git fails.
         """
         if revision == WORKING:
             return self.repository.root
@@ -101,9 +105,7 @@ class Worktrees:
             if self._folder is None:
                 self._folder = Path(mkdtemp(prefix="workbench-")).resolve()
             path = self._folder / commit[:12]
-            self._created[commit] = (
-                path  # before git begins: it is removed also when git is cut short
-            )
+            self._created[commit] = path  # before git begins, so that it is removed in any case
             # no hooks: a post-checkout hook may write anywhere
             _git(
                 self.repository.root,
@@ -119,12 +121,13 @@ class Worktrees:
         return self._created[commit]
 
     def file(self, revision: str, within: Path) -> Path | None:
-        """A file of a revision by its path from the root; None where that revision lacks it."""
+        """Return a file of a revision by its path from the root; None if that revision lacks it."""
         path = self.at(revision) / within
         return path if path.is_file() else None
 
     def close(self) -> None:
-        """Remove all checkouts, and what git noted of them. Ctrl-C waits for the end."""
+        """Remove all checkouts and their entries in the repository. Ctrl-C is deferred to the
+        end."""
         with Interrupts() as interrupts, interrupts.later():
             self._remove()
 
@@ -132,12 +135,12 @@ class Worktrees:
         for commit, path in list(self._created.items()):
             try:
                 _git(self.repository.root, "worktree", "remove", "--force", "--force", str(path))
-            except WorktreeError:  # git was cut short while it made it
+            except WorktreeError:  # git was interrupted while it created the checkout
                 shutil.rmtree(path, ignore_errors=True)
             del self._created[commit]
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-            _quietly(self.repository.root, "worktree", "prune")  # forgets what is no longer there
+            _quietly(self.repository.root, "worktree", "prune")  # forget removed folders
             self._folder = None
 
     def __enter__(self) -> Self:
@@ -153,7 +156,7 @@ class Worktrees:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git prints. Raises WorktreeError with its last words."""
+    """Return the output of git. Raises WorktreeError with its last line."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],
@@ -162,7 +165,7 @@ def _git(folder: Path, *arguments: str) -> str:
             check=False,
             env=_surroundings(),
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is ours to handle; git would stop half way
+            start_new_session=True,  # so that Ctrl-C does not reach git, which would stop half way
         )
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
@@ -181,15 +184,15 @@ def _quietly(folder: Path, *arguments: str) -> None:
 
 
 def _surroundings() -> Mapping[str, str]:
-    """The environment without what names another repository or index: inside a git hook
-    GIT_DIR and GIT_INDEX_FILE would turn every command upon the user's own."""
+    """Return the environment without variables that name another repository or index: inside a git
+    hook GIT_DIR and GIT_INDEX_FILE would direct every command at the user's own."""
     kept = {k: v for k, v in os.environ.items() if k not in _local_names()}
     return {**kept, "GIT_OPTIONAL_LOCKS": "0"}  # `git diff` would refresh the user's index
 
 
 @lru_cache(maxsize=1)
 def _local_names() -> frozenset[str]:
-    """As git itself lists them."""
+    """Return the names of these variables as git lists them."""
     try:
         wanted = ["git", "rev-parse", "--local-env-vars"]
         done = subprocess.run(wanted, capture_output=True, text=True, check=False)

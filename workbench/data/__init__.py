@@ -1,1 +1,1 @@
-"""What is recorded and kept: records, events, the database, statistics of times."""
+"""Records and their storage: records, events, the database, statistics of times."""

@@ -1,4 +1,4 @@
-"""The time of day as it is stored, and the ids of runs that begin with it."""
+"""Timestamps of stored results, and the ids of runs that begin with one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The database of all runs: SQLite in the user's data folder, or PostgreSQL by its URL.
 
-One row per outcome. Its columns are what people search by; the whole outcome is kept beside them
-as one line of JSON, so nothing is lost, and the columns can be made again from it.
+One row per outcome. Its columns are for searching; the whole outcome is kept beside them as one
+line of JSON, so nothing is lost, and the columns can be rebuilt from it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from workbench.spec import WorkbenchError
 if TYPE_CHECKING:
     pass
 
-SCHEMA = 2  # what this code writes; a database that says more was made by a newer workbench
+SCHEMA = 2  # version that this code writes; a higher one was written by a newer workbench
 
 _METADATA = sa.MetaData()
 
@@ -97,8 +97,7 @@ _OUTCOMES = sa.Table(
     sa.Index("ix_outcomes_kernel_at", "kernel", "at_epoch_s"),
 )
 
-# This and the next were added after the first databases were made; one that lacks them gets them
-# when it is opened.
+# This and the next table were added later; opening an older database creates them.
 _COMPARISONS = sa.Table(
     "comparisons",
     _METADATA,
@@ -110,7 +109,7 @@ _COMPARISONS = sa.Table(
     sa.Column("sizes", sa.JSON, nullable=False),
     sa.Column("left_side", sa.Text, nullable=False),
     sa.Column("right_side", sa.Text, nullable=False),
-    sa.Column("word", sa.Text),  # None where a side gave no time
+    sa.Column("word", sa.Text),  # None where an operand gave no time
     sa.Column("ratio", sa.Double),  # right over left, in time
     sa.Column("at", sa.Text, nullable=False),
     sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
@@ -138,11 +137,11 @@ _KEYS_AT_ONCE = 500  # SQLite before 3.32 takes 999 parameters a statement
 
 
 class HistoryError(WorkbenchError):
-    """The history cannot be opened, read or written; one sentence, with what to do next."""
+    """The database cannot be opened, read or written; one sentence, with what to do next."""
 
 
 class Imported(NamedTuple):
-    """What `import_events` did with a file."""
+    """Result of `import_events`."""
 
     kept: int  # runs, outcomes and ends of runs that the history now holds, new or not
     bad: list[BadLine]
@@ -150,8 +149,8 @@ class Imported(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One outcome as `search` finds it: a time in seconds, or a reason. `commit` and `dirty` are
-    of the repository that held the kernel; None when unknown."""
+    """One outcome as `search` returns it: a time in seconds, or a reason. `commit` and `dirty` are
+    of the repository that held the kernel; None if unknown."""
 
     at: str
     run: str
@@ -174,7 +173,7 @@ class Row:
 
 
 def default_url() -> str:
-    """Where the history lies when nobody chose a place. The folder may not exist yet."""
+    """Return the URL of the default database. Its folder may not exist yet."""
     from platformdirs import user_data_dir
 
     path = Path(user_data_dir("kernel-workbench", appauthor=False)) / "history.db"
@@ -182,10 +181,10 @@ def default_url() -> str:
 
 
 def open_history(url: str | None = None) -> History:
-    """Open the history, and make its tables when it is new.
+    """Open the database, and create its tables if it is new. Returns the history.
 
-    `url` is SQLAlchemy's, `sqlite:////path/history.db` or `postgresql+psycopg://host/name`; None
-    is `default_url()`. Raises HistoryError.
+    `url` is SQLAlchemy's, `sqlite:////path/history.db` or `postgresql+psycopg://host/name`; None is
+    `default_url()`. Raises HistoryError where it cannot be opened.
     """
     place = _place(url or default_url())
     history = History(_engine(place), _name(place))
@@ -205,7 +204,7 @@ class History:
         self._name = name
 
     def close(self) -> None:
-        """Let the database go. Everything is committed already."""
+        """Close the connections. Everything is committed already."""
         self._engine.dispose()
 
     def __enter__(self) -> Self:
@@ -227,29 +226,32 @@ class History:
             self._insert_run(db, run)
 
     def finish_run(self, run_id: str, state: RunState) -> None:
-        """Note how a run ended. HistoryError when there is no such run."""
+        """Store how a run ended. Raises HistoryError where there is no such run."""
         with self._writing() as db:
             if not _set_state(db, run_id, state):
                 raise HistoryError(f"{self._name} holds no run {run_id}; add the run first")
 
     def add(self, outcome: Outcome) -> None:
-        """Store an outcome; committed when this returns. The same outcome twice is stored once."""
+        """Store an outcome; it is committed on return. The same outcome twice is stored once."""
         with self._writing() as db:
             _insert_once(db, _OUTCOMES, _outcome_row(outcome))
 
     def add_comparison(self, result: Comparison) -> None:
-        """Store what two sides of a run are to each other; the same twice is stored once."""
+        """Store the comparison of two operands of a run; the same twice is stored once."""
         with self._writing() as db:
             _insert_once(db, _COMPARISONS, _comparison_row(result))
 
     def add_finding(self, result: Finding) -> None:
-        """Store what an experiment says; the same twice is stored once."""
+        """Store the finding of an experiment; the same twice is stored once."""
         with self._writing() as db:
             _insert_once(db, _FINDINGS, _finding_row(result))
 
     def import_events(self, path: Path | str) -> Imported:
-        """Store what an events file holds; a second time adds nothing. All or nothing: a failure
-        half way leaves the history as it was. Raises EventsError when the file cannot be read.
+        """Store the events of a file; a second time adds nothing. Returns the count and the bad
+        lines.
+
+        All or nothing: a failure half way leaves the database unchanged. Raises EventsError where
+        the file cannot be read.
         """
         result = read(path)
         with self._writing() as db:
@@ -289,9 +291,8 @@ class History:
     # Reading
 
     def find(self, keys: Iterable[str], phase: str | None = None) -> dict[str, Outcome]:
-        """The newest outcome of each key that has one. With a phase, only records of that phase
-        count, and failures, which have none: a config that failed need not be tried again.
-        """
+        """Return the newest outcome of each key that has one. With a phase, only records of that
+        phase count, and failures, which have none: a config that failed need not be tried again."""
         wanted = list(dict.fromkeys(keys))
         results: dict[str, Outcome] = {}
         with self._reading() as db:
@@ -307,14 +308,15 @@ class History:
         device: str | None = None,
         limit: int = 50,
     ) -> list[Run]:
-        """Runs, the newest first."""
+        """Return the runs that match, the newest first."""
         query = sa.select(_RUNS.c.payload).order_by(*_NEWEST_RUN).limit(limit)
         query = _equal(query, _RUNS, kernel=kernel, engine=engine, device=device)
         with self._reading() as db:
             return [loads(payload) for payload in db.scalars(query)]
 
     def run(self, which: str) -> Run:
-        """The run with this id, or whose id alone begins so; "last" is the newest."""
+        """Return the run with this id, or the only one whose id begins so; "last" is the newest.
+        Raises HistoryError where there is none or several."""
         query = sa.select(_RUNS.c.id, _RUNS.c.payload).order_by(*_NEWEST_RUN).limit(4)
         if which != "last":
             query = query.where(_RUNS.c.id.startswith(which, autoescape=True))
@@ -327,7 +329,8 @@ class History:
         raise HistoryError(self._no_run(which, [row.id for row in result]))
 
     def state(self, run_id: str) -> str:
-        """ "complete", "interrupted" or "failed"; "running" also when the process was killed."""
+        """Return "complete", "interrupted" or "failed"; "running" also if the process was killed.
+        Raises HistoryError where there is no such run."""
         with self._reading() as db:
             state = db.scalar(sa.select(_RUNS.c.state).where(_RUNS.c.id == run_id))
         if state is None:
@@ -335,19 +338,19 @@ class History:
         return str(state)
 
     def outcomes(self, run_id: str) -> list[Outcome]:
-        """All outcomes of a run, in the order in which they were added."""
+        """Return all outcomes of a run, in the order in which they were added."""
         query = sa.select(_OUTCOMES.c.payload).where(_OUTCOMES.c.run == run_id)
         with self._reading() as db:
             return [loads(payload) for payload in db.scalars(query.order_by(_OUTCOMES.c.id))]
 
     def comparisons(self, run_id: str) -> list[Comparison]:
-        """All comparisons of a run, in the order in which they were added."""
+        """Return all comparisons of a run, in the order in which they were added."""
         query = sa.select(_COMPARISONS.c.payload).where(_COMPARISONS.c.run == run_id)
         with self._reading() as db:
             return [loads(payload) for payload in db.scalars(query.order_by(_COMPARISONS.c.id))]
 
     def findings(self, run_id: str) -> list[Finding]:
-        """All findings of a run, in the order in which they were added."""
+        """Return all findings of a run, in the order in which they were added."""
         query = sa.select(_FINDINGS.c.payload).where(_FINDINGS.c.run == run_id)
         with self._reading() as db:
             return [loads(payload) for payload in db.scalars(query.order_by(_FINDINGS.c.id))]
@@ -362,7 +365,8 @@ class History:
         failures_only: bool = False,
         limit: int = 50,
     ) -> list[Row]:
-        """Outcomes, the newest first. `since` is an ISO 8601 date or time, UTC unless it says."""
+        """Return the outcomes that match, the newest first. `since` is an ISO 8601 date or time,
+        UTC unless it has an offset."""
         query = _equal(_ROWS, _OUTCOMES, kernel=kernel, impl=impl, device=device, dtype=dtype)
         if failures_only:
             query = query.where(_OUTCOMES.c.stage.is_not(None))
@@ -377,7 +381,7 @@ class History:
         if self._engine.dialect.name == "sqlite":
             self._use_wal()
         with self._writing() as db:
-            if self._engine.dialect.name == "postgresql":  # two first users must not race
+            if self._engine.dialect.name == "postgresql":  # no concurrent creation of tables
                 db.execute(sa.select(sa.func.pg_advisory_xact_lock(0x6B776264)))
             tables = set(sa.inspect(db).get_table_names())
             if _SCHEMA.name not in tables:
@@ -404,8 +408,9 @@ class History:
             )
 
     def _use_wal(self) -> None:
-        """Readers and one writer at once. SQLite answers "locked" here without waiting when two
-        processes open a new file together, hence the loop."""
+        """Switch SQLite to write-ahead logging: readers and one writer at once. SQLite reports
+        "locked" here without waiting when two processes open a new file together, hence the loop.
+        """
         deadline = time.monotonic() + _BUSY_S
         with self._guard("open"):
             while True:
@@ -467,7 +472,7 @@ _ROWS = (
 
 
 def _phases(phase: str) -> tuple[str, ...]:
-    """The words for a phase in this schema and in schema 1."""
+    """Return the words for a phase in this schema and in schema 1."""
     return (phase, "screen") if phase == "first_pass" else (phase,)
 
 
@@ -493,7 +498,7 @@ def _equal(query: sa.Select[Any], table: sa.Table, **wanted: str | None) -> sa.S
 
 
 def _insert_once(db: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
-    """Whether the row is new; one with the same identity stays as it is."""
+    """Insert a row unless one with the same identity exists. Returns whether it is new."""
     insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
     return db.execute(insert(table).values(row).on_conflict_do_nothing()).rowcount > 0
 
@@ -594,13 +599,13 @@ def _finding_row(result: Finding) -> dict[str, Any]:
 
 
 def _storable(text: str) -> str:
-    """Without what databases refuse: NUL, and the half characters of a compiler's broken UTF-8.
-    The payload keeps the text as it came."""
+    """Return text without NUL and lone surrogates (of a compiler's broken UTF-8), which databases
+    refuse. The payload keeps the original text."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def _epoch(at: str) -> float:
-    """Seconds since 1970; times with different offsets sort rightly. Unreadable: the oldest."""
+    """Return seconds since 1970, which sort across offsets; 0 if the text cannot be parsed."""
     try:
         when = datetime.fromisoformat(at)
     except ValueError:
@@ -620,7 +625,7 @@ def _since(text: str) -> float:
 def _place(url: str) -> URL:
     try:
         return make_url(url)
-    except (ArgumentError, ValueError):  # the text itself is not repeated: it may hold a password
+    except (ArgumentError, ValueError):  # the text is not repeated, as it may hold a password
         raise HistoryError(
             "the history's URL cannot be understood; write sqlite:////folder/history.db or "
             "postgresql+psycopg://user@host/database"
@@ -673,7 +678,8 @@ def _set_up_sqlite(connection: Any, _: object) -> None:
 
 
 def _begin_sqlite(db: sa.Connection) -> None:
-    """A writer takes the lock at once: SQLite does not wait for a reader that turns writer."""
+    """Take the lock at once in a writer: SQLite does not wait for a reader that becomes a
+    writer."""
     writes = db.get_execution_options().get("writes")
     db.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

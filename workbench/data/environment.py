@@ -1,6 +1,6 @@
-"""The machine and the software behind a run: an allow-list, so no host, user or serial number.
+"""Collect the hardware and software of a run: an allow-list, so no host, user or serial number.
 
-Nothing here is looked up on import, and nothing is guessed: what cannot be found out is None.
+Nothing is looked up on import, and nothing is guessed: unknown values are None.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from workbench import __version__
 from workbench.data.record import Environment, to_plain
 
 # Variables that change what Triton 3.6 to 3.9 compiles or runs (its knobs.py and the list that
-# invalidates its cache), less those that only print or dump. A value that is a path is kept as its
-# last part, since folders carry user names.
+# invalidates its cache), without those that only print or dump. Of a path only the last part is
+# kept, since folders contain user names.
 SETTINGS: tuple[str, ...] = (
     "ALLOW_LHS_TMEM_LAYOUT_CONVERSION",
     "AMDGCN_ANALYZE_SMALL_TENSOR_RANGE",
@@ -72,9 +72,9 @@ _TRITON_NAMES = ("triton", "triton-rocm", "pytorch-triton", "pytorch-triton-rocm
 
 
 def fingerprint(device_index: int | None, repository: Path | None) -> Environment:
-    """What a run ran on. `device_index` is torch's; None means that no GPU took part, and then
-    torch is not imported. `repository` is any folder of the work tree that holds the kernel.
-    """
+    """Return the environment of a run. `device_index` is torch's; None means that no GPU took part,
+    and then torch is not imported. `repository` is any folder of the work tree that holds the
+    kernel."""
     gpu = _NO_GPU if device_index is None else _gpu(device_index)
     commit, dirty = _git(repository) if repository else (None, None)
     return Environment(
@@ -95,7 +95,7 @@ def fingerprint(device_index: int | None, repository: Path | None) -> Environmen
 
 
 def environment_id(env: Environment) -> str:
-    """Twelve hex digits that are equal when every field is."""
+    """Return twelve hex digits, a hash of every field."""
     text = json.dumps(to_plain(env), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -135,7 +135,7 @@ def _gpu(index: int) -> _Gpu:
 
 
 class _NvmlInfo:
-    """Calls NVML by name about one GPU; None for whatever it does not answer."""
+    """Call NVML by name about one GPU; returns None for whatever it does not support."""
 
     def __init__(self, library: Any, handle: Any) -> None:
         self._library, self._handle = library, handle
@@ -170,11 +170,10 @@ def _nvml(uuid: str) -> Iterator[_NvmlInfo]:
 
 
 def _clock_policy(nvml: _NvmlInfo) -> str:
-    """ "locked" when the application clocks are off their default or hold the clock down now,
-    "default" when they are neither, "unknown" when NVML does not tell: newer drivers answer no
-    more about application clocks. NVML has no query for a lock by `nvidia-smi -lgc`; on a GPU that
-    is "default" here, the clock of each window shows one, by standing still.
-    """
+    """Return "locked" if the application clocks are off their default or hold the clock down now,
+    "default" if neither, "unknown" if NVML does not report it: newer drivers do not report
+    application clocks. NVML has no query for a lock by `nvidia-smi -lgc`; on a GPU that is
+    "default" here, such a lock shows as a constant clock in all windows."""
     graphics = 0  # NVML_CLOCK_GRAPHICS
     now = nvml("nvmlDeviceGetApplicationsClock", graphics)
     default = nvml("nvmlDeviceGetDefaultApplicationsClock", graphics)
@@ -198,9 +197,8 @@ def _watts(milliwatts: int | None) -> float | None:
 
 
 def _git(folder: Path) -> tuple[str | None, bool | None]:
-    """The commit, and whether the work tree differs from it: a changed file that git follows, or
-    a Python file that it does not know yet. Other unknown files may be the reports of a run.
-    """
+    """Return the commit, and whether the work tree differs from it: a changed tracked file, or an
+    untracked Python file. Other untracked files may be the reports of a run."""
     commit = _output_of("git", "-C", str(folder), "rev-parse", "--verify", "HEAD")
     if not commit:
         return None, None
@@ -221,8 +219,8 @@ def _git(folder: Path) -> tuple[str | None, bool | None]:
 
 
 def _output_of(*command: str) -> str | None:
-    """What a command printed, or None when it is missing, fails or takes over ten seconds."""
-    # A git hook sets these, and they would point at another repository; and asking must not write.
+    """Return the output of a command, or None if it is missing, fails or takes over ten seconds."""
+    # A git hook sets these, and they would point at another repository; and git must not write.
     of_a_hook = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
     quiet = {k: v for k, v in os.environ.items() if k not in of_a_hook}
     quiet["GIT_OPTIONAL_LOCKS"] = "0"
@@ -236,7 +234,8 @@ def _output_of(*command: str) -> str | None:
 
 
 def _os() -> str:
-    """`Linux 6.1.0 x86_64`. What a builder appended to the version is left out: it may say who."""
+    """Return `Linux 6.1.0 x86_64`, without suffixes of the version, which may identify the
+    builder."""
     release = platform.mac_ver()[0] or platform.release()
     number = re.match(r"[\d.]*\d", release)
     name = "macOS" if platform.system() == "Darwin" else platform.system()
@@ -278,7 +277,8 @@ def _installed(distribution: str) -> str | None:
 
 
 def torch_build() -> Mapping[str, str | None]:
-    """torch/version.py as a dict, run by itself: importing torch for it takes over a second."""
+    """Return the variables of torch/version.py, which is run alone: importing torch takes over a
+    second."""
     home = _home("torch")
     if home is None or not (home / "version.py").is_file():
         return {}
@@ -291,7 +291,8 @@ def torch_build() -> Mapping[str, str | None]:
 
 
 def _ptxas(name: str) -> str | None:
-    """`12.9.86`: the ptxas that Triton calls. Asking it takes about 20 ms."""
+    """Return the version of the ptxas that Triton calls: `12.9.86`. Running it takes about 20
+    ms."""
     home = _home("triton")
     chosen = os.environ.get(f"TRITON_{name.upper().replace('-', '_')}_PATH")
     bundled = str(home / "backends" / "nvidia" / "bin" / name) if home else None
@@ -303,7 +304,7 @@ def _ptxas(name: str) -> str | None:
 
 
 def _home(package: str) -> Path | None:
-    """The folder of an installed package, which is not imported."""
+    """Return the folder of an installed package, which is not imported."""
     spec = importlib.util.find_spec(package)
     return Path(spec.origin).parent if spec and spec.origin else None
 
@@ -313,7 +314,7 @@ def _settings(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _no_folders(value: str) -> str:
-    """`/home/me/bin/ptxas` as `ptxas`, also inside a list of options or paths."""
+    """Return `/home/me/bin/ptxas` as `ptxas`, also inside a list of options or paths."""
     return re.sub(r"[^\s:;,=]*/", "", value)
 
 

@@ -1,10 +1,11 @@
-"""Errors as one sentence."""
+"""Format exceptions as one sentence."""
 
 from __future__ import annotations
 
 
 def first_sentence(error: BaseException) -> str:
-    """An exception in one line, from the part of its text that says why."""
+    """Return an exception as one line of at most 300 characters, from the part of its text that
+    names the reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "fatal" in line or "error:" in line.lower()]
     if telling:

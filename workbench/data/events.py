@@ -1,8 +1,8 @@
 """The JSONL stream: one event a line, on disk before the next begins.
 
 Each line is a JSON object with `type` first. A process that is killed loses at most the line that
-it was writing, and a reader keeps every good line of a damaged file and says what is wrong with
-the others.
+it was writing; a reader keeps every good line of a damaged file and reports what is wrong with the
+others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class EventsError(WorkbenchError):
 
 @dataclass(frozen=True)
 class KernelDispatched:
-    """A launch: its shape, and how it fills the device. None where the backend does not tell."""
+    """A launch: its geometry and its occupancy. Fields are None where the backend does not report
+    them."""
 
     at: str  # ISO 8601 with offset
     run: str
@@ -45,7 +46,7 @@ class KernelDispatched:
 @dataclass(frozen=True)
 class OpCompleted:
     """One step that took time, in microseconds. `op_path` names it from the engine down:
-    `sweep/tile_size/matmul/tiles/128x256x64, 8 warps, 3 stages/screen`."""
+    `sweep/tile_size/matmul/tiles/128x256x64, 8 warps, 3 stages/first_pass`."""
 
     at: str
     run: str
@@ -57,7 +58,7 @@ class OpCompleted:
 
 @dataclass(frozen=True)
 class RunFinished:
-    """The end of a run that got to its end; a killed run has no such line."""
+    """The end of a run that was not killed; a killed run has no such line."""
 
     at: str
     run: str
@@ -73,9 +74,10 @@ _RECORDS = frozenset(t.__name__ for t in (Run, Record, Failure, Comparison, Find
 
 
 class EventLog:
-    """Appends events to a file; with None as path they go nowhere. Closes itself after `with`.
+    """Append events to a file; with None as path they are dropped. A context manager that closes
+    itself.
 
-    Missing parent folders are made. Raises EventsError when the file cannot be opened.
+    Missing parent folders are created. Raises EventsError where the file cannot be opened.
     """
 
     def __init__(self, path: Path | str | None) -> None:
@@ -95,10 +97,10 @@ class EventLog:
             raise EventsError(_sentence("open", self._path, error)) from None
 
     def write(self, event: Event) -> None:
-        """Append one event; when this returns, the operating system has the whole line.
+        """Append one event; on return the operating system has the whole line.
 
-        Raises EventsError when it could not be written. Earlier lines stay as they were, and the
-        next event starts on a line of its own. ValueError after `close`.
+        Raises EventsError where it could not be written. Earlier lines stay as they were, and the
+        next event starts on a new line. Raises ValueError after `close`.
         """
         if self._path is None:
             return
@@ -118,7 +120,7 @@ class EventLog:
             self._torn = bool(rest)
 
     def close(self) -> None:
-        """Close the file. Nothing was buffered, so nothing can be lost here."""
+        """Close the file. Nothing is buffered, so nothing can be lost here."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
@@ -137,7 +139,7 @@ class EventLog:
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line that is no event: its number, counted from 1, and why."""
+    """A line that is no event: its number, counted from 1, and the reason."""
 
     number: int
     reason: str
@@ -145,16 +147,16 @@ class BadLine:
 
 @dataclass(frozen=True)
 class Events:
-    """What a file held, in its order."""
+    """Contents of a file, in its order."""
 
     events: list[Event]
     bad: list[BadLine]
 
 
 def read(path: Path | str) -> Events:
-    """Every good line of a file as an event, and every bad one with its reason.
+    """Return every good line of a file as an event, and every bad one with its reason.
 
-    Raises EventsError when the file cannot be read at all.
+    Raises EventsError where the file cannot be read at all.
     """
     result = Events([], [])
     try:
@@ -206,7 +208,8 @@ def _line(event: Event) -> bytes:
 
 
 def _ends_torn(file: int) -> bool:
-    """Whether the last byte is not a line's end: the writer before us was killed in its line."""
+    """Return whether the last byte is not a line's end, because the previous writer was killed in
+    its line."""
     size = os.fstat(file).st_size
     if size == 0:  # also pipes and devices, which have no last byte to look at
         return False
@@ -214,12 +217,12 @@ def _ends_torn(file: int) -> bool:
     return os.read(file, 1) != b"\n"
 
 
-# A line can be JSON with all its fields and still hold a word where an object should be; whoever
-# reads the event later would then fail far from the file.
+# A line can be JSON with all its fields and still hold a string where an object should be; code
+# that uses the event later would then fail far from the file.
 
 
 def _require(value: object) -> None:
-    """Raise ValueError naming the first field of a dataclass that holds the wrong kind."""
+    """Raise ValueError naming the first field of a dataclass that holds the wrong type."""
     kind: Any = type(value)
     for name, hint in _hints(kind).items():
         inner = getattr(value, name)

@@ -1,4 +1,4 @@
-"""Ctrl-C, kept away from moments that must not be cut in two."""
+"""Defer Ctrl-C during atomic writes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Self
 
 
 class Interrupts:
-    """While the `with` block lasts, Ctrl-C raises KeyboardInterrupt as ever, but not inside
-    `later()`: there it waits for the end.
+    """Let Ctrl-C raise KeyboardInterrupt as usual inside the `with` block, except inside `later()`,
+    where it is deferred to the end.
 
     Nothing changes outside the main thread, or where Ctrl-C is ignored or handled by another.
     """
@@ -39,7 +39,8 @@ class Interrupts:
 
     @contextmanager
     def later(self) -> Iterator[None]:
-        """What is inside is done whole."""
+        """Return a context manager that defers Ctrl-C until its block has ended. Raises
+        KeyboardInterrupt there if one was deferred."""
         self._held = True
         try:
             yield

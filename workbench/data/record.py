@@ -1,7 +1,7 @@
-"""One outcome, as plain data: `Record` or `Failure`. Standard library only.
+"""One outcome, as plain data: `Record` or `Failure`. Uses the standard library only.
 
-The sweep yields it, the events file and the database store it, the reports draw it. `Measured`
-and `Predicted` are different types with different fields, and nothing turns one into the other.
+The sweep yields it, the events file and the database store it, the reports draw it. `Measured` and
+`Predicted` are different types with different fields, and nothing converts one into the other.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Checked = Literal["gpu", "interpreter", "library"]
 
 @dataclass(frozen=True)
 class Measured:
-    """A time that a clock gave. Seconds; `low_s` to `high_s` is the 95 % order-statistic
-    interval of the median; `samples_s` are all samples kept, in the order they were taken."""
+    """A measured time. Seconds; `low_s` to `high_s` is the 95 % order-statistic interval of the
+    median; `samples_s` are all samples kept, in the order they were taken."""
 
     median_s: float
     low_s: float
@@ -42,11 +42,11 @@ class Measured:
     window_mhz: tuple[float, ...] = ()  # the SM clock during each window
     throttle: tuple[str, ...] = ()  # reasons that the driver gave for a lowered clock
     left_out: int = 0  # samples taken at under 3/4 of the run's own median clock
-    stable: bool = True  # the interval became as narrow as the protocol asks
+    stable: bool = True  # the interval became as narrow as the protocol requires
 
     @property
     def windows(self) -> list[tuple[float, ...]]:
-        """The samples by window, in the order taken; none where it is not known which is whose."""
+        """Samples by window, in the order taken; empty if the window sizes are unknown."""
         if not self.window_sizes or sum(self.window_sizes) != len(self.samples_s):
             return []
         ends = [0, *accumulate(self.window_sizes)]
@@ -54,7 +54,7 @@ class Measured:
 
     @property
     def window_medians(self) -> list[float]:
-        """Seconds, by window."""
+        """Median of each window, in seconds."""
         return [median(window) for window in self.windows]
 
     @property
@@ -65,7 +65,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Predicted:
-    """A time that the analytic model gave, and the terms it came from, all in seconds."""
+    """A time predicted by the analytic model, and the terms it came from, all in seconds."""
 
     predicted_s: float
     model: str
@@ -79,7 +79,7 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Resources:
-    """What the compiler made of a config for one target, and how it fills the device."""
+    """Resources of a compiled config on one target, and its occupancy of the device."""
 
     binary: str  # hash of the machine code
     registers: int  # per thread
@@ -101,7 +101,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class Case:
-    """What was asked of one config: the part of an outcome's key that a person would name."""
+    """The config of one outcome: the part of its key that is readable."""
 
     kernel: str
     impl: str
@@ -113,18 +113,19 @@ class Case:
 
     @property
     def label(self) -> str:
-        """`tiles 128x256x64, 8 warps, 3 stages`; a library baseline is its name alone."""
+        """Name in tables: `tiles 128x256x64, 8 warps, 3 stages`; a library baseline is its name
+        alone."""
         return f"{self.impl} {label(self.config)}" if self.config else self.impl
 
     @property
     def is_baseline(self) -> bool:
-        """True for a library's own implementation, which has nothing to choose."""
+        """Whether this is a library's own implementation, which has no knobs."""
         return self.backend == "torch"
 
 
 @dataclass(frozen=True)
 class Record:
-    """A config that gave the right answer, and its time."""
+    """A config that gave the correct result, and its time."""
 
     case: Case
     key: str  # hash of all that decides the outcome: see `key_of`
@@ -135,21 +136,21 @@ class Record:
     flops: int
     bytes: int  # least bytes, as the Spec declares them
     checked: Checked
-    error: float  # largest error over its tolerance: right when at most 1
+    error: float  # largest error over its tolerance: correct if at most 1
     resources: Resources | None = None
-    default: bool = False  # the config that runs when nobody chose one
+    default: bool = False  # the config that runs if none was chosen
     same_as: Mapping[str, int] | None = None  # config with the same machine code, timed instead
     older_key: bool = False  # found under the key that schema 1 gave the same config
 
     @property
     def time_s(self) -> float:
-        """Seconds of one call, whichever kind of time this is; ask `measured` which."""
+        """Seconds of one call, measured or predicted; see `measured`."""
         t = self.timing
         return t.median_s if isinstance(t, Measured) else t.predicted_s
 
     @property
     def measured(self) -> bool:
-        """Whether a clock gave the time."""
+        """Whether the time was measured, not predicted."""
         return isinstance(self.timing, Measured)
 
 
@@ -173,7 +174,7 @@ Outcome = Record | Failure
 
 @dataclass(frozen=True)
 class Environment:
-    """The machine and the software behind a run. An allow-list: no host, user or serial numbers."""
+    """Hardware and software of a run. An allow-list: no host, user or serial numbers."""
 
     gpu: str | None  # name as the driver gives it; None when no GPU was used
     driver: str | None
@@ -192,12 +193,12 @@ class Environment:
 
 @dataclass(frozen=True)
 class Run:
-    """One invocation of an engine: what was asked and on what."""
+    """One invocation of an engine: its options and its environment."""
 
     id: str  # 20261121-093000-tile_size-matmul-3f2a
     engine: str  # "sweep"
     name: str  # "tile_size"
-    command: str  # what repeats it
+    command: str  # command line that repeats it
     started: str  # ISO 8601
     kernel: str
     sizes: Mapping[str, int]
@@ -210,7 +211,7 @@ class Run:
     ceilings: Mapping[str, Mapping[str, Any]]  # see `hardware.ceilings`
     environment: Environment
     source: str = ""  # file of the kernel, as the user named it
-    # by Impl, the config that an earlier run found best for this: inside a tie it stays
+    # by Impl, the best config of an earlier run of the same problem; it wins ties
     previous_best: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
@@ -219,7 +220,7 @@ Word = Literal["SLOW", "FAST", "SAME", "CLOCK", "INCONCLUSIVE"]
 
 @dataclass(frozen=True)
 class Ratio:
-    """The right side over the left: above 1 the right side is slower. `low` to `high` is the 95 %
+    """Right operand over the left: above 1 the right one is slower. `low` to `high` is the 95 %
     interval of the median ratio."""
 
     middle: float
@@ -229,21 +230,21 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an interleaved comparison of two sides says."""
+    """Verdict of an interleaved comparison of two operands."""
 
     word: Word
     time: Ratio
     cycles: Ratio | None  # None where the SM clock is unknown
-    threshold: float  # the larger of what was asked for and the noise floor; 0.01 is one percent
+    threshold: float  # the larger of the requested one and the noise floor; 0.01 is one percent
     requested_threshold: float
-    noise: float  # what two runs of the same code differ by, measured beside the two sides
+    noise: float  # difference of two runs of the same code, measured beside the two operands
     rounds: int
     reason: str  # one sentence
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two outcomes of one run, set against each other. Sides are named as a person would."""
+    """Two outcomes of one run, compared with each other. `left` and `right` are readable names."""
 
     run: str
     at: str  # ISO 8601 with offset
@@ -252,10 +253,10 @@ class Comparison:
     dtype: str
     left: str  # "tiles 128x256x64, 8 warps at HEAD~1"
     right: str
-    left_key: str  # of the side's outcome
+    left_key: str  # of the operand's outcome
     right_key: str
-    verdict: Verdict | None  # None where a side gave no time
-    looks: int = 1  # how often it could have stopped: part of what its interval means
+    verdict: Verdict | None  # None where an operand gave no time
+    looks: int = 1  # how often it could have stopped, which widens its interval
 
 
 Kind = Literal["measured", "predicted", "computed", "datasheet"]
@@ -263,9 +264,9 @@ Kind = Literal["measured", "predicted", "computed", "datasheet"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """One number behind a finding: its unit, and whether a clock, the model, arithmetic or a
-    datasheet gave it. Units: "s", "B", "FLOP", "B/s", "FLOP/s", "FLOP/B", "kernels"; "1" is a
-    ratio or a share. `low` to `high` is its 95 % interval."""
+    """One number behind a finding, with its unit; `kind` says whether it was measured, predicted,
+    computed or is from a datasheet. Units: "s", "B", "FLOP", "B/s", "FLOP/s", "FLOP/B", "kernels";
+    "1" is a ratio or a share. `low` to `high` is its 95 % interval."""
 
     name: str
     value: float
@@ -273,8 +274,8 @@ class Evidence:
     kind: Kind
     low: float | None = None
     high: float | None = None
-    group: str = ""  # rows of one group stand together
-    target: str = ""  # what it should be, as its guide says it: "> 80 %"
+    group: str = ""  # rows of one group are listed together
+    target: str = ""  # what it should be according to the guide: "> 80 %"
     met: bool | None = None
 
 
@@ -292,7 +293,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Chart:
-    """What a finding shows as a picture. Axes carry their units in their labels."""
+    """A chart of a finding. Axes carry their units in their labels."""
 
     title: str
     x_label: str
@@ -304,7 +305,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Finding:
-    """What an experiment says of one kernel: a word, a sentence, and the numbers behind both."""
+    """Finding of an experiment on one kernel: a word, a sentence, and the numbers behind both."""
 
     run: str
     at: str  # ISO 8601 with offset
@@ -320,7 +321,8 @@ class Finding:
 
 
 def key_of(case: Case, **also: str) -> str:
-    """Hash of a case with what else decides its outcome (source hash, versions, protocol)."""
+    """Return the hash of a case and whatever else decides its outcome (source hash, versions,
+    protocol): 24 hex digits."""
     plain = {f.name: getattr(case, f.name) for f in fields(case)}
     text = json.dumps([plain, also], sort_keys=True, default=dict)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
@@ -355,7 +357,7 @@ _register(
 
 
 def to_plain(value: Any) -> Any:
-    """A dataclass of this file as dicts, lists, strings and numbers, with `type` fields."""
+    """Return a dataclass of this file as dicts, lists, strings and numbers, with `type` fields."""
     if type(value).__name__ in _TYPES and hasattr(value, "__dataclass_fields__"):
         plain = {k: to_plain(getattr(value, k)) for k in value.__dataclass_fields__}
         return {"type": type(value).__name__, **plain}
@@ -367,9 +369,10 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(plain: Any) -> Any:
-    """The inverse of `to_plain`. Unknown fields are dropped, so an older reader reads newer files.
+    """Return the inverse of `to_plain`. Unknown fields are dropped, so an older reader reads newer
+    files.
 
-    Raises ValueError when a type is unknown or a field without a default is missing.
+    Raises ValueError where a type is unknown or a field without a default is missing.
     """
     if isinstance(plain, list):
         return tuple(from_plain(v) for v in plain)
@@ -388,7 +391,7 @@ def from_plain(plain: Any) -> Any:
         raise ValueError(f"a {plain['type']} lacks a field: {error}") from None
 
 
-# What fields were called in schema 1.
+# Names of fields in schema 1.
 _FORMER: Mapping[str, Mapping[str, str]] = {
     "Run": {"incumbents": "previous_best"},
     "Verdict": {"asked": "requested_threshold", "why": "reason"},
@@ -396,7 +399,7 @@ _FORMER: Mapping[str, Mapping[str, str]] = {
 
 
 def _renamed(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """An object as schema 1 wrote it, with the names and words of this one."""
+    """Return an object as schema 1 wrote it, with the names and words of this schema."""
     former = _FORMER.get(plain["type"], {})
     renamed = {former.get(k, k): v for k, v in plain.items()}
     if renamed.get("phase") == "screen":
@@ -411,10 +414,10 @@ def _renamed(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dumps(value: Any) -> str:
-    """One line of JSON."""
+    """Return a dataclass of this file as one line of JSON."""
     return json.dumps(to_plain(value), separators=(",", ":"), allow_nan=True)
 
 
 def loads(line: str) -> Any:
-    """The object that `dumps` wrote. Raises ValueError on anything else."""
+    """Return the object that `dumps` wrote. Raises ValueError on anything else."""
     return from_plain(json.loads(line))

@@ -1,4 +1,5 @@
-"""Medians, ratios and their intervals: pure functions of numbers; the bootstrap needs numpy."""
+"""Compute medians, ratios and their intervals: pure functions of numbers; the bootstrap needs
+numpy."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _MOST_AT_ONCE = 2_000_000  # numbers that one step of the bootstrap holds: 16 MB
 
 
 def quantile(samples: Sequence[float], q: float) -> float:
-    """Linear-interpolation quantile (Hyndman and Fan, type 7). q in 0..1; ValueError if empty."""
+    """Return the linear-interpolation quantile (Hyndman and Fan, type 7). q is in 0..1. Raises
+    ValueError if empty."""
     if not samples:
         raise ValueError("no samples, no quantile")
     ordered = sorted(samples)
@@ -28,32 +30,32 @@ def quantile(samples: Sequence[float], q: float) -> float:
 
 
 def median(samples: Sequence[float]) -> float:
-    """The middle sample, or halfway between the two in the middle."""
+    """Return the middle sample, or halfway between the two in the middle."""
     return quantile(samples, 0.5)
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Distribution-free interval of the median from order statistics (David and Nagaraja,
-    Order Statistics, 7.1): the narrowest symmetric pair of ranks whose binomial coverage reaches
-    `confidence`. With fewer than six samples no pair of ranks reaches 95 %: the whole range.
-    """
+    """Return the distribution-free interval of the median from order statistics (David and
+    Nagaraja, Order Statistics, 7.1): the narrowest symmetric pair of ranks whose binomial coverage
+    reaches `confidence`. With fewer than six samples no pair of ranks reaches 95 %, and it is the
+    whole range."""
     ordered = sorted(samples)
     rank = _rank(len(ordered), confidence)
     return ordered[rank], ordered[-1 - rank]
 
 
 def least_for(confidence: float) -> int:
-    """Fewest samples whose whole range covers the median with `confidence`: 2^(1-n) is what it
-    misses."""
+    """Return the fewest samples whose whole range covers the median with `confidence`; it misses
+    the median with probability 2^(1-n)."""
     return math.ceil(1 - math.log2(1 - confidence) - 1e-9)
 
 
 def interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Interval of the median of samples in the order they were taken.
+    """Return the interval of the median of samples in the order they were taken.
 
-    Order statistics. Where the lag-1 autocorrelation of the ranks exceeds 0.2: those of the
+    From order statistics. Where the lag-1 autocorrelation of the ranks exceeds 0.2: those of the
     effective number of samples, joined with the block bootstrap. (On AR(1) series of 24 to 400
-    samples with rho from 0.3 to 0.8 that covers 94 to 99 %; the bootstrap alone 69 to 93 %.)
+    samples with rho from 0.3 to 0.8 that covers 94 to 99 %; the bootstrap alone 69 to 93 %.) Raises
     ValueError if empty.
     """
     rho = rank_autocorrelation(samples) if len(samples) >= ENOUGH else 0.0
@@ -67,8 +69,8 @@ def interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float,
 def _effective_interval(
     samples: Sequence[float], rho: float, confidence: float
 ) -> tuple[float, float]:
-    """Order statistics as if there were n (1 - rho) / (1 + rho) samples (Bartlett, 1935); the whole
-    range where those are too few."""
+    """Return order statistics as if there were n (1 - rho) / (1 + rho) samples (Bartlett, 1935);
+    the whole range if those are too few."""
     effective = int(len(samples) * (1 - rho) / (1 + rho))
     if effective < least_for(confidence):
         return min(samples), max(samples)
@@ -79,11 +81,11 @@ def _effective_interval(
 def windowed_interval(
     windows: Sequence[Sequence[float]], confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Interval of the median of samples taken in windows that lie apart in time.
+    """Return the interval of the median of samples taken in windows that lie apart in time.
 
     Neighbouring samples share a clock and a temperature, so counting each of them as independent
     makes the interval far too narrow. Where the lag-1 autocorrelation of the ranks exceeds 0.2 and
-    there are at least six windows, the windows' own medians are what is counted.
+    there are at least six windows, the medians of the windows are counted instead.
     """
     pooled = [s for window in windows for s in window]
     if len(windows) < 6:
@@ -96,9 +98,10 @@ def windowed_interval(
 
 
 def bootstrap_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Percentile interval of the median by the circular block bootstrap (Politis and Romano, 1992).
+    """Return the percentile interval of the median by the circular block bootstrap (Politis and
+    Romano, 1992).
 
-    The same samples always give the same interval. ValueError if empty.
+    The same samples always give the same interval. Raises ValueError if empty.
     """
     import numpy as np
 
@@ -120,17 +123,18 @@ def bootstrap_interval(samples: Sequence[float], confidence: float = 0.95) -> tu
 
 
 def block_length(n: int, rho: float) -> int:
-    """Samples in one block of the circular bootstrap (Politis and White, 2004, for an AR(1)
-    series with lag-1 autocorrelation rho): (6 rho^2 / (1 - rho^2)^2 * n)^(1/3), from 1 to n/4."""
+    """Return the samples in one block of the circular bootstrap (Politis and White, 2004, for an
+    AR(1) series with lag-1 autocorrelation rho): (6 rho^2 / (1 - rho^2)^2 * n)^(1/3), from 1 to
+    n/4."""
     rho = min(abs(rho), 0.99)
     best = math.cbrt(6 * rho**2 / (1 - rho**2) ** 2 * n)
     return max(1, min(math.ceil(best), n // 4))
 
 
 def ratio(left: Sequence[float], right: Sequence[float], confidence: float = 0.95) -> Ratio:
-    """Median of right over left, pair by pair, and its interval from the order statistics of the
-    log ratios. What both of a pair share, such as the clock, cancels. ValueError unless the
-    sequences are equally long, not empty and positive."""
+    """Return the median of right over left, pair by pair, and its interval from the order
+    statistics of the log ratios. Influences that both of a pair share, such as the clock, cancel.
+    Raises ValueError unless the sequences are equally long, not empty and positive."""
     if len(left) != len(right):
         raise ValueError("a paired ratio needs two equally long sequences")
     if not all(value > 0 for value in (*left, *right)):
@@ -141,15 +145,17 @@ def ratio(left: Sequence[float], right: Sequence[float], confidence: float = 0.9
 
 
 def geomean(values: Sequence[float]) -> float:
-    """Geometric mean of positive values. ValueError if there are none, or one is not positive."""
+    """Return the geometric mean of positive values. Raises ValueError if there are none, or one is
+    not positive."""
     if not values or not all(value > 0 for value in values):
         raise ValueError("a geometric mean needs positive values")
     return math.exp(math.fsum(math.log(value) for value in values) / len(values))
 
 
 def holm(p_values: Sequence[float], alpha: float = 0.05) -> list[bool]:
-    """Which hypotheses are rejected when the chance of any false rejection among them is to stay
-    under alpha (Holm, 1979): step down from the smallest p until one exceeds alpha / (m - i)."""
+    """Return which hypotheses are rejected if the chance of any false rejection among them is to
+    stay under alpha (Holm, 1979): step down from the smallest p until one exceeds alpha / (m - i).
+    """
     rejected = [False] * len(p_values)
     for i, at in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         if not p_values[at] <= alpha / (len(p_values) - i):
@@ -160,7 +166,7 @@ def holm(p_values: Sequence[float], alpha: float = 0.05) -> list[bool]:
 
 @dataclass(frozen=True)
 class Summary:
-    """How samples are spread, in the samples' own unit: seconds for times."""
+    """Distribution of samples, in the samples' own unit: seconds for times."""
 
     n: int
     min: float
@@ -175,7 +181,7 @@ class Summary:
 
 
 def summary(samples: Sequence[float]) -> Summary:
-    """All samples in a few figures. ValueError if empty."""
+    """Return the summary of samples. Raises ValueError if empty."""
     p5, p25, middle, p75, p95 = (quantile(samples, q) for q in (0.05, 0.25, 0.5, 0.75, 0.95))
     n = len(samples)
     mean = math.fsum(samples) / n
@@ -195,7 +201,8 @@ def summary(samples: Sequence[float]) -> Summary:
 
 
 def autocorrelation(samples: Sequence[float]) -> float:
-    """Lag-1 autocorrelation (Box and Jenkins, 2.1.5); 0 for constant or fewer than three."""
+    """Return the lag-1 autocorrelation (Box and Jenkins, 2.1.5); 0 for constant or fewer than
+    three."""
     if len(samples) < 3:
         return 0.0
     mean = sum(samples) / len(samples)
@@ -205,15 +212,16 @@ def autocorrelation(samples: Sequence[float]) -> float:
 
 
 def rank_autocorrelation(samples: Sequence[float]) -> float:
-    """Lag-1 autocorrelation of the ranks (Wald and Wolfowitz, 1943). Two samples in a thousand that
-    take ten times as long hide a wandering clock from `autocorrelation`, but not from this."""
+    """Return the lag-1 autocorrelation of the ranks (Wald and Wolfowitz, 1943). Two samples in a
+    thousand that take ten times as long hide a drifting clock from `autocorrelation`, but not from
+    this."""
     return autocorrelation(_ranks(samples))
 
 
 @lru_cache(maxsize=4096)
 def _rank(n: int, confidence: float) -> int:
-    """Largest r with P(B <= r) <= (1 - confidence) / 2 for B ~ Binomial(n, 1/2), the number of
-    samples below the median: it lies below the sample of rank r (from 0) when B <= r."""
+    """Return the largest r with P(B <= r) <= (1 - confidence) / 2 for B ~ Binomial(n, 1/2), the
+    number of samples below the median, which is below the sample of rank r (from 0) if B <= r."""
     if n == 0:
         raise ValueError("no samples, no interval")
     log_half = n * math.log(2)
@@ -228,7 +236,8 @@ def _rank(n: int, confidence: float) -> int:
 
 
 def spearman(x: Sequence[float], y: Sequence[float]) -> float:
-    """Rank correlation with ties at their mean rank; NaN when either side is constant."""
+    """Return the rank correlation with ties at their mean rank; NaN if either sequence is constant.
+    Raises ValueError unless both have the same length of at least two."""
     if len(x) != len(y) or len(x) < 2:
         raise ValueError("Spearman needs two equally long sequences of at least two values")
     rx, ry = _ranks(x), _ranks(y)

@@ -1,4 +1,4 @@
-"""Both places that keep a run: the events file and the database."""
+"""Write a run to both stores: the events file and the database."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ Entry = Outcome | Comparison | Finding
 
 @dataclass
 class Store:
-    """Both places that keep a run: the events file and the database. Ctrl-C never falls between
-    them."""
+    """The events file and the database of a run. Ctrl-C is deferred until both are written."""
 
     history: History
     interrupts: Interrupts
@@ -32,7 +31,7 @@ class Store:
             self.history.add_run(run)
 
     def keep(self, entry: Entry) -> None:
-        """Store an outcome, a comparison or a finding: in both places when this returns."""
+        """Store an outcome, a comparison or a finding; it is in both stores on return."""
         with self.interrupts.later():
             self.log.write(entry)
             if isinstance(entry, Comparison):
@@ -43,7 +42,7 @@ class Store:
                 self.history.add(entry)
 
     def end(self, state: RunState, counts: Mapping[str, int], seconds: Mapping[str, float]) -> None:
-        """Store how the run ended, and where its seconds went."""
+        """Store how the run ended, and its seconds by part."""
         assert self.run is not None
         end = RunFinished(timestamp(), self.run.id, state, dict(counts), dict(seconds))
         with self.interrupts.later():

@@ -1,9 +1,10 @@
-"""The file of tuned configs: the winners of earlier sweeps, as JSON.
+"""The tuned cache: the winners of earlier sweeps, as JSON.
 
-An entry is found again by kernel, Impl, sizes, dtype, device, the versions of torch and Triton and
-the text of the kernel's file: with any of them changed another config may win. Sizes match exactly
-or, failing that, by bucket: each axis to the nearest power of two, because what decides between
-configs (waves of blocks, trips of the loop, what the cache holds) goes by ratios of sizes.
+An entry is found by kernel, Impl, sizes, dtype, device, the versions of torch and Triton and the
+hash of the kernel's code: with any of them changed another config may win. Sizes match exactly or,
+failing that, by bucket: each axis to the nearest power of two, because the quantities that decide
+between configs (waves of blocks, trips of the loop, what the cache holds) depend on ratios of
+sizes.
 """
 
 from __future__ import annotations
@@ -20,21 +21,22 @@ from typing import Any, Self
 
 from workbench.spec import Sizes, WorkbenchError
 
-FORMAT = 1  # what this code writes; a file that says more was made by a newer workbench
+FORMAT = 1  # version that this code writes; a higher one was written by a newer workbench
 
 Key = tuple[object, ...]
 
 
 class TunedError(WorkbenchError):
-    """The tuned configs cannot be read or written; one sentence, with what to do next."""
+    """The tuned cache cannot be read or written; one sentence, with what to do next."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The winner of one Impl in one sweep: measured in its final, or predicted by the model.
+    """The winner of one Impl in one sweep: measured in its final benchmark, or predicted by the
+    model.
 
     A predicted entry has no interval, names the model in `protocol`, and is never launched. `ties`
-    are the configs that cannot be told from the fastest; `configs` counts what the sweep looked at.
+    are the configs that tie with the fastest; `configs` counts those of the sweep.
     """
 
     kernel: str
@@ -59,7 +61,7 @@ class Entry:
 
     @property
     def key(self) -> Key:
-        """Entries with equal keys answer the same question; the newer one stands."""
+        """Key of the entry; of entries with equal keys the newest is kept."""
         return (
             self.kernel,
             self.impl,
@@ -74,12 +76,12 @@ class Entry:
 
 
 def bucket(sizes: Sizes) -> dict[str, int]:
-    """Each extent as the power of two nearest to it in ratio: 2897 to 5792 are 4096."""
+    """Return each extent as the power of two nearest to it in ratio: 2897 to 5792 are 4096."""
     return {axis: 1 << round(math.log2(n)) if n > 0 else 0 for axis, n in sizes.items()}
 
 
 def default_path() -> Path:
-    """Where the tuned configs lie when nobody named a file: beside the history."""
+    """Return the path of the default tuned cache, in the folder of the default database."""
     from platformdirs import user_data_dir
 
     return Path(user_data_dir("kernel-workbench", appauthor=False)) / "tuned.json"
@@ -87,23 +89,24 @@ def default_path() -> Path:
 
 @dataclass
 class Tuned:
-    """The entries of a file, in memory; `changing` writes them back."""
+    """Entries of a file, in memory; `changing` writes them back."""
 
     entries: dict[Key, Entry] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """What the file holds; nothing where there is no file yet. Raises TunedError."""
+        """Return the entries of the file; none if there is no file yet. Raises TunedError where it
+        is damaged."""
         try:
             path.stat()
         except FileNotFoundError:
             return cls()
         except OSError:
-            pass  # `read` says why
+            pass  # `read` raises with the reason
         return cls({e.key: e for e in read(path)})
 
     def add(self, entry: Entry) -> None:
-        """Take an entry in; of two with one key the newer stands, whichever came first."""
+        """Add an entry; of two with one key the newer is kept, whichever was added first."""
         old = self.entries.get(entry.key)
         if old is None or _age(entry) > _age(old):
             self.entries[entry.key] = entry
@@ -118,8 +121,9 @@ class Tuned:
         versions: Mapping[str, str],
         sources: Sequence[str],
     ) -> Entry | None:
-        """The measured entry for exactly these sizes; else, of those in the same bucket, the
-        nearest in ratio and then the newest; else None. Another bucket never answers."""
+        """Return the measured entry for exactly these sizes; else, of those in the same bucket, the
+        nearest in ratio and then the newest; else None. Entries of other buckets are never
+        returned."""
         wanted = (
             kernel,
             impl,
@@ -145,7 +149,7 @@ class Tuned:
         device: str | None = None,
         dtype: str | None = None,
     ) -> list[Entry]:
-        """Entries with all that is named, in a fixed order."""
+        """Return the entries that match all given values, in a fixed order."""
         wanted = {"kernel": kernel, "impl": impl, "device": device, "dtype": dtype}
         requested = {name: value for name, value in wanted.items() if value is not None}
         results = [
@@ -166,7 +170,8 @@ def _epoch(at: str) -> float:
 
 
 def _age(entry: Entry) -> tuple[float, str]:
-    """By date; the text decides between equal dates, so that the order of merging does not."""
+    """Return a sort key by date; the text decides between equal dates, so the order of merging does
+    not."""
     return _epoch(entry.at), json.dumps(asdict(entry), sort_keys=True)
 
 
@@ -174,7 +179,8 @@ def _age(entry: Entry) -> tuple[float, str]:
 
 
 def read(path: Path) -> list[Entry]:
-    """The entries of a file, all of them good. Raises TunedError: a file is taken whole or not."""
+    """Return the entries of a file. Raises TunedError where it cannot be read or any entry is
+    bad."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -195,7 +201,7 @@ def read(path: Path) -> list[Entry]:
 
 
 def _damaged(path: Path, what: str) -> TunedError:
-    return TunedError(f"{path} {what}; mend it or move it away, as it is not overwritten.")
+    return TunedError(f"{path} {what}; repair it or move it away, as it is not overwritten.")
 
 
 def _entry(path: Path, number: int, plain: object) -> Entry:
@@ -252,12 +258,13 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
 
 @contextmanager
 def changing(path: Path) -> Iterator[Tuned]:
-    """The file's entries, to be changed inside; written whole at the end, while other processes
-    that would change them wait. Nothing is written after an exception. Raises TunedError."""
+    """Return a context manager with the file's entries, to be changed inside; the file is written
+    at the end, while other processes that would change it wait. Nothing is written after an
+    exception. Raises TunedError where the file cannot be read or written."""
     import fcntl
 
     try:
-        path = path.resolve()  # a link stays one, and its target changes
+        path = path.resolve()  # write the target of a link, not the link
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(f".{path.name}.lock").open("a")
     except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
@@ -275,7 +282,7 @@ def changing(path: Path) -> Iterator[Tuned]:
 
 
 def write(path: Path, entries: Iterable[Entry]) -> None:
-    """Write a file whole or not at all, whatever kills the process. Raises TunedError."""
+    """Write a file atomically, even if the process is killed. Raises TunedError where it cannot."""
     lines = ",\n".join(json.dumps(asdict(e), allow_nan=False) for e in entries)
     draft = path.with_name(f".{path.name}.draft")
     try:
@@ -286,7 +293,7 @@ def write(path: Path, entries: Iterable[Entry]) -> None:
         draft.replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the new name, too, outlives a power cut
+            os.fsync(folder)  # so that the new name survives a power cut as well
         finally:
             os.close(folder)
     except OSError as error:
@@ -302,5 +309,5 @@ def _unwritable(path: Path, error: Exception) -> TunedError:
     )
 
 
-# What launches without a config have looked up in this process; asked again after a `write`.
+# Configs that launches without a config have looked up in this process; cleared by `write`.
 LOOKED_UP: list[dict[Any, Any]] = []

@@ -1,4 +1,4 @@
-"""Verdicts: what the ratio of two sides says. Pure functions of records, no torch, no clock."""
+"""Judge the ratio of two operands. Pure functions of records, no torch, no clock."""
 
 from __future__ import annotations
 
@@ -18,32 +18,35 @@ WORST = (1, COULD_NOT_RUN, 3, 0)
 
 
 class Incomparable(WorkbenchError, ValueError):
-    """Two stored results that say nothing about each other."""
+    """Two stored results cannot be compared."""
 
 
 def confidence_of(looks: int, confidence: float = 0.95) -> float:
-    """Confidence of the interval at each of several looks, so that all of them hold together.
+    """Return the confidence of the interval at each of several looks, so that all of them hold
+    jointly.
 
-    The same level at each look, as Pocock (1977) proposed. His constants are for equally spaced
-    looks; ours double, so the level is Bonferroni's, which holds for any: 1 - (1 - c) / looks.
+    The same level is used at each look, as Pocock (1977) proposed. His constants are for equally
+    spaced looks; here they double, so the level is Bonferroni's, which holds for any: 1 - (1 - c) /
+    looks.
     """
     return 1 - (1 - confidence) / looks
 
 
 def noise_of(again: Ratio) -> float:
-    """Noise floor from the ratio of two arms that run the same code: the far end of its interval,
-    so that few rounds cannot make it look small. 0.01 is one percent."""
+    """Return the noise floor from the ratio of two operands that run the same code: the far end of
+    its interval, so that few rounds cannot make it look small. 0.01 is one percent."""
     return max(again.high - 1, 1 / again.low - 1)
 
 
 def verdict(
     time: Ratio, cycles: Ratio | None, requested_threshold: float, noise: float, rounds: int
 ) -> Verdict:
-    """What the ratios of right over left say, at the larger of `asked` and `noise`.
+    """Return the verdict on the ratios of right over left, at the larger of `requested_threshold`
+    and `noise`.
 
     SLOW: time and cycles both wholly above 1 + threshold. FAST: both wholly below its inverse.
-    CLOCK: so in time, but the cycles show nothing of the kind. SAME: time wholly between.
-    Where the clock is unknown (`cycles` is None), time decides alone, and `why` says so.
+    CLOCK: so in time, but not in cycles. SAME: time wholly between. Where the clock is unknown
+    (`cycles` is None), time decides alone, and `reason` says so.
     """
     threshold = max(requested_threshold, noise)
     in_time, in_cycles = _operand(time, threshold), _operand(cycles, threshold) if cycles else None
@@ -60,7 +63,8 @@ def verdict(
 
 
 def _operand(ratio: Ratio, threshold: float) -> str:
-    """Where an interval lies: "above", "below" or "inside" the thresholds, or "across" one."""
+    """Return where an interval lies: "above", "below" or "inside" the thresholds, or "across"
+    one."""
     if ratio.low > 1 + threshold:
         return "above"
     if ratio.high < 1 / (1 + threshold):
@@ -70,7 +74,7 @@ def _operand(ratio: Ratio, threshold: float) -> str:
 
 
 def _reaches(ratio: Ratio, threshold: float, operand: str) -> bool:
-    """Whether part of an interval lies beyond the threshold on that side."""
+    """Return whether part of an interval lies beyond the threshold in that direction."""
     return ratio.high > 1 + threshold if operand == "above" else ratio.low < 1 / (1 + threshold)
 
 
@@ -97,7 +101,8 @@ def _shown(ratio: Ratio) -> str:
 
 
 def sentence(result: Verdict, left_name: str, right_name: str) -> str:
-    """What a person is told: "B is 2.0 % slower than A (1.8 to 2.2 %), ...", ending in a dot."""
+    """Return the verdict as a sentence: "B is 2.0 % slower than A (1.8 to 2.2 %), ...", ending in a
+    dot."""
     off, limit = _off(result.time), f"{result.threshold * 100:.2g} %"
     noisy = " (its noise here)" if result.noise > result.requested_threshold else ""
     if result.word == "SAME":
@@ -116,7 +121,8 @@ def sentence(result: Verdict, left_name: str, right_name: str) -> str:
 
 
 def _off(ratio: Ratio) -> str:
-    """`2.0 % slower (1.8 to 2.2 %)`; where the interval holds 1, its ends carry their signs."""
+    """Return `2.0 % slower (1.8 to 2.2 %)`; if the interval includes 1, its ends carry their
+    signs."""
     if ratio.low > 1 or ratio.high < 1:
         slower = ratio.low > 1
         near, far = sorted(_percent(end, slower) for end in (ratio.low, ratio.high))
@@ -127,7 +133,7 @@ def _off(ratio: Ratio) -> str:
 
 
 def _percent(ratio: float, slower: bool) -> float:
-    """How much slower in percent of the time; how much faster in percent of the rate."""
+    """Return how much slower in percent of the time, or how much faster in percent of the rate."""
     return 100 * (ratio - 1 if slower else 1 / ratio - 1)
 
 
@@ -136,7 +142,7 @@ def _percent(ratio: float, slower: bool) -> float:
 
 @dataclass(frozen=True)
 class Suspicion:
-    """What two stored runs hint at. They were not interleaved, so it is never a verdict."""
+    """Result of comparing two stored runs. They were not interleaved, so it is never a verdict."""
 
     suspected: Word
     time: Ratio
@@ -146,26 +152,27 @@ class Suspicion:
 
     @property
     def word(self) -> str:
-        """`suspected SLOW`."""
+        """Word in messages: `suspected SLOW`."""
         return f"suspected {self.suspected}"
 
     @property
     def exit_code(self) -> int:
-        """As of a verdict, but slower is only suspected and so not decided."""
+        """Exit code as of a verdict, but SLOW is only suspected and so counts as INCONCLUSIVE."""
         return EXIT["INCONCLUSIVE"] if self.suspected == "SLOW" else EXIT[self.suspected]
 
 
 def suspected(
     left: Measured, right: Measured, requested_threshold: float, noise: float = 0.0
 ) -> Suspicion:
-    """What two stored times hint at. The interval of the ratio spans the far ends of the two
-    medians' own intervals. Raises Incomparable where protocol, regime, state or method differ."""
+    """Return the suspicion from two stored times. The interval of the ratio spans the far ends of
+    the two medians' own intervals. Raises Incomparable where protocol, regime, state or method
+    differ."""
     for name in ("protocol", "regime", "state", "method"):
         a, b = getattr(left, name), getattr(right, name)
         if a != b:
             raise Incomparable(
                 f"the two results differ in {name} ({a} and {b}), so their times say nothing "
-                "about each other: measure both sides again with `workbench compare`"
+                "about each other: measure both again with `workbench compare`"
             )
     time = Ratio(
         right.median_s / left.median_s, right.low_s / left.high_s, right.high_s / left.low_s
@@ -185,8 +192,8 @@ def suspected(
 
 
 def holm(verdicts: Sequence[Verdict], looks: int, confidence: float = 0.95) -> list[Verdict]:
-    """The verdicts of a suite: a SLOW or FAST that Holm's step-down does not bear out among so
-    many comparisons becomes INCONCLUSIVE; the rest stay. `looks` is how often each comparison
+    """Return the verdicts of a suite: a SLOW or FAST that Holm's step-down does not confirm among
+    so many comparisons becomes INCONCLUSIVE; the rest stay. `looks` is how often each comparison
     could have stopped (`Protocol.looks`)."""
     p_values = [p_value(v, looks, confidence) for v in verdicts]
     borne_out = stats.holm(p_values, 1 - confidence)
@@ -202,8 +209,9 @@ def holm(verdicts: Sequence[Verdict], looks: int, confidence: float = 0.95) -> l
 
 
 def p_value(result: Verdict, looks: int, confidence: float = 0.95) -> float:
-    """Chance of ratios as far beyond the threshold, in time and in cycles, when they are not,
-    at any of the looks. From the interval (Altman and Bland, BMJ 2011;343:d2304), on logs."""
+    """Return the probability of ratios as far beyond the threshold, in time and in cycles, if they
+    are not, at any of the looks. From the interval (Altman and Bland, BMJ 2011;343:d2304), on logs.
+    """
     level = NormalDist().inv_cdf((1 + confidence_of(looks, confidence)) / 2)
     limit = math.log1p(result.threshold)
     ratios = [ratio for ratio in (result.time, result.cycles) if ratio is not None]
@@ -219,8 +227,8 @@ def p_value(result: Verdict, looks: int, confidence: float = 0.95) -> float:
 
 
 def exit_code(verdicts: Iterable[Verdict | Suspicion | None]) -> int:
-    """0 all the same, fast or of the clock; 1 one slow; 2 one could not run (None), or nothing
-    was compared; 3 one inconclusive. The worst of a suite."""
+    """Return the exit code of a suite, the worst of: 0 all the same, fast or of the clock; 1 one
+    slow; 2 one could not run (None), or nothing was compared; 3 one inconclusive."""
     codes = {_exit_code(v) for v in verdicts}
     return next((code for code in WORST if code in codes), COULD_NOT_RUN)
 

@@ -1,9 +1,9 @@
-"""What an experiment is: arms that are timed against each other, and what their times mean.
+"""Experiments: variants that are timed against each other, and the analysis of their times.
 
 One experiment is one file, in `experiments/` or named by its path, which exports `EXPERIMENT`. The
-arms are Impls of kernels, each checked before it is timed, so an experiment has no clock and no
-correctness of its own: it says what to time and what follows from it. `commands/experiment.py` runs
-it.
+variants are Impls of kernels, each checked before it is timed, so an experiment has no clock and no
+correctness check of its own: it lists what to time and analyses the results.
+`commands/experiment.py` runs it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from workbench.data.record import Chart, Evidence, Finding, Measured, Outcome, R
 from workbench.device.hardware import Device
 from workbench.spec import Sizes, WorkbenchError
 
-if TYPE_CHECKING:  # a compiler and a database, which `--help` does without
+if TYPE_CHECKING:  # a compiler and a database, which `--help` does not need
     from workbench.compile import Compiled
     from workbench.data.database import Row
 
@@ -29,46 +29,47 @@ EXPERIMENTS = "workbench.experiments"
 
 
 class ExperimentError(WorkbenchError):
-    """One sentence: what cannot be examined, and what to do."""
+    """A kernel cannot be examined; one sentence says why, and what to do."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the things that an experiment times: an Impl at one config, sizes and dtype."""
+    """One variant that an experiment times: an Impl at one config, sizes and dtype."""
 
-    name: str  # "traffic": as the page calls it, unique in its experiment
-    kernel: str  # in `kernels/` or `arms/`, a dotted module, or a file
+    name: str  # "traffic": its name on the page, unique in its experiment
+    kernel: str  # in `kernels/` or `variants/`, a dotted module, or a file
     impl: str
     sizes: Sizes
     dtype: str
     config: Mapping[str, int] | None = None  # None: tuned for this device, else the default
     regime: Literal["cold", "hot"] = "cold"
-    # "host": from the call to the GPU's silence, with all that the CPU launches in between
+    # "host": from the call until the GPU is idle, including all launches by the CPU
     clock: Literal["device", "host"] = "device"
 
 
 @dataclass(frozen=True)
 class Context:
-    """What is examined, and on what. `kernel` is empty where the experiment names its own."""
+    """The kernel that is examined, and on what. `kernel` is empty if the experiment names its
+    own."""
 
     kernel: str
     sizes: Sizes | None  # None: the kernel's first to time
     dtype: str
     device: Device
     predicts: bool  # no GPU takes part: times come from the model
-    # as `hardware.ceilings` writes them, measured ones too; known once arms were timed
+    # as `hardware.ceilings` writes them, measured ones too; known once variants were timed
     ceilings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    given_s: float | None = None  # a time that the user set against what is expected
+    given_s: float | None = None  # a time that the user wants compared with the expected one
     earlier: Sequence[Row] = ()  # stored outcomes of the kernel, where nothing is run
 
 
 @dataclass(frozen=True)
 class VariantResult:
-    """What became of an arm."""
+    """Result of a variant."""
 
     variant: Variant
     outcome: Outcome
-    compiled: Compiled | None = None  # with the facts of its machine code; None of a library
+    compiled: Compiled | None = None  # with the facts of its machine code; None for a library
     kernels: int | None = None  # launched by one call
     peak_bytes: int | None = None  # of the GPU's memory, beyond inputs, during one call
 
@@ -79,17 +80,17 @@ class VariantResult:
 
     @property
     def interval_s(self) -> tuple[float, float] | None:
-        """The 95 % interval of the median; None where nothing was measured."""
+        """95 % interval of the median, in seconds; None if nothing was measured."""
         timing = self.outcome.timing if isinstance(self.outcome, Record) else None
         return (timing.low_s, timing.high_s) if isinstance(timing, Measured) else None
 
     @property
     def failure(self) -> str:
-        """Why there is no time; empty where there is one."""
+        """Why there is no time; empty if there is one."""
         return "" if isinstance(self.outcome, Record) else self.outcome.reason
 
     def evidence(self, name: str, group: str = "", target: str = "") -> Evidence | None:
-        """Its time as a row of evidence; None where there is none."""
+        """Return its time as a row of evidence; None if it has none."""
         if not isinstance(self.outcome, Record):
             return None
         low, high = self.interval_s or (None, None)
@@ -100,17 +101,17 @@ class VariantResult:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What an experiment says of one kernel, before it has a run and a date: see `Finding`."""
+    """Analysis of one kernel by an experiment, before it has a run and a date: see `Finding`."""
 
     word: str
     sentence: str
     evidence: Sequence[Evidence] = ()
     charts: Sequence[Chart] = ()
     caveats: Sequence[str] = ()
-    sizes: Sizes | None = None  # what it is about, where the experiment chose them
+    sizes: Sizes | None = None  # the sizes it is about, if the experiment chose them
 
     def finding(self, run: str, at: str, experiment: str, context: Context) -> Finding:
-        """With what it is about."""
+        """Return the finding of this analysis, with its run, date, kernel and sizes."""
         sizes = dict(self.sizes or context.sizes or {})
         return Finding(
             run,
@@ -129,11 +130,11 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One question, put to kernels.
+    """One experiment on kernels.
 
-    `arms(asked)` lists what is timed, all against each other; it may raise ExperimentError.
-    `judge(asked, found)` gets what became of each arm, by name: arms without a time too. With
-    `kernels`, the experiment runs on each of those, or on the one that the user names.
+    `variants(context)` lists what is timed, all against each other; it may raise ExperimentError.
+    `analyse(context, results)` gets the result of each variant, by name, also of those without a
+    time. With `kernels`, the experiment runs on each of those, or on the one that the user names.
     """
 
     summary: str  # one line
@@ -149,7 +150,8 @@ _TIME = re.compile(r"\s*((?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµμ]+)\s*", 
 
 
 def seconds(text: str) -> float:
-    """`0.5ms`, `12 us` or `3 s` in seconds. Raises ExperimentError on anything else, and on 0."""
+    """Return `0.5ms`, `12 us` or `3 s` in seconds. Raises ExperimentError on anything else, and on
+    0."""
     results = _TIME.fullmatch(text.lower())
     value = float(results[1]) * _UNITS.get(results[2], math.nan) if results else math.nan
     if not 0 < value < math.inf:
@@ -160,14 +162,15 @@ def seconds(text: str) -> float:
 
 
 def experiment_names() -> list[str]:
-    """The names of the experiments, without importing them."""
+    """Return the names of the experiments, without importing them."""
     return catalog.names_in(EXPERIMENTS)
 
 
 def experiment_named(name: str) -> Experiment:
     """Return the experiment of that file name, or of the file at that path.
 
-    Raises ExperimentError with the nearest names, or where the file is not there or holds none.
+    Raises ExperimentError with the nearest names, or where the file is missing or has no
+    experiment.
     """
     if catalog.is_path(name):
         return _of_file(Path(name))
@@ -180,12 +183,12 @@ def experiment_named(name: str) -> Experiment:
 
 
 def title_of(name: str) -> str:
-    """Return what an experiment is called in results: of a path, the name of its file."""
+    """Return the name of an experiment in results: of a path, the name of its file."""
     return Path(name).stem if catalog.is_path(name) else name
 
 
 def kernel_name(kernel: str) -> str:
-    """Return what a kernel is called in results: of a path, the name of its Spec."""
+    """Return the name of a kernel in results: of a path, the name of its Spec."""
     return catalog.spec_of(kernel).name if catalog.is_path(kernel) else kernel
 
 
@@ -211,6 +214,6 @@ def _of_file(path: Path) -> Experiment:
 
 
 def _from(folder: Path, kernel: str) -> str:
-    """A kernel that an experiment's file names by its path is looked for from the file's folder."""
+    """Return a kernel's path in an experiment's file, resolved from the file's folder."""
     there = folder / kernel
     return str(there) if catalog.is_path(kernel) and there.is_file() else kernel

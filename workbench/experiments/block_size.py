@@ -1,7 +1,7 @@
-"""How many threads should one block have? A sweep, as an experiment with a verdict.
+"""Find the best number of threads per block: a sweep, as an experiment with a verdict.
 
 Each number of warps that the kernel declares, 1 to 16 for most and so 32 to 512 threads on NVIDIA,
-is tried with the few tiles and stages that the model expects most of, and judged by the fastest of
+is tried with the few tiles and stages that the model ranks best, and represented by the fastest of
 them.
 """
 
@@ -15,7 +15,7 @@ from workbench.spec import Impl, threads
 
 
 def block(impl: Impl, config: Config, context: Context) -> int:
-    """Threads of a block: its warps times the threads of a warp on that device."""
+    """Return the threads of a block: its warps times the threads of a warp on that device."""
     field = next(f for f, knob in impl.knobs().items() if knob == threads.__name__)
     return config[field] * context.device.limits.warp_size
 
@@ -24,12 +24,12 @@ BLOCK = Varied("size of the block", " threads", threads, block)
 
 
 def variants(context: Context) -> list[Variant]:
-    """See `arms_of`."""
+    """Return the configs to time for each number of threads: see `variants_of`."""
     return variants_of(context, BLOCK)
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """See `judged`."""
+    """Return which number of threads is best: see `analysed`."""
     return analysed(context, results, BLOCK)
 
 

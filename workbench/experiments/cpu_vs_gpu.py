@@ -1,9 +1,9 @@
-"""Is a token sooner sampled on the GPU, where the logits lie, or on the CPU?
+"""Compare sampling a token on the GPU, where the logits are, with sampling on the CPU.
 
-Both sides begin with logits on the GPU and end with the token there, and both are timed by the
+Both variants begin with logits on the GPU and end with the token there, and both are timed by the
 host's clock: the GPU's launches count, and so does the copy of the logits to the CPU and of the
-token back. The GPU's side is `sample_topk_topp`, and the experiment looks whether both of its
-kernels really ran; the CPU's side is a sampler of torch that sorts no more than it must.
+token back. The GPU's variant is `sample_topk_topp`, and the experiment checks that both of its
+kernels really ran; the CPU's variant is a torch sampler that sorts no more than necessary.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ PARTIALS = "_group_maxima"  # the launch of more programs, by its name in the ke
 
 
 def variants(context: Context) -> list[Variant]:
-    """Three for each number of rows and size of vocabulary. Raises ExperimentError."""
+    """Return three variants for each number of rows and size of vocabulary. Raises ExperimentError
+    where another kernel is named."""
     if context.kernel not in ("", SAMPLER):
         raise ExperimentError(
             f"cpu_vs_gpu is about {SAMPLER}, not {context.kernel}; leave --kernel out."
@@ -49,20 +50,21 @@ def variants(context: Context) -> list[Variant]:
 
 
 def problems(context: Context) -> list[dict[str, int]]:
-    """The sizes that are looked at: the user's, or all."""
+    """Return the sizes that are timed: the user's, or all."""
     if context.sizes is not None:
         return [dict(context.sizes)]
     return [{"B": rows, "V": words} for words in VOCABULARIES for rows in ROWS]
 
 
 def named(sizes: Mapping[str, int]) -> tuple[str, str, str]:
-    """The arms of a problem: the CPU's, the GPU's, and the GPU's without launches."""
+    """Return the names of a problem's variants: the CPU's, the GPU's, and the GPU's without
+    launches."""
     at = f"{sizes['B']} x {sizes['V']}"
     return f"CPU, {at}", f"GPU, {at}", f"GPU alone, {at}"
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """A word for each problem."""
+    """Return one analysis for each problem."""
     return [
         replace(analysed(context, sizes, *(results[n] for n in named(sizes))), sizes=sizes)
         for sizes in problems(context)
@@ -76,8 +78,8 @@ def analysed(
     gpu: VariantResult,
     alone: VariantResult,
 ) -> Analysis:
-    """One problem. Without both times, or where another launch than the two took part, there is no
-    word for which side is faster."""
+    """Return the analysis of one problem. Without both times, or if other kernels than the two ran,
+    it does not say which is faster."""
     at = f"{sizes['B']} row{'s' * (sizes['B'] != 1)} of {sizes['V']} logits"
     of = {cpu.variant.name: cpu, gpu.variant.name: gpu, alone.variant.name: alone}
     evidence = [*spread(cpu), *spread(gpu), *device_time(alone), *ran(context, gpu, alone)]
@@ -93,7 +95,7 @@ def analysed(
         text = "what the CPU takes, for launches or for samples, is not predicted."
         return Analysis("needs a GPU", f"{at}: {text}", evidence, caveats=caveats)
     if slow is None or fast is None:
-        text = "a side gave no time, so there is no comparison."
+        text = "CPU or GPU gave no time, so there is no comparison."
         return Analysis("no verdict", f"{at}: {text}", evidence, caveats=caveats)
     if wrong := other_kernels(gpu):
         return Analysis("other kernels", f"{at}: {wrong}", evidence, caveats=caveats)
@@ -110,21 +112,22 @@ def analysed(
 
 
 def word_of(ratio: Span) -> str:
-    """By the interval of the CPU's time over the GPU's."""
+    """Return the word for the interval of the CPU's time over the GPU's."""
     if ratio.low > 1:
         return "GPU faster"
     return "CPU faster" if ratio.high < 1 else "undecided"
 
 
 def numbers_text(ratio: Span, cpu: Span, gpu: Span) -> str:
-    """The numbers behind the word."""
+    """Return the numbers behind the word as a sentence."""
     times = f"{gpu.value * 1e6:.1f} µs on the GPU, launches counted, and {cpu.value * 1e6:.1f} µs "
     times += "on the CPU, copies counted"
     return f"{times}: {ratio.value:.3g} times ({ratio.low:.3g} to {ratio.high:.3g})."
 
 
 def spread(results: VariantResult) -> list[Evidence]:
-    """Mean, p50, p95 and standard deviation of all samples; nothing where there are none."""
+    """Return mean, p50, p95 and standard deviation of all samples in seconds; nothing if there are
+    none."""
     outcome = results.outcome
     if not isinstance(outcome, Record) or not isinstance(outcome.timing, Measured):
         return []
@@ -144,7 +147,7 @@ PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 
 def spread_chart(at: str, *results: VariantResult) -> list[Chart]:
-    """Percentiles of both sides' samples, microseconds."""
+    """Return a chart of the percentiles of both variants' samples, in microseconds."""
     lines = []
     for result in results:
         outcome = result.outcome
@@ -157,13 +160,13 @@ def spread_chart(at: str, *results: VariantResult) -> list[Chart]:
 
 
 def device_time(results: VariantResult) -> list[Evidence]:
-    """Both kernels in a graph, without the CPU: measured, or predicted."""
+    """Return the time of both kernels in a graph, without the CPU: measured, or predicted."""
     one = results.evidence("time without launches by the CPU", group=results.variant.name)
     return [one] if one else []
 
 
 def ran(context: Context, *gpu_variants: VariantResult) -> list[Evidence]:
-    """How many kernels a call launched."""
+    """Return how many kernels a call launched."""
     counts = [count for f in gpu_variants if (count := launches(f)) is not None]
     if not counts:
         return []
@@ -182,8 +185,8 @@ def ran(context: Context, *gpu_variants: VariantResult) -> list[Evidence]:
 
 
 def other_kernels(gpu: VariantResult) -> str:
-    """A sentence where the two kernels are not what ran; empty where they are. That the second one
-    ran is shown by the token, too: it was checked, and nothing else writes it."""
+    """Return a sentence if other kernels than the two ran, else an empty text. The token, too,
+    shows that the second one ran: it was checked, and nothing else writes it."""
     count = launches(gpu)
     if count is not None and count != KERNELS:
         return f"a call launched {count} kernels and not {KERNELS}, so something else was timed."
@@ -194,7 +197,7 @@ def other_kernels(gpu: VariantResult) -> str:
 
 
 def gained(cpu: Span, gpu: Span) -> list[Evidence]:
-    """What the GPU saves of the CPU's time, where it does."""
+    """Return the share of the CPU's time that the GPU saves, if it does."""
     gain = Span.exactly(1.0) - gpu / cpu
     return [row("sample on the GPU", gain, "1", "computed", GAINS)] if gain.low > 0 else []
 

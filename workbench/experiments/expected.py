@@ -1,8 +1,8 @@
-"""What should a call take? Bytes, FLOPs, and the least time that a device allows; nothing runs.
+"""Compute the bytes, FLOPs and the least time of a call that a device allows; nothing runs.
 
 The time at peak bandwidth is least bytes / bandwidth, the time at peak compute FLOPs / peak of the
-dtype, and the larger of the two is the floor: the roofline model (Williams, Waterman and Patterson,
-CACM 52(4), 2009). A time, measured or given, is so many times slower than that.
+dtype, and the larger of the two is the bound of the roofline model (Williams, Waterman and
+Patterson, CACM 52(4), 2009). A time, measured or given, is compared with that bound.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def expected(
     known: Mapping[str, Mapping[str, Any]] | None = None,
     given: str = "the time given",
 ) -> Analysis:
-    """What a call of these sizes should take on that device, without running it.
+    """Return the analysis of a call of these sizes on that device, without running it.
 
-    `known` are ceilings as `hardware.ceilings` writes them; measured ones give a second floor.
-    `given_s` is a time in seconds to set against the floor, and `given` names it.
+    `known` are ceilings as `hardware.ceilings` writes them; measured ones give a second bound.
+    `given_s` is a time in seconds to compare with the bound, and `given` names it.
     """
     measured, stated = split(ceilings(device, known or {}))
     peak, reached = bound(spec, sizes, dtype, stated), bound(spec, sizes, dtype, measured)
@@ -59,7 +59,7 @@ def expected(
     sentence = f"{what} on {device.title}: {_sentence(best, moved, flops)}"
     if given_s is not None:
         times = given_s / best.least_s
-        word = f"{_times(times)} the floor"
+        word = f"{_times(times)} the bound"
         sentence += f" {given[0].upper()}{given[1:]}, {quantity(given_s, 's')}, is {_times(times)}"
         sentence += " that." if times >= 1 else " that: a cache served part of it, or it is wrong."
     return Analysis(word, sentence, rows, caveats=caveats)
@@ -90,10 +90,10 @@ def _rows(at: Bound, group: str, given_s: float | None, given: str) -> list[Evid
         )
         rows.append(Evidence(f"time at that {name}", time_s, "s", "computed", group=group))
     if at.least_s is not None:
-        rows.append(Evidence("the larger: the floor", at.least_s, "s", "computed", group=group))
+        rows.append(Evidence("the larger: the bound", at.least_s, "s", "computed", group=group))
         if given_s is not None:
             over = given_s / at.least_s
-            rows.append(Evidence(f"{given}, over the floor", over, "1", "computed", group=group))
+            rows.append(Evidence(f"{given}, over the bound", over, "1", "computed", group=group))
     return rows
 
 
@@ -106,7 +106,7 @@ def _sentence(at: Bound, moved: float, flops: float) -> str:
         rate = quantity(at.compute.value, at.compute.unit)
         parts.append(f"{quantity(flops, 'FLOP')} at {rate} take {quantity(at.compute_s, 's')}")
     assert at.least_s is not None
-    return f"{', '.join(parts)}; the floor is {quantity(at.least_s, 's')}, set by {at.bound}."
+    return f"{', '.join(parts)}; the bound is {quantity(at.least_s, 's')}, set by {at.bound}."
 
 
 def _caveats(
@@ -123,14 +123,14 @@ def _caveats(
     launch = measured.best("launch")
     if launch is not None and at.least_s is not None and launch.value > at.least_s:
         text.append(
-            f"A launch alone takes {quantity(launch.value, 's')} here, more than the floor."
+            f"A launch alone takes {quantity(launch.value, 's')} here, more than the bound."
         )
     return tuple(text)
 
 
 def fastest(rows: Iterable[Row], sizes: Sizes) -> Row | None:
-    """Of stored outcomes of one kernel, dtype and device the fastest cold, measured call of these
-    sizes; None where there is none."""
+    """Return the fastest cold, measured call of these sizes among stored outcomes of one kernel,
+    dtype and device; None if there is none."""
     same = [
         row
         for row in rows
@@ -143,12 +143,13 @@ def fastest(rows: Iterable[Row], sizes: Sizes) -> Row | None:
 
 
 def variants(context: Context) -> Sequence[Variant]:
-    """Nothing is run."""
+    """Return no variants, as nothing is run."""
     return []
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """For the kernel that is asked about, at its first sizes to time unless others are named."""
+    """Return the analysis of the requested kernel, at its first sizes to time unless others are
+    named."""
     spec = catalog.spec_of(context.kernel)
     sizes = context.sizes or spec.bench[0]
     given_s, named = context.given_s, "the time given"

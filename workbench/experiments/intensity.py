@@ -1,11 +1,11 @@
-"""From how many FLOPs a byte on is this device busy? The roofline, measured.
+"""Measure the roofline: from how many FLOPs a byte on arithmetic limits this device.
 
-One kernel moves the same bytes every time and does more multiply-adds on them from arm to arm,
-from 1/8 to 128 FLOP a byte in fp32. While memory is the limit the time stays and the rate rises
-with the intensity; when the FP32 units are, the rate stays. Where the two parts would meet is the
-knee, to be set against the ridge of the ceilings: peak over bandwidth (Williams, Waterman and
-Patterson, CACM 52(4), 2009). The sweep is that of mixbench (Konstantinidis and Cotronis, JPDC 107,
-2017).
+One kernel moves the same bytes every time and does more multiply-adds on them from variant to
+variant, from 1/8 to 128 FLOP a byte in fp32. While memory is the limit, the time is constant and
+the rate rises with the intensity; when the FP32 units are, the rate is constant. The intersection
+of the two parts is the knee, which is compared with the ridge of the ceilings: peak over bandwidth
+(Williams, Waterman and Patterson, CACM 52(4), 2009). The sweep is that of mixbench (Konstantinidis
+and Cotronis, JPDC 107, 2017).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ KERNEL, TENSORS = "streamed_fma", 4  # three streams read, one written
 # 0.5 GB in fp32: beyond every cache in `hardware.py`, and 15 blocks for each place of an H200
 ELEMENTS = 1 << 25
 INTENSITIES = tuple(2.0**e for e in range(-3, 8))  # FLOP a byte
-# A point belongs to the slope or to the plateau when it lies at least this factor from the knee:
+# A point belongs to the slope or to the plateau if it is at least this factor away from the knee;
 # nearer to it both limits slow it down.
 APART = 2.0
 TERA = 1e12
 
 
 @dataclass(frozen=True)
-class IntensityPoint:
-    """One arm: FLOP/B, FLOP/s and bytes/s."""
+class Point:
+    """One variant: FLOP/B, FLOP/s and bytes/s."""
 
     intensity: float
     rate: Span
@@ -50,20 +50,20 @@ class IntensityPoint:
 
 @dataclass(frozen=True)
 class Bend:
-    """The two parts of a roofline: of each the median of its points, and all that their intervals
-    span."""
+    """The two parts of a roofline: for each the median of its points, and the range of their
+    intervals."""
 
     slope: Span  # bytes/s
     plateau: Span  # FLOP/s
 
     @property
     def knee(self) -> Span:
-        """Where the two would meet, FLOP a byte."""
+        """Intersection of the two parts, in FLOP a byte."""
         return self.plateau / self.slope
 
 
 def point(results: VariantResult) -> IntensityPoint | None:
-    """An arm on the roofline; None where it has no time."""
+    """Return a variant as a point of the roofline; None if it has no time."""
     record, time = results.outcome, span_of(results)
     if not isinstance(record, Record) or time is None:
         return None
@@ -72,10 +72,11 @@ def point(results: VariantResult) -> IntensityPoint | None:
 
 
 def bend(points: Sequence[IntensityPoint]) -> Bend | None:
-    """The slope through the points well before the knee, the plateau through those well beyond.
+    """Return the slope through the points well below the knee and the plateau through those well
+    above.
 
-    The knee decides which points are which and follows from them, so it is sought from the best
-    bandwidth and the best rate on, until both sides stay. None where a side has fewer than two
+    The knee decides which points are which and follows from them, so it is iterated from the best
+    bandwidth and the best rate until both parts stay the same. None if a part has fewer than two
     points.
     """
     if not points:
@@ -103,7 +104,8 @@ def _measure_interleaved(spans: Sequence[Span]) -> Span:
 
 
 def variants(context: Context) -> list[Variant]:
-    """An arm for each intensity that a whole number of multiply-adds gives."""
+    """Return a variant for each intensity that a whole number of multiply-adds gives. Raises
+    ExperimentError where a kernel is named or the dtype is not supported."""
     if context.kernel:
         raise ExperimentError(
             f"intensity times a kernel of its own and says nothing of {context.kernel}; leave "
@@ -129,11 +131,11 @@ def variants(context: Context) -> list[Variant]:
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """The knee, with its interval, and the ridge that the ceilings have."""
+    """Return the knee, with its interval, and the ridge of the ceilings."""
     timed = [each for each in results.values() if each.time_s is not None]
     points = sorted((p for p in map(point, timed) if p), key=lambda p: p.intensity)
     kind = kind_of(*timed)
-    # the FP32 units do the arithmetic, whatever lies in memory
+    # the FP32 units do the arithmetic, whatever the dtype in memory
     measured, stated = split(ceilings(context.device, context.ceilings))
     curve = [row(f"at {p.intensity:.3g} FLOP/B", p.rate, "FLOP/s", kind, "rate") for p in points]
     charts = [_chart(points, kind, measured, stated)] if points else []
@@ -175,8 +177,8 @@ _SINGLE = ("sm_80", "sm_86", "sm_89", "sm_90")
 
 
 def complete(results: VariantResult) -> bool | None:
-    """Whether the machine code does the multiply-adds that the sizes ask for: those outside its
-    loop once, those inside a whole number of times. None where it does not tell."""
+    """Return whether the machine code has the multiply-adds that the sizes require: those outside
+    its loop once, those inside a whole number of times. None if the code does not show it."""
     record, created = results.outcome, results.compiled
     if not isinstance(record, Record) or created is None or record.case.dtype != "fp32":
         return None
@@ -219,7 +221,7 @@ def _evidence(bent: Bend, points: Sequence[IntensityPoint], kind: Kind) -> list[
 
 
 def _ridge(at: CeilingSet) -> tuple[Ceiling, Ceiling] | None:
-    """Memory and fp32 ceilings of one origin; None where one is not known."""
+    """Return the memory and fp32 ceilings of one origin; None if one is unknown."""
     memory, compute = at.best("dram"), at.best("compute", "fp32")
     return (memory, compute) if memory and compute else None
 

@@ -1,8 +1,8 @@
-"""How much of the time does the GPU wait for the CPU to launch the next kernel?
+"""Measure how long the GPU waits for the CPU to launch the next kernel.
 
-A chain of small kernels is launched by the CPU one by one, walked by the GPU as a graph, launched
-by torch, fused into one kernel, and copied to the CPU and back after each. What the times say of
-who waits for whom, and how sure that is, stands in `judging.timeline`.
+A chain of small kernels is launched by the CPU one by one, replayed by the GPU as a graph, launched
+by torch, fused into one kernel, and copied to the CPU and back after each. `analysis.timeline`
+documents what is derived from the times, and with which uncertainty.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from workbench.spec import sizes_text
 CHAIN = "norm_chain"
 
 
-# What is timed
+# Variants
 
 
 def variants(context: Context) -> list[Variant]:
-    """The chain's, or those of one kernel that the user names."""
+    """Return the variants of the chain, or those of one kernel that the user names."""
     spec = catalog.spec_of(context.kernel)
     sizes = context.sizes or spec.bench[0]
     empty = Variant(EMPTY, "empty", "once", {}, "fp32")
@@ -58,17 +58,18 @@ def variants(context: Context) -> list[Variant]:
     ]
 
 
-# What it means
+# Analysis
 
 
 class Way(NamedTuple):
-    """A way to run the kernels: its arm by the host's clock, and the one that tells GPU time."""
+    """A way to run the kernels: its variant by the host's clock, and the one that gives GPU
+    time."""
 
     text: str  # in a sentence
     total: str
     gpu: str
     without: str = ""  # the same kernels without copies
-    better: tuple[tuple[str, str], ...] = ()  # what to do, and the arm that did it
+    better: tuple[tuple[str, str], ...] = ()  # what to do, and the variant that did it
 
 
 WAYS = (
@@ -104,14 +105,15 @@ WAYS = (
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """A word for each way to run the kernels."""
+    """Return one analysis for each way to run the kernels."""
     if context.predicts:
         return [predicted(results)]
     return [analysed(way, context, results) for way in WAYS if way.total in results]
 
 
 def analysed(way: Way, context: Context, results: Mapping[str, VariantResult]) -> Analysis:
-    """One way by what was measured; where an arm gave no time, what that leaves open."""
+    """Return the analysis of one way from the measured times, without a verdict if a variant has no
+    time."""
     total, gpu = span_of(results[way.total]), span_of(results.get(way.gpu))
     kernels = launches(results[way.total]) or launches(results.get(way.gpu))
     without = span_of(results.get(way.without)) if way.without else None
@@ -138,7 +140,7 @@ def analysed(way: Way, context: Context, results: Mapping[str, VariantResult]) -
 
 
 def numbers_text(word: str, line: Timeline, without: Span | None) -> str:
-    """The numbers that carry the word, in a clause."""
+    """Return the numbers behind the word, as a clause."""
     if word == "transfer-bound" and without is not None:
         share = (line.total - without) / line.total
         return f"copies and waiting for them take {100 * share.value:.0f} % of the time."
@@ -147,7 +149,7 @@ def numbers_text(word: str, line: Timeline, without: Span | None) -> str:
 
 
 def speed(results: VariantResult, total: Span) -> list[Evidence]:
-    """Calls a second, and the bytes a second of what must move at least."""
+    """Return the calls a second, and the least bytes a second."""
     record = results.outcome
     assert isinstance(record, Record)
     one, least = Span.exactly(1.0), Span.exactly(float(record.bytes))
@@ -158,8 +160,8 @@ def speed(results: VariantResult, total: Span) -> list[Evidence]:
 
 
 def graphed(group: str, line: Timeline) -> list[Evidence]:
-    """The same kernels in a graph, where the GPU waits for nobody but itself: its utilisation is 1
-    by the way it is told here, which is no finding. A gap is at most an empty kernel."""
+    """Return the figures of the same kernels in a graph, where the GPU does not wait for the CPU:
+    its utilisation is 1 by definition here, so it is left out. A gap is at most an empty kernel."""
     graph = Timeline(line.gpu, line.gpu, line.step, line.kernels)
     shown = (KPI.total, KPI.efficiency, KPI.kernels)
     rows = [e for e in graph.evidence(group) if e.name in shown]
@@ -171,7 +173,7 @@ def graphed(group: str, line: Timeline) -> list[Evidence]:
 
 
 def lost(line: Timeline, without: Span | None) -> list[Evidence]:
-    """What the bottleneck takes of the total time."""
+    """Return the share of the total time that the bottleneck takes."""
     if without is not None:
         share = ((line.total - without) / line.total).within(0.0, 1.0)
         return [row("time for copies and waiting for them", share, "1", "computed", IMPACT)]
@@ -180,7 +182,7 @@ def lost(line: Timeline, without: Span | None) -> list[Evidence]:
 
 
 def gains(way: Way, total: Span, results: Mapping[str, VariantResult]) -> list[Evidence]:
-    """By how much the time shrinks, where another arm was measured that does better."""
+    """Return the share of the time that each faster variant saves."""
     rows = []
     for what, variant in way.better:
         other = span_of(results.get(variant))
@@ -191,7 +193,7 @@ def gains(way: Way, total: Span, results: Mapping[str, VariantResult]) -> list[E
 
 
 def caveats(line: Timeline) -> list[str]:
-    """What the numbers are not."""
+    """Return the limits of what these numbers show."""
     text = [
         "No trace was taken: GPU time is that of the same calls in a graph. Steps from kernel to "
         "kernel are part of it, and intervals span what an empty kernel takes there."
@@ -203,11 +205,12 @@ def caveats(line: Timeline) -> list[str]:
 
 
 def lower(sentence: str) -> str:
+    """Return a sentence with its first letter in lower case."""
     return sentence[0].lower() + sentence[1:]
 
 
 def predicted(results: Mapping[str, VariantResult]) -> Analysis:
-    """What the model says of the GPU's side; how long the CPU takes to launch, it does not."""
+    """Return the predicted times of the GPU; the launch times of the CPU are not predicted."""
     rows = []
     for name, each in results.items():
         time, kernels = span_of(each), launches(each)

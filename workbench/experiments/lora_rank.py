@@ -1,9 +1,9 @@
-"""Does the rank of a LoRA update cost time? Ranks of 4 to 64 at three sizes of layer.
+"""Measure whether the rank of a LoRA update costs time: ranks of 4 to 64 at three sizes of layer.
 
-`lora_delta` is the update alone, `lora` the whole layer, both for 64 rows of x in fp32.
-Neither the bytes nor the FLOPs of the update come near a microsecond at these sizes, so a good
-implementation takes as long at rank 64 as at 4. At each rank the fastest of ours is taken; the
-library's products stand beside it.
+`lora_delta` is the update alone, `lora` the whole layer, both for 64 rows of x in fp32. Neither the
+bytes nor the FLOPs of the update come near a microsecond at these sizes, so a good implementation
+takes as long at rank 64 as at 4. At each rank the fastest of the workbench's Impls is taken; the
+library's products are listed beside it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from workbench.reports.figures.compare import unit_of
 from workbench.spec import Sizes, Spec, sizes_text
 
 RANKS = (4, 8, 16, 32, 64)
-ROWS = 64  # 4 x 16 or 2 x 32 rows of x: as metal-candle's benches/training.rs has them
+ROWS = 64  # 4 x 16 or 2 x 32 rows of x, as in metal-candle's benches/training.rs
 EXTENTS = (512, 1024, 2048)
 LIBRARY = "torch"
-FLAT = 1.15  # largest over least time: what this project asks of its own at these sizes
-# At 64 rows; a persistent product is for many more tiles than these sizes have.
+FLAT = 1.15  # largest over least time: the target of this project at these sizes
+# At 64 rows; a persistent product needs many more tiles than these sizes have.
 IMPLS: Mapping[str, Sequence[str]] = {
     "lora_delta": ("fused", "split_k"),
     "lora": ("tiles", "split_k"),
@@ -50,7 +50,7 @@ IMPLS: Mapping[str, Sequence[str]] = {
 
 
 def variants(context: Context) -> list[Variant]:
-    """Each Impl at each rank and size, and the library's products."""
+    """Return each Impl at each rank and size, and the library's products."""
     spec = _spec(context)
     ours = IMPLS.get(context.kernel) or [i.name for i in spec.impls if i.backend == "triton"]
     library = [i.name for i in spec.impls if i.name == LIBRARY]
@@ -74,15 +74,15 @@ def _spec(context: Context) -> Spec:
 
 
 def _layers(context: Context) -> list[Sizes]:
-    """Sizes without their rank."""
+    """Return the sizes without their rank."""
     if context.sizes:
         return [{axis: n for axis, n in context.sizes.items() if axis != "r"}]
     return [{"M": ROWS, "K": extent, "N": extent} for extent in EXTENTS]
 
 
 def _taken(spec: Spec, ours: Sequence[str], at: Sizes, context: Context) -> list[str]:
-    """The Impls that take these sizes at their default: one for small ranks refuses large ones.
-    Where none does, all of them, whose refusals then say why."""
+    """Return the Impls that accept these sizes at their default: one for small ranks refuses large
+    ones. If none does, all of them, so that their refusals are reported."""
     limits, taken = context.device.limits, []
     for name in ours:
         impl = catalog.impl_of(spec, name)
@@ -94,7 +94,7 @@ def _taken(spec: Spec, ours: Sequence[str], at: Sizes, context: Context) -> list
 
 @dataclass(frozen=True)
 class Layer:
-    """One size over all ranks: the fastest of ours at each, and the library's."""
+    """One size over all ranks: the fastest of the workbench's Impls at each, and the library's."""
 
     sizes: Sizes
     ours: Mapping[int, VariantResult]
@@ -102,12 +102,12 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """`M=64 K=512 N=512`."""
+        """Sizes as text: `M=64 K=512 N=512`."""
         return sizes_text(self.sizes, " ")
 
     @property
     def spread(self) -> Span | None:
-        """The largest time over the least; None with fewer than two ranks."""
+        """Largest time over the least; None with fewer than two ranks."""
         if len(self.ours) < 2:
             return None
         ordered = sorted(self.ours.values(), key=lambda each: each.time_s or 0.0)
@@ -115,7 +115,7 @@ class Layer:
 
 
 def layer(sizes: Sizes, results: Mapping[str, VariantResult]) -> Layer:
-    """What became of one size."""
+    """Return the results of one size."""
     ours: dict[int, VariantResult] = {}
     library: dict[int, VariantResult] = {}
     for rank in RANKS:
@@ -130,8 +130,8 @@ def layer(sizes: Sizes, results: Mapping[str, VariantResult]) -> Layer:
 
 
 def shape_of(spread: Span | None, kind: Kind) -> str:
-    """`flat`, `grows`, or `undecided` where the interval does not carry either; a prediction has
-    no interval and is taken at its word."""
+    """Return `flat`, `grows`, or `undecided` if the interval allows both; a prediction has no
+    interval and is used as it is."""
     if spread is None:
         return "undecided"
     grows = spread.above(FLAT)
@@ -142,7 +142,8 @@ _WORDS = {"flat": "flat in rank", "grows": "the rank costs time", "undecided": "
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """Flat where the largest time is at most 1.15 times the least at every size."""
+    """Return one analysis: flat if the largest time is at most 1.15 times the least at every
+    size."""
     spec = _spec(context)
     layers = [layer(sizes, results) for sizes in _layers(context)]
     kinds = {each.name: kind_of(*each.ours.values()) for each in layers}
@@ -183,7 +184,7 @@ def _evidence(spec: Spec, context: Context, each: Layer, kind: Kind) -> list[Evi
             rows.append(row(name, ratio, "1", kind, each.name))
         least = bound(spec, {**each.sizes, "r": rank}, context.dtype, at)
         if least.least_s is not None and rank in (min(each.ours), max(each.ours)):
-            name = f"rank {rank}: floor by {least.bound}"
+            name = f"rank {rank}: bound by {least.bound}"
             rows.append(Evidence(name, least.least_s, "s", "computed", group=each.name))
     spread = each.spread
     if spread is not None:

@@ -1,14 +1,14 @@
-"""Is a kernel limited by memory or by arithmetic? It is timed in parts.
+"""Find whether memory or arithmetic limits a kernel, by timing its parts.
 
-Three arms on one grid, with one config, take turns: A is the kernel's memory traffic without its
-arithmetic, B its arithmetic without its traffic, C the whole. The launch of one empty program is
-taken off each. Both parts are lower bounds of the whole, so a = A/C and b = B/C say how much of its
-time each would need alone, and the overlap (A + B - C) / min(A, B) how much of the shorter hides
-behind the longer: 1 where C = max(A, B), 0 where C = A + B.
+Three variants on one grid, with one config, are interleaved: A is the kernel's memory traffic
+without its arithmetic, B its arithmetic without its traffic, C the whole. The launch of one empty
+program is subtracted from each. Both parts are lower bounds of the whole, so a = A/C and b = B/C
+are the shares of its time that each would need alone, and the overlap (A + B - C) / min(A, B) is
+the share of the shorter that is hidden behind the longer: 1 where C = max(A, B), 0 where C = A + B.
 
-The arms are files beside the kernel, NAME_traffic and NAME_arithmetic. That they are what they say
-is proved by their machine code, or there is no verdict: A has no matrix instruction and the loads
-of C, B the arithmetic of C and no global load inside its loop. Neither may be slower than C, nor
+The variants are files beside the kernel, NAME_traffic and NAME_arithmetic. Their machine code must
+prove that they are such parts, or there is no verdict: A has no matrix instruction and the loads of
+C, B the arithmetic of C and no global load inside its loop. Neither may be slower than C, nor
 faster than the ceilings allow.
 """
 
@@ -40,20 +40,20 @@ from workbench.reports.experiment import quantity
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text, values
 
 PARTS = ("traffic", "arithmetic")
-NEAR = 0.8  # share of the whole from which on a part explains its time
-LAUNCH = 0.5  # share of a call that is its launch from which on nothing else matters
-STARTED = 0.1  # share of the whole from which on its programs' start is worth a word
-SLOWER = 1.02  # by how much a part may be slower than the whole: its clock may differ
-FASTER = 1.02  # and by how much faster than a ceiling
+NEAR = 0.8  # share of the whole from which a part explains its time
+LAUNCH = 0.5  # share of the launch in a call from which nothing else matters
+STARTED = 0.1  # share of the whole from which its programs' start is reported
+SLOWER = 1.02  # factor by which a part may be slower than the whole, as its clock may differ
+FASTER = 1.02  # factor by which a part may be faster than a ceiling
 GUIDE = (
-    'As a rule one reads: "If A >> C: Memory-bound, optimize memory access. If B >> C: '
-    'Compute-bound, optimize ALU usage. If A + B = C: Balanced, optimize both". It cannot be used '
-    "as it stands: A and B do parts of what C does, so neither can take much longer than C, and "
+    'A common rule is: "If A >> C: Memory-bound, optimize memory access. If B >> C: '
+    'Compute-bound, optimize ALU usage. If A + B = C: Balanced, optimize both". It is not used '
+    "here: A and B do parts of what C does, so neither can take much longer than C, and "
     "where A + B = C nothing overlaps, which is serialised and not balanced."
 )
 TERMS = (
-    "The verdict follows from the model's terms of the whole kernel and not from the arms' own "
-    "predicted times, for the model was fitted to kernels and not to parts of them."
+    "The verdict follows from the model's terms of the whole kernel and not from the variants' own "
+    "predicted times, as the model was fitted to kernels and not to parts of them."
 )
 ADVICE = {
     "memory-bound": "Fewer bytes would make it faster, less arithmetic would not.",
@@ -71,8 +71,8 @@ ADVICE = {
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of the arms, as measured: nothing taken off. `grid` is a grid of as many programs as
-    the whole has which do nothing; None where it was not timed."""
+    """Seconds of the variants as measured, nothing subtracted. `grid` is a grid of as many empty
+    programs as the whole has; None if it was not timed."""
 
     traffic: Span
     arithmetic: Span
@@ -83,8 +83,8 @@ class Times:
 
 @dataclass(frozen=True)
 class Shares:
-    """Of the whole's time: 1 is all of it. `traffic`, `arithmetic` and `overlap` are without the
-    launch, `launch` and `grid` with it."""
+    """Shares of the whole's time: 1 is all of it. `traffic`, `arithmetic` and `overlap` are without
+    the launch, `launch` and `grid` with it."""
 
     traffic: Span
     arithmetic: Span
@@ -94,8 +94,8 @@ class Shares:
 
 
 def shares_of(times: Times) -> Shares:
-    """What the arms' times are of the whole's. Intervals are those of the worst case: both ends of
-    each time with both of the others."""
+    """Return the shares of the variants in the whole's time. Intervals are those of the worst case:
+    both ends of each time with both of the others."""
     alone = times.whole.less(times.launch)
     a = times.traffic.less(times.launch) / alone
     b = times.arithmetic.less(times.launch) / alone
@@ -110,8 +110,8 @@ def shares_of(times: Times) -> Shares:
 
 
 def overlap(traffic: float, arithmetic: float) -> float:
-    """How much of the shorter part hides behind the longer, 0 to 1, from their shares of the whole.
-    Grows with either share."""
+    """Return the share of the shorter part that is hidden behind the longer, 0 to 1, from their
+    shares of the whole. Increases with either share."""
     both, shorter = traffic + arithmetic - 1, min(traffic, arithmetic)
     if shorter <= 0 or math.isinf(both):
         return 1.0 if both >= 0 else 0.0
@@ -119,7 +119,7 @@ def overlap(traffic: float, arithmetic: float) -> float:
 
 
 def word_at(traffic: float, arithmetic: float, launch: float, grid: float) -> str:
-    """The verdict on shares that are known exactly."""
+    """Return the verdict for shares that are known exactly."""
     if launch >= LAUNCH or grid >= NEAR:
         return "latency-bound"
     if traffic >= NEAR and arithmetic >= NEAR:
@@ -130,7 +130,7 @@ def word_at(traffic: float, arithmetic: float, launch: float, grid: float) -> st
 
 
 def words_of(shares: Shares) -> list[str]:
-    """The verdicts that the intervals allow, that of the middle first."""
+    """Return the verdicts that the intervals allow, that of the middle first."""
     every = (shares.traffic, shares.arithmetic, shares.launch, shares.grid)
     middle = word_at(*(each.value for each in every))
     results = {word_at(*at) for at in product(*map(_telling, every))}
@@ -138,14 +138,14 @@ def words_of(shares: Shares) -> list[str]:
 
 
 def _telling(share: Span) -> set[float]:
-    """Values inside an interval that meet every verdict which any of its values meets: its ends,
-    and the largest one below the threshold, where the other part's share may still tip the sum."""
+    """Return values of an interval that give every verdict which any of its values gives: its ends,
+    and the largest one below the threshold, where the other part's share may still decide."""
     below = math.nextafter(NEAR, 0.0)
     return {share.low, share.high} | ({below} if share.low < below < share.high else set())
 
 
 def impossible(times: Times) -> list[str]:
-    """Why these cannot be times of a whole and its parts: a sentence each."""
+    """Return why these cannot be times of a whole and its parts: one sentence each."""
     whole = times.whole.high * SLOWER
     return [
         f"The {name} alone took {quantity(part.value, 's')}, longer than the whole, "
@@ -155,13 +155,14 @@ def impossible(times: Times) -> list[str]:
     ]
 
 
-# The arms
+# The variants
 
 
 def variants(context: Context) -> list[Variant]:
-    """The whole, its two parts, an empty program, and as many empty programs as the whole has.
+    """Return the whole, its two parts, an empty program, and as many empty programs as the whole
+    has.
 
-    Raises ExperimentError where the kernel has no arms or they do not fit it.
+    Raises ExperimentError where the kernel has no such variants or they do not fit it.
     """
     spec = catalog.spec_of(context.kernel)
     sizes = dict(context.sizes or spec.bench[0])
@@ -186,7 +187,8 @@ def variants(context: Context) -> list[Variant]:
 
 
 def part_name(kernel: str, part: str) -> str:
-    """`matmul_traffic`, `package.mine_traffic`, `path/to/mine_traffic.py`."""
+    """Return the name of a part: `matmul_traffic`, `package.mine_traffic`,
+    `path/to/mine_traffic.py`."""
     if kernel.endswith(".py"):
         path = Path(kernel)
         return str(path.with_name(f"{path.stem}_{part}.py"))
@@ -194,12 +196,12 @@ def part_name(kernel: str, part: str) -> str:
 
 
 def part_spec(kernel: str, name: str) -> Spec:
-    """The Spec of an arm. Raises ExperimentError where there is none, CatalogError where its file
-    does not fit the format."""
+    """Return the Spec of a part. Raises ExperimentError where there is none, CatalogError where its
+    file does not fit the format."""
     if not _exists(name):
         where = name if name.endswith(".py") else f"{name}.py"
         raise ExperimentError(
-            f"{kernel} has no arm {where}; write {part_name(kernel, 'traffic')} (its loads and "
+            f"{kernel} has no variant {where}; write {part_name(kernel, 'traffic')} (its loads and "
             "stores, each value folded into what is stored) and "
             f"{part_name(kernel, 'arithmetic')} (its arithmetic on data loaded once before the "
             "loop), each a kernel with the same axes, Impl name and config fields, as "
@@ -220,10 +222,10 @@ def _exists(name: str) -> bool:
 
 
 def examined(spec: Spec, parts: Iterable[Spec], sizes: Sizes, context: Context) -> tuple[Impl, Any]:
-    """The kernel's first Triton Impl of which both arms have a namesake and whose config runs at
-    these sizes, and that config. Raises ExperimentError."""
+    """Return the kernel's first Triton Impl that both parts have under the same name and whose
+    config runs at these sizes, and that config. Raises ExperimentError where there is none."""
     duplicates = [{impl.name: impl for impl in part.impls} for part in parts]
-    reason = "none of its Triton Impls has a namesake with the same config fields in both arms"
+    reason = "none of its Triton Impls has a namesake with the same config fields in both variants"
     for impl in spec.impls:
         fields = impl.choices().keys()
         named = all(
@@ -247,7 +249,7 @@ def _all(impl: Impl, duplicates: Iterable[Mapping[str, Impl]]) -> list[Impl]:
 
 
 def _config(impl: Impl, sizes: Sizes, context: Context) -> Any:
-    """The one tuned for this device, else the default: named here, so that all arms have it."""
+    """Return the config tuned for this device, else the default; it is set for all variants."""
     limits = context.device.limits
     default = impl.default(limits, context.dtype, sizes)
     if context.predicts:
@@ -271,18 +273,18 @@ def _config(impl: Impl, sizes: Sizes, context: Context) -> Any:
 
 
 def _programs(impl: Impl, config: Any, sizes: Sizes, context: Context) -> int | None:
-    """How many programs the whole has, where each does one tile; None where nobody says."""
+    """Return the number of programs of the whole if each computes one tile; None if unknown."""
     if impl.work is None:
         return None
     at = {"itemsize": ITEMSIZE[context.dtype], **sizes}
     return impl.work(config, context.device.limits, **at).tiles
 
 
-# What follows from the times
+# Analysis
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """One verdict, or the reasons why there is none."""
+    """Return one verdict, or the reasons why there is none."""
     missing = [
         f"No time of the {name}: {results[name].failure.rstrip('.')}"
         for name in ("whole", *PARTS, "launch")
@@ -309,7 +311,8 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
 
 
 def times_of(results: Mapping[str, VariantResult]) -> Times:
-    """Seconds of the arms. The grid is left out where the whole has another number of programs."""
+    """Return the times of the variants in seconds. The grid is left out if the whole has another
+    number of programs."""
     spans = {name: span for name, each in results.items() if (span := span_of(each)) is not None}
     compiled, grid = results["whole"].compiled, results.get("grid")
     alike = grid is not None and (
@@ -354,7 +357,7 @@ def _verdict(times: Times, rows: Sequence[Evidence], caveats: Sequence[str]) -> 
 
 
 def _started(shares: Shares) -> list[str]:
-    """What both parts hold that is neither traffic nor arithmetic."""
+    """Return a caveat on the start of the programs, which both parts contain."""
     if shares.grid.value < STARTED:
         return []
     return [
@@ -368,8 +371,8 @@ def _percent(span: Span) -> str:
 
 
 def _expected(timing: Predicted, rows: Sequence[Evidence]) -> Analysis:
-    """What the model makes of the whole. Its terms stand for the arms, and the largest of them for
-    the time: the model's own time lies above it, as terms never hide each other completely."""
+    """Return the verdict of the model on the whole. Its terms replace the variants, and the largest
+    of them the time: the model's own time is longer, as its terms never overlap completely."""
     terms = {
         "memory traffic": max(timing.dram_s, timing.cache_s),
         "arithmetic": timing.compute_s,
@@ -419,14 +422,14 @@ def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
     whole, traffic, arithmetic = (summed(codes[name]) for name in ("whole", *PARTS))
     place, theirs, its = loads_of(whole, traffic)
     rows = [
-        ("matrix instructions of the traffic arm", traffic.whole.matrix, "none"),
+        ("matrix instructions of the traffic variant", traffic.whole.matrix, "none"),
         (
-            f"global loads of the traffic arm {place}",
+            f"global loads of the traffic variant {place}",
             sum(its.values()),
             f"the kernel's: {loads_text(theirs)}",
         ),
         (
-            "global loads of the arithmetic arm inside its loop",
+            "global loads of the arithmetic variant inside its loop",
             arithmetic.in_loops.global_loads,
             "none",
         ),
@@ -435,7 +438,7 @@ def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
         least = whole.in_loops.matrix
         rows.append(
             (
-                "matrix instructions of the arithmetic arm inside its loop",
+                "matrix instructions of the arithmetic variant inside its loop",
                 arithmetic.in_loops.matrix,
                 f"at least the kernel's {least}",
             )
@@ -449,7 +452,8 @@ def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
 def _rates(
     whole: Record, times: Times, predicted_configs: tuple[float, float]
 ) -> list[tuple[Evidence, str]]:
-    """The rates that the arms reached, and why one cannot be, or nothing."""
+    """Return the rates that the variants reached, each with the reason why it is impossible, or
+    nothing."""
     dram, peak = predicted_configs
     asks = (
         ("least bytes over A", "B/s", whole.bytes, times.traffic, dram, "the bandwidth of"),
@@ -472,17 +476,17 @@ def _rates(
 
 
 def _limits(context: Context, matrix: bool) -> tuple[float, float]:
-    """B/s and FLOP/s that no arm can exceed; 0 where nobody knows. Without the matrix unit 16 bits
-    have twice the rate of fp32, two numbers in one instruction."""
+    """Return the B/s and FLOP/s that no variant can exceed; 0 if unknown. Without the matrix unit,
+    16 bits have twice the rate of fp32, two numbers in one instruction."""
     known = ceilings(context.device, context.ceilings).ceilings
     dram = [c for c in known if c.level == "dram"]
     measured = [c for c in dram if c.measured]
-    # reads, writes and their mixes have a ceiling each: where one alone was measured, another may
-    # lie above it
+    # reads, writes and their mixes have a ceiling each: if only one was measured, another may be
+    # higher
     best = measured if len(measured) > 1 else dram
     dtypes = (context.dtype, "tf32") if context.dtype == "fp32" else (context.dtype,)
     dtypes, packed = (dtypes, 1) if matrix else (("fp32",), 4 // ITEMSIZE[context.dtype])
-    # stated peaks too: an arm may run at a higher clock than the measurement of the peak did
+    # stated peaks too: a variant may run at a higher clock than the measurement of the peak did
     peaks = [c.value for c in known if c.level == "compute" and c.dtype in dtypes]
     return max((c.value for c in best), default=0.0), packed * max(peaks, default=0.0)
 
@@ -506,16 +510,17 @@ def _share_rows(shares: Shares, times: Times) -> list[Evidence]:
 
 
 def _resources(results: Mapping[str, VariantResult]) -> dict[str, Resources]:
-    """Of the whole and its parts, where they were compiled."""
+    """Return the resources of the whole and its parts, if they were compiled."""
     every = {name: results[name].compiled for name in ("whole", *PARTS)}
     return {name: each.resources for name, each in every.items() if each is not None}
 
 
 def _spilled(results: Mapping[str, VariantResult]) -> list[str]:
-    """Registers of an arm that go to memory where the whole's do not are traffic of its own."""
+    """Return the parts that spill more registers than the whole: spills are memory traffic of their
+    own."""
     spills = {name: each.spill_bytes for name, each in _resources(results).items()}
     return [
-        f"A thread of the {part} arm spills {spills[part]} bytes, one of the whole "
+        f"A thread of the {part} variant spills {spills[part]} bytes, one of the whole "
         f"{spills['whole']}"
         for part in PARTS
         if spills.get(part, 0) > spills.get("whole", 0)
@@ -525,11 +530,12 @@ def _spilled(results: Mapping[str, VariantResult]) -> list[str]:
 def _caveats(
     results: Mapping[str, VariantResult], codes: Mapping[str, Sequence[Code]]
 ) -> list[str]:
-    """Where an arm fills the device otherwise than the whole, and what stays unknown."""
+    """Return the parts whose occupancy differs from the whole's, and what is unknown of the machine
+    code."""
     blocks = {name: each.blocks_per_core for name, each in _resources(results).items()}
     text = [
-        f"{blocks[part]} blocks of the {part} arm fit a core and {blocks['whole']} of the whole, "
-        f"so the arm hides {'more' if blocks[part] > blocks['whole'] else 'less'} of its waiting."
+        f"{blocks[part]} blocks of the {part} variant fit a core and {blocks['whole']} of the "
+        f"whole, so it hides {'more' if blocks[part] > blocks['whole'] else 'less'} of its waiting."
         for part in PARTS
         if part in blocks and blocks[part] != blocks["whole"]
     ]

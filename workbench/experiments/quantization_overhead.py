@@ -1,10 +1,10 @@
-"""What does unpacking 4-bit weights cost? A product with fp16 weights (A) against Q4_K (B).
+"""Measure the cost of unpacking 4-bit weights: a product with fp16 weights (A) against Q4_K (B).
 
 The overhead is (B - A) / A. By bytes alone it is -72 %, as Q4_K takes 4.5 bits of a weight where
-fp16 takes 16; what lies between the two is what unpacking, launches and the cache make of it. A is
-the fastest product with 16-bit weights that is at hand, ours or the library's, and B the fastest
-Q4_K product: a slow A would flatter B. Sizes are one small and one large layer, RWKV's 2560 x 2560
-and Llama's 14336 x 4096, for one row of x (a token).
+fp16 takes 16; the difference is due to unpacking, launches and the cache. A is the fastest
+available product with 16-bit weights, the workbench's or the library's, and B the fastest Q4_K
+product: a slow A would flatter B. Sizes are one small and one large layer, RWKV's 2560 x 2560 and
+Llama's 14336 x 4096, for one row of x (a token).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ SHAPES: Sequence[Sizes] = (
     {"M": 1, "N": 14336, "K": 4096},
 )
 REGIMES = ("cold", "hot")
-PLAIN, PACKED = "A", "B"  # how the names of arms begin
+PLAIN, PACKED = "A", "B"  # prefixes of the variants' names
 
 
 def plain_variants(M: int) -> tuple[tuple[str, str], ...]:
-    """Kernel and Impl of the 16-bit products that suit so many rows of x, the library's among
-    them: `matvec` reads each weight once for a few rows, `matmul` has the large tiles."""
+    """Return kernel and Impl of the 16-bit products that suit so many rows of x, including the
+    library's: `matvec` reads each weight once for a few rows, `matmul` has the large tiles."""
     ours = ("rows", "tiles") if M <= 4 else ("tiles",)
     vector = (("matvec", "torch.mv"),) if M == 1 else ()
     many = (("matmul", "tiles"), ("matmul", "persistent")) if M > 64 else ()
@@ -45,8 +45,8 @@ def plain_variants(M: int) -> tuple[tuple[str, str], ...]:
 
 
 def packed_variants(M: int) -> tuple[tuple[str, str], ...]:
-    """The same of the Q4_K products: for a few rows all of ours but those that unpack a weight for
-    many."""
+    """Return kernel and Impl of the Q4_K products that suit so many rows of x: for a few rows all
+    but those that unpack a weight for many."""
     if M <= 4:
         ours = [i.name for i in catalog.spec_of("q4_k_matmul").impls if i.backend == "triton"]
         names = [name for name in ours if name not in ("tiles", "ordered")]
@@ -56,10 +56,11 @@ def packed_variants(M: int) -> tuple[tuple[str, str], ...]:
 
 
 def variants(context: Context) -> list[Variant]:
-    """Each product of each shape, cold and hot."""
+    """Return each product of each shape, cold and hot. Raises ExperimentError where another kernel
+    or dtype is named."""
     if context.kernel not in ("", "q4_k_matmul"):
         raise ExperimentError(
-            "quantization_overhead compares q4_k_matmul with its fp16 twin, and knows no twin of "
+            "quantization_overhead compares q4_k_matmul with an fp16 product, and knows none for "
             f"{context.kernel}; leave --kernel out."
         )
     if context.dtype not in ("fp16", "bf16"):
@@ -89,7 +90,7 @@ def _shapes(context: Context) -> Sequence[Sizes]:
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """One judgement for each shape, by its cold calls; hot ones stand beside them."""
+    """Return one analysis for each shape, by its cold calls; hot ones are listed beside them."""
     shapes = _shapes(context)
     return [replace(_analysed(context, s, _of(results, s)), sizes=s) for s in shapes]
 
@@ -125,7 +126,7 @@ def _analysed(context: Context, sizes: Sizes, results: Mapping[str, VariantResul
             cold, kind = ratio, kind_of(a, b)
     caveats = [*_caveats(context, sizes, results), *reasons(results)]
     if cold is None:
-        text = "There is no cold time of both sides; the reasons stand below."
+        text = "A or B has no cold time; the reasons are listed below."
         return Analysis("no verdict", text, rows, caveats=caveats)
     word, text = spoken(cold, kind, context.dtype)
     ideal_text = f"by bytes alone it would be {100 * ideal:+.0f} %"
@@ -133,13 +134,14 @@ def _analysed(context: Context, sizes: Sizes, results: Mapping[str, VariantResul
 
 
 def ideal_share(sizes: Sizes, dtype: str) -> float:
-    """Least bytes of the Q4_K product over those of the product with weights of `dtype`."""
+    """Return the least bytes of the Q4_K product over those of the product with weights of
+    `dtype`."""
     plain, packed = catalog.spec_of("matvec"), catalog.spec_of("q4_k_matmul")
     return packed.bytes(sizes, dtype) / plain.bytes(sizes, dtype)
 
 
 def spoken(ratio: Span, kind: Kind, dtype: str) -> tuple[str, str]:
-    """The word and the beginning of the sentence for B over A."""
+    """Return the word and the beginning of the sentence for B over A."""
     low, middle, high = (100 * (r - 1) for r in (ratio.low, ratio.value, ratio.high))
     if kind == "predicted":
         text = f"The overhead of Q4_K over {dtype} in cold calls is predicted as ~{middle:+.1f} %"
@@ -187,13 +189,13 @@ def _caveats(context: Context, sizes: Sizes, results: Mapping[str, VariantResult
     packed = catalog.spec_of("q4_k_matmul").bytes(sizes, context.dtype)
     if packed <= cache < plain:
         text.append(
-            f"Hot calls are no like for like: the last-level cache of {quantity(cache, 'B')} holds "
+            f"Hot calls are not comparable: the last-level cache of {quantity(cache, 'B')} holds "
             f"the {quantity(packed, 'B')} of B, and not the {quantity(plain, 'B')} of A."
         )
     launch = ceilings(context.device, context.ceilings).best("launch")
     if launch is not None:
         text.append(
-            f"Both sides contain a launch, {quantity(launch.value, 's')} here, which no packing "
+            f"Both times contain a launch, {quantity(launch.value, 's')} here, which no packing "
             "makes shorter."
         )
     return text

@@ -1,9 +1,8 @@
-"""How large a tile should one program own? A sweep, as an experiment with a verdict.
+"""Find the best tile size for one program: a sweep, as an experiment with a verdict.
 
-A tile is only as good as the warps and stages it is given, so each edge that the kernel declares
-(16 to 256 for a matmul) is tried with the few configs that the model expects most of, and judged by
-the fastest of them. A tile's edge is its longest: 128 x 256 is 256. How deep one step goes
-(`block_k`) is no edge.
+The best tile depends on warps and stages, so each edge that the kernel declares (16 to 256 for a
+matmul) is tried with the few configs that the model ranks best, and represented by the fastest of
+them. A tile's edge is its longest: 128 x 256 is 256. The depth of one step (`block_k`) is no edge.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from workbench.spec import Impl, tile
 
 
 def edge(impl: Impl, config: Config, context: Context) -> int:
-    """The longest edge of the tile of a config."""
+    """Return the longest edge of the tile of a config."""
     edges = [f for f, knob in impl.knobs().items() if knob == tile.__name__]
     return max(config[f] for f in edges if f != DEPTH or len(edges) == 1)
 
@@ -25,12 +24,12 @@ EDGE = Varied("edge of the tile", "", tile, edge)
 
 
 def variants(context: Context) -> list[Variant]:
-    """See `arms_of`."""
+    """Return the configs to time for each edge: see `variants_of`."""
     return variants_of(context, EDGE)
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """See `judged`."""
+    """Return which edge is best: see `analysed`."""
     return analysed(context, results, EDGE)
 
 

@@ -1,5 +1,5 @@
-"""Try the configs of one kernel, refuse wrong answers, time what is right:
-`python -m workbench.sweep tile_size`."""
+"""Try the configs of one kernel, reject wrong results, time the correct ones: `python -m
+workbench.sweep tile_size`."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ from workbench.tuner.space import Earlier, Plan
 
 @dataclass
 class TimeBreakdown:
-    """Where a sweep's wall time went, in seconds. `compile` is not part of it: that ran beside."""
+    """Wall time of a sweep by part, in seconds. `compile` is not a part of it, since it runs in
+    parallel."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     configs_per_minute: float | None = None  # from the start to the complete table
-    _spent: dict[str, float] = field(default_factory=dict)  # on this side before
+    _spent: dict[str, float] = field(default_factory=dict)  # by the backend before this problem
     _begun: float = field(default_factory=time.monotonic)
 
     def begin(self, backend: Backend) -> None:
-        """Another problem is ready to be swept."""
+        """Start the breakdown of another problem."""
         self._spent, self._begun = dict(backend.spent), time.monotonic()
         self.seconds, self.configs_per_minute = {}, None
 
     def table(self, counts: Mapping[str, int], started: float) -> None:
-        """Every config has been tried."""
+        """Compute the configs per minute, once every config has been tried."""
         tried = sum(counts[k] for k in ("measured", "wrong", "failed") if k in counts)
         if self.configs_per_minute is None and "compiled" in counts:
             self.configs_per_minute = 60 * tried / (time.monotonic() - started)
 
     def end(self, backend: Backend, wait_s: float, started: float) -> None:
-        """`start`: until the first config could be tried; `wait`: the GPU waited for the compiler;
-        `check`; `timed`: between the clock's two readings; `flush`: made ready, flushed the cache,
-        settled the clock; `idle`: the rest, in which outcomes were stored."""
+        """Compute the seconds of each part: `start`: until the first config could be tried; `wait`:
+        the GPU waited for the compiler; `check`; `timed`: between the clock's two readings;
+        `flush`: preparing, flushing the cache, settling the clock; `idle`: the rest, in which
+        outcomes were stored."""
         now = time.monotonic()
         spent = {k: v - self._spent.get(k, 0.0) for k, v in backend.spent.items()}
         results = {"start": self._begun - started, "wait": wait_s, **spent}
@@ -47,7 +49,7 @@ class TimeBreakdown:
 
 
 class Engine:
-    """One sweep under way. `first` is what will be compiled first, `outcomes` the sweep itself."""
+    """Run one sweep. `first` is the batch that is compiled first, `outcomes` the sweep itself."""
 
     def __init__(self, plan: Plan, backend: Backend, earlier: Earlier, search: SearchPlan) -> None:
         self._plan, self._backend, self._earlier = plan, backend, earlier
@@ -60,25 +62,26 @@ class Engine:
 
     @property
     def first(self) -> list[Candidate]:
-        """What is compiled first; empty when all is known."""
+        """Candidates that are compiled first; empty if every outcome is known."""
         return self._first_pass.first
 
     @property
     def wait_s(self) -> float:
-        """How long the GPU had nothing to do because nothing was compiled yet."""
+        """Seconds in which the GPU was idle because nothing was compiled yet."""
         return self._first_pass.wait_s
 
     @property
     def finished(self) -> bool:
-        """Whether all is known, so that nothing has to be obtained."""
+        """Whether every outcome is known, so that nothing has to be compiled or measured."""
         if self.first:
             return False
         return self._backend.predicts or not self._first_pass_records() or bool(self._old_finals())
 
     def outcomes(self) -> Iterator[Outcome | Compilation | Step]:
-        """Every outcome as soon as it is known. A config that fails is an outcome, not an end.
+        """Yield every outcome as soon as it is known. A config that fails is an outcome and ends
+        nothing.
 
-        What was known comes first, marked as of this run, and is not obtained again.
+        Known outcomes come first, marked as of this run, and are not obtained again.
         """
         yield from self._plan.refused
         yield from list(self._known.values())
@@ -92,7 +95,7 @@ class Engine:
             yield from old or Finals(self._plan, measures, self._earlier, first_pass).outcomes()
 
     def _first_pass_records(self) -> list[Record]:
-        """Records of the screen, fastest first."""
+        """Return the records of the first pass, fastest first."""
         results = [
             o
             for o in self._known.values()
@@ -101,9 +104,10 @@ class Engine:
         return sorted(results, key=lambda r: r.time_s)
 
     def _old_finals(self) -> list[Outcome]:
-        """An earlier final with its hot time, where it stands for this sweep too: it is of one run,
-        holds the default and every baseline, and that run knew all of this screen, or its final
-        holds the screen's best. (The race may have found others faster than the screen's best.)"""
+        """Return the records of an earlier final benchmark, with its hot time, if they are valid
+        for this sweep too: they are of one run, include the default and every baseline, and that
+        run either knew all of this first pass or its final benchmark includes the fastest of this
+        first pass. (The halving may have found others faster than that one.)"""
         first_pass, finals = self._first_pass_records(), self._earlier.final
         best = first_pass[0].key
         sure = [r.key for r in first_pass if r.default] + [b.key for b in self._plan.baselines]
@@ -124,5 +128,5 @@ class Engine:
 def run(
     plan: Plan, backend: Backend, earlier: Earlier, search: SearchPlan | None = None
 ) -> Iterator[Outcome | Compilation | Step]:
-    """A whole sweep: see `Engine.outcomes`."""
+    """Run a whole sweep. Returns an iterator: see `Engine.outcomes`."""
     return Engine(plan, backend, earlier, search or SearchPlan()).outcomes()

@@ -1,4 +1,4 @@
-"""The best of a screen against each other: race, final, and the winner on hot data."""
+"""Compare the best of a first pass: halving, final benchmark, and the winner on hot data."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from workbench.tuner.space import Earlier, Plan, RecordFactory
 
 @dataclass(frozen=True)
 class Step:
-    """What begins now and may take longer than one config: a `race` or `final` of so many, or
-    the winner once more on `hot` data."""
+    """The step that begins now and may take longer than one config: a `halving` or `final` of so
+    many configs, or the winner once more on `hot` data."""
 
     name: Phase | Literal["halving"]
     of: int
 
 
 class Finals:
-    """Race the best of the screen, then set the finalists, the default, the incumbent and the
-    baselines against each other; at last the winner on data that the cache may hold."""
+    """Halve the best of the first pass, then compare the finalists, the default, the previous best
+    and the baselines; last, time the winner on data that the cache may hold."""
 
     def __init__(
         self, plan: Plan, backend: Measures, earlier: Earlier, first_pass: Sequence[Record]
@@ -41,6 +41,7 @@ class Finals:
         self._ranked = [r.key for r in first_pass]
 
     def outcomes(self) -> Iterator[Outcome | Step]:
+        """Yield each step as it begins and each outcome as it is known."""
         yield from self._halving()
         finalists = self._finalists()
         yield Step("final", len(finalists))
@@ -73,12 +74,12 @@ class Finals:
                 del self._times[candidate.key]
                 yield self._factory.failure(candidate, again, self._compiled.get(candidate.key))
         kept = [key for key in self._ranked[: rules.halve] if key in self._times]
-        # times of the race, taken in turns, are compared with each other and not with the screen's
+        # interleaved times of the halving are not comparable with those of the first pass
         self._ranked = sorted(times, key=times.__getitem__) if times else kept
         self._times |= times
 
     def _finalists(self) -> list[Candidate]:
-        """The best, the default and the incumbent where they have a time, and the library
+        """Return the best, the default and the previous best if they have a time, and the library
         baselines; each once."""
         best = self._ranked[: self._backend.rules.finalists]
         also = {c.key for c in self._plan.candidates if c.default} | self._previous_best

@@ -1,5 +1,4 @@
-"""The first time of every config: compiled ahead, checked, and timed one after the other
-in the order that a search chooses."""
+"""Time every config once: compiled ahead, checked, and timed in the order that a search chooses."""
 
 from __future__ import annotations
 
@@ -23,12 +22,12 @@ from workbench.spec import values
 from workbench.tuner.search import Budget, SearchPoint, Strategy, search_of
 from workbench.tuner.space import Plan, RecordFactory, expected
 
-FINAL_S = 15.0  # race, final and hot time of matmul on an H200 took 9 to 14 s
+FINAL_S = 15.0  # halving, final benchmark and hot time of matmul on an H200 took 9 to 14 s
 
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """How a space is searched: by which strategy, and how much may be spent on it."""
+    """Strategy and budget of a search."""
 
     strategy: Strategy = Strategy.EXHAUSTIVE
     budget: Budget = field(default_factory=Budget)
@@ -36,18 +35,20 @@ class SearchPlan:
     final_s: float = FINAL_S
 
     def left_s(self) -> float:
-        """Seconds left for trying configs: what the race and the final take comes off first."""
+        """Return the seconds left for the first pass, without those reserved for halving and final
+        benchmark."""
         whole = self.budget.seconds
         return self.started + max(whole / 2, whole - self.final_s) - time.monotonic()
 
     def share(self, many: int) -> SearchPlan:
-        """This hunt for the first of so many problems that share what is left of the seconds."""
+        """Return this plan for the first of `many` problems that share the remaining seconds
+        equally."""
         now = time.monotonic()
         left = (self.started + self.budget.seconds - now) / many
         return replace(self, started=now, budget=replace(self.budget, seconds=left))
 
     def over(self, measured: int) -> bool:
-        """Whether nothing more should be tried."""
+        """Return whether the budget is spent."""
         return self.left_s() <= 0 or self.budget.spent(0.0, measured)
 
 
@@ -56,7 +57,7 @@ BATCH = 3  # configs given to the compilers at once, for each CPU, where a searc
 
 @dataclass(frozen=True)
 class Compilation:
-    """A candidate has been compiled: its geometry is known, its time is not."""
+    """A candidate that has been compiled: its launch geometry is known, its time is not."""
 
     candidate: Candidate
     compiled: Compiled
@@ -64,8 +65,8 @@ class Compilation:
 
 
 class FirstPass:
-    """Compile, drop duplicates, check and time. Compiling runs ahead; what is timed next is the
-    search's choice among what is compiled, and it begins when its forerunner has been stored."""
+    """Compile, drop duplicates, check and time. Compiling runs ahead; the search chooses what is
+    timed next among what is compiled, and that begins when the previous outcome has been stored."""
 
     def __init__(
         self, plan: Plan, backend: Backend, known: Mapping[str, Outcome], search: SearchPlan
@@ -88,11 +89,11 @@ class FirstPass:
         self._best: float | None = None
         self.wait_s = 0.0
         self._learn(known)
-        # what is known counts, so that the same budget asked again is spent already
+        # known outcomes count, so that a second run with the same budget finds it spent
         self.first = [] if search.budget.spent(0.0, self._measured) else self._batch(known)
 
     def _learn(self, known: Mapping[str, Outcome]) -> None:
-        """What earlier runs found counts as measured, and its machine code too."""
+        """Count the results of earlier runs as measured, and register their machine code."""
         for key, old in known.items():
             record = old if isinstance(old, Record) else None
             self._search.tell(self._points[key], record.time_s if record else None)
@@ -107,7 +108,7 @@ class FirstPass:
                 self._finished[key] = Timed(record.timing, record.error, record.checked)
 
     def _batch(self, known: Collection[str] = ()) -> list[Candidate]:
-        """The next to compile: all of them, unless what is measured decides what comes next."""
+        """Return the next candidates to compile: all, unless measured times decide the order."""
         changes = self._search_plan.strategy in (Strategy.MODEL, Strategy.TPE)
         size = BATCH * cpu_count() if changes else len(self._points)
         results: list[Candidate] = []
@@ -116,6 +117,8 @@ class FirstPass:
         return results
 
     def outcomes(self) -> Iterator[Outcome | Compilation]:
+        """Yield each compilation and each outcome as soon as it is known, until all or the budget
+        is done."""
         self._compile(self.first)
         try:
             while self._compiling or self._ready or self._waiting:
@@ -131,7 +134,8 @@ class FirstPass:
             self._stopped = True
 
     def _next(self) -> Iterator[Outcome | Compilation]:
-        """Time one if there is room for it, and else wait for what comes."""
+        """Start timing one candidate if the backend has room for it, else wait for the next
+        event."""
         while not self._inbox.empty():
             yield from self._came(self._inbox.get())
         if self._ready and len(self._waiting) < self._backend.room:
@@ -154,7 +158,7 @@ class FirstPass:
         future.add_done_callback(self._inbox.put)
 
     def _compile(self, batch: list[Candidate]) -> None:
-        """In a thread of its own, which only takes what the compilers give."""
+        """Start a thread that passes on the results of the compilers."""
         if not batch:
             return
         self._compiling += 1
@@ -202,7 +206,8 @@ class FirstPass:
             self._duplicates.setdefault(leader.key, []).append((candidate, compiled))
 
     def _predicted(self, candidate: Candidate, compiled: Compiled) -> float:
-        """Seconds by the model now that the machine code is known."""
+        """Return the seconds that the model predicts from the real resources of the machine
+        code."""
         try:
             result = prediction(self._plan.problem, candidate, compiled, self._backend.device)
         except Exception:  # the device lacks a figure, or the kernel's own `work` failed
@@ -213,7 +218,7 @@ class FirstPass:
         candidate, created = self._waiting.pop(future)
         try:
             results = future.result()
-        except Exception as error:  # whatever it was, it costs this config and no other
+        except Exception as error:  # any error fails this config alone
             results = Refusal("measure", f"{type(error).__name__}: {error}")
         self._finished[candidate.key] = results
         if isinstance(results, Timed):
@@ -240,6 +245,6 @@ def _point(candidate: Candidate, problem: Problem, device: Device) -> SearchPoin
 
 
 def seconds_of(result: Timed) -> float:
-    """Of one call, measured or predicted."""
+    """Return the seconds of one call, measured or predicted."""
     t = result.timing
     return t.median_s if isinstance(t, Measured) else t.predicted_s

@@ -1,4 +1,4 @@
-"""One set of configs for several sizes: the smallest that is near the best at each of them."""
+"""Choose the smallest set of configs that stays near the best at each of several sizes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from workbench.spec import WorkbenchError
 
-WITHIN = 0.03  # slower than a size's best that still counts as near
-MOST_NODES = 200_000  # of the exact search, about a second; beyond it the answer is greedy
+WITHIN = 0.03  # share of a size's best time by which a config may be slower
+MOST_NODES = 200_000  # of the exact search, about a second; beyond it the result is greedy
 
 
 class PortfolioError(WorkbenchError, ValueError):
-    """No set of configs can serve the sizes: one sentence."""
+    """No set of configs runs at the sizes; the message is one sentence."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Served:
 
 @dataclass(frozen=True)
 class Portfolio:
-    """`exact`: no smaller set exists. False where the search for one was cut short and the set
-    is the smallest that was found."""
+    """A set of configs. `exact` means that no smaller set exists; it is False if the search was cut
+    short and this is the smallest set that was found."""
 
     members: tuple[str, ...]  # config keys, sorted
     served: Mapping[str, Served]  # by size label
@@ -36,7 +36,7 @@ class Portfolio:
 
     @property
     def geomean_ratio(self) -> float:
-        """Geometric mean over sizes of the ratios to the best."""
+        """Geometric mean over the sizes of the ratios to the best; at least 1."""
         logs = [math.log(s.ratio) for s in self.served.values()]
         return math.exp(math.fsum(logs) / len(logs))
 
@@ -46,13 +46,13 @@ def portfolio(
     within: float = WITHIN,
     most_nodes: int = MOST_NODES,
 ) -> Portfolio:
-    """The fewest configs of which, at every size, one is within `within` of that size's best.
+    """Return the smallest set of configs that stays within `within` of the best at every size.
 
     `times_s` holds seconds by size label and config key; a config that is absent at a size, or
-    whose time there is not a finite number above zero, does not run there. Among equally few the
-    set with the least geometric mean of ratios is taken, then the first by its keys. This is
-    minimum set cover, which is solved exactly up to `most_nodes` steps of branch and bound;
-    after that the least set found, which is never larger than the greedy one, is the answer and
+    whose time there is not a finite number above zero, does not run there. Among equally small sets
+    the one with the least geometric mean of ratios is taken, then the first by its keys. This is
+    minimum set cover, which is solved exactly up to `most_nodes` steps of branch and bound; after
+    that the smallest set found, which is never larger than the greedy one, is returned and
     `Portfolio.exact` is False unless a bound proves its size. Raises PortfolioError where a size
     has no time.
     """
@@ -65,7 +65,8 @@ def portfolio(
 
 
 def _ratios(times_s: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Time over the size's best, by size and config; those that did not run are left out."""
+    """Return the time over the size's best, by size and config; configs that did not run are left
+    out."""
     if not times_s:
         raise PortfolioError("There are no sizes to serve; name at least one with --sizes.")
     results = {}
@@ -79,7 +80,7 @@ def _ratios(times_s: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, f
 
 
 def _covers(ratios: Mapping[str, Mapping[str, float]], within: float) -> dict[str, frozenset[str]]:
-    """The sizes that each config serves; configs that serve none are left out."""
+    """Return the sizes that each config serves; configs that serve none are left out."""
     results: dict[str, set[str]] = {}
     for size, its in ratios.items():
         for key, ratio in its.items():
@@ -94,7 +95,8 @@ def _serving(ratios: Mapping[str, float], members: Sequence[str]) -> Served:
 
 
 class _Cover:
-    """Depth first: the size with the fewest configs left is served by each of them in turn."""
+    """Depth-first search: the size with the fewest configs left is served by each of them in
+    turn."""
 
     def __init__(
         self,
@@ -119,7 +121,7 @@ class _Cover:
         return self._best
 
     def _greedy(self) -> tuple[str, ...]:
-        """The config that serves most of the sizes left, again and again."""
+        """Return the greedy set: repeatedly take the config that serves most of the sizes left."""
         left, members = set(self._sizes), []
         while left:
             member = max(self._covers, key=lambda k: (len(self._covers[k] & left), -self._at(k)))
@@ -128,7 +130,7 @@ class _Cover:
         return tuple(sorted(members))
 
     def _at(self, key: str) -> float:
-        """Sum of the logarithms of a config's ratios where it serves."""
+        """Return the sum of the logarithms of a config's ratios at the sizes that it serves."""
         return math.fsum(math.log(self._ratios[size][key]) for size in self._covers[key])
 
     def _visit(self, members: tuple[str, ...], left: frozenset[str]) -> None:
@@ -150,7 +152,8 @@ class _Cover:
         yield from sorted(keys, key=lambda k: (-len(self._covers[k] & left), self._at(k), k))
 
     def _least(self, left: frozenset[str]) -> int:
-        """A bound from below: no config serves more of those left than the one serving most."""
+        """Return a lower bound of the configs still needed: none serves more of the sizes left than
+        the one that serves most of them."""
         return math.ceil(len(left) / max(len(its & left) for its in self._covers.values()))
 
     def _offer(self, members: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Find in the database what a plan need not obtain again."""
+"""Find in the database the outcomes that a plan need not obtain again."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def earlier_outcomes(history: History, plan: Plan) -> Earlier:
 
 
 def _find(history: History, candidates: Sequence[Candidate], phase: Phase) -> dict[str, Outcome]:
-    """The newest stored outcome of each candidate, by its key; where there is none, that of the
-    key which schema 1 gave the same config, marked so."""
+    """Return the newest stored outcome of each candidate, by its key; if there is none, that of the
+    key which schema 1 gave the same config, marked as such."""
     stored = history.find([c.key for c in candidates], phase)
     missing = {c.older_key: c.key for c in candidates if c.key not in stored and c.older_key}
     older = history.find(list(missing), phase)
@@ -33,8 +33,8 @@ def _find(history: History, candidates: Sequence[Candidate], phase: Phase) -> di
 
 
 def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
-    """Return the stored run that holds an outcome of every config of this plan, or None where
-    they are spread over several runs."""
+    """Return the stored run that holds an outcome of every config of this plan, or None if they are
+    spread over several runs."""
     runs = {earlier.first[c.key].run for c in plan.candidates}
     if not plan.run.predicted:
         runs |= {earlier.final[b.key].run for b in plan.baselines if b.key in earlier.final}
@@ -55,5 +55,6 @@ def measured_ceilings(history: History, earlier: Earlier) -> Mapping[str, Mappin
 
 
 def _lasting(outcome: Outcome) -> bool:
-    """Return whether an earlier outcome stands: a process that was lost may not be lost again."""
+    """Return whether an earlier outcome is reused: not if a process was lost, which may not happen
+    again."""
     return isinstance(outcome, Record) or outcome.stage in ("refused", "compile", "check")

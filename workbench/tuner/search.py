@@ -1,8 +1,8 @@
-"""Which config next, where a space is too large to try all of it.
+"""Choose the next config to measure, for spaces that are too large to try all.
 
-A search is given the legal configs, each with what the model predicts of it. It says in which
-order to compile them, picks one of those that are compiled to be measured, and is told the time.
-All strategies have this one interface; none of them measures, compiles or keeps a clock.
+A search gets the legal configs, each with the time that the model predicts. It returns the order in
+which to compile them, picks one of the compiled configs to measure next, and receives its time. All
+strategies have this one interface; none of them measures, compiles or keeps a clock.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
 
 
 class SearchError(WorkbenchError, ValueError):
-    """A budget that cannot be read, or a strategy that is not installed: one sentence."""
+    """A budget cannot be parsed, or a strategy is not installed; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may be measured: seconds of the whole sweep, or distinct binaries."""
+    """Limit of what may be measured: seconds of the whole sweep, or distinct binaries."""
 
     seconds: float = math.inf
     configs: float = math.inf
 
     @classmethod
     def parse(cls, text: str) -> Budget:
-        """`30s`, `2m`, `1h`, or `200` for so many configs. Raises SearchError."""
+        """Return the budget of `30s`, `2m`, `1h`, or of `200` for so many configs. Raises
+        SearchError where the text cannot be parsed."""
         result = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip(), re.ASCII)
         amount, unit = (float(result[1]), result[2]) if result else (0.0, "")
         if amount <= 0 or not math.isfinite(amount) or (not unit and amount != int(amount)):
@@ -49,7 +50,8 @@ class Budget:
         return cls(seconds=amount * _SECONDS[unit]) if unit else cls(configs=amount)
 
     def spent(self, elapsed_s: float, measured: int) -> bool:
-        """Nothing more should be measured. Duplicates of a measured binary do not count."""
+        """Return whether nothing more should be measured. Duplicates of a measured binary do not
+        count."""
         return elapsed_s >= self.seconds or measured >= self.configs
 
 
@@ -58,7 +60,7 @@ _SECONDS: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class SearchPoint:
-    """One legal config. `predicted_s` is infinite where the model cannot say."""
+    """One legal config. `predicted_s` is infinite if the model has no prediction."""
 
     key: str
     impl: str
@@ -67,23 +69,26 @@ class SearchPoint:
 
 
 class Search(Protocol):
-    """What every strategy can do. Points are those that it was made with, by their key."""
+    """Interface of every strategy. Points are those that it was created with, identified by their
+    key."""
 
     def order(self, n: int) -> list[SearchPoint]:
-        """The next `n` to compile, best first: each once, fewer when there are no more."""
+        """Return the next `n` points to compile, best first: each once, fewer when there are no
+        more."""
 
     def revise(self, point: SearchPoint, predicted_s: float) -> None:
-        """It was compiled: what the model predicts from its real resources."""
+        """Store the prediction from the resources of a point that was compiled, in seconds."""
 
     def ask(self, ready: Sequence[SearchPoint]) -> SearchPoint | None:
-        """Which of these, compiled and not measured yet, to measure now; None if there is none."""
+        """Return the one of these compiled points to measure next, or None if there is none."""
 
     def tell(self, point: SearchPoint, time_s: float | None) -> None:
-        """Its time, also where that is a duplicate's; None where it failed at any stage."""
+        """Store the time of a point in seconds, also that of a duplicate; None if it failed at any
+        stage."""
 
 
 class Strategy(Enum):
-    """The strategies, by their name on the command line."""
+    """Search strategies by their name on the command line."""
 
     EXHAUSTIVE = "exhaustive"
     MODEL = "model"
@@ -92,8 +97,8 @@ class Strategy(Enum):
 
 
 def search_of(strategy: Strategy, points: Sequence[SearchPoint], seed: int = 0) -> Search:
-    """A search over these points. Equal seeds and times give equal searches. Raises SearchError
-    when the strategy needs a package that is not installed."""
+    """Return a search over these points. Equal seeds and times give equal searches. Raises
+    SearchError where the strategy needs a package that is not installed."""
     created: Mapping[Strategy, Callable[[Sequence[SearchPoint], int], Search]] = {
         Strategy.EXHAUSTIVE: lambda p, _: Fixed(sorted(p, key=lambda x: x.predicted_s)),
         Strategy.RANDOM: lambda p, s: Fixed(random.Random(s).sample(list(p), len(p))),
@@ -104,7 +109,7 @@ def search_of(strategy: Strategy, points: Sequence[SearchPoint], seed: int = 0) 
 
 
 class Fixed:
-    """An order known beforehand: nothing that is measured changes it."""
+    """An order that is known beforehand and does not depend on measured times."""
 
     def __init__(self, points: Sequence[SearchPoint]) -> None:
         self._points = list(points)
@@ -112,34 +117,38 @@ class Fixed:
         self._next = 0
 
     def order(self, n: int) -> list[SearchPoint]:
+        """Return the next `n` points in the fixed order."""
         given = self._points[self._next : self._next + max(0, n)]
         self._next += len(given)
         return given
 
     def revise(self, point: SearchPoint, predicted_s: float) -> None:
+        """Ignore the revised prediction."""
         pass
 
     def ask(self, ready: Sequence[SearchPoint]) -> SearchPoint | None:
+        """Return the first of these points in the fixed order, or None if there is none."""
         return min(ready, key=lambda p: self._rank[p.key], default=None)
 
     def tell(self, point: SearchPoint, time_s: float | None) -> None:
+        """Ignore the measured time."""
         pass
 
 
 LARGEST = 4096  # points that the surrogate holds; those predicted slower come after, in order
-SLOWEST = 3.0  # a screen gives up at three times the best: beyond it, how slow is not learned
-NOISE = 0.015  # of the logarithm of a screened time: screens of one binary differ by 1 to 2 %
+SLOWEST = 3.0  # a first pass stops at three times the best, so larger ratios are not known
+NOISE = 0.015  # of log(first-pass time): first-pass times of one binary differ by 1 to 2 %
 OFFSET = 1.0  # prior deviation of log(time / predicted) that all points share
-LEARN = 8  # times are learned one by one up to so many, then this share of them at once
-REFIT = 1.5  # the shape is chosen anew when there are so many times more times than before
+LEARN = 8  # the model is updated when there are more new times than 1/8 of all
+REFIT = 1.5  # the shape is chosen anew when the number of times has grown by this factor
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A covariance of log(time / predicted), all of it prior deviations but `reach`."""
+    """Covariance of log(time / predicted). All fields but `reach` are prior standard deviations."""
 
     own: float  # of one point
-    reach: float  # steps of a knob over which points err alike
+    reach: float  # steps of a knob over which the errors of points are correlated
     trust: float  # of the exponent of the prediction, which is 1 beforehand
 
 
@@ -149,13 +158,13 @@ COMPILED = Shape(0.45, 2.0, 0.5)  # of log(prediction once compiled / guess)
 
 
 class ModelSearch:
-    """The analytic prediction, corrected by what is measured.
+    """The analytic prediction, corrected by measured times.
 
     log(time) is a Gaussian process (Rasmussen and Williams 2006, chapter 2): its mean is the
-    prediction to a power near 1, times a factor common to all, and its covariance says that
-    neighbours in knob space err alike. The next is the point of the largest expected improvement
-    (Jones et al. 1998), so what is unlike all measured is tried too. Width and reach of the
-    covariance are those of the largest likelihood (ibid., 5.4) on a grid.
+    prediction to a power near 1, times a factor common to all, and its covariance correlates the
+    errors of neighbours in knob space. The next point is the one of the largest expected
+    improvement (Jones et al. 1998), so points unlike all measured ones are tried too. Width and
+    reach of the covariance are those of the largest likelihood (ibid., 5.4) on a grid.
     """
 
     def __init__(self, points: Sequence[SearchPoint], seed: int) -> None:
@@ -171,11 +180,13 @@ class ModelSearch:
         self._failed: set[int] = set()
         self._steps = _positions(ranked[:LARGEST])
         self._gains: list[float] | None = None
-        self._news = 0  # what came since those were computed
-        self._fitted = 0  # times when the shape was chosen
+        self._news = 0  # results since the gains were computed
+        self._fitted = 0  # number of times when the shape was chosen
         self._shape = FIRST
 
     def order(self, n: int) -> list[SearchPoint]:
+        """Return the next `n` points to compile, those of the largest expected improvement
+        first."""
         if len(self._given) == len(self._at):
             return self._tail.order(n)
         gain = self._gain()
@@ -186,11 +197,15 @@ class ModelSearch:
         return [self._points[i] for i in best] + self._tail.order(max(0, n) - len(best))
 
     def revise(self, point: SearchPoint, predicted_s: float) -> None:
+        """Store the prediction of a compiled point in seconds, which replaces the guess before
+        compiling."""
         if point.key in self._at:
             self._revised_s[self._at[point.key]] = predicted_s
-            self._news += not self._times  # later it waits for the next time that is told
+            self._news += not self._times  # later, only a new time triggers an update
 
     def ask(self, ready: Sequence[SearchPoint]) -> SearchPoint | None:
+        """Return the point of the largest expected improvement among these, or None if there is
+        none."""
         known = [p for p in ready if p.key in self._at]
         if not known:
             return self._tail.ask(ready)
@@ -198,6 +213,7 @@ class ModelSearch:
         return max(known, key=lambda p: gain[self._at[p.key]])
 
     def tell(self, point: SearchPoint, time_s: float | None) -> None:
+        """Store the measured time of a point in seconds, or None if it failed."""
         if (i := self._at.get(point.key)) is None:
             return
         if time_s is None:
@@ -207,7 +223,7 @@ class ModelSearch:
         self._news += 1
 
     def _gain(self) -> list[float]:
-        """Expected improvement of every point, in units of the logarithm of the time."""
+        """Return the expected improvement of every point, in units of the logarithm of the time."""
         if self._gains is None or self._news > len(self._times) // LEARN:
             self._gains, self._news = self._compute(), 0
         return self._gains
@@ -223,20 +239,21 @@ class ModelSearch:
             self._fitted = len(times)
             self._shape = self._likeliest(mean, times)
         result = _posterior(self._steps, mean, times, self._shape)
-        # the least mean of a measured point, not the least time: noise has flattered that one
+        # the least mean of a measured point; the least time is biased low by noise
         best = result.mean[list(times)].min() if times else result.mean.min()
         gain = _improvement(best, result.mean, np.sqrt(result.variance + prior.variance))
         return [float(g) for g in gain]
 
     def _likeliest(self, mean: Floats, times: Mapping[int, float]) -> Shape:
         at = list(times)
-        seen = dict(enumerate(times.values()))  # the likelihood asks for measured points alone
+        seen = dict(enumerate(times.values()))  # the likelihood needs the measured points alone
         tried = {s: _posterior(self._steps[at], mean[at], seen, s).likelihood for s in SHAPES}
         return max(tried, key=lambda s: tried[s])
 
     def _prior(self) -> _Normal:
-        """Of log(time), before any is measured. What compiling showed of a prediction is carried
-        to neighbours that are not compiled: they too may spill or load in narrow words."""
+        """Return the distribution of log(time) before any is measured. Corrections of the
+        prediction by compiling are extended to neighbours that are not compiled: they too may spill
+        or load in narrow words."""
         import numpy as np
 
         known = {i: math.log(s) for i, s in self._revised_s.items() if math.isfinite(s)}
@@ -250,17 +267,18 @@ class ModelSearch:
 
 @dataclass(frozen=True)
 class _Normal:
-    """What is believed of every point's log(time)."""
+    """Normal distribution of every point's log(time)."""
 
     mean: Floats
     variance: Floats
-    likelihood: float  # logarithm, up to a constant, of what was seen
+    likelihood: float  # logarithm, up to a constant, of the likelihood of the observations
 
 
 def _posterior(steps: Floats, prior: Floats, seen: Mapping[int, float], shape: Shape) -> _Normal:
-    """Rasmussen and Williams, algorithm 2.1, with the Matern covariance of 3/2 (4.17): compilers
-    have cliffs, and a smoother one is sure of neighbours beyond them. `steps` is (points, axes),
-    `prior` the mean beforehand and `seen` the logarithms by point."""
+    """Return the posterior by Rasmussen and Williams, algorithm 2.1, with the Matern covariance of
+    3/2 (4.17): compilers have cliffs, and a smoother covariance is overconfident beyond them.
+    `steps` is (points, axes), `prior` the prior mean and `seen` the observed logarithms by point.
+    """
     import numpy as np
 
     centred = prior - prior.mean()
@@ -286,7 +304,7 @@ def _posterior(steps: Floats, prior: Floats, seen: Mapping[int, float], shape: S
 
 
 def _improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
-    """Expected improvement on `best` (Jones et al. 1998, equation 15)."""
+    """Return the expected improvement on `best` (Jones et al. 1998, equation 15)."""
     import numpy as np
 
     z = (best - mean) / deviation
@@ -296,7 +314,7 @@ def _improvement(best: float, mean: Floats, deviation: Floats) -> Floats:
 
 
 def _logs(seconds: Sequence[float]) -> Floats:
-    """Logarithms; the middle one where nothing is predicted."""
+    """Return the logarithms; the median where there is no prediction."""
     import numpy as np
 
     logs = np.log(np.asarray(seconds, dtype=float))
@@ -305,7 +323,7 @@ def _logs(seconds: Sequence[float]) -> Floats:
 
 
 def _positions(points: Sequence[SearchPoint]) -> Floats:
-    """(points, axes): a knob's place among the values it takes; two Impls are one step apart."""
+    """Return (points, axes): a knob's index among its values; two Impls are one step apart."""
     import numpy as np
 
     names = sorted({name for p in points for name, _ in p.knobs})
@@ -323,8 +341,8 @@ def _positions(points: Sequence[SearchPoint]) -> Floats:
 class Tpe:
     """Optuna's tree-structured Parzen estimator (Bergstra et al. 2011), the extra `search`.
 
-    It suggests knobs freely; what is taken is the point nearest to that in knob space, and the
-    point's own knobs are what the estimator learns from. It does not see predictions.
+    It suggests knobs freely; the point nearest to the suggestion in knob space is taken, and the
+    estimator learns from the point's own knobs. It does not use predictions.
     """
 
     def __init__(self, points: Sequence[SearchPoint], seed: int) -> None:
@@ -348,6 +366,7 @@ class Tpe:
         }
 
     def order(self, n: int) -> list[SearchPoint]:
+        """Return the next `n` points to compile, each the nearest to a new suggestion."""
         chosen: list[SearchPoint] = []
         while self._left and len(chosen) < n:
             chosen.append(self._nearest(self._left.values()))
@@ -355,12 +374,15 @@ class Tpe:
         return chosen
 
     def revise(self, point: SearchPoint, predicted_s: float) -> None:
+        """Ignore the revised prediction."""
         pass
 
     def ask(self, ready: Sequence[SearchPoint]) -> SearchPoint | None:
+        """Return the point nearest to a new suggestion among these, or None if there is none."""
         return self._nearest(ready) if ready else None
 
     def tell(self, point: SearchPoint, time_s: float | None) -> None:
+        """Add the measured time of a point in seconds to the study; None removes the point."""
         self._left.pop(point.key, None)
         if time_s is None:
             return

@@ -1,7 +1,7 @@
-"""What a sweep found, as one answer and one sentence: pure functions of records.
+"""Select the winner of a sweep and describe it in one sentence: pure functions of records.
 
-A screen time and a final time come from different protocols, so they are never ranked together:
-finals with finals, and only where there are none, screens with screens.
+First-pass times and final times come from different protocols, so they are never ranked together:
+final records are ranked if there are any, else first-pass records.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from workbench.data import stats
 from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
 from workbench.spec import label
 
-TIE_SHARE = 0.005  # medians closer than this tie, however narrow their intervals are
-MODEL_SHARE = 0.02  # the model cannot tell apart what it predicts closer than this
+TIE_SHARE = 0.005  # medians closer than this share tie, however narrow their intervals are
+MODEL_SHARE = 0.02  # predictions closer than this share tie
 RIDGE = 8.0  # FLOP a byte, taken where the device's own ridge is unknown
 MOST_THREADS = 1024  # of a block, on every GPU that Triton or Metal compiles for
 
-# A final outranks a screen of the same config. "hot" is a second look at the winner, not a rank.
+# A final time outranks a first-pass time of the same config. "hot" times are not ranked.
 _PHASES: tuple[Phase, ...] = ("final", "first_pass", "predict")
 _STAGES: tuple[Stage, ...] = ("measure", "launch", "check", "compile", "refused")
 
 _STAGE_WORDS: Mapping[Stage, str] = {
     "refused": "refused before compiling",
     "compile": "did not compile",
-    "check": "gave a wrong answer",
+    "check": "gave a wrong result",
     "launch": "did not launch",
     "measure": "could not be timed",
 }
@@ -36,7 +36,7 @@ ConfigKey = tuple[str, str, tuple[tuple[str, int], ...]]
 
 @dataclass(frozen=True)
 class Baseline:
-    """A record that the winner is compared with, in the best phase that both were timed in."""
+    """A record that the winner is compared with, in the best phase that timed both."""
 
     record: Record
     ratio: float  # its time over the winner's: above 1 the winner is faster
@@ -45,7 +45,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Edge:
-    """A knob whose best value is the last that its declaration offers."""
+    """A knob whose best value is the smallest or largest of its declared choices."""
 
     field: str
     value: int
@@ -54,13 +54,13 @@ class Edge:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a sweep found. `winner` is None when no config gave a time."""
+    """Result of a sweep. `winner` is None if no config gave a time."""
 
     predicted: bool
     winner: Record | None = None
     times: Mapping[Phase, float] = field(default_factory=dict)  # the winner's, seconds, by phase
     fastest: Record | None = None  # of the ranked phase; the winner unless the tie rule chose
-    default: Baseline | None = None  # what runs when nobody chose: the first Impl's default
+    default: Baseline | None = None  # the first Impl's default, which runs if none was chosen
     default_failure: Failure | None = None  # set instead when that config failed
     baselines: tuple[Baseline, ...] = ()  # fastest first
     ties: tuple[Record, ...] = ()  # others that cannot be told from the fastest
@@ -70,21 +70,22 @@ class Selection:
     impls: int = 0  # that were swept, baselines not counted
     configs: int = 0
     binaries: int = 0
-    failed: Mapping[Stage, int] = field(default_factory=dict)  # configs by the stage they died in
+    failed: Mapping[Stage, int] = field(default_factory=dict)  # configs by the stage of failure
 
     @property
     def phase(self) -> Phase | None:
-        """Which phase the winner's time is from."""
+        """Phase of the winner's time, or None without a winner."""
         return self.winner.phase if self.winner else None
 
 
 def config_key(case: Case) -> ConfigKey:
-    """What makes two outcomes of one run outcomes of the same config."""
+    """Return the key that outcomes of the same config share within one run."""
     return case.backend, case.impl, tuple(sorted(case.config.items()))
 
 
 def relevant(run: Run, outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The outcomes that may be ranked for this run: its sizes, its dtype, its kind of time."""
+    """Return the outcomes that may be ranked for this run: with its sizes, dtype and kind of
+    time."""
     return [
         o
         for o in outcomes
@@ -95,11 +96,11 @@ def relevant(run: Run, outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def ranking(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """One outcome for each config, best first: finals by time, then screens by time, then
-    failures by stage.
+    """Return one outcome for each config, best first: final records by time, then first-pass
+    records by time, then failures by stage.
 
-    A config that ever failed stands as that failure, whatever times it gave: a wrong answer in
-    the final also condemns its screen time.
+    A config that ever failed counts as that failure, whatever times it gave: a wrong result in the
+    final benchmark also invalidates its first-pass time.
     """
     chosen: dict[ConfigKey, Outcome] = {}
     for outcome in outcomes:
@@ -114,8 +115,8 @@ def ranking(outcomes: Iterable[Outcome]) -> list[Outcome]:
 
 
 def comparable_times(outcomes: Iterable[Outcome]) -> dict[ConfigKey, Record]:
-    """The first time of each swept config, screen or prediction: times that can be compared with
-    each other, since all were obtained alike. A final is longer, and at a lower clock."""
+    """Return the first record of each swept config, of the first pass or predicted. These times are
+    comparable, since all were obtained alike; a final benchmark is longer, and at a lower clock."""
     results: dict[ConfigKey, Record] = {}
     for outcome in outcomes:
         if isinstance(outcome, Record) and outcome.phase in ("first_pass", "predict"):
@@ -126,7 +127,8 @@ def comparable_times(outcomes: Iterable[Outcome]) -> dict[ConfigKey, Record]:
 def best_per_group(
     outcomes: Iterable[Outcome], fields: Sequence[str]
 ) -> dict[tuple[int, ...], Record]:
-    """The best record for each tuple of values of these config fields, finals before screens.
+    """Return the best record for each tuple of values of these config fields, final before first
+    pass.
 
     Baselines, failed configs and configs that lack one of the fields have no group.
     """
@@ -139,7 +141,7 @@ def best_per_group(
 
 
 def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
-    """The winner of a run, what it is compared with, and what to doubt about it."""
+    """Return the winner of a run, its comparisons, and the caveats about it."""
     outcomes = relevant(run, outcomes)
     stand = ranking(outcomes)
     swept = [o for o in stand if _swept(o)]
@@ -160,7 +162,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     pool = [r for r in records if r.phase == records[0].phase]
     fastest = min(pool, key=lambda r: (r.time_s, *_frugality(r, run.previous_best)))
     near = [r for r in pool if _cannot_tell(r, fastest)]
-    # Screens are too short to let anything but the time decide, and the model has no noise.
+    # Only final times are precise enough for a rule inside ties, and the model has no noise.
     final = fastest.phase == "final"
     winner = min(near, key=lambda r: _frugality(r, run.previous_best)) if final else fastest
     others = [r for r in records if r is not winner]
@@ -180,7 +182,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
 
 
 def sentence(result: Selection) -> str:
-    """The answer as a person would say it, with units, ending in a full stop."""
+    """Return the selection as one sentence, with units, ending in a full stop."""
     winner = result.winner
     if winner is None:
         return _nothing(result)
@@ -204,39 +206,40 @@ def sentence(result: Selection) -> str:
 
 
 def _further(edge: Edge) -> str:
-    """`block_n beyond 256`: where a better value may lie that was not declared."""
+    """Return where a better value may lie that was not declared: `block_n beyond 256`."""
     return f"{edge.field} {'beyond' if edge.highest else 'below'} {edge.value}"
 
 
 def rate(record: Record, ridge: float = RIDGE) -> str:
-    """`722 TFLOP/s`, or `4240 GB/s` left of the ridge, where bytes are what limits."""
+    """Return the winner's rate as text: `722 TFLOP/s`, or `4240 GB/s` below the ridge point."""
     if memory_bound(record, ridge):
         return f"{_digits(record.bytes / record.time_s / 1e9)} GB/s"
     return f"{_digits(record.flops / record.time_s / 1e12)} TFLOP/s"
 
 
 def memory_bound(record: Record, ridge: float = RIDGE) -> bool:
-    """Whether the kernel does so little arithmetic that bytes are what it is judged by: fewer
-    FLOP a byte than `ridge`, where the device's two roofs meet."""
+    """Return whether the kernel is compared with the memory ceiling: it does fewer FLOP a byte than
+    `ridge`, where the device's two ceilings meet."""
     return record.flops < ridge * record.bytes
 
 
 def ridge_of(run: Run) -> float:
-    """FLOP a byte where the compute roof of the run's dtype meets the memory roof."""
+    """Return the ridge point in FLOP a byte, where the compute ceiling of the run's dtype meets the
+    memory ceiling; RIDGE if one of them is unknown."""
     compute, dram = (run.ceilings.get(name, {}).get("value", 0) for name in ("compute", "dram"))
     return float(compute / dram) if compute and dram else RIDGE
 
 
 def _nothing(result: Selection) -> str:
     if not result.configs:
-        return "No outcome was recorded, so there is no answer."
+        return "No outcome was recorded, so there is no result."
     stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in result.failed.items())
     each = "The only config" if result.configs == 1 else f"All {result.configs} configs"
     return f"{each} failed, so there is no time: {stages}."
 
 
 def _against(result: Selection) -> list[str]:
-    """The winner beside the baselines and beside the default, in words."""
+    """Return the winner's comparisons with the baselines and with the default, as text."""
     words = []
     for baseline in result.baselines[:2]:
         if baseline.ratio < 1:
@@ -251,7 +254,7 @@ def _against(result: Selection) -> list[str]:
 
 
 def _claim(outcome: Outcome) -> tuple[int, int]:
-    """Which of two outcomes of one config counts: the lower."""
+    """Return the precedence of an outcome among those of one config: the lowest counts."""
     if isinstance(outcome, Failure):
         return -1, _STAGES.index(outcome.stage)
     return 0, _PHASES.index(outcome.phase)
@@ -266,8 +269,8 @@ def _swept(outcome: Outcome) -> bool:
 
 
 def _cannot_tell(record: Record, fastest: Record) -> bool:
-    """Whether the difference may be nothing: by the windows that the two took in turns where there
-    are such, since the clock wanders further than two configs differ; else by their intervals."""
+    """Return whether the two tie: by their interleaved windows if there are such, since the clock
+    drifts further than two configs differ; else by their intervals."""
     a, b = record.timing, fastest.timing
     if not (isinstance(a, Measured) and isinstance(b, Measured)):
         return record.time_s <= fastest.time_s * (1 + MODEL_SHARE)
@@ -281,9 +284,9 @@ def _cannot_tell(record: Record, fastest: Record) -> bool:
 
 
 def _frugality(record: Record, previous_best: Mapping[str, Mapping[str, int]]) -> tuple[float, ...]:
-    """Inside a tie: what was found best before stays, then what says its warps itself, for others
-    can run that elsewhere too, then the default; then fewer spills, registers, warps; then the
-    config that was itself timed."""
+    """Return the sort key inside a tie: the previous best first, then configs that state their
+    warps, since they are reproducible elsewhere, then the default; then fewer spills, registers,
+    warps; then the config that was itself timed."""
     created = record.resources
     stays = dict(previous_best.get(record.case.impl, {})) == dict(record.case.config)
     spills, registers = (created.spill_bytes, created.registers) if created else (1 << 30, 1 << 30)
@@ -308,7 +311,7 @@ def _baselines(
 
 
 def _baseline(other: Record, winner: Record, outcomes: Sequence[Outcome]) -> Baseline | None:
-    """None when no phase timed both: a screen over a final would be no ratio at all."""
+    """Return the comparison, or None if no phase timed both: times of two phases have no ratio."""
     theirs, ours = _phases(other, outcomes), _phases(winner, outcomes)
     for phase in _PHASES:
         if phase in theirs and phase in ours:
@@ -317,7 +320,7 @@ def _baseline(other: Record, winner: Record, outcomes: Sequence[Outcome]) -> Bas
 
 
 def _phases(record: Record, outcomes: Iterable[Outcome]) -> dict[Phase, Record]:
-    """Every time that this config has, the last of each phase."""
+    """Return every record of this config, the last of each phase."""
     key = config_key(record.case)
     return {o.phase: o for o in outcomes if isinstance(o, Record) and config_key(o.case) == key}
 
@@ -338,7 +341,7 @@ def _edges(run: Run, winner: Record) -> tuple[Edge, ...]:
 
 
 def _extends(name: str, value: int, highest: bool, winner: Record) -> bool:
-    """Whether a further value would be another kernel at all."""
+    """Return whether a value beyond this one would give a different kernel."""
     if not highest:
         return value > 1
     if name == "num_warps":
@@ -350,5 +353,5 @@ def _extends(name: str, value: int, highest: bool, winner: Record) -> bool:
 
 
 def _digits(value: float) -> str:
-    """Three significant digits, and no exponent."""
+    """Return three significant digits, without an exponent."""
     return f"{value:.0f}" if value >= 99.5 else f"{value:.3g}"

@@ -1,4 +1,5 @@
-"""What a sweep will look at: every config of the Impls, refused or kept, under a key of its own."""
+"""Enumerate the configs of a sweep: every config of the Impls, rejected or kept, each with a
+key."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from workbench.sweeps import Sweep
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a sweep will look at: candidates to try and configs refused beforehand."""
+    """Plan of a sweep: candidates to try and configs rejected beforehand."""
 
     run: Run
     problem: Problem
@@ -29,12 +30,12 @@ class Plan:
     candidates: list[Candidate]
     refused: list[Failure]
     baselines: list[Candidate]
-    left_out: int = 0  # legal configs that the model ranked below the `most` asked for
+    left_out: int = 0  # legal configs that the model ranked below the requested `most`
 
 
 @dataclass(frozen=True)
 class Earlier:
-    """What the database already holds, by key: nothing of it is obtained again."""
+    """Outcomes that the database already holds, by key: they are not obtained again."""
 
     first: Mapping[str, Outcome] = field(default_factory=dict)
     final: Mapping[str, Outcome] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class Earlier:
 
 
 class NothingToSweep(WorkbenchError, ValueError):
-    """No config can be tried: the sentence says why."""
+    """No config can be tried; the message says why in one sentence."""
 
 
 def plan_sweep(
@@ -57,9 +58,11 @@ def plan_sweep(
     only: bool = False,
     most: int = 0,
 ) -> Plan:
-    """Enumerate, refuse, and keep the `most` (0: all) that the model ranks best.
+    """Return the plan of a sweep: enumerate, reject, and keep the `most` (0: all) that the model
+    ranks best.
 
-    `only` holds the knobs that would be tuned. Raises NothingToSweep.
+    `only` keeps the knobs of `sweep.tune` at their default. Raises NothingToSweep where no config
+    is legal.
     """
     knobs = tuple(sweep.vary) + (() if only else tuple(sweep.tune))
     factory = RecordFactory(run, problem, protocol)
@@ -71,7 +74,7 @@ def plan_sweep(
     baselines = [c for c in libraries if _refused(c, problem, device) is None]
     for impl in impls:
         default = impl.default(device.limits, problem.dtype, problem.sizes)
-        # what runs when nobody chose: the first Impl of the file, at its own default
+        # the default of the run is that of the file's first Impl
         first = default if impl is impls[0] else None
         for config in dict.fromkeys((*impl.space(default, knobs), default)):
             candidate = factory.candidate(impl, config, config == first)
@@ -108,8 +111,8 @@ def _nothing(problem: Problem, refused: Sequence[Failure], knobs: Sequence[Knob]
 def thinned(
     legal: Sequence[Candidate], most: int, vary: Sequence[Knob], problem: Problem, device: Device
 ) -> list[Candidate]:
-    """At most `most` candidates: of each value of the varied knobs the ones ranked best, taken in
-    turn, so that no value goes untried while another has many. Defaults always stay."""
+    """Return at most `most` candidates: for each value of the varied knobs the best ranked, taken
+    in turn, so that every value is tried. Defaults always stay."""
     if not most or len(legal) <= most:
         return list(legal)
     ranked = sorted(legal, key=lambda c: expected(c, problem, device))
@@ -127,7 +130,7 @@ def thinned(
 
 
 def group_of(candidate: Candidate, vary: Sequence[Knob]) -> tuple[Any, ...]:
-    """The values of the varied knobs, with the Impl's name."""
+    """Return the name of the Impl and the values of the varied knobs."""
     words = {k.__name__ for k in vary}
     knobs = candidate.impl.knobs()
     config = values(candidate.config).items()
@@ -135,7 +138,7 @@ def group_of(candidate: Candidate, vary: Sequence[Knob]) -> tuple[Any, ...]:
 
 
 def expected(candidate: Candidate, problem: Problem, device: Device) -> float:
-    """Seconds by the model before anything is compiled; infinite where it cannot say."""
+    """Return the seconds that the model predicts before compiling; infinite if it cannot."""
     impl, config = candidate.impl, values(candidate.config)
     if impl.work is None:
         return math.inf
@@ -159,15 +162,15 @@ def expected(candidate: Candidate, problem: Problem, device: Device) -> float:
 
 @dataclass(frozen=True)
 class RecordFactory:
-    """Names outcomes: what a key is made of."""
+    """Create candidates, records and failures with the keys of one run and problem."""
 
     run: Run
     problem: Problem
     protocol: str
 
     def candidate(self, impl: Impl, config: Any, default: bool) -> Candidate:
-        """Name a config. Raises ValueError where a field of it is AUTO: such a config is another
-        one at other sizes, and is resolved first."""
+        """Return the candidate of a config. Raises ValueError where a field of it is AUTO: such a
+        config is another one at other sizes, and must be resolved first."""
         if impl.is_open(config):
             raise ValueError(f"{impl.title}: {config} is not resolved")
         case = Case(
@@ -194,6 +197,7 @@ class RecordFactory:
     def failure(
         self, candidate: Candidate, refusal: Refusal, compiled: Compiled | None = None
     ) -> Failure:
+        """Return the failure of a candidate, with its resources if it was compiled."""
         return Failure(
             candidate.case,
             candidate.key,
@@ -213,6 +217,8 @@ class RecordFactory:
         compiled: Compiled | None,
         same_as: Candidate | None = None,
     ) -> Outcome:
+        """Return the record of a timed candidate, or its failure. `same_as` is the candidate that
+        was timed in its place, which has the same machine code."""
         if isinstance(result, Refusal):
             return self.failure(candidate, result, compiled)
         spec, problem = self.problem.spec, self.problem
@@ -234,6 +240,6 @@ class RecordFactory:
 
 
 def _older_protocol(protocol: str) -> str:
-    """The name of a protocol in keys of schema 1; the model's name is the same in both."""
+    """Return the name of a protocol in keys of schema 1; the model's name is the same in both."""
     usual = Protocol()
     return usual.older_id if protocol == usual.id else protocol

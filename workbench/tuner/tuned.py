@@ -1,4 +1,4 @@
-"""Keep the winners of a sweep in the file of tuned configs, which launches use."""
+"""Keep the winners of a sweep in the tuned cache, which launches use."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from workbench.tuner.selection import comparable_times, config_key, ranking, rel
 
 
 def sources_of(impl: Impl) -> tuple[str, str]:
-    """Return the hashes under which an entry of this Impl may stand: of its code, and, as schema 1
-    wrote it, of its file."""
+    """Return the hashes of an Impl in keys of the tuned cache: of its code, and of its file as in
+    schema 1."""
     return code_hash(impl), file_hash(impl)
 
 
 def entries_of(run: Run, outcomes: Sequence[Outcome], sources: Mapping[str, str]) -> list[Entry]:
-    """The winner of each Impl: in a measured run by the final alone, in a predicted run marked so.
+    """Return the winner of each Impl as an entry: in a measured run by the final benchmark alone,
+    in a predicted run marked as predicted.
 
-    `sources` is the `code_hash` of each Impl, by name. An Impl whose default alone was in the
-    final, where defaults always are, has no entry if another of its configs was faster in the
-    first pass.
+    `sources` is the `code_hash` of each Impl, by name. An Impl of which only the default was in the
+    final benchmark, where defaults always are, has no entry if another of its configs was faster in
+    the first pass.
     """
     results = []
     for impl in sorted({o.case.impl for o in outcomes if not o.case.is_baseline}):
@@ -70,7 +71,8 @@ def _entry(
 
 
 def _reached(outcomes: Sequence[Outcome]) -> bool:
-    """Whether an Impl came into the final by its times, not by its default alone."""
+    """Return whether an Impl came into the final benchmark by its times, not by its default
+    alone."""
     records = [o for o in ranking(outcomes) if isinstance(o, Record)]
     finals = [r for r in records if r.phase == "final"]
     if not finals or any(not r.default for r in finals):
@@ -83,10 +85,11 @@ def _reached(outcomes: Sequence[Outcome]) -> bool:
 def remember(
     run: Run, outcomes: Sequence[Outcome], spec: Spec | None = None, path: Path | None = None
 ) -> list[Entry]:
-    """Keep the winners of a finished sweep; returns those that now stand. Raises TunedError.
+    """Keep the winners of a finished sweep. Returns the entries that are now stored. Raises
+    TunedError where the tuned cache cannot be read or written.
 
-    An older entry stays where a narrower sweep did worse: it looked at fewer configs, and its time
-    lies wholly above the older one under the same protocol, so it never tried the better config.
+    An older entry stays if a narrower sweep did worse: it tried fewer configs, and its time lies
+    wholly above the older one under the same protocol, so it never tried the better config.
     """
     spec = spec or catalog.spec_of(run.source)
     result = entries_of(run, outcomes, {impl.name: code_hash(impl) for impl in spec.impls})

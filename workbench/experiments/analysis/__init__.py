@@ -1,2 +1,2 @@
-"""What experiments share when they judge: spans of times, floors under them, the CPU's time beside
-the GPU's, and the values of a knob beside each other."""
+"""Analysis that experiments share: times with intervals, roofline bounds, the CPU's time beside the
+GPU's, and the values of a knob compared with each other."""

@@ -1,4 +1,4 @@
-"""The least time of a call: its bytes over a bandwidth and its FLOPs over a peak, the larger."""
+"""Compute the roofline bound of a call: the larger of bytes over bandwidth and FLOPs over peak."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from workbench.spec import Sizes, Spec
 
 
 def ceilings(device: Device, known: Mapping[str, Mapping[str, Any]]) -> CeilingSet:
-    """The ceilings of `known` (as `hardware.ceilings` writes them), and the device's own stated
-    ones beside them."""
+    """Return the ceilings of `known` (as `hardware.ceilings` writes them), and the device's own
+    stated ones beside them."""
     results = [ceiling_of(device.name, name, plain) for name, plain in known.items()]
     every = [*(c for c in results if c is not None), *stated(device.name, device)]
     by_name = {c.name: c for c in every}
@@ -22,14 +22,14 @@ def ceilings(device: Device, known: Mapping[str, Mapping[str, Any]]) -> CeilingS
 
 
 def split(every: CeilingSet) -> tuple[CeilingSet, CeilingSet]:
-    """Those that were measured on the device, and those that somebody stated."""
+    """Return the ceilings that were measured on the device, and all others."""
     measured = tuple(c for c in every.ceilings if c.measured)
     others = tuple(c for c in every.ceilings if not c.measured)
     return replace(every, ceilings=measured), replace(every, ceilings=others)
 
 
 def origin(ceiling: Ceiling) -> Kind:
-    """Where a ceiling's number comes from, in the words of `Evidence`."""
+    """Return where a ceiling's number comes from, in the words of `Evidence`."""
     if ceiling.measured:
         return "measured"
     return "computed" if ceiling.origin == "computed" else "datasheet"
@@ -37,8 +37,8 @@ def origin(ceiling: Ceiling) -> Kind:
 
 @dataclass(frozen=True)
 class Bound:
-    """The least time of a call under one set of ceilings, in seconds. A ceiling that nobody knows
-    leaves its time None; `least_s` is then that of the other alone."""
+    """Least time of a call under one set of ceilings, in seconds. The time of an unknown ceiling is
+    None; `least_s` is then that of the other alone."""
 
     memory: Ceiling | None
     compute: Ceiling | None
@@ -47,18 +47,18 @@ class Bound:
 
     @property
     def least_s(self) -> float | None:
-        """The larger of the two times; None where neither is known."""
+        """Larger of the two times, in seconds; None if neither is known."""
         return max((s for s in (self.memory_s, self.compute_s) if s is not None), default=None)
 
     @property
     def bound(self) -> str:
-        """What sets it: "memory" or "compute"."""
+        """Ceiling that sets the bound: "memory" or "compute"."""
         return "compute" if (self.compute_s or 0.0) > (self.memory_s or 0.0) else "memory"
 
 
 def bound(spec: Spec, sizes: Sizes, dtype: str, at: CeilingSet) -> Bound:
-    """The least time of a call: each input read and each output written once, all FLOPs at the
-    peak of the dtype."""
+    """Return the least time of a call: each input read and each output written once, all FLOPs at
+    the peak of the dtype."""
     memory, compute = at.best("dram"), at.best("compute", dtype)
     moved, flops = spec.bytes(sizes, dtype), spec.flops(**sizes)
     return Bound(

@@ -1,9 +1,9 @@
-"""What a device reaches: which ceilings are sought, what is timed for each, and what it is worth.
+"""Measure the ceilings of a device: what is timed for each, and how the results are validated.
 
-A ceiling is the best of a few configs of a kernel that does one thing alone. It is held against
-yardsticks, libraries' versions that are timed beside it, against the other ceilings and against
-what the device's maker states; one that fails is kept with the reason and never used. `gauge`
-times all this; `known` finds what was last measured on a device.
+A ceiling is the best of a few configs of a kernel that does one thing alone. It is validated
+against library kernels that are timed beside it, against the other ceilings and against the maker's
+figures; one that fails is kept with the reason and never used. `commands/ceilings.py` times all
+this; `known` finds what was last measured on a device.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Ceiling = Mapping[str, Any]  # a ceiling as `hardware.ceilings` writes it
 Counted = Literal["bytes", "traffic", "flops", "launches"]
 
 MEASURED = "_measured"
-STREAM = 1 << 28  # bf16 numbers: from there on a copy on an H200 is as fast as it gets
+STREAM = 1 << 28  # bf16 numbers, from which on a copy on an H200 reaches its full rate
 LINKS = 256  # launches in a chain
 EDGE = 8192  # of the square products that libraries are timed with
-CYCLE_BYTES = 128.0  # what the banks of an NVIDIA multiprocessor give in a clock
+CYCLE_BYTES = 128.0  # bytes that the banks of an NVIDIA multiprocessor deliver in a clock
 CYCLE_SOURCE = (
     "computed as cores x 128 B x boost clock: 32 banks of 4 bytes (CUDA programming guide, shared "
     "memory), which L1 shares"
@@ -46,14 +46,15 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Sought:
-    """One ceiling that is sought.
+    """One ceiling to measure.
 
-    The best of `arms` counts, in `counted` a second, or in seconds a launch. It must reach `share`
-    of the best yardstick's rate (a launch may take 1 / `share` of its time), `above` names
-    ceilings below which it cannot lie, and more than `most` times what is stated is no rate.
+    The best of `variants` counts, in `counted` a second, or in seconds a launch. It must reach
+    `share` of the best library reference's rate (a launch may take 1 / `share` of its time),
+    `above` names ceilings that it must exceed, and it must not exceed `most` times the stated
+    figure.
     """
 
-    name: str  # "dram_read", without the ending that says that it was measured
+    name: str  # "dram_read", without the suffix of measured ceilings
     title: str
     level: str  # of LEVELS
     counted: Counted
@@ -67,7 +68,7 @@ class Sought:
 
     @property
     def unit(self) -> str:
-        """Of its value."""
+        """Unit of its value."""
         if self.counted == "launches":
             return "s"
         if self.counted != "flops":
@@ -77,24 +78,25 @@ class Sought:
 
 @dataclass(frozen=True)
 class CeilingGroup:
-    """Ceilings whose arms take turns: of one kind of load, so that none lends another a clock
-    that it would not have alone."""
+    """Ceilings whose variants are interleaved: of one kind of load, so that none raises or lowers
+    the clock of another."""
 
     name: str
     sought: tuple[Sought, ...]
 
     @property
     def variants(self) -> list[Variant]:
-        """All that is timed for it, each once."""
+        """All variants that are timed for it, each once."""
         every = [a for s in self.sought for a in (*s.variants, *s.libraries)]
         return list({a.name: a for a in every}.values())
 
 
-# What is sought.
+# Ceilings to measure
 
 
 def groups_of(device: Device, memory_bytes: int | None) -> list[CeilingGroup]:
-    """All that is sought on a device whose GPU has so much memory (None: not known)."""
+    """Return all ceilings to measure on a device, for a GPU with this memory in bytes (None:
+    unknown)."""
     return [
         _dram(device, memory_bytes),
         _caches(device),
@@ -105,7 +107,8 @@ def groups_of(device: Device, memory_bytes: int | None) -> list[CeilingGroup]:
 
 
 def matrix_dtypes(device: Device) -> list[str]:
-    """Dtypes of the matrix unit, as `Device.peaks` calls them; without stated peaks, the usual."""
+    """Return the dtypes of the matrix unit, as `Device.peaks` names them; without stated peaks, the
+    usual."""
     known = ("tf32", "fp16", "bf16", "fp8", "int8")
     if device.backend == "hip":
         known = ("fp32_matrix", "fp16", "bf16", "fp8", "int8")
@@ -113,8 +116,8 @@ def matrix_dtypes(device: Device) -> list[str]:
 
 
 def stream_elements(memory_bytes: int | None) -> int:
-    """How many numbers of 16 bits a stream has: at most STREAM, and few enough that the sets in
-    rotation, their outputs and the float64 references, some 250 bytes a number, take half."""
+    """Return the 16-bit numbers of a stream: at most STREAM, and few enough that the rotating sets,
+    their outputs and the float64 references, some 250 bytes a number, take half the memory."""
     most = STREAM if memory_bytes is None else min(STREAM, memory_bytes // 512)
     return 1 << (max(1 << 20, most).bit_length() - 1)
 
@@ -154,8 +157,8 @@ def _dram(device: Device, memory_bytes: int | None) -> CeilingGroup:
     ]
     outer = {"M": elements // 4096, "N": 4096}
     copies = Variant("torch.clone", "copy", "torch", flat, "bf16")
-    # The same bytes in fp32, 1024 rows of them: of bf16, or in one sum, torch reads 4.0 to 4.2 TB/s
-    # on an H200, and so 4.33.
+    # The same bytes in fp32, in 1024 rows: in bf16, or in one sum, torch reads 4.0 to 4.2 TB/s on
+    # an H200, and 4.33 in this way.
     summed = {"M": 1024, "N": elements // 2048}
     whole = Variant("torch.sum", "reduce", "torch", summed, "fp32")
     added = Variant("torch.add", "triad", "torch", flat, "bf16")
@@ -205,8 +208,8 @@ def _dram(device: Device, memory_bytes: int | None) -> CeilingGroup:
 
 def _caches(device: Device) -> CeilingGroup:
     cores = device.limits.cores
-    # two fifths: a GPU with two partitions of cache may keep what it reads in both
-    size = device.cache.value or 32 << 20  # where the driver does not tell
+    # two fifths: a GPU with two partitions of cache may keep its data in both
+    size = device.cache.value or 32 << 20  # if the driver does not report it
     pieces = int(0.4 * size) // (4 * 4096)
     working_set = {"N": pieces * 4096, "P": 32 * cores}
     own = {"P": 2 * cores, "N": 8192} if device.backend == "cuda" else {"P": cores, "N": 4096}
@@ -251,7 +254,8 @@ def _caches(device: Device) -> CeilingGroup:
 
 
 def bank_bandwidth(device: Device) -> Quantity | None:
-    """What all cores' shared memory gives at the boost clock; None where its width is not known."""
+    """Return the shared-memory bandwidth of all cores at the boost clock in bytes a second; None if
+    its width is unknown."""
     if device.backend != "cuda" or device.clock_hz is None:
         return None
     value = device.limits.cores * CYCLE_BYTES * device.clock_hz.value
@@ -332,7 +336,7 @@ def _matrix(device: Device, dtype: str) -> CeilingGroup:
 
 
 def _library(dtype: str) -> Variant:
-    """A square product by the library."""
+    """Return a square product by the library."""
     square = {"M": EDGE, "N": EDGE, "K": EDGE}
     kernel, impl, given = {
         "tf32": ("library_tf32", "torch.mm", "fp32"),
@@ -358,7 +362,7 @@ def _launches() -> CeilingGroup:
     results = (
         ("launch", "launch in a graph", graph, once, 0.9),
         ("launch_pdl", "launch in a graph, dependent (PDL)", dependent[0], graph, 0.9),
-        # Triton's launcher does more than a library's: five times as long would still be a floor
+        # Triton's launcher does more than a library's: up to five times as long is accepted
         ("launch_eager", "launch by the CPU", eager, fills, 0.2),
         ("launch_eager_pdl", "launch by the CPU, dependent (PDL)", dependent[1], eager, 0.9),
     )
@@ -371,13 +375,13 @@ def _launches() -> CeilingGroup:
     )
 
 
-# What came of it.
+# Evaluation
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What an arm reached, in the unit of its ceiling: median, and the p5 and p95 of its samples.
-    For a launch, seconds: `low` is the shortest."""
+    """Rate of a variant, in the unit of its ceiling: median, and the p5 and p95 of its samples. For
+    a launch, seconds: `low` is the shortest."""
 
     value: float
     low: float
@@ -385,7 +389,7 @@ class Rate:
 
 
 def rate_of(results: VariantResult, counted: Counted, limits: Limits) -> Rate | None:
-    """The rate of one arm; None where it has no measured time."""
+    """Return the rate of one variant; None if it has no measured time."""
     outcome = results.outcome
     if not isinstance(outcome, Record) or not isinstance(outcome.timing, Measured):
         return None
@@ -400,8 +404,8 @@ def rate_of(results: VariantResult, counted: Counted, limits: Limits) -> Rate | 
 def amount_of(
     variant: Variant, config: Mapping[str, int], counted: Counted, limits: Limits
 ) -> float:
-    """Bytes, FLOPs or launches of one call. `traffic` is all that the launch asks of the cache,
-    as the Impl's `work` describes it; `bytes` are the least that must move."""
+    """Return the bytes, FLOPs or launches of one call. `traffic` is all that the launch requests
+    from the cache, as the Impl's `work` describes it; `bytes` are the least that must move."""
     spec = catalog.spec_of(variant.kernel)
     if counted == "launches":
         return float(variant.sizes.get("L", 1))
@@ -419,8 +423,8 @@ def amount_of(
 def evaluate(
     sought: Sequence[Sought], results: Mapping[str, VariantResult], limits: Limits, earlier: Ceiling
 ) -> dict[str, dict[str, Any]]:
-    """Every ceiling of a group by its measured name, checked; `earlier` are those of the groups
-    before. What gave no time has no value, and says why."""
+    """Return every ceiling of a group by its measured name, validated; `earlier` are those of the
+    groups before. A ceiling without a time has no value, but a reason."""
     best = {s.name: _best(s, results, limits) for s in sought}
     plain: dict[str, dict[str, Any]] = {}
     for s in sought:
@@ -466,7 +470,7 @@ def _plain(
         return {
             **text,
             "kind": "missing",
-            "source": "no arm gave a time",
+            "source": "no variant gave a time",
             "reason": "; ".join(filter(None, reasons)) or "it was not timed",
         }
     variant, rate = best
@@ -493,7 +497,7 @@ def _plain(
             for a in s.libraries
             if a.name in results
         ]
-        text["unchecked"] = "; ".join(reason) or "its yardstick was not timed"
+        text["unchecked"] = "; ".join(reason) or "its library reference was not timed"
     return text
 
 
@@ -510,19 +514,19 @@ def _source(results: VariantResult, count: int) -> str:
 
 
 def doubt(s: Sought, one: Ceiling, known: Mapping[str, Ceiling]) -> str | None:
-    """Why a rate is no ceiling, in a sentence; None where it agrees with its yardstick, with the
-    ceilings `known` and with what is stated."""
+    """Return in a sentence why a rate is not accepted; None if it agrees with its library
+    reference, with the ceilings `known` and with the stated figure."""
     value = float(one["value"])
     yard = one.get("yardstick")
     if yard and s.counted == "launches" and value * s.share > yard["value"]:
         return (
             f"a launch takes {value / yard['value']:.2f} times as long as {yard['name']}, and at "
-            f"most {1 / s.share:.2f} is believed"
+            f"most {1 / s.share:.2f} is accepted"
         )
     if yard and s.counted != "launches" and value < s.share * yard["value"]:
         return (
             f"it is {value / yard['value']:.3f} of what {yard['name']} reached beside it, and at "
-            f"least {s.share:g} is asked: this kernel does not find the limit"
+            f"least {s.share:g} is required: this kernel does not reach the limit"
         )
     for name in s.above:
         other = known.get(name + MEASURED, {})
@@ -537,7 +541,7 @@ def doubt(s: Sought, one: Ceiling, known: Mapping[str, Ceiling]) -> str | None:
 
 
 def _miscounted(s: Sought, results: Mapping[str, VariantResult]) -> str | None:
-    """Launches that a graph does not hold."""
+    """Return why the number of launches in a call is wrong, or None."""
     for variant in s.variants:
         count = results[variant.name].kernels if variant.name in results else None
         if s.counted == "launches" and count is not None and count != variant.sizes.get("L", 1):
@@ -546,9 +550,9 @@ def _miscounted(s: Sought, results: Mapping[str, VariantResult]) -> str | None:
 
 
 def unproved(s: Sought, best: VariantResult) -> str | None:
-    """What the machine code says against it, in a sentence: a loop of arithmetic loads nothing
-    from global memory and has its matrix instructions, a loop that reads has its loads. None where
-    it says nothing against it, or cannot be read."""
+    """Return in a sentence how the machine code contradicts the ceiling: a loop of arithmetic loads
+    nothing from global memory and has its matrix instructions, a loop that reads has its loads.
+    None if it does not, or cannot be read."""
     for code in best.compiled.code if best.compiled is not None else ():
         inner = code.in_loops
         if not code.readable or s.level not in ("compute", "cache", "shared"):
@@ -557,14 +561,14 @@ def unproved(s: Sought, best: VariantResult) -> str | None:
             if not inner.global_loads:
                 return "no load is left in the loop of its machine code"
         elif inner.global_loads:
-            return f"{inner.global_loads} loads stand in the loop that is to compute alone"
+            return f"{inner.global_loads} loads are in the loop that should only compute"
         elif not (inner.vector if s.dtype == "fp32" else inner.matrix):
             unit = "multiply-add" if s.dtype == "fp32" else "matrix instruction"
             return f"no {unit} is left in the loop of its machine code"
     return None
 
 
-# Between host and device.
+# Copies between host and device
 
 LINKS_SOUGHT = {
     "h2d_pinned": "host to device, pinned",
@@ -577,8 +581,8 @@ LINKS_SOUGHT = {
 def link_ceilings(
     copies: Mapping[str, Mapping[int, Measured]], reason: str = ""
 ) -> dict[str, dict[str, Any]]:
-    """The best rate over all sizes (bytes) of each kind of copy; `why` there are none, where there
-    are none."""
+    """Return the best rate over all sizes (bytes) of each kind of copy; `reason` explains missing
+    ones."""
     plain: dict[str, dict[str, Any]] = {}
     for name, title in LINKS_SOUGHT.items():
         text: dict[str, Any] = {"unit": "B/s", "title": title, "level": "link"}
@@ -598,7 +602,7 @@ def link_ceilings(
                 "high": size / stats.quantile(samples, 0.05),
                 "kind": "measured",
                 "source": f"torch's copy of {size >> 20 or size / (1 << 20):g} MiB, by the host's "
-                "clock until the GPU is silent",
+                "clock until the GPU is idle",
             }
         plain[name + MEASURED] = text
     for way in ("h2d", "d2h"):
@@ -608,12 +612,12 @@ def link_ceilings(
     return plain
 
 
-# What is known of a device.
+# Stored and stated ceilings
 
 
 def known(history: History, device: str) -> Mapping[str, Ceiling] | None:
-    """The measured ceilings of a device from its latest complete run of `workbench ceilings`;
-    those that failed their checks are not among them. None where there is no such run."""
+    """Return the measured ceilings of a device from its latest complete run of `workbench
+    ceilings`, without those that failed validation. None if there is no such run."""
     for run in history.runs(engine="ceilings", device=device, limit=8):
         if not run.predicted and history.state(run.id) == "complete":
             return usable(run.ceilings)
@@ -621,7 +625,7 @@ def known(history: History, device: str) -> Mapping[str, Ceiling] | None:
 
 
 def usable(ceilings: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
-    """Those that were measured and passed their checks."""
+    """Return the ceilings that were measured and passed validation."""
     return {
         name: c
         for name, c in ceilings.items()
@@ -630,8 +634,9 @@ def usable(ceilings: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
 
 
 def stated(device: Device) -> dict[str, dict[str, Any]]:
-    """What the datasheet and arithmetic say of a device, by the names of what is sought without
-    the ending of measured ones: `dram`, `cache`, `shared`, and `compute_` with each dtype."""
+    """Return the ceilings that the datasheet states or that follow by arithmetic, by their names
+    without the suffix of measured ones: `dram`, `cache`, `shared`, and `compute_` with each dtype.
+    """
     results: dict[str, tuple[str, str, Quantity | None]] = {
         "dram": ("DRAM", "dram", device.dram),
         "cache": ("last-level cache", "cache", device.cache_bandwidth),
@@ -655,13 +660,14 @@ def stated(device: Device) -> dict[str, dict[str, Any]]:
     }
 
 
-# The mix of reads and writes.
+# Mixes of reads and writes
 
 MIXES = {"dram_write": 0.0, "dram_copy": 1 / 2, "dram_triad": 2 / 3, "dram_read": 1.0}
 
 
 def read_share(kernel: str, sizes: Sizes, dtype: str) -> float:
-    """Bytes of the inputs over all least bytes that a kernel moves. Raises CatalogError."""
+    """Return the bytes of the inputs over all least bytes that a kernel moves. Raises
+    CatalogError."""
     spec = catalog.spec_of(kernel)
     written = sum(
         _count(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in spec.outputs.values()
@@ -670,12 +676,12 @@ def read_share(kernel: str, sizes: Sizes, dtype: str) -> float:
 
 
 def mixed(ceilings: Mapping[str, Ceiling], share: float) -> dict[str, Any] | None:
-    """The DRAM ceiling of a kernel of whose bytes this share, 0 to 1, is read.
+    """Return the DRAM ceiling of a kernel that reads this share, 0 to 1, of its bytes.
 
-    Between the two measured mixes nearest to it the time of a byte is interpolated linearly,
-    1/B = ((f2 - f) / B1 + (f - f1) / B2) / (f2 - f1): a kernel that spends part of its bytes like
-    a copy and the rest like a read takes the sum of both times. Beyond the outermost mix it is
-    that mix. None where no mix was measured. Raises ValueError where the share is none.
+    Between the two nearest measured mixes the time of a byte is interpolated linearly, 1/B = ((f2 -
+    f) / B1 + (f - f1) / B2) / (f2 - f1): a kernel that spends part of its bytes like a copy and the
+    rest like a read takes the sum of both times. Beyond the outermost mix it is that mix. None if
+    no mix was measured. Raises ValueError where the share is not in 0 to 1.
     """
     if not 0 <= share <= 1:
         raise ValueError(f"a share of reads lies between 0 and 1, not at {share}")

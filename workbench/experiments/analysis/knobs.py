@@ -1,5 +1,5 @@
-"""Which value of a knob is best? Each is judged by the fastest of the few configs with it that the
-model expects most of, since a value is only as good as the other knobs beside it."""
+"""Find the best value of a knob. Each value is represented by the fastest of the few configs with
+it that the model ranks best, since the best value depends on the other knobs."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from workbench.spec import Impl, Knob, Sizes, brief, sizes_text, stages, threads
 from workbench.tuner import space
 from workbench.tuner.selection import MODEL_SHARE, TIE_SHARE
 
-# Configs for each value, the best first as the model sees them. It puts the best of a matmul sweep
-# among its first few (docs/facts.md); three are tried, lest one wrong guess decide a value.
+# Configs tried for each value, in the order of the model. It ranks the best of a matmul sweep among
+# its first few (docs/facts.md); three are tried, so that one wrong guess does not decide a value.
 TRIED = 3
-DEPTH = "block_k"  # of a step: a tile knob, but no edge of what a program owns
+DEPTH = "block_k"  # of a step: a tile knob, but no edge of a program's tile
 
 Config = Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Varied:
-    """What an experiment varies: one number of each config, and how people call it."""
+    """The number of each config that an experiment varies, and its name in texts."""
 
     noun: str  # "edge of the tile"
     unit: str  # after a value: " threads"
@@ -48,8 +48,8 @@ class Varied:
 
 
 def swept(context: Context, varied: Varied) -> Impl:
-    """The first Triton Impl of the kernel with more than one choice to vary. ExperimentError where
-    there is none."""
+    """Return the first Triton Impl of the kernel with more than one choice to vary. Raises
+    ExperimentError where there is none."""
     spec = catalog.spec_of(context.kernel)
     for impl in spec.impls:
         fields = [f for f, knob in impl.knobs().items() if knob == varied.knob.__name__]
@@ -63,13 +63,13 @@ def swept(context: Context, varied: Varied) -> Impl:
 
 
 def sizes_of(context: Context) -> Sizes:
-    """Those asked for, or the kernel's first to time."""
+    """Return the requested sizes, or the kernel's first to time."""
     return context.sizes or catalog.spec_of(context.kernel).bench[0]
 
 
 def variants_of(context: Context, varied: Varied) -> list[Variant]:
-    """For each value the configs that the model expects most of, and the default. A value that no
-    config may have here keeps one arm, whose refusal says why."""
+    """Return for each value the configs that the model ranks best, and the default. A value without
+    a legal config keeps one variant, so that its refusal is reported."""
     impl, sizes = swept(context, varied), sizes_of(context)
     limits = context.device.limits
     default = impl.default(limits, context.dtype, sizes)
@@ -103,8 +103,8 @@ def variants_of(context: Context, varied: Varied) -> list[Variant]:
 def _order(
     context: Context, impl: Impl, sizes: Sizes, default: Any
 ) -> Callable[[Any], tuple[float, int]]:
-    """Configs by the time that the model expects; where it says nothing, those near the default
-    first."""
+    """Return a sort key of configs: the time that the model expects; without a prediction, those
+    near the default first."""
     problem = Problem(context.kernel, impl.spec, dict(sizes), context.dtype)
     usual = values(default)
 
@@ -128,18 +128,18 @@ def _order(
 
 @dataclass(frozen=True)
 class Ranking:
-    """The fastest arm of each value, and how each stands to the fastest of all."""
+    """The fastest variant of each value, and its ratio to the fastest of all."""
 
     best: Mapping[int, VariantResult]  # by value, ascending
     winner: int | None = None
     ratios: Mapping[int, Span] = field(default_factory=dict)  # of time, over the winner's
-    ties: tuple[int, ...] = ()  # other values that cannot be told from the winner
+    ties: tuple[int, ...] = ()  # other values that tie with the winner
     missing: tuple[int, ...] = ()  # values without any time
 
 
 def ranking(by_value: Mapping[int, Sequence[VariantResult]]) -> Ranking:
-    """Who wins. A value ties where its interval reaches the winner, or where its time is within
-    0.5 % of it, for a prediction 2 %: as in the verdict of a sweep."""
+    """Return the ranking of the values. A value ties if its interval reaches the winner, or if its
+    time is within 0.5 % of it, for a prediction 2 %: as in the verdict of a sweep."""
     best = {v: b for v, results in sorted(by_value.items()) if (b := quickest(results)) is not None}
     missing = tuple(sorted(v for v in by_value if v not in best))
     if not best:
@@ -156,7 +156,7 @@ def ranking(by_value: Mapping[int, Sequence[VariantResult]]) -> Ranking:
 def analysed(
     context: Context, results: Mapping[str, VariantResult], varied: Varied
 ) -> list[Analysis]:
-    """Which value is best, whether others tie, and how much the choice matters."""
+    """Return which value is best, which others tie, and how much the choice matters."""
     impl = swept(context, varied)
     by_value: dict[int, list[VariantResult]] = {}
     for each in results.values():
@@ -168,7 +168,7 @@ def analysed(
         return [
             Analysis(
                 "no verdict",
-                f"No config of {impl.title} gave a time; the reasons stand below.",
+                f"No config of {impl.title} gave a time; the reasons are listed below.",
                 caveats=caveats,
             )
         ]
@@ -182,8 +182,8 @@ def analysed(
 
 def _given(varied: Varied) -> str:
     return (
-        f"Each value stands for the fastest of up to {TRIED} configs that the model expects most "
-        "of; what it does not expect is not tried. A sweep tries all."
+        f"Each value is represented by the fastest of the up to {TRIED} configs that the model "
+        "ranks best; the others are not tried. A sweep tries all."
     )
 
 
@@ -195,7 +195,7 @@ def _others(impl: Impl) -> list[str]:
 
 
 def _ends(impl: Impl, context: Context, varied: Varied) -> tuple[int, int]:
-    """The least and the largest value that the kernel declares, whether it can run here or not."""
+    """Return the least and the largest value that the kernel declares, legal here or not."""
     default = impl.default(context.device.limits, context.dtype, sizes_of(context))
     results = [varied.number(impl, values(c), context) for c in impl.space(default, (varied.knob,))]
     return min(results), max(results)
@@ -221,12 +221,12 @@ def _verdict(
     others = [v for v in ranked.ratios if v != winner]
     if others and len(ranked.ties) == len(others):
         word = "all tie"
-        text += "; none of the others can be told from it"
+        text += "; all others tie with it"
     elif ranked.ties:
         *tied, last = map(str, sorted([winner, *ranked.ties]))
         word = f"tie of {', '.join(tied)} and {last}{varied.unit}"
         rest = ", ".join(_text(v, varied) for v in sorted(ranked.ties))
-        text += f"; {rest} cannot be told from it"
+        text += f"; {rest} tie with it"
     if len(others) > len(ranked.ties):
         worst = max(others, key=lambda v: ranked.ratios[v].value)
         r = ranked.ratios[worst]
@@ -272,7 +272,7 @@ def _times(
 
 
 def _resources(ranked: Ranking, varied: Varied) -> list[Evidence]:
-    """What the compiler and arithmetic say of the fastest of each value."""
+    """Return occupancy and spills of the fastest variant of each value."""
     occupied, spilled = [], []
     for value, each in ranked.best.items():
         if each.compiled is None:

@@ -1,4 +1,5 @@
-"""Which of our products stands for a library's where the library cannot be predicted."""
+"""Choose the workbench's product that replaces a library's where the library cannot be
+predicted."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ BUSY = 64  # tiles of 64 x 128 below which K is split
 
 
 def product_for(M: int, N: int) -> tuple[str, str]:
-    """Kernel and Impl for a result of M rows and N columns."""
+    """Return kernel and Impl for a result of M rows and N columns."""
     if M <= FEW:
         return "matvec", "rows"
     if -(-M // 64) * -(-N // 128) < BUSY:

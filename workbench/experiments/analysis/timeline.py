@@ -1,19 +1,20 @@
-"""A chain of kernels by the CPU's clock and by the GPU's: who waits for whom, and how long.
+"""Compare a chain of kernels by the CPU's clock and by the GPU's: which waits for which, and how
+long.
 
-The kernels are timed twice: as the CPU launches them, by the host's clock from the first call
-until the GPU is silent, and as a graph that the GPU walks by itself. What follows from the two:
+The kernels are timed twice: as the CPU launches them, by the host's clock from the first call until
+the GPU is idle, and as a graph that the GPU replays by itself. The figures derived from the two:
 
     total time         the host's clock
     GPU time           the graph's time: the kernels, and the GPU's own steps from one to the next
-    computing time     GPU time less what as many empty kernels take in a graph
+    computing time     GPU time minus the time of as many empty kernels in a graph
     GPU utilisation    GPU time / total time
     launch efficiency  computing time / total time
     mean kernel time   GPU time / kernels
     mean gap           (total time - GPU time) / kernels
 
-No trace is taken, so the time of the kernels alone lies somewhere between GPU time (too long by the
-steps) and computing time (too short, since an empty kernel takes some time, too). The interval of
-each number that depends on it covers both, and a target is met or missed only where both say so.
+No trace is taken, so the time of the kernels alone is between GPU time (too long by the steps) and
+computing time (too short, since an empty kernel takes some time, too). The interval of each number
+that depends on it covers both, and a target is met or missed only if both agree.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from workbench.reports.findings import KPI
 EMPTY = "empty launch"
 BUSY, COMPUTING, GAP_S = 0.8, 0.7, 1e-6  # targets
 STARVED = 0.3  # below this utilisation launches dominate
-MOSTLY = 0.5  # of the time: what takes more is what limits
+MOSTLY = 0.5  # share of the time above which a part is the limit
 REMEDY = {
     "launch-bound": "Capture the calls in a graph, fuse them, batch them, or give each more work.",
     "partly launch-bound": "Capture the calls in a graph, or fuse the shortest of them.",
@@ -42,7 +43,7 @@ REMEDY = {
 
 @dataclass(frozen=True)
 class Timeline:
-    """The figures of the module's docstring, of one way to run some kernels. Seconds."""
+    """Figures of the module's docstring for one way to run some kernels, in seconds."""
 
     total: Span
     gpu: Span
@@ -58,29 +59,30 @@ class Timeline:
 
     @property
     def utilisation(self) -> Span:
-        """A share of the total time, at least computing time's."""
+        """Share of the total time in which the GPU works; its interval includes computing time's
+        share."""
         least = self.computing / self.total
         return (self.gpu / self.total).down_to(least).within(0.0, 1.0)
 
     @property
     def efficiency(self) -> Span:
-        """A share of the total time, at most GPU time's."""
+        """Share of the total time spent computing; its interval includes GPU time's share."""
         most = self.gpu / self.total
         return (self.computing / self.total).up_to(most).within(0.0, 1.0)
 
     @property
     def kernel(self) -> Span:
-        """Mean, seconds."""
+        """Mean time of a kernel, in seconds."""
         return self.gpu.down_to(self.computing).times(1 / self.kernels)
 
     @property
     def gap(self) -> Span:
-        """Mean, seconds."""
+        """Mean gap between kernels, in seconds."""
         idle = (self.total - self.gpu).up_to(self.total - self.computing)
         return idle.within(0.0, self.total.high).times(1 / self.kernels)
 
     def evidence(self, group: str) -> list[Evidence]:
-        """The table of key figures, with the targets that they have."""
+        """Return the table of key figures, with their targets."""
         return [
             row(KPI.total, self.total, "s", "measured", group),
             row(
@@ -108,7 +110,7 @@ class Timeline:
 
 
 def word_of(line: Timeline, without: Span | None = None, reach: Span | None = None) -> str:
-    """Which scenario the numbers are. `without` is the total time of the same kernels without
+    """Return the word for these figures. `without` is the total time of the same kernels without
     copies to and from the CPU; `reach` is the share of GPU time that the device would need at its
     peak bandwidth and arithmetic."""
     if without is not None:
@@ -124,13 +126,14 @@ def word_of(line: Timeline, without: Span | None = None, reach: Span | None = No
 
 
 def count(kernels: int, group: str, kind: Kind = "measured") -> Evidence:
-    """Kernels of one call, as evidence: counted in a graph, or where the compiler caught them."""
+    """Return the number of kernels of one call as evidence: counted in a graph, or by the
+    compiler."""
     return Evidence(KPI.kernels, float(kernels), "kernels", kind, group=group)
 
 
 def reach_of(context: Context, results: VariantResult) -> Span | None:
-    """The least time that this device needs for an arm's bytes and FLOPs, over the arm's time;
-    None where bandwidth and peak are unknown."""
+    """Return the least time that this device needs for a variant's bytes and FLOPs, over the
+    variant's time; None if bandwidth and peak are unknown."""
     time, record = span_of(results), results.outcome
     if time is None or not isinstance(record, Record):
         return None
@@ -141,11 +144,11 @@ def reach_of(context: Context, results: VariantResult) -> Span | None:
 
 
 def waits(results: VariantResult | None) -> str:
-    """A sentence where a call cannot be timed without the CPU; empty where it can."""
+    """Return a sentence if a call cannot be timed without the CPU; empty if it can."""
     timing = results.outcome.timing if results and isinstance(results.outcome, Record) else None
     if isinstance(timing, Measured) and timing.method == "host":
         return (
             "The call waits for the GPU itself, or no graph can hold it, so GPU time cannot be "
-            "told from the rest: look for copies to the CPU in it."
+            "separated from the rest: look for copies to the CPU in it."
         )
     return ""

@@ -1,4 +1,4 @@
-"""Times with their intervals, what follows from several of them, and how they are shown."""
+"""Times with their intervals, arithmetic on them, and their presentation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from workbench.experiments import VariantResult
 
 @dataclass(frozen=True)
 class Span:
-    """A number and what it may be: its 95 % interval, or bounds. Of operations, the widest."""
+    """A number with its 95 % interval, or with bounds. Operations give the widest interval."""
 
     value: float
     low: float
@@ -21,7 +21,7 @@ class Span:
 
     @classmethod
     def exactly(cls, value: float) -> Span:
-        """A number that is known without an interval."""
+        """Return a number that is known without an interval."""
         return cls(value, value, value)
 
     def __add__(self, other: Span) -> Span:
@@ -31,7 +31,8 @@ class Span:
         return Span(self.value - other.value, self.low - other.high, self.high - other.low)
 
     def __truediv__(self, other: Span) -> Span:
-        """Of numbers that are not negative; infinite where the other may be nothing."""
+        """Return the quotient of numbers that are not negative; infinite where the divisor may be
+        zero."""
         return Span(
             quotient(self.value, other.value),
             quotient(self.low, other.high),
@@ -39,53 +40,56 @@ class Span:
         )
 
     def times(self, factor: float) -> Span:
-        """So many of it."""
+        """Return the number multiplied by a factor that is not negative."""
         return Span(self.value * factor, self.low * factor, self.high * factor)
 
     def less(self, other: Span) -> Span:
-        """The difference, none of it below zero."""
+        """Return the difference, with all parts below zero set to zero."""
         return (self - other).within(0.0, math.inf)
 
     def within(self, low: float, high: float) -> Span:
-        """No part of it outside these bounds."""
+        """Return the number with all parts limited to these bounds."""
         return Span(*(min(max(x, low), high) for x in (self.value, self.low, self.high)))
 
     def down_to(self, other: Span) -> Span:
-        """The same number, which may also be as small as another."""
+        """Return the same number with an interval extended down to that of another."""
         return Span(self.value, min(self.low, other.low), self.high)
 
     def up_to(self, other: Span) -> Span:
-        """The same number, which may also be as large as another."""
+        """Return the same number with an interval extended up to that of another."""
         return Span(self.value, self.low, max(self.high, other.high))
 
     def above(self, bound: float) -> bool | None:
-        """Whether it exceeds the bound; None where the interval does not say."""
+        """Return whether it exceeds the bound; None if the interval allows both."""
         return True if self.low > bound else False if self.high <= bound else None
 
     def below(self, bound: float) -> bool | None:
-        """Whether it is less than the bound; None where the interval does not say."""
+        """Return whether it is less than the bound; None if the interval allows both."""
         return True if self.high < bound else False if self.low >= bound else None
 
 
 def quotient(a: float, b: float) -> float:
-    """Of numbers that are not negative: 0 over 0 is 0, anything else over 0 is infinite."""
+    """Return a / b of numbers that are not negative: 0 over 0 is 0, anything else over 0 is
+    infinite."""
     return a / b if b > 0 else math.inf if a > 0 else 0.0
 
 
 def span_of(results: VariantResult | None) -> Span | None:
-    """The time of an arm, seconds; None where it has none. A prediction has no interval."""
+    """Return the time of a variant in seconds; None if it has none. A prediction has no
+    interval."""
     if results is None or results.time_s is None:
         return None
     return Span(results.time_s, *(results.interval_s or (results.time_s, results.time_s)))
 
 
 def over(left: VariantResult, right: VariantResult) -> Span | None:
-    """The right arm's time over the left's, with its 95 % interval; None where one has no time.
+    """Return the right variant's time over the left's, with its 95 % interval; None if one has no
+    time.
 
-    Arms take turns window by window, so where both kept the same number of windows, at least the
-    six that a 95 % interval needs, it is that of the ratios within each round: what a round's two
-    windows share cancels. Otherwise it is the quotient of the two intervals' ends, which is wider.
-    A predicted ratio has no interval: both ends are its middle.
+    Variants are interleaved window by window, so if both kept the same number of windows, at least
+    the six that a 95 % interval needs, it is that of the ratios within each round: influences that
+    a round's two windows share cancel. Otherwise it is the quotient of the two intervals' ends,
+    which is wider. A predicted ratio has no interval: both ends are its middle.
     """
     a, b = span_of(left), span_of(right)
     if a is None or b is None:
@@ -103,18 +107,19 @@ def _windows(results: VariantResult) -> Sequence[float]:
 
 
 def quickest(results: Sequence[VariantResult]) -> VariantResult | None:
-    """The arm with the least time; None where none has one."""
+    """Return the variant with the least time; None if none has one."""
     timed = [each for each in results if each.time_s is not None]
     return min(timed, key=lambda each: each.time_s or 0.0, default=None)
 
 
 def kind_of(*results: VariantResult) -> Kind:
-    """Whether a number made of these times is measured or predicted."""
+    """Return whether a number computed from these times is measured or predicted."""
     return "measured" if all(each.interval_s for each in results) else "predicted"
 
 
 def launches(results: VariantResult | None) -> int | None:
-    """Kernels of one call: as a graph counted them, else as the compiler caught them."""
+    """Return the kernels of one call: as counted in a graph, else as counted by the compiler; None
+    if unknown."""
     if results is None:
         return None
     if results.kernels is not None:
@@ -122,7 +127,7 @@ def launches(results: VariantResult | None) -> int | None:
     return results.compiled.launches if results.compiled else None
 
 
-# How they are shown
+# Presentation
 
 
 def row(
@@ -134,23 +139,24 @@ def row(
     target: str = "",
     met: bool | None = None,
 ) -> Evidence:
-    """A number as evidence. A prediction has no interval."""
+    """Return a number as evidence. A prediction has no interval."""
     low, high = (None, None) if kind == "predicted" else (span.low, span.high)
     return Evidence(name, span.value, unit, kind, low, high, group, target, met)
 
 
 def mark(kind: Kind) -> str:
-    """The sign before a number of this kind."""
+    """Return the sign before a number of this kind: `~` if predicted."""
     return "~" if kind == "predicted" else ""
 
 
 def worded(word: str, kind: Kind) -> str:
-    """A verdict's word, which says when it rests on predictions."""
+    """Return a verdict's word, with "predicted: " before it if it rests on predictions."""
     return f"predicted: {word}" if kind == "predicted" else word
 
 
 def reasons(results: Mapping[str, VariantResult]) -> list[str]:
-    """A sentence for each reason why arms have no time, with the first arms that it holds for."""
+    """Return a sentence for each reason why variants have no time, with the first variants it
+    applies to."""
     by_reason: dict[str, list[str]] = {}
     for name, each in results.items():
         if each.failure:
@@ -164,8 +170,8 @@ def _first(names: Sequence[str]) -> str:
 
 
 def line(name: str, results: Mapping[int, VariantResult], scale: float, kind: Kind) -> Series:
-    """Times by a number, in units of `scale` seconds, with their intervals where all were
-    measured."""
+    """Return times by a number as a series, in units of `scale` seconds, with their intervals if
+    all were measured."""
     ends = [each.interval_s for each in results.values()]
     known = [e for e in ends if e is not None]
     known = known if len(known) == len(ends) else []
