@@ -40,7 +40,7 @@ TERA = 1e12
 
 
 @dataclass(frozen=True)
-class Point:
+class IntensityPoint:
     """One variant: FLOP/B, FLOP/s and bytes/s."""
 
     intensity: float
