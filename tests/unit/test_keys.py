@@ -1,5 +1,6 @@
 """Keys: whatever decides an outcome is part of its key, however the outcome was asked for."""
 
+import hashlib
 import sqlite3
 import sys
 from dataclasses import dataclass, fields, replace
@@ -75,6 +76,10 @@ OTHERS = {
 ALIKE = {
     "a comment": replace(PARTS, text=KERNEL + "\n# changed\n"),
     "a docstring": replace(PARTS, text=KERNEL.replace("A kernel that nothing runs", "Changed")),
+    "a launcher's docstring": replace(
+        PARTS,
+        text=KERNEL.replace("    raise NotImp", '    """Changed."""\n    raise NotImp'),
+    ),
     "sizes to time": replace(PARTS, text=KERNEL.replace('{"N": 1024}', '{"N": 2048}')),
     "another run": replace(PARTS, run=replace(RUN, id="s", command="again", started="2027")),
     "another commit": replace(PARTS, run=environment(commit="3f2a", dirty=True)),
@@ -185,12 +190,27 @@ def test_what_schema_1_stored_is_found_under_its_key_and_marked(tmp_path, monkey
     keys = {c.key: c.older_key for c in plans[0].candidates}
     with sqlite3.connect(tmp_path / "history.db") as db:
         for key, older in keys.items():
-            db.execute("UPDATE outcomes SET key = ? WHERE key = ?", (older, key))
+            db.execute(
+                "UPDATE outcomes SET key = ?, payload = replace(payload, ?, ?) WHERE key = ?",
+                (older, key, older, key),
+            )
         db.execute("DELETE FROM outcomes WHERE key = ?", (older,))  # one is asked for anew
     again = [o for o in place.sweep(predicts=True) if isinstance(o, Record)]
     assert len(place.labels("time")) == 1, "the others are known"
     assert {o.key for o in again} == {o.key for o in outcomes}
     assert [o.older_key for o in again].count(False) == 1
+
+
+def test_the_older_key_is_the_one_that_schema_1_gave(tmp_path):
+    """Of the whole file's text, under the protocol's former name."""
+    problem, null = prepared(PARTS, tmp_path / "a")
+    factory = RecordFactory(RUN, problem, null.protocol)
+    impl = problem.spec.impls[0]
+    candidate = factory.candidate(impl, impl.config(), True)
+    text = hashlib.sha256(KERNEL.encode()).hexdigest()[:16]
+    software = {"torch": "2.13", "triton": "3.9", "driver": "580.65"}
+    older = key_of(candidate.case, source=text, protocol="p3-ebbcb8", **software)
+    assert candidate.older_key == older != candidate.key
 
 
 def test_the_protocol_of_schema_1_keeps_its_name():

@@ -175,6 +175,16 @@ def test_ctrl_c_keeps_what_was_measured(place, monkeypatch):
     assert place.events()[-1].state == "interrupted"
 
 
+def test_ctrl_c_before_the_first_outcome_is_a_run_that_was_stopped(place, monkeypatch):
+    def stops(self, problem, candidates=()):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Null, "begin", stops)
+    assert place.measure() == 130
+    run, end = place.events()
+    assert isinstance(run, Run) and end.state == "interrupted"
+
+
 def test_unknown_words_are_told_before_any_work(place):
     with pytest.raises(CommandError, match="dtype"):
         place.measure(dtype=("bf61",))

@@ -15,6 +15,7 @@ import pytest
 from null_backend import ENVIRONMENT, Fate, Null
 from nullside import CONFIGS, Context
 
+from workbench import catalog
 from workbench.commands.options import SweepOptions
 from workbench.commands.problem import sizes_of
 from workbench.commands.run import CommandError, check_writable
@@ -68,7 +69,9 @@ def test_every_outcome_is_in_both_places_before_the_next_begins(context):
 def test_the_events_and_the_database_agree_and_the_page_is_written(context):
     outcomes = context.sweep()
     assert context.code == 0
-    assert context.stored() == outcomes == context.logged()[1:]
+    run, *logged = context.logged()
+    assert context.stored() == outcomes == logged
+    assert run.ceilings["dram_measured"]["value"] == 4e12 and "compute" in run.ceilings
     (folder,) = context.out.iterdir()
     assert {p.name for p in folder.iterdir()} == {"events.jsonl", "report.html"}
     end = read(folder / "events.jsonl").events[-1]
@@ -121,6 +124,9 @@ def test_duplicates_are_told_and_not_timed(context):
     assert sum(r.same_as is None for r in screens) == 4
     assert sum(r.same_as is not None for r in screens) == CONFIGS - 4
     assert all(r.same_as is None for r in of(outcomes, "final"))
+    (log,) = context.out.glob("*/events.jsonl")
+    counts = read(log).events[-1].counts
+    assert (counts["compiled"], counts["duplicate"]) == (CONFIGS, CONFIGS - 4)
 
 
 def test_a_duplicate_of_a_wrong_config_is_wrong_too(context):
@@ -225,6 +231,17 @@ def test_other_sizes_dtypes_and_sources_are_other_results(context):
     context.kernel.write_text(changed)
     context.sweep(predicts=True)
     assert len(context.labels("time")) == CONFIGS
+
+
+def test_a_config_that_is_no_longer_refused_is_tried(context):
+    """The refusal that is stored was for what the kernel said then."""
+    context.sweep(predicts=True)
+    text = context.kernel.read_text()
+    context.kernel.write_text(text.replace("config.block_n == 128 and", "config.block_n > 128 and"))
+    del sys.modules[catalog.module_of(str(context.kernel)).__name__]  # as in another process
+    outcomes = context.sweep(predicts=True)
+    assert len(context.labels("time")) == CONFIGS + 1
+    assert not any(isinstance(o, Failure) for o in outcomes)
 
 
 # Several sizes, and what is remembered

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from workbench import cli
 from workbench.adapted import launch
 from workbench.commands.tuned import code, merge
-from workbench.compile.source import code_hash
+from workbench.compile.source import code_hash, file_hash
 from workbench.data import tuned_cache
 from workbench.data.record import Record
 from workbench.data.tuned_cache import Entry, Tuned, TunedError, bucket, changing, read, write
@@ -501,9 +501,9 @@ BEST = {"block_m": 256, "num_warps": 8, "num_stages": 2, "group_m": 1}
 
 
 def keep(path, impl, **changed):
-    words = {"sizes": {"M": 64, "N": 128, "K": 32}, "config": BEST, **changed}
+    words = {"sizes": {"M": 64, "N": 128, "K": 32}, "config": BEST, "source": code_hash(impl)}
     with changing(path) as tuned_:
-        tuned_.add(an_entry(source=code_hash(impl), **words))
+        tuned_.add(an_entry(**{**words, **changed}))
 
 
 def test_a_launch_without_a_config_uses_the_tuned_one_and_says_so_once(here, caplog):
@@ -518,6 +518,14 @@ def test_a_launch_without_a_config_uses_the_tuned_one_and_says_so_once(here, cap
     ]
     assert impl(*tensors(m=70)) == Tiles(**BEST)
     assert caplog.messages[-1].endswith("M=64,N=128,K=32, the nearest to M=70,N=128,K=32")
+
+
+def test_a_launch_uses_what_schema_1_tuned_until_the_file_changes(here):
+    impl = an_impl()
+    keep(here, impl, source=file_hash(impl))
+    assert impl(*tensors()) == Tiles(**BEST)
+    keep(here, impl, source="another file's", sizes={"M": 512, "N": 128, "K": 32})
+    assert impl(*tensors(m=512)) == Tiles()
 
 
 def test_a_config_that_is_given_is_used(here, caplog):
