@@ -195,7 +195,7 @@ def test_the_best_arm_counts(place):
 @pytest.mark.parametrize(
     ("kernel", "factor", "name", "reason"),
     [
-        ("matrix_only", 0.9, "compute_bf16", "does not find the limit"),
+        ("matrix_only", 0.9, "compute_bf16", "does not reach the limit"),
         ("fill", 0.9, "dram_write", "torch.fill_"),
         ("read_only", 1.2, "dram_read", "cannot be"),
         ("l1_read", 1.2, "shared", "not all of the work was done"),
@@ -227,7 +227,7 @@ def test_launches_that_a_graph_does_not_hold_are_no_launches(place):
 @pytest.mark.parametrize(
     ("kernel", "counts", "name", "reason"),
     [
-        ("matrix_only", Counts({"128": 2}, matrix=8), "compute_fp16", "2 loads stand in the loop"),
+        ("matrix_only", Counts({"128": 2}, matrix=8), "compute_fp16", "2 loads are in the loop"),
         ("matrix_only", Counts(vector=9), "compute_fp16", "no matrix instruction"),
         ("compute_only", Counts(matrix=9), "compute_fp32", "no multiply-add"),
         ("cache_read", Counts(vector=9), "cache", "no load is left"),
@@ -399,7 +399,7 @@ def test_the_page_shows_all_and_is_drawn_again(tmp_path):
     assert draw("ceilings", run.id, tmp_path / "again.html", place.url).read_text() == first
     for title in (c["title"] for c in place.result.values()):
         assert title.replace("'", "&#39;") in first
-    assert "does not find the limit" in first and "4096.0" not in first
+    assert "does not reach the limit" in first and "4096.0" not in first
     assert sizes_text({"N": ceilings.STREAM}) in first and "http" not in first.split("<body>")[1]
 
 

@@ -80,6 +80,7 @@ ALIKE = {
         PARTS,
         text=KERNEL.replace("    raise NotImp", '    """Changed."""\n    raise NotImp'),
     ),
+    "a rejection": replace(PARTS, text=KERNEL.replace("if N % 16:", "if N % 32:")),
     "sizes to time": replace(PARTS, text=KERNEL.replace('{"N": 1024}', '{"N": 2048}')),
     "another run": replace(PARTS, run=replace(RUN, id="s", command="again", started="2027")),
     "another commit": replace(PARTS, run=environment(commit="3f2a", dirty=True)),

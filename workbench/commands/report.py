@@ -84,7 +84,7 @@ def sheet(
     everything: bool = False,
     database: str | None = None,
 ) -> Sheet:
-    """Return the contents of a roofline of these runs, see `workbench.roofline`; of the last run if
+    """Return the contents of a roofline of these runs, see `reports.figures.roofline_points`; of the last run if
     nothing is named. The newest complete run of `ceilings` of each device in the database is
     included.
 

@@ -72,6 +72,7 @@ class _Parsed:
             self._enter(node)
 
     def _enter(self, node: ast.stmt) -> None:
+        node = _bare(node)
         for name in _bound(node):
             self.defined.setdefault(name, []).append(node)
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -102,7 +103,7 @@ class _Parsed:
         if launcher not in self.defined:
             yield from (ast.dump(node) for node in self.registered)
         for name in sorted(names & self.defined.keys()):
-            yield from (ast.dump(_bare(node)) for node in self.defined[name])
+            yield from (ast.dump(node) for node in self.defined[name])
         helpers = {self.imported[n] for n in names & self.imported.keys()}
         yield from (_module_code(module, self.folder) for module in sorted(helpers))
 

@@ -207,8 +207,8 @@ def autocorrelation(samples: Sequence[float]) -> float:
         return 0.0
     mean = sum(samples) / len(samples)
     spread = sum((s - mean) ** 2 for s in samples)
-    measure_interleaved = sum((a - mean) * (b - mean) for a, b in pairwise(samples))
-    return measure_interleaved / spread if spread else 0.0
+    pooled = sum((a - mean) * (b - mean) for a, b in pairwise(samples))
+    return pooled / spread if spread else 0.0
 
 
 def rank_autocorrelation(samples: Sequence[float]) -> float:

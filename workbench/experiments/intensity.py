@@ -88,14 +88,14 @@ def bend(points: Sequence[IntensityPoint]) -> Bend | None:
         plateau = [p.rate for p in points if p.intensity >= knee * APART]
         if len(slope) < 2 or len(plateau) < 2:
             return None
-        now = Bend(_measure_interleaved(slope), _measure_interleaved(plateau))
+        now = Bend(_joined(slope), _joined(plateau))
         if results == now:
             break
         results, knee = now, now.knee.value
     return results
 
 
-def _measure_interleaved(spans: Sequence[Span]) -> Span:
+def _joined(spans: Sequence[Span]) -> Span:
     return Span(
         stats.median([each.value for each in spans]),
         min(each.low for each in spans),
