@@ -152,8 +152,12 @@ def test_what_decides_an_outcome_changes_all_its_keys(tmp_path, way, other):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("was", "now"),
-    [("NotImplementedError", "ValueError"), ("    return x\n", "    return x + 0\n")],
-    ids=["launcher", "library"],
+    [
+        ("NotImplementedError", "ValueError"),
+        ("    return x\n", "    return x + 0\n"),
+        ("refuse=refuse)", 'refuse=refuse, mutates=("x",))'),
+    ],
+    ids=["launcher", "library", "mutates"],
 )
 def test_a_launcher_decides_the_keys_of_its_own_impl_alone(tmp_path, way, was, now):
     changed = replace(PARTS, text=KERNEL.replace(was, now))

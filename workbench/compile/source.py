@@ -109,12 +109,12 @@ class _Parsed:
 
 
 def _bare(node: ast.stmt) -> ast.stmt:
-    """Return a launcher without the decorator that registers it: rejections, work and defaults
-    choose configs, and change the outcome of none."""
-    if isinstance(node, ast.FunctionDef):
-        node.decorator_list = [
-            d for d in node.decorator_list if not ast.unparse(d).partition("(")[0].endswith(".impl")
-        ]
+    """Return a launcher whose registering decorator holds `mutates` alone: rejections, work and
+    defaults choose configs, and change the outcome of none."""
+    for decorator in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
+        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith(".impl"):
+            decorator.args = []
+            decorator.keywords = [k for k in decorator.keywords if k.arg == "mutates"]
     return node
 
 

@@ -57,4 +57,4 @@ def measured_ceilings(history: History, earlier: Earlier) -> Mapping[str, Mappin
 def _lasting(outcome: Outcome) -> bool:
     """Return whether an earlier outcome is reused: not if a process was lost, which may not happen
     again."""
-    return isinstance(outcome, Record) or outcome.stage in ("refused", "compile", "check")
+    return isinstance(outcome, Record) or outcome.stage in ("compile", "check")
