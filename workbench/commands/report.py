@@ -84,9 +84,10 @@ def sheet(
     everything: bool = False,
     database: str | None = None,
 ) -> Sheet:
-    """Return the contents of a roofline of these runs, see `reports.figures.roofline_points`; of
-    the last run if nothing is named. The newest complete run of `ceilings` of each device in the database is
-    included.
+    """Return the contents of a roofline of these runs, or of the last run if nothing is named.
+
+    The newest complete run of `ceilings` of each device in the database is included; see
+    `reports.figures.roofline_points`.
 
     Raises ReportError, EventsError or HistoryError where there is no such run.
     """
