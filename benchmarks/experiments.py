@@ -214,7 +214,7 @@ def finding(result: Any) -> dict[str, Any]:
 
 def ceilings_of(run: Any) -> dict[str, dict[str, Any]]:
     """What a run measured, by the names without their ending."""
-    kept = ("value", "low", "high", "unit", "title", "yardstick", "unchecked", "failed", "why")
+    kept = ("value", "low", "high", "unit", "title", "library", "unchecked", "failed", "reason")
     return {
         name.removesuffix("_measured"): {k: one[k] for k in kept if k in one}
         for name, one in run.ceilings.items() if name.endswith("_measured")
@@ -239,7 +239,7 @@ def spread(values: Sequence[float]) -> float | None:
 def reached(name: str, one: Mapping[str, Any]) -> float | None:
     """A rate over the best of its yardsticks, the one beside it and the one given; for a launch the
     yardstick's time over its own. None where there is none."""
-    beside = (one.get("yardstick") or {}).get("value", 0.0)
+    beside = (one.get("library") or {}).get("value", 0.0)
     if one["unit"] == "s":
         return beside / one["value"] if beside else None
     best = max(beside, GIVEN.get(name, 0.0))
@@ -247,7 +247,7 @@ def reached(name: str, one: Mapping[str, Any]) -> float | None:
 
 
 CEILING_HEADS = (
-    "ceiling", "unit", *map(str, range(1, REPEATS + 1)), "spread %", "yardstick", "least share",
+    "ceiling", "unit", *map(str, range(1, REPEATS + 1)), "spread %", "library", "least share",
     "",
 )  # fmt: skip
 
@@ -264,7 +264,7 @@ def ceiling_rows(result: VariantResult) -> list[list[Any]]:
         shares = [s for one in known if (s := reached(name, one)) is not None]
         reason = [w for one in each for w in (one.get("why"), one.get("unchecked")) if w]
         cells = [one["value"] / scale if "value" in one else None for one in each]
-        yard = next((one["yardstick"]["name"] for one in known if one.get("yardstick")), None)
+        yard = next((one["library"]["name"] for one in known if one.get("library")), None)
         lines.append([
             name, shown, *(cells + [None] * REPEATS)[:REPEATS], spread([o["value"] for o in known]),
             yard, min(shares, default=None), "; ".join(dict.fromkeys(reason)),

@@ -350,7 +350,7 @@ def ran(word=None, wall_s=7.0, reason=None, **ceilings):
 
 
 def ceiling(value, beside=None, unit="B/s", **more):
-    yard = {"yardstick": {"name": "torch.clone", "value": beside}} if beside else {}
+    yard = {"library": {"name": "torch.clone", "value": beside}} if beside else {}
     return {"value": value, "unit": unit, **yard, **more}
 
 

@@ -106,13 +106,13 @@ def test_a_higher_roof_is_a_smaller_share(load, factor):
     assert (one.share is None) == (other.share is None)
     if one.share is not None:
         assert other.share <= one.share * (1 + 1e-9)
-        assert other.word != "above its roof" or one.word == "above its roof" or one.share > 1
+        assert other.word != "above its ceiling" or one.word == "above its ceiling" or one.share > 1
 
 
 @given(loads)
 def test_only_what_passes_both_spreads_is_above(load):
     held = diagnose(load, known())
-    assert (held.word == "above its roof") == bool(held.above)
+    assert (held.word == "above its ceiling") == bool(held.above)
     if held.above:
         amount = load.flops if held.ceiling.level == "compute" else load.bytes
         assert amount / load.high_s > (held.ceiling.high or held.ceiling.value)
@@ -138,15 +138,15 @@ def load_of(time_us, flops=0, moved=0, regime="cold", **more):
         (load_of(100, flops=int(0.8 * PEAK * 1e-4), moved=1), "compute-bound", "80 % of measured"),
         (load_of(100, int(0.9 * PEAK * 1e-4), int(0.9 * DRAM * 1e-4)), "balanced", "90 %"),
         (load_of(3, moved=4096), "launch-bound", "the launch floor of 800 ns is about a quarter"),
-        (load_of(100, moved=4096, host=True), "below its roofs", "too few loads in flight"),
+        (load_of(100, moved=4096, host=True), "below its ceilings", "too few loads in flight"),
         (load_of(12.5, moved=4096, host=True), "launch-bound", "of 3.2 µs is about a quarter"),
-        (load_of(100, moved=int(0.3 * DRAM * 1e-4)), "below its roofs", "it waits"),
+        (load_of(100, moved=int(0.3 * DRAM * 1e-4)), "below its ceilings", "it waits"),
         (load_of(0.9), "launch-bound", "no bytes and no FLOPs"),
-        (load_of(100, moved=int(1.3 * DRAM * 1e-4)), "above its roof", "fewer bytes move"),
-        (load_of(1, moved=int(1.3 * DRAM * 1e-6)), "above its roof", "fit into the last-level"),
-        (load_of(100, int(1.3 * PEAK * 1e-4), 1), "above its roof", "fewer FLOPs are done"),
-        (load_of(1, moved=int(9e12 * 1e-6), regime="hot"), "above its roof", "hot:"),
-        (load_of(9, moved=int(1.2 * DRAM * 9e-6), regime="predicted"), "above its roof",
+        (load_of(100, moved=int(1.3 * DRAM * 1e-4)), "above its ceiling", "fewer bytes move"),
+        (load_of(1, moved=int(1.3 * DRAM * 1e-6)), "above its ceiling", "fit into the last-level"),
+        (load_of(100, int(1.3 * PEAK * 1e-4), 1), "above its ceiling", "fewer FLOPs are done"),
+        (load_of(1, moved=int(9e12 * 1e-6), regime="hot"), "above its ceiling", "hot:"),
+        (load_of(9, moved=int(1.2 * DRAM * 9e-6), regime="predicted"), "above its ceiling",
          "the model"),
         (load_of(100, moved=int(1.005 * DRAM * 1e-4)), "memory-bound", "as far as both spreads"),
     ],
@@ -162,7 +162,7 @@ def test_a_kinder_mix_of_reads_and_writes_is_named():
     assert (held.word, held.ceiling.stem) == ("memory-bound", "dram_read")
     assert held.sentence.startswith("Memory-bound: 98 % of measured DRAM, read (4.6 TB/s); above a")
     beyond = diagnose(load_of(100, moved=int(4.8e12 * 1e-4)), known(read))
-    assert beyond.word == "above its roof" and beyond.ceiling.stem == "dram_copy"
+    assert beyond.word == "above its ceiling" and beyond.ceiling.stem == "dram_copy"
 
 
 def test_without_a_ceiling_nothing_is_said_of_a_share():

@@ -101,7 +101,7 @@ def test_the_roofline_and_its_csv_and_json_hold_the_same_rates() -> None:
     assert float(ours["flop_per_s"]) == pytest.approx(7.008e14)
     assert float(ours["intensity_flop_per_byte"]) == pytest.approx(FLOPS / BYTES)
     assert (float(ours["time_s"]), ours["bytes"], ours["flops"]) == (TIME_S, str(BYTES), str(FLOPS))
-    assert float(ours["share_of_roof"]) == pytest.approx(3.4568 / 4.3)
+    assert float(ours["share_of_ceiling"]) == pytest.approx(3.4568 / 4.3)
     points = json.loads(json_text(sheet))["points"]
     assert [p["byte_per_s"] for p in points] == [float(r["byte_per_s"]) for r in rows]
     html = roofline.page(sheet)

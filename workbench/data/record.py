@@ -398,6 +398,9 @@ _FORMER: Mapping[str, Mapping[str, str]] = {
 }
 
 
+_FORMER_CEILING = {"why": "reason", "yardstick": "library"}
+
+
 def _renamed(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object as schema 1 wrote it, with the names and words of this schema."""
     former = _FORMER.get(plain["type"], {})
@@ -407,7 +410,7 @@ def _renamed(plain: Mapping[str, Any]) -> dict[str, Any]:
     if renamed["type"] == "Run":
         ceilings = dict(renamed.get("ceilings", {}))
         renamed["ceilings"] = {
-            name: {("reason" if k == "why" else k): v for k, v in dict(ceiling).items()}
+            name: {_FORMER_CEILING.get(k, k): v for k, v in dict(ceiling).items()}
             for name, ceiling in ceilings.items()
         }
     return renamed

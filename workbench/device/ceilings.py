@@ -25,8 +25,8 @@ Word = Literal[
     "compute-bound",
     "balanced",
     "launch-bound",
-    "below its roofs",
-    "above its roof",
+    "below its ceilings",
+    "above its ceiling",
     "unknown",
 ]
 
@@ -350,7 +350,7 @@ def diagnose(load: Load, ceilings: CeilingSet) -> Held:
     if kinder:
         above = "above a copy's ceiling, as its mix of reads and writes is kinder"
     parts = [_of_ceiling(word, share, ceiling, len(bounds)), above, _launch_words(load, launch_s)]
-    gains = gain_s > 0 and word != "above its roof"
+    gains = gain_s > 0 and word != "above its ceiling"
     parts.append(f"{duration(gain_s)} to gain" if gains else "")
     start = "Predicted: " if load.regime == "predicted" else ""
     return Held(
@@ -403,25 +403,25 @@ def _word(
     load: Load, bounds: Sequence[tuple[float, Ceiling]], share: float, launch_s: float, above: bool
 ) -> Word:
     if above:
-        return "above its roof"
+        return "above its ceiling"
     if share >= NEAR:
         near = [ceiling.level for s, ceiling in bounds if s >= NEAR * load.time_s]
         if len(near) > 1:
             return "balanced"
         return "compute-bound" if near[0] == "compute" else "memory-bound"
-    return "launch-bound" if launch_s >= LAUNCH * load.time_s else "below its roofs"
+    return "launch-bound" if launch_s >= LAUNCH * load.time_s else "below its ceilings"
 
 
 def _of_ceiling(word: Word, share: float, ceiling: Ceiling, bounds: int) -> str:
     reached = f"{percent(share)} of {ceiling.text}"
-    if word == "below its roofs":
+    if word == "below its ceilings":
         held = "neither memory nor arithmetic holds it" if bounds > 1 else "that does not hold it"
         return (
             f"{reached}: {held} as declared; it waits, has too few loads in flight, or moves more "
             "bytes than the least"
         )
     at = ", which is at it as far as both spreads tell"
-    return f"{word}: {reached}" + (at if share > 1 and word != "above its roof" else "")
+    return f"{word}: {reached}" + (at if share > 1 and word != "above its ceiling" else "")
 
 
 def _launch_words(load: Load, launch_s: float) -> str:

@@ -145,7 +145,7 @@ def with_zeros(value: float) -> str:
 
 def _cells(one: Plain) -> list[str]:
     """Return the cells under HEADS."""
-    stated, other = one.get("stated"), one.get("yardstick")
+    stated, other = one.get("stated"), one.get("library")
     of = f"{amount(stated['value'], one)} ({kind_of(stated)})" if stated else ""
     if "value" not in one:
         spread = ["", "missing", ""]
@@ -221,7 +221,7 @@ def _bar(one: Plain) -> Bar:
         return None if value is None else value / scale
 
     measured = one["name"].endswith(MEASURED)
-    stated, yard = one.get("stated"), one.get("yardstick")
+    stated, yard = one.get("stated"), one.get("library")
     value, shown = one.get("value"), with_zeros if measured else digits
     return Bar(
         one["title"],

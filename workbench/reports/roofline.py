@@ -38,8 +38,8 @@ ENGINES: tuple[str, ...] = ()  # it draws runs of all engines, but is no engine'
 
 _SHOWN: tuple[Level, ...] = ("dram", "cache", "shared")
 _PLURAL = {
-    "below its roofs": "below their roofs",
-    "above its roof": "above their roof",
+    "below its ceilings": "below their ceilings",
+    "above its ceiling": "above their ceilings",
     "unknown": "without a ceiling",
 }
 _KINDS = {"cold": "cold, measured", "hot": "hot, measured", "predicted": "predicted"}
@@ -348,7 +348,7 @@ HEADS = (
     Head("dtype", text=True),
     Head("device", text=True),
     Head("time, µs"),
-    Head("of roof, %", falls=True),
+    Head("of ceiling, %", falls=True),
     Head("to gain, µs", falls=True),
     Head("diagnosis", text=True),
     Head("vs baseline, %"),

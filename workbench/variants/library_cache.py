@@ -1,7 +1,7 @@
 """A small x read again and again by a library: y[r, c] is the largest of the 4096 numbers of chunk
 c, for each r. It is there for what torch's amax reaches over an x that repeats itself (a stride of
-0) in the last-level cache: the yardstick of that ceiling. Read once, x would be over in a few
-microseconds, most of which are a launch.
+0) in the last-level cache: the library reference of that ceiling. Read once, x would be over in a
+few microseconds, most of which are a launch.
 
 A maximum is exact. NaN is no number, and so never the largest.
 """

@@ -1,5 +1,5 @@
 """Matrix product of whole numbers of 8 bits: c = a b^T, exactly, for a of M x K and b of N x K. It
-is there for what cuBLAS reaches through torch._int_mm: the yardstick of the ceiling.
+is there for what cuBLAS reaches through torch._int_mm: the library reference of the ceiling.
 """
 
 from dataclasses import dataclass

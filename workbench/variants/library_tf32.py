@@ -1,5 +1,6 @@
 """Matrix product of fp32 numbers through the matrix unit's tf32: c = a b^T, for a of M x K and b of
-N x K. It is there for what cuBLAS reaches when it is allowed tf32: the yardstick of the ceiling.
+N x K. It is there for what cuBLAS reaches when it is allowed tf32: the library reference of the
+ceiling.
 
 tf32 keeps 11 bits of each factor, so a sum of K products is off by about 2^-12 of its rms.
 """

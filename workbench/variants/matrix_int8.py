@@ -137,5 +137,5 @@ def resident(a, b, s, *, config):
 
 @matrix_int8.impl(backend="torch", name="torch")
 def library(a, b, s):
-    """The same numbers with each product once: what it is checked with, not a yardstick."""
+    """The same numbers with each product once: what it is checked with, not a library reference."""
     return reference(a, b, s).int()

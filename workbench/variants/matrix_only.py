@@ -159,5 +159,5 @@ def resident(a, b, s, *, config):
 
 @matrix_only.impl(backend="torch", name="torch")
 def library(a, b, s):
-    """The same numbers with each product once: what it is checked with, not a yardstick."""
+    """The same numbers with each product once: what it is checked with, not a library reference."""
     return s[:, None] * (a.float() @ b.float().T).sum(1)

@@ -490,7 +490,7 @@ def _plain(
     if yards:
         order = min if s.counted == "launches" else max
         name, yard = order(yards, key=lambda pair: pair[1].value)
-        text["yardstick"] = {"name": name, "value": yard.value, "unit": s.unit}
+        text["library"] = {"name": name, "value": yard.value, "unit": s.unit}
     elif s.libraries:
         reason = [
             f"{a.name} gave no time ({results[a.name].failure})"
@@ -517,7 +517,7 @@ def doubt(s: Sought, one: Ceiling, known: Mapping[str, Ceiling]) -> str | None:
     """Return in a sentence why a rate is not accepted; None if it agrees with its library
     reference, with the ceilings `known` and with the stated figure."""
     value = float(one["value"])
-    yard = one.get("yardstick")
+    yard = one.get("library")
     if yard and s.counted == "launches" and value * s.share > yard["value"]:
         return (
             f"a launch takes {value / yard['value']:.2f} times as long as {yard['name']}, and at "
