@@ -17,7 +17,6 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from workbench.commands.options import Options, commands
-from workbench.spec import WorkbenchError
 
 STOPPED = 130  # the shells' convention: 128 + SIGINT
 
@@ -140,6 +139,8 @@ def _print_error(error: Exception) -> int:
         text = " ".join(sentence().split()).rstrip(".")
         print(f"error: {text}; see `{command} --help`", file=sys.stderr)
         return 2
+    from workbench.spec import WorkbenchError  # here, for `--help` needs no kernel's words
+
     if isinstance(error, WorkbenchError):
         print(f"error: {error}", file=sys.stderr)
         return 2

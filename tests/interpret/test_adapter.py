@@ -168,7 +168,7 @@ def test_the_second_check_is_on_other_values_and_configs_pass_it(tmp_path, start
     assert not torch.equal(moved.nan_to_num(9.0), x.nan_to_num(9.0))
     assert verdicts(spec, seed=1) == [None] * len(CONFIGS)
     other = (moved.clone().fill_(1.0), *second.inputs[1:])
-    with pytest.raises(AdaptedError, match="not known for these x_ptr"):
+    with pytest.raises(AdaptedError, match="unknown for these x_ptr"):
         PreparedProblem.given(spec, "fp32", other)
 
 

@@ -207,7 +207,7 @@ def test_two_revisions_each_at_their_own_default(place):
     assert not place.folder.joinpath(left.version).exists(), "its checkout is gone"
 
 
-def test_the_text_of_a_version_is_part_of_its_key(place):
+def test_the_code_of_a_version_is_part_of_its_key(place):
     keys = []
     for _ in range(2):
         place.compare("HEAD~1", "HEAD", impl="blocks:num_warps=4")
@@ -215,13 +215,23 @@ def test_the_text_of_a_version_is_part_of_its_key(place):
     assert keys[0] == keys[1] and keys[0][0] != keys[0][1]
     place.kernel.write_text(place.kernel.read_text() + "# a word more\n")
     place.compare("HEAD", WORKING, impl="blocks:num_warps=4")
-    text = place.comparisons()[-1]
-    assert text.left.startswith("blocks") and text.left_key not in keys[0]
+    place.kernel.write_text(changed(place))
+    place.compare("HEAD", WORKING, impl="blocks:num_warps=4")
+    commented, other = place.comparisons()[-2:]
+    assert commented.right_key == keys[0][1] != other.right_key
+    assert commented.left_key == other.left_key == keys[0][0]
 
 
-def test_each_side_has_the_text_of_its_own_version_in_its_key(place):
+def changed(place):
+    """The kernel's text with another launcher."""
+    return place.kernel.read_text().replace("raise NotImplementedError", "return x + 0")
+
+
+def test_each_operand_has_the_code_of_its_own_version_in_its_key(place):
     """The file as it is stays the same: what differs is the revision on the left."""
     text = []
+    place.kernel.write_text(changed(place))
+    git(place.folder, "commit", "-qam", "another launcher")
     for revision in ("HEAD~1", "HEAD"):
         place.compare(revision, WORKING, impl="blocks:num_warps=4")
         text += place.comparisons()[-1:]
