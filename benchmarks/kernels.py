@@ -302,12 +302,12 @@ def first_pass(choices: Sequence[Any], refused: dict[str, Any]) -> dict[str, flo
     return results
 
 
-def chosen(first_pass_: Mapping[str, float], ours: set[str]) -> set[str]:
+def chosen(times: Mapping[str, float], ours: set[str]) -> set[str]:
     """The fastest of ours, and every library that is not far behind."""
-    ranked = sorted(first_pass_, key=first_pass_.__getitem__)
+    ranked = sorted(times, key=times.__getitem__)
     mine = [name for name in ranked if name in ours][:FINALISTS]
-    best = first_pass_[ranked[0]] if ranked else 0.0
-    return {*mine, *(n for n in ranked if n not in ours and first_pass_[n] <= FAR * best)}
+    best = times[ranked[0]] if ranked else 0.0
+    return {*mine, *(n for n in ranked if n not in ours and times[n] <= FAR * best)}
 
 
 # The table

@@ -69,7 +69,7 @@ def kernel_in(folder: Path) -> Path:
     return path
 
 
-class Context:
+class Place:
     """A folder with a kernel, a database and results, and sweeps in it."""
 
     def __init__(self, folder: Path) -> None:

@@ -17,8 +17,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from workbench.commands.options import Options, commands
-
-STOPPED = 130  # the shells' convention: 128 + SIGINT
+from workbench.data.interrupts import INTERRUPTED
 
 app = typer.Typer(
     name="workbench",
@@ -113,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _stopped()
     except Exception as error:
         code = _print_error(error)
-    if code == STOPPED:
+    if code == INTERRUPTED:
         # If a KeyboardInterrupt once passed through an `exec` of a string (dataclasses use one),
         # CPython ends itself by SIGINT instead of this exit code, unless another `exec` follows.
         exec("")
@@ -122,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _stopped() -> int:
     print("stopped", file=sys.stderr)
-    return STOPPED
+    return INTERRUPTED
 
 
 def _print_error(error: Exception) -> int:

@@ -92,7 +92,7 @@ def variants(context: Context) -> list[Variant]:
             f"e2e is about a model_step of its own, not {context.kernel}; leave --kernel out."
         )
     sizes = context.sizes or USUAL
-    created = [
+    listed = [
         Variant(EAGER, STEP, "step", sizes, context.dtype, clock="host"),
         Variant(GRAPH, STEP, "step", sizes, context.dtype),
         Variant(TORCH, STEP, "torch", sizes, context.dtype, clock="host"),
@@ -102,8 +102,8 @@ def variants(context: Context) -> list[Variant]:
     for piece in pieces(sizes):
         if piece.product or context.predicts:
             impl = "torch" if piece.product and not context.predicts else piece.impl
-            created.append(Variant(piece.name, piece.kernel, impl, piece.sizes, context.dtype))
-    return created
+            listed.append(Variant(piece.name, piece.kernel, impl, piece.sizes, context.dtype))
+    return listed
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
@@ -232,17 +232,17 @@ def product_time(sizes: Sizes, results: Mapping[str, VariantResult]) -> Span | N
 
 
 def memory_and_accuracy(
-    results: VariantResult, group: str, others: int | None = None
+    result: VariantResult, group: str, others: int | None = None
 ) -> list[Evidence]:
     """What a call takes of the memory beyond its inputs, and how far its answer is off."""
     rows = []
-    if results.peak_bytes is not None:
-        met = None if others is None else results.peak_bytes <= others
+    if result.peak_bytes is not None:
+        met = None if others is None else result.peak_bytes <= others
         target = "" if others is None else "stable: no more than torch's"
         rows.append(
             Evidence(
                 "peak memory beside inputs",
-                float(results.peak_bytes),
+                float(result.peak_bytes),
                 "B",
                 "measured",
                 group=group,
@@ -250,8 +250,8 @@ def memory_and_accuracy(
                 met=met,
             )
         )
-    if isinstance(results.outcome, Record):
-        error = results.outcome.error
+    if isinstance(result.outcome, Record):
+        error = result.outcome.error
         rows.append(
             Evidence(
                 "largest error, in tolerances",
@@ -266,12 +266,12 @@ def memory_and_accuracy(
     return rows
 
 
-def plain_rows(results: VariantResult) -> list[Evidence]:
+def plain_rows(result: VariantResult) -> list[Evidence]:
     """A side of which no more is known than its time, its kernels, memory and accuracy."""
-    time, kernels, group = span_of(results), launches(results), results.variant.name
+    time, kernels, group = span_of(result), launches(result), result.variant.name
     rows = [row(KPI.total, time, "s", "measured", group)] if time else []
     rows += [count(kernels, group)] if time and kernels else []
-    return rows + memory_and_accuracy(results, group)
+    return rows + memory_and_accuracy(result, group)
 
 
 def gains(eager: Span, graph: Span) -> list[Evidence]:

@@ -237,9 +237,9 @@ def timed(
     return TimedPart(name, reduce(add, spans), under, moved, flops, kernels=kernels)
 
 
-def reason(call: KernelCall, results: VariantResult | None) -> str:
+def reason(call: KernelCall, result: VariantResult | None) -> str:
     """Why a call has no time."""
-    cause = results.failure.rstrip(".") if results is not None else "it was not timed"
+    cause = result.failure.rstrip(".") if result is not None else "it was not timed"
     return f"{call.text}: {cause}"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer
 from null_backend import Null
-from nullside import Context
+from nullside import Place
 from synthetic import softmax
 
 from workbench import cli
@@ -27,7 +27,7 @@ def context(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "workbench.commands.sweep.backend_for", lambda device, folder, prewarm: Null()
     )
-    return Context(tmp_path)
+    return Place(tmp_path)
 
 
 @pytest.fixture
@@ -92,13 +92,13 @@ def test_an_error_is_one_sentence_and_exit_code_2(capsys, tmp_path, monkeypatch,
 
 def test_an_unknown_device_is_met_with_the_nearest(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.commands.run.require_triton", lambda: None)
-    context = Context(tmp_path)
+    context = Place(tmp_path)
     assert "nearest are h200" in sentence(capsys, *sweep_words(context), "--device", "h20")
     assert not context.out.exists()
 
 
 def test_no_compiler_is_one_sentence(capsys, tmp_path, monkeypatch):
-    context = Context(tmp_path)
+    context = Place(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("workbench.catalog.names_in", lambda package: ["tile_size"])
     monkeypatch.setattr("workbench.catalog.module_of", lambda kernel: kernel_module(context))
@@ -231,10 +231,19 @@ def test_a_module_in_the_current_folder_can_be_named(tmp_path, capsys, monkeypat
     monkeypatch.setattr(
         "workbench.commands.sweep.backend_for", lambda device, folder, prewarm: Null()
     )
-    context = Context(tmp_path)
+    context = Place(tmp_path)
     (tmp_path / "pack_of_mine").mkdir()
     context.kernel.rename(tmp_path / "pack_of_mine" / "toy.py")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
     context.kernel = "pack_of_mine.toy"
     assert cli.main(list(map(str, sweep_words(context)))) == 0
+
+
+def test_the_default_threshold_is_the_protocols():
+    """It stands twice: the help must not import the protocol."""
+    from workbench.commands.options import CompareOptions, GateOptions
+    from workbench.measurement.protocol import Protocol
+
+    usual = Protocol().requested_threshold
+    assert CompareOptions("a", "b").threshold == GateOptions("HEAD").threshold == usual

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from null_backend import Fate, Null
-from nullside import Context
+from nullside import Place
 from rich.console import Console
 from synthetic import matmul
 
@@ -152,7 +152,7 @@ def printed(context, quiet, terminal=False, width=80, **environment):
 @pytest.fixture
 def context(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
-    return Context(tmp_path)
+    return Place(tmp_path)
 
 
 def test_no_control_characters_where_nobody_looks(context):

@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 import pytest
 from null_backend import ENVIRONMENT, Null
-from nullside import KERNEL
-from nullside import Context as Place
+from nullside import KERNEL, Place
 
 from workbench import catalog
 from workbench.backend.protocol import Problem
@@ -16,6 +15,7 @@ from workbench.commands import experiment
 from workbench.commands.comparison import PairMaker
 from workbench.commands.measure import ProblemGroup, Selected
 from workbench.commands.operands import Operand
+from workbench.compile.source import code_hash
 from workbench.data.record import Case, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
 from workbench.device.hardware import device_named
@@ -165,20 +165,52 @@ def test_a_launcher_decides_the_keys_of_its_own_impl_alone(tmp_path, way, was, n
     assert here & there and here != there
 
 
-def test_a_helper_module_of_a_kernel_is_part_of_its_key(tmp_path, monkeypatch):
-    """It is read as its kernel is: parsed, without comments."""
-    text = KERNEL.replace("    raise NotImplementedError", "    return scaled(x)")
-    text = text.replace("from workbench.spec", "from key_helper import scaled\nfrom workbench.spec")
+HELPED = {
+    "imported at the top": ("import key_helper", "return key_helper.scaled(x)"),
+    "a name of it": ("from key_helper import scaled", "return scaled(x)"),
+    "all names of it": ("from key_helper import *", "return scaled(x)"),
+    "imported in the launcher": ("", "from key_helper import scaled; return scaled(x)"),
+    "where it is there": (
+        "try:\n    from key_helper import scaled\nexcept ImportError:\n    scaled = None",
+        "return scaled(x)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("top", "body"), HELPED.values(), ids=HELPED)
+@pytest.mark.parametrize("inner", [False, True], ids=["itself", "what it imports"])
+def test_a_helper_module_of_a_kernel_is_part_of_its_key(tmp_path, monkeypatch, top, body, inner):
+    """It is read as its kernel is: parsed, without comments, with what it imports in turn."""
+    text = KERNEL.replace("    raise NotImplementedError", f"    {body}")
+    text = text.replace("from workbench.spec", f"{top}\nfrom workbench.spec", 1)
     keys = []
-    for number, helper in enumerate(("return x", "return x  # so", "return 2 * x")):
+    for number, change in enumerate(("return x", "return x  # so", "return 2 * x")):
         folder = tmp_path / str(number)
         folder.mkdir()
-        (folder / "key_helper.py").write_text(f"def scaled(x):\n    {helper}\n")
+        code = f"def scaled(x):\n    {change}\n"
+        (folder / "key_inner.py").write_text(code)
+        (folder / "key_helper.py").write_text("from key_inner import scaled\n" if inner else code)
         with monkeypatch.context() as patch:
             patch.syspath_prepend(str(folder))
-            patch.delitem(sys.modules, "key_helper", raising=False)
             keys.append(of_a_sweep(replace(PARTS, text=text), folder / "kernel")[0])
-            sys.modules.pop("key_helper", None)
+        for name in ("key_helper", "key_inner"):
+            sys.modules.pop(name, None)
+    assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_helper_in_the_package_of_a_kernel_is_part_of_its_key(tmp_path, monkeypatch):
+    text = KERNEL.replace("    raise NotImplementedError", "    return scaled(x)")
+    text = text.replace("from workbench.spec", "from .near import scaled\nfrom workbench.spec", 1)
+    keys = []
+    for number, change in enumerate(("return x", "return x  # so", "return 2 * x")):
+        package = tmp_path / f"key_package_{number}"
+        package.mkdir()
+        (package / "__init__.py").write_text("")
+        (package / "near.py").write_text(f"def scaled(x):\n    {change}\n")
+        (package / "toy.py").write_text(text)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        spec = catalog.spec_of(f"key_package_{number}.toy")
+        keys.append(code_hash(spec.impls[0]))
     assert keys[0] == keys[1] != keys[2]
 
 

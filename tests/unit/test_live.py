@@ -27,7 +27,7 @@ class Gpu:
 
     def __init__(self, **fates):
         self.fates = fates  # what a config does: "n16": an exception, or a Screened
-        self.processes, self.context, self.refuses = [], [], None
+        self.processes, self.requests, self.refuses = [], [], None
 
     def start(self):
         process = SimpleNamespace(number=len(self.processes), alive=True, warm=False)
@@ -36,9 +36,9 @@ class Gpu:
         def ask(task, *args, timeout_s):
             assert process.alive
             name = task.__name__
-            self.context.append((process.number, name))
+            self.requests.append((process.number, name))
             try:
-                return self.select(name, args)
+                return self.reply(name, args)
             except (TimeoutError, ChildProcessError):
                 process.alive = False
                 raise
@@ -48,7 +48,7 @@ class Gpu:
         process.end = lambda: setattr(process, "alive", False)
         return process
 
-    def select(self, name, args):
+    def reply(self, name, args):
         if name == "describe":
             if isinstance(self.refuses, Exception):
                 raise self.refuses
@@ -73,7 +73,7 @@ class Gpu:
         return fate
 
     def names(self):
-        return [name for _, name in self.context]
+        return [name for _, name in self.requests]
 
 
 @pytest.fixture
@@ -91,25 +91,25 @@ def begun(tmp_path, monkeypatch):
         gpu = Gpu(**fates)
         monkeypatch.setattr(measuring, "Solo", gpu.start)
         monkeypatch.setattr(live.preflight, "gpu_lock", lambda name, text: nullcontext())
-        operand = Live(None)
-        result = operand.begin(Problem(kernel, spec, {"N": 1024}, "bf16"))
+        backend = Live(None)
+        result = backend.begin(Problem(kernel, spec, {"N": 1024}, "bf16"))
         assert {name: q["value"] for name, q in result.items()} == {
             f"{name}_measured": value for name, value in CEILINGS.items()
         }
-        return operand, gpu, candidate
+        return backend, gpu, candidate
 
     return make
 
 
-def first_pass(operand, candidate):
-    return operand.timed(candidate, None, None).result()
+def first_pass(backend, candidate):
+    return backend.timed(candidate, None, None).result()
 
 
 def test_a_right_answer_is_a_time_and_its_seconds_are_counted(begun):
-    operand, gpu, candidate = begun()
-    assert first_pass(operand, candidate(16)) == Timed(TIMING, 0.5, "gpu")
+    backend, gpu, candidate = begun()
+    assert first_pass(backend, candidate(16)) == Timed(TIMING, 0.5, "gpu")
     assert gpu.names() == ["describe", "begin", "self_test", "first_pass"]
-    assert dict(operand.spent) == pytest.approx({"check": 0.1, "timed": 0.2, "flush": 0.2})
+    assert dict(backend.spent) == pytest.approx({"check": 0.1, "timed": 0.2, "flush": 0.2})
 
 
 def test_a_spare_process_is_warm_once_the_first_has_begun(begun):
@@ -126,65 +126,65 @@ def test_a_spare_process_is_warm_once_the_first_has_begun(begun):
     ],
 )
 def test_a_lost_process_costs_one_config_and_the_spare_takes_over(begun, fate, stage, words):
-    operand, gpu, candidate = begun(n16=fate)
+    backend, gpu, candidate = begun(n16=fate)
     for _ in range(3):
-        lost = first_pass(operand, candidate(16))
+        lost = first_pass(backend, candidate(16))
         assert lost.stage == stage and words in lost.reason and lost.own
-        assert isinstance(first_pass(operand, candidate(32)), Timed)
+        assert isinstance(first_pass(backend, candidate(32)), Timed)
     assert [p.alive for p in gpu.processes] == [False] * 3 + [True, True]
     assert all(p.warm for p in gpu.processes)
     assert gpu.names().count("self_test") == 1, "the ceilings are those of the run's beginning"
 
 
 def test_a_final_whose_process_is_lost_names_who_did_it_and_times_the_rest(begun):
-    operand, gpu, candidate = begun(n32=TimeoutError("took longer"))
-    result = operand.final([candidate(n) for n in (16, 32, 64)], [1e-5] * 3)
+    backend, gpu, candidate = begun(n32=TimeoutError("took longer"))
+    result = backend.final([candidate(n) for n in (16, 32, 64)], [1e-5] * 3)
     assert [type(f) for f in result] == [Timed, Refusal, Timed]
     assert result[1].own and "took longer" in result[1].reason
     assert gpu.names().count("final") == 2
 
 
 def test_a_poisoned_finalist_costs_itself_alone(begun):
-    operand, gpu, candidate = begun(n32=POISONED)
-    result = operand.halve([candidate(n) for n in (16, 32, 64)], [1e-5] * 3, 2)
+    backend, gpu, candidate = begun(n32=POISONED)
+    result = backend.halve([candidate(n) for n in (16, 32, 64)], [1e-5] * 3, 2)
     assert [type(f) for f in result] == [Timed, Refusal, Timed]
     assert gpu.names().count("halve_candidates") == 2 and "first_pass" not in gpu.names()
 
 
 def test_a_final_that_is_lost_twice_condemns_nobody(begun, monkeypatch):
-    operand, gpu, candidate = begun()
-    selection = gpu.select
+    backend, gpu, candidate = begun()
+    selection = gpu.reply
 
     def lost(name, args):
         if name == "final":
             raise ChildProcessError("its process died")
         return selection(name, args)
 
-    monkeypatch.setattr(gpu, "select", lost)
-    result = operand.final([candidate(16), candidate(32)], [1e-5] * 2)
+    monkeypatch.setattr(gpu, "reply", lost)
+    result = backend.final([candidate(16), candidate(32)], [1e-5] * 2)
     assert all(isinstance(f, Refusal) and not f.own for f in result)
-    assert isinstance(first_pass(operand, candidate(16)), Timed), "and the next one is timed"
+    assert isinstance(first_pass(backend, candidate(16)), Timed), "and the next one is timed"
 
 
 def test_a_problem_that_fits_no_more_is_nobodys_own_fault(begun):
-    operand, gpu, candidate = begun(n16=POISONED)
-    first_pass(operand, candidate(16))
+    backend, gpu, candidate = begun(n16=POISONED)
+    first_pass(backend, candidate(16))
     gpu.refuses = RuntimeError("out of memory")
-    result = first_pass(operand, candidate(32))
+    result = first_pass(backend, candidate(32))
     assert result == Refusal("measure", "out of memory", own=False)
     gpu.refuses = None
-    assert isinstance(first_pass(operand, candidate(32)), Timed)
+    assert isinstance(first_pass(backend, candidate(32)), Timed)
 
 
 def test_a_contest_gives_both_sides_and_its_verdict(begun):
-    operand, _, candidate = begun(n64=ChildProcessError("died"), n128=POISONED)
-    left, right, verdict = operand.compare(candidate(16), candidate(32), 0.01)
+    backend, _, candidate = begun(n64=ChildProcessError("died"), n128=POISONED)
+    left, right, verdict = backend.compare(candidate(16), candidate(32), 0.01)
     assert (left.error, right.error, verdict) == (0.5, 0.5, "verdict")
-    left, right, verdict = operand.compare(candidate(16), candidate(64), 0.01)
+    left, right, verdict = backend.compare(candidate(16), candidate(64), 0.01)
     assert verdict is None and not left.own and right.own
-    left, right, _ = operand.compare(candidate(128), candidate(16), 0.01)
+    left, right, _ = backend.compare(candidate(128), candidate(16), 0.01)
     assert left == Refusal("launch", "illegal access") and isinstance(right, Timed)
-    assert isinstance(first_pass(operand, candidate(16)), Timed)
+    assert isinstance(first_pass(backend, candidate(16)), Timed)
 
 
 def test_no_gpu_and_a_gpu_that_does_not_answer_are_said(monkeypatch):

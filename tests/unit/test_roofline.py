@@ -14,16 +14,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from workbench.data.record import Case, Comparison, Predicted, Ratio, Record, Verdict, key_of
+from workbench.data.units import duration, quantity
 from workbench.device import hardware
-from workbench.device.ceilings import (
-    CeilingSet,
-    Load,
-    ceiling_of,
-    ceiling_set,
-    diagnose,
-    duration,
-    quantity,
-)
+from workbench.device.ceilings import CeilingSet, Load, ceiling_of, ceiling_set, diagnose
 from workbench.reports.figures import paper, roofline
 from workbench.reports.figures.roofline_points import (
     COLUMNS,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from null_backend import ENVIRONMENT, Fate, Null
-from nullside import CONFIGS, Context
+from nullside import CONFIGS, Place
 
 from workbench import catalog
 from workbench.commands.options import SweepOptions
@@ -31,7 +31,7 @@ TESTS = Path(__file__).parents[1]
 def context(tmp_path, monkeypatch):
     """Pages take a second to draw and are not what is tested here."""
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
-    return Context(tmp_path)
+    return Place(tmp_path)
 
 
 def of(outcomes, phase):

@@ -14,7 +14,7 @@ import synthetic
 
 from workbench.commands.console import ProgressLine
 from workbench.data.record import Case, Measured, Outcome, Record, Run, key_of
-from workbench.device.ceilings import duration, quantity
+from workbench.data.units import duration, quantity
 from workbench.reports import ceilings, measure, roofline, sweep
 from workbench.reports.compare import Compared, conclusion, line, operand_rows, ratio_lines
 from workbench.reports.experiment import quantity as shown_quantity

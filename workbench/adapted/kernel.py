@@ -91,7 +91,7 @@ def load(file: str, module: str, fingerprint: str) -> Spec:
 def spec_of(call: Call, folder: Path, module: str) -> Spec:
     """Return the Spec of a call, with its Impl."""
     kept, sizes = Kept(folder), sizes_of(call)
-    created = TakenInput(
+    spec = TakenInput(
         name=call.name,
         inputs={
             n: Tensor(" ".join(kept_axes(n, t)), t.dtype, partial(kept.input, n))
@@ -116,9 +116,9 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
     jit.__module__ = module  # the catalogue finds the Impls of a file by it
     refuse = partial(refused, call, sizes)
     listed = tuple(config(**e.values) for e in call.entries)
-    created.impls.append(
+    spec.impls.append(
         Listed(
-            created,
+            spec,
             "jit",
             jit,
             "triton",
@@ -131,7 +131,7 @@ def spec_of(call: Call, folder: Path, module: str) -> Spec:
             listed=listed,
         )
     )
-    return created
+    return spec
 
 
 def axes(name: str, layout: Layout) -> list[str]:

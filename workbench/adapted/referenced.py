@@ -19,13 +19,13 @@ def expected_of(reference: Callable[..., Any], given: Arguments, call: Call) -> 
     Raises AdaptedError where it fails or its outputs are not those of the call."""
     args, kwargs = given
     try:
-        created = reference(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
+        returned = reference(*map(_widened, args), **{k: _widened(v) for k, v in kwargs.items()})
     except Exception as error:
         raise AdaptedError(
             f"The reference fails ({type(error).__name__}: {error}); it is called with the "
             "arguments of the launch, floats as float64, and returns the outputs."
         ) from error
-    outputs = tuple(created) if isinstance(created, (tuple, list)) else (created,)
+    outputs = tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
     wanted = {n: call.tensors[n].shape for n in call.outputs}
     if [tuple(getattr(o, "shape", ())) for o in outputs] != list(wanted.values()):
         text = ", ".join(f"{n} {shape}" for n, shape in wanted.items())

@@ -235,8 +235,8 @@ class Live:
         """
         if not parts:
             return []
-        created = self.compile_tasks(parts)
-        refusal = {i: m for i, m in created.items() if isinstance(m, Refusal)}
+        compiled = self.compile_tasks(parts)
+        refusal = {i: m for i, m in compiled.items() if isinstance(m, Refusal)}
         taken: dict[int, worker.TaskTime] = {}
         for attempt in range(ATTEMPTS):
             left = [i for i in range(len(parts)) if i not in refusal]
@@ -258,7 +258,7 @@ class Live:
                 break
             self._gpu.poisoned()
             refusal[left[culprit]] = _refused(result[culprit].first_pass)
-        return [self._done(i, created, refusal, taken) for i in range(len(parts))]
+        return [self._done(i, compiled, refusal, taken) for i in range(len(parts))]
 
     def compile_tasks(self, parts: Sequence[TimingTask]) -> dict[int, Compiled | Refusal]:
         """Return Compiled or Refusal of each task by its index, as `compile_parts` does, with a
@@ -271,8 +271,8 @@ class Live:
             self._gpu.prepare_standby()  # meanwhile
             if self._compilers is None:
                 self._compilers = compilers(new[0].problem.kernel)
-            created = compile_parts(self._compilers, new, self.device)
-            self._compiled |= {new[i].candidate.key: result for i, result in created.items()}
+            compiled = compile_parts(self._compilers, new, self.device)
+            self._compiled |= {new[i].candidate.key: result for i, result in compiled.items()}
         known = ((i, self._compiled.get(part.candidate.key)) for i, part in enumerate(parts))
         return {i: result for i, result in known if result is not None}
 
@@ -356,15 +356,15 @@ def _refusal(error: Exception, own: bool = True) -> Refusal:
     return Refusal("measure", words, own and not isinstance(error, CannotBegin))
 
 
-def _ceilings(result: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+def _ceilings(results: Mapping[str, float]) -> dict[str, dict[str, Any]]:
     """Return ceilings in the format of `hardware.ceilings`."""
     return {
         f"{name}_measured": {
-            "value": result[name],
+            "value": results[name],
             "unit": unit,
             "source": source,
             "kind": "measured",
         }
         for name, (unit, source) in CEILINGS.items()
-        if name in result
+        if name in results
     }

@@ -117,10 +117,10 @@ class Offline:
     def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
         """Return the result of each task: compiled, checked, and predicted where the model covers
         it."""
-        created = compile_parts(self._compilers, parts, self.device, self._compile_s)
+        computed = compile_parts(self._compilers, parts, self.device, self._compile_s)
         waiting: list[tuple[Compiled | None, Future[Any] | Refusal]] = []
         for i, part in enumerate(parts):
-            compiled = created.get(i)
+            compiled = computed.get(i)
             if isinstance(compiled, Refusal):
                 waiting.append((None, compiled))
             elif compiled is None or part.regime == "hot" or part.clock == "host":
@@ -163,15 +163,15 @@ def interpret(
     from workbench.measurement.correctness import PreparedProblem, check
 
     spec = catalog.spec_of(kernel)
-    created = catalog.impl_of(spec, impl)
-    chosen = created.config(**config)
+    computed = catalog.impl_of(spec, impl)
+    chosen = computed.config(**config)
     worst, taken = 0.0, 0
     for sizes in spec.check:
-        if created.rejection_reason(chosen, limits, dtype, sizes) is not None:
+        if computed.rejection_reason(chosen, limits, dtype, sizes) is not None:
             continue
         taken += 1
         try:
-            result = check(created, chosen, PreparedProblem.of(spec, sizes, dtype, "cpu"))
+            result = check(computed, chosen, PreparedProblem.of(spec, sizes, dtype, "cpu"))
         except Exception as error:
             return f"the interpreter stopped at {dict(sizes)}: {first_sentence(error)}"
         if result.wrong:
@@ -193,7 +193,7 @@ def prediction(
     else:  # without a declared `work`, assume that the launch moves its least bytes
         programs = max(1, compiled.resources.programs)
         work = Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2)
-    created = cost_model.predict(
+    computed = cost_model.predict(
         device,
         work,
         compiled.resources,
@@ -203,4 +203,4 @@ def prediction(
         stages=values(candidate.config).get("num_stages", 1),
     )
     launches = compiled.launches - 1
-    return replace(created, predicted_s=created.predicted_s + launches * created.launch_s)
+    return replace(computed, predicted_s=computed.predicted_s + launches * computed.launch_s)

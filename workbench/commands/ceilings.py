@@ -24,7 +24,6 @@ from workbench.commands.experiment import (
 from workbench.commands.options import CeilingsOptions
 from workbench.commands.run import (
     DEFAULT_TARGET,
-    INTERRUPTED,
     CommandError,
     OpenResources,
     Recorder,
@@ -39,6 +38,7 @@ from workbench.commands.run import (
 )
 from workbench.data.clock import run_id, timestamp
 from workbench.data.environment import fingerprint
+from workbench.data.interrupts import INTERRUPTED
 from workbench.data.record import Case, Failure, Outcome, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
 from workbench.device import hardware

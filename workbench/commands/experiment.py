@@ -16,12 +16,10 @@ from workbench.commands.console import doing, plain_console, plan_line
 from workbench.commands.options import ExperimentOptions
 from workbench.commands.problem import sizes_of
 from workbench.commands.run import (
-    INTERRUPTED,
     Opener,
     OpenResources,
     Recorder,
     backend_for,
-    check_writable,
     execute,
     gpu_present,
     new_run,
@@ -32,6 +30,7 @@ from workbench.commands.run import (
 )
 from workbench.data.clock import timestamp
 from workbench.data.database import History
+from workbench.data.interrupts import INTERRUPTED
 from workbench.data.record import Finding, Phase, Run, key_of
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.experiments import (
@@ -95,9 +94,8 @@ class ExperimentCommand:
                 prewarm = begin_prewarm(options.kernel or "copy")
             if prewarm is not None:
                 stack.callback(prewarm.close)
-            check_dtype(self._dtype(experiment), self._kernels(experiment))
+            check_dtypes(self._dtype(experiment), self._kernels(experiment))
             cache = Tuned.load(self.tuned_file or default_path())
-            check_writable(options.out)
             if prewarm is not None and not gpu_present():
                 prewarm = None
             live = partial(backend_for, prewarm=prewarm, rules=RULES)
@@ -158,7 +156,7 @@ class ExperimentCommand:
             context = Context(kernel, sizes, dtype, backend.device, backend.predicts, known)
             variants = list(experiment.variants(context))
             for variant in variants:
-                check_dtype(variant.dtype, (variant.kernel,))
+                check_dtypes(variant.dtype, (variant.kernel,))
             planned.append((context, variants))
         return planned
 
@@ -250,7 +248,7 @@ def _on_paper(context: Context, given_s: float | None, history: History) -> Cont
     return replace(context, given_s=given_s, earlier=rows)
 
 
-def check_dtype(dtype: str, kernels: Sequence[str]) -> None:
+def check_dtypes(dtype: str, kernels: Sequence[str]) -> None:
     """Raise ExperimentError where a kernel does not support `dtype`, CatalogError where there is no
     kernel of that name."""
     if dtype not in ITEMSIZE:

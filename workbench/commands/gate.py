@@ -25,7 +25,6 @@ from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import GateOptions
 from workbench.commands.problem import check_dtype
 from workbench.commands.run import (
-    INTERRUPTED,
     Opener,
     OpenResources,
     Recorder,
@@ -37,6 +36,7 @@ from workbench.commands.run import (
 )
 from workbench.commands.worktree import WORKING, Repository, Worktrees
 from workbench.data import verdict
+from workbench.data.interrupts import INTERRUPTED
 from workbench.data.record import Run
 from workbench.reports import write_page
 from workbench.spec import Impl, Limits, ResolveError, sizes_text

@@ -15,7 +15,6 @@ from workbench.commands.operands import Operand, operands_of
 from workbench.commands.options import MeasureOptions
 from workbench.commands.problem import check_dtype, sizes_of
 from workbench.commands.run import (
-    INTERRUPTED,
     Opener,
     OpenResources,
     Recorder,
@@ -27,6 +26,7 @@ from workbench.commands.run import (
     say_page,
 )
 from workbench.compile import Compiled
+from workbench.data.interrupts import INTERRUPTED
 from workbench.data.record import Failure, Outcome, Phase, Run
 from workbench.data.tuned_cache import Entry, Tuned, default_path
 from workbench.reports import write_page

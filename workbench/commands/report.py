@@ -71,9 +71,9 @@ def make(options: ReportOptions) -> list[Path]:
             f"one, or ask for one of {', '.join(SEVERAL)}."
         )
     kept = _kept(options.runs[0] if options.runs else "last", options.database)[-1]
-    created = import_module(f"workbench.reports.{options.name}")
+    module = import_module(f"workbench.reports.{options.name}")
     _refuse_another(options.name, kept.run, known)
-    html = created.page(kept.run, kept.outcomes, *_also(options.name, kept))
+    html = module.page(kept.run, kept.outcomes, *_also(options.name, kept))
     return [write_page(options.out or _place(kept.run, "report.html"), html).resolve()]
 
 
@@ -170,8 +170,8 @@ def _written(files: Sequence[tuple[str, Path, str | bytes]]) -> list[Path]:
 
 def _markdown(options: ReportOptions) -> Path:
     kept = [each for which in options.runs or ("last",) for each in _kept(which, options.database)]
-    created = import_module("workbench.reports.findings")
-    text = created.markdown([(k.run, k.outcomes, k.findings) for k in kept])
+    module = import_module("workbench.reports.findings")
+    text = module.markdown([(k.run, k.outcomes, k.findings) for k in kept])
     one = kept[0].run if len(kept) == 1 else None
     place = _place(one, "FINDINGS.md") if one else Path("results") / "FINDINGS.md"
     return write_page(options.out or place, text).resolve()

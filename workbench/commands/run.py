@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from workbench.measurement.protocol import Protocol as Rules
 
 DEFAULT_TARGET = "h200"  # target if no GPU is present and no device was named
-INTERRUPTED = 130  # exit code after Ctrl-C, by the shells' convention: 128 + SIGINT
 
 Opener = Callable[[str | None, Path], Backend]  # `backend_for`, or a test's own
 

@@ -188,11 +188,11 @@ def _discovered(
     live = device is None and gpu_present()
     with Workers(1, interpreted=not live) as workers:
         where = "cuda" if live else "cpu"
-        wanted = workers.submit(
+        pending = workers.submit(
             discover, stage, outputs, where, answered, timeout_s=DISCOVER_TIMEOUT_S
         )
         try:
-            results: Discovered = wanted.result()
+            results: Discovered = pending.result()
         except LOST as error:
             raise AdaptedError(
                 f"The first launch of the function {error}; put a config that works first in the "

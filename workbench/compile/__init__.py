@@ -63,15 +63,15 @@ def compile_config(
     """
     started, dedup = time.perf_counter(), Dedup()
     launches = _launched(impl, config, sizes, dtype, device, dedup)
-    created = _read(impl, launches, device, dedup.key, started)
+    compiled = _read(impl, launches, device, dedup.key, started)
     if not code:
-        return created
+        return compiled
     # the launches of a chain share one kernel; each takes 0.4 s of nvdisasm, a process of its own
     kernels = {id(launch.kernel): launch.kernel for launch in launches}
     with ThreadPoolExecutor(min(8, len(kernels))) as threads:
         codes = threads.map(lambda k: code_of(k.asm, device.limits.arch), kernels.values())
         read = dict(zip(kernels, codes, strict=True))
-    return replace(created, code=tuple(read[id(launch.kernel)] for launch in launches))
+    return replace(compiled, code=tuple(read[id(launch.kernel)] for launch in launches))
 
 
 def compile_unless_duplicate(

@@ -8,15 +8,15 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from workbench.spec import Impl
 
-_NOT_HELPERS = ("workbench.spec", "torch", "triton", "numpy")  # the key itself holds versions
-_PACKAGES = ("workbench.kernels", "workbench.variants")  # each name in them is a module
+# Of the workbench these alone are code that a kernel runs; the rest is the tool.
+_OURS = ("workbench.dsl", "workbench.kernels", "workbench.variants")
 _LIBRARIES = ("site-packages", "dist-packages")
 
 
@@ -63,49 +63,99 @@ class _Parsed:
 
     def __init__(self, file: str) -> None:
         self.folder = Path(file).parent
-        tree = ast.parse(Path(file).read_text(encoding="utf-8"))
         self.defined: dict[str, list[ast.stmt]] = {}
-        self.imported: dict[str, str] = {}  # the module of each imported name
         self.specs: list[str] = []
-        self.registered: list[ast.stmt] = []  # statements that call a method of a Spec
-        for node in _without_docstrings(tree).body:
-            self._enter(node)
+        # Calls such as `spec.library(...)`, and definitions under `if` or `try`: nobody names them.
+        self.unnamed: list[ast.stmt] = []
+        for node in _parse(Path(file)).body:
+            self._enter(_bare(node))
 
     def _enter(self, node: ast.stmt) -> None:
-        node = _bare(node)
-        for name in _bound(node):
+        bound = list(_bound(node))
+        for name in bound:
             self.defined.setdefault(name, []).append(node)
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                submodule = f"{node.module}.{alias.name}"
-                module = submodule if node.module in _PACKAGES else node.module
-                self.imported[alias.asname or alias.name] = module
-        elif isinstance(node, ast.Import):
-            self.imported |= {a.asname or a.name: a.name for a in node.names}
         value = getattr(node, "value", None)
         if isinstance(value, ast.Call) and ast.unparse(value.func) == "Spec":
-            self.specs += list(_bound(node))
+            self.specs += bound
             value.keywords = [k for k in value.keywords if k.arg not in ("bench", "name")]
-        elif isinstance(value, ast.Call):
-            self.registered.append(node)
+        elif not bound:
+            self.unnamed.append(node)
 
     def reached(self, launcher: str) -> Iterator[str]:
         """Yield all code that the launcher and the Specs reach, in a fixed order: of this file
         statement by statement, of helper modules as a whole."""
-        start = [launcher] if launcher in self.defined else list(self.defined)
-        names, todo = set[str](), [*start, *self.specs]
+        named = launcher in self.defined
+        unnamed = [n for n in self.unnamed if not (named and isinstance(n, ast.Expr))]
+        names, todo = set[str](), [*([launcher] if named else self.defined), *self.specs]
+        todo += [name for node in unnamed for name in _names(node)]
         while todo:
-            if (name := todo.pop()) in names:
-                continue
-            names.add(name)
-            for node in self.defined.get(name, []):
-                todo += [n.id for n in ast.walk(node) if isinstance(n, ast.Name)]
-        if launcher not in self.defined:
-            yield from (ast.dump(node) for node in self.registered)
-        for name in sorted(names & self.defined.keys()):
-            yield from (ast.dump(node) for node in self.defined[name])
-        helpers = {self.imported[n] for n in names & self.imported.keys()}
-        yield from (_module_code(module, self.folder) for module in sorted(helpers))
+            if (name := todo.pop()) not in names:
+                names.add(name)
+                todo += [n for node in self.defined.get(name, []) for n in _names(node)]
+        nodes = [*unnamed, *(node for name in sorted(names) for node in self.defined.get(name, []))]
+        yield from (ast.dump(node) for node in nodes)
+        yield from _helper_code(nodes, self.folder)
+
+
+def _helper_code(nodes: Sequence[ast.stmt], folder: Path) -> Iterator[str]:
+    """Yield the code of each helper module that these statements import, and of those that it
+    imports in turn; each once."""
+    seen, todo = set[Path](), [file for node in nodes for file in _imported(node, folder)]
+    while todo:
+        if (file := todo.pop()) not in seen:
+            seen.add(file)
+            todo += _imported(_parse(file), file.parent)
+    yield from (ast.dump(_parse(file)) for file in sorted(seen))
+
+
+def _imported(tree: ast.AST, folder: Path) -> Iterator[Path]:
+    """Yield the files of helper modules that a statement or a module imports, also inside its
+    functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            files = [_file_of_module(alias.name, folder) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module or ''}.{a.name}" for a in node.names)]
+            modules = [name.strip(".") for name in names if name.strip(".")]
+            if node.level:
+                home = folder.joinpath(*[".."] * (node.level - 1))
+                files = [_beside(module, home) for module in modules]
+            else:
+                files = [_file_of_module(module, folder) for module in modules]
+        else:
+            continue
+        yield from (file for file in files if file is not None)
+
+
+def _file_of_module(module: str, folder: Path) -> Path | None:
+    """Return the file of a helper module, or None for libraries, Python's own modules and the
+    workbench itself. A file beside the importing one comes before an installed one, as when a
+    kernel is loaded by its path."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names or (top == "workbench" and not module.startswith(_OURS)):
+        return None
+    if beside := _beside(module.removeprefix("workbench.kernels."), folder):
+        return beside
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None:
+        try:
+            spec = find_spec(module)
+        except (ImportError, ValueError):
+            return None
+        file = spec.origin if spec else None
+    if not file or not str(file).endswith(".py") or any(part in file for part in _LIBRARIES):
+        return None
+    return Path(file).resolve()
+
+
+def _beside(module: str, folder: Path) -> Path | None:
+    path = folder.joinpath(*module.split("."))
+    files = (path.with_suffix(".py"), path / "__init__.py")
+    return next((file.resolve() for file in files if file.is_file()), None)
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    return (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
 def _bare(node: ast.stmt) -> ast.stmt:
@@ -119,43 +169,22 @@ def _bare(node: ast.stmt) -> ast.stmt:
 
 
 def _bound(node: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement at the top of a file binds."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         yield node.name
+    elif isinstance(node, (ast.Import, ast.ImportFrom)):
+        yield from ((a.asname or a.name).partition(".")[0] for a in node.names if a.name != "*")
     elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        for target in targets:
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
             yield from (n.id for n in ast.walk(target) if isinstance(n, ast.Name))
 
 
-def _without_docstrings(tree: ast.Module) -> ast.Module:
+def _parse(file: Path) -> ast.Module:
+    """Parse a file and drop its docstrings."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef)):
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 node.body = node.body[1:] or [ast.Pass()]
     return tree
-
-
-def _module_code(module: str, folder: Path) -> str:
-    """Return a helper module's parsed code, or nothing for libraries and Python's own modules. A
-    file beside the kernel's replaces it where there is one, as when a kernel is loaded by path."""
-    if module.split(".")[0] in sys.stdlib_module_names or module.startswith(_NOT_HELPERS):
-        return ""
-    beside = folder.joinpath(*module.removeprefix("workbench.kernels.").split("."))
-    if beside.with_suffix(".py").is_file():
-        return _code(beside.with_suffix(".py"))
-    loaded = sys.modules.get(module)
-    file = getattr(loaded, "__file__", None)
-    if file is None:
-        try:
-            spec = find_spec(module)
-        except (ImportError, ValueError):
-            return ""
-        file = spec.origin if spec else None
-    if not file or not str(file).endswith(".py") or any(p in file for p in _LIBRARIES):
-        return ""
-    return _code(Path(file))
-
-
-def _code(file: Path) -> str:
-    return ast.dump(_without_docstrings(ast.parse(file.read_text(encoding="utf-8"))))

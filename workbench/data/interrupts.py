@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
+INTERRUPTED = 130  # exit code after Ctrl-C, as shells give it: 128 + SIGINT
+
 
 class Interrupts:
     """Let Ctrl-C raise KeyboardInterrupt as usual inside the `with` block, except inside `later()`,

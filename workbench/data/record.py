@@ -380,13 +380,13 @@ def from_plain(plain: Any) -> Any:
         return plain
     if "type" not in plain:
         return {k: from_plain(v) for k, v in plain.items()}
-    created = _TYPES.get(plain["type"])
-    if created is None:
+    kind = _TYPES.get(plain["type"])
+    if kind is None:
         raise ValueError(f"unknown record type {plain['type']!r}")
     plain = _renamed(plain)
-    known = created.__dataclass_fields__  # type: ignore[attr-defined]
+    known = kind.__dataclass_fields__  # type: ignore[attr-defined]
     try:
-        return created(**{k: from_plain(v) for k, v in plain.items() if k in known})
+        return kind(**{k: from_plain(v) for k, v in plain.items() if k in known})
     except TypeError as error:
         raise ValueError(f"a {plain['type']} lacks a field: {error}") from None
 

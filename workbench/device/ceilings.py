@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from workbench.data.record import Run
+from workbench.data.units import duration, percent, quantity
 from workbench.device.hardware import DEVICES, Device
 
 Level = Literal["dram", "cache", "shared", "compute", "launch", "link"]
@@ -235,12 +236,12 @@ def ceiling_set(device: str, runs: Iterable[Run]) -> CeilingSet:
         for name, text in run.ceilings.items():
             if text.get("failed"):
                 failed.setdefault(name, str(text.get("reason", "it failed its check")))
-            created = ceiling_of(device, name, text, run.id, run.engine == "ceilings")
-            if created:
-                results.setdefault(_same_limit(created), created)
+            ceiling = ceiling_of(device, name, text, run.id, run.engine == "ceilings")
+            if ceiling:
+                results.setdefault(_same_limit(ceiling), ceiling)
     if known and all(_whole(run, known) for run in mine):
-        for created in stated(device, known):
-            results.setdefault(_same_limit(created), created)
+        for ceiling in stated(device, known):
+            results.setdefault(_same_limit(ceiling), ceiling)
     cache_bytes = known.cache.value if known else None
     return CeilingSet(device, tuple(results.values()), cache_bytes, tuple(failed.items()))
 
@@ -267,7 +268,7 @@ def stated(device: str, known: Device) -> list[Ceiling]:
     """Return the ceilings of a device file, under the device name that a run uses."""
     quantities = {"dram": known.dram, "cache": known.cache_bandwidth}
     quantities |= {f"compute_{dtype}": q for dtype, q in known.peaks.items()}
-    created = [
+    ceiling = [
         ceiling_of(
             device,
             name,
@@ -282,7 +283,7 @@ def stated(device: str, known: Device) -> list[Ceiling]:
         for name, q in quantities.items()
         if q
     ]
-    return [c for c in created if c]
+    return [c for c in ceiling if c]
 
 
 # Diagnosis.
@@ -459,33 +460,3 @@ def _above(load: Load, ceiling: Ceiling, ceilings: CeilingSet) -> str:
         "either fewer bytes move than its kernel declares (a cache served some), or the ceiling "
         "is too low: workbench ceilings measures it"
     )
-
-
-# Numbers as text.
-
-
-def quantity(value: float, unit: str) -> str:
-    """Return a number with three digits and a decimal prefix: `4.3 TB/s`."""
-    if unit == "s":
-        return duration(value)
-    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{_digits(value / size)} {prefix}{unit}"
-    return f"{_digits(value)} {unit}"
-
-
-def duration(seconds: float) -> str:
-    """Return seconds with three digits and a unit: `12.3 µs`."""
-    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if seconds >= size:
-            return f"{_digits(seconds / size)} {unit}"
-    return f"{_digits(seconds / 1e-9)} ns"
-
-
-def percent(share: float) -> str:
-    """Return a share of 1 as percent: `93 %`; with one more digit below one percent."""
-    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else f"{100 * share:.2g} %"
-
-
-def _digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 99.5 else f"{value:.3g}"

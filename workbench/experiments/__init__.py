@@ -152,8 +152,8 @@ _TIME = re.compile(r"\s*((?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµμ]+)\s*", 
 def seconds(text: str) -> float:
     """Return `0.5ms`, `12 us` or `3 s` in seconds. Raises ExperimentError on anything else, and on
     0."""
-    results = _TIME.fullmatch(text.lower())
-    value = float(results[1]) * _UNITS.get(results[2], math.nan) if results else math.nan
+    matched = _TIME.fullmatch(text.lower())
+    value = float(matched[1]) * _UNITS.get(matched[2], math.nan) if matched else math.nan
     if not 0 < value < math.inf:
         raise ExperimentError(
             f"{text!r} is no time; write a number above 0 and its unit, s, ms, us or ns: 0.5ms."
@@ -177,9 +177,9 @@ def experiment_named(name: str) -> Experiment:
     if name not in experiment_names():
         hint = catalog.example("experiment", name, "workbench experiment ")
         raise ExperimentError(hint or catalog.unknown("experiment", name, experiment_names()))
-    results = import_module(f"{EXPERIMENTS}.{name}").EXPERIMENT
-    assert isinstance(results, Experiment)
-    return results
+    experiment = import_module(f"{EXPERIMENTS}.{name}").EXPERIMENT
+    assert isinstance(experiment, Experiment)
+    return experiment
 
 
 def title_of(name: str) -> str:
@@ -197,18 +197,18 @@ def _of_file(path: Path) -> Experiment:
         raise ExperimentError(
             f"There is no experiment file {path}; CONTRIBUTING.md shows how to write one."
         )
-    results = getattr(catalog.module_at(path), "EXPERIMENT", None)
-    if not isinstance(results, Experiment):
+    experiment = getattr(catalog.module_at(path), "EXPERIMENT", None)
+    if not isinstance(experiment, Experiment):
         raise ExperimentError(
             f"{path} has no EXPERIMENT = Experiment(...); CONTRIBUTING.md shows how to write one."
         )
     folder = path.resolve().parent
     return replace(
-        results,
-        kernels=tuple(_from(folder, kernel) for kernel in results.kernels),
+        experiment,
+        kernels=tuple(_from(folder, kernel) for kernel in experiment.kernels),
         variants=lambda context: [
             replace(variant, kernel=_from(folder, variant.kernel))
-            for variant in results.variants(context)
+            for variant in experiment.variants(context)
         ],
     )
 

@@ -38,15 +38,15 @@ def variants(context: Context) -> list[Variant]:
         raise ExperimentError(
             f"cpu_vs_gpu is about {SAMPLER}, not {context.kernel}; leave --kernel out."
         )
-    created = []
+    compiled = []
     for sizes in problems(context):
         cpu, gpu, alone = named(sizes)
-        created += [
+        compiled += [
             Variant(cpu, SAMPLER, "cpu", sizes, context.dtype, clock="host"),
             Variant(gpu, SAMPLER, "partials_and_merge", sizes, context.dtype, clock="host"),
             Variant(alone, SAMPLER, "partials_and_merge", sizes, context.dtype),
         ]
-    return created
+    return compiled
 
 
 def problems(context: Context) -> list[dict[str, int]]:
@@ -125,13 +125,13 @@ def numbers_text(ratio: Span, cpu: Span, gpu: Span) -> str:
     return f"{times}: {ratio.value:.3g} times ({ratio.low:.3g} to {ratio.high:.3g})."
 
 
-def spread(results: VariantResult) -> list[Evidence]:
+def spread(result: VariantResult) -> list[Evidence]:
     """Return mean, p50, p95 and standard deviation of all samples in seconds; nothing if there are
     none."""
-    outcome = results.outcome
+    outcome = result.outcome
     if not isinstance(outcome, Record) or not isinstance(outcome.timing, Measured):
         return []
-    timing, name = outcome.timing, results.variant.name
+    timing, name = outcome.timing, result.variant.name
     if not timing.samples_s:
         return []
     of = summary(timing.samples_s)
@@ -159,9 +159,9 @@ def spread_chart(at: str, *results: VariantResult) -> list[Chart]:
     return [Chart(title, "percentile of samples", "time, µs", tuple(lines), y_log=True)]
 
 
-def device_time(results: VariantResult) -> list[Evidence]:
+def device_time(result: VariantResult) -> list[Evidence]:
     """Return the time of both kernels in a graph, without the CPU: measured, or predicted."""
-    one = results.evidence("time without launches by the CPU", group=results.variant.name)
+    one = result.evidence("time without launches by the CPU", group=result.variant.name)
     return [one] if one else []
 
 
@@ -190,9 +190,9 @@ def other_kernels(gpu: VariantResult) -> str:
     count = launches(gpu)
     if count is not None and count != KERNELS:
         return f"a call launched {count} kernels and not {KERNELS}, so something else was timed."
-    created = gpu.compiled
-    if created is not None and created.launches == KERNELS and created.kernel != PARTIALS:
-        return f"the largest launch is {created.kernel} and not {PARTIALS}."
+    compiled = gpu.compiled
+    if compiled is not None and compiled.launches == KERNELS and compiled.kernel != PARTIALS:
+        return f"the largest launch is {compiled.kernel} and not {PARTIALS}."
     return ""
 
 

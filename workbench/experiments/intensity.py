@@ -62,9 +62,9 @@ class Bend:
         return self.plateau / self.slope
 
 
-def point(results: VariantResult) -> IntensityPoint | None:
+def point(result: VariantResult) -> IntensityPoint | None:
     """Return a variant as a point of the roofline; None if it has no time."""
-    record, time = results.outcome, span_of(results)
+    record, time = result.outcome, span_of(result)
     if not isinstance(record, Record) or time is None:
         return None
     flops, moved = Span.exactly(record.flops), Span.exactly(record.bytes)
@@ -176,17 +176,17 @@ def _counted(context: Context) -> str:
 _SINGLE = ("sm_80", "sm_86", "sm_89", "sm_90")
 
 
-def complete(results: VariantResult) -> bool | None:
+def complete(result: VariantResult) -> bool | None:
     """Return whether the machine code has the multiply-adds that the sizes require: those outside
     its loop once, those inside a whole number of times. None if the code does not show it."""
-    record, created = results.outcome, results.compiled
+    record, created = result.outcome, result.compiled
     if not isinstance(record, Record) or created is None or record.case.dtype != "fp32":
         return None
     code = created.code[0] if len(created.code) == 1 else None
     block = record.case.config.get("block_n", 0)
     if code is None or not code.readable or code.arch not in _SINGLE or not block:
         return None
-    context = results.variant.sizes["F"] * block // created.resources.threads
+    context = result.variant.sizes["F"] * block // created.resources.threads
     inside = code.in_loops.vector
     rest = context - (code.whole.vector - inside)
     return rest == 0 if not inside else rest > 0 and rest % inside == 0

@@ -148,14 +148,14 @@ def numbers_text(word: str, line: Timeline, without: Span | None) -> str:
     return f"the GPU is at work {100 * line.utilisation.value:.0f} % of the time, at most: {each}."
 
 
-def speed(results: VariantResult, total: Span) -> list[Evidence]:
+def speed(result: VariantResult, total: Span) -> list[Evidence]:
     """Return the calls a second, and the least bytes a second."""
-    record = results.outcome
+    record = result.outcome
     assert isinstance(record, Record)
     one, least = Span.exactly(1.0), Span.exactly(float(record.bytes))
     return [
-        row("throughput", one / total, "calls/s", "computed", results.variant.name),
-        row("least bytes over total time", least / total, "B/s", "computed", results.variant.name),
+        row("throughput", one / total, "calls/s", "computed", result.variant.name),
+        row("least bytes over total time", least / total, "B/s", "computed", result.variant.name),
     ]
 
 

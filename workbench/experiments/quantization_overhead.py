@@ -105,7 +105,7 @@ def _analysed(context: Context, sizes: Sizes, results: Mapping[str, VariantResul
     cold: Span | None = None
     kind: Kind = "computed"
     for regime in REGIMES:
-        variants_ = [
+        cold_hot = [
             quickest(
                 [
                     f
@@ -115,7 +115,7 @@ def _analysed(context: Context, sizes: Sizes, results: Mapping[str, VariantResul
             )
             for operand in (PLAIN, PACKED)
         ]
-        a, b = variants_
+        a, b = cold_hot
         if a is None or b is None:
             continue
         ratio = over(a, b)

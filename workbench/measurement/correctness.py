@@ -42,8 +42,8 @@ class PreparedProblem:
     @staticmethod
     def of(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> PreparedProblem:
         """Return a problem with inputs made on `device` and their float64 reference."""
-        created = inputs_.make(spec, sizes, dtype, device, seed)
-        return PreparedProblem.given(spec, dtype, created)
+        inputs = inputs_.make(spec, sizes, dtype, device, seed)
+        return PreparedProblem.given(spec, dtype, inputs)
 
     @staticmethod
     def given(spec: Spec, dtype: str, compiled: tuple[Any, ...]) -> PreparedProblem:
@@ -169,12 +169,12 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        created = func(*args, **(kwargs or {}))
-        if func not in EMPTY or created.device.type == "meta" or not created.is_contiguous():
-            return created
-        count = created.numel()
-        return self._guarded(created, GUARD, count, "its output")[GUARD : GUARD + count].view(
-            created.shape
+        tensor = func(*args, **(kwargs or {}))
+        if func not in EMPTY or tensor.device.type == "meta" or not tensor.is_contiguous():
+            return tensor
+        count = tensor.numel()
+        return self._guarded(tensor, GUARD, count, "its output")[GUARD : GUARD + count].view(
+            tensor.shape
         )
 
     def copied(self, x: Any, name: str) -> Any:

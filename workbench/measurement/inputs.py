@@ -37,14 +37,14 @@ def make(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> tu
     import torch
 
     generator = torch.Generator(device=device).manual_seed(seed)
-    created = []
+    tensors = []
     for tensor in spec.inputs.values():
         shape, kind = tensor.shape(sizes), torch_dtype(tensor.dtype or dtype)
         if tensor.make is not None:
-            created.append(tensor.make(shape, kind, device, generator))
+            tensors.append(tensor.make(shape, kind, device, generator))
         else:
-            created.append(torch.randn(shape, generator=generator, device=device).to(kind))
-    return tuple(created)
+            tensors.append(torch.randn(shape, generator=generator, device=device).to(kind))
+    return tuple(tensors)
 
 
 def shapes(spec: Spec, sizes: Sizes, dtype: str) -> tuple[Any, ...]:

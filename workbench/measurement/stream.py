@@ -190,14 +190,14 @@ def timer_step_s() -> float:
 PAUSE = 37  # further cycles for each: 20 ns at the boost clock, below the finest known step
 
 
-def least_step_s(result: Sequence[float]) -> float:
+def least_step_s(results: Sequence[float]) -> float:
     """Return the smallest difference in seconds between two different times.
 
     Times are fp32 milliseconds, so those within 0.1 ns count as equal. On an H200, 256 pairs with
     nothing between them all took 8.672 us, and the step is 0.032 us: that is why the times must
     differ. Raises ValueError when they do not.
     """
-    text = sorted({round(seconds * 1e10) for seconds in result})
+    text = sorted({round(seconds * 1e10) for seconds in results})
     if len(text) < 2:
         raise ValueError("the GPU's timer stands still: pauses of different lengths read the same")
     return min(b - a for a, b in pairwise(text)) * 1e-10

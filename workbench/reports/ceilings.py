@@ -202,16 +202,16 @@ def show(console: Console, run: Run) -> None:
 # The page's parts.
 
 
-def panels(result: Sequence[Plain]) -> list[Panel]:
+def panels(ceilings: Sequence[Plain]) -> list[Panel]:
     """Return the bars by level, each level on an axis of its own unit."""
-    created = []
+    drawn = []
     for level, title in LEVELS.items():
-        some = [c for c in result if c.get("level") == level]
+        some = [c for c in ceilings if c.get("level") == level]
         if not some:
             continue
         units = list(dict.fromkeys(scale_of(c)[1] for c in some))
-        created.append(Panel(title, " or ".join(units), [_bar(c) for c in some], level))
-    return created
+        drawn.append(Panel(title, " or ".join(units), [_bar(c) for c in some], level))
+    return drawn
 
 
 def _bar(one: Plain) -> Bar:

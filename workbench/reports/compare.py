@@ -258,8 +258,8 @@ def _notes(compared: Compared) -> list[str]:
             notes.append(f"{name}: the driver lowered the clock ({', '.join(t.throttle)}).")
         if t.left_out:
             notes.append(f"{name}: {t.left_out} samples under 3/4 of the usual clock left out.")
-    created = [o.resources.binary for o in (compared.left, compared.right) if o and o.resources]
-    if len(created) == 2 and created[0] == created[1]:
+    binaries = [o.resources.binary for o in (compared.left, compared.right) if o and o.resources]
+    if len(binaries) == 2 and binaries[0] == binaries[1]:
         notes.append("Both operands are the same machine code.")
     return notes
 

@@ -151,10 +151,10 @@ def failure_lines(failures: Sequence[Failure]) -> list[tuple[str, str]]:
     ]
 
 
-def groups_of(result: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
+def groups_of(evidence: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
     """Return the evidence by group, in the order of first appearance."""
     groups: dict[str, list[Evidence]] = {}
-    for each in result:
+    for each in evidence:
         groups.setdefault(each.group, []).append(each)
     return list(groups.items())
 

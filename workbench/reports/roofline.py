@@ -12,15 +12,8 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from workbench.data.record import Measured
-from workbench.device.ceilings import (
-    LEVELS,
-    Ceiling,
-    CeilingSet,
-    Level,
-    duration,
-    percent,
-    quantity,
-)
+from workbench.data.units import duration, percent, quantity
+from workbench.device.ceilings import LEVELS, Ceiling, CeilingSet, Level
 from workbench.reports import render
 from workbench.reports.figures import roofline as draw
 from workbench.reports.figures.roofline import Scene, scene_of

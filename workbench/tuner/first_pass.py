@@ -151,9 +151,9 @@ class FirstPass:
     def _time(self) -> None:
         ready = [self._points[key] for key in self._ready]
         point = self._search.ask(ready) or ready[0]
-        candidate, created = self._ready.pop(point.key)
-        future = self._backend.timed(candidate, created, self._best)
-        self._waiting[future] = (candidate, created)
+        candidate, compiled = self._ready.pop(point.key)
+        future = self._backend.timed(candidate, compiled, self._best)
+        self._waiting[future] = (candidate, compiled)
         self._measured += 1
         future.add_done_callback(self._inbox.put)
 
@@ -215,16 +215,16 @@ class FirstPass:
         return result.predicted_s
 
     def _ended(self, future: Future[Any]) -> Iterator[Outcome]:
-        candidate, created = self._waiting.pop(future)
+        candidate, compiled = self._waiting.pop(future)
         try:
-            results = future.result()
+            result = future.result()
         except Exception as error:  # any error fails this config alone
-            results = Refusal("measure", f"{type(error).__name__}: {error}")
-        self._finished[candidate.key] = results
-        if isinstance(results, Timed):
-            self._best = min(seconds_of(results), self._best or math.inf)
-        self._tell(candidate, results)
-        yield self._factory.outcome(candidate, results, self._phase, created)
+            result = Refusal("measure", f"{type(error).__name__}: {error}")
+        self._finished[candidate.key] = result
+        if isinstance(result, Timed):
+            self._best = min(seconds_of(result), self._best or math.inf)
+        self._tell(candidate, result)
+        yield self._factory.outcome(candidate, result, self._phase, compiled)
         for duplicate, its in self._duplicates.pop(candidate.key, []):
             yield self._same(candidate, duplicate, its)
 

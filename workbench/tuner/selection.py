@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from workbench.data import stats
 from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
+from workbench.data.units import three_digits
 from workbench.spec import label
 
 TIE_SHARE = 0.005  # medians closer than this share tie, however narrow their intervals are
@@ -213,8 +214,8 @@ def _further(edge: Edge) -> str:
 def rate(record: Record, ridge: float = RIDGE) -> str:
     """Return the winner's rate as text: `722 TFLOP/s`, or `4240 GB/s` below the ridge point."""
     if memory_bound(record, ridge):
-        return f"{_digits(record.bytes / record.time_s / 1e9)} GB/s"
-    return f"{_digits(record.flops / record.time_s / 1e12)} TFLOP/s"
+        return f"{three_digits(record.bytes / record.time_s / 1e9)} GB/s"
+    return f"{three_digits(record.flops / record.time_s / 1e12)} TFLOP/s"
 
 
 def memory_bound(record: Record, ridge: float = RIDGE) -> bool:
@@ -287,9 +288,11 @@ def _frugality(record: Record, previous_best: Mapping[str, Mapping[str, int]]) -
     """Return the sort key inside a tie: the previous best first, then configs that state their
     warps, since they are reproducible elsewhere, then the default; then fewer spills, registers,
     warps; then the config that was itself timed."""
-    created = record.resources
+    resources = record.resources
     stays = dict(previous_best.get(record.case.impl, {})) == dict(record.case.config)
-    spills, registers = (created.spill_bytes, created.registers) if created else (1 << 30, 1 << 30)
+    spills, registers = (
+        (resources.spill_bytes, resources.registers) if resources else (1 << 30, 1 << 30)
+    )
     warps = record.case.config.get("num_warps", 0)
     timed = record.same_as is not None
     chosen = record.case.config.get("num_warps") == 0  # by the launcher: older records alone
@@ -345,13 +348,8 @@ def _extends(name: str, value: int, highest: bool, winner: Record) -> bool:
     if not highest:
         return value > 1
     if name == "num_warps":
-        created = winner.resources
-        threads = created.threads if created else 32 * value
+        resources = winner.resources
+        threads = resources.threads if resources else 32 * value
         return 2 * threads <= MOST_THREADS
     extent = winner.case.sizes.get(name.removeprefix("block_").upper())
     return not name.startswith("block_") or extent is None or value < extent
-
-
-def _digits(value: float) -> str:
-    """Return three significant digits, without an exponent."""
-    return f"{value:.0f}" if value >= 99.5 else f"{value:.3g}"

@@ -359,7 +359,7 @@ def _launches() -> CeilingGroup:
     fills = Variant(
         "torch.fill_", "empty_chain", "torch", {"L": LINKS}, "fp32", None, "hot", "host"
     )
-    results = (
+    rows = (
         ("launch", "launch in a graph", graph, once, 0.9),
         ("launch_pdl", "launch in a graph, dependent (PDL)", dependent[0], graph, 0.9),
         # Triton's launcher does more than a library's: up to five times as long is accepted
@@ -370,7 +370,7 @@ def _launches() -> CeilingGroup:
         "launches",
         tuple(
             Sought(name, title, "launch", "launches", (variant,), (library,), share)
-            for name, title, variant, library, share in results
+            for name, title, variant, library, share in rows
         ),
     )
 
@@ -388,12 +388,12 @@ class Rate:
     high: float
 
 
-def rate_of(results: VariantResult, counted: Counted, limits: Limits) -> Rate | None:
+def rate_of(result: VariantResult, counted: Counted, limits: Limits) -> Rate | None:
     """Return the rate of one variant; None if it has no measured time."""
-    outcome = results.outcome
+    outcome = result.outcome
     if not isinstance(outcome, Record) or not isinstance(outcome.timing, Measured):
         return None
-    variant, timing = results.variant, outcome.timing
+    variant, timing = result.variant, outcome.timing
     short, long = (stats.quantile(timing.samples_s, q) for q in (0.05, 0.95))
     amount = amount_of(variant, outcome.case.config, counted, limits)
     if counted == "launches":
@@ -501,8 +501,8 @@ def _plain(
     return text
 
 
-def _source(results: VariantResult, count: int) -> str:
-    outcome = results.outcome
+def _source(result: VariantResult, count: int) -> str:
+    outcome = result.outcome
     assert isinstance(outcome, Record) and isinstance(outcome.timing, Measured)
     case, timing = outcome.case, outcome.timing
     config = f" at {label(case.config)}" if case.config else ""

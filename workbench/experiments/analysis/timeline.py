@@ -131,21 +131,21 @@ def count(kernels: int, group: str, kind: Kind = "measured") -> Evidence:
     return Evidence(KPI.kernels, float(kernels), "kernels", kind, group=group)
 
 
-def reach_of(context: Context, results: VariantResult) -> Span | None:
+def reach_of(context: Context, result: VariantResult) -> Span | None:
     """Return the least time that this device needs for a variant's bytes and FLOPs, over the
     variant's time; None if bandwidth and peak are unknown."""
-    time, record = span_of(results), results.outcome
+    time, record = span_of(result), result.outcome
     if time is None or not isinstance(record, Record):
         return None
-    dram, peak = context.device.dram, context.device.peaks.get(results.variant.dtype)
+    dram, peak = context.device.dram, context.device.peaks.get(result.variant.dtype)
     bounds = [record.bytes / dram.value] if dram else []
     bounds += [record.flops / peak.value] if peak else []
     return Span.exactly(max(bounds)) / time if bounds else None
 
 
-def waits(results: VariantResult | None) -> str:
+def waits(result: VariantResult | None) -> str:
     """Return a sentence if a call cannot be timed without the CPU; empty if it can."""
-    timing = results.outcome.timing if results and isinstance(results.outcome, Record) else None
+    timing = result.outcome.timing if result and isinstance(result.outcome, Record) else None
     if isinstance(timing, Measured) and timing.method == "host":
         return (
             "The call waits for the GPU itself, or no graph can hold it, so GPU time cannot be "

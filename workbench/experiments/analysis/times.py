@@ -74,12 +74,12 @@ def quotient(a: float, b: float) -> float:
     return a / b if b > 0 else math.inf if a > 0 else 0.0
 
 
-def span_of(results: VariantResult | None) -> Span | None:
+def span_of(result: VariantResult | None) -> Span | None:
     """Return the time of a variant in seconds; None if it has none. A prediction has no
     interval."""
-    if results is None or results.time_s is None:
+    if result is None or result.time_s is None:
         return None
-    return Span(results.time_s, *(results.interval_s or (results.time_s, results.time_s)))
+    return Span(result.time_s, *(result.interval_s or (result.time_s, result.time_s)))
 
 
 def over(left: VariantResult, right: VariantResult) -> Span | None:
@@ -101,8 +101,8 @@ def over(left: VariantResult, right: VariantResult) -> Span | None:
     return b / a
 
 
-def _windows(results: VariantResult) -> Sequence[float]:
-    timing = results.outcome.timing if isinstance(results.outcome, Record) else None
+def _windows(result: VariantResult) -> Sequence[float]:
+    timing = result.outcome.timing if isinstance(result.outcome, Record) else None
     return timing.window_medians if isinstance(timing, Measured) else ()
 
 
@@ -117,14 +117,14 @@ def kind_of(*results: VariantResult) -> Kind:
     return "measured" if all(each.interval_s for each in results) else "predicted"
 
 
-def launches(results: VariantResult | None) -> int | None:
+def launches(result: VariantResult | None) -> int | None:
     """Return the kernels of one call: as counted in a graph, else as counted by the compiler; None
     if unknown."""
-    if results is None:
+    if result is None:
         return None
-    if results.kernels is not None:
-        return results.kernels
-    return results.compiled.launches if results.compiled else None
+    if result.kernels is not None:
+        return result.kernels
+    return result.compiled.launches if result.compiled else None
 
 
 # Presentation

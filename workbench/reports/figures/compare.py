@@ -146,21 +146,21 @@ def clocks(operands: Operands, prefix: str) -> Markup | None:
     return figure_svg(fig, prefix, "SM clock of each round")
 
 
-def forest(result: Sequence[tuple[str, Comparison]], prefix: str) -> Markup:
+def forest(pairs: Sequence[tuple[str, Comparison]], prefix: str) -> Markup:
     """Return ratio and interval of each comparison that has a verdict, with its own threshold."""
     left, right, line, top = 300, 150, 26, 8
-    spans = [e for _, c in result if (v := c.verdict) for e in _reach(v)]
+    spans = [e for _, c in pairs if (v := c.verdict) for e in _reach(v)]
     low, high = min(spans), max(spans)
     room = (high - low) * 0.05
-    fig = figure(900, top + line * len(result) + 52)
-    ax = axes(fig, left, top, 900 - left - right, line * len(result))
-    ax.set(xlim=(low - room, high + room), ylim=(len(result) - 0.5, -0.5))
+    fig = figure(900, top + line * len(pairs) + 52)
+    ax = axes(fig, left, top, 900 - left - right, line * len(pairs))
+    ax.set(xlim=(low - room, high + room), ylim=(len(pairs) - 0.5, -0.5))
     ax.set(xlabel="time, right over left: above 1 the right operand is slower")
-    ax.set_yticks(range(len(result)), [_short(name) for name, _ in result])
+    ax.set_yticks(range(len(pairs)), [_short(name) for name, _ in pairs])
     ax.tick_params(axis="y", length=0, labelsize=SMALL, labelcolor=colour("ink"))
     frame(ax, ("bottom",))
     ax.axvline(1, color=colour("muted"), linewidth=0.8, zorder=1)
-    for y, (_, comparison) in enumerate(result):
+    for y, (_, comparison) in enumerate(pairs):
         if (verdict := comparison.verdict) is not None:
             _band(ax, y, verdict)
             _interval(ax, y, verdict.time)

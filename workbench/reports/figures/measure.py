@@ -28,9 +28,9 @@ class Share:
     percent: float
 
 
-def shares(result: Sequence[Share], prefix: str) -> Markup:
+def shares(rows: Sequence[Share], prefix: str) -> Markup:
     """Return a row for each record, grouped by size and dtype."""
-    groups = list(dict.fromkeys(s.group for s in result))
+    groups = list(dict.fromkeys(s.group for s in rows))
     ticks: list[tuple[float, str]] = []
     heads: list[tuple[float, str]] = []
     at: list[tuple[float, Share]] = []
@@ -38,7 +38,7 @@ def shares(result: Sequence[Share], prefix: str) -> Markup:
     for group in groups:
         heads.append((y, group))
         y += 1
-        for share in [s for s in result if s.group == group]:
+        for share in [s for s in rows if s.group == group]:
             at.append((y, share))
             ticks.append((y, share.label))
             y += 1
@@ -46,7 +46,7 @@ def shares(result: Sequence[Share], prefix: str) -> Markup:
     left, right, top = 286, 80, 8
     fig = figure(900, top + _LINE * y + 52)
     ax = axes(fig, left, top, 900 - left - right, _LINE * y)
-    reach = max([100.0, *(s.percent for s in result)])
+    reach = max([100.0, *(s.percent for s in rows)])
     ax.set(xlim=(0, reach * 1.02), ylim=(y - 0.5, -0.7))
     ax.set(xlabel="share of the nearest ceiling, %")
     ax.set_yticks([t for t, _ in ticks], [_short(name) for _, name in ticks])

@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.device.ceilings import LEVELS, quantity
+from workbench.data.units import quantity
+from workbench.device.ceilings import LEVELS
 from workbench.reports.figures.limit_lines import decades
 from workbench.reports.figures.roofline import Line, Room, Scene, labelled, mark_of, scene_of
 from workbench.reports.figures.roofline_points import Point, Sheet

@@ -14,7 +14,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from workbench.device.ceilings import LEVELS, Ceiling, quantity
+from workbench.data.units import quantity
+from workbench.device.ceilings import LEVELS, Ceiling
 from workbench.reports import figure, figure_svg, place
 from workbench.reports.figures.limit_lines import decades
 from workbench.reports.figures.roofline_points import Point, Sheet, bests

@@ -163,11 +163,11 @@ def sheet_of(
     chosen = every if everything or not whole else whole
     devices = dict.fromkeys(record.case.device for record, _, _ in chosen)
     devices |= dict.fromkeys(run.device for run in runs)
-    ceilings_ = {device: ceiling_set(device, [*runs, *ceilings]) for device in devices}
-    points = _points(chosen, ceilings_)
+    by_device = {device: ceiling_set(device, [*runs, *ceilings]) for device in devices}
+    points = _points(chosen, by_device)
     arrows = tuple(_arrows(points, compared))
     apart = len(every) - len(chosen)
-    return Sheet(tuple(points), arrows, ceilings_, tuple(runs), silent, apart)
+    return Sheet(tuple(points), arrows, by_device, tuple(runs), silent, apart)
 
 
 def _newest(chosen: Sequence[Chosen]) -> list[Chosen]:
@@ -475,9 +475,9 @@ def plain(sheet: Sheet) -> dict[str, Any]:
             {"from": a.start, "to": a.end, "change": a.change, "what": a.what} for a in sheet.arrows
         ],
         "ceilings": [
-            plain_ceiling(c, ceilings_)
-            for ceilings_ in sheet.ceilings.values()
-            for c in ceilings_.ceilings
+            plain_ceiling(c, by_device)
+            for by_device in sheet.ceilings.values()
+            for c in by_device.ceilings
         ],
     }
 
