@@ -6,6 +6,7 @@ module of its name, which is imported only then.
 
 from __future__ import annotations
 
+import errno
 import inspect
 import os
 import sys
@@ -108,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             prog_name="workbench",
             standalone_mode=False,
         )
+        sys.stdout.flush()  # here, where an error of it is caught
     except KeyboardInterrupt:
         code = _stopped()
     except Exception as error:
@@ -124,6 +126,17 @@ def _stopped() -> int:
     return INTERRUPTED
 
 
+def _output_lost(error: OSError) -> int:
+    """Print that the output cannot be written; a closed pipe (`| head`) wants no more of it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would fail again as it ends
+    if error.errno == errno.EPIPE:
+        return 1  # as Typer answers where it meets the pipe first
+    print(
+        "error: the output cannot be written (the disk is full); free some space.", file=sys.stderr
+    )
+    return 2
+
+
 def _print_error(error: Exception) -> int:
     """Print an error that is one sentence. Reraises any other, with its traceback."""
     # Typer's errors are click's in older releases and its own in newer ones, hence no isinstance.
@@ -138,7 +151,9 @@ def _print_error(error: Exception) -> int:
         text = " ".join(sentence().split()).rstrip(".")
         print(f"error: {text}; see `{command} --help`", file=sys.stderr)
         return 2
-    from workbench.spec import WorkbenchError  # here, for `--help` needs no kernel's words
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EPIPE):
+        return _output_lost(error)
+    from workbench.spec import WorkbenchError  # imported here, since `--help` does not need it
 
     if isinstance(error, WorkbenchError):
         print(f"error: {error}", file=sys.stderr)

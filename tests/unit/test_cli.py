@@ -247,3 +247,15 @@ def test_the_default_threshold_is_the_protocols():
 
     usual = Protocol().requested_threshold
     assert CompareOptions("a", "b").threshold == GateOptions("HEAD").threshold == usual
+
+
+def test_output_that_cannot_be_written_is_one_sentence_and_a_closed_pipe_none():
+    command = [sys.executable, "-m", "workbench", "devices"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2 and re.fullmatch(r"error: .*disk is full.*\n", done.stderr)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, "")
