@@ -102,15 +102,16 @@ def duel(kernel: str, configs: Sequence[Mapping[str, int]], select: str) -> None
     """Medians of configs in one final: in interleaved windows, each answer checked."""
     from workbench import catalog
     from workbench.measurement import worker
+    from workbench.measurement.candidate import Candidate, Timed
     from workbench.measurement.protocol import Protocol
 
     spec = catalog.spec_of(kernel)
     worker.begin(worker.MeasureJob(kernel, dict(spec.bench[0]), DTYPE, Protocol()))
-    choices = [worker.Choice(spec.impls[0].name, c) for c in configs]
+    choices = [Candidate.by_name(spec.impls[0].name, c) for c in configs]
     results, _ = worker.final(choices, [0.0] * len(choices))
     result = [
         {"median_s": r.timing.median_s, "low_s": r.timing.low_s, "high_s": r.timing.high_s}
-        if r.timing
+        if isinstance(r, Timed)
         else {"reason": r.reason}
         for r in results
     ]

@@ -18,6 +18,7 @@ from workbench.backend.measuring import Lost, Measuring
 from workbench.backend.workers import Workers, cpu_count
 from workbench.compile import CompileError, compile_config
 from workbench.measurement import worker
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
 from workbench.spec import stages, threads, tile, values
 
@@ -62,29 +63,33 @@ def table(kernel, sizes, dtype, device, pool, gpu, seconds):
         resources = row["resources"]
         row["resources"] = dataclasses.asdict(resources)
         if resources.binary not in seen:
-            choice = worker.Choice(impl, config)
+            choice = Candidate.by_name(impl, config)
             try:
                 seen[resources.binary] = gpu.ask(worker.first_pass, choice, None, timeout_s=60)
             except Lost as error:
-                seen[resources.binary] = worker.FirstPassTime(stage="measure", reason=str(error))
-            if seen[resources.binary].poisoned:
+                seen[resources.binary] = Refusal("measure", str(error))
+            if isinstance(seen[resources.binary], Refusal) and seen[resources.binary].poisoned:
                 gpu.poisoned()
         got = seen[resources.binary]
-        row |= {"reason": got.reason, "error": got.error}
-        row["median_s"] = got.timing.median_s if got.timing else None
+        if isinstance(got, Refusal):
+            row |= {"reason": got.reason, "error": None, "median_s": None}
+        else:
+            row |= {"reason": None, "error": got.error, "median_s": got.timing.median_s}
         rows.append(row)
     names = [i.name for i in catalog.spec_of(kernel).impls if i.backend == "torch"]
-    final = [worker.Choice(n, {}) for n in names]
+    final = [Candidate.by_name(n, {}) for n in names]
     timed = sorted((r for r in rows if r.get("median_s")), key=lambda r: r["median_s"])[:12]
-    final += [worker.Choice(r["impl"], r["config"]) for r in timed]
+    final += [Candidate.by_name(r["impl"], r["config"]) for r in timed]
     results = gpu.ask(
         worker.final, final, [0.0] * len(names) + [r["median_s"] for r in timed], timeout_s=120
     )
     best = [
-        {"impl": c.impl, "config": c.config, "reason": r.reason, "median_s": r.timing.median_s,
-         "low_s": r.timing.low_s, "high_s": r.timing.high_s, "n": len(r.timing.samples_s),
+        {"impl": c.case.impl, "config": c.case.config, "reason": None,
+         "median_s": r.timing.median_s, "low_s": r.timing.low_s, "high_s": r.timing.high_s,
+         "n": len(r.timing.samples_s),
          "sm_mhz": r.timing.sm_mhz, "power_w": r.timing.power_w, "rounds": r.timing.rounds}
-        if r.timing else {"impl": c.impl, "config": c.config, "reason": r.reason}
+        if isinstance(r, Timed)
+        else {"impl": c.case.impl, "config": c.case.config, "reason": r.reason}
         for c, r in zip(final, results, strict=True)
     ]  # fmt: skip
     return {"sizes": sizes, "dtype": dtype, "ceilings": ceilings, "rows": rows, "final": best}

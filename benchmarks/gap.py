@@ -25,11 +25,12 @@ ORDER = (COPY, EMPTY, RMS, SOFTMAX, COPY, EMPTY, RMS, SOFTMAX, COPY)
 def timed(kernel: str, impl: str, sizes: dict[str, int]) -> dict[str, Any]:
     """One final of the default config alone."""
     from workbench.measurement import worker
+    from workbench.measurement.candidate import Candidate, Refusal
     from workbench.measurement.protocol import Protocol
 
     worker.begin(worker.MeasureJob(kernel, sizes, "bf16", Protocol()))
-    (result,), _ = worker.final([worker.Choice(impl, {})], [0.0])
-    if result.timing is None:
+    (result,), _ = worker.final([Candidate.by_name(impl, {})], [0.0])
+    if isinstance(result, Refusal):
         return {"reason": result.reason}
     t = result.timing
     return {"median_s": t.median_s, "method": t.method, "sm_mhz": t.sm_mhz}

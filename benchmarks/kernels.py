@@ -216,6 +216,7 @@ def timed(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
     """A screen of each way to compute it, then one final of the fastest."""
     from workbench import catalog
     from workbench.measurement import worker
+    from workbench.measurement.candidate import Refusal
     from workbench.measurement.protocol import Protocol
 
     try:
@@ -237,19 +238,22 @@ def timed(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
         choices = choices_of(spec, goal, compiled, row["refused"])
         row["first_pass"] = first_pass(choices, row["refused"])
         finalists = chosen(row["first_pass"], ours)
-        entering = [c for c in choices if c.impl in finalists]
-        results, _ = worker.final(entering, [row["first_pass"][c.impl] / 1e6 for c in entering])
+        entering = [c for c in choices if c.case.impl in finalists]
+        results, _ = worker.final(
+            entering, [row["first_pass"][c.case.impl] / 1e6 for c in entering]
+        )
     finally:
         spec.inputs.update(kept)  # type: ignore[attr-defined]
     row["final"] = {}
     for choice, result in zip(entering, results, strict=True):
-        if result.timing is None:
-            row["refused"][choice.impl] = result.reason
+        case = choice.case
+        if isinstance(result, Refusal):
+            row["refused"][case.impl] = result.reason
             continue
         t = result.timing
-        row["final"][choice.impl] = {
+        row["final"][case.impl] = {
             "us": t.median_s * 1e6, "low_us": t.low_s * 1e6, "high_us": t.high_s * 1e6,
-            "config": dict(choice.config), "ours": choice.impl in ours, "method": t.method,
+            "config": dict(case.config), "ours": case.impl in ours, "method": t.method,
             "stable": t.stable, "sm_mhz": t.sm_mhz, "error": result.error,
         }  # fmt: skip
     return row
@@ -270,7 +274,7 @@ class Same:
 def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -> list[Any]:
     """Our Impls at their defaults, and the libraries' versions."""
     from workbench.device import hardware
-    from workbench.measurement.worker import Choice
+    from workbench.measurement.candidate import Candidate
     from workbench.spec import values
 
     device = hardware.live()
@@ -282,23 +286,24 @@ def choices_of(spec: Any, goal: Goal, compiled: bool, refused: dict[str, Any]) -
             if reason := impl.rejection_reason(config, device.limits, goal.dtype, goal.sizes):
                 refused[impl.name] = reason
             else:
-                choices.append(Choice(impl.name, values(config)))
+                choices.append(Candidate.by_name(impl.name, values(config)))
         elif impl.name not in goal.without and (compiled or impl.name != "torch.compile"):
-            choices.append(Choice(impl.name, {}))
+            choices.append(Candidate.by_name(impl.name, {}))
     return choices
 
 
 def first_pass(choices: Sequence[Any], refused: dict[str, Any]) -> dict[str, float]:
     """Microseconds by a short look at each; what is wrong or fails is told in `refused`."""
     from workbench.measurement import worker
+    from workbench.measurement.candidate import Refusal
 
     results: dict[str, float] = {}
     for choice in choices:
         result, _ = worker.first_pass(choice, min(results.values()) / 1e6 if results else None)
-        if result.timing is None:
-            refused[choice.impl] = result.reason
+        if isinstance(result, Refusal):
+            refused[choice.case.impl] = result.reason
         else:
-            results[choice.impl] = result.timing.median_s * 1e6
+            results[choice.case.impl] = result.timing.median_s * 1e6
     return results
 
 

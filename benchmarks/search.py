@@ -26,7 +26,7 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -36,8 +36,9 @@ from workbench.data.record import Resources
 from workbench.data.stats import quantile
 from workbench.device.cost_model import guess, predict
 from workbench.device.hardware import device_named
+from workbench.measurement.candidate import Candidate
 from workbench.spec import Spec
-from workbench.tuner.search import SearchError, SearchPoint, Strategy, search_of
+from workbench.tuner.search import SearchError, Strategy, search_of
 
 DATA = Path(__file__).parent / "data"
 DEVICE = device_named("h200")
@@ -158,11 +159,15 @@ class Replay:
         self._factor = {k: math.exp(self._random.gauss(0, spoil)) for k in self._rows}
         self._shown = shown
         points = [
-            SearchPoint(k, r.impl, r.config, self._seen(k, r.guess_s))
+            replace(
+                Candidate.by_name(r.impl, dict(r.config)),
+                key=k,
+                predicted_s=self._seen(k, r.guess_s),
+            )
             for k, r in self._rows.items()
         ]
         self._search = search_of(strategy, points, seed)
-        self._ready: list[SearchPoint] = []
+        self._ready: list[Candidate] = []
         self._exact_s: dict[str, float] = {}  # by binary, as are the screens
         self._screened_s: dict[str, float] = {}
 

@@ -60,6 +60,7 @@ def once(words: Sequence[str], final_s: float | None, peers: bool, select: str) 
 def ours(case: Case, final_s: float | None) -> dict[str, Any]:
     """One final of one config, as a sweep runs it."""
     from workbench.measurement import worker
+    from workbench.measurement.candidate import Candidate, Refusal
     from workbench.measurement.protocol import Protocol
     from workbench.spec import values
 
@@ -68,10 +69,10 @@ def ours(case: Case, final_s: float | None) -> dict[str, Any]:
     worker.begin(worker.MeasureJob(case.kernel, dict(case.sizes), DTYPE, protocol))
     began_s = time.perf_counter() - started
     impl, config = default_of(case)
-    results, _ = worker.final([worker.Choice(impl.name, values(config))], [0.0])
-    timing = results[0].timing
-    if timing is None:
+    results, _ = worker.final([Candidate.by_name(impl.name, values(config))], [0.0])
+    if isinstance(results[0], Refusal):
         raise RuntimeError(results[0].reason)
+    timing = results[0].timing
     return {
         "median_s": timing.median_s, "low_s": timing.low_s, "high_s": timing.high_s,
         "method": timing.method, "stable": timing.stable, "sm_mhz": timing.sm_mhz,

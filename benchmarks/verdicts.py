@@ -59,19 +59,21 @@ PAIRS = {
 def compared(left: Side, right: Side) -> dict[str, Any]:
     """One comparison, with its seconds."""
     from workbench.measurement import worker
+    from workbench.measurement.candidate import Candidate, Refusal
 
-    operands = [worker.Choice(operand.impl, operand.config) for operand in (left, right)]
+    operands = [Candidate.by_name(operand.impl, operand.config) for operand in (left, right)]
     started = time.perf_counter()
     result, _ = worker.compare(*operands, ASKED)
     seconds = time.perf_counter() - started
     if result.verdict is None:
-        reason = result.left.reason or result.right.reason or "gave no time"
+        refused = [r.reason for r in (result.left, result.right) if isinstance(r, Refusal)]
+        reason = refused[0] if refused else "gave no time"
         return {"word": "none", "reason": reason, "seconds": seconds}
     timing = result.left.timing
     return {
         "word": result.verdict.word, "seconds": seconds, "verdict": asdict(result.verdict),
-        "left_s": timing.median_s if timing else None,
-        "sm_mhz": timing.sm_mhz if timing else None,
+        "left_s": timing.median_s,
+        "sm_mhz": timing.sm_mhz,
     }  # fmt: skip
 
 

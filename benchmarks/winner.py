@@ -9,7 +9,6 @@ other for long, and says how far each run's winner is from the best.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from workbench.backend.workers import Workers, cpu_count
 from workbench.data.events import read
 from workbench.data.record import Record
 from workbench.measurement import worker
+from workbench.measurement.candidate import Candidate, Timed
 from workbench.measurement.protocol import Protocol
 
 LONG = Protocol(rounds=6, most_rounds=6, window_s=0.01, final_s=400.0)
@@ -63,12 +63,12 @@ def exhaustive(kernel, dtype):
             if not isinstance(done.result(), str):
                 seen.setdefault(done.result().binary, futures[done])
         gpu.begin(worker.MeasureJob(kernel, sizes, dtype, LONG))
-        choices = [worker.Choice(i, c) for i, c in seen.values()]
+        choices = [Candidate.by_name(i, c) for i, c in seen.values()]
         results = gpu.ask(worker.final, choices, [0.0] * len(choices), timeout_s=500)
     return [
-        {**dataclasses.asdict(c), "median_s": r.timing.median_s}
+        {"impl": c.case.impl, "config": c.case.config, "median_s": r.timing.median_s}
         for c, r in zip(choices, results, strict=True)
-        if r.timing
+        if isinstance(r, Timed)
     ]
 
 

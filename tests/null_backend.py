@@ -15,13 +15,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.backend.protocol import Candidate, Problem, Refusal, Timed, TimingResult, TimingTask
+from workbench.backend.protocol import Problem, TimingResult, TimingTask
 from workbench.compile import Compiled
 from workbench.compile.loops import Code
 from workbench.data import stats
 from workbench.data.record import Environment, Measured, Predicted, Ratio, Resources, Verdict
 from workbench.data.verdict import verdict
 from workbench.device.hardware import Device, device_named
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
 
 ENVIRONMENT = Environment(

@@ -8,7 +8,7 @@ from duplicate_kernels import written
 
 from workbench import catalog
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all
-from workbench.backend.protocol import Candidate, Problem, Refusal
+from workbench.backend.protocol import Problem
 from workbench.backend.workers import Workers
 from workbench.compile import (
     Compiled,
@@ -20,6 +20,7 @@ from workbench.compile import (
 from workbench.compile.dedup import Dedup, _mentioned
 from workbench.data.record import Case
 from workbench.device.hardware import DEVICES
+from workbench.measurement.candidate import Candidate, Refusal
 from workbench.spec import values
 
 TARGETS = ("h200", "mi300x")

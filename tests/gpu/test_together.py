@@ -6,6 +6,7 @@ import torch
 from workbench import catalog
 from workbench.device import hardware
 from workbench.measurement import worker
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.graphs import graphs
 from workbench.measurement.protocol import Protocol
 from workbench.spec import values
@@ -19,8 +20,8 @@ def part(kernel, sizes, impl=None, **how):
     spec = catalog.spec_of(kernel)
     created = catalog.impl_of(spec, impl) if impl else spec.impls[0]
     config = {} if created.backend == "torch" else values(created.config())
-    choice = worker.Choice(created.name, config)
-    return worker.WorkerTask(worker.MeasureJob(kernel, sizes, "bf16", RULES), choice, **how)
+    candidate = Candidate.by_name(created.name, config)
+    return worker.WorkerTask(worker.MeasureJob(kernel, sizes, "bf16", RULES), candidate, **how)
 
 
 def measure_interleaved(*parts):
@@ -36,8 +37,8 @@ def test_each_part_has_the_time_of_its_own_problem():
     copy, triad, library = measure_interleaved(
         part("copy", sizes), part("triad", sizes), part("copy", sizes, "torch")
     )
-    times = [t.first_pass.timing.median_s for t in (copy, triad, library)]
-    assert all(t.first_pass.reason is None for t in (copy, triad, library))
+    times = [t.result.timing.median_s for t in (copy, triad, library)]
+    assert all(isinstance(t.result, Timed) for t in (copy, triad, library))
     assert 1.2 * times[0] < times[1] < 1.9 * times[0]  # three tensors move instead of two
     assert all(t.kernels == 1 for t in (copy, triad))
     assert copy.peak_bytes == pytest.approx(2 << 24, rel=0.01)  # its output
@@ -49,7 +50,7 @@ def test_hot_is_faster_and_the_host_sees_the_launch_too():
     cold, hot, host = measure_interleaved(
         part("copy", sizes), part("copy", sizes, regime="hot"), part("copy", sizes, clock="host")
     )
-    times = [t.first_pass.timing for t in (cold, hot, host)]
+    times = [t.result.timing for t in (cold, hot, host)]
     assert times[1].median_s < times[0].median_s < times[2].median_s
     assert [t.regime for t in times] == ["cold", "hot", "cold"]
     assert [t.method for t in times] == ["graph", "graph", "host"]
@@ -60,11 +61,11 @@ def test_one_that_fails_costs_itself_alone():
         part("copy", {"N": 4096}),
         worker.WorkerTask(
             worker.MeasureJob("copy", {"N": 4096}, "bf16", RULES),
-            worker.Choice("blocks", {"odd": 1}),
+            Candidate.by_name("blocks", {"odd": 1}),
         ),
     )
-    assert good.first_pass.timing is not None
-    assert bad.first_pass.timing is None and "odd" in bad.first_pass.reason
+    assert isinstance(good.result, Timed)
+    assert isinstance(bad.result, Refusal) and "odd" in bad.result.reason
     assert worker._state().job.kernel == "copy"
 
 

@@ -9,16 +9,17 @@ from nullside import kernel_in
 from workbench import catalog
 from workbench.backend import live, measuring
 from workbench.backend.live import Live, NoGpu
-from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
+from workbench.backend.protocol import Problem
 from workbench.data.record import Case, Measured
 from workbench.device.hardware import device_named
 from workbench.measurement import worker
-from workbench.measurement.worker import FirstPassTime, PairTime, Spent
+from workbench.measurement.candidate import Candidate, Refusal, Timed
+from workbench.measurement.worker import PairTime, Spent
 
 H200 = device_named("h200")
 TIMING = Measured(1e-5, 1e-5, 1e-5, (1e-5,), "cold", "events", "p2")
-RIGHT = FirstPassTime(0.5, TIMING)
-POISONED = FirstPassTime(stage="launch", reason="illegal access", poisoned=True)
+RIGHT = Timed(TIMING, 0.5, "gpu")
+POISONED = Refusal("launch", "illegal access", poisoned=True)
 CEILINGS = {"dram": 4e12, "launch": 2e-6, "resolution": 3e-8}
 
 
@@ -67,7 +68,7 @@ class Gpu:
         return results if isinstance(args[0], list) else results[0], Spent(0.1, 0.2, 0.5)
 
     def one(self, choice):
-        fate = self.fates.get(f"n{choice.config['block_n']}", RIGHT)
+        fate = self.fates.get(f"n{choice.case.config['block_n']}", RIGHT)
         if isinstance(fate, Exception):
             raise fate
         return fate
@@ -183,7 +184,7 @@ def test_a_contest_gives_both_sides_and_its_verdict(begun):
     left, right, verdict = backend.compare(candidate(16), candidate(64), 0.01)
     assert verdict is None and not left.own and right.own
     left, right, _ = backend.compare(candidate(128), candidate(16), 0.01)
-    assert left == Refusal("launch", "illegal access") and isinstance(right, Timed)
+    assert left == POISONED and isinstance(right, Timed)
     assert isinstance(first_pass(backend, candidate(16)), Timed)
 
 

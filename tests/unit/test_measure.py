@@ -10,10 +10,11 @@ from workbench.data import stats
 from workbench.data.record import Measured
 from workbench.device.hardware import device_named
 from workbench.measurement import worker
+from workbench.measurement.candidate import Candidate, Refusal
 from workbench.measurement.clocks import Clocks, Reading
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
-from workbench.measurement.worker import FirstPassTime, MeasureJob, _failed, bound_s
+from workbench.measurement.worker import MeasureJob, _failed, bound_s
 from workbench.spec import Spec, Tensor
 
 H200 = device_named("h200")
@@ -98,13 +99,13 @@ def wandering(monkeypatch):
     sensors = SimpleNamespace(read=Reading, summary=Clocks.summary)
     state = worker._State(job, spec, bench, H200, sensors, {})
     monkeypatch.setattr(worker, "_now", state)
-    monkeypatch.setattr(worker, "_checked", lambda choice, seed=0: FirstPassTime(0.1))
+    monkeypatch.setattr(worker, "_checked", lambda candidate, seed=0: 0.1)
     return bench
 
 
 def test_a_final_ranks_rightly_while_the_clock_wanders(wandering):
     names = ("slower", "fast", "slow")
-    result, spent = worker.final([worker.Choice(n, {}) for n in names], [1e-4] * 3)
+    result, spent = worker.final([Candidate.by_name(n, {}) for n in names], [1e-4] * 3)
     times = {n: f.timing.median_s for n, f in zip(names, result, strict=True)}
     assert sorted(times, key=times.get) == ["fast", "slow", "slower"]
     assert times["slow"] / times["fast"] == pytest.approx(1.02, abs=0.004)
@@ -129,22 +130,22 @@ def test_a_finalist_that_cannot_be_timed_costs_itself_alone(wandering, monkeypat
 
     monkeypatch.setattr(wandering, "timed", timed)
     monkeypatch.setattr(wandering, "measured", measured)
-    choices = [worker.Choice(n, {}) for n in ("slower", "fast", "slow")]
+    choices = [Candidate.by_name(n, {}) for n in ("slower", "fast", "slow")]
     (slower, fast, slow), _ = worker.final(choices, [1e-4] * 3)
-    assert fast.timing is not None and fast.reason is None
-    assert slow.timing is None and "capturing" in slow.reason
-    assert slower.timing is None and "below" in slower.reason
+    assert fast.timing is not None
+    assert isinstance(slow, Refusal) and "capturing" in slow.reason
+    assert isinstance(slower, Refusal) and "below" in slower.reason
 
 
 def test_a_hot_time_shares_its_clock_with_cold_calls(wandering):
-    result, _ = worker.hot(worker.Choice("fast", {}))
+    result, _ = worker.hot(Candidate.by_name("fast", {}))
     assert result.timing.regime == "hot"
     assert set(wandering.order) == {("fast", "cold"), ("fast", "hot")}
     assert result.timing.median_s == pytest.approx(0.9e-4 * 1.1, rel=0.08)
 
 
 def test_a_race_finds_the_fastest_and_times_all(wandering):
-    choices = [worker.Choice(n, {}) for n in ("slower", "slow", "fast", "slow", "slower")]
+    choices = [Candidate.by_name(n, {}) for n in ("slower", "slow", "fast", "slow", "slower")]
     result, _ = worker.halve_candidates(choices, [1e-4] * 5, 2)
     windows = [f.timing.rounds for f in result]
     assert min((f.timing.median_s, i) for i, f in enumerate(result))[1] == 2
@@ -153,7 +154,7 @@ def test_a_race_finds_the_fastest_and_times_all(wandering):
 
 def test_a_contest_finds_the_slower_side(wandering):
     def verdict(left, right):
-        result, _ = worker.compare(worker.Choice(left, {}), worker.Choice(right, {}), 0.01)
+        result, _ = worker.compare(Candidate.by_name(left, {}), Candidate.by_name(right, {}), 0.01)
         assert result.left.timing and result.right.timing
         return result.verdict.word
 
@@ -163,16 +164,12 @@ def test_a_contest_finds_the_slower_side(wandering):
 
 
 def test_a_contest_of_a_wrong_side_has_no_verdict(wandering, monkeypatch):
-    def checked(choice, seed=0):
-        return (
-            FirstPassTime(9.0, stage="check", reason="wrong")
-            if choice.impl == "slow"
-            else FirstPassTime()
-        )
+    def checked(candidate, seed=0):
+        return Refusal("check", "wrong") if candidate.case.impl == "slow" else 0.0
 
     monkeypatch.setattr(worker, "_checked", checked)
-    result, _ = worker.compare(worker.Choice("fast", {}), worker.Choice("slow", {}), 0.01)
-    assert result.verdict is None and result.right.reason == "wrong" and result.left.timing is None
+    result, _ = worker.compare(Candidate.by_name("fast", {}), Candidate.by_name("slow", {}), 0.01)
+    assert result.verdict is None and result.right.reason == "wrong" and result.left is None
 
 
 def test_measuring_in_blocks_would_have_ranked_them_wrongly(wandering):

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.backend.processes import Duplicate, claimed, compile_all
-from workbench.backend.protocol import Candidate, Problem, Refusal
+from workbench.backend.protocol import Problem
 from workbench.compile import Compiled, CompiledDuplicate
 from workbench.data.record import Case, Resources
+from workbench.measurement.candidate import Candidate, Refusal
 
 pytestmark = pytest.mark.unit
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from benchmarks.search import Replay, Shown, budgets, fresh, table, tables
 from workbench.data.stats import quantile
-from workbench.tuner.search import LARGEST, Budget, SearchError, SearchPoint, Strategy, search_of
+from workbench.measurement.candidate import Candidate
+from workbench.tuner.search import LARGEST, Budget, SearchError, Strategy, search_of
 
 pytestmark = pytest.mark.unit
 
@@ -22,13 +24,19 @@ SPACES = st.lists(
     ),
     min_size=1, max_size=12, unique=True,
 )  # fmt: skip
+
+
+def point(key, impl, knobs, predicted_s):
+    return replace(Candidate.by_name(impl, dict(knobs)), key=key, predicted_s=predicted_s)
+
+
 KINDS = pytest.mark.parametrize("strategy", Strategy)
 
 
 @st.composite
 def points(draw):
     return [
-        SearchPoint(f"k{i}", impl, (("block_m", m), ("num_warps", w)), draw(PREDICTED))
+        point(f"k{i}", impl, (("block_m", m), ("num_warps", w)), draw(PREDICTED))
         for i, (impl, m, w) in enumerate(draw(SPACES))
     ]
 
@@ -54,7 +62,7 @@ def test_every_point_is_compiled_once_and_measured_once(strategy, given_points, 
             wanted.append(point)
             search.tell(point, data.draw(st.one_of(st.none(), st.floats(1e-6, 1e-3))))
     assert sorted(p.key for p in ordered) == sorted(p.key for p in given_points)
-    assert len(wanted) == len(set(wanted))
+    assert len(wanted) == len({p.key for p in wanted})
     assert search.ask([]) is None
     assert search.order(1) == []
 
@@ -70,9 +78,7 @@ def test_equal_seeds_give_equal_searches(strategy):
 
 
 def test_exhaustive_goes_by_the_prediction_and_random_by_the_seed():
-    space = [
-        SearchPoint(f"k{i}", "tiles", (("block_m", i),), 1e-6 * (i * 7 % 20)) for i in range(20)
-    ]
+    space = [point(f"k{i}", "tiles", (("block_m", i),), 1e-6 * (i * 7 % 20)) for i in range(20)]
     by_model = search_of(Strategy.EXHAUSTIVE, space).order(20)
     assert [p.predicted_s for p in by_model] == sorted(p.predicted_s for p in space)
     orders = {tuple(search_of(Strategy.RANDOM, space, seed).order(20)) for seed in range(8)}
@@ -83,7 +89,7 @@ def test_exhaustive_goes_by_the_prediction_and_random_by_the_seed():
 def test_the_model_turns_from_a_prediction_that_measuring_refutes(seed):
     """Predicted the faster the larger the tile is, measured the other way round."""
     space = [
-        SearchPoint(f"k{m}-{n}", "tiles", (("block_m", m), ("block_n", n)), 1e-4 * 0.9 ** (m + n))
+        point(f"k{m}-{n}", "tiles", (("block_m", m), ("block_n", n)), 1e-4 * 0.9 ** (m + n))
         for m in range(6)
         for n in range(6)
     ]
@@ -93,14 +99,14 @@ def test_the_model_turns_from_a_prediction_that_measuring_refutes(seed):
     while len(wanted) < 18:  # by the prediction it would be the last of 36
         wanted.append(search.ask(ready))
         ready.remove(wanted[-1])
-        search.tell(wanted[-1], 1e-4 * 1.1 ** sum(v for _, v in wanted[-1].knobs))
+        search.tell(wanted[-1], 1e-4 * 1.1 ** sum(wanted[-1].case.config.values()))
     assert wanted[0].key == "k5-5"
     assert "k0-0" in [p.key for p in wanted]
 
 
 def test_what_compiling_shows_is_carried_to_neighbours():
     """All are guessed alike; the small ones spill and the ninth does not."""
-    space = [SearchPoint(f"k{m}", "tiles", (("block_m", m),), 1e-5) for m in range(12)]
+    space = [point(f"k{m}", "tiles", (("block_m", m),), 1e-5) for m in range(12)]
     search = search_of(Strategy.MODEL, space)
     for m, seconds in ((0, 2e-4), (1, 2e-4), (2, 2e-4), (3, 2e-4), (8, 1e-5)):
         search.revise(space[m], seconds)
@@ -109,9 +115,7 @@ def test_what_compiling_shows_is_carried_to_neighbours():
 
 
 def test_a_space_larger_than_the_surrogate_is_still_gone_through():
-    space = [
-        SearchPoint(f"k{i}", "tiles", (("block_m", i),), 1e-6 * (i + 1)) for i in range(LARGEST + 9)
-    ]
+    space = [point(f"k{i}", "tiles", (("block_m", i),), 1e-6 * (i + 1)) for i in range(LARGEST + 9)]
     search = search_of(Strategy.MODEL, space)
     search.order(LARGEST)
     tail = search.order(100)

@@ -11,13 +11,14 @@ from nullside import kernel_in
 from workbench import catalog
 from workbench.backend import live, measuring
 from workbench.backend.live import ATTEMPTS, Live
-from workbench.backend.protocol import Candidate, Problem, Refusal, Timed, TimingTask
+from workbench.backend.protocol import Problem, TimingTask
 from workbench.data.record import Case, Measured
 from workbench.device.hardware import device_named
 from workbench.measurement import worker
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
-from workbench.measurement.worker import FirstPassTime, MeasureJob, Spent, TaskTime
+from workbench.measurement.worker import MeasureJob, Spent, TaskTime
 
 H200 = device_named("h200")
 RULES = Protocol(settle_s=0.0, rounds=2, least_rounds=2, most_rounds=2)
@@ -25,7 +26,7 @@ TIMES = {"a": 1e-5, "b": 2e-5, "c": 3e-5}
 
 
 class Process:
-    """Stands for what the measuring process does with one part; `choice.impl` is its fate."""
+    """Stands for what the measuring process does with one part; its Impl is its fate."""
 
     def __init__(self, monkeypatch):
         self.compiled, self.checks, self.played = [], [], []
@@ -42,22 +43,23 @@ class Process:
         sensors = SimpleNamespace(read=lambda: None, summary=lambda readings: {})
         return worker._State(job, None, bench, H200, sensors, {})
 
-    def _checked(self, choice, seed=0):
-        self.checks.append((worker._state().job.kernel, choice.impl, seed))
-        if choice.impl == "poisons":
-            return FirstPassTime(stage="launch", reason="illegal access", poisoned=True)
-        if choice.impl == ("wrong", "wrong later")[seed]:
-            return FirstPassTime(7.0, stage="check", reason="y is wrong")
-        return FirstPassTime(0.5)
+    def _checked(self, candidate, seed=0):
+        fate = candidate.case.impl
+        self.checks.append((worker._state().job.kernel, fate, seed))
+        if fate == "poisons":
+            return Refusal("launch", "illegal access", poisoned=True)
+        if fate == ("wrong", "wrong later")[seed]:
+            return Refusal("check", "y is wrong")
+        return 0.5
 
     def _entrant(self, part):
-        if part.choice.impl == "cannot be timed":
+        if part.candidate.case.impl == "cannot be timed":
             raise RuntimeError("no way")
         seconds = TIMES[worker._state().job.kernel]
 
         def window():
-            if part.choice.impl in ("breaks", "breaks the GPU"):
-                raise RuntimeError(part.choice.impl)
+            if part.candidate.case.impl in ("breaks", "breaks the GPU"):
+                raise RuntimeError(part.candidate.case.impl)
             self.played.append(part)
             return Window((seconds,) * 4)
 
@@ -65,11 +67,11 @@ class Process:
             estimate_s=seconds, calls=1, method=part.clock,
             begin=lambda s, least=1: SimpleNamespace(window=window),
         )  # fmt: skip
-        return variant, (len(part.choice.impl), int(seconds * 1e9))
+        return variant, (len(part.candidate.case.impl), int(seconds * 1e9))
 
     def _failed(self, error, stage):
         poisoned = "GPU" in str(error)
-        return FirstPassTime(stage=stage, reason=str(error), poisoned=poisoned)
+        return Refusal(stage, str(error), poisoned=poisoned)
 
     def measured(self, timed, windows, regime, state, **also):
         samples = tuple(s for w in windows for s in w.samples_s)
@@ -84,7 +86,7 @@ def process(monkeypatch):
 
 def part(kernel, fate="right", N=0, **how):
     return worker.WorkerTask(
-        MeasureJob(kernel, {"N": N}, "bf16", RULES), worker.Choice(fate, {}), **how
+        MeasureJob(kernel, {"N": N}, "bf16", RULES), Candidate.by_name(fate, {}), **how
     )
 
 
@@ -107,11 +109,11 @@ def test_each_part_gets_what_is_its_own(wanted):
         assert worker._now is process.own and process.own.spent is spent
     assert len(result) == len(wanted)
     for (kernel, fate, _, regime), taken in zip(wanted, result, strict=True):
-        text = taken.first_pass
+        text = taken.result
         if kernel == "huge":
-            assert text.reason == "does not fit" and not text.timing
+            assert text.reason == "does not fit" and isinstance(text, Refusal)
         elif fate in STAGES:
-            assert text.stage == STAGES[fate] and not text.timing
+            assert text.stage == STAGES[fate] and isinstance(text, Refusal)
         else:
             assert text.timing.median_s == TIMES[kernel] and text.timing.regime == regime
             assert (taken.kernels, taken.peak_bytes) == (len(fate), int(TIMES[kernel] * 1e9))
@@ -134,15 +136,15 @@ def test_the_clock_settles_under_the_part_that_works_longest(process, monkeypatc
 
 def test_after_one_that_silences_the_gpu_none_has_a_time(process):
     result, _ = worker.measure_interleaved([part("a"), part("b", "poisons"), part("c")])
-    assert [t.first_pass.poisoned for t in result] == [False, True, True]
-    assert not any(t.first_pass.timing for t in result) and not process.played
+    assert [t.result.poisoned for t in result] == [True, True, True]
+    assert not process.played
     assert worker._now is process.own
 
 
 def test_what_breaks_in_the_rounds_fails_all_that_took_part(process):
     parts = [part("a"), part("b", "breaks"), part("c", "wrong")]
     result, _ = worker.measure_interleaved(parts)
-    assert [t.first_pass.reason for t in result] == ["breaks", "breaks", "y is wrong"]
+    assert [t.result.reason for t in result] == ["breaks", "breaks", "y is wrong"]
     with pytest.raises(ChildProcessError, match="answers it no more"):
         worker.measure_interleaved([part("a"), part("b", "breaks the GPU")])
     assert worker._now is process.own
@@ -173,7 +175,7 @@ class Gpu:
                 raise RuntimeError("out of memory")
             return None
         (parts,) = args
-        blocks = [p.choice.config["block_n"] for p in parts]
+        blocks = [p.candidate.case.config["block_n"] for p in parts]
         self.context.append((blocks, timeout_s, parts[0].job.protocol.most_rounds))
         fates = [self.fates.get(n, "right") for n in blocks]
         if "hangs" in fates:
@@ -182,12 +184,12 @@ class Gpu:
             raise ChildProcessError("its process died")
         if "poisons" in fates:
             first = fates.index("poisons")
-            bad = FirstPassTime(stage="launch", reason="illegal access", poisoned=True)
-            return [TaskTime(FirstPassTime(0.5))] * first + [TaskTime(bad)] * (
+            bad = Refusal("launch", "illegal access", poisoned=True)
+            return [TaskTime(Timed(None, 0.5, "gpu"))] * first + [TaskTime(bad)] * (
                 len(parts) - first
             ), Spent()
         timing = [Measured(n * 1e-6, 0.0, 1.0, (n * 1e-6,), "cold", "graph", "p") for n in blocks]
-        return [TaskTime(FirstPassTime(0.5, t), 1, 2) for t in timing], Spent()
+        return [TaskTime(Timed(t, 0.5, "gpu"), 1, 2) for t in timing], Spent()
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from workbench.backend.processes import outcome_of
-from workbench.backend.protocol import Refusal
 from workbench.backend.workers import Solo, Workers, _pass_on, cpu_count
+from workbench.measurement.candidate import Refusal
 
 ROOT = Path(__file__).parents[2]
 

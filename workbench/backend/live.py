@@ -15,13 +15,14 @@ from workbench.backend.arrivals import Arrivals
 from workbench.backend.measuring import CannotBegin, Lost, Measuring
 from workbench.backend.prewarm import Prewarm, compilers
 from workbench.backend.processes import compile_all, compile_parts
-from workbench.backend.protocol import Candidate, Problem, Refusal, Timed, TimingResult, TimingTask
+from workbench.backend.protocol import Problem, TimingResult, TimingTask
 from workbench.compile import Compiled
-from workbench.data.record import Environment, Stage, Verdict
+from workbench.data.record import Environment, Verdict
 from workbench.device.hardware import Device
 from workbench.measurement import preflight, worker
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
-from workbench.spec import WorkbenchError, values
+from workbench.spec import WorkbenchError
 
 # A config that hangs may cost 3 s, of which 0.5 s go into starting the next process.
 FIRST_PASS_TIMEOUT_S = 2.0
@@ -138,14 +139,16 @@ class Live:
     def _first_pass(self, candidate: Candidate, best_s: float | None) -> Timed | Refusal:
         limit_s = FIRST_PASS_TIMEOUT_S + self._slack_s(best_s or 0.0)
         try:
-            result = self._gpu.ask(
-                worker.first_pass, choice_of(candidate), best_s, timeout_s=limit_s
-            )
+            result = self._gpu.ask(worker.first_pass, candidate, best_s, timeout_s=limit_s)
         except (Lost, CannotBegin) as error:
             return _refusal(error)
-        if result.poisoned:
+        return self._seen(result)
+
+    def _seen(self, result: Any) -> Timed | Refusal:
+        """Return a result of the measuring process; one that poisons the process ends it."""
+        if _poisons(result):
             self._gpu.poisoned()
-        return _timed(result)
+        return cast(Timed | Refusal, result)
 
     def _slack_s(self, best_s: float) -> float:
         """Return the seconds beyond the limit that a large problem may take: 50 calls, and about 40
@@ -172,30 +175,28 @@ class Live:
     def hot(self, candidate: Candidate) -> Timed | Refusal:
         """Return the candidate's time on data that the cache may hold, or a Refusal."""
         try:
-            result = self._gpu.ask(
-                worker.hot, choice_of(candidate), timeout_s=INTERLEAVED_TIMEOUT_S
-            )
+            result = self._gpu.ask(worker.hot, candidate, timeout_s=INTERLEAVED_TIMEOUT_S)
         except (Lost, CannotBegin) as error:
             return _refusal(error, own=False)
-        return _timed(result)
+        return self._seen(result)
 
     def compare(
         self, left: Candidate, right: Candidate, requested_threshold: float
     ) -> tuple[Timed | Refusal, Timed | Refusal, Verdict | None]:
         """Return both operands' times and the verdict on the right one; see `worker.compare`. The
         verdict is None where an operand has no time."""
-        operands = choice_of(left), choice_of(right)
         try:
             result = self._gpu.ask(
-                worker.compare, *operands, requested_threshold, timeout_s=INTERLEAVED_TIMEOUT_S
+                worker.compare, left, right, requested_threshold, timeout_s=INTERLEAVED_TIMEOUT_S
             )
         except (Lost, CannotBegin) as error:
             alone = [self._first_pass(operand, None) for operand in (left, right)]
             bad = [a if isinstance(a, Refusal) else _refusal(error, own=False) for a in alone]
             return bad[0], bad[1], None
-        if result.left.poisoned or result.right.poisoned:
+        if _poisons(result.left) or _poisons(result.right):
             self._gpu.poisoned()
-        return _timed(result.left), _timed(result.right), result.verdict
+        untimed = Refusal("measure", "gave no time", own=False)
+        return result.left or untimed, result.right or untimed, result.verdict
 
     def _measure_interleaved(
         self, task: Any, candidates: Sequence[Candidate], estimates: Sequence[float], *more: Any
@@ -206,25 +207,22 @@ class Live:
         refusal: Refusal = Refusal("measure", "gave no time", own=False)
         for _ in range(2):
             left = [i for i in range(len(candidates)) if i not in result]
-            choices, guesses = (
-                [choice_of(candidates[i]) for i in left],
-                [estimates[i] for i in left],
-            )
+            entered, guesses = [candidates[i] for i in left], [estimates[i] for i in left]
             try:
                 results = self._gpu.ask(
-                    task, choices, guesses, *more, timeout_s=INTERLEAVED_TIMEOUT_S
+                    task, entered, guesses, *more, timeout_s=INTERLEAVED_TIMEOUT_S
                 )
             except (Lost, CannotBegin) as error:
                 refusal = _refusal(error, own=False)
                 alone = {i: self._first_pass(candidates[i], None) for i in left}
                 result |= {i: a for i, a in alone.items() if isinstance(a, Refusal)}
                 continue
-            culprit = next((i for i, r in zip(left, results, strict=True) if r.poisoned), None)
+            culprit = next((i for i, r in zip(left, results, strict=True) if _poisons(r)), None)
             if culprit is None:
-                result |= {i: _timed(r) for i, r in zip(left, results, strict=True)}
+                result |= dict(zip(left, results, strict=True))
                 break
             self._gpu.poisoned()
-            result[culprit] = _timed(results[left.index(culprit)])
+            result[culprit] = results[left.index(culprit)]
         return [result.get(i, refusal) for i in range(len(candidates))]
 
     def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
@@ -252,12 +250,12 @@ class Live:
                 guilty = {i: r for i, r in alone.items() if r is not None}
                 refusal |= guilty or {i: _refusal(error, own=False) for i in left}
                 continue
-            culprit = next((n for n, t in enumerate(result) if t.first_pass.poisoned), None)
+            culprit = next((n for n, t in enumerate(result) if _poisons(t.result)), None)
             if culprit is None:
                 taken = dict(zip(left, result, strict=True))
                 break
             self._gpu.poisoned()
-            refusal[left[culprit]] = _refused(result[culprit].first_pass)
+            refusal[left[culprit]] = cast(Refusal, result[culprit].result)
         return [self._done(i, compiled, refusal, taken) for i in range(len(parts))]
 
     def compile_tasks(self, parts: Sequence[TimingTask]) -> dict[int, Compiled | Refusal]:
@@ -294,10 +292,7 @@ class Live:
             (result,) = self._measured([part], brief, ALONE_TIMEOUT_S)
         except (Lost, CannotBegin) as error:
             return _refusal(error)
-        if not result.first_pass.poisoned:
-            return None
-        self._gpu.poisoned()
-        return _refused(result.first_pass)
+        return cast(Refusal, self._seen(result.result)) if _poisons(result.result) else None
 
     @staticmethod
     def _done(
@@ -312,9 +307,7 @@ class Live:
             return TimingResult(refusal[i], known)
         if i not in taken:
             return TimingResult(Refusal("measure", "gave no time", own=False), known)
-        return TimingResult(
-            _timed(taken[i].first_pass), known, taken[i].kernels, taken[i].peak_bytes
-        )
+        return TimingResult(taken[i].result, known, taken[i].kernels, taken[i].peak_bytes)
 
     def close(self) -> None:
         """End all processes and release the GPU's lock."""
@@ -333,22 +326,11 @@ def interleaved_s(parts: int) -> float:
 def _part(part: TimingTask, rules: Protocol) -> worker.WorkerTask:
     problem = part.problem
     job = worker.MeasureJob(problem.kernel, problem.sizes, problem.dtype, rules)
-    return worker.WorkerTask(job, choice_of(part.candidate), part.regime, part.clock)
+    return worker.WorkerTask(job, part.candidate, part.regime, part.clock)
 
 
-def choice_of(candidate: Candidate) -> worker.Choice:
-    """Return the candidate by name, as it is sent to the measuring process."""
-    return worker.Choice(candidate.impl.name, values(candidate.config), candidate.version)
-
-
-def _timed(first_pass: worker.FirstPassTime) -> Timed | Refusal:
-    if first_pass.timing is None:
-        return _refused(first_pass)
-    return Timed(first_pass.timing, first_pass.error, "gpu")
-
-
-def _refused(first_pass: worker.FirstPassTime) -> Refusal:
-    return Refusal(cast(Stage, first_pass.stage or "measure"), first_pass.reason or "gave no time")
+def _poisons(result: Timed | Refusal | None) -> bool:
+    return isinstance(result, Refusal) and result.poisoned
 
 
 def _refusal(error: Exception, own: bool = True) -> Refusal:

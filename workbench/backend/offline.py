@@ -13,7 +13,7 @@ from typing import Any
 
 from workbench import catalog
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_parts, outcome_of
-from workbench.backend.protocol import Candidate, Problem, Refusal, Timed, TimingResult, TimingTask
+from workbench.backend.protocol import Problem, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
 from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
@@ -21,6 +21,7 @@ from workbench.data.errors import first_sentence
 from workbench.data.record import Predicted
 from workbench.device import cost_model
 from workbench.device.hardware import Device
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.spec import ITEMSIZE, Limits, Work, values
 
 INTERPRET_TIMEOUT_S = 120.0

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from workbench import catalog
-from workbench.backend.protocol import Candidate, Problem, Refusal, TimingTask
+from workbench.backend.protocol import Problem, TimingTask
 from workbench.backend.workers import LOST, Workers
 from workbench.compile import (
     Compiled,
@@ -27,6 +27,7 @@ from workbench.compile import (
 )
 from workbench.data.record import Stage
 from workbench.device.hardware import Device
+from workbench.measurement.candidate import Candidate, Refusal
 from workbench.spec import Sizes, values
 
 COMPILE_TIMEOUT_S = 60.0

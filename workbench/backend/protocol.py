@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from workbench.compile import Compiled
-from workbench.data.record import Case, Checked, Environment, Measured, Predicted, Stage, Verdict
+from workbench.data.record import Environment, Verdict
 from workbench.device.hardware import Device
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol as Rules
-from workbench.spec import Impl, Sizes, Spec
+from workbench.spec import Sizes, Spec
 
 
 @dataclass(frozen=True)
@@ -22,37 +23,6 @@ class Problem:
     spec: Spec
     sizes: Sizes
     dtype: str
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One config under consideration."""
-
-    case: Case
-    key: str
-    impl: Impl
-    config: Any
-    default: bool = False
-    older_key: str = ""  # the key that schema 1 gave the same config
-    version: str | None = None  # path of the kernel's file where it is not the problem's own
-
-
-@dataclass(frozen=True)
-class Timed:
-    """The time of a config that passed its check."""
-
-    timing: Measured | Predicted
-    error: float
-    checked: Checked
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """The reason why a config has no time; becomes a Failure."""
-
-    stage: Stage
-    reason: str
-    own: bool = True  # the config caused it; else it took part when something else failed
 
 
 @dataclass(frozen=True)

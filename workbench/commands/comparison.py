@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
-from workbench.backend.protocol import Candidate, Measures, Problem, Refusal, Timed
+from workbench.backend.protocol import Measures, Problem
 from workbench.commands.console import plan_line
 from workbench.commands.operands import Operand, OperandError, titles
 from workbench.commands.run import CommandError, Opener, Recorder, backend_for, gpu_present
@@ -16,6 +16,7 @@ from workbench.commands.worktree import WORKING, Worktrees
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
 from workbench.data.record import Comparison, Run, Verdict, key_of
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.reports import write_page
 from workbench.tuner.space import RecordFactory
 

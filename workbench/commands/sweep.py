@@ -49,7 +49,7 @@ from workbench.sweeps import Sweep
 from workbench.tuner import tuned
 from workbench.tuner.engine import Engine, TimeBreakdown
 from workbench.tuner.finals import Step
-from workbench.tuner.first_pass import Compilation, SearchPlan
+from workbench.tuner.first_pass import Dispatch, SearchPlan
 from workbench.tuner.portfolio import PortfolioError, portfolio
 from workbench.tuner.resume import covering_run, earlier_outcomes, measured_ceilings
 from workbench.tuner.selection import Selection, comparable_times, select, sentence
@@ -240,7 +240,7 @@ class _OneSize:
                     Thread(target=_import_page, daemon=True).start()  # the CPU is idle now
                     self.breakdown.table(self.counts, started)
                     console.step(result)
-                elif isinstance(result, Compilation):
+                elif isinstance(result, tuple):
                     self._dispatched(result, recorder)
                 else:
                     recorder.keep(result)
@@ -253,20 +253,20 @@ class _OneSize:
             self.breakdown.end(self.opened.backend, engine.wait_s, started)
             recorder.seconds = self.breakdown.seconds
 
-    def _dispatched(self, compilation: Compilation, recorder: Recorder) -> None:
+    def _dispatched(self, dispatch: Dispatch, recorder: Recorder) -> None:
+        candidate, compiled = dispatch
         self.counts["compiled"] += 1
-        self.counts["duplicate"] += compilation.duplicate
+        self.counts["duplicate"] += compiled.duplicate
         self.command.console.counted(self.counts)
         if not self.command.options.profile:
             return
-        compiled, c = compilation.compiled, compilation.candidate
         r = compiled.resources
         recorder.store.log.write(
             KernelDispatched(
                 at=timestamp(),
                 run=recorder.run.id,
-                kernel=c.impl.title,
-                config=values(c.config),
+                kernel=candidate.impl.title,
+                config=values(candidate.config),
                 grid=compiled.grid,
                 threads=r.threads,
                 shared_bytes=r.shared_bytes,

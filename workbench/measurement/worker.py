@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
@@ -19,9 +19,10 @@ from typing import Any, Literal
 from workbench import catalog
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
-from workbench.data.record import Environment, Measured, Verdict
+from workbench.data.record import Environment, Stage, Verdict
 from workbench.device import hardware
 from workbench.measurement import preflight, rounds
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.halving import halve
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
@@ -39,32 +40,12 @@ class MeasureJob:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One Impl at one config, by name; `kernel` is the file of another version of it."""
-
-    impl: str
-    config: Mapping[str, int]
-    kernel: str | None = None
-
-
-@dataclass(frozen=True)
-class FirstPassTime:
-    """Error and time of a right result, or a sentence on the failure."""
-
-    error: float = 0.0  # of the result, in tolerances
-    timing: Measured | None = None
-    stage: str | None = None  # "check", "launch" or "measure" where it failed
-    reason: str | None = None
-    poisoned: bool = False  # the process can measure nothing any more
-
-
-@dataclass(frozen=True)
 class WorkerTask:
-    """One variant of an experiment: a choice at a problem of its own. With the `host` clock a call
+    """One variant of an experiment: a candidate at its own problem. With the `host` clock a call
     lasts until the GPU is idle, including all launches by the CPU."""
 
     job: MeasureJob
-    choice: Choice
+    candidate: Candidate
     regime: Literal["cold", "hot"] = "cold"
     clock: Literal["device", "host"] = "device"
 
@@ -75,7 +56,7 @@ class TaskTime:
     captured graph, and `peak_bytes` the GPU memory of a call beyond its inputs; None where
     unknown."""
 
-    first_pass: FirstPassTime
+    result: Timed | Refusal
     kernels: int | None = None
     peak_bytes: int | None = None
 
@@ -84,8 +65,8 @@ class TaskTime:
 class PairTime:
     """Two operands measured against each other; no verdict where one of them has no time."""
 
-    left: FirstPassTime
-    right: FirstPassTime
+    left: Timed | Refusal | None  # None where it was right, and the other one failed
+    right: Timed | Refusal | None
     verdict: Verdict | None = None
 
 
@@ -260,23 +241,23 @@ def _took(timed: Any, windows: Sequence[Window]) -> None:
 
 
 @accounted
-def first_pass(choice: Choice, best_s: float | None) -> FirstPassTime:
+def first_pass(candidate: Candidate, best_s: float | None) -> Timed | Refusal:
     """Check a config, time it briefly and return the result. Sampling stops after a first sample
     over `give_up` times `best_s`."""
     try:
-        return _first_pass(choice, best_s)
+        return _first_pass(candidate, best_s)
     except Exception as error:
         return _failed(error, "launch")
 
 
-def _first_pass(choice: Choice, best_s: float | None) -> FirstPassTime:
+def _first_pass(candidate: Candidate, best_s: float | None) -> Timed | Refusal:
     from workbench.measurement.bench import Impossible
 
-    checked = _checked(choice)
-    if checked.reason:
-        return checked
+    error = _checked(candidate)
+    if isinstance(error, Refusal):
+        return error
     bench, protocol = _state().bench, _state().job.protocol
-    rotation = bench.calls(*resolve(choice))
+    rotation = bench.calls(*resolve(candidate))
     first = bench.first_time(rotation)
     slow = best_s is not None and first > protocol.give_up * best_s and first > 20e-6
     for attempt in (1, 2):
@@ -285,75 +266,78 @@ def _first_pass(choice: Choice, best_s: float | None) -> FirstPassTime:
             least = 1 if slow else protocol.first_pass_samples
             window = timed.window(0.0 if slow else protocol.first_pass_s, least)
             _took(timed, [window])
-            return replace(checked, timing=bench.measured(timed, [window], "cold"))
-        except Impossible as error:
+            return Timed(bench.measured(timed, [window], "cold"), error, "gpu")
+        except Impossible as impossible:
             if attempt == 2:
-                return FirstPassTime(checked.error, stage="measure", reason=str(error))
+                return Refusal("measure", str(impossible))
     raise AssertionError("unreachable")
 
 
 @accounted
 def halve_candidates(
-    choices: Sequence[Choice], estimates: Sequence[float], keep: int
-) -> list[FirstPassTime]:
+    candidates: Sequence[Candidate], estimates: Sequence[float], keep: int
+) -> list[Timed | Refusal]:
     """Return times from successive halving among configs that were right in the first pass.
 
     Windows are taken in turn, the slower half is dropped, the rest get twice the windows, until at
     most `keep` are left. Every config gets the median of all windows it took part in.
     """
-    entrants, failed = _entrants(choices, estimates)
+    entrants, failed = _entrants(candidates, estimates)
     windows = halve(entrants, _state().job.protocol, keep)
     for i, taken in windows.items():
         _took(entrants[i], taken)
     return [
-        failed[i]
-        if i in failed
-        else _with_time(FirstPassTime(), entrants[i], windows[i], "boost", {})
-        for i in range(len(choices))
+        failed[i] if i in failed else _with_time(0.0, entrants[i], windows[i], "boost", {})
+        for i in range(len(candidates))
     ]
 
 
 @accounted
-def final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[FirstPassTime]:
-    """Return times of all choices against each other.
+def final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[Timed | Refusal]:
+    """Return times of all candidates against each other.
 
     The clock is settled first, then windows are taken in rounds whose order is reversed each time,
     until every interval is narrow or the rounds are used up.
     """
     try:
-        return _final(choices, estimates)
+        return _final(candidates, estimates)
     except Exception as error:
-        return [_failed(error, "measure") for _ in choices]
+        return [_failed(error, "measure") for _ in candidates]
 
 
-def _final(choices: Sequence[Choice], estimates: Sequence[float]) -> list[FirstPassTime]:
-    results = [_checked(choice) for choice in choices]
-    right = {i: c for i, c in enumerate(choices) if results[i].reason is None}
-    entrants, failed = _entrants(choices, estimates, only=right)
+def _final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[Timed | Refusal]:
+    errors = [_checked(candidate) for candidate in candidates]
+    failed = {i: error for i, error in enumerate(errors) if isinstance(error, Refusal)}
+    right = [i for i in range(len(candidates)) if i not in failed]
+    entrants, unable = _entrants(candidates, estimates, only=right)
+    failed |= unable
     windows, also = _played(entrants)
-    for i in right:
-        results[i] = failed[i] if i in failed else _checked(choices[i], seed=1)
-        if results[i].reason is None:  # other values, after the last timed call
-            results[i] = _with_time(results[i], entrants[i], windows[i], "sustained", also)
+    results: list[Timed | Refusal] = []
+    for i, candidate in enumerate(candidates):
+        # other values, after the last timed call
+        error = failed[i] if i in failed else _checked(candidate, seed=1)
+        if not isinstance(error, Refusal):
+            results.append(_with_time(error, entrants[i], windows[i], "sustained", also))
+        else:
+            results.append(error)
     return results
 
 
 def _entrants(
-    choices: Sequence[Choice],
+    candidates: Sequence[Candidate],
     estimates: Sequence[float],
-    regime: str = "cold",
-    only: Mapping[int, Choice] | None = None,
-) -> tuple[dict[int, Any], dict[int, FirstPassTime]]:
-    """Return an entrant of each choice, and those that failed, such as a library's call that no
+    only: Collection[int] | None = None,
+) -> tuple[dict[int, Any], dict[int, Refusal]]:
+    """Return an entrant of each candidate, and those that failed, such as a library's call that no
     graph can hold."""
     bench = _state().bench
     entrants: dict[int, Any] = {}
-    failed: dict[int, FirstPassTime] = {}
-    for i, (choice, estimate) in enumerate(zip(choices, estimates, strict=True)):
+    failed: dict[int, Refusal] = {}
+    for i, (candidate, estimate) in enumerate(zip(candidates, estimates, strict=True)):
         if only is not None and i not in only:
             continue
         try:
-            rotation = bench.calls(*resolve(choice), regime)
+            rotation = bench.calls(*resolve(candidate))
             first = bench.first_time(rotation)
             entrants[i] = bench.timed(rotation, estimate or first)
         except Exception as error:
@@ -389,23 +373,24 @@ def _heaviest(entrants: Mapping[int, Any]) -> Any:
 
 
 def _with_time(
-    right: FirstPassTime,
+    error: float,
     entrant: Any,
     windows: Sequence[Window],
     state: str,
     also: Mapping[str, Any],
     regime: str = "cold",
-) -> FirstPassTime:
-    """Return a right result with its time; an impossible time fails only this config."""
+) -> Timed | Refusal:
+    """Return a result of this error with its time; an impossible time fails only this config."""
     try:
         timing = _state().bench.measured(entrant, windows, regime, state, **also)
-        return replace(right, timing=timing)
-    except Exception as error:
-        return _failed(error, "measure")
+        return Timed(timing, error, "gpu")
+    except Exception as impossible:
+        return _failed(impossible, "measure")
 
 
-def _checked(choice: Choice, seed: int = 0) -> FirstPassTime:
-    """Return the check of a choice, without a time. A library baseline is checked like the rest."""
+def _checked(candidate: Candidate, seed: int = 0) -> float | Refusal:
+    """Return the largest error of a candidate's result in tolerances, or why it is wrong. A library
+    baseline is checked like the rest."""
     from workbench.measurement.correctness import PreparedProblem, check
 
     state = _state()
@@ -416,16 +401,14 @@ def _checked(choice: Choice, seed: int = 0) -> FirstPassTime:
                 state.problems[seed] = PreparedProblem.of(
                     state.spec, job.sizes, job.dtype, "cuda", seed
                 )
-            checked = check(*resolve(choice), state.problems[seed])
+            checked = check(*resolve(candidate), state.problems[seed])
         except Exception as error:
             return _failed(error, "launch")
-    if checked.wrong:
-        return FirstPassTime(checked.error, stage="check", reason=checked.wrong)
-    return FirstPassTime(checked.error)
+    return Refusal("check", checked.wrong) if checked.wrong else checked.error
 
 
 @accounted
-def hot(choice: Choice) -> FirstPassTime:
+def hot(candidate: Candidate) -> Timed | Refusal:
     """Return the time of calls back to back on the same buffers, which the cache may hold.
 
     Hot windows alternate with cold ones under the same load, so that they differ by the cache and
@@ -435,33 +418,28 @@ def hot(choice: Choice) -> FirstPassTime:
         bench = _state().bench
         entrants = {}
         for i, regime in enumerate(("cold", "hot")):
-            rotation = bench.calls(*resolve(choice), regime)
+            rotation = bench.calls(*resolve(candidate), regime)
             entrants[i] = bench.timed(rotation, bench.first_time(rotation))
         windows, also = _played(entrants)
-        return FirstPassTime(
-            timing=bench.measured(entrants[1], windows[1], "hot", "sustained", **also)
-        )
+        timing = bench.measured(entrants[1], windows[1], "hot", "sustained", **also)
+        return Timed(timing, 0.0, "gpu")
     except Exception as error:
         return _failed(error, "measure")
 
 
 @accounted
-def compare(left: Choice, right: Choice, requested_threshold: float) -> PairTime:
+def compare(left: Candidate, right: Candidate, requested_threshold: float) -> PairTime:
     """Return the times and verdict of `right` against `left`.
 
     Is it slower by more than `requested_threshold` (0.01 is one percent)? Both are checked first;
     `left` takes part twice, which measures the noise floor beside the two.
     """
-    operands = [left, left, right]
-    results = [_checked(left), _checked(right)]
-    if any(r.reason for r in results):
-        return PairTime(results[0], results[1])
-    entrants, failed = _entrants(operands, [0.0] * 3)
+    refused = [_refused(_checked(left)), _refused(_checked(right))]
+    if any(refused):
+        return PairTime(refused[0], refused[1])
+    entrants, failed = _entrants([left, left, right], [0.0] * 3)
     if failed:
-        first = {0: 0, 1: 0, 2: 1}
-        for i, cause in failed.items():
-            results[first[i]] = cause
-        return PairTime(results[0], results[1])
+        return PairTime(failed.get(0) or failed.get(1), failed.get(2))
     try:
         sensors = _state().sensors
         played = rounds.compare(
@@ -472,16 +450,23 @@ def compare(left: Choice, right: Choice, requested_threshold: float) -> PairTime
             entrants.values(), (played.left, played.again, played.right), strict=True
         ):
             _took(entrant, taken)
-        ends = (entrants[0], played.left), (entrants[2], played.right)
-        seconds = [_checked(left, seed=1), _checked(right, seed=1)]
-        timed = [
-            _with_time(r, *end, "sustained", also) if r.reason is None else r
-            for r, end in zip(seconds, ends, strict=True)
-        ]
+        ends = (left, entrants[0], played.left), (right, entrants[2], played.right)
+        timed = []
+        for candidate, entrant, taken in ends:
+            error = _checked(candidate, seed=1)
+            timed.append(
+                error
+                if isinstance(error, Refusal)
+                else _with_time(error, entrant, taken, "sustained", also)
+            )
     except Exception as error:
-        return PairTime(results[0], _failed(error, "measure"))
-    verdict = played.verdict if all(t.timing for t in timed) else None
+        return PairTime(None, _failed(error, "measure"))
+    verdict = played.verdict if all(isinstance(t, Timed) for t in timed) else None
     return PairTime(timed[0], timed[1], verdict)
+
+
+def _refused(error: float | Refusal) -> Refusal | None:
+    return error if isinstance(error, Refusal) else None
 
 
 @accounted
@@ -495,38 +480,47 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
     """
     own = _state()
     states = {(own.job.kernel, *own.job.sizes.items(), own.job.dtype): own}
-    results: list[FirstPassTime] = []
+    failed: dict[int, Refusal] = {}
     entrants: dict[int, Any] = {}
     counts: dict[int, tuple[int | None, int | None]] = {}
+    results: list[Timed | Refusal] = []
     try:
         for i, part in enumerate(parts):
             try:
                 with _at(_known(states, part.job)):
-                    results.append(_checked(part.choice))
-                    if results[i].reason is None:
+                    error = _checked(part.candidate)
+                    if isinstance(error, Refusal):
+                        failed[i] = error
+                    else:
                         entrants[i], counts[i] = _entrant(part)
-            except Exception as error:
-                results[i:] = [_failed(error, "measure")]
-                entrants.pop(i, None)
-            if results[i].poisoned:  # the others cannot be timed either
-                whole = [*results, *[results[i]] * (len(parts) - len(results))]
-                return [TaskTime(r) for r in whole]
+            except Exception as unable:
+                failed[i] = _failed(unable, "measure")
+            if i in failed and failed[i].poisoned:  # the others cannot be timed either
+                return [TaskTime(failed.get(n, failed[i])) for n in range(len(parts))]
         try:
             windows, also = _played(entrants, parts[0].job.protocol, _heaviest(entrants))
-        except Exception as error:  # it is unknown which task caused it
-            failed = _failed(error, "measure")
-            if failed.poisoned:  # the parent identifies it, as when the process dies
-                raise ChildProcessError(f"the GPU answers it no more ({failed.reason})") from error
-            return [TaskTime(failed if i in entrants else r) for i, r in enumerate(results)]
-        for i, entrant in entrants.items():
-            with _at(_known(states, parts[i].job)):
-                results[i] = _checked(parts[i].choice, seed=1)
-                if results[i].reason is None:
-                    regime = parts[i].regime
-                    results[i] = _with_time(
-                        results[i], entrant, windows[i], "sustained", also, regime
-                    )
-            if results[i].poisoned:
+        except Exception as cause:  # it is unknown which task caused it
+            refusal = _failed(cause, "measure")
+            if refusal.poisoned:  # the parent identifies it, as when the process dies
+                raise ChildProcessError(f"the GPU answers it no more ({refusal.reason})") from cause
+            return [TaskTime(failed.get(i, refusal)) for i in range(len(parts))]
+        for i, part in enumerate(parts):
+            if i in entrants:
+                with _at(_known(states, part.job)):
+                    error = _checked(part.candidate, seed=1)
+                    if isinstance(error, Refusal):
+                        results.append(error)
+                    else:
+                        results.append(
+                            _with_time(
+                                error, entrants[i], windows[i], "sustained", also, part.regime
+                            )
+                        )
+            else:
+                results.append(failed[i])
+            last = results[-1]
+            if isinstance(last, Refusal) and last.poisoned:
+                results += [last] * (len(parts) - len(results))
                 break
     finally:
         _enter(own, own.spent)
@@ -564,7 +558,7 @@ def _entrant(part: WorkerTask) -> tuple[Any, tuple[int | None, int | None]]:
     from workbench.measurement.stream import host_samples
 
     bench = _state().bench
-    rotation = bench.calls(*resolve(part.choice), part.regime)
+    rotation = bench.calls(*resolve(part.candidate), part.regime)
     first = bench.first_time(rotation)
     peak = rotation.peak_bytes()
     counting = graphs()
@@ -577,27 +571,25 @@ def _entrant(part: WorkerTask) -> tuple[Any, tuple[int | None, int | None]]:
     return bench.timed(rotation, first), (kernels, peak)
 
 
-def resolve(choice: Choice) -> tuple[Impl, Any]:
-    """Return the Impl and the config that a choice names."""
-    other = choice.kernel and catalog.version_of(Path(choice.kernel))
-    spec = other or _state().spec
-    impl = catalog.impl_of(spec, choice.impl)
-    return impl, impl.config(**choice.config)
+def resolve(candidate: Candidate) -> tuple[Impl, Any]:
+    """Return the Impl and the config of a candidate, found by name in this process."""
+    version = candidate.version and catalog.version_of(Path(candidate.version))
+    spec = version or _state().spec
+    impl = catalog.impl_of(spec, candidate.case.impl)
+    return impl, impl.config(**candidate.case.config)
 
 
-def _failed(error: Exception, stage: str) -> FirstPassTime:
-    text = first_sentence(error)
-    kind = type(error).__name__
-    if kind == "OutOfMemoryError":
+def _failed(error: Exception, stage: Stage) -> Refusal:
+    if type(error).__name__ == "OutOfMemoryError":
         import torch
 
         torch.cuda.empty_cache()
-        return FirstPassTime(
-            stage="measure",
-            reason="out of GPU memory: the inputs in rotation and "
-            "the outputs do not fit; name smaller sizes",
+        return Refusal(
+            "measure",
+            "out of GPU memory: the inputs in rotation and the outputs do not fit; "
+            "name smaller sizes",
         )
-    return FirstPassTime(stage=stage, reason=text, poisoned=_lost())
+    return Refusal(stage, first_sentence(error), poisoned=_lost())
 
 
 def _lost() -> bool:

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from workbench.backend.protocol import Backend, Candidate, Measures
+from workbench.backend.protocol import Backend, Measures
 from workbench.data.record import Outcome, Record
+from workbench.measurement.candidate import Candidate
 from workbench.tuner.finals import Finals, Step
-from workbench.tuner.first_pass import Compilation, FirstPass, SearchPlan
+from workbench.tuner.first_pass import Dispatch, FirstPass, SearchPlan
 from workbench.tuner.space import Earlier, Plan
 
 
@@ -77,7 +78,7 @@ class Engine:
             return False
         return self._backend.predicts or not self._first_pass_records() or bool(self._old_finals())
 
-    def outcomes(self) -> Iterator[Outcome | Compilation | Step]:
+    def outcomes(self) -> Iterator[Outcome | Dispatch | Step]:
         """Yield every outcome as soon as it is known. A config that fails is an outcome and ends
         nothing.
 
@@ -86,7 +87,7 @@ class Engine:
         yield from self._plan.refused
         yield from list(self._known.values())
         for result in self._first_pass.outcomes():
-            if not isinstance(result, Compilation):
+            if not isinstance(result, tuple):
                 self._known[result.key] = result
             yield result
         if not self._backend.predicts and (first_pass := self._first_pass_records()):
@@ -127,6 +128,6 @@ class Engine:
 
 def run(
     plan: Plan, backend: Backend, earlier: Earlier, search: SearchPlan | None = None
-) -> Iterator[Outcome | Compilation | Step]:
+) -> Iterator[Outcome | Dispatch | Step]:
     """Run a whole sweep. Returns an iterator: see `Engine.outcomes`."""
     return Engine(plan, backend, earlier, search or SearchPlan()).outcomes()

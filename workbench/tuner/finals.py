@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from workbench.backend.protocol import Candidate, Measures, Timed
+from workbench.backend.protocol import Measures
 from workbench.compile import Compiled
 from workbench.data.record import Outcome, Phase, Record
+from workbench.measurement.candidate import Candidate, Timed
 from workbench.tuner.first_pass import seconds_of
 from workbench.tuner.selection import select
 from workbench.tuner.space import Earlier, Plan, RecordFactory

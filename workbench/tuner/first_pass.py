@@ -13,14 +13,13 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from workbench.backend.offline import prediction
-from workbench.backend.protocol import Backend, Candidate, Problem, Refusal, Timed
+from workbench.backend.protocol import Backend
 from workbench.backend.workers import cpu_count
 from workbench.compile import Compiled
 from workbench.data.record import Measured, Outcome, Phase, Record
-from workbench.device.hardware import Device
-from workbench.spec import values
-from workbench.tuner.search import Budget, SearchPoint, Strategy, search_of
-from workbench.tuner.space import Plan, RecordFactory, expected
+from workbench.measurement.candidate import Candidate, Refusal, Timed
+from workbench.tuner.search import Budget, Strategy, search_of
+from workbench.tuner.space import Plan, RecordFactory
 
 FINAL_S = 15.0  # halving, final benchmark and hot time of matmul on an H200 took 9 to 14 s
 
@@ -55,13 +54,8 @@ class SearchPlan:
 BATCH = 3  # configs given to the compilers at once, for each CPU, where a search decides the order
 
 
-@dataclass(frozen=True)
-class Compilation:
-    """A candidate that has been compiled: its launch geometry is known, its time is not."""
-
-    candidate: Candidate
-    compiled: Compiled
-    duplicate: bool  # another candidate has the same machine code
+# Reported for each compiled candidate: its launch geometry is known, its time is not.
+Dispatch = tuple[Candidate, Compiled]
 
 
 class FirstPass:
@@ -75,8 +69,7 @@ class FirstPass:
         self._factory = RecordFactory(plan.run, plan.problem, backend.protocol)
         self._phase: Phase = "predict" if backend.predicts else "first_pass"
         self._by_key = {c.key: c for c in plan.candidates}
-        self._points = {c.key: _point(c, plan.problem, backend.device) for c in plan.candidates}
-        self._search = search_of(search.strategy, list(self._points.values()))
+        self._search = search_of(search.strategy, plan.candidates)
         self._leaders: dict[str, Candidate] = {}  # by machine code
         self._duplicates: dict[str, list[tuple[Candidate, Compiled]]] = {}  # by the leader's key
         self._finished: dict[str, Timed | Refusal] = {}  # by the leader's key
@@ -96,7 +89,7 @@ class FirstPass:
         """Count the results of earlier runs as measured, and register their machine code."""
         for key, old in known.items():
             record = old if isinstance(old, Record) else None
-            self._search.tell(self._points[key], record.time_s if record else None)
+            self._search.tell(self._by_key[key], record.time_s if record else None)
             if record is not None and record.same_as is not None:
                 continue
             self._measured += 1
@@ -110,13 +103,13 @@ class FirstPass:
     def _batch(self, known: Collection[str] = ()) -> list[Candidate]:
         """Return the next candidates to compile: all, unless measured times decide the order."""
         changes = self._search_plan.strategy in (Strategy.MODEL, Strategy.TPE)
-        size = BATCH * cpu_count() if changes else len(self._points)
+        size = BATCH * cpu_count() if changes else len(self._by_key)
         results: list[Candidate] = []
         while points := self._search.order(size - len(results)):
-            results += [self._by_key[p.key] for p in points if p.key not in known]
+            results += [p for p in points if p.key not in known]
         return results
 
-    def outcomes(self) -> Iterator[Outcome | Compilation]:
+    def outcomes(self) -> Iterator[Outcome | Dispatch]:
         """Yield each compilation and each outcome as soon as it is known, until all or the budget
         is done."""
         self._compile(self.first)
@@ -133,7 +126,7 @@ class FirstPass:
         finally:
             self._stopped = True
 
-    def _next(self) -> Iterator[Outcome | Compilation]:
+    def _next(self) -> Iterator[Outcome | Dispatch]:
         """Start timing one candidate if the backend has room for it, else wait for the next
         event."""
         while not self._inbox.empty():
@@ -149,9 +142,9 @@ class FirstPass:
                 yield from self._came(came)
 
     def _time(self) -> None:
-        ready = [self._points[key] for key in self._ready]
-        point = self._search.ask(ready) or ready[0]
-        candidate, compiled = self._ready.pop(point.key)
+        ready = [candidate for candidate, _ in self._ready.values()]
+        chosen = self._search.ask(ready) or ready[0]
+        candidate, compiled = self._ready.pop(chosen.key)
         future = self._backend.timed(candidate, compiled, self._best)
         self._waiting[future] = (candidate, compiled)
         self._measured += 1
@@ -177,7 +170,7 @@ class FirstPass:
 
         threading.Thread(target=take, daemon=True).start()
 
-    def _came(self, came: Any) -> Iterator[Outcome | Compilation]:
+    def _came(self, came: Any) -> Iterator[Outcome | Dispatch]:
         if came is None:
             self._compiling -= 1
         elif isinstance(came, Future):
@@ -189,16 +182,15 @@ class FirstPass:
 
     def _on_compiled(
         self, candidate: Candidate, compiled: Compiled | Refusal
-    ) -> Iterator[Outcome | Compilation]:
-        point = self._points[candidate.key]
+    ) -> Iterator[Outcome | Dispatch]:
         if isinstance(compiled, Refusal):
-            self._search.tell(point, None)
+            self._search.tell(candidate, None)
             yield self._factory.failure(candidate, compiled)
             return
         leader = self._leaders.setdefault(compiled.resources.binary, candidate)
-        yield Compilation(candidate, compiled, leader is not candidate)
+        yield candidate, replace(compiled, duplicate=leader is not candidate)
         if leader is candidate:
-            self._search.revise(point, self._predicted(candidate, compiled))
+            self._search.revise(candidate, self._predicted(candidate, compiled))
             self._ready[candidate.key] = (candidate, compiled)
         elif leader.key in self._finished:
             yield self._same(leader, candidate, compiled)
@@ -235,13 +227,7 @@ class FirstPass:
 
     def _tell(self, candidate: Candidate, result: Timed | Refusal) -> None:
         time_s = seconds_of(result) if isinstance(result, Timed) else None
-        self._search.tell(self._points[candidate.key], time_s)
-
-
-def _point(candidate: Candidate, problem: Problem, device: Device) -> SearchPoint:
-    knobs = tuple(values(candidate.config).items())
-    predicted = expected(candidate, problem, device)
-    return SearchPoint(candidate.key, candidate.impl.name, knobs, predicted)
+        self._search.tell(candidate, time_s)
 
 
 def seconds_of(result: Timed) -> float:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench.backend.protocol import Candidate
 from workbench.data.database import History
 from workbench.data.record import Outcome, Phase, Record, Run
+from workbench.measurement.candidate import Candidate
 from workbench.tuner.space import Earlier, Plan
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from workbench.measurement.candidate import Candidate
 from workbench.spec import WorkbenchError
 
 if TYPE_CHECKING:
@@ -58,31 +59,21 @@ class Budget:
 _SECONDS: Mapping[str, float] = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-@dataclass(frozen=True)
-class SearchPoint:
-    """One legal config. `predicted_s` is infinite if the model has no prediction."""
-
-    key: str
-    impl: str
-    knobs: tuple[tuple[str, int], ...]
-    predicted_s: float
-
-
 class Search(Protocol):
-    """Interface of every strategy. Points are those that it was created with, identified by their
-    key."""
+    """Interface of every strategy. Points are the candidates that it was created with, identified
+    by their key."""
 
-    def order(self, n: int) -> list[SearchPoint]:
+    def order(self, n: int) -> list[Candidate]:
         """Return the next `n` points to compile, best first: each once, fewer when there are no
         more."""
 
-    def revise(self, point: SearchPoint, predicted_s: float) -> None:
+    def revise(self, point: Candidate, predicted_s: float) -> None:
         """Store the prediction from the resources of a point that was compiled, in seconds."""
 
-    def ask(self, ready: Sequence[SearchPoint]) -> SearchPoint | None:
+    def ask(self, ready: Sequence[Candidate]) -> Candidate | None:
         """Return the one of these compiled points to measure next, or None if there is none."""
 
-    def tell(self, point: SearchPoint, time_s: float | None) -> None:
+    def tell(self, point: Candidate, time_s: float | None) -> None:
         """Store the time of a point in seconds, also that of a duplicate; None if it failed at any
         stage."""
 
@@ -96,10 +87,10 @@ class Strategy(Enum):
     TPE = "tpe"
 
 
-def search_of(strategy: Strategy, points: Sequence[SearchPoint], seed: int = 0) -> Search:
+def search_of(strategy: Strategy, points: Sequence[Candidate], seed: int = 0) -> Search:
     """Return a search over these points. Equal seeds and times give equal searches. Raises
     SearchError where the strategy needs a package that is not installed."""
-    created: Mapping[Strategy, Callable[[Sequence[SearchPoint], int], Search]] = {
+    created: Mapping[Strategy, Callable[[Sequence[Candidate], int], Search]] = {
         Strategy.EXHAUSTIVE: lambda p, _: Fixed(sorted(p, key=lambda x: x.predicted_s)),
         Strategy.RANDOM: lambda p, s: Fixed(random.Random(s).sample(list(p), len(p))),
         Strategy.MODEL: ModelSearch,
@@ -111,26 +102,26 @@ def search_of(strategy: Strategy, points: Sequence[SearchPoint], seed: int = 0) 
 class Fixed:
     """An order that is known beforehand and does not depend on measured times."""
 
-    def __init__(self, points: Sequence[SearchPoint]) -> None:
+    def __init__(self, points: Sequence[Candidate]) -> None:
         self._points = list(points)
         self._rank = {p.key: rank for rank, p in enumerate(points)}
         self._next = 0
 
-    def order(self, n: int) -> list[SearchPoint]:
+    def order(self, n: int) -> list[Candidate]:
         """Return the next `n` points in the fixed order."""
         given = self._points[self._next : self._next + max(0, n)]
         self._next += len(given)
         return given
 
-    def revise(self, point: SearchPoint, predicted_s: float) -> None:
+    def revise(self, point: Candidate, predicted_s: float) -> None:
         """Ignore the revised prediction."""
         pass
 
-    def ask(self, ready: Sequence[SearchPoint]) -> SearchPoint | None:
+    def ask(self, ready: Sequence[Candidate]) -> Candidate | None:
         """Return the first of these points in the fixed order, or None if there is none."""
         return min(ready, key=lambda p: self._rank[p.key], default=None)
 
-    def tell(self, point: SearchPoint, time_s: float | None) -> None:
+    def tell(self, point: Candidate, time_s: float | None) -> None:
         """Ignore the measured time."""
         pass
 
@@ -167,7 +158,7 @@ class ModelSearch:
     reach of the covariance are those of the largest likelihood (ibid., 5.4) on a grid.
     """
 
-    def __init__(self, points: Sequence[SearchPoint], seed: int) -> None:
+    def __init__(self, points: Sequence[Candidate], seed: int) -> None:
         ranked = random.Random(seed).sample(list(points), len(points))  # ties in any order
         ranked.sort(key=lambda p: p.predicted_s)
         self._points = ranked
@@ -184,7 +175,7 @@ class ModelSearch:
         self._fitted = 0  # number of times when the shape was chosen
         self._shape = FIRST
 
-    def order(self, n: int) -> list[SearchPoint]:
+    def order(self, n: int) -> list[Candidate]:
         """Return the next `n` points to compile, those of the largest expected improvement
         first."""
         if len(self._given) == len(self._at):
@@ -196,14 +187,14 @@ class ModelSearch:
         self._given.update(best)
         return [self._points[i] for i in best] + self._tail.order(max(0, n) - len(best))
 
-    def revise(self, point: SearchPoint, predicted_s: float) -> None:
+    def revise(self, point: Candidate, predicted_s: float) -> None:
         """Store the prediction of a compiled point in seconds, which replaces the guess before
         compiling."""
         if point.key in self._at:
             self._revised_s[self._at[point.key]] = predicted_s
             self._news += not self._times  # later, only a new time triggers an update
 
-    def ask(self, ready: Sequence[SearchPoint]) -> SearchPoint | None:
+    def ask(self, ready: Sequence[Candidate]) -> Candidate | None:
         """Return the point of the largest expected improvement among these, or None if there is
         none."""
         known = [p for p in ready if p.key in self._at]
@@ -212,7 +203,7 @@ class ModelSearch:
         gain = self._gain()
         return max(known, key=lambda p: gain[self._at[p.key]])
 
-    def tell(self, point: SearchPoint, time_s: float | None) -> None:
+    def tell(self, point: Candidate, time_s: float | None) -> None:
         """Store the measured time of a point in seconds, or None if it failed."""
         if (i := self._at.get(point.key)) is None:
             return
@@ -322,17 +313,17 @@ def _logs(seconds: Sequence[float]) -> Floats:
     return np.where(known, logs, np.median(logs[known]) if known.any() else 0.0)
 
 
-def _positions(points: Sequence[SearchPoint]) -> Floats:
+def _positions(points: Sequence[Candidate]) -> Floats:
     """Return (points, axes): a knob's index among its values; two Impls are one step apart."""
     import numpy as np
 
-    names = sorted({name for p in points for name, _ in p.knobs})
-    values = {n: sorted({v for p in points for k, v in p.knobs if k == n}) for n in names}
-    impls = sorted({p.impl for p in points})
+    names = sorted({name for p in points for name in p.case.config})
+    values = {n: sorted({p.case.config[n] for p in points if n in p.case.config}) for n in names}
+    impls = sorted({p.case.impl for p in points})
     rows = []
     for point in points:
-        knobs = dict(point.knobs)
-        row = [math.sqrt(0.5) * (point.impl == impl) for impl in impls]
+        knobs = point.case.config
+        row = [math.sqrt(0.5) * (point.case.impl == impl) for impl in impls]
         row += [float(values[n].index(knobs[n])) if n in knobs else 0.0 for n in names]
         rows.append(row)
     return np.array(rows).reshape(len(points), len(impls) + len(names))
@@ -345,7 +336,7 @@ class Tpe:
     estimator learns from the point's own knobs. It does not use predictions.
     """
 
-    def __init__(self, points: Sequence[SearchPoint], seed: int) -> None:
+    def __init__(self, points: Sequence[Candidate], seed: int) -> None:
         try:
             import optuna
         except ImportError as error:
@@ -365,23 +356,23 @@ class Tpe:
             for axis, column in enumerate(zip(*self._place.values(), strict=True))
         }
 
-    def order(self, n: int) -> list[SearchPoint]:
+    def order(self, n: int) -> list[Candidate]:
         """Return the next `n` points to compile, each the nearest to a new suggestion."""
-        chosen: list[SearchPoint] = []
+        chosen: list[Candidate] = []
         while self._left and len(chosen) < n:
             chosen.append(self._nearest(self._left.values()))
             del self._left[chosen[-1].key]
         return chosen
 
-    def revise(self, point: SearchPoint, predicted_s: float) -> None:
+    def revise(self, point: Candidate, predicted_s: float) -> None:
         """Ignore the revised prediction."""
         pass
 
-    def ask(self, ready: Sequence[SearchPoint]) -> SearchPoint | None:
+    def ask(self, ready: Sequence[Candidate]) -> Candidate | None:
         """Return the point nearest to a new suggestion among these, or None if there is none."""
         return self._nearest(ready) if ready else None
 
-    def tell(self, point: SearchPoint, time_s: float | None) -> None:
+    def tell(self, point: Candidate, time_s: float | None) -> None:
         """Add the measured time of a point in seconds to the study; None removes the point."""
         self._left.pop(point.key, None)
         if time_s is None:
@@ -392,7 +383,7 @@ class Tpe:
         )
         self._study.add_trial(trial)
 
-    def _nearest(self, points: Iterable[SearchPoint]) -> SearchPoint:
+    def _nearest(self, points: Iterable[Candidate]) -> Candidate:
         trial = self._study.ask(self._axes)
         self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)  # a suggestion only
         wished = [trial.params[axis] for axis in self._axes]

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workbench.backend.protocol import Candidate, Problem, Refusal, Timed
+from workbench.backend.protocol import Problem
 from workbench.compile import Compiled
 from workbench.compile.source import code_hash, file_hash
 from workbench.data.clock import timestamp
 from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
 from workbench.device import cost_model
 from workbench.device.hardware import Device
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
 from workbench.spec import ITEMSIZE, Impl, Knob, WorkbenchError, sizes_text, values
 from workbench.sweeps import Sweep
@@ -80,12 +81,13 @@ def plan_sweep(
             candidate = factory.candidate(impl, config, config == first)
             refusal = _refused(candidate, problem, device)
             if refusal is None:
-                legal.append(candidate)
+                predicted = expected(candidate, problem, device)
+                legal.append(replace(candidate, predicted_s=predicted))
             else:
                 refused.append(factory.failure(candidate, Refusal("refused", refusal)))
     if not legal:
         raise NothingToSweep(_nothing(problem, refused, knobs))
-    kept = thinned(legal, most, sweep.vary, problem, device)
+    kept = thinned(legal, most, sweep.vary)
     return Plan(run, problem, sweep, kept, refused, baselines, len(legal) - len(kept))
 
 
@@ -108,14 +110,12 @@ def _nothing(problem: Problem, refused: Sequence[Failure], knobs: Sequence[Knob]
     )
 
 
-def thinned(
-    legal: Sequence[Candidate], most: int, vary: Sequence[Knob], problem: Problem, device: Device
-) -> list[Candidate]:
+def thinned(legal: Sequence[Candidate], most: int, vary: Sequence[Knob]) -> list[Candidate]:
     """Return at most `most` candidates: for each value of the varied knobs the best ranked, taken
     in turn, so that every value is tried. Defaults always stay."""
     if not most or len(legal) <= most:
         return list(legal)
-    ranked = sorted(legal, key=lambda c: expected(c, problem, device))
+    ranked = sorted(legal, key=lambda c: c.predicted_s)
     groups: dict[tuple[Any, ...], list[Candidate]] = {}
     for candidate in ranked:
         groups.setdefault(group_of(candidate, vary), []).append(candidate)

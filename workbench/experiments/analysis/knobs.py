@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench import catalog
-from workbench.backend.protocol import Candidate, Problem
+from workbench.backend.protocol import Problem
 from workbench.data.record import Case, Chart, Evidence, Kind
 from workbench.experiments import Analysis, Context, ExperimentError, Variant, VariantResult
 from workbench.experiments.analysis.times import (
@@ -23,6 +23,7 @@ from workbench.experiments.analysis.times import (
     row,
     worded,
 )
+from workbench.measurement.candidate import Candidate
 from workbench.reports.experiment import quantity
 from workbench.reports.figures.compare import unit_of
 from workbench.spec import Impl, Knob, Sizes, brief, sizes_text, stages, threads, tile, values

@@ -1,0 +1,57 @@
+"""One config under consideration, and the two results that measuring it can have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.data.record import Case, Checked, Measured, Predicted, Stage
+from workbench.spec import Impl
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One config under consideration.
+
+    Impls hold functions, which do not travel: a pickled candidate arrives without `impl` and
+    `config`, and the receiver finds both by the names in `case`.
+    """
+
+    case: Case
+    key: str
+    impl: Impl
+    config: Any
+    default: bool = False
+    older_key: str = ""  # the key that schema 1 gave the same config
+    version: str | None = None  # path of the kernel's file where it is not the problem's own
+    predicted_s: float = math.inf  # before compiling; infinite if the model has no prediction
+
+    @classmethod
+    def by_name(cls, impl: str, config: Mapping[str, int], version: str | None = None) -> Candidate:
+        """Return a candidate as a worker receives it: the names of Impl and config alone."""
+        case = Case("", impl, "", dict(config), {}, "", "")
+        return cls(case, "", None, None, version=version)  # type: ignore[arg-type]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "impl": None, "config": None}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The time of a config that passed its check."""
+
+    timing: Measured | Predicted
+    error: float  # largest error over its tolerance: at most 1
+    checked: Checked
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The reason why a config has no time; becomes a Failure."""
+
+    stage: Stage
+    reason: str
+    own: bool = True  # the config caused it; else it took part when something else failed
+    poisoned: bool = False  # the process that measured it can measure nothing any more
