@@ -31,7 +31,7 @@ FILES = {
     "page": 1,
     "device": 1,
     "command": 2,  # its options and its module
-    "compiler metric": 3,  # a field, the place that fills it and the column that shows it
+    "compiler metric": 2,  # a field with its column, and the place that fills it
 }
 
 pytestmark = pytest.mark.unit
@@ -289,17 +289,12 @@ def end_of_arguments(tree: ast.Module) -> ast.AST:
     return next(n for n in calls if ast.unparse(n.func) == "Resources").keywords[-1]
 
 
-def end_of_columns(tree: ast.Module) -> ast.AST:
-    return named(tree, "_resource_columns").body[-1].value.elts[-1]
-
-
 # Where the lines of a metric go: the place that the text or the line's comment states.
 PLACES: dict[str, Callable[[ast.Module], ast.AST]] = {
     "a field of `Resources`": end_of_fields,
     "# in the branch of the cubin": lambda tree: branches(tree).body[-1],
     "# in the other branch": lambda tree: branches(tree).orelse[-1],
     "# among the arguments of Resources": end_of_arguments,
-    "a column of `_resource_columns`": end_of_columns,
 }
 
 

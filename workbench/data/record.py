@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import accumulate, pairwise
 from statistics import median
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 from workbench.spec import label
 
@@ -78,25 +78,62 @@ class Predicted:
 
 
 @dataclass(frozen=True)
+class Metric:
+    """The column that shows a field of Resources, which is annotated with it."""
+
+    head: str  # with its unit
+    form: str = "{}"  # a format of `scale` times the value
+    scale: float | None = None
+    none: str | None = None  # shown in place of None and 0; None shows them as they are
+    text: bool = False  # sorts as text; else as a number
+    minor: bool = False  # left out on paper
+    best_first: Literal["ascending", "descending"] = "ascending"  # order of the first click
+
+    def cell(self, value: Any) -> str:
+        """Return the value as the column shows it."""
+        if self.none is not None and not value:
+            return self.none
+        return self.form.format(value if self.scale is None else value * self.scale)
+
+
+@dataclass(frozen=True)
 class Resources:
     """Resources of a compiled config on one target, and its occupancy of the device."""
 
     binary: str  # hash of the machine code
-    registers: int  # per thread
-    spill_bytes: int  # per thread
-    shared_bytes: int  # per block
+    registers: Annotated[int, Metric("registers")]  # per thread
+    spill_bytes: Annotated[int, Metric("spills, B")]  # per thread
+    shared_bytes: Annotated[int, Metric("shared, KiB", "{:.3g}", scale=1 / 1024)]  # per block
     threads: int  # per block
     blocks_per_core: int  # resident at once on one SM or CU
-    occupancy: float  # resident warps over the most that fit, 0 to 1
-    limiter: str  # "registers", "shared memory", "threads" or "blocks"
+    # resident warps over the most that fit, 0 to 1
+    occupancy: Annotated[
+        float, Metric("occupancy, %", "{:.0f}", scale=100, best_first="descending")
+    ]
+    # registers, shared memory, threads or blocks
+    limiter: Annotated[str, Metric("limited by", text=True)]
     programs: int  # blocks launched
-    waves: float  # programs over those resident at once on the whole device
-    tail: float  # share of the last wave's places that stay empty, 0 to 1
-    load_bits: int  # widest global load of one thread; 0 when none was found
-    # "wgmma", "mma", "tcgen05", "mfma", "wmma", or None where no launch uses one
-    matrix_unit: str | None
-    compile_s: float
+    # programs over those resident at once on the whole device
+    waves: Annotated[float, Metric("waves", "{:.2f}")]
+    # share of the last wave's places that stay empty, 0 to 1
+    tail: Annotated[float, Metric("idle tail, %", "{:.0f}", scale=100)]
+    # widest global load of one thread; 0 when none was found
+    load_bits: Annotated[int, Metric("load, bits", none="", minor=True, best_first="descending")]
+    # wgmma, mma, tcgen05, mfma, wmma, or None where no launch uses one
+    matrix_unit: Annotated[str | None, Metric("matrix unit", none="none", text=True, minor=True)]
+    compile_s: Annotated[float, Metric("compile, s", "{:.1f}", minor=True)]
     copy_engine: bool = False  # loads by tensor descriptor (TMA), whatever `load_bits` says
+
+
+def metrics() -> dict[str, Metric]:
+    """Return the metric of each field of Resources that declares one, by the field's name."""
+    hints = get_type_hints(Resources, include_extras=True)
+    return {
+        name: declared
+        for name, hint in hints.items()
+        for declared in getattr(hint, "__metadata__", ())
+        if isinstance(declared, Metric)
+    }
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.data import stats, verdict
-from workbench.data.record import Comparison, Measured, Outcome, Ratio, Record, Run, Verdict
+from workbench.data.record import (
+    Comparison,
+    Measured,
+    Outcome,
+    Ratio,
+    Record,
+    Run,
+    Verdict,
+    metrics,
+)
 from workbench.reports import render
 from workbench.reports.figures import compare as draw
 from workbench.reports.figures.compare import Operands, text_of, unit_of
@@ -264,22 +273,15 @@ def _notes(compared: Compared) -> list[str]:
     return notes
 
 
-_RESOURCES = (
-    ("registers", "registers"),
-    ("spill_bytes", "spilled bytes"),
-    ("shared_bytes", "shared bytes"),
-    ("programs", "programs"),
-)
-
-
 def _resources(compared: Compared) -> list[tuple[str, str, str]]:
     """Return the compiled resources of both operands, where they differ."""
     a, b = (o.resources if o else None for o in (compared.left, compared.right))
     if a is None or b is None:
         return []
-    results = [(words, getattr(a, field), getattr(b, field)) for field, words in _RESOURCES]
-    results.append(("occupancy, %", f"{a.occupancy * 100:.0f}", f"{b.occupancy * 100:.0f}"))
-    return [(words, str(x), str(y)) for words, x, y in results if x != y]
+    shown = {name: m for name, m in metrics().items() if name != "compile_s"}  # differs always
+    results = [(m.head, m.cell(getattr(a, n)), m.cell(getattr(b, n))) for n, m in shown.items()]
+    results.append(("programs", str(a.programs), str(b.programs)))
+    return [(head, x, y) for head, x, y in results if x != y]
 
 
 def _forest(shown_pairs: Sequence[Compared]) -> Any:

@@ -6,7 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.data.record import Failure, Measured, Outcome, Predicted, Record
+from workbench.data.record import (
+    Failure,
+    Measured,
+    Metric,
+    Outcome,
+    Predicted,
+    Record,
+    metrics,
+)
 from workbench.reports.figures.detail import doubts
 from workbench.reports.figures.sweep import Board
 from workbench.spec import brief
@@ -65,23 +73,17 @@ def _terms(board: Board) -> list[Column]:
 
 
 def _resource_columns() -> list[Column]:
-    """Return the compiled resources, in the order in which they explain a time."""
-
-    def of(head: str, cell: Callable[[Any], Any], **more: Any) -> Column:
-        return Column(head, cell, resource=True, **more)
-
+    """Return a column for each field of Resources that declares one."""
     return [
-        of("registers", lambda m: m.registers),
-        of("spills, B", lambda m: m.spill_bytes),
-        of("shared, KiB", lambda m: f"{m.shared_bytes / 1024:.3g}"),
-        of("occupancy, %", lambda m: f"{m.occupancy * 100:.0f}", best_first="descending"),
-        of("limited by", lambda m: m.limiter, text=True),
-        of("waves", lambda m: f"{m.waves:.2f}"),
-        of("idle tail, %", lambda m: f"{m.tail * 100:.0f}"),
-        of("load, bits", lambda m: m.load_bits or "", minor=True, best_first="descending"),
-        of("matrix unit", lambda m: m.matrix_unit or "none", text=True, minor=True),
-        of("compile, s", lambda m: f"{m.compile_s:.1f}", minor=True),
+        Column(
+            m.head, _reader(name, m), m.text, resource=True, minor=m.minor, best_first=m.best_first
+        )
+        for name, m in metrics().items()
     ]
+
+
+def _reader(name: str, metric: Metric) -> Callable[[Any], str]:
+    return lambda resources: metric.cell(getattr(resources, name))
 
 
 def _provenance(duplicates: bool) -> list[Column]:
