@@ -1,6 +1,6 @@
 """`python -m workbench COMMAND` is `workbench COMMAND`."""
 
-from workbench.cli import main
+from workbench.cli import run
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(run())

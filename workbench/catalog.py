@@ -9,12 +9,13 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+from workbench.data.user_code import user_code
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, WorkbenchError
 
 KERNELS = "workbench.kernels"
@@ -184,7 +185,7 @@ def module_at(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(result)
     sys.modules[name] = module  # dataclasses and Triton look their module up
     try:
-        with _beside(path.resolve().parent):
+        with _beside(path.resolve().parent), _importing(str(path)):
             result.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
@@ -282,9 +283,18 @@ def _store(root: Path) -> Path:
     return inside.parents[1] if inside.parent.name == "worktrees" else inside
 
 
+def _importing(kernel: str) -> AbstractContextManager[None]:
+    """Return a context manager for an import of the user's code. What such a file usually imports
+    is there before its time counts: torch can take a minute from a cold disk."""
+    import torch  # noqa: F401
+
+    return user_code(f"the import of {kernel}")
+
+
 def _imported(dotted: str, kernel: str) -> ModuleType:
     try:
-        return import_module(dotted)
+        with _importing(kernel):
+            return import_module(dotted)
     except Exception as error:
         raise CatalogError(_import_failure(kernel, error)) from error
 

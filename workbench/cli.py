@@ -18,7 +18,8 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from workbench.commands.options import Options, commands
-from workbench.data.interrupts import INTERRUPTED
+from workbench.commands.supervisor import supervised
+from workbench.data.exits import INTERRUPTED
 
 app = typer.Typer(
     name="workbench",
@@ -119,6 +120,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # CPython ends itself by SIGINT instead of this exit code, unless another `exec` follows.
         exec("")
     return int(code or 0)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run a command in a process of its own. Returns its exit code; see `main` and
+    `commands.supervisor`."""
+    return supervised(lambda: main(arguments))
 
 
 def _stopped() -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
@@ -27,6 +28,11 @@ AUTO = -1
 
 # The module that chooses the config of a launch without one; imported at the first such launch.
 LAUNCH = "workbench.adapted.launch"
+
+
+# Called around each of a kernel's own functions, with its name. A command sets it, in order to end
+# functions that hang: see `data/user_code.py`.
+watched: Callable[[str], AbstractContextManager[None]] = nullcontext
 
 
 class WorkbenchError(Exception):
@@ -337,7 +343,8 @@ class Impl:
             return config
         assert self.resolve is not None  # checked by `Spec.impl`
         try:
-            result = self.resolve(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+            with watched(f"`resolve` of {self.title}"):
+                result = self.resolve(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
         except Exception as error:
             text = f"`resolve` of {self.title} failed at {sizes_text(sizes)}"
             raise ResolveError(f"{text} ({type(error).__name__}: {error}); correct it.") from error
@@ -359,7 +366,8 @@ class Impl:
         if warps * limits.warp_size > limits.threads_per_block:
             return f"{warps} warps are more than one block may have here"
         try:
-            return self.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+            with watched(f"`refuse` of {self.title}"):
+                return self.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
         except Exception as error:  # the kernel's own code
             return f"`refuse` of {self.title} failed ({type(error).__name__}: {error})"
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from workbench.cli import main
+from workbench.cli import run
 
 if __name__ == "__main__":
-    raise SystemExit(main(["sweep", *sys.argv[1:]]))
+    raise SystemExit(run(["sweep", *sys.argv[1:]]))

@@ -19,6 +19,7 @@ from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Predicted
+from workbench.data.user_code import user_code
 from workbench.device import cost_model
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -188,9 +189,10 @@ def prediction(
     itemsize = ITEMSIZE[problem.dtype]
     bytes_ = problem.spec.bytes(problem.sizes, problem.dtype)
     if candidate.impl.work is not None:
-        work = candidate.impl.work(
-            candidate.config, device.limits, itemsize=itemsize, **problem.sizes
-        )
+        with user_code(f"`work` of {candidate.impl.title}"):
+            work = candidate.impl.work(
+                candidate.config, device.limits, itemsize=itemsize, **problem.sizes
+            )
     else:  # without a declared `work`, assume that the launch moves its least bytes
         programs = max(1, compiled.resources.programs)
         work = Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2)

@@ -18,6 +18,8 @@ from multiprocessing.connection import wait
 from pickle import PicklingError
 from typing import Any
 
+from workbench.data.memory import limit_memory
+
 # Imported once (1.5 to 4 s), then inherited by every worker. Not Triton: it decides at its import
 # whether it interprets.
 PRELOADED = ["numpy", "torch"]
@@ -52,7 +54,7 @@ class Workers:
         ChildProcessError when the process died.
         """
         given: Future[Any] = Future()
-        inner = self._pool.schedule(task, args=args, timeout=timeout_s)
+        inner = self._pool.schedule(guarded, args=(task, *args), timeout=timeout_s)
         inner.add_done_callback(lambda done: _pass_on(done, given, timeout_s))
         return given
 
@@ -172,13 +174,24 @@ def _serve(theirs: Any) -> None:
         while True:
             task, args = theirs.recv()
             try:
-                selection = (True, task(*args))
+                selection = (True, guarded(task, *args))
             except Exception as error:
                 selection = (False, error)
             try:
                 theirs.send(selection)
             except (TypeError, AttributeError, PicklingError) as error:
                 theirs.send((False, RuntimeError(f"an answer that cannot travel: {error}")))
+
+
+def guarded(task: Callable[..., Any], *args: Any) -> Any:
+    """Run a task and return its result. An exception that is meant to end a process, such as that
+    of `sys.exit`, comes out as RuntimeError: it would end the parent's threads as well."""
+    try:
+        return task(*args)
+    except SystemExit as error:
+        raise RuntimeError(f"it called sys.exit({error.code!r})") from None
+    except (KeyboardInterrupt, GeneratorExit) as error:  # the parent alone handles Ctrl-C
+        raise RuntimeError(f"it raised {type(error).__name__}") from None
 
 
 def _start_server() -> None:
@@ -208,6 +221,7 @@ def _begin(interpreted: bool) -> None:
     os.dup2(null, 2)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    limit_memory()
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # 3.10 flips the default
     if interpreted:

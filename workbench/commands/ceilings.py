@@ -38,7 +38,7 @@ from workbench.commands.run import (
 )
 from workbench.data.clock import run_id, timestamp
 from workbench.data.environment import fingerprint
-from workbench.data.interrupts import INTERRUPTED
+from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Case, Failure, Outcome, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
 from workbench.device import hardware

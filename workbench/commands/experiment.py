@@ -30,7 +30,7 @@ from workbench.commands.run import (
 )
 from workbench.data.clock import timestamp
 from workbench.data.database import History
-from workbench.data.interrupts import INTERRUPTED
+from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Finding, Phase, Run, key_of
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.experiments import (

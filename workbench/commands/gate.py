@@ -36,7 +36,7 @@ from workbench.commands.run import (
 )
 from workbench.commands.worktree import WORKING, Repository, Worktrees
 from workbench.data import verdict
-from workbench.data.interrupts import INTERRUPTED
+from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Run
 from workbench.reports import write_page
 from workbench.spec import Impl, Limits, ResolveError, sizes_text

@@ -26,7 +26,7 @@ from workbench.commands.run import (
     say_page,
 )
 from workbench.compile import Compiled
-from workbench.data.interrupts import INTERRUPTED
+from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Failure, Outcome, Phase, Run
 from workbench.data.tuned_cache import Entry, Tuned, default_path
 from workbench.measurement.candidate import Candidate, Refusal, Timed

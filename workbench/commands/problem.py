@@ -9,6 +9,7 @@ from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.options import SweepOptions
 from workbench.commands.run import CommandError
+from workbench.data.user_code import user_code
 from workbench.spec import Impl, Sizes, Spec, sizes_text
 from workbench.sweeps import Sweep
 from workbench.tuner.first_pass import SearchPlan
@@ -57,7 +58,8 @@ def problems_of(options: SweepOptions) -> tuple[list[Problem], list[Impl]]:
 
 def _check_flops(spec: Spec, sizes: Sizes) -> None:
     try:
-        spec.flops(**sizes)
+        with user_code(f"`flops` of {spec.name}"):
+            spec.flops(**sizes)
     except Exception as error:
         raise CommandError(
             f"`flops` of {spec.name} fails ({type(error).__name__}: {error}); it must take the "

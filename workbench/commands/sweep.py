@@ -40,7 +40,7 @@ from workbench.commands.run import (
 )
 from workbench.data.clock import timestamp
 from workbench.data.events import EventLog, KernelDispatched, OpCompleted, RunFinished
-from workbench.data.interrupts import INTERRUPTED
+from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Failure, Measured, Outcome, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, default_path
 from workbench.reports import write_page

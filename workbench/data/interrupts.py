@@ -8,7 +8,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as shells give it: 128 + SIGINT
+
+class CtrlC(KeyboardInterrupt):
+    """A KeyboardInterrupt that a signal caused, and not the user's code."""
+
+
+def ctrl_c(number: int, frame: FrameType | None) -> None:
+    """Raise CtrlC. A handler for SIGINT, in place of Python's own."""
+    raise CtrlC
 
 
 class Interrupts:
@@ -23,7 +30,7 @@ class Interrupts:
         self._before: Any = None
 
     def __enter__(self) -> Self:
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, ctrl_c):
             try:
                 self._before = signal.signal(signal.SIGINT, self._hit)
             except ValueError:  # not the main thread, which alone is interrupted
@@ -37,7 +44,7 @@ class Interrupts:
     def _hit(self, number: int, frame: FrameType | None) -> None:
         self._pending = self._held
         if not self._held:
-            raise KeyboardInterrupt
+            raise CtrlC
 
     @contextmanager
     def later(self) -> Iterator[None]:
@@ -50,4 +57,4 @@ class Interrupts:
             self._held = False
         if self._pending:
             self._pending = False
-            raise KeyboardInterrupt
+            raise CtrlC

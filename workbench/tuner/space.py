@@ -13,6 +13,7 @@ from workbench.compile import Compiled
 from workbench.compile.source import code_hash, file_hash
 from workbench.data.clock import timestamp
 from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
+from workbench.data.user_code import user_code
 from workbench.device import cost_model
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -145,7 +146,8 @@ def expected(candidate: Candidate, problem: Problem, device: Device) -> float:
     itemsize = ITEMSIZE[problem.dtype]
     warps, stages = config.get("num_warps", 4), config.get("num_stages", 1)
     try:
-        work = impl.work(candidate.config, device.limits, itemsize=itemsize, **problem.sizes)
+        with user_code(f"`work` of {impl.title}"):
+            work = impl.work(candidate.config, device.limits, itemsize=itemsize, **problem.sizes)
         guess = cost_model.guess(device, work, problem.dtype, warps=warps, stages=stages)
         return cost_model.predict(
             device,

@@ -1,0 +1,90 @@
+"""Run the user's own functions so that neither their exits nor their loops end or hang a command.
+
+A command runs in a child of the process that the user started (`commands/supervisor.py`). Sections
+that run the user's code are marked in memory that both share, each with a time limit; the parent
+ends a child that outlasts one, and says which code it was.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from workbench import spec
+from workbench.data.interrupts import CtrlC
+
+LIMIT_S = 60.0  # of an import, or of one call of `refuse`, `resolve`, `work` or `flops`
+THREADS = 16  # that can run the user's code at once; later ones are not watched
+_SLOT = struct.Struct("d200p")  # the deadline on the monotonic clock, 0 if none; the words
+
+
+class UserCodeExit(Exception):
+    """The user's code raised an exception that is meant to end a process."""
+
+
+class Marks:
+    """The user's code that a command is running now, in memory that a forked process shares."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _SLOT.size * THREADS)
+        self._threads: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def set(self, what: str, deadline: float) -> tuple[str, float]:
+        """Mark that this thread runs `what` until `deadline`, in seconds of the monotonic clock; 0
+        ends the mark. Returns the mark before."""
+        slot = self._slot()
+        if slot is None:
+            return "", 0.0
+        before, words = _SLOT.unpack_from(self._memory, slot)
+        _SLOT.pack_into(self._memory, slot, deadline, what.encode("utf-8", "replace")[:199])
+        return words.decode("utf-8", "replace"), before
+
+    def running(self) -> list[tuple[str, float]]:
+        """Return the code that runs now, with the deadline of each."""
+        slots = (_SLOT.unpack_from(self._memory, _SLOT.size * n) for n in range(THREADS))
+        return [(words.decode("utf-8", "replace"), end) for end, words in slots if end]
+
+    def _slot(self) -> int | None:
+        me = threading.get_ident()
+        with self._lock:
+            number = self._threads.setdefault(me, len(self._threads))
+        return number * _SLOT.size if number < THREADS else None
+
+
+_marks: Marks | None = None  # None outside a supervised command
+
+
+def watch(marks: Marks) -> None:
+    """Mark the user's code in these marks from now on."""
+    global _marks
+    _marks = marks
+    spec.watched = user_code
+
+
+@contextmanager
+def user_code(what: str, limit_s: float = LIMIT_S) -> Iterator[None]:
+    """Return a context manager for code of the user; `what` names it in messages.
+
+    Raises UserCodeExit where the code raises SystemExit, GeneratorExit or, without Ctrl-C,
+    KeyboardInterrupt. In a command, the process is ended after `limit_s` seconds.
+    """
+    marks = _marks
+    before = marks.set(what, time.monotonic() + limit_s) if marks else None
+    try:
+        yield
+    except SystemExit as error:
+        raise UserCodeExit(f"it called sys.exit({error.code!r})") from error
+    except GeneratorExit as error:
+        raise UserCodeExit("it raised GeneratorExit") from error
+    except KeyboardInterrupt as error:
+        if marks is None or isinstance(error, CtrlC):
+            raise
+        raise UserCodeExit("it raised KeyboardInterrupt") from error
+    finally:
+        if marks and before is not None:
+            marks.set(*before)
