@@ -38,7 +38,7 @@ from workbench.commands.worktree import Repository, Worktrees
 from workbench.data import verdict
 from workbench.data.clock import run_id, timestamp
 from workbench.data.database import History, open_history
-from workbench.data.interrupts import INTERRUPTED
+from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Comparison, Measured, Record, Run
 from workbench.reports import write_page
 from workbench.spec import label, sizes_text

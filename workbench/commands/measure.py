@@ -26,7 +26,7 @@ from workbench.commands.run import (
     say_page,
 )
 from workbench.compile import Compiled
-from workbench.data.interrupts import INTERRUPTED
+from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Failure, Outcome, Phase, Run
 from workbench.data.tuned_cache import Entry, Tuned, default_path
 from workbench.reports import write_page
@@ -88,7 +88,7 @@ class MeasureCommand:
         say_page(self.console, self._draw(recorder))
         if state == "interrupted":
             return INTERRUPTED
-        return 0 if recorder.has_times else 2
+        return PASSED if recorder.has_times else COULD_NOT_RUN
 
     def _group(self, problem: Problem, selected: Selected, recorder: Recorder) -> None:
         """Measure one problem: each outcome is stored before the next, then all are shown."""

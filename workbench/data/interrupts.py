@@ -1,4 +1,4 @@
-"""Defer Ctrl-C during atomic writes."""
+"""Defer Ctrl-C during atomic writes, and end by other signals as by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as shells give it: 128 + SIGINT
+from workbench.data.exits import INTERRUPTED, stopped_by
 
 
 class Interrupts:
@@ -51,3 +51,40 @@ class Interrupts:
         if self._pending:
             self._pending = False
             raise KeyboardInterrupt
+
+
+class Stops:
+    """Let SIGTERM and SIGHUP act as Ctrl-C inside the `with` block, so that whatever cleans up
+    after that does so. A signal that is ignored stays so (`nohup`), and so does one handled by another.
+    """
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._before: dict[int, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a command that was stopped: by the signal that came first, or by Ctrl-C."""
+        return INTERRUPTED if self._number is None else stopped_by(self._number)
+
+    def __enter__(self) -> Self:
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is None or signal.getsignal(number) is not signal.SIG_DFL:
+                continue
+            try:
+                self._before[number] = signal.signal(number, self._hit)
+            except ValueError:  # not the main thread
+                return self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _hit(self, number: int, frame: FrameType | None) -> None:
+        self._number = self._number or number
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):  # ignored, as in the background of a script
+            raise KeyboardInterrupt
+        handler(signal.SIGINT, frame)
