@@ -54,9 +54,8 @@ class Interrupts:
 
 
 class Stops:
-    """Let SIGTERM and SIGHUP act as Ctrl-C inside the `with` block, so that whatever cleans up
-    after that does so. A signal that is ignored stays so (`nohup`), and so does one handled by another.
-    """
+    """Let SIGTERM and SIGHUP act as Ctrl-C inside the `with` block, so that what cleans up after
+    Ctrl-C does so after them. A signal that is ignored (`nohup`) or handled by another stays so."""
 
     def __init__(self) -> None:
         self._number: int | None = None
