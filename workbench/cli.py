@@ -10,6 +10,8 @@ import errno
 import inspect
 import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
 from importlib import import_module
@@ -19,7 +21,8 @@ import typer
 
 from workbench.commands.options import Options, commands
 from workbench.commands.supervisor import supervised
-from workbench.data.exits import INTERRUPTED
+from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
+from workbench.data.interrupts import Stops
 
 app = typer.Typer(
     name="workbench",
@@ -44,6 +47,10 @@ def workbench(
         typer.Option(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
+    ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Print the traceback of an error; after any command."),
     ] = False,
 ) -> None:
     """Find the fastest configuration of a kernel, how far it is from the limit and why, and whether
@@ -100,22 +107,27 @@ for _options in commands().values():
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command. Returns its exit code: 2 after an error, which is printed in one sentence, and
-    130 after Ctrl-C."""
-    if "" not in sys.path and (here := os.getcwd()) not in sys.path:
-        sys.path.append(here)  # `--kernel package.module` may be in the current folder
-    try:
-        code = typer.main.get_command(app).main(
-            args=list(sys.argv[1:] if arguments is None else arguments),
-            prog_name="workbench",
-            standalone_mode=False,
-        )
-        sys.stdout.flush()  # here, where an error of it is caught
-    except KeyboardInterrupt:
-        code = _stopped()
-    except Exception as error:
-        code = _print_error(error)
+    """Run a command. Returns its exit code, one of `data.exits`: 2 after an error, which is printed
+    in one sentence, 4 after a fault of the workbench itself, and 128 and the signal's number after
+    a signal."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = _take_debug(words)
+    signals = Stops()
+    with signals:
+        try:
+            _find_modules_here()
+            code = typer.main.get_command(app).main(
+                args=words, prog_name="workbench", standalone_mode=False
+            )
+            sys.stdout.flush()  # here, where an error of it is caught
+        except KeyboardInterrupt:
+            code = _stopped()
+        except SystemExit as error:  # Typer's, where it meets a closed pipe
+            code = _closed_pipe() if _is_closed_pipe(error.__context__) else error.code
+        except Exception as error:
+            code = _print_error(error, debug)
     if code == INTERRUPTED:
+        code = signals.exit_code
         # If a KeyboardInterrupt once passed through an `exec` of a string (dataclasses use one),
         # CPython ends itself by SIGINT instead of this exit code, unless another `exec` follows.
         exec("")
@@ -128,41 +140,98 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return supervised(lambda: main(arguments))
 
 
+def _take_debug(words: list[str]) -> bool:
+    """Remove `--debug` from the words of a command line, wherever it stands; return whether it was
+    there."""
+    end = words.index("--") if "--" in words else len(words)
+    kept = [word for word in words[:end] if word != "--debug"] + words[end:]
+    given = len(kept) < len(words)
+    words[:] = kept
+    return given
+
+
+def _find_modules_here() -> None:
+    """Let `--kernel package.module` be in the current folder. Raises WorkbenchError where that
+    folder is gone."""
+    from workbench.spec import WorkbenchError
+
+    try:
+        here = os.getcwd()
+    except OSError:
+        raise WorkbenchError("The current folder was deleted; change to another one.") from None
+    if "" not in sys.path and here not in sys.path:
+        sys.path.append(here)
+
+
 def _stopped() -> int:
     print("stopped", file=sys.stderr)
     return INTERRUPTED
 
 
-def _output_lost(error: OSError) -> int:
-    """Print that the output cannot be written; a closed pipe (`| head`) wants no more of it."""
+def _is_closed_pipe(error: BaseException | None) -> bool:
+    return isinstance(error, OSError) and error.errno == errno.EPIPE
+
+
+def _closed_pipe() -> int:
+    """End quietly where a closed pipe (`| head`) wants no more output, as by SIGPIPE."""
+    _drop_output()
+    return stopped_by(13)
+
+
+def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would fail again as it ends
-    if error.errno == errno.EPIPE:
-        return 1  # as Typer answers where it meets the pipe first
-    print(
-        "error: the output cannot be written (the disk is full); free some space.", file=sys.stderr
-    )
-    return 2
 
 
-def _print_error(error: Exception) -> int:
-    """Print an error that is one sentence. Reraises any other, with its traceback."""
+def _print_error(error: Exception, debug: bool) -> int:
+    """Print an error as one sentence. Returns the exit code: that of a fault of the workbench for
+    one that is not foreseen, whose traceback is written to a file, or printed with `--debug`."""
+    from workbench.commands.console import say  # imported here, since `--help` does not need it
+    from workbench.spec import WorkbenchError
+
     # Typer's errors are click's in older releases and its own in newer ones, hence no isinstance.
     if type(error).__name__ == "Abort":
         return _stopped()
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error)  # the help itself
-        return 2
+        return COULD_NOT_RUN
+    if debug:
+        traceback.print_exception(error)
     if (sentence := getattr(error, "format_message", None)) is not None:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "workbench"
         text = " ".join(sentence().split()).rstrip(".")
-        print(f"error: {text}; see `{command} --help`", file=sys.stderr)
-        return 2
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EPIPE):
-        return _output_lost(error)
-    from workbench.spec import WorkbenchError  # imported here, since `--help` does not need it
+        say(f"error: {text}; see `{command} --help`", err=True)
+    elif isinstance(error, WorkbenchError):
+        say(f"error: {' '.join(str(error).splitlines())}", err=True)
+    elif _is_closed_pipe(error):
+        return _closed_pipe()
+    elif isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        _drop_output()
+        say("error: the output cannot be written (the disk is full); free some space.", err=True)
+    elif isinstance(error, OSError) and error.filename is not None:
+        reason = (error.strerror or type(error).__name__).lower()
+        say(f"error: {error.filename} cannot be used ({reason}); check that file.", err=True)
+    else:
+        say(f"error: {_internal(error, debug)}", err=True)
+        return INTERNAL
+    return COULD_NOT_RUN
 
-    if isinstance(error, WorkbenchError):
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    raise error
+
+def _internal(error: Exception, debug: bool) -> str:
+    """Return the sentence on a fault of the workbench, and keep its traceback in a file."""
+    first = (str(error).strip().splitlines() or [""])[0][:200]
+    what = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    place = "its traceback is above" if debug else _kept_traceback(error)
+    return f"a fault of the workbench itself ({what}); {place}: please report it."
+
+
+def _kept_traceback(error: Exception) -> str:
+    text = "".join(traceback.format_exception(error))
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="workbench-fault-", suffix=".txt", delete=False, errors="replace"
+        ) as file:
+            file.write(text)
+    except OSError:
+        return "run the command again with --debug to see its traceback"
+    return f"its traceback is in {file.name}"

@@ -13,6 +13,7 @@ from nullside import Place
 from synthetic import softmax
 
 from workbench import cli
+from workbench.data import exits
 from workbench.data.database import open_history
 from workbench.data.events import EventLog
 
@@ -116,13 +117,60 @@ def kernel_module(context, compiled=None):
     return module
 
 
-def test_a_mistake_of_ours_is_not_dressed_up(monkeypatch):
-    def broken(*_):
-        raise ZeroDivisionError("ours")
+@pytest.fixture
+def broken(monkeypatch):
+    def fails(*_):
+        raise ZeroDivisionError("ours\nand more")
 
-    monkeypatch.setattr("workbench.commands.new_kernel.write_kernel", broken)
-    with pytest.raises(ZeroDivisionError):
-        cli.main(["new-kernel", "mine"])
+    monkeypatch.setattr("workbench.commands.new_kernel.write_kernel", fails)
+
+
+def test_a_fault_of_ours_is_one_sentence_and_keeps_its_traceback(
+    broken, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cli.main(["new-kernel", "mine"]) == exits.INTERNAL
+    text = capsys.readouterr().err
+    place = re.fullmatch(
+        r"error: a fault of the workbench itself \(ZeroDivisionError: ours\); "
+        r"its traceback is in (.*\.txt): please report it\.\n", text,
+    )  # fmt: skip
+    assert 'raise ZeroDivisionError("ours' in Path(place[1]).read_text()
+
+
+def test_debug_prints_the_traceback_wherever_it_stands(broken, capsys):
+    for words in (["--debug", "new-kernel", "mine"], ["new-kernel", "mine", "--debug"]):
+        assert cli.main(words) == exits.INTERNAL
+        text = capsys.readouterr().err
+        assert "Traceback" in text and "its traceback is above" in text
+
+
+def test_a_fault_whose_traceback_finds_no_place_is_still_one_sentence(
+    broken, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert cli.main(["new-kernel", "mine"]) == exits.INTERNAL
+    assert "run the command again with --debug" in capsys.readouterr().err
+
+
+def test_the_exit_codes_are_the_documented_ones():
+    page = (ROOT / "docs" / "commands.md").read_text()
+    codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
+    known = {v for k, v in vars(exits).items() if k.isupper()}
+    assert codes == known | {exits.stopped_by(n) for n in (1, 13, 15)}
+
+
+def test_a_deleted_current_folder_is_one_sentence(tmp_path):
+    code = (
+        "import os, sys\nfrom workbench import cli\nos.chdir(sys.argv[1])\nos.rmdir(sys.argv[1])\n"
+        "raise SystemExit(cli.main(['devices']))"
+    )
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "gone")], cwd=ROOT, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2 and re.fullmatch(r"error: The current folder was.*\n", done.stderr)
 
 
 def test_a_sweep_from_the_command_line(context, capsys):
@@ -258,4 +306,4 @@ def test_output_that_cannot_be_written_is_one_sentence_and_a_closed_pipe_none():
     os.close(reader)
     done = subprocess.run(command, cwd=ROOT, stdout=writer, stderr=subprocess.PIPE, text=True)
     os.close(writer)
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (exits.stopped_by(13), "")

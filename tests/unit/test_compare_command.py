@@ -21,7 +21,7 @@ from workbench.commands.options import CompareOptions, GateOptions
 from workbench.commands.report import draw
 from workbench.commands.run import CommandError
 from workbench.commands.worktree import WORKING
-from workbench.data import verdict
+from workbench.data import exits, verdict
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Comparison, Failure, Ratio, Record
@@ -132,7 +132,7 @@ def test_the_threshold_is_the_users(place):
 def test_a_side_that_fails_is_told_and_there_is_no_verdict(place, fate, stage, reason):
     left, right = "blocks:num_warps=2", "blocks:num_warps=4"
     code = place.compare(left, right, lambda c: fate if c.config.num_warps == 4 else Fate())
-    assert code == verdict.COULD_NOT_RUN and reason in place.text()
+    assert code == exits.COULD_NOT_RUN and reason in place.text()
     (text,) = place.comparisons()
     assert text.verdict is None
     failed = {e.key: e for e in place.events() if isinstance(e, Failure)}

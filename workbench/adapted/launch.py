@@ -16,7 +16,14 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from workbench.data.tuned_cache import LOOKED_UP, Entry, Tuned, TunedError, default_path
+from workbench.data.tuned_cache import (
+    LOOKED_UP,
+    Entry,
+    Tuned,
+    TunedError,
+    damage_text,
+    default_path,
+)
 from workbench.device.hardware import DEVICES, Device
 from workbench.dsl import CORES_OF_A_CPU, pretended
 from workbench.measurement.inputs import torch_dtype
@@ -217,7 +224,10 @@ def _tuned(path: Path) -> Tuned:
 
 @lru_cache(maxsize=1)
 def _read(path: Path, stamp: tuple[int, int, int]) -> Tuned:
-    return Tuned.load(path)
+    result = Tuned.load(path)
+    if result.damaged:
+        LOGGER.warning("%s", damage_text(path, result.damaged))
+    return result
 
 
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]

@@ -38,7 +38,7 @@ from workbench.commands.run import (
 )
 from workbench.data.clock import run_id, timestamp
 from workbench.data.environment import fingerprint
-from workbench.data.exits import INTERRUPTED
+from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Failure, Outcome, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
 from workbench.device import hardware
@@ -151,7 +151,7 @@ class CeilingsCommand:
         say_page(self.console, self._draw(recorder))
         if state == "interrupted":
             return INTERRUPTED
-        return 0 if ceilings.usable(self.ceilings) else 2
+        return PASSED if ceilings.usable(self.ceilings) else COULD_NOT_RUN
 
     def _obtain(self, groups: Sequence[CeilingGroup], recorder: Recorder) -> None:
         """Measure every group in turn, then the copies."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,14 +28,68 @@ CONCLUDED = ("measured", "predicted", "duplicate", "wrong", "failed", "refused")
 STEPS = {"halving": "halving of {}", "final": "final of {}", "hot": "the winner, hot"}
 
 
-def plain_console() -> Console:
-    """Return a console without markup, which the compiler's messages could contain. A file or a
-    pipe gets a width of 240 columns, so that nothing is truncated."""
+# Control characters but for line ends and tabs, half characters, and characters that turn the
+# direction of what follows: a terminal obeys them, and text from a file must not command it.
+_COMMANDS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def clean(text: str) -> str:
+    """Return text without the characters that a terminal obeys: escape sequences show as letters,
+    and do nothing."""
+    return _COMMANDS.sub("", text)
+
+
+def say(text: str, err: bool = False) -> None:
+    """Print a line to standard output, or to standard error; all output of commands goes through
+    this or through a console of this module."""
+    print(clean(text), file=sys.stderr if err else sys.stdout)
+
+
+def note(text: str) -> None:
+    """Print a note of one line to standard error."""
+    say(f"note: {' '.join(text.splitlines())}", err=True)
+
+
+class _Clean:
+    """Renderables whose text is cleaned after it is laid out, and before it is styled."""
+
+    def __init__(self, parts: Sequence[Any]) -> None:
+        self.parts = parts
+
+    def __rich_console__(self, console: Console, options: Any) -> Iterator[Any]:
+        from rich.segment import Segment
+
+        for part in self.parts:
+            for segment in console.render(part, options):
+                if segment.control:
+                    yield segment
+                else:
+                    yield Segment(clean(segment.text), segment.style)
+
+
+class _Cleaning:
+    """A hook of a console that cleans all that it prints."""
+
+    def process_renderables(self, renderables: list[Any]) -> list[Any]:
+        """Return what is printed instead: the same, cleaned."""
+        return [_Clean([part]) for part in renderables]
+
+
+def plain_console(stderr: bool = False, width: int | None = None) -> Console:
+    """Return a console that interprets neither markup nor control characters, which the compiler's
+    messages and imported data could contain. A file or a pipe gets a width of 240 columns, so that
+    nothing is truncated."""
     from rich.console import Console
 
-    console = Console(highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, markup=False, emoji=False, width=240)
+    plain = {"highlight": False, "markup": False, "emoji": False, "stderr": stderr}
+    console = Console(**plain)  # type: ignore[arg-type]
+    if width is None and not console.is_terminal:
+        width = 240
+    if width is not None:
+        console = Console(**plain, width=width)  # type: ignore[arg-type]
+    console.push_render_hook(_Cleaning())  # type: ignore[arg-type]
     return console
 
 
@@ -41,11 +97,8 @@ class SweepConsole:
     """The output of a sweep. With `quiet`, only the result and the path of the page."""
 
     def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
-
-        # whole lines for a file or a pipe; no markup, which the compiler's messages could contain
-        self.console = Console(highlight=False, markup=False, emoji=False)
-        self.console.soft_wrap = not self.console.is_terminal
+        self.console = plain_console()
+        self.console.soft_wrap = not self.console.is_terminal  # whole lines for a file or a pipe
         self.quiet = quiet
         self._live: Any = None
         self._line = ProgressLine()
@@ -80,11 +133,7 @@ class SweepConsole:
 
     def warn(self, message: str) -> None:
         """Print a note to standard error about a problem that affects no outcome."""
-        from rich.console import Console
-
-        Console(stderr=True, highlight=False, markup=False, soft_wrap=True).print(
-            f"note: {message}"
-        )
+        note(message)
 
     def portfolio(self, chosen: Portfolio, file: Path) -> None:
         """Print the smallest set of configs that serves all sizes, and the config for each size."""

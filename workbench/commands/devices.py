@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from workbench.commands.console import say
 from workbench.commands.options import DevicesOptions
 from workbench.device.hardware import DEVICES, UNCOMPILED, Device
 
@@ -23,5 +24,5 @@ def lines() -> Iterator[str]:
 def run(options: DevicesOptions) -> int:
     """Run the command. Returns its exit code."""
     for line in lines():
-        print(line)
+        say(line)
     return 0

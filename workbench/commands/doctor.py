@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+from workbench.commands.console import plain_console
 from workbench.commands.options import DoctorOptions
 from workbench.device.hardware import DEVICES
 
@@ -50,9 +51,7 @@ PACKAGES: Mapping[str, str] = {
 
 def run(options: DoctorOptions) -> int:
     """Run the command. Returns its exit code."""
-    from rich.console import Console
-
-    show(examine(options.database), Console())
+    show(examine(options.database), plain_console())
     return 0
 
 

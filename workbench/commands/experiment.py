@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.backend.prewarm import begin_prewarm
-from workbench.backend.protocol import Backend, Problem, TimingResult, TimingTask
-from workbench.commands.console import doing, plain_console, plan_line
+from workbench.backend.protocol import Backend, Problem, Refusal, TimingResult, TimingTask
+from workbench.commands.console import doing, plain_console, plan_line, say
 from workbench.commands.options import ExperimentOptions
 from workbench.commands.problem import sizes_of
 from workbench.commands.run import (
@@ -30,7 +30,7 @@ from workbench.commands.run import (
 )
 from workbench.data.clock import timestamp
 from workbench.data.database import History
-from workbench.data.exits import INTERRUPTED
+from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Finding, Phase, Run, key_of
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.experiments import (
@@ -46,7 +46,6 @@ from workbench.experiments import (
     title_of,
 )
 from workbench.experiments.analysis import ceilings
-from workbench.measurement.candidate import Refusal
 from workbench.measurement.protocol import Protocol
 from workbench.reports import write_page
 from workbench.spec import ITEMSIZE, Impl, Sizes
@@ -65,7 +64,7 @@ def run(options: ExperimentOptions) -> int:
     """Run the command, or list the experiments where none is named. Returns the exit code."""
     if options.name is None:
         for name in experiment_names():
-            print(f"{name:22s}{experiment_named(name).summary}")
+            say(f"{name:22s}{experiment_named(name).summary}")
         return 0
     return ExperimentCommand(options, plain_console()).go()
 
@@ -136,7 +135,11 @@ class ExperimentCommand:
         say_page(self.console, self._draw(recorder))
         if state == "interrupted":
             return INTERRUPTED
-        return 0 if recorder.has_times or (recorder.findings and not recorder.outcomes) else 2
+        return (
+            PASSED
+            if recorder.has_times or (recorder.findings and not recorder.outcomes)
+            else COULD_NOT_RUN
+        )
 
     def _planned(
         self, experiment: Experiment, backend: Backend, known: Mapping[str, Any]

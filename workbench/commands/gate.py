@@ -36,7 +36,7 @@ from workbench.commands.run import (
 )
 from workbench.commands.worktree import WORKING, Repository, Worktrees
 from workbench.data import verdict
-from workbench.data.exits import INTERRUPTED
+from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Run
 from workbench.reports import write_page
 from workbench.spec import Impl, Limits, ResolveError, sizes_text
@@ -205,7 +205,7 @@ class GateCommand:
         if say:
             self._say_left_out()
         self.console.print(f"Nothing to compare with {self.options.baseline}: {reason}.")
-        code = verdict.COULD_NOT_RUN if broken else 0
+        code = COULD_NOT_RUN if broken else PASSED
         self._write({"exit_code": code, "comparisons": []})
         return code
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
-from workbench.backend.protocol import Backend, Measures, Problem
+from workbench.backend.protocol import Backend, Candidate, Measures, Problem, Refusal, Timed
 from workbench.commands.console import plain_console, plan_line
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.options import MeasureOptions
@@ -26,10 +26,9 @@ from workbench.commands.run import (
     say_page,
 )
 from workbench.compile import Compiled
-from workbench.data.exits import INTERRUPTED
+from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Failure, Outcome, Phase, Run
 from workbench.data.tuned_cache import Entry, Tuned, default_path
-from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.reports import write_page
 from workbench.spec import Impl, Spec, sizes_text
 from workbench.tuner import tuned
@@ -89,7 +88,7 @@ class MeasureCommand:
         say_page(self.console, self._draw(recorder))
         if state == "interrupted":
             return INTERRUPTED
-        return 0 if recorder.has_times else 2
+        return PASSED if recorder.has_times else COULD_NOT_RUN
 
     def _group(self, problem: Problem, selected: Selected, recorder: Recorder) -> None:
         """Measure one problem: each outcome is stored before the next, then all are shown."""

@@ -8,6 +8,7 @@ import shlex
 import tokenize
 from pathlib import Path
 
+from workbench.commands.console import say
 from workbench.commands.options import NewKernelOptions
 from workbench.spec import WorkbenchError
 
@@ -22,7 +23,7 @@ def run(options: NewKernelOptions) -> int:
     """Run the command. Returns its exit code."""
     path = write_kernel(options.name, options.folder)
     kernel = shlex.quote(str(path))
-    print(f"wrote   {path}\ntry it  python -m workbench.sweep tile_size --kernel {kernel}")
+    say(f"wrote   {path}\ntry it  python -m workbench.sweep tile_size --kernel {kernel}")
     return 0
 
 

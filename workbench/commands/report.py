@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -12,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.catalog import names_in, unknown
+from workbench.commands.console import note, say
 from workbench.commands.options import ReportOptions
 from workbench.data.database import History, default_url, open_history
 from workbench.data.events import RunFinished, read
+from workbench.data.files import FileError, is_output, is_stream, write_files
 from workbench.data.record import Comparison, Failure, Finding, Outcome, Record, Run
 from workbench.reports import ReportError, write_page
 
@@ -39,7 +38,8 @@ class StoredRun:
 def run(options: ReportOptions) -> int:
     """Run the command. Returns its exit code."""
     for path in make(options):
-        print(f"report  {path}")
+        if not is_output(path):
+            say(f"report  {path}")
     return 0
 
 
@@ -74,7 +74,7 @@ def make(options: ReportOptions) -> list[Path]:
     module = import_module(f"workbench.reports.{options.name}")
     _refuse_another(options.name, kept.run, known)
     html = module.page(kept.run, kept.outcomes, *_also(options.name, kept))
-    return [write_page(options.out or _place(kept.run, "report.html"), html).resolve()]
+    return [_shown(write_page(options.out or _place(kept.run, "report.html"), html))]
 
 
 def sheet(
@@ -144,28 +144,24 @@ def _written(files: Sequence[tuple[str, Path, str | bytes]]) -> list[Path]:
     """Write all of the files or none; `files` are option, path and content. Returns the paths."""
     by_path: dict[Path, str] = {}
     for option, path, _ in files:
-        if (other := by_path.setdefault(path.resolve(), option)) != option:
+        place = path if is_stream(path) else path.resolve()
+        if (other := by_path.setdefault(place, option)) != option:
             raise ReportError(f"{other} and {option} both name {path}; give each its own file.")
         if path.is_dir():
             raise ReportError(f"{path} is a folder; name the file in it: {option} FILE.")
-    drafts = [path.with_name(f".{path.name}.{os.getpid()}.tmp") for _, path, _ in files]
-    at = files[0]  # the one that is being written
     try:
-        for at, draft in zip(files, drafts, strict=True):
-            at[1].parent.mkdir(parents=True, exist_ok=True)
-            draft.write_bytes(at[2].encode() if isinstance(at[2], str) else at[2])
-        for at, draft in zip(files, drafts, strict=True):
-            draft.replace(at[1])
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        write_files([(path, content) for _, path, content in files], make_folders=True)
+    except FileError as error:
+        option = next(option for option, path, _ in files if path == error.path)
         raise ReportError(
-            f"{at[1]} cannot be written to ({reason}); name another place with {at[0]}."
+            f"{error.path} cannot be written to ({error.reason}); name another place with {option}."
         ) from None
-    finally:
-        for draft in drafts:
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
-    return [path.resolve() for _, path, _ in files]
+    return [_shown(path) for _, path, _ in files]
+
+
+def _shown(path: Path) -> Path:
+    """Return the whole path of a file, to be copied; that of a stream as it was named."""
+    return path if is_stream(path) else path.resolve()
 
 
 def _markdown(options: ReportOptions) -> Path:
@@ -174,7 +170,7 @@ def _markdown(options: ReportOptions) -> Path:
     text = module.markdown([(k.run, k.outcomes, k.findings) for k in kept])
     one = kept[0].run if len(kept) == 1 else None
     place = _place(one, "FINDINGS.md") if one else Path("results") / "FINDINGS.md"
-    return write_page(options.out or place, text).resolve()
+    return _shown(write_page(options.out or place, text))
 
 
 def _refuse_options(options: ReportOptions) -> None:
@@ -248,7 +244,7 @@ def _from_file(path: Path) -> list[StoredRun]:
         raise ReportError(f"{path} holds no run{bad}; name an events file that a run wrote.")
     if result.bad:  # the report lacks them, so the user is told
         text = f"in {path} {_lines(len(result.bad))} unreadable and left out"
-        print(f"note: {text}, the first is line {result.bad[0].number}", file=sys.stderr)
+        note(f"{text}, the first is line {result.bad[0].number}")
     kept = []
     for run in {run.id: run for run in runs}.values():
         own = [e for e in result.events if not isinstance(e, Run) and e.run == run.id]

@@ -6,7 +6,9 @@ the next is obtained, and finishes and draws the run however it ends.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -97,6 +99,10 @@ def check_writable(folder: Path, file: Path | None = None) -> None:
     try:
         if file is not None and file.is_dir():
             raise CommandError(f"{file} is a folder; name the events file in it: --metrics FILE.")
+        if file is not None and file.exists():
+            if not os.access(file, os.W_OK):
+                raise PermissionError(errno.EACCES, "permission denied")
+            return
         there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
         with TemporaryFile(dir=there):
             pass

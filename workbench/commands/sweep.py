@@ -42,7 +42,7 @@ from workbench.data.clock import timestamp
 from workbench.data.events import EventLog, KernelDispatched, OpCompleted, RunFinished
 from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Failure, Measured, Outcome, Record, Run
-from workbench.data.tuned_cache import Tuned, TunedError, default_path
+from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.reports import write_page
 from workbench.spec import Impl, Knob, label, sizes_text, values
 from workbench.sweeps import Sweep
@@ -202,6 +202,9 @@ class _OneSize:
         except TunedError as error:
             self.command.console.warn(str(error))
             return {}
+        if known.damaged:
+            path = self.command.tuned_file or default_path()
+            self.command.console.warn(damage_text(path, known.damaged))
         entries = known.matching(run.kernel, None, run.device)
         return {
             e.impl: dict(e.config)

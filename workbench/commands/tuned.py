@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.commands.console import plain_console
+from workbench.commands.console import note, plain_console
 from workbench.commands.options import TunedOptions
-from workbench.data.tuned_cache import Entry, Tuned, TunedError, changing, default_path, read, write
+from workbench.data.files import is_output
+from workbench.data.tuned_cache import (
+    Entry,
+    Tuned,
+    TunedError,
+    changing,
+    damage_text,
+    default_path,
+    read,
+    write,
+)
 from workbench.spec import brief, sizes_text
 
 if TYPE_CHECKING:
@@ -32,13 +42,16 @@ def export(entries: Sequence[Entry], to: Path, of: Path) -> None:
     write(to, entries)
 
 
-def merge(given: Path, path: Path) -> tuple[int, int]:
-    """Add the entries of another file, the newer of equal keys. Returns how many were new or newer,
-    and how many were read.
+def merge(
+    given: Path, path: Path, on_damage: Callable[[str], object] | None = None
+) -> tuple[int, int]:
+    """Add the usable entries of another file, the newer of equal keys. `on_damage` is called with
+    what is wrong with each of the others. Returns how many were new or newer, and how many were
+    read.
 
-    Raises TunedError, and then nothing of it is added.
+    Raises TunedError where a file cannot be read or written, and then nothing of it is added.
     """
-    entries = read(given)
+    entries = read(given, on_damage)
     with changing(path) as tuned:
         before = dict(tuned.entries)
         for entry in entries:
@@ -74,10 +87,16 @@ def use(options: TunedOptions, console: Console) -> None:
     if options.load is not None:
         if options.kernel or options.impl or options.device:
             raise TunedError("--import takes a file whole; leave the kernel, Impl and device out.")
-        taken, of = merge(options.load, path)
+        bad: list[str] = []
+        taken, of = merge(options.load, path, bad.append)
+        if bad:
+            note(f"{options.load}: {len(bad)} damaged left out, the first is {bad[0]}")
         console.print(f"{taken} of {of} entries are new or newer, and are in {path}.")
         return
-    entries = Tuned.load(path).matching(options.kernel, options.impl, options.device)
+    tuned = Tuned.load(path)
+    if tuned.damaged:
+        note(damage_text(path, tuned.damaged))
+    entries = tuned.matching(options.kernel, options.impl, options.device)
     if options.forget:
         if options.kernel is None:
             raise TunedError("--forget needs a kernel; write `workbench tuned KERNEL --forget`.")
@@ -85,7 +104,8 @@ def use(options: TunedOptions, console: Console) -> None:
         console.print(f"{len(entries)} entries forgotten.")
     elif options.export is not None:
         export(entries, options.export, path)
-        console.print(f"{len(entries)} entries written to {options.export}.")
+        if not is_output(options.export):
+            console.print(f"{len(entries)} entries written to {options.export}.")
     elif options.code and entries:
         console.print(code(entries), soft_wrap=True)  # lines stay whole, to be pasted
     else:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
+from workbench.data.files import is_stream, open_stream
 from workbench.data.record import Comparison, Failure, Finding, Record, Run, from_plain, to_plain
 from workbench.spec import WorkbenchError
 
@@ -87,6 +88,9 @@ class EventLog:
         if self._path is None:
             return
         try:
+            if is_stream(self._path):
+                self._file = open_stream(self._path)
+                return
             self._path.parent.mkdir(parents=True, exist_ok=True)
             # O_APPEND: two processes on one file add whole lines, never overwrite each other.
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0)
@@ -211,7 +215,7 @@ def _ends_torn(file: int) -> bool:
     """Return whether the last byte is not a line's end, because the previous writer was killed in
     its line."""
     size = os.fstat(file).st_size
-    if size == 0:  # also pipes and devices, which have no last byte to look at
+    if size == 0:
         return False
     os.lseek(file, -1, os.SEEK_END)
     return os.read(file, 1) != b"\n"

@@ -1,4 +1,4 @@
-"""Defer Ctrl-C during atomic writes."""
+"""Defer Ctrl-C during atomic writes, and end by other signals as by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
+
+from workbench.data.exits import INTERRUPTED, stopped_by
 
 
 class CtrlC(KeyboardInterrupt):
@@ -58,3 +60,39 @@ class Interrupts:
         if self._pending:
             self._pending = False
             raise CtrlC
+
+
+class Stops:
+    """Let SIGTERM and SIGHUP act as Ctrl-C inside the `with` block, so that what cleans up after
+    Ctrl-C does so after them. A signal that is ignored (`nohup`) or handled by another stays so."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._before: dict[int, Any] = {}
+
+    @property
+    def exit_code(self) -> int:
+        """Exit code of a command that was stopped: by the signal that came first, or by Ctrl-C."""
+        return INTERRUPTED if self._number is None else stopped_by(self._number)
+
+    def __enter__(self) -> Self:
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is None or signal.getsignal(number) is not signal.SIG_DFL:
+                continue
+            try:
+                self._before[number] = signal.signal(number, self._hit)
+            except ValueError:  # not the main thread
+                return self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _hit(self, number: int, frame: FrameType | None) -> None:
+        self._number = self._number or number
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):  # ignored, as in the background of a script
+            raise CtrlC
+        handler(signal.SIGINT, frame)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from workbench.data.files import FileError, reason_of, write_file
 from workbench.spec import Sizes, WorkbenchError
 
 FORMAT = 1  # version that this code writes; a higher one was written by a newer workbench
@@ -89,21 +90,24 @@ def default_path() -> Path:
 
 @dataclass
 class Tuned:
-    """Entries of a file, in memory; `changing` writes them back."""
+    """Entries of a file, in memory; `changing` writes them back. `damaged` says of each entry that
+    the file holds and that cannot be used why not."""
 
     entries: dict[Key, Entry] = field(default_factory=dict)
+    damaged: Sequence[str] = ()
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Return the entries of the file; none if there is no file yet. Raises TunedError where it
-        is damaged."""
+        cannot be read. A damaged entry costs itself only."""
         try:
             path.stat()
         except FileNotFoundError:
             return cls()
         except OSError:
             pass  # `read` raises with the reason
-        return cls({e.key: e for e in read(path)})
+        damaged: list[str] = []
+        return cls({e.key: e for e in read(path, damaged.append)}, damaged)
 
     def add(self, entry: Entry) -> None:
         """Add an entry; of two with one key the newer is kept, whichever was added first."""
@@ -178,44 +182,70 @@ def _age(entry: Entry) -> tuple[float, str]:
 # The file
 
 
-def read(path: Path) -> list[Entry]:
-    """Return the entries of a file. Raises TunedError where it cannot be read or any entry is
-    bad."""
+def read(path: Path, on_damage: Callable[[str], object] | None = None) -> list[Entry]:
+    """Return the usable entries of a file. `on_damage` is called with what is wrong with each of
+    the others. Raises TunedError where the file cannot be read at all."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        reason = (error.strerror or type(error).__name__).lower()
-        raise TunedError(f"{path} cannot be read ({reason}); name another file.") from None
+        raise TunedError(
+            f"{path} cannot be read ({reason_of(error)}); name another file."
+        ) from None
     except (ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise _damaged(path, f"is not JSON ({reason})") from None
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise _damaged(path, f"is not JSON ({first})") from None
     version = plain.get("tuned") if isinstance(plain, dict) else None
-    if not isinstance(version, int) or not isinstance(plain.get("entries"), list):
+    if (
+        not isinstance(version, int)
+        or not _whole(version)
+        or not isinstance(plain.get("entries"), list)
+    ):
         raise _damaged(path, "is no file of tuned configs")
     if version > FORMAT:
         raise TunedError(
             f"{path} has format {version}, and this workbench knows formats up to {FORMAT}; "
             "upgrade the workbench, or name another file."
         )
-    return [_entry(path, n, each) for n, each in enumerate(plain["entries"], 1)]
+    results = []
+    for number, each in enumerate(plain["entries"], 1):
+        if (damage := unusable(each)) is None:
+            known = {f.name: each[f.name] for f in fields(Entry) if f.name in each}
+            results.append(Entry(**{**known, "ties": tuple(known.get("ties", ()))}))
+        elif on_damage is not None:
+            on_damage(f"entry {number} {damage}")
+    return results
+
+
+def damage_text(path: Path, damaged: Sequence[str]) -> str:
+    """Return one sentence on the damaged entries of a file; empty if there are none."""
+    if not damaged:
+        return ""
+    many = f"{len(damaged)} entries" if len(damaged) > 1 else "1 entry"
+    first = f"{'the first: ' if len(damaged) > 1 else ''}{damaged[0]}"
+    return f"{path} holds {many} that cannot be used ({first}); the next change drops them."
 
 
 def _damaged(path: Path, what: str) -> TunedError:
     return TunedError(f"{path} {what}; repair it or move it away, as it is not overwritten.")
 
 
-def _entry(path: Path, number: int, plain: object) -> Entry:
+def unusable(plain: object) -> str | None:
+    """Return why an entry, as JSON or as a dict of an `Entry`, can be neither read nor written;
+    None if it can."""
     if not isinstance(plain, dict):
-        raise _damaged(path, f"holds an entry {number} that is no object")
+        return "is no object"
     for f in fields(Entry):
-        if not (_FITS[f.name](plain[f.name]) if f.name in plain else f.default is not MISSING):
-            raise _damaged(path, f"holds an entry {number} without a usable `{f.name}`")
-    known = {f.name: plain[f.name] for f in fields(Entry) if f.name in plain}
-    return Entry(**{**known, "ties": tuple(known.get("ties", ()))})
+        if f.name not in plain:
+            if f.default is MISSING:
+                return f"lacks `{f.name}`"
+        elif not _FITS[f.name](plain[f.name]):
+            return f"has no usable `{f.name}`: {ascii(plain[f.name])[:60]}"
+    return None
 
 
 def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    small = isinstance(value, int) and not isinstance(value, bool)
+    return small and -(1 << 63) <= value < 1 << 63  # type: ignore[operator]
 
 
 def _text(value: object) -> bool:
@@ -224,11 +254,13 @@ def _text(value: object) -> bool:
 
 
 def _numbers(value: object) -> bool:
-    return isinstance(value, dict) and all(k.isidentifier() and _whole(v) for k, v in value.items())
+    return isinstance(value, Mapping) and all(
+        isinstance(k, str) and k.isidentifier() and _whole(v) for k, v in value.items()
+    )
 
 
 def _extents(value: object) -> bool:
-    return isinstance(value, dict) and _numbers(value) and all(n >= 0 for n in value.values())
+    return isinstance(value, Mapping) and _numbers(value) and min(value.values(), default=0) >= 0
 
 
 def _seconds(value: object) -> bool:
@@ -252,7 +284,7 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
     "high_s": lambda v: v is None or _seconds(v),
     "at": _date,
     "configs": _whole,
-    "ties": lambda v: isinstance(v, list) and all(map(_numbers, v)),
+    "ties": lambda v: isinstance(v, (list, tuple)) and all(map(_numbers, v)),
 }
 
 
@@ -264,16 +296,18 @@ def changing(path: Path) -> Iterator[Tuned]:
     import fcntl
 
     try:
-        path = path.resolve()  # write the target of a link, not the link
+        path = path.resolve()  # the lock lies beside the target of a link
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+            raise TunedError(f"{path} is no regular file, so no entry can be kept; name another.")
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_name(f".{path.name}.lock").open("a")
     except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself
-        raise _unwritable(path, error) from None
+        raise _unwritable(path, reason_of(error)) from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:
-            raise _unwritable(path, error) from None
+            raise _unwritable(path, reason_of(error)) from None
         tuned = Tuned.load(path)
         before = dict(tuned.entries)
         yield tuned
@@ -282,31 +316,24 @@ def changing(path: Path) -> Iterator[Tuned]:
 
 
 def write(path: Path, entries: Iterable[Entry]) -> None:
-    """Write a file atomically, even if the process is killed. Raises TunedError where it cannot."""
-    lines = ",\n".join(json.dumps(asdict(e), allow_nan=False) for e in entries)
-    draft = path.with_name(f".{path.name}.draft")
+    """Write a file atomically, even if the process is killed. Raises TunedError where it cannot, or
+    where an entry could not be read back; the file is then as it was."""
+    plain = [asdict(e) for e in entries]
+    for each in plain:
+        if (reason := unusable(each)) is not None:
+            title = f"{each['kernel']}.{each['impl']}"
+            raise TunedError(f"The entry of {title} {reason}; correct the kernel, nothing is kept.")
+    lines = ",\n".join(json.dumps(each, allow_nan=False) for each in plain)
     try:
-        with draft.open("w", encoding="utf-8") as file:
-            file.write(f'{{"tuned": {FORMAT}, "entries": [\n{lines}\n]}}\n')
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # so that the new name survives a power cut as well
-        finally:
-            os.close(folder)
-    except OSError as error:
-        raise _unwritable(path, error) from None
+        write_file(path, f'{{"tuned": {FORMAT}, "entries": [\n{lines}\n]}}\n')
+    except FileError as error:
+        raise _unwritable(path, error.reason) from None
     for choices in LOOKED_UP:
         choices.clear()
 
 
-def _unwritable(path: Path, error: Exception) -> TunedError:
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return TunedError(
-        f"{path} cannot be written ({reason.lower()}); name a file that you may write."
-    )
+def _unwritable(path: Path, reason: str) -> TunedError:
+    return TunedError(f"{path} cannot be written ({reason}); name a file that you may write.")
 
 
 # Configs that launches without a config have looked up in this process; cleared by `write`.

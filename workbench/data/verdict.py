@@ -8,13 +8,19 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from workbench.data import stats
+from workbench.data.exits import COULD_NOT_RUN, FAILED, PASSED, UNDECIDED
 from workbench.data.record import Measured, Ratio, Verdict, Word
 from workbench.spec import WorkbenchError
 
-EXIT: Mapping[Word, int] = {"SAME": 0, "FAST": 0, "CLOCK": 0, "SLOW": 1, "INCONCLUSIVE": 3}
-COULD_NOT_RUN = 2
+EXIT: Mapping[Word, int] = {
+    "SAME": PASSED,
+    "FAST": PASSED,
+    "CLOCK": PASSED,
+    "SLOW": FAILED,
+    "INCONCLUSIVE": UNDECIDED,
+}
 # Worst first: a proven regression outweighs a comparison that could not run or decide.
-WORST = (1, COULD_NOT_RUN, 3, 0)
+WORST = (FAILED, COULD_NOT_RUN, UNDECIDED, PASSED)
 
 
 class Incomparable(WorkbenchError, ValueError):

@@ -8,12 +8,12 @@ this module imports neither matplotlib nor Jinja2.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.data.files import FileError, write_file
 from workbench.spec import WorkbenchError
 
 if TYPE_CHECKING:
@@ -60,17 +60,12 @@ def write_page(path: Path | str, html: str) -> Path:
     """Write a page atomically, making its folder where needed; returns its path. Raises ReportError
     when the folder cannot be written to."""
     path = Path(path)
-    # Beside its target, since a rename is atomic only within one file system.
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(html, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        _forget(draft)
-        reason = (error.strerror or str(error)).lower()
+        write_file(path, html, make_folder=True)
+    except FileError as error:
         raise ReportError(
-            f"The page cannot be written to {path}: {reason}; name a folder that you may write to."
+            f"The page cannot be written to {path}: {error.reason}; name a folder that you may "
+            "write to."
         ) from error
     return path
 
@@ -131,11 +126,6 @@ def place(axes: Any, x: float, y: float) -> tuple[float, float]:
     scales of the axes must be set before."""
     right, up = axes.transData.transform((x, y))
     return round(float(right), 1), round(axes.figure.get_size_inches()[1] * 72 - float(up), 1)
-
-
-def _forget(draft: Path) -> None:
-    with contextlib.suppress(OSError):
-        draft.unlink()
 
 
 def _inner(svg: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from workbench import catalog
 from workbench.compile.source import code_hash, file_hash
 from workbench.data.record import Measured, Outcome, Predicted, Record, Run
-from workbench.data.tuned_cache import Entry, changing, default_path
+from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, unusable
 from workbench.spec import Impl, Spec
 from workbench.tuner.selection import comparable_times, config_key, ranking, relevant, select
 
@@ -86,7 +87,8 @@ def remember(
     run: Run, outcomes: Sequence[Outcome], spec: Spec | None = None, path: Path | None = None
 ) -> list[Entry]:
     """Keep the winners of a finished sweep. Returns the entries that are now stored. Raises
-    TunedError where the tuned cache cannot be read or written.
+    TunedError where the tuned cache cannot be read or written; and, after the others are kept, for
+    a winner that cannot be kept, such as one whose knob is no whole number.
 
     An older entry stays if a narrower sweep did worse: it tried fewer configs, and its time lies
     wholly above the older one under the same protocol, so it never tried the better config.
@@ -95,12 +97,22 @@ def remember(
     result = entries_of(run, outcomes, {impl.name: code_hash(impl) for impl in spec.impls})
     if not result:
         return []
+    reasons = {e.impl: reason for e in result if (reason := unusable(asdict(e))) is not None}
     with changing(path or default_path()) as tuned:
         for entry in result:
+            if entry.impl in reasons:
+                continue
             old = tuned.entries.get(entry.key)
             if old is None or not _missed(entry, old):
                 tuned.add(entry)
-        return [e for e in result if tuned.entries.get(e.key) == e]
+        stored = [e for e in result if tuned.entries.get(e.key) == e]
+    if reasons:
+        impl, reason = next(iter(reasons.items()))
+        raise TunedError(
+            f"The winner of {run.kernel}.{impl} is not kept: it {reason}; launches without a "
+            "config cannot use it."
+        )
+    return stored
 
 
 def _missed(new: Entry, old: Entry) -> bool:

@@ -1,0 +1,157 @@
+"""Write files atomically: a reader sees the old content or the new one, also after a kill -9.
+
+Only a regular file is replaced. A FIFO, a device or a descriptor (`/dev/stdout`) is written to, and
+a link stays a link: its target is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from workbench.spec import WorkbenchError
+
+
+class FileError(WorkbenchError):
+    """A file cannot be written: `path` is the file, `reason` the system's words in lower case."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path} cannot be written ({reason}); name a file that you may write.")
+
+
+def write_file(path: Path, content: str | bytes, make_folder: bool = False) -> None:
+    """Write one file; see `write_files`."""
+    write_files([(path, content)], make_folder)
+
+
+def write_files(files: Sequence[tuple[Path, str | bytes]], make_folders: bool = False) -> None:
+    """Write all of the files or none. Text is written as UTF-8. A missing folder is an error unless
+    `make_folders`.
+
+    Whatever is no regular file is written to in place, after every regular file could be written
+    and before the first one is replaced. Raises FileError where one of them cannot be written.
+    """
+    drafts: list[tuple[Path, Path, Path]] = []  # as named, draft, target
+    at = Path()
+    try:
+        streams = []
+        for at, content in files:
+            data = content.encode("utf-8") if isinstance(content, str) else content
+            if is_stream(at):
+                streams.append((at, data))
+            else:
+                target = at.resolve()
+                if make_folders:
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                drafts.append((at, _draft(target), target))
+                _write_draft(*drafts[-1][1:], data)
+        for at, data in streams:
+            _write_through(at, data)
+        for named, draft, target in drafts:
+            at = named
+            draft.replace(target)
+            _sync_folder(target.parent)
+    except (OSError, RuntimeError, ValueError) as error:  # a link to itself, NUL in a name
+        raise FileError(at, reason_of(error)) from None
+    finally:
+        for _, draft, _ in drafts:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+
+
+def reason_of(error: Exception) -> str:
+    """Return why a file could not be used, in the system's words and in lower case."""
+    if isinstance(error, UnicodeEncodeError):
+        return "the text or its name holds half a character"
+    return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+
+
+def is_stream(path: Path) -> bool:
+    """Return whether a path is no regular file and none to be made: a FIFO, a device, or what this
+    process has as its output. A folder is none of these."""
+    try:
+        known = path.stat()
+    except (OSError, ValueError):
+        return False
+    if _descriptor(known) is not None:
+        return True
+    return not (stat.S_ISREG(known.st_mode) or stat.S_ISDIR(known.st_mode))
+
+
+def is_output(path: Path) -> bool:
+    """Return whether a path is this process' standard output, so that nothing else belongs there:
+    `/dev/stdout`, or the file that the shell redirects it to."""
+    try:
+        known, ours = path.stat(), os.fstat(1)
+    except (OSError, ValueError):
+        return False
+    return os.path.samestat(known, ours) and not _is_null(known)
+
+
+def open_stream(path: Path) -> int:
+    """Return a descriptor to write to a path for which `is_stream` holds. Raises OSError."""
+    ours = _descriptor(path.stat())
+    return os.dup(ours) if ours is not None else os.open(path, os.O_WRONLY | os.O_NOCTTY)
+
+
+def _descriptor(known: os.stat_result) -> int | None:
+    """Return the number of the standard output or error if this is its file."""
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.path.samestat(known, os.fstat(number)):
+                return number
+    return None
+
+
+def _is_null(known: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(known, os.stat(os.devnull))
+    except OSError:
+        return False
+
+
+def _draft(target: Path) -> Path:
+    """Return the name of a draft beside its target, since a rename is atomic only within one file
+    system. The name is random, so that nobody can have put a link there."""
+    start = os.fsencode(target.name)[:200].decode("utf-8", "ignore")
+    return target.with_name(f".{start}.{secrets.token_hex(4)}.tmp")
+
+
+def _write_draft(draft: Path, target: Path, data: bytes) -> None:
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder")
+    if target.exists() and not os.access(target, os.W_OK):  # a rename would not ask
+        raise PermissionError(errno.EACCES, "permission denied")
+    with draft.open("xb") as file:
+        with contextlib.suppress(FileNotFoundError):  # of a new file the umask decides
+            os.chmod(draft, stat.S_IMODE(target.stat().st_mode))
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new name survive a power cut as well."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    sys.stdout.flush()  # what was printed before comes first
+    handle = open_stream(path)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(handle, rest) :]
+    finally:
+        os.close(handle)
