@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-from workbench.data.user_code import user_code
+from workbench.data.user_code import UserCodeExit, user_code
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, WorkbenchError
 
 KERNELS = "workbench.kernels"
@@ -308,7 +308,8 @@ def _import_failure(kernel: str, error: Exception) -> str:
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.lineno:
         line = f", line {error.lineno}"
-    return f"{kernel} cannot be imported ({type(error).__name__}{line}: {error}); correct it first."
+    kind = "" if isinstance(error, UserCodeExit) else f"{type(error).__name__}{line}: "
+    return f"{kernel} cannot be imported ({kind}{error}); correct it first."
 
 
 def _spec_in(module: ModuleType, kernel: str) -> Spec:

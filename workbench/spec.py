@@ -32,7 +32,7 @@ LAUNCH = "workbench.adapted.launch"
 
 # Called around each of a kernel's own functions, with its name. A command sets it, in order to end
 # functions that hang: see `data/user_code.py`.
-watched: Callable[[str], AbstractContextManager[None]] = nullcontext
+watched: Callable[[str], AbstractContextManager[Any]] = nullcontext
 
 
 class WorkbenchError(Exception):

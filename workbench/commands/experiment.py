@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.backend.prewarm import begin_prewarm
-from workbench.backend.protocol import Backend, Problem, Refusal, TimingResult, TimingTask
+from workbench.backend.protocol import Backend, Problem, TimingResult, TimingTask
 from workbench.commands.console import doing, plain_console, plan_line, say
 from workbench.commands.options import ExperimentOptions
 from workbench.commands.problem import sizes_of
@@ -46,6 +46,7 @@ from workbench.experiments import (
     title_of,
 )
 from workbench.experiments.analysis import ceilings
+from workbench.measurement.candidate import Refusal
 from workbench.measurement.protocol import Protocol
 from workbench.reports import write_page
 from workbench.spec import ITEMSIZE, Impl, Sizes

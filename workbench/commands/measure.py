@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
-from workbench.backend.protocol import Backend, Candidate, Measures, Problem, Refusal, Timed
+from workbench.backend.protocol import Backend, Measures, Problem
 from workbench.commands.console import plain_console, plan_line
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.options import MeasureOptions
@@ -29,6 +29,7 @@ from workbench.compile import Compiled
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Failure, Outcome, Phase, Run
 from workbench.data.tuned_cache import Entry, Tuned, default_path
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.reports import write_page
 from workbench.spec import Impl, Spec, sizes_text
 from workbench.tuner import tuned
