@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.backend.protocol import Problem, TimingResult, TimingTask
 from workbench.compile import Compiled
 from workbench.compile.loops import Code
 from workbench.data import stats
-from workbench.data.record import Environment, Measured, Predicted, Ratio, Resources, Verdict
+from workbench.data.record import Cause, Environment, Measured, Predicted, Ratio, Resources, Verdict
 from workbench.data.verdict import verdict
 from workbench.device.hardware import Device, device_named
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -52,6 +52,7 @@ class Fate:
     compile_error: str | None = None
     wrong: str | None = None  # what the check says
     raises: Exception | None = None  # out of the future that times it
+    lost: tuple[Cause, ...] = ()  # how its process ends, by attempt; later ones give a time
     hangs: bool = False  # until `release`
     takes_s: float = 0.0  # before the time is known
     halve: str | None = None  # why it fails once it is measured again
@@ -118,10 +119,14 @@ class Null:
             else:
                 yield candidate, Compiled(_resources(candidate, fate), "null", (64,), 1)
 
-    def timed(self, candidate: Candidate, compiled: Compiled, best_s: float | None) -> Future[Any]:
+    def timed(
+        self, candidate: Candidate, compiled: Compiled, best_s: float | None, patience: float = 1.0
+    ) -> Future[Any]:
         """At once, unless its fate is to hang or to take long."""
-        self._note("time", candidate)
+        self._note("time" if patience == 1 else "time again", candidate)
         fate = self._fate(candidate)
+        if patience > 1 or fate.lost:
+            fate = replace(fate, lost=fate.lost[patience > 1 :])
         if fate.hangs or fate.takes_s:
             return self._turn.submit(self._slowly, candidate, fate)
         given: Future[Any] = Future()
@@ -210,6 +215,8 @@ class Null:
     def _reply(self, candidate: Candidate, fate: Fate) -> Timed | Refusal:
         if fate.raises is not None:
             raise fate.raises
+        if fate.lost:
+            return Refusal("measure", "its process was lost", cause=fate.lost[0])
         if fate.wrong is not None:
             return Refusal("check", fate.wrong)
         if self.predicts:

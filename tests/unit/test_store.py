@@ -77,8 +77,7 @@ def test_both_places_have_it_or_none(tmp_path, step, pressed):
 
 @pytest.mark.parametrize(
     ("stage", "stands"),
-    [("refused", False), ("compile", True), ("check", True), ("launch", False), ("measure", False)],
+    [("refused", False), ("compile", True), ("check", True), ("launch", True), ("measure", False)],
 )
 def test_what_the_process_was_lost_by_is_tried_again(stage, stands):
-    assert _lasting(OUTCOMES[0])
     assert _lasting(Failure(FAILED.case, "k", RUN.id, synthetic.AT, stage, "why")) == stands

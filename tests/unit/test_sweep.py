@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from null_backend import ENVIRONMENT, Fate, Null
 from nullside import CONFIGS, kernel_in
@@ -20,6 +20,7 @@ from workbench.sweeps import Sweep
 from workbench.tuner.engine import Engine, TimeBreakdown, run
 from workbench.tuner.finals import Step
 from workbench.tuner.first_pass import SearchPlan
+from workbench.tuner.resume import _lasting
 from workbench.tuner.search import Budget, Fixed, Strategy
 from workbench.tuner.space import Earlier, NothingToSweep, group_of, plan_sweep, thinned
 
@@ -160,6 +161,42 @@ def test_what_is_known_comes_first_and_is_not_obtained(problem):
     assert kinds(result[:5]) == ["Failure"] + ["Record"] * 4
     assert all(o.run == "r" for o in result if isinstance(o, Record))
     assert len([w for w, _ in later.requests if w == "time"]) == CONFIGS - 4
+
+
+@pytest.mark.parametrize("predicts", [True, False])
+@given(
+    fates=st.dictionaries(
+        st.sampled_from([16, 32, 64, 128]),
+        st.lists(st.sampled_from(["crash", "timeout"]), min_size=1, max_size=2),
+    )
+)
+@settings(
+    deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_a_lost_process_is_tried_once_more_alone_and_two_equal_losses_stand(
+    problem, predicts, fates
+):
+    created = planned(problem)
+    lost = lambda c: Fate(lost=tuple(fates.get(c.case.config.get("block_n"), ())))  # noqa: E731
+    null = Null(lost, predicts=predicts)
+    result = list(run(created, null, Earlier()))
+    again = [label for word, label in null.requests if word == "time again"]
+    wanted = [c.case.label for c in created.candidates if c.config.block_n in fates]
+    assert sorted(again) == sorted(wanted)
+    last = max((i for i, (word, _) in enumerate(null.requests) if word == "time"), default=0)
+    assert all(i > last for i, (word, _) in enumerate(null.requests) if word == "time again")
+    outcomes = {
+        o.key: o for o in result if getattr(o, "phase", "") in ("", "first_pass", "predict")
+        and hasattr(o, "key")
+    }  # fmt: skip
+    for c in created.candidates:
+        causes, outcome = fates.get(c.config.block_n, []), outcomes[c.key]
+        if len(causes) < 2:
+            assert isinstance(outcome, Record)
+            continue
+        assert outcome.cause == causes[1]
+        assert outcome.attempts == (2 if causes[0] == causes[1] else 1)
+        assert _lasting(outcome) == (causes[0] == causes[1])
 
 
 def test_one_that_hangs_keeps_nobody_waiting(problem):

@@ -129,15 +129,19 @@ class Live:
             return iter(prewarm[1])
         return self._compile(candidates)
 
-    def timed(self, candidate: Candidate, compiled: Compiled, best_s: float | None) -> Future[Any]:
+    def timed(
+        self, candidate: Candidate, compiled: Compiled, best_s: float | None, patience: float = 1.0
+    ) -> Future[Any]:
         """Check and time one candidate at once; return a future that is already done. The next
         config begins only after this result has been stored."""
         given: Future[Any] = Future()
-        given.set_result(self._first_pass(candidate, best_s))
+        given.set_result(self._first_pass(candidate, best_s, patience))
         return given
 
-    def _first_pass(self, candidate: Candidate, best_s: float | None) -> Timed | Refusal:
-        limit_s = FIRST_PASS_TIMEOUT_S + self._slack_s(best_s or 0.0)
+    def _first_pass(
+        self, candidate: Candidate, best_s: float | None, patience: float = 1.0
+    ) -> Timed | Refusal:
+        limit_s = patience * (FIRST_PASS_TIMEOUT_S + self._slack_s(best_s or 0.0))
         try:
             result = self._gpu.ask(worker.first_pass, candidate, best_s, timeout_s=limit_s)
         except (Lost, CannotBegin) as error:
@@ -335,7 +339,12 @@ def _poisons(result: Timed | Refusal | None) -> bool:
 
 def _refusal(error: Exception, own: bool = True) -> Refusal:
     words = str(error) if isinstance(error, CannotBegin) else f"the measuring process: {error}"
-    return Refusal("measure", words, own and not isinstance(error, CannotBegin))
+    return Refusal(
+        "measure",
+        words,
+        own and not isinstance(error, CannotBegin),
+        cause=getattr(error, "cause", None),
+    )
 
 
 def _ceilings(results: Mapping[str, float]) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from workbench.backend.workers import BEGIN_S, LOST, Solo
+from workbench.backend.workers import BEGIN_S, LOST, Solo, cause_of
 from workbench.data.record import Environment
 from workbench.device.hardware import Device
 from workbench.measurement import worker
@@ -15,6 +15,10 @@ from workbench.measurement import worker
 
 class Lost(Exception):
     """The measuring process died or was ended during a task. Its successor is in place."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.cause = cause_of(error)
 
 
 class CannotBegin(Exception):
@@ -46,7 +50,7 @@ class Measuring:
                 worker.describe, repository, timeout_s=BEGIN_S
             )
         except LOST as error:
-            raise Lost(str(error)) from None
+            raise Lost(error) from None
         self._now.begin(worker.load)  # in the background, while the caller plans
         return result
 
@@ -107,7 +111,7 @@ class Measuring:
             result, spent = self._now.ask(task, *args, timeout_s=timeout_s)
         except LOST as error:
             self._replace()
-            raise Lost(str(error)) from None
+            raise Lost(error) from None
         self.spent["check"] += spent.check
         self.spent["timed"] += spent.timed
         self.spent["flush"] += spent.total - spent.check - spent.timed

@@ -71,7 +71,9 @@ class Offline:
         """Yield each candidate with its Compiled or Refusal, in the order of completion."""
         return compile_all(self._compilers, self._problem, candidates, self.device, self._compile_s)
 
-    def timed(self, candidate: Candidate, compiled: Compiled, best_s: float | None) -> Future[Any]:
+    def timed(
+        self, candidate: Candidate, compiled: Compiled, best_s: float | None, patience: float = 1.0
+    ) -> Future[Any]:
         """Return a future with the predicted time, set once the interpreter has checked the config.
 
         Configs that differ only in warps and stages share one check, since the interpreter has
@@ -79,7 +81,7 @@ class Offline:
         """
         knobs = candidate.impl.knobs()
         seen = {k: v for k, v in values(candidate.config).items() if knobs[k] not in ALIKE}
-        same = (candidate.impl.name, *seen.items())
+        same = (candidate.impl.name, patience, *seen.items())
         if same not in self._checked:
             self._checked[same] = self._interpreters.submit(
                 interpret,
@@ -88,7 +90,7 @@ class Offline:
                 values(candidate.config),
                 self._problem.dtype,
                 self.device.limits,
-                timeout_s=self._interpret_s,
+                timeout_s=patience * self._interpret_s,
             )
         given: Future[Any] = Future()
         problem = self._problem  # bound now: another may have begun when the check ends

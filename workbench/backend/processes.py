@@ -17,7 +17,7 @@ from typing import Any
 
 from workbench import catalog
 from workbench.backend.protocol import Problem, TimingTask
-from workbench.backend.workers import LOST, Workers
+from workbench.backend.workers import LOST, PATIENCE, Workers, cause_of
 from workbench.compile import (
     Compiled,
     CompiledDuplicate,
@@ -140,8 +140,9 @@ class _UnderWay:
         self._waiting: dict[str, list[tuple[Candidate, CompiledDuplicate]]] = {}  # by owner
         self._compiled: dict[str, Compiled] = {}  # by key
         self._done: SimpleQueue[Future[Any]] = SimpleQueue()
+        self._lost: list[tuple[Candidate, Refusal]] = []  # tried again when all others are done
 
-    def submit(self, candidate: Candidate, shared: bool) -> None:
+    def submit(self, candidate: Candidate, shared: bool, patience: float = 1.0) -> None:
         """Submit one job. One that is not `shared` neither claims nor waits."""
         self._submitted += 1
         owner, problem = str(self._submitted), self._problem
@@ -157,13 +158,24 @@ class _UnderWay:
             owner,
             self._code,
         )
-        future = self._pool.submit(compile_task, job, timeout_s=self._timeout_s)
+        future = self._pool.submit(compile_task, job, timeout_s=patience * self._timeout_s)
         self._jobs[future] = candidate, owner
         self._open.add(owner)
         future.add_done_callback(self._done.put)
 
     def results(self) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
-        """Yield every candidate once."""
+        """Yield every candidate once. Those whose process is lost are tried again at the end, one
+        at a time."""
+        yield from self._finished()
+        while self._lost:
+            candidate, first = self._lost.pop(0)
+            self.submit(candidate, shared=False, patience=PATIENCE)
+            for again, result in self._finished(last=True):
+                if isinstance(result, Refusal) and result.cause == first.cause:
+                    result = replace(result, attempts=2)
+                yield again, result
+
+    def _finished(self, last: bool = False) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
         while self._jobs:
             future = self._done.get()
             candidate, owner = self._jobs.pop(future)
@@ -171,6 +183,8 @@ class _UnderWay:
             result = outcome_of(future, "compile")
             if isinstance(result, Duplicate):
                 yield from self._follow(candidate, result)
+            elif isinstance(result, Refusal) and result.cause and not last:
+                self._lost.append((candidate, result))
             else:
                 if isinstance(result, Compiled):
                     self._compiled.setdefault(result.ttgir, result)
@@ -228,6 +242,6 @@ def outcome_of(future: Future[Any], stage: Stage) -> Any:
     try:
         return future.result()
     except LOST as error:
-        return Refusal(stage, f"the {stage} {error}")
+        return Refusal(stage, f"the {stage} {error}", cause=cause_of(error))
     except Exception as error:
         return Refusal(stage, f"{type(error).__name__}: {error}")

@@ -71,9 +71,10 @@ class Backend(Protocol):
         """Yield each candidate with its Compiled or Refusal."""
 
     def timed(
-        self, candidate: Candidate, compiled: Compiled, best_s: float | None
+        self, candidate: Candidate, compiled: Compiled, best_s: float | None, patience: float = 1.0
     ) -> Future[Timed | Refusal]:
-        """Check and time one candidate, now or in the background; return a future of the result."""
+        """Check and time one candidate, now or in the background; return a future of the result.
+        Its time limit is `patience` times the usual one."""
 
     def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
         """Compile, check and time tasks of different problems in turns; return their results.

@@ -19,12 +19,21 @@ from pickle import PicklingError
 from typing import Any
 
 from workbench.data.memory import limit_memory
+from workbench.data.record import Cause
 
 # Imported once (1.5 to 4 s), then inherited by every worker. Not Triton: it decides at its import
 # whether it interprets.
 PRELOADED = ["numpy", "torch"]
 
 LOST = (TimeoutError, ChildProcessError)
+PATIENCE = 3.0  # times the usual limit, for the second attempt after a crash or a timeout
+
+
+def cause_of(error: BaseException) -> Cause | None:
+    """Return how a process was lost, by the exception of its task; None if it was not."""
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    return "crash" if isinstance(error, ChildProcessError) else None
 
 
 class Workers:

@@ -117,6 +117,9 @@ class SweepOptions(Options):
     )
     database: str | None = database()
     fresh: bool = flag("Obtain again what the database already holds.", "--fresh", stored=False)
+    retry_failures: bool = flag(
+        "Try configs again that have no time in the database.", "--retry-failures", stored=False
+    )
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,9 @@ class _OneSize:
             most=most,
         )
         history = self.opened.history
-        earlier = Earlier() if options.fresh else earlier_outcomes(history, plan)
+        earlier = (
+            Earlier() if options.fresh else earlier_outcomes(history, plan, options.retry_failures)
+        )
         earlier = replace(earlier, previous_best=previous_best_keys(plan))
         search = self.search
         if search and backend.predicts:

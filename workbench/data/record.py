@@ -19,6 +19,8 @@ from workbench.spec import label
 Phase = Literal["first_pass", "final", "hot", "predict", "compare"]
 Stage = Literal["refused", "compile", "check", "launch", "measure"]
 Checked = Literal["gpu", "interpreter", "library"]
+# How a process ended in place of an answer: it died, or outlasted its limit.
+Cause = Literal["crash", "timeout"]
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,8 @@ class Failure:
     resources: Resources | None = None
     default: bool = False
     older_key: bool = False  # see `Record.older_key`
+    cause: Cause | None = None  # None: the config itself was rejected or wrong
+    attempts: int = 1  # that ended in the same cause; the last one alone, with a larger limit
 
 
 Outcome = Record | Failure

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.data.record import Case, Checked, Measured, Predicted, Stage
+from workbench.data.record import Case, Cause, Checked, Measured, Predicted, Stage
 from workbench.spec import Impl
 
 
@@ -55,3 +55,5 @@ class Refusal:
     reason: str
     own: bool = True  # the config caused it; else it took part when something else failed
     poisoned: bool = False  # the process that measured it can measure nothing any more
+    cause: Cause | None = None  # see `Failure.cause`
+    attempts: int = 1

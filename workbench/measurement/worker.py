@@ -589,7 +589,8 @@ def _failed(error: Exception, stage: Stage) -> Refusal:
             "out of GPU memory: the inputs in rotation and the outputs do not fit; "
             "name smaller sizes",
         )
-    return Refusal(stage, first_sentence(error), poisoned=_lost())
+    lost = _lost()
+    return Refusal(stage, first_sentence(error), poisoned=lost, cause="crash" if lost else None)
 
 
 def _lost() -> bool:

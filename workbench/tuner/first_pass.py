@@ -14,7 +14,7 @@ from typing import Any
 
 from workbench.backend.offline import prediction
 from workbench.backend.protocol import Backend
-from workbench.backend.workers import cpu_count
+from workbench.backend.workers import PATIENCE, cpu_count
 from workbench.compile import Compiled
 from workbench.data.record import Measured, Outcome, Phase, Record
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -79,6 +79,8 @@ class FirstPass:
         self._compiling = 0  # batches
         self._stopped = False
         self._measured = 0
+        # configs whose process was lost: each is tried once more, alone
+        self._lost: dict[str, tuple[Candidate, Compiled, Refusal]] = {}
         self._best: float | None = None
         self.wait_s = 0.0
         self._learn(known)
@@ -119,12 +121,24 @@ class FirstPass:
                     self._stopped = True
                     self._ready.clear()
                     if not self._waiting:
+                        yield from self._given_up()
                         return
                 elif self._compiling <= 1 and len(self._ready) < cpu_count() and not self._stopped:
                     self._compile(self._batch())
                 yield from self._next()
+            yield from self._tried_again()
         finally:
             self._stopped = True
+
+    def _tried_again(self) -> Iterator[Outcome]:
+        """Try configs whose process was lost once more, one at a time and with a larger limit. What
+        ends them a second time in the same way stands."""
+        for candidate, compiled, first in self._lost.values():
+            future = self._backend.timed(candidate, compiled, self._best, PATIENCE)
+            result = _result_of(future)
+            if isinstance(result, Refusal) and result.cause == first.cause:
+                result = replace(result, attempts=first.attempts + 1)
+            yield from self._final_result(candidate, compiled, result)
 
     def _next(self) -> Iterator[Outcome | Dispatch]:
         """Start timing one candidate if the backend has room for it, else wait for the next
@@ -208,14 +222,27 @@ class FirstPass:
 
     def _ended(self, future: Future[Any]) -> Iterator[Outcome]:
         candidate, compiled = self._waiting.pop(future)
-        try:
-            result = future.result()
-        except Exception as error:  # any error fails this config alone
-            result = Refusal("measure", f"{type(error).__name__}: {error}")
+        result = _result_of(future)
+        if isinstance(result, Refusal) and result.cause:
+            self._lost[candidate.key] = candidate, compiled, result
+            self._search.tell(candidate, None)
+        else:
+            yield from self._final_result(candidate, compiled, result)
+
+    def _given_up(self) -> Iterator[Outcome]:
+        """Report configs whose process was lost, where the budget leaves no second attempt."""
+        for candidate, compiled, refusal in self._lost.values():
+            yield from self._final_result(candidate, compiled, refusal)
+
+    def _final_result(
+        self, candidate: Candidate, compiled: Compiled, result: Timed | Refusal
+    ) -> Iterator[Outcome]:
+        """Report the result of a candidate and of its duplicates."""
         self._finished[candidate.key] = result
         if isinstance(result, Timed):
             self._best = min(seconds_of(result), self._best or math.inf)
-        self._tell(candidate, result)
+        if candidate.key not in self._lost:
+            self._tell(candidate, result)
         yield self._factory.outcome(candidate, result, self._phase, compiled)
         for duplicate, its in self._duplicates.pop(candidate.key, []):
             yield self._same(candidate, duplicate, its)
@@ -228,6 +255,14 @@ class FirstPass:
     def _tell(self, candidate: Candidate, result: Timed | Refusal) -> None:
         time_s = seconds_of(result) if isinstance(result, Timed) else None
         self._search.tell(candidate, time_s)
+
+
+def _result_of(future: Future[Any]) -> Timed | Refusal:
+    try:
+        result: Timed | Refusal = future.result()
+    except Exception as error:  # any error fails this config alone
+        result = Refusal("measure", f"{type(error).__name__}: {error}")
+    return result
 
 
 def seconds_of(result: Timed) -> float:

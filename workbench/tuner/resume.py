@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from workbench.data.database import History
-from workbench.data.record import Outcome, Phase, Record, Run
+from workbench.data.record import Failure, Outcome, Phase, Record, Run
 from workbench.measurement.candidate import Candidate
 from workbench.tuner.space import Earlier, Plan
 
 
-def earlier_outcomes(history: History, plan: Plan) -> Earlier:
-    """Return the stored outcomes of a plan's configs that need not be obtained again."""
+def earlier_outcomes(history: History, plan: Plan, retry_failures: bool = False) -> Earlier:
+    """Return the stored outcomes of a plan's configs that need not be obtained again. With
+    `retry_failures` every config without a time is tried again."""
     phase: Phase = "predict" if plan.run.predicted else "first_pass"
-    first = {k: o for k, o in _find(history, plan.candidates, phase).items() if _lasting(o)}
+    first = {
+        key: outcome
+        for key, outcome in _find(history, plan.candidates, phase).items()
+        if isinstance(outcome, Record) or (not retry_failures and _lasting(outcome))
+    }
     if plan.run.predicted:
         return Earlier(first)
     finals = _find(history, [*plan.candidates, *plan.baselines], "final")
@@ -54,7 +60,14 @@ def measured_ceilings(history: History, earlier: Earlier) -> Mapping[str, Mappin
     return {name: ceilings[name] for name in ceilings if name.endswith("_measured")}
 
 
-def _lasting(outcome: Outcome) -> bool:
-    """Return whether an earlier outcome is reused: not if a process was lost, which may not happen
-    again."""
-    return isinstance(outcome, Record) or outcome.stage in ("compile", "check")
+def _lasting(outcome: Failure) -> bool:
+    """Return whether an earlier failure is reused. A process that was lost once may not be lost
+    again; one that was lost twice in the same way is."""
+    if outcome.cause is not None:
+        return outcome.attempts > 1
+    if _LOST.search(outcome.reason):  # stored before outcomes had a cause
+        return False
+    return outcome.stage in ("compile", "check", "launch")
+
+
+_LOST = re.compile(r"took longer than [\d.]+ s|its process died")

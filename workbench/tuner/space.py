@@ -209,6 +209,8 @@ class RecordFactory:
             refusal.reason,
             compiled.resources if compiled else None,
             candidate.default,
+            cause=refusal.cause,
+            attempts=refusal.attempts,
         )
 
     def outcome(
