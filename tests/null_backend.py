@@ -210,7 +210,7 @@ class Null:
         self._note(what, candidate)
         if failure is not None:
             return Refusal("measure", failure)
-        return self._reply(candidate, self._fate(candidate))
+        return self._reply(candidate, replace(self._fate(candidate), lost=()))
 
     def _reply(self, candidate: Candidate, fate: Fate) -> Timed | Refusal:
         if fate.raises is not None:

@@ -10,17 +10,19 @@ from null_backend import ENVIRONMENT, Null
 from nullside import KERNEL, Place
 
 from workbench import catalog
+from workbench.backend.processes import compile_all
 from workbench.backend.protocol import Problem
+from workbench.backend.workers import Workers
 from workbench.commands import experiment
 from workbench.commands.comparison import PairMaker
 from workbench.commands.measure import ProblemGroup, Selected
 from workbench.commands.operands import Operand
-from workbench.compile.source import code_hash
 from workbench.data.record import Case, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
 from workbench.device.hardware import device_named
 from workbench.experiments import Context, Variant
 from workbench.measurement.protocol import Protocol
+from workbench.source import SourceChanged, code_hash, loaded
 from workbench.spec import threads, tile
 from workbench.sweeps import Sweep
 from workbench.tuner.space import RecordFactory, plan_sweep
@@ -72,8 +74,12 @@ OTHERS = {
     "torch": replace(PARTS, run=environment(versions={"torch": "2.14", "triton": "3.9"})),
     "triton": replace(PARTS, run=environment(versions={"torch": "2.13", "triton": "3.8"})),
     "protocol": replace(PARTS, rules=Protocol(window_s=0.02)),
+    "settings": replace(PARTS, run=environment(settings={"DISABLE_PTXAS_OPT": "1"})),
+    "other settings": replace(PARTS, run=environment(settings={"PTXAS_OPTIONS": "-O1"})),
 }
 ALIKE = {
+    # workers choose it themselves
+    "interpreter": replace(PARTS, run=environment(settings={"TRITON_INTERPRET": "1"})),
     "a comment": replace(PARTS, text=KERNEL + "\n# changed\n"),
     "a docstring": replace(PARTS, text=KERNEL.replace("A kernel that nothing runs", "Changed")),
     "a launcher's docstring": replace(
@@ -212,6 +218,34 @@ def test_a_helper_in_the_package_of_a_kernel_is_part_of_its_key(tmp_path, monkey
         spec = catalog.spec_of(f"key_package_{number}.toy")
         keys.append(code_hash(spec.impls[0]))
     assert keys[0] == keys[1] != keys[2]
+
+
+def test_a_worker_runs_no_other_code_than_was_planned(tmp_path):
+    """A file that changes during a sweep: its new times would be stored under the old key."""
+    file = tmp_path / "toy.py"
+    file.write_text(KERNEL)
+    planned = code_hash(catalog.spec_of(str(file)).impls[0])
+    assert loaded(str(file)).impl("blocks", planned).name == "blocks"
+    assert loaded(str(file)).impl("blocks", "").name == "blocks", "where the code has no file"
+    other = tmp_path / "other" / "toy.py"
+    other.parent.mkdir()
+    other.write_text(KERNEL.replace("raise NotImplementedError", "return x"))
+    with pytest.raises(SourceChanged, match=r"blocks changed during the run; .* run the command"):
+        loaded(str(other)).impl("blocks", planned)
+
+
+def test_a_sweep_whose_kernel_changes_ends_with_a_sentence(tmp_path):
+    """In real workers: they import the file after it was planned and changed."""
+    file = tmp_path / "toy.py"
+    file.write_text(KERNEL)
+    spec = catalog.spec_of(str(file))
+    problem = Problem(str(file), spec, {"N": 1024}, "bf16")
+    candidate = RecordFactory(RUN, problem, "model").candidate(
+        spec.impls[0], spec.impls[0].config(), True
+    )
+    file.write_text(KERNEL.replace("raise NotImplementedError", "return x"))
+    with Workers(1) as pool, pytest.raises(SourceChanged, match="changed during the run"):
+        list(compile_all(pool, problem, [candidate], device_named("h200")))
 
 
 def test_what_schema_1_stored_is_found_under_its_key_and_marked(tmp_path, monkeypatch):

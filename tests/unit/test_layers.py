@@ -26,6 +26,7 @@ ORDER = [
     "data",
     "device",
     "catalog",
+    "source",
     "measurement",
     "compile",
     "backend",

@@ -17,12 +17,12 @@ from workbench.commands.operands import OperandError
 from workbench.commands.options import MeasureOptions
 from workbench.commands.report import draw
 from workbench.commands.run import CommandError
-from workbench.compile.source import code_hash
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Failure, Measured, Predicted, Record, Run
 from workbench.data.tuned_cache import Entry, Tuned, changing
 from workbench.reports.measure import Group, groups_of, rows
+from workbench.source import code_hash
 
 pytestmark = pytest.mark.unit
 

@@ -31,7 +31,7 @@ class Pool:
 
     def submit(self, task, job, timeout_s):
         future = Future()
-        number = job.config["block"]
+        number = job.candidate.case.config["block"]
         if job.claims is None:
             self.alone[number] += 1
             self.select(future, number)

@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from workbench import cli
 from workbench.adapted import launch
 from workbench.commands.tuned import code, merge
-from workbench.compile.source import code_hash, file_hash
 from workbench.data import tuned_cache
 from workbench.data.record import Record
 from workbench.data.tuned_cache import Entry, Tuned, TunedError, bucket, changing, read, write
 from workbench.device.hardware import DEVICES
+from workbench.source import code_hash, file_hash
 from workbench.spec import Spec, Tensor, among, stages, threads, tile
 from workbench.tuner.selection import select
 from workbench.tuner.tuned import entries_of, remember

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workbench import catalog
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_parts, outcome_of
 from workbench.backend.protocol import Problem, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
@@ -23,6 +22,7 @@ from workbench.data.user_code import user_code
 from workbench.device import cost_model
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
+from workbench.source import SourceChanged, loaded
 from workbench.spec import ITEMSIZE, Limits, Work, values
 
 INTERPRET_TIMEOUT_S = 120.0
@@ -86,8 +86,7 @@ class Offline:
             self._checked[same] = self._interpreters.submit(
                 interpret,
                 self._problem.kernel,
-                candidate.impl.name,
-                values(candidate.config),
+                candidate,
                 self._problem.dtype,
                 self.device.limits,
                 timeout_s=patience * self._interpret_s,
@@ -95,9 +94,15 @@ class Offline:
         given: Future[Any] = Future()
         problem = self._problem  # bound now: another may have begun when the check ends
         self._checked[same].add_done_callback(
-            lambda done: given.set_result(self._analysed(done, problem, candidate, compiled))
+            lambda done: self._settle(given, done, problem, candidate, compiled)
         )
         return given
+
+    def _settle(self, given: Future[Any], *of: Any) -> None:
+        try:
+            given.set_result(self._analysed(*of))
+        except SourceChanged as error:
+            given.set_exception(error)
 
     def _analysed(
         self, done: Future[Any], problem: Problem, candidate: Candidate, compiled: Compiled
@@ -159,16 +164,14 @@ def _beyond(part: TimingTask) -> str:
     return "calls on cached data are not predicted; they are timed where there is a GPU"
 
 
-def interpret(
-    kernel: str, impl: str, config: Mapping[str, int], dtype: str, limits: Limits
-) -> float | str:
+def interpret(kernel: str, candidate: Candidate, dtype: str, limits: Limits) -> float | str:
     """Return the largest error over all check sizes, in tolerances, or a sentence that says what
     failed. Runs in an interpreting worker; sizes that reject this config are skipped."""
     from workbench.measurement.correctness import PreparedProblem, check
 
-    spec = catalog.spec_of(kernel)
-    computed = catalog.impl_of(spec, impl)
-    chosen = computed.config(**config)
+    known = loaded(kernel)
+    spec, computed = known.spec, known.impl(candidate.case.impl, candidate.code)
+    chosen = computed.config(**candidate.case.config)
     worst, taken = 0.0, 0
     for sizes in spec.check:
         if computed.rejection_reason(chosen, limits, dtype, sizes) is not None:

@@ -7,7 +7,7 @@ process, is compiled to the end. The others stop there and take its result.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,6 @@ from queue import SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from workbench import catalog
 from workbench.backend.protocol import Problem, TimingTask
 from workbench.backend.workers import LOST, PATIENCE, Workers, cause_of
 from workbench.compile import (
@@ -28,7 +27,8 @@ from workbench.compile import (
 from workbench.data.record import Stage
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal
-from workbench.spec import Sizes, values
+from workbench.source import SourceChanged, loaded
+from workbench.spec import Sizes
 
 COMPILE_TIMEOUT_S = 60.0
 
@@ -39,7 +39,7 @@ def prepare(kernel: str) -> None:
     from triton.runtime.cache import triton_key
 
     triton_key()
-    catalog.spec_of(kernel)
+    loaded(kernel)
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ class CompileJob:
     """One config to compile, as it is sent to a worker."""
 
     kernel: str
-    version: str | None  # the kernel's file where it is not the problem's own
-    impl: str
-    config: Mapping[str, int]
+    candidate: Candidate
     sizes: Sizes
     dtype: str
     device: Device
@@ -69,12 +67,10 @@ class Duplicate:
 def compile_task(job: CompileJob) -> Compiled | Duplicate | Refusal:
     """Compile one config in a worker and return its Compiled, Duplicate or Refusal."""
     try:
-        if job.version is None:
-            spec = catalog.spec_of(job.kernel)
-        else:
-            spec = catalog.version_of(Path(job.version))
-        impl = catalog.impl_of(spec, job.impl)
-        problem = impl, impl.config(**job.config), job.sizes, job.dtype, job.device
+        case = job.candidate.case
+        kernel = loaded(job.kernel, job.candidate.version)
+        impl = kernel.impl(case.impl, job.candidate.code)
+        problem = impl, impl.config(**case.config), job.sizes, job.dtype, job.device
         if job.claims is None:
             return compile_config(*problem, code=job.code)
         claims = job.claims
@@ -148,9 +144,7 @@ class _UnderWay:
         owner, problem = str(self._submitted), self._problem
         job = CompileJob(
             problem.kernel,
-            candidate.version,
-            candidate.impl.name,
-            values(candidate.config),
+            candidate,
             problem.sizes,
             problem.dtype,
             self._device,
@@ -241,6 +235,8 @@ def outcome_of(future: Future[Any], stage: Stage) -> Any:
     """Return a task's result, or a Refusal that names what happened to its process."""
     try:
         return future.result()
+    except SourceChanged:
+        raise
     except LOST as error:
         return Refusal(stage, f"the {stage} {error}", cause=cause_of(error))
     except Exception as error:

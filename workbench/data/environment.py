@@ -310,7 +310,13 @@ def _home(package: str) -> Path | None:
 
 
 def _settings(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: _no_folders(variables[name]) for name in SETTINGS if name in variables}
+    return {name: _without_folders(variables[name]) for name in SETTINGS if name in variables}
+
+
+def _without_folders(value: str) -> str:
+    """Return a value without the folders in it, and a hash of it whole where it had any."""
+    short = _no_folders(value)
+    return short if short == value else f"{short} #{hashlib.sha256(value.encode()).hexdigest()[:8]}"
 
 
 def _no_folders(value: str) -> str:

@@ -24,6 +24,7 @@ class Candidate:
     impl: Impl
     config: Any
     default: bool = False
+    code: str = ""  # hash of the Impl's code, with which the worker's own must agree
     older_key: str = ""  # the key that schema 1 gave the same config
     version: str | None = None  # path of the kernel's file where it is not the problem's own
     predicted_s: float = math.inf  # before compiling; infinite if the model has no prediction

@@ -16,7 +16,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Literal
 
-from workbench import catalog
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Environment, Stage, Verdict
@@ -26,6 +25,7 @@ from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.halving import halve
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
+from workbench.source import Loaded, SourceChanged, loaded
 from workbench.spec import Impl, Sizes
 
 
@@ -89,6 +89,7 @@ class _State:
     device: hardware.Device
     sensors: Any
     problems: dict[int, Any]  # by seed
+    kernel: Loaded | None = None
     spent: Spent = field(default_factory=Spent)
 
 
@@ -168,7 +169,8 @@ def _prepared(job: MeasureJob) -> _State:
     # equal precision: torch lets cuBLAS add the parts of a split K in bf16, 0.4 % of the rms off
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    spec = catalog.spec_of(job.kernel)
+    kernel = loaded(job.kernel)
+    spec = kernel.spec
     bound = bound_s(device, spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype)
     sensors = Clocks(torch.cuda.current_device())
     cache = cache_bytes(device)
@@ -176,7 +178,7 @@ def _prepared(job: MeasureJob) -> _State:
     bench = Bench(spec, job.sizes, job.dtype, cache, bound, job.protocol, clock)
     problems = {0: PreparedProblem.given(spec, job.dtype, bench.first_inputs)}
     _load_checks(problems[0])
-    return _State(job, spec, bench, device, sensors, problems)
+    return _State(job, spec, bench, device, sensors, problems, kernel)
 
 
 def _load_checks(prepared: Any) -> None:
@@ -572,14 +574,20 @@ def _entrant(part: WorkerTask) -> tuple[Any, tuple[int | None, int | None]]:
 
 
 def resolve(candidate: Candidate) -> tuple[Impl, Any]:
-    """Return the Impl and the config of a candidate, found by name in this process."""
-    version = candidate.version and catalog.version_of(Path(candidate.version))
-    spec = version or _state().spec
-    impl = catalog.impl_of(spec, candidate.case.impl)
+    """Return the Impl and the config of a candidate, found by name in this process. Raises
+    SourceChanged where its code is not the one that was planned."""
+    state = _state()
+    if candidate.version:
+        impl = loaded(state.job.kernel, candidate.version).impl(candidate.case.impl, candidate.code)
+    else:
+        kernel = state.kernel or Loaded(state.spec, {})
+        impl = kernel.impl(candidate.case.impl, candidate.code)
     return impl, impl.config(**candidate.case.config)
 
 
 def _failed(error: Exception, stage: Stage) -> Refusal:
+    if isinstance(error, SourceChanged):  # nothing more can be measured
+        raise error
     if type(error).__name__ == "OutOfMemoryError":
         import torch
 

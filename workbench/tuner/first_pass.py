@@ -18,6 +18,7 @@ from workbench.backend.workers import PATIENCE, cpu_count
 from workbench.compile import Compiled
 from workbench.data.record import Measured, Outcome, Phase, Record
 from workbench.measurement.candidate import Candidate, Refusal, Timed
+from workbench.spec import WorkbenchError
 from workbench.tuner.search import Budget, Strategy, search_of
 from workbench.tuner.space import Plan, RecordFactory
 
@@ -260,7 +261,9 @@ class FirstPass:
 def _result_of(future: Future[Any]) -> Timed | Refusal:
     try:
         result: Timed | Refusal = future.result()
-    except Exception as error:  # any error fails this config alone
+    except WorkbenchError:  # such as SourceChanged, which ends the sweep
+        raise
+    except Exception as error:  # any other error fails this config alone
         result = Refusal("measure", f"{type(error).__name__}: {error}")
     return result
 

@@ -3,6 +3,7 @@ key."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,6 @@ from typing import Any
 
 from workbench.backend.protocol import Problem
 from workbench.compile import Compiled
-from workbench.compile.source import code_hash, file_hash
 from workbench.data.clock import timestamp
 from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
 from workbench.data.user_code import user_code
@@ -18,6 +18,7 @@ from workbench.device import cost_model
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
+from workbench.source import code_hash, file_hash
 from workbench.spec import ITEMSIZE, Impl, Knob, WorkbenchError, sizes_text, values
 from workbench.sweeps import Sweep
 
@@ -190,11 +191,14 @@ class RecordFactory:
             "triton": versions.get("triton", ""),
             "driver": self.run.environment.driver or "",
         }
-        key = key_of(case, source=code_hash(impl), protocol=self.protocol, **software)
+        code = code_hash(impl)
         older = key_of(
             case, source=file_hash(impl), protocol=_older_protocol(self.protocol), **software
         )
-        return Candidate(case, key, impl, config, default, older)
+        if settings := _of_code(self.run.environment.settings):
+            software["settings"], older = settings, ""  # schema 1 did not tell them apart
+        key = key_of(case, source=code, protocol=self.protocol, **software)
+        return Candidate(case, key, impl, config, default, code, older)
 
     def failure(
         self, candidate: Candidate, refusal: Refusal, compiled: Compiled | None = None
@@ -241,6 +245,13 @@ class RecordFactory:
             default=candidate.default,
             same_as=values(same_as.config) if same_as else None,
         )
+
+
+def _of_code(settings: Mapping[str, str]) -> str:
+    """Return the settings of the compiler that are part of a key; workers unset the interpreter's
+    and choose it themselves."""
+    kept = {k: v for k, v in settings.items() if k != "TRITON_INTERPRET"}
+    return json.dumps(kept, sort_keys=True) if kept else ""
 
 
 def _older_protocol(protocol: str) -> str:

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from workbench import catalog
-from workbench.compile.source import code_hash, file_hash
 from workbench.data.record import Measured, Outcome, Predicted, Record, Run
 from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, unusable
+from workbench.source import code_hash, file_hash
 from workbench.spec import Impl, Spec
 from workbench.tuner.selection import comparable_times, config_key, ranking, relevant, select
 

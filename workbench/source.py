@@ -8,12 +8,14 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from workbench.spec import Impl
+from workbench import catalog
+from workbench.spec import Impl, Spec, WorkbenchError
 
 # Of the workbench these alone are code that a kernel runs; the rest is the tool.
 _OURS = ("workbench.dsl", "workbench.kernels", "workbench.variants")
@@ -29,6 +31,36 @@ def code_hash(impl: Impl) -> str:
     """
     file = _file_of(impl)
     return _hash_of(file, impl.launch.__name__, _modified(file)) if file else ""
+
+
+class SourceChanged(WorkbenchError):
+    """A kernel's code is not the one that the command planned with."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A kernel as this process imported it, with the hash of each Impl's code at that time."""
+
+    spec: Spec
+    hashes: Mapping[str, str]
+
+    def impl(self, name: str, code: str) -> Impl:
+        """Return the Impl of this name. Raises SourceChanged where its code is not that of the hash
+        `code`, which may be empty if it is unknown."""
+        impl = catalog.impl_of(self.spec, name)
+        if code and self.hashes.get(name) not in ("", code):
+            raise SourceChanged(
+                f"The code of {impl.title} changed during the run; what was obtained before is "
+                "stored, so run the command again for the new code."
+            )
+        return impl
+
+
+@cache
+def loaded(kernel: str, version: str | None = None) -> Loaded:
+    """Import a kernel, or its file at another version, and return it; once in each process."""
+    spec = catalog.version_of(Path(version)) if version else catalog.spec_of(kernel)
+    return Loaded(spec, {impl.name: code_hash(impl) for impl in spec.impls})
 
 
 def file_hash(impl: Impl) -> str:
