@@ -17,10 +17,10 @@ from markupsafe import Markup, escape
 from workbench.data.units import quantity
 from workbench.device.ceilings import LEVELS, Ceiling
 from workbench.reports import figure, figure_svg, place
+from workbench.reports.figures.drawing import axes
 from workbench.reports.figures.limit_lines import decades
 from workbench.reports.figures.roofline_points import Point, Sheet, bests
 from workbench.reports.figures.sweep import MARKS
-from workbench.reports.figures.sweep import _axes as axes
 
 WIDTH, HEIGHT = 1120, 620  # px; the chart is up to 1/4 wider where its labels are long
 LEFT, TOP, ACROSS, DOWN = 78, 14, 770, 548  # of the axes, CSS px

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from workbench.reports import figure, figure_svg, place
+from workbench.reports.figures.drawing import axes, frame, plain_ticks
 from workbench.reports.figures.roofline import (
     CHAR,
     LINE,
@@ -25,8 +26,6 @@ from workbench.reports.figures.roofline import (
     tokens,
     warnings_drawn,
 )
-from workbench.reports.figures.sweep import _axes as axes
-from workbench.reports.figures.sweep import _frame as frame
 
 _ROW = 30  # px
 
@@ -53,7 +52,7 @@ def strip(scene: Scene, prefix: str) -> Markup:
     ax.set(xlabel="least bytes over time, GB/s")
     ax.set_yticks(range(len(kernels)), kernels)
     ax.tick_params(axis="y", length=0)
-    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    plain_ticks(ax.xaxis)
     frame(ax, ("bottom",))
     at = {
         n: place(ax, points[n].bytes_rate / 1e9, kernels.index(points[n].record.case.kernel))
