@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import Any, Literal
 
-from workbench.spec import label
+from workbench.spec import brief, label
 
 Phase = Literal["first_pass", "final", "hot", "predict", "compare"]
 Stage = Literal["refused", "compile", "check", "launch", "measure"]
@@ -116,6 +116,11 @@ class Case:
         """Name in tables: `tiles 128x256x64, 8 warps, 3 stages`; a library baseline is its name
         alone."""
         return f"{self.impl} {label(self.config)}" if self.config else self.impl
+
+    @property
+    def short(self) -> str:
+        """Name in narrow cells: `tiles 128x256x64, 8w, 3s`; of a library the name alone."""
+        return f"{self.impl} {brief(self.config)}" if self.config else self.impl
 
     @property
     def is_baseline(self) -> bool:

@@ -123,20 +123,15 @@ def analysed(way: Way, context: Context, results: Mapping[str, VariantResult]) -
     if total is None or gpu is None or not kernels or waiting or (way.without and without is None):
         reason = waiting or "Some of what it takes was not measured, so there is no word."
         rows = [row(KPI.total, total, "s", "measured", way.total)] if total else []
-        return Analysis(
-            "no verdict", f"{way.text}{at}: {lower(reason)}", rows, caveats=reasons(used)
-        )
+        text = f"{way.text}{at}: {lower(reason)}"
+        return Analysis("no verdict", text, rows, caveats=reasons(used))
     line = Timeline(total, gpu, span_of(results.get(EMPTY)), kernels)
     word = word_of(line, without, reach_of(context, results[way.gpu]))
     evidence = [*line.evidence(way.total), *speed(results[way.total], total)]
     evidence += graphed(way.gpu, line) if way.total == "eager" else []
     evidence += lost(line, without) + gains(way, total, results)
-    return Analysis(
-        word,
-        f"{way.text}{at}, {numbers_text(word, line, without)} {REMEDY[word]}",
-        evidence,
-        caveats=[*caveats(line), *reasons(used)],
-    )
+    text = f"{way.text}{at}, {numbers_text(word, line, without)} {REMEDY[word]}"
+    return Analysis(word, text, evidence, caveats=[*caveats(line), *reasons(used)])
 
 
 def numbers_text(word: str, line: Timeline, without: Span | None) -> str:
@@ -218,13 +213,9 @@ def predicted(results: Mapping[str, VariantResult]) -> Analysis:
             continue
         rows.append(Evidence(KPI.total, time.value, "s", "predicted", group=name))
         rows += [count(kernels, name, "computed")] if kernels else []
-    return Analysis(
-        "needs a GPU",
-        "How long the CPU takes to launch is not predicted, so nothing is said of utilisation and "
-        "gaps. The times in a graph are the model's.",
-        rows,
-        caveats=reasons(results),
-    )
+    text = "How long the CPU takes to launch is not predicted, so nothing is said of utilisation "
+    text += "and gaps. The times in a graph are the model's."
+    return Analysis("needs a GPU", text, rows, caveats=reasons(results))
 
 
 EXPERIMENT = Experiment(

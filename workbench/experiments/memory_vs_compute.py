@@ -26,6 +26,7 @@ from workbench import catalog
 from workbench.compile.loops import Code
 from workbench.compile.proof import dishonest, loads_of, loads_text, summed
 from workbench.data.record import Evidence, Predicted, Record, Resources
+from workbench.data.units import reading
 from workbench.experiments import (
     Analysis,
     Context,
@@ -36,7 +37,6 @@ from workbench.experiments import (
 )
 from workbench.experiments.analysis.bounds import ceilings
 from workbench.experiments.analysis.times import Span, quotient, row, span_of, worded
-from workbench.reports.experiment import quantity
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text, values
 
 PARTS = ("traffic", "arithmetic")
@@ -148,8 +148,8 @@ def impossible(times: Times) -> list[str]:
     """Return why these cannot be times of a whole and its parts: one sentence each."""
     whole = times.whole.high * SLOWER
     return [
-        f"The {name} alone took {quantity(part.value, 's')}, longer than the whole, "
-        f"{quantity(times.whole.value, 's')}: it is no part of it"
+        f"The {name} alone took {reading(part.value, 's')}, longer than the whole, "
+        f"{reading(times.whole.value, 's')}: it is no part of it"
         for name, part in (("traffic", times.traffic), ("arithmetic", times.arithmetic))
         if part.low > whole
     ]
@@ -392,11 +392,11 @@ def _expected(timing: Predicted, rows: Sequence[Evidence]) -> Analysis:
         Evidence("traffic over the largest term", a, "1", "predicted", group="shares"),
         Evidence("arithmetic over the largest term", b, "1", "predicted", group="shares"),
     ]
-    text = {name: f"~{quantity(t, 's')}" for name, t in terms.items()}
+    text = {name: f"~{reading(t, 's')}" for name, t in terms.items()}
     words = (
         f"The model expects {text['memory traffic']} of memory traffic, {text['arithmetic']} of "
         f"arithmetic and {text['waiting']} of waiting, were each alone, in "
-        f"~{quantity(timing.predicted_s, 's')}; nothing was measured. {ADVICE[word]}"
+        f"~{reading(timing.predicted_s, 's')}; nothing was measured. {ADVICE[word]}"
     )
     return Analysis(worded(word, "predicted"), words, rows, (), (TERMS, GUIDE))
 
@@ -466,10 +466,8 @@ def _rates(
             continue
         rate = Span.exactly(float(amount)) / alone
         fits = not most or rate.low <= FASTER * most
-        target = f"at most {100 * FASTER:.0f} % of {quantity(most, unit)}" if most else ""
-        reason = (
-            f"The {name} are {quantity(rate.value, unit)}, above {whose} {quantity(most, unit)}"
-        )
+        target = f"at most {100 * FASTER:.0f} % of {reading(most, unit)}" if most else ""
+        reason = f"The {name} are {reading(rate.value, unit)}, above {whose} {reading(most, unit)}"
         shown = row(name, rate, unit, "measured", "rates", target, fits if most else None)
         results.append((shown, "" if fits else reason))
     return results

@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.data.record import Evidence, Finding, Measured, Outcome, Record, Run
-from workbench.reports.experiment import is_share, quantity
-from workbench.spec import brief, sizes_text
+from workbench.data.units import reading
+from workbench.reports.experiment import is_share
+from workbench.reports.figures.timing import regime_of, timings_of
+from workbench.spec import sizes_text
 
 RunWithOutcomes = tuple[Run, Sequence[Outcome], Sequence[Finding]]
 
@@ -88,8 +90,7 @@ def _times_are(run: Run, outcomes: Sequence[Outcome]) -> str:
     """Return the origin of the run's times."""
     if run.predicted:
         return "predicted by the analytic model, marked ~; no GPU took part"
-    timings = [o.timing for o in outcomes if isinstance(o, Record)]
-    measured = [t for t in timings if isinstance(t, Measured)]
+    measured = timings_of(outcomes)
     if not measured:
         return "none"
     regimes = " and ".join(sorted({t.regime for t in measured}))
@@ -109,10 +110,9 @@ def _baseline(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]
                 *_key_figures(figures),
             ]
     times = _times(run, outcomes)
-    missing = [name for name in BASELINE if name != KPI.total]
     if not times:
-        return [f"Nothing has a time. Not measured: {', '.join(BASELINE)}; {MEASURES}."]
-    return [times, f"Not measured: {', '.join(missing)}; {MEASURES}."]
+        return [f"Nothing has a time. {_missing(BASELINE)}"]
+    return [times, _missing([name for name in BASELINE if name != KPI.total])]
 
 
 def _figures(finding: Finding) -> dict[str, Evidence]:
@@ -126,7 +126,11 @@ def _key_figures(figures: Mapping[str, Evidence]) -> list[str]:
     there = [figures[name] for name in BASELINE if name in figures]
     missing = [name for name in BASELINE if name not in figures]
     parts = [table(HEADS, [row_of(e) for e in there], RIGHT)]
-    return parts + ([f"Not measured: {', '.join(missing)}; {MEASURES}."] if missing else [])
+    return parts + ([_missing(missing)] if missing else [])
+
+
+def _missing(names: Sequence[str]) -> str:
+    return f"Not measured: {', '.join(names)}; {MEASURES}."
 
 
 def _times(run: Run, outcomes: Sequence[Outcome]) -> str:
@@ -146,22 +150,12 @@ def _times(run: Run, outcomes: Sequence[Outcome]) -> str:
 
 def _time_row(record: Record) -> list[str]:
     case, timing = record.case, record.timing
-    regime, between = "predicted", ""
+    between = ""
     if isinstance(timing, Measured):
-        host = ", host clock" if timing.method == "host" else ""
-        regime = timing.regime + host
-        between = f"{quantity(timing.low_s, 's')} to {quantity(timing.high_s, 's')}"
-    config = f" {brief(case.config)}" if case.config else ""
+        between = f"{reading(timing.low_s, 's')} to {reading(timing.high_s, 's')}"
     about = f"{sizes_text(case.sizes, ' ')} {case.dtype}".strip()
-    tilde = "" if record.measured else "~"
-    return [
-        code(case.kernel),
-        text(case.impl + config),
-        text(about),
-        text(regime),
-        text(f"{tilde}{quantity(record.time_s, 's')}"),
-        text(between),
-    ]
+    time = ("" if record.measured else "~") + reading(record.time_s, "s")
+    return [code(case.kernel), *map(text, (case.short, about, regime_of(record), time, between))]
 
 
 # Findings and opportunities
@@ -291,7 +285,7 @@ def interval(result: Evidence) -> str:
 
 def _number(result: Evidence, value: float) -> str:
     share = is_share(result) or (result.unit == "1" and result.group in (IMPACT, GAINS))
-    return f"{100 * value:.1f} %" if share else quantity(value, result.unit)
+    return f"{100 * value:.1f} %" if share else reading(value, result.unit)
 
 
 def about(finding: Finding) -> str:

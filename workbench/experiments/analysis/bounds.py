@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.data.record import Kind
+from workbench.data.record import Evidence, Kind
 from workbench.device.ceilings import Ceiling, CeilingSet, ceiling_of, stated
 from workbench.device.hardware import Device
 from workbench.spec import Sizes, Spec
@@ -28,11 +28,11 @@ def split(every: CeilingSet) -> tuple[CeilingSet, CeilingSet]:
     return replace(every, ceilings=measured), replace(every, ceilings=others)
 
 
-def origin(ceiling: Ceiling) -> Kind:
-    """Return where a ceiling's number comes from, in the words of `Evidence`."""
-    if ceiling.measured:
-        return "measured"
-    return "computed" if ceiling.origin == "computed" else "datasheet"
+def ceiling_row(c: Ceiling, group: str, name: str = "") -> Evidence:
+    """Return a ceiling as evidence, named after what it limits unless a name is given."""
+    stated: Kind = "computed" if c.origin == "computed" else "datasheet"
+    kind: Kind = "measured" if c.measured else stated
+    return Evidence(name or c.what, c.value, c.unit, kind, c.low, c.high, group)
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,5 @@ def bound(spec: Spec, sizes: Sizes, dtype: str, at: CeilingSet) -> Bound:
     the peak of the dtype."""
     memory, compute = at.best("dram"), at.best("compute", dtype)
     moved, flops = spec.bytes(sizes, dtype), spec.flops(**sizes)
-    return Bound(
-        memory,
-        compute,
-        moved / memory.value if memory else None,
-        flops / compute.value if compute else None,
-    )
+    memory_s = moved / memory.value if memory else None
+    return Bound(memory, compute, memory_s, flops / compute.value if compute else None)

@@ -11,6 +11,7 @@ from typing import Any
 from workbench import catalog
 from workbench.backend.protocol import Candidate, Problem
 from workbench.data.record import Case, Chart, Evidence, Kind
+from workbench.data.units import reading, unit_of
 from workbench.experiments import Analysis, Context, ExperimentError, Variant, VariantResult
 from workbench.experiments.analysis.times import (
     Span,
@@ -23,8 +24,6 @@ from workbench.experiments.analysis.times import (
     row,
     worded,
 )
-from workbench.reports.experiment import quantity
-from workbench.reports.figures.compare import unit_of
 from workbench.spec import Impl, Knob, Sizes, brief, sizes_text, stages, threads, tile, values
 from workbench.tuner import space
 from workbench.tuner.selection import MODEL_SHARE, TIE_SHARE
@@ -216,7 +215,7 @@ def _verdict(
     best = _text(winner, varied)
     at = sizes_text(ranked.best[winner].variant.sizes, " ")
     text = f"The best {varied.noun} for {impl.title} at {at} is {best} ({config}), "
-    text += f"{tilde}{quantity(time_s, 's')}"
+    text += f"{tilde}{reading(time_s, 's')}"
     word = best
     others = [v for v in ranked.ratios if v != winner]
     if others and len(ranked.ties) == len(others):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.data import stats
-from workbench.data.record import Evidence, Kind, Measured, Record, Series
+from workbench.data.record import Evidence, Kind, Series
 from workbench.experiments import VariantResult
 
 
@@ -33,11 +33,8 @@ class Span:
     def __truediv__(self, other: Span) -> Span:
         """Return the quotient of numbers that are not negative; infinite where the divisor may be
         zero."""
-        return Span(
-            quotient(self.value, other.value),
-            quotient(self.low, other.high),
-            quotient(self.high, other.low),
-        )
+        low, high = quotient(self.low, other.high), quotient(self.high, other.low)
+        return Span(quotient(self.value, other.value), low, high)
 
     def times(self, factor: float) -> Span:
         """Return the number multiplied by a factor that is not negative."""
@@ -94,16 +91,11 @@ def over(left: VariantResult, right: VariantResult) -> Span | None:
     a, b = span_of(left), span_of(right)
     if a is None or b is None:
         return None
-    ours, theirs = _windows(left), _windows(right)
+    ours, theirs = (r.timing.window_medians if r.timing else [] for r in (left, right))
     if len(ours) == len(theirs) >= stats.least_for(0.95):
         paired = stats.ratio(ours, theirs)
         return Span(paired.middle, paired.low, paired.high)
     return b / a
-
-
-def _windows(result: VariantResult) -> Sequence[float]:
-    timing = result.outcome.timing if isinstance(result.outcome, Record) else None
-    return timing.window_medians if isinstance(timing, Measured) else ()
 
 
 def quickest(results: Sequence[VariantResult]) -> VariantResult | None:
@@ -172,14 +164,8 @@ def _first(names: Sequence[str]) -> str:
 def line(name: str, results: Mapping[int, VariantResult], scale: float, kind: Kind) -> Series:
     """Return times by a number as a series, in units of `scale` seconds, with their intervals if
     all were measured."""
-    ends = [each.interval_s for each in results.values()]
-    known = [e for e in ends if e is not None]
-    known = known if len(known) == len(ends) else []
-    return Series(
-        name,
-        tuple(float(x) for x in results),
-        tuple((each.time_s or 0.0) / scale for each in results.values()),
-        tuple(low / scale for low, _ in known),
-        tuple(high / scale for _, high in known),
-        kind,
-    )
+    ends = [e for each in results.values() if (e := each.interval_s) is not None]
+    ends = ends if len(ends) == len(results) else []
+    low, high = tuple(a / scale for a, _ in ends), tuple(b / scale for _, b in ends)
+    times = tuple((each.time_s or 0.0) / scale for each in results.values())
+    return Series(name, tuple(map(float, results)), times, low, high, kind)

@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from workbench.data import stats
 from workbench.data.record import Comparison, Measured, Verdict
+from workbench.data.units import unit_of
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import SMALLER, axes, bar, beside, name_rows, plain_ticks
 
@@ -23,17 +24,6 @@ class Operands:
     names: tuple[str, str]
     timings: tuple[Measured, Measured]
     verdict: Verdict | None  # None for stored runs, which were not interleaved
-
-
-def unit_of(seconds: float) -> tuple[float, str]:
-    """Return the unit for a time of this size, in seconds, and its symbol."""
-    return (1e-3, "ms") if seconds >= 10e-3 else (1e-6, "µs")
-
-
-def text_of(seconds: float, scale: float) -> str:
-    """Return a time without its unit, rounded to four or five digits."""
-    value = seconds / scale
-    return f"{value:.{1 if value >= 1000 else 2 if value >= 10 else 3}f}"
 
 
 def windows(timing: Measured) -> list[tuple[float, ...]]:
@@ -63,11 +53,8 @@ def _per_window(timing: Measured, cycles: bool) -> list[float]:
 def distribution(operands: Operands, prefix: str) -> Markup:
     """Return the cumulative distribution of both operands' samples, without the slowest 2 %."""
     scale, unit = unit_of(min(t.median_s for t in operands.timings))
-    cut = [
-        (stats.quantile(t.samples_s, 0.0), stats.quantile(t.samples_s, 0.98))
-        for t in operands.timings
-    ]
-    low, high = min(c[0] for c in cut), max(c[1] for c in cut)
+    low = min(stats.quantile(t.samples_s, 0.0) for t in operands.timings)
+    high = max(stats.quantile(t.samples_s, 0.98) for t in operands.timings)
     room = (high - low) * 0.04 or high * 0.01
     fig = figure(560, 330)
     ax = axes(fig, 58, 14, 490, 264, "both")

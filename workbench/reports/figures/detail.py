@@ -10,8 +10,8 @@ from typing import Any
 
 from workbench.data.record import Measured, Outcome, Record, Run
 from workbench.data.stats import Summary, summary
+from workbench.data.units import counted
 from workbench.reports.figures.sweep import Board
-from workbench.spec import brief
 from workbench.tuner.selection import config_key
 
 _SPREAD = ("min", "p5", "p25", "p75", "p95", "mean", "stddev")  # fields of a Summary
@@ -202,8 +202,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _name(record: Record) -> str:
-    config = f" {brief(record.case.config)}" if record.case.config else ""
-    return f"{record.case.impl}{config}" + (" (default)" if record.default else "")
+    return record.case.short + (" (default)" if record.default else "")
 
 
 def _whole(value: float | None) -> str:
@@ -263,6 +262,6 @@ def _pace(run: Run, outcomes: Sequence[Outcome], whole_s: float) -> str:
     }
     if not new:
         return f"{whole_s:.1f} s in all; every outcome was known from earlier runs."
-    many = "1 config" if len(new) == 1 else f"{len(new)} configs"
+    many = counted(len(new), "config")
     pace = 60 * len(new) / whole_s
     return f"{whole_s:.1f} s for {many}: {pace:.0f} configs a minute, the final included."

@@ -9,8 +9,8 @@ from typing import Any
 from markupsafe import Markup
 
 from workbench.data.record import Chart, Measured, Record, Series
+from workbench.data.units import text_of, unit_of
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.compare import text_of, unit_of
 from workbench.reports.figures.drawing import MARKERS, SMALL, axes, beside, name_rows, plain_ticks
 from workbench.spec import brief, sizes_text
 

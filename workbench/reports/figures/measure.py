@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from workbench.data.record import Record
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import MARKERS, axes, beside, name_rows, note
 
@@ -18,10 +19,8 @@ class Share:
     """One record's share of its ceiling, in percent."""
 
     group: str
-    label: str
+    record: Record
     impl: int  # index among the Impls of the page
-    baseline: bool
-    measured: bool
     percent: float
 
 
@@ -43,15 +42,16 @@ def shares(rows: Sequence[Share], prefix: str) -> Markup:
     reach = max([100.0, *(s.percent for s in rows)])
     ax.set(xlim=(0, reach * 1.02), ylim=(y - 0.5, -0.7))
     ax.set(xlabel="share of the nearest ceiling, %")
-    name_rows(ax, [row for row, _ in at], [_short(share.label) for _, share in at])
+    name_rows(ax, [row for row, _ in at], [_short(share.record.case.label) for _, share in at])
     for row, group in heads:
         note(ax, group, (0, row), (6, 0), "muted", va="center")
     for row, share in at:
         ink = colour(f"impl-{share.impl % 4}")
         ax.plot([0, share.percent], [row, row], color=colour("rule"), linewidth=3, zorder=1)
-        look = {"marker": "X" if share.baseline else MARKERS[share.impl % 4], "markersize": 8}
-        look |= {"color": ink, "markerfacecolor": ink if share.measured else "none"}
-        ax.plot([share.percent], [row], zorder=2, **look)
+        face = ink if share.record.measured else "none"
+        look = {"markersize": 8, "color": ink, "markerfacecolor": face, "zorder": 2}
+        mark = "X" if share.record.case.is_baseline else MARKERS[share.impl % 4]
+        ax.plot([share.percent], [row], marker=mark, **look)
         beside(ax, row, f"{share.percent:.0f} %")
     return figure_svg(fig, prefix, "Share of the nearest ceiling")
 

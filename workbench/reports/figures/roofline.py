@@ -30,6 +30,7 @@ _LARGEST = 2.3  # scale of the mark with the largest share of time
 _SMALLEST = 0.62  # smaller marks are hard to hit with a pointer
 CHAR = 6.1  # px, mean width of a letter in 11 px text
 LINE = 14
+Places = Mapping[int, tuple[float, float]]  # of points, by their index: px
 
 
 @dataclass(frozen=True)
@@ -273,9 +274,8 @@ def _draw_ceilings(ax: Any, scene: Scene, room: Room) -> list[str]:
     for line in scene.lines:
         body = _band(ax, scene, line) + _stroke(ax, scene, line)
         if not _off(scene, line):
-            room.cross(
-                *(v for end in _cut(scene, line, line.ceiling.value) for v in place(ax, *end))
-            )
+            ends = _cut(scene, line, line.ceiling.value)
+            room.cross(*(v for end in ends for v in place(ax, *end)))
         if line.dtypes:
             px, py = place(ax, *line.end)
             y = beside[id(line)]
@@ -350,8 +350,7 @@ def dash(line: Line) -> str:
 
 
 def _stroke(ax: Any, scene: Scene, line: Line) -> str:
-    (ax0, ay0), (ax1, ay1) = _cut(scene, line, line.ceiling.value)
-    (x0, y0), (x1, y1) = place(ax, ax0, ay0), place(ax, ax1, ay1)
+    (x0, y0), (x1, y1) = (place(ax, *end) for end in _cut(scene, line, line.ceiling.value))
     return f'<path class="roof{dash(line)}" d="M{x0:g} {y0:g}L{x1:g} {y1:g}"/>'
 
 
@@ -373,8 +372,8 @@ def _cut(scene: Scene, line: Line, value: float) -> tuple[tuple[float, float], t
     return (first, first * value), (line.end[0], line.end[0] * value)
 
 
-def _whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]) -> list[str]:
-    results: dict[str, list[str]] = {}
+def _whiskers(ax: Any, scene: Scene, at: Places) -> list[str]:
+    results: dict[tuple[str, str], list[str]] = {}
     for n, (x, _) in at.items():
         point = scene.sheet.points[n]
         if point.whisker_s is None or point.load.intensity is None:
@@ -383,19 +382,15 @@ def _whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]) -> l
         drawn = f"M{x:g} {ends[0]:g}V{ends[1]:g}"
         if abs(ends[0] - ends[1]) > 2:
             drawn += f"M{x - 3:g} {ends[0]:g}h6M{x - 3:g} {ends[1]:g}h6"
-        look = f"{tokens(scene, point)} W|i{scene.number(point) % 4}"
+        look = f"{tokens(scene, point)} W", f"i{scene.number(point) % 4}"
         results.setdefault(look, []).append(drawn)
     return [
-        group(
-            look.rpartition("|")[0],
-            f'<path class="whisk" d="{"".join(paths)}"/>',
-            kind=look.rpartition("|")[2],
-        )
-        for look, paths in results.items()
+        group(words, f'<path class="whisk" d="{"".join(paths)}"/>', kind=kind)
+        for (words, kind), paths in results.items()
     ]
 
 
-def _arrows(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> list[str]:
+def _arrows(scene: Scene, at: Places, room: Room) -> list[str]:
     """Return arrows from baseline to candidate; labels of those that change most time are placed
     first."""
     points = scene.sheet.points
@@ -426,9 +421,7 @@ def arrow_to(x0: float, y0: float, x1: float, y1: float) -> str:
     return f'<path d="M{x0:g} {y0:g}L{bx:.1f} {by:.1f}"/><path d="{head} {by - 3 * ux:.1f}z"/>'
 
 
-def points_drawn(
-    scene: Scene, numbers: Sequence[int], at: Mapping[int, tuple[float, float]]
-) -> str:
+def points_drawn(scene: Scene, numbers: Sequence[int], at: Places) -> str:
     """Return one `<use>` a point, its area by its share of time, small ones over large ones."""
     points = scene.sheet.points
     largest = max((points[n].share_of_time for n in numbers), default=1.0)
@@ -441,10 +434,8 @@ def points_drawn(
         use += f' style="--s:{size:.2f};--o:{x:g}px {y:g}px"'
         key = (tokens(scene, point), look(scene, point))
         groups.setdefault(key, []).append(f'{use} data-r="{n}"/>')
-    body = "".join(
-        f'<g data-t="{words}" class="{kind}">{"".join(uses)}</g>'
-        for (words, kind), uses in groups.items()
-    )
+    drawn = (group(words, "".join(uses), kind=kind) for (words, kind), uses in groups.items())
+    body = "".join(drawn)
     name = "points: arrow keys go from one to the next, Enter to its row"
     return f'<g class="points" tabindex="0" role="group" aria-label="{name}">{body}</g>'
 
@@ -455,7 +446,7 @@ def look(scene: Scene, point: Point) -> str:
     return f"i{scene.number(point) % 4} {kind}"
 
 
-def warnings_drawn(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> list[str]:
+def warnings_drawn(scene: Scene, at: Places, room: Room) -> list[str]:
     """Return a warning mark for each point above its ceiling."""
     parts = []
     for n, (x, y) in at.items():
@@ -481,7 +472,7 @@ def labelled(scene: Scene, numbers: Sequence[int], most: int) -> list[tuple[int,
     return [(n, points[n].record.case.kernel) for n in chosen]
 
 
-def _names(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> list[str]:
+def _names(scene: Scene, at: Places, room: Room) -> list[str]:
     parts = []
     for n, name in labelled(scene, scene.placed, MOST_LABELS):
         x, y = at[n]

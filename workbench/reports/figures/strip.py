@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -14,6 +14,7 @@ from workbench.reports.figures.roofline import (
     LINE,
     WIDTH,
     Line,
+    Places,
     Room,
     Scene,
     arrow_to,
@@ -54,10 +55,8 @@ def strip(scene: Scene, prefix: str) -> Markup:
     ax.tick_params(axis="y", length=0)
     plain_ticks(ax.xaxis)
     frame(ax, ("bottom",))
-    at = {
-        n: place(ax, points[n].bytes_rate / 1e9, kernels.index(points[n].record.case.kernel))
-        for n in scene.strip
-    }
+    row = {n: kernels.index(points[n].record.case.kernel) for n in scene.strip}
+    at = {n: place(ax, points[n].bytes_rate / 1e9, y) for n, y in row.items()}
     parts = [*_uprights(ax, scene, ceilings, top), *_strip_whiskers(ax, scene, at)]
     parts += [*_strip_arrows(scene, at), points_drawn(scene, scene.strip, at)]
     room = Room(WIDTH, top + _ROW * len(kernels), 0, 0)
@@ -66,12 +65,8 @@ def strip(scene: Scene, prefix: str) -> Markup:
 
 def _bandwidths(scene: Scene, reach: float) -> list[Line]:
     """Return DRAM's lines, and the cache's where a point is near: it would compress the range."""
-    return [
-        line
-        for line in scene.lines
-        if not line.dtypes
-        and (line.ceiling.level == "dram" or line.ceiling.value / 1e9 <= reach * 1.3)
-    ]
+    memory = [line for line in scene.lines if not line.dtypes]
+    return [n for n in memory if n.ceiling.level == "dram" or n.ceiling.value / 1e9 <= reach * 1.3]
 
 
 def _uprights(ax: Any, scene: Scene, lines: Sequence[Line], top: float) -> list[str]:
@@ -93,7 +88,7 @@ def _uprights(ax: Any, scene: Scene, lines: Sequence[Line], top: float) -> list[
     return parts
 
 
-def _strip_whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]) -> list[str]:
+def _strip_whiskers(ax: Any, scene: Scene, at: Places) -> list[str]:
     parts = []
     for n, (_, y) in at.items():
         point = scene.sheet.points[n]
@@ -106,7 +101,7 @@ def _strip_whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]
     return parts
 
 
-def _strip_arrows(scene: Scene, at: Mapping[int, tuple[float, float]]) -> list[str]:
+def _strip_arrows(scene: Scene, at: Places) -> list[str]:
     """Return arrows with labels beside them, as both points lie on one line."""
     parts = []
     for arrow in scene.sheet.arrows:

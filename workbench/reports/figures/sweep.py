@@ -24,7 +24,6 @@ from workbench.reports.figures.drawing import (
     note,
     plain_ticks,
 )
-from workbench.spec import label
 from workbench.tuner.selection import best_per_group
 
 MARKS = ("circle", "square", "triangle", "diamond")  # of the Impls, in this order; then repeated
@@ -72,8 +71,12 @@ class Board:
 
     def mark(self, record: Record) -> str:
         """Return the name of the marker of a record's Impl."""
-        number = self.impls.index(record.case.impl)
-        return "cross" if record.case.is_baseline else MARKS[number % len(MARKS)]
+        return "cross" if record.case.is_baseline else mark_of(self.impls.index(record.case.impl))
+
+
+def mark_of(number: int) -> str:
+    """Return the name of the marker of an Impl by its number on the page."""
+    return MARKS[number % len(MARKS)]
 
 
 def heat_map(
@@ -379,8 +382,6 @@ def _spread(record: Record) -> tuple[float, ...]:
 
 
 def _short(record: Record) -> str:
-    case = record.case
-    name = f"{case.impl} {label(case.config)}" if case.config else case.impl
-    name = name.replace(" warps", "w").replace(" stages", "s")
+    name = record.case.label.replace(" warps", "w").replace(" stages", "s")
     name += " (default)" if record.default else ""
     return name if len(name) <= 54 else name[:53] + "…"
