@@ -33,6 +33,7 @@ from workbench.data.database import History
 from workbench.data.interrupts import INTERRUPTED
 from workbench.data.record import Finding, Phase, Run, key_of
 from workbench.data.tuned_cache import Tuned, default_path
+from workbench.data.units import counted
 from workbench.experiments import (
     Context,
     Experiment,
@@ -125,9 +126,7 @@ class ExperimentCommand:
         line = plan_line(run) if experiment.runs else on_paper
         self.console.print(line, style="bold yellow" if run.predicted else "bold")
 
-        def obtain(recorder: Recorder) -> None:
-            self._obtain(experiment, planned, recorder, cache)
-
+        obtain = partial(self._obtain, experiment, planned, cache)
         recorder = self.recorder = opened.recorder(run)
         state = execute(recorder, options.out / run.id / "events.jsonl", obtain, self._draw)
         if state == "interrupted":
@@ -141,18 +140,16 @@ class ExperimentCommand:
         self, experiment: Experiment, backend: Backend, known: Mapping[str, Any]
     ) -> list[tuple[Context, Sequence[Variant]]]:
         """Return the context of each kernel, and its variants. Raises ExperimentError."""
-        options = self.options
+        options, dtype = self.options, self._dtype(experiment)
         planned: list[tuple[Context, Sequence[Variant]]] = []
         for kernel in self._kernels(experiment):
-            sizes = None
-            if options.sizes is not None:
-                if not kernel:
-                    raise ExperimentError(
-                        f"--sizes are those of a kernel, and {options.name} names its own; "
-                        "leave --sizes out."
-                    )
-                sizes = sizes_of(catalog.spec_of(kernel), options.sizes)
-            dtype = self._dtype(experiment)
+            if options.sizes is not None and not kernel:
+                raise ExperimentError(
+                    f"--sizes are those of a kernel, and {options.name} names its own; leave "
+                    "--sizes out."
+                )
+            given = options.sizes
+            sizes = sizes_of(catalog.spec_of(kernel), given) if given is not None else None
             context = Context(kernel, sizes, dtype, backend.device, backend.predicts, known)
             variants = list(experiment.variants(context))
             for variant in variants:
@@ -180,8 +177,8 @@ class ExperimentCommand:
         self,
         experiment: Experiment,
         planned: Sequence[tuple[Context, Sequence[Variant]]],
-        recorder: Recorder,
         cache: Tuned,
+        recorder: Recorder,
     ) -> None:
         """Time and analyse every kernel in turn, each stored and shown before the next."""
         backend = recorder.backend
@@ -210,12 +207,10 @@ class ExperimentCommand:
         if not prepared.variants:
             return nullcontext()
         last = "predicted" if prepared.context.predicts else "timed"
-        many = len(prepared.variants)
         about = kernel_name(prepared.context.kernel) or title_of(str(self.options.name))
-        variants = f"{many} variant{'s' * (many != 1)}"
-        return doing(
-            self.console, f"{at} {about}: {variants}, compiled, checked and {last}".strip()
-        )
+        variants = counted(len(prepared.variants), "variant")
+        text = f"{at} {about}: {variants}, compiled, checked and {last}"
+        return doing(self.console, text.strip())
 
     def _draw(self, recorder: Recorder) -> Path:
         from workbench.reports.experiment import page
@@ -234,9 +229,8 @@ def _given_seconds(options: ExperimentOptions, experiment: Experiment) -> float 
     if options.time is None:
         return None
     if experiment.runs:
-        raise ExperimentError(
-            f"--time is for what is not run, and {options.name} is; leave it out."
-        )
+        message = f"--time is for what is not run, and {options.name} is; leave it out."
+        raise ExperimentError(message)
     return seconds(options.time)
 
 
@@ -321,15 +315,8 @@ def prepare(
 def _config(problem: Problem, impl: Impl, backend: Backend, cache: Tuned) -> Any:
     """Return the config that was tuned for this problem on this device, else the default."""
     if impl.backend == "triton" and not backend.predicts:
-        entry = cache.find(
-            problem.spec.name,
-            impl.name,
-            problem.sizes,
-            problem.dtype,
-            backend.device.name,
-            backend.environment.versions,
-            tuned.sources_of(impl),
-        )
+        at = problem.spec.name, impl.name, problem.sizes, problem.dtype, backend.device.name
+        entry = cache.find(*at, backend.environment.versions, tuned.sources_of(impl))
         if entry is not None:
             return impl.config(**entry.config)
     return impl.default(backend.device.limits, problem.dtype, problem.sizes)
@@ -361,10 +348,9 @@ def timed(prepared: Prepared, run: Run, backend: Backend) -> dict[str, VariantRe
     todo = [name for name in prepared.tasks if name not in prepared.refused]
     tasks = [prepared.tasks[name] for name in todo]
     results = backend.measure_interleaved(tasks) if tasks else []
-    by_name = dict(zip(todo, results, strict=True))
-    return {
-        v.name: _result(v, prepared, by_name.get(v.name), run, backend) for v in prepared.variants
-    }
+    known = dict(zip(todo, results, strict=True))
+    mine = prepared.variants
+    return {v.name: _result(v, prepared, known.get(v.name), run, backend) for v in mine}
 
 
 def _result(

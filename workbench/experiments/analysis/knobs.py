@@ -12,7 +12,14 @@ from workbench import catalog
 from workbench.backend.protocol import Candidate, Problem
 from workbench.data.record import Case, Chart, Evidence, Kind
 from workbench.data.units import reading, unit_of
-from workbench.experiments import Analysis, Context, ExperimentError, Variant, VariantResult
+from workbench.experiments import (
+    Analysis,
+    Context,
+    Experiment,
+    ExperimentError,
+    Variant,
+    VariantResult,
+)
 from workbench.experiments.analysis.times import (
     Span,
     kind_of,
@@ -44,6 +51,16 @@ class Varied:
     unit: str  # after a value: " threads"
     knob: Knob
     number: Callable[[Impl, Config, Context], int]
+
+
+def experiment_of(varied: Varied, summary: str) -> Experiment:
+    """Return the experiment that finds the best value of a knob."""
+    return Experiment(
+        summary,
+        variants=lambda context: variants_of(context, varied),
+        analyse=lambda context, results: analysed(context, results, varied),
+        kernels=("matmul",),
+    )
 
 
 def swept(context: Context, varied: Varied) -> Impl:
@@ -86,17 +103,8 @@ def variants_of(context: Context, varied: Varied) -> list[Variant]:
         ranked = sorted(legal.get(number, ()), key=order)
         chosen += ranked[:TRIED] or [refused[number]]
         chosen += [config for config in ranked[TRIED:] if config == default]
-    return [
-        Variant(
-            f"{impl.name} {brief(values(config))}",
-            context.kernel,
-            impl.name,
-            dict(sizes),
-            context.dtype,
-            values(config),
-        )
-        for config in chosen
-    ]
+    at = context.kernel, impl.name, dict(sizes), context.dtype
+    return [Variant(f"{impl.name} {brief(c)}", *at, c) for c in map(values, chosen)]
 
 
 def _order(
@@ -109,15 +117,8 @@ def _order(
 
     def rank(config: Any) -> tuple[float, int]:
         own = values(config)
-        case = Case(
-            impl.spec.name,
-            impl.name,
-            impl.backend,
-            own,
-            dict(sizes),
-            context.dtype,
-            context.device.name,
-        )
+        at = dict(sizes), context.dtype, context.device.name
+        case = Case(impl.spec.name, impl.name, impl.backend, own, *at)
         candidate = Candidate(case, "", impl, config, config == default)
         away = sum(own[name] != usual[name] for name in own)
         return space.expected(candidate, problem, context.device), away
@@ -164,15 +165,11 @@ def analysed(
     ranked = ranking(by_value)
     caveats = [_given(varied), *_others(impl), *reasons(results)]
     if ranked.winner is None:
-        return [
-            Analysis(
-                "no verdict",
-                f"No config of {impl.title} gave a time; the reasons are listed below.",
-                caveats=caveats,
-            )
-        ]
+        text = f"No config of {impl.title} gave a time; the reasons are listed below."
+        return [Analysis("no verdict", text, caveats=caveats)]
     kind = kind_of(*ranked.best.values())
-    rows = [*_times(ranked, impl, context, results, varied, kind), *_resources(ranked, varied)]
+    usual = values(impl.default(context.device.limits, context.dtype, sizes_of(context)))
+    rows = [*_times(ranked, usual, results, varied, kind), *_resources(ranked, varied)]
     if len(by_value) == 1:
         caveats.insert(0, f"{impl.title} has no other {varied.noun} at these sizes.")
     word, sentence = _verdict(ranked, impl, varied, kind, _ends(impl, context, varied))
@@ -244,8 +241,7 @@ def _verdict(
 
 def _times(
     ranked: Ranking,
-    impl: Impl,
-    context: Context,
+    usual: Config,
     results: Mapping[str, VariantResult],
     varied: Varied,
     kind: Kind,
@@ -262,7 +258,6 @@ def _times(
         for v, r in ranked.ratios.items()
         if v != ranked.winner
     ]
-    usual = values(impl.default(context.device.limits, context.dtype, sizes_of(context)))
     for each in results.values():
         if dict(each.variant.config or {}) == usual and (r := over(fastest, each)) is not None:
             name = f"the default ({brief(usual)}) over the best"
@@ -277,25 +272,11 @@ def _resources(ranked: Ranking, varied: Varied) -> list[Evidence]:
         if each.compiled is None:
             continue
         created, name = each.compiled.resources, _text(value, varied)
-        occupied.append(
-            Evidence(
-                f"{name}, limited by {created.limiter}",
-                created.occupancy,
-                "1",
-                "computed",
-                group="resident warps over the most that fit",
-            )
-        )
-        if created.spill_bytes:
-            spilled.append(
-                Evidence(
-                    name,
-                    created.spill_bytes,
-                    "B",
-                    "computed",
-                    group="registers spilled by each thread",
-                )
-            )
+        limited, spills = f"{name}, limited by {created.limiter}", created.spill_bytes
+        group = "resident warps over the most that fit"
+        occupied.append(Evidence(limited, created.occupancy, "1", "computed", group=group))
+        group = "registers spilled by each thread"
+        spilled += [Evidence(name, spills, "B", "computed", group=group)] if spills else []
     return [*occupied, *spilled]
 
 

@@ -71,8 +71,8 @@ def _panel(fig: object, panel: Panel, top: float) -> None:
     ax.set_xlabel(panel.unit)
     name_rows(ax, range(len(panel.bars)), [b.title for b in panel.bars])
     ax.tick_params(axis="x", labelsize=SMALLER)
-    corner = (-_LEFT + 8, 8)
-    note(ax, panel.title, (0, 1), corner, size=SMALL, weight="bold", xycoords="axes fraction")
+    aside = (-_LEFT + 8, 8)
+    note(ax, panel.title, (0, 1), aside, size=SMALL, weight="bold", xycoords="axes fraction")
     for row, one in enumerate(panel.bars):
         _bar(ax, row, one, colour(COLOURS.get(panel.level, "muted")))
 
