@@ -190,8 +190,7 @@ class CeilingsCommand:
 
 
 def gpu(prewarm: Prewarm | None) -> Backend:
-    """Return the GPU of this machine, measured by the rules of ceilings; `prewarm` are processes
-    that were started before."""
+    """Return this machine's GPU under the rules of ceilings; `prewarm` was started before."""
     from workbench.backend.live import Live
 
     require_triton()

@@ -31,7 +31,7 @@ from workbench.commands.run import (
 from workbench.data.clock import timestamp
 from workbench.data.database import History
 from workbench.data.interrupts import INTERRUPTED
-from workbench.data.record import Finding, Phase, Run, key_of
+from workbench.data.record import Phase, Run, key_of
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import counted
 from workbench.experiments import (
@@ -158,8 +158,7 @@ class ExperimentCommand:
         return planned
 
     def _repository(self) -> Path:
-        """Return the folder whose commit the results belong to: the kernel's, or the
-        experiment's."""
+        """Return the folder whose commit the results belong to: of the kernel or experiment."""
         kernel, name = self.options.kernel, str(self.options.name)
         if kernel is None and catalog.is_path(name):
             return Path(name).resolve().parent
@@ -181,6 +180,8 @@ class ExperimentCommand:
         recorder: Recorder,
     ) -> None:
         """Time and analyse every kernel in turn, each stored and shown before the next."""
+        from workbench.reports.experiment import show
+
         backend = recorder.backend
         every = [prepare(c, variants, recorder.run, backend, cache) for c, variants in planned]
         for at, prepared in enumerate(every, 1):
@@ -200,7 +201,7 @@ class ExperimentCommand:
                 about = replace(whole, sizes=sizes)
                 finding = analysis.finding(recorder.run.id, timestamp(), recorder.run.name, about)
                 recorder.keep(finding)
-                self._say(finding)
+                show(self.console, finding, self._shown)
 
     def _doing(self, prepared: Prepared, at: str) -> AbstractContextManager[None]:
         """Show what is running, which may take a minute before the first finding."""
@@ -218,11 +219,6 @@ class ExperimentCommand:
         html = page(recorder.run, recorder.outcomes, recorder.findings)
         return write_page(self.options.out / recorder.run.id / "report.html", html)
 
-    def _say(self, finding: Finding) -> None:
-        from workbench.reports.experiment import show
-
-        show(self.console, finding, self._shown)
-
 
 def _given_seconds(options: ExperimentOptions, experiment: Experiment) -> float | None:
     """Return the seconds of `--time`. Raises ExperimentError."""
@@ -235,16 +231,14 @@ def _given_seconds(options: ExperimentOptions, experiment: Experiment) -> float 
 
 
 def _on_paper(context: Context, given_s: float | None, history: History) -> Context:
-    """Return the context with the time to compare with the expected one: given, or of earlier
-    runs."""
+    """Return the context with a time to compare with the expected one: given, or stored."""
     name = catalog.spec_of(context.kernel).name
     rows = history.search(name, device=context.device.name, dtype=context.dtype, limit=10_000)
     return replace(context, given_s=given_s, earlier=rows)
 
 
 def check_dtypes(dtype: str, kernels: Sequence[str]) -> None:
-    """Raise ExperimentError where a kernel does not support `dtype`, CatalogError where there is no
-    kernel of that name."""
+    """Raise ExperimentError where a kernel lacks this dtype, CatalogError for no such kernel."""
     if dtype not in ITEMSIZE:
         raise ExperimentError(catalog.unknown("dtype", dtype, ITEMSIZE))
     for kernel in filter(None, kernels):

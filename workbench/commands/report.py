@@ -272,8 +272,7 @@ def _search(history: History, kernel: str | None, device: str | None) -> list[Ru
 
 
 def _of_kernel(kept: StoredRun, kernel: str | None) -> Sequence[Outcome]:
-    """Return the outcomes of this kernel if a run has several; all of an experiment's variants
-    count."""
+    """Return the outcomes of this kernel; all of an experiment, whose variants count."""
     if kernel is None or kept.run.engine == "experiment":
         return kept.outcomes
     return [o for o in kept.outcomes if o.case.kernel == kernel]

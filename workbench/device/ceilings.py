@@ -134,8 +134,7 @@ def _dtype(name: str) -> str:
 
 
 def known_device(name: str) -> Device | None:
-    """Return the known device for a run's `device`, which is its name or the driver's; else
-    None."""
+    """Return the known device of this name, which is its own or the driver's, or None."""
     if name in DEVICES:
         return DEVICES[name]
     return next((device for device in DEVICES.values() if device.has_name(name)), None)
@@ -143,8 +142,7 @@ def known_device(name: str) -> Device | None:
 
 @dataclass(frozen=True)
 class CeilingSet:
-    """All ceilings of one device, one for each name, and the size of its last-level cache in
-    bytes."""
+    """All ceilings of one device, one for each name, and the bytes of its last-level cache."""
 
     device: str
     ceilings: tuple[Ceiling, ...] = ()
@@ -152,18 +150,15 @@ class CeilingSet:
     failed: tuple[tuple[str, str], ...] = ()  # name and reason of those that failed their check
 
     def best(self, level: Level, dtype: str = "") -> Ceiling | None:
-        """Return the ceiling to compare kernels with, a measured one where there is one, or
-        None."""
+        """Return the ceiling to compare kernels with, preferably a measured one, or None."""
         return next(iter(self._ranked(level, dtype)), None)
 
     def drawn(self) -> list[Ceiling]:
         """Return the ceilings to draw: for each level and dtype the measured and the stated one."""
-        shown = []
-        for level in ("shared", "cache", "dram"):
-            shown += self._first_of_each(level, "")
-        for dtype in sorted({c.dtype for c in self.ceilings if c.level == "compute"}):
-            shown += self._first_of_each("compute", dtype)
-        return shown
+        dtypes = sorted({c.dtype for c in self.ceilings if c.level == "compute"})
+        memory: list[tuple[Level, str]] = [("shared", ""), ("cache", ""), ("dram", "")]
+        every = [*memory, *(("compute", dtype) for dtype in dtypes)]
+        return [c for level, dtype in every for c in self._first_of_each(level, dtype)]
 
     def highest(self, level: Level) -> Ceiling | None:
         """Return the highest measured ceiling of a level over all mixes of reads and writes, or
@@ -172,8 +167,7 @@ class CeilingSet:
         return max(results, key=lambda c: c.value, default=None)
 
     def launch(self, host: bool) -> Ceiling | None:
-        """Return the time in seconds of an empty launch by the CPU (`host`) or in a graph, or
-        None."""
+        """Return the seconds of an empty launch by the CPU (`host`) or in a graph, or None."""
         wanted = ("launch_eager",) if host else ("launch", "launch_graph")
         return next((c for c in self._ranked("launch", "") if c.stem in wanted), None)
 
@@ -194,8 +188,7 @@ class CeilingSet:
 
 
 def _preference(ceiling: Ceiling) -> int:
-    """Return the rank of a ceiling; lower is nearer to typical kernels, such as a copy's of
-    DRAM."""
+    """Return the rank of a ceiling; lower is nearer to typical kernels: for DRAM, to a copy."""
     known = ceiling.stem in _DRAM_ORDER
     return _DRAM_ORDER.index(ceiling.stem) if known else len(_DRAM_ORDER)
 
@@ -227,8 +220,7 @@ def ceiling_set(device: str, runs: Iterable[Run]) -> CeilingSet:
 
 
 def _same_limit(ceiling: Ceiling) -> tuple[str, str, bool]:
-    """Return the key of equal ceilings: `compute`, `compute_bf16` and `bf16` of one dtype are
-    one."""
+    """Return the key of equal ceilings, such as `compute`, `compute_bf16` and `bf16`."""
     named = ceiling.dtype if ceiling.level == "compute" else ceiling.stem
     return ceiling.level, named, ceiling.measured
 

@@ -149,8 +149,7 @@ class _Model:
 
     @property
     def persistent(self) -> bool:
-        """Return whether there are fewer programs than tiles, so that a program processes
-        several."""
+        """Return whether there are fewer programs than tiles, so each processes several."""
         return self.resources.programs < self.work.tiles
 
     @property
@@ -189,8 +188,7 @@ class _Model:
 
     @property
     def shared_bytes(self) -> float:
-        """Return the bytes that a step writes to and reads from shared memory for tiles it
-        multiplies."""
+        """Return the bytes that a step moves through shared memory for tiles it multiplies."""
         if self.work.dot is None:
             return 0.0
         m, n, k = self.work.dot
@@ -214,8 +212,7 @@ class _Model:
         return self.stages > 1 and self.work.steps > 1 and wide and self.work.dot is not None
 
     def step(self, blocks: int) -> tuple[float, float, float, float, float]:
-        """Return compute, cache, shared, issue and latency seconds of one step, `blocks` on the
-        core."""
+        """Return compute, cache, shared, issue and latency seconds of a step of `blocks`."""
         c, device = self.constants, self.device
         warps = max(1, self.resources.threads // device.limits.warp_size)
         alone = self.step_flops / (self.matrix_rate * min(1.0, warps / 4))
@@ -288,8 +285,7 @@ class _Model:
 
 
 def _norm(terms: list[float] | tuple[float, ...], p: float) -> float:
-    """Return a value between the sum (p = 1) and the maximum (p = infinity) of overlapping
-    terms."""
+    """Return a value between the sum (p = 1) and the maximum (p = infinity) of these terms."""
     top = max(terms)
     return top * sum((t / top) ** p for t in terms) ** (1 / p) if top > 0 else 0.0
 

@@ -464,8 +464,7 @@ def _unlisted(driver: Any, arch: str) -> Device:
 
 
 def _memory_bandwidth(driver: Any) -> Quantity | None:
-    """Return two transfers a clock over the bus, as CUDA defines its figures. HIP counts
-    otherwise."""
+    """Return two transfers a clock over the bus, as CUDA defines its figures; HIP differs."""
     khz, bits = (_reported(driver, f"memory_{f}", 0) for f in ("clock_rate", "bus_width"))
     if not khz or not bits:
         return None
@@ -474,8 +473,7 @@ def _memory_bandwidth(driver: Any) -> Quantity | None:
 
 
 def _last_level(driver: Any, arch: str) -> Quantity:
-    """Return the last-level cache. HIP reports the L2 before it, so CDNA takes the device
-    file's."""
+    """Return the last-level cache; of CDNA the device file's, as HIP reports the L2 before it."""
     kin = _kin(arch)
     if kin and arch.startswith("gfx9"):
         return replace(kin.cache, source=f"as on {kin.name}, of the same architecture")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # a compiler and a database, which `--help` does not need
     from workbench.data.database import Row
 
 EXPERIMENTS = "workbench.experiments"
+Regime = Literal["cold", "hot"]
 
 
 class ExperimentError(WorkbenchError):
@@ -42,15 +43,14 @@ class Variant:
     sizes: Sizes
     dtype: str
     config: Mapping[str, int] | None = None  # None: tuned for this device, else the default
-    regime: Literal["cold", "hot"] = "cold"
+    regime: Regime = "cold"
     # "host": from the call until the GPU is idle, including all launches by the CPU
     clock: Literal["device", "host"] = "device"
 
 
 @dataclass(frozen=True)
 class Context:
-    """The kernel that is examined, and on what. `kernel` is empty if the experiment names its
-    own."""
+    """The kernel that is examined, empty if the experiment names its own, and on what."""
 
     kernel: str
     sizes: Sizes | None  # None: the kernel's first to time
@@ -144,8 +144,7 @@ _TIME = re.compile(r"\s*((?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµμ]+)\s*", 
 
 
 def seconds(text: str) -> float:
-    """Return `0.5ms`, `12 us` or `3 s` in seconds. Raises ExperimentError on anything else, and on
-    0."""
+    """Return `0.5ms`, `12 us` or `3 s` in seconds. Raises ExperimentError on 0 or anything else."""
     matched = _TIME.fullmatch(text.lower())
     value = float(matched[1]) * _UNITS.get(matched[2], math.nan) if matched else math.nan
     if not 0 < value < math.inf:

@@ -57,8 +57,7 @@ def problems(context: Context) -> list[dict[str, int]]:
 
 
 def named(sizes: Mapping[str, int]) -> tuple[str, str, str]:
-    """Return the names of a problem's variants: the CPU's, the GPU's, and the GPU's without
-    launches."""
+    """Return the names of the variants: the CPU's, the GPU's, and the GPU's without launches."""
     at = f"{sizes['B']} x {sizes['V']}"
     return f"CPU, {at}", f"GPU, {at}", f"GPU alone, {at}"
 
@@ -121,8 +120,7 @@ def numbers_text(ratio: Span, cpu: Span, gpu: Span) -> str:
 
 
 def spread(result: VariantResult) -> list[Evidence]:
-    """Return mean, p50, p95 and standard deviation of all samples in seconds; nothing if there are
-    none."""
+    """Return mean, p50, p95 and standard deviation of the samples in seconds, if there are any."""
     timing, name = result.timing, result.variant.name
     if timing is None or not timing.samples_s:
         return []

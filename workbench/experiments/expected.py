@@ -124,8 +124,7 @@ def variants(context: Context) -> Sequence[Variant]:
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """Return the analysis of the requested kernel, at its first sizes to time unless others are
-    named."""
+    """Return the analysis of the kernel at the given sizes, else at its first to time."""
     spec = catalog.spec_of(context.kernel)
     sizes = context.sizes or spec.bench[0]
     given_s, named = context.given_s, "the time given"

@@ -50,8 +50,7 @@ class IntensityPoint:
 
 @dataclass(frozen=True)
 class Bend:
-    """The two parts of a roofline: for each the median of its points, and the range of their
-    intervals."""
+    """Both parts of a roofline: the median of the points of each, and their intervals' range."""
 
     slope: Span  # bytes/s
     plateau: Span  # FLOP/s

@@ -62,45 +62,27 @@ def variants(context: Context) -> list[Variant]:
 
 
 class Way(NamedTuple):
-    """A way to run the kernels: its variant by the host's clock, and the one that gives GPU
-    time."""
+    """A way to run kernels: its variant by the host's clock, and that of the GPU time."""
 
     text: str  # in a sentence
     total: str
     gpu: str
     without: str = ""  # the same kernels without copies
-    better: tuple[tuple[str, str], ...] = ()  # what to do, and the variant that did it
+    better: Mapping[str, str] = {}  # what to do, and the variant that did it
 
 
+# What to do about each way, and the variant that did it.
+_CAPTURE = "capture the calls in a graph"
+_EAGER = {_CAPTURE: "in a graph", "fuse them into one kernel": "fused, launched"}
+_TORCH = {_CAPTURE: "torch, in a graph"}
+_COPIED = {"keep the data on the GPU": "eager"}
+_FUSED = {"launch it from a graph": "fused"}
+_COPIES = "With the data copied to the CPU and back behind each kernel"
 WAYS = (
-    Way(
-        "Launched one by one",
-        "eager",
-        "in a graph",
-        better=(
-            ("capture the calls in a graph", "in a graph"),
-            ("fuse them into one kernel", "fused, launched"),
-        ),
-    ),
-    Way(
-        "Launched one by one by torch",
-        "torch, eager",
-        "torch, in a graph",
-        better=(("capture the calls in a graph", "torch, in a graph"),),
-    ),
-    Way(
-        "With the data copied to the CPU and back behind each kernel",
-        "copied to the CPU and back",
-        "in a graph",
-        "eager",
-        better=(("keep the data on the GPU", "eager"),),
-    ),
-    Way(
-        "Fused into one kernel",
-        "fused, launched",
-        "fused",
-        better=(("launch it from a graph", "fused"),),
-    ),
+    Way("Launched one by one", "eager", "in a graph", better=_EAGER),
+    Way("Launched one by one by torch", "torch, eager", "torch, in a graph", better=_TORCH),
+    Way(_COPIES, "copied to the CPU and back", "in a graph", "eager", better=_COPIED),
+    Way("Fused into one kernel", "fused, launched", "fused", better=_FUSED),
 )
 
 
@@ -112,8 +94,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
 
 
 def analysed(way: Way, context: Context, results: Mapping[str, VariantResult]) -> Analysis:
-    """Return the analysis of one way from the measured times, without a verdict if a variant has no
-    time."""
+    """Return the analysis of one way; there is no verdict if a variant has no time."""
     total, gpu = span_of(results[way.total]), span_of(results.get(way.gpu))
     kernels = launches(results[way.total]) or launches(results.get(way.gpu))
     without = span_of(results.get(way.without)) if way.without else None
@@ -179,7 +160,7 @@ def lost(line: Timeline, without: Span | None) -> list[Evidence]:
 def gains(way: Way, total: Span, results: Mapping[str, VariantResult]) -> list[Evidence]:
     """Return the share of the time that each faster variant saves."""
     rows = []
-    for what, variant in way.better:
+    for what, variant in way.better.items():
         other = span_of(results.get(variant))
         gain = Span.exactly(1.0) - other / total if other else None
         if gain is not None and gain.low > 0:

@@ -137,8 +137,7 @@ _WORDS = {"flat": "flat in rank", "grows": "the rank costs time", "undecided": "
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """Return one analysis: flat if the largest time is at most 1.15 times the least at every
-    size."""
+    """Return one analysis: flat if at every size the most time is at most 1.15 times the least."""
     spec = _spec(context)
     layers = [layer(sizes, results) for sizes in _layers(context)]
     kinds = {each.name: kind_of(*each.ours.values()) for each in layers}

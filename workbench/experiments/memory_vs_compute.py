@@ -182,8 +182,7 @@ def variants(context: Context) -> list[Variant]:
 
 
 def part_name(kernel: str, part: str) -> str:
-    """Return the name of a part: `matmul_traffic`, `package.mine_traffic`,
-    `path/to/mine_traffic.py`."""
+    """Return the name of a part: `matmul_traffic`, `package.mine_traffic`, `mine_traffic.py`."""
     if kernel.endswith(".py"):
         path = Path(kernel)
         return str(path.with_name(f"{path.stem}_{part}.py"))
@@ -294,8 +293,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
 
 
 def times_of(results: Mapping[str, VariantResult]) -> Times:
-    """Return the times of the variants in seconds. The grid is left out if the whole has another
-    number of programs."""
+    """Return the seconds of the variants; without the grid if the whole has other programs."""
     spans = {name: span for name, each in results.items() if (span := span_of(each)) is not None}
     compiled, grid = results["whole"].compiled, results.get("grid")
     programs = compiled.resources.programs if compiled is not None else None
@@ -407,8 +405,7 @@ def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
 def _rates(
     whole: Record, times: Times, most_rates: tuple[float, float]
 ) -> list[tuple[Evidence, str]]:
-    """Return the rates that the variants reached, each with the reason why it is impossible, or
-    nothing."""
+    """Return the rates that the variants reached, each with why it is impossible, or nothing."""
     dram, peak = most_rates
     asks = (
         ("least bytes over A", "B/s", whole.bytes, times.traffic, dram, "the bandwidth of"),

@@ -20,6 +20,7 @@ from workbench.experiments import (
     Context,
     Experiment,
     ExperimentError,
+    Regime,
     Variant,
     VariantResult,
 )
@@ -31,7 +32,7 @@ SHAPES: Sequence[Sizes] = (
     {"M": 1, "N": 2560, "K": 2560},
     {"M": 1, "N": 14336, "K": 4096},
 )
-REGIMES = ("cold", "hot")
+REGIMES: tuple[Regime, ...] = ("cold", "hot")
 PLAIN, PACKED = "A", "B"  # prefixes of the variants' names
 
 
@@ -56,8 +57,7 @@ def packed_variants(M: int) -> tuple[tuple[str, str], ...]:
 
 
 def variants(context: Context) -> list[Variant]:
-    """Return each product of each shape, cold and hot. Raises ExperimentError where another kernel
-    or dtype is named."""
+    """Return each product, cold and hot. Raises ExperimentError for another kernel or dtype."""
     if context.kernel not in ("", "q4_k_matmul"):
         raise ExperimentError(
             "quantization_overhead compares q4_k_matmul with an fp16 product, and knows none for "
@@ -70,15 +70,14 @@ def variants(context: Context) -> list[Variant]:
         )
     return [
         Variant(
-            f"{operand} {at}, {regime}: {kernel}.{impl}",
+            f"{operand} {sizes_text(sizes, ' ')}, {regime}: {kernel}.{impl}",
             kernel,
             impl,
             dict(sizes),
             context.dtype,
-            regime="hot" if regime == "hot" else "cold",
+            regime=regime,
         )
         for sizes in _shapes(context)
-        for at in [sizes_text(sizes, " ")]
         for operand, of in ((PLAIN, plain_variants), (PACKED, packed_variants))
         for kernel, impl in of(sizes["M"])
         for regime in REGIMES
@@ -128,8 +127,7 @@ def _analysed(context: Context, sizes: Sizes, results: Mapping[str, VariantResul
 
 
 def ideal_share(sizes: Sizes, dtype: str) -> float:
-    """Return the least bytes of the Q4_K product over those of the product with weights of
-    `dtype`."""
+    """Return the least bytes of the Q4_K product over those with weights of `dtype`."""
     plain, packed = catalog.spec_of("matvec"), catalog.spec_of("q4_k_matmul")
     return packed.bytes(sizes, dtype) / plain.bytes(sizes, dtype)
 

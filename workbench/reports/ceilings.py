@@ -164,8 +164,7 @@ def _stated_cells(one: Plain) -> list[str]:
 
 
 def kind_of(stated: Plain) -> str:
-    """Return the origin of a stated figure. Measurements by others are `published`, since
-    `measured` means measured here."""
+    """Return the origin of a stated figure; `measured` means here, others' are `published`."""
     return "published" if stated["kind"] == "measured" else str(stated["kind"])
 
 

@@ -16,24 +16,13 @@ from workbench.reports import render
 from workbench.reports.figures import compare as draw
 from workbench.reports.figures.compare import Operands
 from workbench.reports.figures.timing import timings_of
-from workbench.reports.measure import spread_cells
+from workbench.reports.measure import SPREAD, spread_cells
 from workbench.spec import sizes_text
 from workbench.tuner.selection import rate, ridge_of
 
 ENGINES = ("compare", "gate")  # engines whose runs this page can draw
 
-HEADS = (
-    "operand",
-    "median",
-    "95 % interval",
-    "min",
-    "p5",
-    "p95",
-    "n",
-    "SM clock, MHz",
-    "cycles",
-    "rate",
-)
+HEADS = ("operand", *SPREAD, "SM clock, MHz", "cycles", "rate")
 
 
 @dataclass(frozen=True)
@@ -70,8 +59,7 @@ def compared_of(outcomes: Sequence[Outcome], comparisons: Sequence[Comparison]) 
 
 
 def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons with verdicts corrected for their number, see `verdict.holm`. A single
-    one stays as it is."""
+    """Return comparisons, their verdicts corrected for their number (`verdict.holm`) if several."""
     decided = [c for c in comparisons if c.verdict is not None]
     if len(decided) < 2:
         return list(comparisons)
@@ -162,17 +150,8 @@ def ratio_lines(v: Verdict) -> list[str]:
     ]
 
 
-LINE_HEADS = (
-    "kernel",
-    "impl",
-    "sizes",
-    "dtype",
-    "ratio",
-    "95 % interval",
-    "in cycles",
-    "threshold",
-    "verdict",
-)
+_PROBLEM = ("kernel", "impl", "sizes", "dtype")
+LINE_HEADS = (*_PROBLEM, "ratio", "95 % interval", "in cycles", "threshold", "verdict")
 
 
 def line(compared: Compared) -> list[str]:

@@ -49,15 +49,13 @@ def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> 
 
 
 def about(finding: Finding) -> str:
-    """Return the finding's problem: `matmul, M=4096 N=4096 K=4096, bf16`, or the experiment's
-    name."""
+    """Return the finding's problem: `matmul, M=64 N=64, bf16`, or the experiment's name."""
     parts = (finding.kernel or finding.experiment, sizes_text(finding.sizes, " "), finding.dtype)
     return ", ".join(part for part in parts if part)
 
 
 def is_share(result: Evidence) -> bool:
-    """Return whether a bare number is shown as percent: its target is in percent, or its name or
-    group calls it a share."""
+    """Return whether a bare number is a share: by its target in percent, its name or group."""
     named = SHARE.search(result.name) or SHARE.search(result.group)
     return result.unit == "1" and ("%" in result.target or named is not None)
 
@@ -107,8 +105,7 @@ def _untold(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) 
 
 
 def failure_lines(failures: Sequence[Failure]) -> list[tuple[str, str]]:
-    """Return name and reason of the failures; variants that differ in sizes or regime alone are
-    merged."""
+    """Return name and reason of failures; those alike but for sizes or regime are merged."""
     many = Counter((f"{f.case.kernel} {f.case.label}", f.stage, f.reason) for f in failures)
     return [
         (f"{name} ({count} variants)" if count > 1 else name, f"{stage}: {reason}")
@@ -151,8 +148,7 @@ def show(console: Console, finding: Finding, message: set[str] | None = None) ->
 
 
 def _shared(findings: Sequence[Finding]) -> list[str]:
-    """Return the caveats of all findings, which the page states once; none where there is one
-    finding."""
+    """Return the caveats that several findings all have, which the page states once."""
     first, *rest = (f.caveats for f in findings) if len(findings) > 1 else ((),)
     return [caveat for caveat in first if all(caveat in other for other in rest)]
 

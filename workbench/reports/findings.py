@@ -40,8 +40,7 @@ MOST_TIMES = 40  # rows of single times: an experiment has fewer, a large gate's
 
 
 def markdown(runs: Iterable[RunWithOutcomes]) -> str:
-    """Return the text of FINDINGS.md for runs with their outcomes and findings, the oldest
-    first."""
+    """Return FINDINGS.md for runs with their outcomes and findings, the oldest first."""
     parts = ["# Profiling results"]
     ordered = sorted(runs, key=lambda stored: (stored[0].started, stored[0].id))
     if not ordered:
@@ -134,8 +133,7 @@ def _missing(names: Sequence[str]) -> str:
 
 
 def _times(run: Run, outcomes: Sequence[Outcome]) -> str:
-    """Return a row for each relevant time: all of them, but of a sweep's configs the best, the
-    defaults and the libraries'."""
+    """Return a row for each time; of a sweep for the best, the defaults and the libraries."""
     records = [o for o in outcomes if isinstance(o, Record)]
     if run.engine == "sweep":
         last = [r for r in records if r.phase in ("final", "predict")] or records
@@ -217,8 +215,7 @@ def _way(finding: Finding) -> str:
 
 
 def _better_configs(outcomes: Sequence[Outcome]) -> list[tuple[float, str]]:
-    """Return problems at which a config was measured to be faster than the default, by finals
-    alone."""
+    """Return problems at which a config was measured to beat the default, by finals alone."""
     finals = [o for o in outcomes if isinstance(o, Record) and o.phase == "final"]
     finals = [r for r in finals if isinstance(r.timing, Measured) and r.case.config]
     defaults = {_problem(r): r for r in finals if r.default}
@@ -270,8 +267,7 @@ def row_of(result: Evidence) -> list[str]:
 
 
 def number_text(result: Evidence) -> str:
-    """Return the number with its unit; shares of a time, and values with a target in percent, as
-    percent."""
+    """Return the number with its unit; shares and values with a target in percent as percent."""
     tilde = "~" if result.kind == "predicted" else ""
     return tilde + _number(result, result.value)
 

@@ -26,19 +26,8 @@ from workbench.tuner.selection import rate, ridge_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-HEADS = (
-    "impl",
-    "regime",
-    "median",
-    "95 % interval",
-    "min",
-    "p5",
-    "p95",
-    "n",
-    "rate",
-    "of ceiling",
-    "vs baseline",
-)
+SPREAD = ("median", "95 % interval", "min", "p5", "p95", "n")  # heads of `spread_cells`
+HEADS = ("impl", "regime", *SPREAD, "rate", "of ceiling", "vs baseline")
 NARROW = ("impl", "regime", "median", "rate", "of ceiling", "vs baseline")  # for 100 columns
 
 
@@ -66,8 +55,7 @@ class Group:
         return [o for o in self.outcomes if isinstance(o, Failure)]
 
     def ceiling(self, record: Record) -> tuple[float, str] | None:
-        """Return the share of the nearest ceiling, a measured one where known, and its name, or
-        None."""
+        """Return the share and name of the nearest ceiling, preferably a measured one, or None."""
         if record.phase == "hot":  # its inputs may come from the cache, not from memory
             return None
         dtype, every = record.case.dtype, self.run.ceilings.items()
@@ -151,15 +139,14 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
 
 
 def spread_cells(t: Measured, scale: float, unit: str) -> list[str]:
-    """Return median, with a star if unstable, interval, min, p5, p95 and number of samples."""
+    """Return the cells under `SPREAD`; the median of an unstable time has a star."""
     ends = [text_of(stats.quantile(t.samples_s, q), scale) for q in (0.0, 0.05, 0.95)]
     median = f"{text_of(t.median_s, scale)} {unit}" + ("" if t.stable else " *")
     return [median, span_text(t.low_s, t.high_s, scale), *ends, str(len(t.samples_s))]
 
 
 def filled(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
-    """Return the indices of columns that are not empty: a prediction has no interval, for
-    example."""
+    """Return the indices of columns that are not empty; a prediction has no interval."""
     return [n for n in range(len(heads)) if any(line[n] for line in lines)]
 
 

@@ -86,8 +86,7 @@ def page(sheet: Sheet) -> str:
 
 
 def sentence(sheet: Sheet) -> str:
-    """Return what limits the best of each problem, and where there is most to gain, in one
-    sentence."""
+    """Return in a sentence what limits the best of each problem, and where most is to gain."""
     if not sheet.points:
         return "No record with a time is among these runs, so there is nothing to draw."
     best = [sheet.points[n] for n in bests(sheet)]
@@ -145,8 +144,7 @@ def _all_predicted(sheet: Sheet, device: str) -> bool:
 
 
 def _switches(scene: Scene) -> list[dict[str, Any]]:
-    """Return groups of switches, each with the word that its elements carry and whether it is
-    on."""
+    """Return groups of switches: the word that elements carry, its name, whether it is on."""
     sheet, points = scene.sheet, scene.sheet.points
     levels = [level for level in _SHOWN if any(n.ceiling.level == level for n in scene.lines)]
     dtypes = {d for n in scene.lines for d in n.dtypes}
@@ -250,8 +248,7 @@ def _pair_of_ceilings(one: CeilingSet, other: CeilingSet) -> list[list[str]]:
 
 
 def _pair_of_times(sheet: Sheet, one: str, other: str) -> list[list[str]]:
-    """Return a row for each problem and regime; predicted times replace missing cold ones,
-    marked."""
+    """Return a row for each problem and regime; predicted times stand in for cold ones, marked."""
     best: dict[Any, dict[str, Point]] = {}
     for p in (sheet.points[n] for n in bests(sheet)):
         if p.record.case.is_baseline:

@@ -178,8 +178,7 @@ def _words(result: Selection) -> dict[int, str]:
 
 
 def _tie_reason(run: Run, result: Selection) -> str:
-    """Return why the tie rule preferred the winner to the fastest median; empty where it did
-    not."""
+    """Return why the tie rule preferred the winner to the fastest median; empty if it did not."""
     winner, fastest = result.winner, result.fastest
     if winner is None or fastest is None or winner is fastest:
         return ""
@@ -274,8 +273,7 @@ def _with_unit(value: float | None, unit: str) -> str:
 
 
 def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the figure of the varied fields: for each Impl a heat map, or dots where one field
-    varies."""
+    """Return the figure of the varied fields: for each Impl a heat map, or dots for one field."""
     panels: list[dict[str, Any]] = []
     for n, impl in enumerate(board.impls):
         swept = [o for o in stand if o.case.impl == impl and not o.case.is_baseline]
@@ -342,18 +340,9 @@ def _roofline_note(run: Run, board: Board, records: Sequence[Record]) -> dict[st
 
 
 def _ceilings(run: Run, record: Record) -> list[tuple[float, str, bool]]:
-    """Return the share of each ceiling that this record reaches, its name, and whether it is
-    memory's."""
-    results = []
-    for name, c in run.ceilings.items():
-        if c.get("value", 0) <= 0 or name.startswith("cache"):
-            continue
-        memory = c.get("unit") == "B/s"
-        if memory or (c.get("unit") == "FLOP/s" and record.flops):
-            done = record.bytes if memory else record.flops
-            share = done / record.time_s / c["value"]
-            results.append((share, _ceiling(name, c)[2], memory))
-    return results
+    """Return the share of each ceiling that a record reaches, its name, and if it is memory's."""
+    shares = ceilings.shares_of(run.ceilings, record)
+    return [(share, _ceiling(name, c)[2], c["unit"] == "B/s") for share, name, c in shares]
 
 
 def nearest_ceiling(run: Run, record: Record) -> tuple[float, str, bool] | None:

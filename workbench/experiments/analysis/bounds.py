@@ -13,8 +13,7 @@ from workbench.spec import Sizes, Spec
 
 
 def ceilings(device: Device, known: Mapping[str, Mapping[str, Any]]) -> CeilingSet:
-    """Return the ceilings of `known` (as `hardware.ceilings` writes them), and the device's own
-    stated ones beside them."""
+    """Return the ceilings of `known`, see `hardware.ceilings`, and the device's stated ones."""
     results = [ceiling_of(device.name, name, plain) for name, plain in known.items()]
     every = [*(c for c in results if c is not None), *stated(device.name, device)]
     by_name = {c.name: c for c in every}

@@ -18,7 +18,7 @@ from workbench.data import stats
 from workbench.data.record import Measured
 from workbench.device.ceilings import Level
 from workbench.device.hardware import Device, Quantity
-from workbench.experiments import Variant, VariantResult
+from workbench.experiments import Regime, Variant, VariantResult
 from workbench.spec import ITEMSIZE, Limits, Sizes, label, sizes_text
 
 if TYPE_CHECKING:
@@ -72,8 +72,7 @@ class Sought:
 
 @dataclass(frozen=True)
 class CeilingGroup:
-    """Ceilings whose variants are interleaved: of one kind of load, so that none raises or lowers
-    the clock of another."""
+    """Ceilings whose variants are interleaved, being of one kind of load and so of one clock."""
 
     name: str
     sought: tuple[Sought, ...]
@@ -89,8 +88,7 @@ class CeilingGroup:
 
 
 def groups_of(device: Device, memory_bytes: int | None) -> list[CeilingGroup]:
-    """Return all ceilings to measure on a device, for a GPU with this memory in bytes (None:
-    unknown)."""
+    """Return all ceilings to measure on a GPU with this memory in bytes (None: unknown)."""
     return [
         _dram(device, memory_bytes),
         _caches(device),
@@ -101,8 +99,7 @@ def groups_of(device: Device, memory_bytes: int | None) -> list[CeilingGroup]:
 
 
 def matrix_dtypes(device: Device) -> list[str]:
-    """Return the dtypes of the matrix unit, as `Device.peaks` names them; without stated peaks, the
-    usual."""
+    """Return the dtypes of the matrix unit in `Device.peaks`; without stated peaks, the usual."""
     known = ("tf32", "fp16", "bf16", "fp8", "int8")
     if device.backend == "hip":
         known = ("fp32_matrix", "fp16", "bf16", "fp8", "int8")
@@ -123,7 +120,7 @@ def _variants(
     dtype: str,
     knobs: str,
     configs: Iterable[tuple[int, ...]],
-    regime: Literal["cold", "hot"] = "cold",
+    regime: Regime = "cold",
 ) -> tuple[Variant, ...]:
     """Return a variant for each config, which lists the values of `knobs`; `kernel` with Impl."""
     named = [dict(zip(knobs.split(), values, strict=True)) for values in configs]
@@ -213,8 +210,7 @@ def _caches(device: Device) -> CeilingGroup:
 
 
 def bank_bandwidth(device: Device) -> Quantity | None:
-    """Return the shared-memory bandwidth of all cores at the boost clock in bytes a second; None if
-    its width is unknown."""
+    """Return the B/s of shared memory, all cores at the boost clock; None if unknown."""
     if device.backend != "cuda" or device.clock_hz is None:
         return None
     value = device.limits.cores * CYCLE_BYTES * device.clock_hz.value
@@ -486,8 +482,7 @@ LINKS_SOUGHT = {
 def link_ceilings(
     copies: Mapping[str, Mapping[int, Measured]], reason: str = ""
 ) -> dict[str, dict[str, Any]]:
-    """Return the best rate over all sizes (bytes) of each kind of copy; `reason` explains missing
-    ones."""
+    """Return the best rate of each kind of copy over all sizes; `reason` explains missing ones."""
     plain: dict[str, dict[str, Any]] = {}
     for name, title in LINKS_SOUGHT.items():
         text: dict[str, Any] = {"unit": "B/s", "title": title, "level": "link"}
@@ -564,8 +559,7 @@ MIXES = {"dram_write": 0.0, "dram_copy": 1 / 2, "dram_triad": 2 / 3, "dram_read"
 
 
 def read_share(kernel: str, sizes: Sizes, dtype: str) -> float:
-    """Return the bytes of the inputs over all least bytes that a kernel moves. Raises
-    CatalogError."""
+    """Return the share of inputs in the least bytes that a kernel moves. Raises CatalogError."""
     spec = catalog.spec_of(kernel)
     outputs = spec.outputs.values()
     written = sum(math.prod(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in outputs)

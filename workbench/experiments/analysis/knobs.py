@@ -38,6 +38,10 @@ from workbench.tuner.selection import MODEL_SHARE, TIE_SHARE
 # Configs tried for each value, in the order of the model. It ranks the best of a matmul sweep among
 # its first few (docs/facts.md); three are tried, so that one wrong guess does not decide a value.
 TRIED = 3
+_GIVEN = (
+    f"Each value is represented by the fastest of the up to {TRIED} configs that the model "
+    "ranks best; the others are not tried. A sweep tries all."
+)
 DEPTH = "block_k"  # of a step: a tile knob, but no edge of a program's tile
 
 Config = Mapping[str, int]
@@ -51,6 +55,10 @@ class Varied:
     unit: str  # after a value: " threads"
     knob: Knob
     number: Callable[[Impl, Config, Context], int]
+
+    def text(self, value: int) -> str:
+        """Return a value with its unit: `256 threads`."""
+        return f"{value}{self.unit}"
 
 
 def experiment_of(varied: Varied, summary: str) -> Experiment:
@@ -110,8 +118,7 @@ def variants_of(context: Context, varied: Varied) -> list[Variant]:
 def _order(
     context: Context, impl: Impl, sizes: Sizes, default: Any
 ) -> Callable[[Any], tuple[float, int]]:
-    """Return a sort key of configs: the time that the model expects; without a prediction, those
-    near the default first."""
+    """Return a sort key: the time that the model expects, else the distance from the default."""
     problem = Problem(context.kernel, impl.spec, dict(sizes), context.dtype)
     usual = values(default)
 
@@ -163,7 +170,7 @@ def analysed(
         number = varied.number(impl, each.variant.config or {}, context)
         by_value.setdefault(number, []).append(each)
     ranked = ranking(by_value)
-    caveats = [_given(varied), *_others(impl), *reasons(results)]
+    caveats = [_GIVEN, *_others(impl), *reasons(results)]
     if ranked.winner is None:
         text = f"No config of {impl.title} gave a time; the reasons are listed below."
         return [Analysis("no verdict", text, caveats=caveats)]
@@ -174,13 +181,6 @@ def analysed(
         caveats.insert(0, f"{impl.title} has no other {varied.noun} at these sizes.")
     word, sentence = _verdict(ranked, impl, varied, kind, _ends(impl, context, varied))
     return [Analysis(word, sentence, rows, [_chart(ranked, varied, kind)], caveats)]
-
-
-def _given(varied: Varied) -> str:
-    return (
-        f"Each value is represented by the fastest of the up to {TRIED} configs that the model "
-        "ranks best; the others are not tried. A sweep tries all."
-    )
 
 
 def _others(impl: Impl) -> list[str]:
@@ -197,10 +197,6 @@ def _ends(impl: Impl, context: Context, varied: Varied) -> tuple[int, int]:
     return min(results), max(results)
 
 
-def _text(value: int, varied: Varied) -> str:
-    return f"{value}{varied.unit}"
-
-
 def _verdict(
     ranked: Ranking, impl: Impl, varied: Varied, kind: Kind, ends: tuple[int, int]
 ) -> tuple[str, str]:
@@ -209,7 +205,7 @@ def _verdict(
     tilde = mark(kind)
     time_s = ranked.best[winner].time_s or 0.0
     config = brief(ranked.best[winner].variant.config or {})
-    best = _text(winner, varied)
+    best = varied.text(winner)
     at = sizes_text(ranked.best[winner].variant.sizes, " ")
     text = f"The best {varied.noun} for {impl.title} at {at} is {best} ({config}), "
     text += f"{tilde}{reading(time_s, 's')}"
@@ -221,13 +217,13 @@ def _verdict(
     elif ranked.ties:
         *tied, last = map(str, sorted([winner, *ranked.ties]))
         word = f"tie of {', '.join(tied)} and {last}{varied.unit}"
-        rest = ", ".join(_text(v, varied) for v in sorted(ranked.ties))
+        rest = ", ".join(varied.text(v) for v in sorted(ranked.ties))
         text += f"; {rest} tie with it"
     if len(others) > len(ranked.ties):
         worst = max(others, key=lambda v: ranked.ratios[v].value)
         r = ranked.ratios[worst]
         between = f" ({r.low:.3g} to {r.high:.3g})" if kind == "measured" else ""
-        text += f". The worst, {_text(worst, varied)}, takes {tilde}{r.value:.3g} times as long"
+        text += f". The worst, {varied.text(worst)}, takes {tilde}{r.value:.3g} times as long"
         text += between
     text += "."
     if others and not ranked.ties and winner in ends:
@@ -235,7 +231,7 @@ def _verdict(
         word += ", at the edge"
         text += f" It is the {operand} that the kernel declares: a better one may lie beyond."
     if ranked.missing:
-        text += f" No time of {', '.join(_text(v, varied) for v in ranked.missing)}."
+        text += f" No time of {', '.join(varied.text(v) for v in ranked.missing)}."
     return worded(word, kind), text
 
 
@@ -248,13 +244,13 @@ def _times(
 ) -> list[Evidence]:
     rows = []
     for value, each in ranked.best.items():
-        name = f"{_text(value, varied)}: {brief(each.variant.config or {})}"
+        name = f"{varied.text(value)}: {brief(each.variant.config or {})}"
         rows.append(each.evidence(name, f"fastest by {varied.noun}"))
     assert ranked.winner is not None
     fastest = ranked.best[ranked.winner]
-    group, best = "how much it matters", _text(ranked.winner, varied)
+    group, best = "how much it matters", varied.text(ranked.winner)
     rows += [
-        row(f"{_text(v, varied)} over {best}", r, "1", kind, group)
+        row(f"{varied.text(v)} over {best}", r, "1", kind, group)
         for v, r in ranked.ratios.items()
         if v != ranked.winner
     ]
@@ -271,7 +267,7 @@ def _resources(ranked: Ranking, varied: Varied) -> list[Evidence]:
     for value, each in ranked.best.items():
         if each.compiled is None:
             continue
-        created, name = each.compiled.resources, _text(value, varied)
+        created, name = each.compiled.resources, varied.text(value)
         limited, spills = f"{name}, limited by {created.limiter}", created.spill_bytes
         group = "resident warps over the most that fit"
         occupied.append(Evidence(limited, created.occupancy, "1", "computed", group=group))

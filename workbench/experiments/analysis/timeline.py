@@ -59,8 +59,7 @@ class Timeline:
 
     @property
     def utilisation(self) -> Span:
-        """Share of the total time in which the GPU works; its interval includes computing time's
-        share."""
+        """Share of the time in which the GPU works; its interval includes computing's."""
         least = self.computing / self.total
         return (self.gpu / self.total).down_to(least).within(0.0, 1.0)
 
@@ -112,8 +111,7 @@ def word_of(line: Timeline, without: Span | None = None, reach: Span | None = No
 
 
 def count(kernels: int, group: str, kind: Kind = "measured") -> Evidence:
-    """Return the number of kernels of one call as evidence: counted in a graph, or by the
-    compiler."""
+    """Return the kernels of one call as evidence: counted in a graph, or by the compiler."""
     return Evidence(KPI.kernels, float(kernels), "kernels", kind, group=group)
 
 

@@ -31,8 +31,7 @@ class Span:
         return Span(self.value - other.value, self.low - other.high, self.high - other.low)
 
     def __truediv__(self, other: Span) -> Span:
-        """Return the quotient of numbers that are not negative; infinite where the divisor may be
-        zero."""
+        """Return the quotient of numbers from 0 on; infinite where the divisor may be 0."""
         low, high = quotient(self.low, other.high), quotient(self.high, other.low)
         return Span(quotient(self.value, other.value), low, high)
 
@@ -66,14 +65,12 @@ class Span:
 
 
 def quotient(a: float, b: float) -> float:
-    """Return a / b of numbers that are not negative: 0 over 0 is 0, anything else over 0 is
-    infinite."""
+    """Return a / b of numbers that are not negative: 0 / 0 is 0, others over 0 are infinite."""
     return a / b if b > 0 else math.inf if a > 0 else 0.0
 
 
 def span_of(result: VariantResult | None) -> Span | None:
-    """Return the time of a variant in seconds; None if it has none. A prediction has no
-    interval."""
+    """Return the seconds of a variant; None if it has none. A prediction has no interval."""
     if result is None or result.time_s is None:
         return None
     return Span(result.time_s, *(result.interval_s or (result.time_s, result.time_s)))
@@ -110,8 +107,7 @@ def kind_of(*results: VariantResult) -> Kind:
 
 
 def launches(result: VariantResult | None) -> int | None:
-    """Return the kernels of one call: as counted in a graph, else as counted by the compiler; None
-    if unknown."""
+    """Return the kernels of a call, counted in a graph, else by the compiler; None if unknown."""
     if result is None:
         return None
     if result.kernels is not None:
@@ -147,8 +143,7 @@ def worded(word: str, kind: Kind) -> str:
 
 
 def reasons(results: Mapping[str, VariantResult]) -> list[str]:
-    """Return a sentence for each reason why variants have no time, with the first variants it
-    applies to."""
+    """Return a sentence for each reason why there is no time, with its first variants."""
     by_reason: dict[str, list[str]] = {}
     for name, each in results.items():
         if each.failure:
@@ -162,8 +157,7 @@ def _first(names: Sequence[str]) -> str:
 
 
 def line(name: str, results: Mapping[int, VariantResult], scale: float, kind: Kind) -> Series:
-    """Return times by a number as a series, in units of `scale` seconds, with their intervals if
-    all were measured."""
+    """Return times in units of `scale` seconds as a series; with intervals if all are measured."""
     ends = [e for each in results.values() if (e := each.interval_s) is not None]
     ends = ends if len(ends) == len(results) else []
     low, high = tuple(a / scale for a, _ in ends), tuple(b / scale for _, b in ends)

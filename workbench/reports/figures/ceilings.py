@@ -78,8 +78,7 @@ def _panel(fig: object, panel: Panel, top: float) -> None:
 
 
 def _bar(ax: Any, row: int, one: Bar, ink: str) -> None:
-    """Draw one bar. Filled: measured. Hollow: failed its check. Tick: stated. Cross: library
-    reference."""
+    """Draw a bar. Filled: measured, hollow: failed its check, tick: stated, cross: library."""
     if one.value is not None:
         look: dict[str, Any] = {"color": "none", "linestyle": (0, (3, 2))}
         if one.word in ("sound", "unchecked"):

@@ -27,14 +27,12 @@ class Operands:
 
 
 def windows(timing: Measured) -> list[tuple[float, ...]]:
-    """Return the samples in seconds by window; as one window where the windows' sizes are
-    unknown."""
+    """Return the samples in seconds by window; as one where their sizes are unknown."""
     return timing.windows or [timing.samples_s]
 
 
 def round_ratios(operands: Operands, cycles: bool = False) -> list[float]:
-    """Return right over left, window by window: of medians, or with `cycles` of medians times
-    clocks."""
+    """Return right over left, window by window: of medians, with `cycles` times clocks."""
     left, right = (_per_window(t, cycles) for t in operands.timings)
     if len(left) != len(right):  # windows were left out, and it is unknown which
         return []

@@ -18,8 +18,7 @@ _LINE = 24  # px between rows
 
 
 def chart(result: Chart, prefix: str) -> Markup:
-    """Return a chart of lines: filled points where measured, hollow and dashed where predicted, no
-    points for other series."""
+    """Return a chart of lines; points are filled if measured, hollow if predicted, else absent."""
     fig = figure(640, 360)
     ax = axes(fig, 96, 16, 520, 286, "both")
     ax.set(xlabel=result.x_label, ylabel=result.y_label)

@@ -92,6 +92,19 @@ def _flops(value: float, _: Any = None) -> str:
     return f"{value:.3g}"
 
 
+def shares_of(ceilings: Ceilings, record: Record) -> list[tuple[float, str, Mapping[str, Any]]]:
+    """Return the share of each ceiling but the cache's that a record reaches, its name, and it."""
+    results = []
+    for name, ceiling in ceilings.items():
+        memory = ceiling.get("unit") == "B/s"
+        if ceiling.get("value", 0) <= 0 or name.startswith("cache"):
+            continue
+        if memory or (ceiling.get("unit") == "FLOP/s" and record.flops):
+            done = record.bytes if memory else record.flops
+            results.append((done / record.time_s / ceiling["value"], name, ceiling))
+    return results
+
+
 def _known(ceilings: Ceilings, unit: str) -> list[tuple[str, Mapping[str, Any]]]:
     return [(k, c) for k, c in ceilings.items() if c.get("unit") == unit and c.get("value", 0) > 0]
 
@@ -106,8 +119,8 @@ def _ceiling_name(name: str, ceiling: Mapping[str, Any]) -> str:
     what = {"dram": "DRAM", "cache": "last-level cache"}.get(what, what)
     if "dtype" in ceiling:
         what = f"{ceiling['dtype']} {what}"
-    value, unit = ceiling["value"], ceiling["unit"]
-    return f"{what} {_flops(value)}{unit}, {ceiling.get('kind', 'datasheet')}"
+    rate = f"{_flops(ceiling['value'])}{ceiling['unit']}"
+    return f"{what} {rate}, {ceiling.get('kind', 'datasheet')}"
 
 
 def _aside(board: Board, record: Record, sloping: bool) -> float:

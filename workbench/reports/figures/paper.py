@@ -113,8 +113,7 @@ def _roofline(ax: Any, scene: Scene) -> None:
 
 
 def _shown(scene: Scene) -> list[Line]:
-    """Return the ceilings of the points' dtypes; of several devices only the best ones, for
-    space."""
+    """Return the ceilings of the points' dtypes; for space the best ones of several devices."""
     results = []
     for line in scene.lines:
         c = line.ceiling

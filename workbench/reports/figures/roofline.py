@@ -298,8 +298,7 @@ def _draw_ceilings(ax: Any, scene: Scene, room: Room) -> list[str]:
 
 
 def _extended(ax: Any, scene: Scene) -> list[str]:
-    """Return the extensions of memory's lines from the highest ceiling that is switched on to those
-    that are not."""
+    """Return extensions of memory's lines up to the ceilings that are switched off at first."""
     parts = []
     for line in (n for n in scene.lines if not n.dtypes):
         c = line.ceiling
@@ -315,8 +314,7 @@ def _extended(ax: Any, scene: Scene) -> list[str]:
 
 
 def _beside(ax: Any, scene: Scene) -> dict[int, float]:
-    """Return the baselines of the labels at the right, in the order of their lines and a line
-    apart."""
+    """Return the baselines of the labels at the right: in the lines' order, a line apart."""
     flat = sorted((line for line in scene.lines if line.dtypes), key=lambda n: -n.ceiling.value)
     wanted = [place(ax, *line.end)[1] + 4 for line in flat]
     ys: list[float] = []
@@ -391,8 +389,7 @@ def _whiskers(ax: Any, scene: Scene, at: Places) -> list[str]:
 
 
 def _arrows(scene: Scene, at: Places, room: Room) -> list[str]:
-    """Return arrows from baseline to candidate; labels of those that change most time are placed
-    first."""
+    """Return arrows from baseline to candidate; the largest changes are labelled first."""
     points = scene.sheet.points
     drawn = [a for a in scene.sheet.arrows if a.start in at and a.end in at]
     drawn.sort(key=lambda a: -abs(a.change) * points[a.start].share_of_time)

@@ -193,8 +193,7 @@ def _problem_of(record: Record) -> tuple[Any, ...]:
 
 
 def _by_host(record: Record) -> bool:
-    """Return whether the time is by the host's clock, with launches by the CPU, so not
-    comparable."""
+    """Return whether the time is by the host's clock, so with launches, and not comparable."""
     return isinstance(record.timing, Measured) and record.timing.method == "host"
 
 
@@ -233,8 +232,7 @@ def _problems(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
 
 
 def _of_sweep(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
-    """Return the roles of one problem by id: the winner, also hot, the default and the
-    libraries."""
+    """Return the roles of a problem's records by id: winner, also hot, default, libraries."""
     case = outcomes[0].case
     result = select(replace(run, sizes=case.sizes, dtype=case.dtype), outcomes)
     if result.winner is None:
@@ -310,16 +308,14 @@ def _load(record: Record, units: Mapping[tuple[str, str], bool]) -> Load:
 
 
 def _beyond_fp32(record: Record) -> bool:
-    """Return whether a library is faster than the vector units, so that it used the matrix
-    units."""
+    """Return whether a library beats the vector units, so that it used the matrix units."""
     device = known_device(record.case.device)
     peak = device.peaks.get("fp32") if device else None
     return peak is not None and record.flops > peak.value * record.time_s
 
 
 def _units(records: Iterable[Record]) -> dict[tuple[str, str], bool]:
-    """Return whether a kernel uses matrix units at a dtype, for its libraries, whose code is not
-    read."""
+    """Return which kernels use matrix units, for their libraries, whose code is not read."""
     results: dict[tuple[str, str], bool] = {}
     for record in records:
         if record.resources is not None:
@@ -420,8 +416,7 @@ def rows(sheet: Sheet) -> list[dict[str, Any]]:
 
 
 def plain(sheet: Sheet) -> dict[str, Any]:
-    """Return the sheet as plain data: points, arrows, and each ceiling with its source and its
-    ridge."""
+    """Return the sheet as plain data: points, arrows, and ceilings with source and ridge."""
     arrows = [
         {"from": a.start, "to": a.end, "change": a.change, "what": a.what} for a in sheet.arrows
     ]

@@ -58,8 +58,7 @@ class Board:
         return f"{value:.{digits}f}"
 
     def over_best(self, record: Record) -> float | None:
-        """Return a time over the best's in the same phase; None where that phase did not time the
-        best."""
+        """Return a time over the best's in its phase; None where that has none of the best."""
         library = self.libraries.get(record.phase)
         return record.time_s / library if library else None
 
@@ -210,8 +209,7 @@ _LOWER = 0.18  # offset of the times below a row's middle, as a share of its hei
 
 
 def _named(ax: Any, board: Board, record: Record, y: int, word: str) -> None:
-    """Draw a row's name at its upper left, its median at its upper right, a bar where `word` is
-    set."""
+    """Draw a row's name and, at the right, its median; a bar at the left where `word` is set."""
     over = board.over_best(record)
     text = f"{board.text(record.time_s)} {board.unit[1]}" + (f" · {over:.3f}x" if over else "")
     text = f"{word} · {text}" if word else text
@@ -251,8 +249,7 @@ def _one_two_five(low: float, high: float) -> list[float]:
 def laid(
     ax: Any, board: Board, points: Sequence[tuple[Record, float, float]], size: str = "k"
 ) -> str:
-    """Return one `<use>` a record over the drawn axes, grouped by look; the best last and
-    ringed."""
+    """Return a `<use>` for each record over the axes, by look; the best last and ringed."""
     groups: dict[str, list[str]] = {}
     top = ""
     for record, x, y in sorted(points, key=lambda p: -p[0].time_s):
@@ -271,8 +268,7 @@ def laid(
 
 
 def jitter(row: int) -> float:
-    """Return a number from -1 to 1, the same each time, and far apart for neighbours: multiples of
-    the golden ratio."""
+    """Return a number from -1 to 1: multiples of the golden ratio, so neighbours are far apart."""
     return 2 * ((row * 0.6180339887498949) % 1) - 1
 
 
@@ -330,8 +326,7 @@ def _box(i: int, j: int, **look: Any) -> Any:
 def _target(
     ax: Any, i: int, j: int, board: Board, record: Record | None, here: Sequence[Outcome]
 ) -> str:
-    """Return the pointer's target of a cell: the row of its best, or the reasons why it has
-    none."""
+    """Return the pointer's target of a cell: the row of its best, or why it has none."""
     (x, y), (x2, y2) = place(ax, i, j + 1), place(ax, i + 1, j)
     box = f'x="{x:g}" y="{y:g}" width="{x2 - x:g}" height="{y2 - y:g}"'
     if record is not None:
@@ -370,8 +365,7 @@ def _ticks(timing: Measured) -> Sequence[float]:
 
 
 def _spread(record: Record) -> tuple[float, ...]:
-    """Return the seconds of a record that the axis must contain: the interval, and the ticks
-    without tails."""
+    """Return the seconds that the axis must hold: the interval, and the ticks without tails."""
     timing = record.timing
     if not isinstance(timing, Measured):
         return (record.time_s,)
