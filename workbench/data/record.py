@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import accumulate, pairwise
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from workbench.spec import brief, label
 
 Phase = Literal["first_pass", "final", "hot", "predict", "compare"]
 Stage = Literal["refused", "compile", "check", "launch", "measure"]
 Checked = Literal["gpu", "interpreter", "library"]
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -429,3 +431,11 @@ def dumps(value: Any) -> str:
 def loads(line: str) -> Any:
     """Return the object that `dumps` wrote. Raises ValueError on anything else."""
     return from_plain(json.loads(line))
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items by their key, in the order of first appearance."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

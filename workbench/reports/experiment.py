@@ -10,7 +10,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.data.record import Evidence, Failure, Finding, Measured, Outcome, Record, Run
+from workbench.data.record import (
+    Evidence,
+    Failure,
+    Finding,
+    Measured,
+    Outcome,
+    Record,
+    Run,
+    grouped,
+)
 from workbench.data.units import reading, span_text, text_of, unit_of
 from workbench.reports import render
 from workbench.reports.figures.experiment import chart, times
@@ -115,10 +124,7 @@ def failure_lines(failures: Sequence[Failure]) -> list[tuple[str, str]]:
 
 def groups_of(evidence: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
     """Return the evidence by group, in the order of first appearance."""
-    groups: dict[str, list[Evidence]] = {}
-    for each in evidence:
-        groups.setdefault(each.group, []).append(each)
-    return list(groups.items())
+    return list(grouped(evidence, lambda each: each.group).items())
 
 
 def show(console: Console, finding: Finding, message: set[str] | None = None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from workbench.data import stats
-from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run
+from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run, grouped
 from workbench.data.units import span_text, text_of, unit_of, whole_percent
 from workbench.reports import render
 from workbench.reports.figures import sweep
@@ -72,11 +72,8 @@ class Group:
 
 def groups_of(run: Run, outcomes: Sequence[Outcome]) -> list[Group]:
     """Return the outcomes by size and dtype, in the order of their first outcome."""
-    results: dict[tuple[Any, ...], list[Outcome]] = {}
-    for outcome in outcomes:
-        at = (*sorted(outcome.case.sizes.items()), outcome.case.dtype)
-        results.setdefault(at, []).append(outcome)
-    return [Group(run, tuple(each)) for each in results.values()]
+    each = grouped(outcomes, lambda o: (*sorted(o.case.sizes.items()), o.case.dtype))
+    return [Group(run, tuple(group)) for group in each.values()]
 
 
 def page(run: Run, outcomes: Sequence[Outcome]) -> str:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from workbench.data.record import Measured
+from workbench.data.record import Measured, grouped
 from workbench.data.units import (
     counted,
     duration,
@@ -207,12 +207,9 @@ def _ridge(c: Ceiling, ceilings: CeilingSet) -> str:
 
 def _held(sheet: Sheet) -> list[dict[str, str]]:
     """Return, for each kernel of each device, the diagnosis of the problem with most to gain."""
-    results: dict[tuple[str, str], list[int]] = {}
-    for n in bests(sheet):
-        p = sheet.points[n]
-        results.setdefault((p.device, p.record.case.kernel), []).append(n)
+    kernels = [(p.device, p.record.case.kernel) for p in sheet.points]
     text = []
-    for (device, kernel), numbers in results.items():
+    for (device, kernel), numbers in grouped(bests(sheet), lambda n: kernels[n]).items():
         cold = [n for n in numbers if sheet.points[n].regime != "hot"] or numbers
         row = max(cold, key=lambda n: sheet.points[n].held.gain_s or 0.0)
         most = sheet.points[row]

@@ -11,8 +11,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from workbench.data.record import Measured, Outcome, Predicted, Record, Run
-from workbench.data.units import counted, whole_percent
+from workbench.data.record import Measured, Outcome, Predicted, Record, Run, grouped
+from workbench.data.units import counted, unit_of, whole_percent
 from workbench.reports import render
 from workbench.reports.figures import limit_lines as ceilings
 from workbench.reports.figures import sweep as draw
@@ -100,8 +100,7 @@ def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
     extra = sorted({o.case.impl for o in stand if o.case.is_baseline} - {*swept})
     order = [i for i in run.impls if i in swept]
     order += sorted({*swept} - {*order})
-    scale = result.winner.time_s if result.winner else 1e-6
-    unit = (1e-3, "ms") if scale >= 10e-3 else (1e-6, "µs")
+    unit = unit_of(result.winner.time_s if result.winner else 1e-6)
     numbers = {id(o): n for n, o in enumerate(stand)}
     return Board(numbers, [*order, *extra], unit, result.winner, result.times)
 
@@ -304,11 +303,8 @@ def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
 def _varied(run: Run, swept: Sequence[Outcome]) -> list[str]:
     """Return the fields that took several values: requested ones first, then tuned ones, and
     `block_m`, `block_n` before all."""
-    values: dict[str, set[int]] = {}
-    for outcome in swept:
-        for name, value in outcome.case.config.items():
-            values.setdefault(name, set()).add(value)
-    moving = [name for name, seen in values.items() if len(seen) > 1]
+    values = grouped((field for o in swept for field in o.case.config.items()), lambda f: f[0])
+    moving = [name for name, seen in values.items() if len({*seen}) > 1]
     knobs = {f: k for impl in run.impls.values() for f, k in impl.get("knobs", {}).items()}
     wanted = [f for f in moving if knobs.get(f) in run.vary]
     ordered = wanted + [f for f in moving if f not in wanted]

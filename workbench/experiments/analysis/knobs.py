@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench import catalog
 from workbench.backend.protocol import Candidate, Problem
-from workbench.data.record import Case, Chart, Evidence, Kind
+from workbench.data.record import Case, Chart, Evidence, Kind, grouped
 from workbench.data.units import reading, unit_of
 from workbench.experiments import (
     Analysis,
@@ -97,19 +97,14 @@ def variants_of(context: Context, varied: Varied) -> list[Variant]:
     impl, sizes = swept(context, varied), sizes_of(context)
     limits = context.device.limits
     default = impl.default(limits, context.dtype, sizes)
-    legal: dict[int, list[Any]] = {}
-    refused: dict[int, Any] = {}
-    for config in dict.fromkeys((*impl.space(default, (tile, threads, stages)), default)):
-        number = varied.number(impl, values(config), context)
-        if impl.rejection_reason(config, limits, context.dtype, sizes):
-            refused.setdefault(number, config)
-        else:
-            legal.setdefault(number, []).append(config)
+    every = dict.fromkeys((*impl.space(default, (tile, threads, stages)), default))
+    by_value = grouped(every, lambda config: varied.number(impl, values(config), context))
     order = _order(context, impl, sizes, default)
     chosen: list[Any] = []
-    for number in sorted({*legal, *refused}):
-        ranked = sorted(legal.get(number, ()), key=order)
-        chosen += ranked[:TRIED] or [refused[number]]
+    for _, same in sorted(by_value.items()):
+        legal = [c for c in same if not impl.rejection_reason(c, limits, context.dtype, sizes)]
+        ranked = sorted(legal, key=order)
+        chosen += ranked[:TRIED] or same[:1]
         chosen += [config for config in ranked[TRIED:] if config == default]
     at = context.kernel, impl.name, dict(sizes), context.dtype
     return [Variant(f"{impl.name} {brief(c)}", *at, c) for c in map(values, chosen)]
@@ -165,10 +160,11 @@ def analysed(
 ) -> list[Analysis]:
     """Return which value is best, which others tie, and how much the choice matters."""
     impl = swept(context, varied)
-    by_value: dict[int, list[VariantResult]] = {}
-    for each in results.values():
-        number = varied.number(impl, each.variant.config or {}, context)
-        by_value.setdefault(number, []).append(each)
+
+    def number(each: VariantResult) -> int:
+        return varied.number(impl, each.variant.config or {}, context)
+
+    by_value = grouped(results.values(), number)
     ranked = ranking(by_value)
     caveats = [_GIVEN, *_others(impl), *reasons(results)]
     if ranked.winner is None:

@@ -30,6 +30,7 @@ _LARGEST = 2.3  # scale of the mark with the largest share of time
 _SMALLEST = 0.62  # smaller marks are hard to hit with a pointer
 CHAR = 6.1  # px, mean width of a letter in 11 px text
 LINE = 14
+Ends = tuple[tuple[float, float], tuple[float, float]]  # of a line: FLOP/B, FLOP/s
 Places = Mapping[int, tuple[float, float]]  # of points, by their index: px
 
 
@@ -272,9 +273,9 @@ def _draw_ceilings(ax: Any, scene: Scene, room: Room) -> list[str]:
     right, beside = LEFT + ACROSS, _beside(ax, scene)
     ridge_point = TOP + 14.0
     for line in scene.lines:
-        body = _band(ax, scene, line) + _stroke(ax, scene, line)
+        ends = _cut(scene, line, line.ceiling.value)
+        body = _band(ax, scene, line) + _stroke(ax, line, ends)
         if not _off(scene, line):
-            ends = _cut(scene, line, line.ceiling.value)
             room.cross(*(v for end in ends for v in place(ax, *end)))
         if line.dtypes:
             px, py = place(ax, *line.end)
@@ -306,8 +307,7 @@ def _extended(ax: Any, scene: Scene) -> list[str]:
             end = flat.ceiling.value / c.value
             if not _off(scene, flat) or flat.ceiling.device != c.device or end <= line.end[0]:
                 continue
-            (x0, y0), (x1, y1) = place(ax, *line.end), place(ax, end, flat.ceiling.value)
-            body = f'<path class="roof{dash(line)}" d="M{x0:g} {y0:g}L{x1:g} {y1:g}"/>'
+            body = _stroke(ax, line, (line.end, (end, flat.ceiling.value)))
             words = f"{line_tokens(scene, line)} {'|'.join(f'T-{d}' for d in flat.dtypes)}"
             parts.append(group(words, body, True, ink_of(scene, line)))
     return parts
@@ -347,8 +347,8 @@ def dash(line: Line) -> str:
     return "" if line.ceiling.measured else " stated"
 
 
-def _stroke(ax: Any, scene: Scene, line: Line) -> str:
-    (x0, y0), (x1, y1) = (place(ax, *end) for end in _cut(scene, line, line.ceiling.value))
+def _stroke(ax: Any, line: Line, ends: Ends) -> str:
+    (x0, y0), (x1, y1) = (place(ax, *end) for end in ends)
     return f'<path class="roof{dash(line)}" d="M{x0:g} {y0:g}L{x1:g} {y1:g}"/>'
 
 
@@ -362,7 +362,7 @@ def _band(ax: Any, scene: Scene, line: Line) -> str:
     return f'<polygon class="band" points="{ridge_points}"/>'
 
 
-def _cut(scene: Scene, line: Line, value: float) -> tuple[tuple[float, float], tuple[float, float]]:
+def _cut(scene: Scene, line: Line, value: float) -> Ends:
     """Return a ceiling's ends at this value of it, clipped to the axes."""
     if line.dtypes:
         return (line.start[0], value), (line.end[0], value)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.data import stats
-from workbench.data.record import Comparison, Failure, Measured, Outcome, Record, Run
+from workbench.data.record import Comparison, Failure, Measured, Outcome, Record, Run, grouped
 from workbench.device.ceilings import (
     Ceiling,
     CeilingSet,
@@ -223,12 +223,11 @@ def _chosen(one: RunWithOutcomes, everything: bool) -> Iterator[Chosen]:
 
 def _problems(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
     """Return the outcomes by kernel, sizes, dtype and device."""
-    results: dict[Any, list[Outcome]] = {}
-    for outcome in outcomes:
-        case = outcome.case
-        at = (case.kernel, tuple(sorted(case.sizes.items())), case.dtype, case.device)
-        results.setdefault(at, []).append(outcome)
-    return list(results.values())
+
+    def problem(o: Outcome) -> tuple[Any, ...]:
+        return o.case.kernel, tuple(sorted(o.case.sizes.items())), o.case.dtype, o.case.device
+
+    return list(grouped(outcomes, problem).values())
 
 
 def _of_sweep(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
@@ -327,12 +326,12 @@ def _units(records: Iterable[Record]) -> dict[tuple[str, str], bool]:
 def _arrows(points: Sequence[Point], compared: set[tuple[str, str, str]]) -> Iterator[Arrow]:
     """Yield arrows within one run and one phase, as only such times are comparable. `compared` are
     keys of both operands and a run."""
-    by_problem: dict[Any, list[int]] = {}
-    for n, p in enumerate(points):
-        case = p.record.case
-        at = (p.run.id, p.record.phase, case.kernel, p.sizes, case.dtype, case.device)
-        by_problem.setdefault(at, []).append(n)
-    for group in by_problem.values():
+
+    def problem(n: int) -> tuple[str, ...]:
+        p, case = points[n], points[n].record.case
+        return p.run.id, p.record.phase, case.kernel, p.sizes, case.dtype, case.device
+
+    for group in grouped(range(len(points)), problem).values():
         libraries = [n for n in group if points[n].role == "library"]
         library = min(libraries, key=lambda n: points[n].record.time_s, default=None)
         for start, end in itertools.permutations(group, 2):
@@ -354,16 +353,16 @@ def _what(a: Point, b: Point, compared: set[tuple[str, str, str]]) -> str:
 def bests(sheet: Sheet) -> list[int]:
     """Return the index of the fastest point of each device, kernel, sizes, dtype, regime and clock.
     A library's point only where there is no other."""
-    results: dict[Any, int] = {}
-    for n, p in enumerate(sheet.points):
-        case = p.record.case
-        at = (p.device, case.kernel, p.sizes, case.dtype, p.regime, p.load.host)
-        results[at] = min(results.get(at, n), n, key=lambda n: _order(sheet.points[n]))
-    return list(results.values())
+    points = sheet.points
 
+    def problem(n: int) -> tuple[Any, ...]:
+        p, case = points[n], points[n].record.case
+        return p.device, case.kernel, p.sizes, case.dtype, p.regime, p.load.host
 
-def _order(p: Point) -> tuple[bool, float]:
-    return p.record.case.is_baseline, p.load.time_s
+    def order(n: int) -> tuple[bool, float]:
+        return points[n].record.case.is_baseline, points[n].load.time_s
+
+    return [min(group, key=order) for group in grouped(range(len(points)), problem).values()]
 
 
 # Export of the numbers.
