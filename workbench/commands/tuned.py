@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from workbench.commands.console import plain_console
 from workbench.commands.options import TunedOptions
 from workbench.data.tuned_cache import Entry, Tuned, TunedError, changing, default_path, read, write
+from workbench.data.units import console_microseconds
 from workbench.spec import brief, sizes_text
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def show_tuned(entries: Sequence[Entry], console: Console) -> None:
 
 
 def _time(entry: Entry) -> str:
-    time_us = f"{entry.time_s * 1e6:.4g} us"
+    time_us = console_microseconds(entry.time_s)
     tie = f", {len(entry.ties) + 1} tie" if entry.ties else ""
     return (f"~{time_us} predicted" if entry.predicted else time_us) + tie
 

@@ -48,6 +48,11 @@ def console_duration(seconds: float) -> str:
     return f"{value:.4g} {unit.replace('µ', 'u')}"
 
 
+def console_microseconds(seconds: float) -> str:
+    """Return seconds in µs with four digits, in ASCII: `12.34 us`."""
+    return f"{seconds * 1e6:.4g} us"
+
+
 def _in_unit(seconds: float) -> tuple[float, str]:
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= size:

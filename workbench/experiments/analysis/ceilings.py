@@ -9,7 +9,7 @@ this; `known` finds what was last measured on a device.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -118,16 +118,19 @@ def _variants(
     kernel: str,
     sizes: Sizes,
     dtype: str,
-    knobs: str,
-    configs: Iterable[tuple[int, ...]],
+    configs: Sequence[Mapping[str, int]],
     regime: Regime = "cold",
 ) -> tuple[Variant, ...]:
-    """Return a variant for each config, which lists the values of `knobs`; `kernel` with Impl."""
-    named = [dict(zip(knobs.split(), values, strict=True)) for values in configs]
+    """Return a variant of `kernel`, named with its Impl, for each config."""
     kernel, impl = kernel.split(".")
-    first = Variant(name, kernel, impl, dict(sizes), dtype, named[0], regime)
-    more = (replace(first, name=f"{name} {n}", config=c) for n, c in enumerate(named) if n)
+    first = Variant(name, kernel, impl, dict(sizes), dtype, configs[0], regime)
+    more = (replace(first, name=f"{name} {n}", config=c) for n, c in enumerate(configs) if n)
     return (first, *more)
+
+
+def _configs(knobs: str, *values: tuple[int, ...]) -> list[dict[str, int]]:
+    """Return configs from the names of their knobs and the values of each."""
+    return [dict(zip(knobs.split(), each, strict=True)) for each in values]
 
 
 def _dram(device: Device, memory_bytes: int | None) -> CeilingGroup:
@@ -136,33 +139,32 @@ def _dram(device: Device, memory_bytes: int | None) -> CeilingGroup:
     # The same bytes in fp32, in 1024 rows: in bf16, or in one sum, torch reads 4.0 to 4.2 TB/s on
     # an H200, and 4.33 in this way.
     summed, filled = {"M": 1024, "N": elements // 2048}, {"M": elements // 16384, "N": 4096}
-    block, chunk, rows = "block_n num_warps", "block_c num_warps", "rows block_n num_warps"
-    blocks = (1024, 4), (2048, 4), (2048, 8)
-    chunks = (1, 4), (1, 8), (2, 8)
-    written = (1, 4096, 4), (1, 2048, 4), (4, 8192, 8)
+    blocks = _configs("block_n num_warps", (1024, 4), (2048, 4), (2048, 8))
+    chunks = _configs("block_c num_warps", (1, 4), (1, 8), (2, 8))
+    rows = _configs("rows block_n num_warps", (1, 4096, 4), (1, 2048, 4), (4, 8192, 8))
     results = (
         (
             "dram_read",
             "DRAM, read",
-            _variants("read", "read_only.chunks", flat, "bf16", chunk, chunks),
+            _variants("read", "read_only.chunks", flat, "bf16", chunks),
             Variant("torch.sum", "reduce", "torch", summed, "fp32"),
         ),
         (
             "dram_write",
             "DRAM, write",
-            _variants("write", "fill.rows", outer, "bf16", rows, written),
+            _variants("write", "fill.rows", outer, "bf16", rows),
             Variant("torch.fill_", "library_fill", "torch.fill_", filled, "fp32"),
         ),
         (
             "dram_copy",
             "DRAM, copy (1 read : 1 write)",
-            _variants("copy", "copy.blocks", flat, "bf16", block, blocks),
+            _variants("copy", "copy.blocks", flat, "bf16", blocks),
             Variant("torch.clone", "copy", "torch", flat, "bf16"),
         ),
         (
             "dram_triad",
             "DRAM, triad (2 reads : 1 write)",
-            _variants("triad", "triad.blocks", flat, "bf16", block, blocks),
+            _variants("triad", "triad.blocks", flat, "bf16", blocks),
             Variant("torch.add", "triad", "torch", flat, "bf16"),
         ),
     )
@@ -180,9 +182,8 @@ def _caches(device: Device) -> CeilingGroup:
     pieces = int(0.4 * size) // (4 * 4096)
     working_set = {"N": pieces * 4096, "P": 32 * cores}
     own = {"P": 2 * cores, "N": 8192} if device.backend == "cuda" else {"P": cores, "N": 4096}
-    shared = (4096, 8), (2048, 8), (4096, 16)
-    cache = (2, 8), (1, 4), (1, 8)
-    at_once, block = "at_once num_warps", "block_n num_warps"
+    shared = _configs("block_n num_warps", (4096, 8), (2048, 8), (4096, 16))
+    cache = _configs("at_once num_warps", (2, 8), (1, 4), (1, 8))
     repeated = {"N": pieces * 4096, "R": 64}
     largest = Variant("torch.amax", "library_cache", "torch.amax", repeated, "fp32", None, "hot")
     last_level = Sought(
@@ -190,7 +191,7 @@ def _caches(device: Device) -> CeilingGroup:
         "last-level cache, read",
         "cache",
         "traffic",
-        _variants("cache", "cache_read.pieces", working_set, "fp32", at_once, cache, "hot"),
+        _variants("cache", "cache_read.pieces", working_set, "fp32", cache, "hot"),
         (largest,),
         above=("dram_read",),
         stated=device.cache_bandwidth,
@@ -201,7 +202,7 @@ def _caches(device: Device) -> CeilingGroup:
         "L1, read (shared memory's banks)",
         "shared",
         "traffic",
-        _variants("L1", "l1_read.rows", own, "fp32", block, shared, "hot"),
+        _variants("L1", "l1_read.rows", own, "fp32", shared, "hot"),
         above=("cache",),
         stated=bank_bandwidth(device),
         most=1.02,
@@ -237,9 +238,8 @@ def _arithmetic(
 
 
 def _vector(device: Device) -> CeilingGroup:
-    configs = (2048, 8), (1024, 4), (4096, 8)
-    sizes, knobs = {"N": 1 << 24}, "block_n num_warps"
-    chains = _variants("fp32", "compute_only.chains", sizes, "fp32", knobs, configs)
+    configs = _configs("block_n num_warps", (2048, 8), (1024, 4), (4096, 8))
+    chains = _variants("fp32", "compute_only.chains", {"N": 1 << 24}, "fp32", configs)
     square = {"M": 4096, "N": 4096, "K": 4096}
     product = Variant("torch.mm, fp32", "matmul", "torch", square, "fp32")
     return _arithmetic(device, "fp32", "fused multiply-add", chains, product, 1.05)
