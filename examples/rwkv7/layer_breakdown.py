@@ -21,6 +21,7 @@ from pathlib import Path
 
 from workbench import catalog
 from workbench.data.record import Evidence, Kind
+from workbench.data.units import reading
 from workbench.device.ceilings import CeilingSet
 from workbench.experiments import (
     Analysis,
@@ -33,7 +34,6 @@ from workbench.experiments import (
 from workbench.experiments.analysis.bounds import Bound, bound, ceilings
 from workbench.experiments.analysis.products import product_for
 from workbench.experiments.analysis.times import Span, mark, row, span_of, worded
-from workbench.reports.experiment import quantity
 from workbench.spec import Sizes, sizes_text, values
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -258,7 +258,7 @@ def breakdown(case: str, parts: Sequence[TimedPart], whole: TimedPart, kind: Kin
     ranked = bottlenecks(parts)
     if not ranked:
         text = (
-            f"{case}: the parts take {mark(kind)}{quantity(total.value, 's')}; no ceiling of "
+            f"{case}: the parts take {mark(kind)}{reading(total.value, 's')}; no ceiling of "
             "this device is known, so there is no bound: `workbench ceilings` measures them."
         )
         return Analysis("no floor", text, rows, caveats=caveats)
@@ -290,14 +290,14 @@ def sentence(
         assert part.gain is not None
         assert part.span is not None
         share = 100 * part.gain.value / part.span.value
-        gain = f"{mark(kind)}{quantity(part.gain.value, 's')}"
+        gain = f"{mark(kind)}{reading(part.gain.value, 's')}"
         named.append(f"{part.name} ({gain}, {share:.0f} % of its time)")
-    time = f"{mark(kind)}{quantity(total.value, 's')}"
+    time = f"{mark(kind)}{reading(total.value, 's')}"
     text = f"{case}: the parts take {time}, and most is to gain in {', then '.join(named)}."
     if whole.span is not None:
         over = total.value / whole.span.value
         text += (
-            f" Together they take {over:.3g} times the layer's {quantity(whole.span.value, 's')}."
+            f" Together they take {over:.3g} times the layer's {reading(whole.span.value, 's')}."
         )
     return text
 

@@ -20,13 +20,13 @@ from workbench.data.database import open_history
 from workbench.data.events import read
 from workbench.data.record import Chart, Evidence, Failure, Finding, Record, Series
 from workbench.data.tuned_cache import Tuned
+from workbench.data.units import reading
 from workbench.experiments import Analysis, Context, Experiment, ExperimentError, Variant
 from workbench.experiments import experiment_named as named
 from workbench.reports.experiment import (
     evidence_row,
     failure_lines,
     page,
-    quantity,
     show,
     variant_row,
 )
@@ -139,19 +139,19 @@ def test_an_unknown_experiment_is_one_sentence():
     ],
 )  # fmt: skip
 def test_numbers_are_written_as_engineers_write_them(value, unit, text):
-    assert quantity(value, unit) == text
+    assert reading(value, unit) == text
 
 
 @given(st.floats(1e-12, 1e12), st.booleans())
 def test_a_ratio_keeps_its_size_and_has_no_power_of_ten(value, below):
-    text = quantity(-value if below else value, "1")
+    text = reading(-value if below else value, "1")
     assert "e" not in text
     assert abs(float(text)) == pytest.approx(value, rel=0.0051)
 
 
 @given(st.floats(1e-12, 1e3))
 def test_no_time_is_told_as_nothing(seconds):
-    number, unit = quantity(seconds, "s").split()
+    number, unit = reading(seconds, "s").split()
     scale = {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
     assert float(number) * scale == pytest.approx(seconds, rel=0.0051)
 

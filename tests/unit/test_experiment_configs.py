@@ -244,7 +244,7 @@ def test_machine_code_with_fewer_multiply_adds_is_told(F, outside, inside, whole
 )
 def test_what_cannot_be_asked_is_one_sentence(experiment, context):
     with pytest.raises(ExperimentError) as caught:
-        experiment.variants(context)
+        experiment.EXPERIMENT.variants(context)
     assert str(caught.value).endswith(".") and "\n" not in str(caught.value)
 
 
@@ -340,8 +340,8 @@ def test_products_that_suit_more_rows_are_compared_where_there_are_more():
 
 # tile_size and block_size
 
-TILES = tile_size.variants(asking("matmul"))
-BLOCKS = block_size.variants(asking("matmul"))
+TILES = tile_size.EXPERIMENT.variants(asking("matmul"))
+BLOCKS = block_size.EXPERIMENT.variants(asking("matmul"))
 
 
 @pytest.mark.parametrize(
@@ -369,11 +369,11 @@ def test_each_value_has_a_few_configs_that_can_run(variants, varied, wanted):
 def test_a_value_that_cannot_run_keeps_an_arm_that_says_why():
     cdna = asking("matmul", device=device_named("mi300x"))
     impl = catalog.spec_of("matmul").impls[0]
-    numbers = {block_size.block(impl, a.config, cdna) for a in block_size.variants(cdna)}
+    numbers = {block_size.block(impl, a.config, cdna) for a in block_size.EXPERIMENT.variants(cdna)}
     assert numbers == {64, 128, 256, 512, 1024}  # 64 threads a warp
     narrow = asking("matmul", "fp32", {"M": 64, "N": 64, "K": 64}, device_named("mi300x"))
     refused = [
-        a for a in tile_size.variants(narrow)
+        a for a in tile_size.EXPERIMENT.variants(narrow)
         if impl.rejection_reason(impl.config(**a.config), narrow.device.limits, "fp32", a.sizes)
     ]  # fmt: skip
     edges = [tile_size.edge(impl, a.config, narrow) for a in refused]
@@ -384,8 +384,8 @@ def test_a_value_that_cannot_run_keeps_an_arm_that_says_why():
 @pytest.mark.parametrize("kernel", ["softmax", "copy", "lora_delta", "q4_k_matmul", "wkv7"])
 def test_other_kernels_have_other_values(experiment, kernel):
     wanted = asking(kernel)
-    variants = experiment.variants(wanted)
-    (text,) = experiment.analyse(
+    variants = experiment.EXPERIMENT.variants(wanted)
+    (text,) = experiment.EXPERIMENT.analyse(
         wanted, all_timed(variants, lambda variant: 1e-5 + len(variant.name) % 7 * 1e-6)
     )
     drawn = text.charts[0].series[0].x
@@ -414,7 +414,7 @@ def test_the_fastest_value_wins_and_ties_are_those_that_cannot_be_told_apart(tim
 
 
 def spoken(experiment, variants, seconds, **how):
-    (text,) = experiment.analyse(asking("matmul"), all_timed(variants, seconds, **how))
+    (text,) = experiment.EXPERIMENT.analyse(asking("matmul"), all_timed(variants, seconds, **how))
     return text
 
 
@@ -450,11 +450,11 @@ def test_values_and_arms_without_a_time_are_named():
         else timed(a, 1e-5)
         for a in TILES
     }
-    (text,) = tile_size.analyse(asking("matmul"), results)
+    (text,) = tile_size.EXPERIMENT.analyse(asking("matmul"), results)
     assert text.sentence.endswith("No time of 256.") and any(
         "it spilled" in c for c in text.caveats
     )
-    (none,) = tile_size.analyse(asking("matmul"), {a.name: failed(a) for a in TILES})
+    (none,) = tile_size.EXPERIMENT.analyse(asking("matmul"), {a.name: failed(a) for a in TILES})
     assert none.word == "no verdict"
 
 

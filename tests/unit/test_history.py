@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from rich.console import Console
 
 import workbench
-from workbench.commands import history as commands_history
 from workbench.commands.history import HEADINGS, history_table, show_history
 from workbench.data import database as module
 from workbench.data.database import (
@@ -38,6 +37,7 @@ from workbench.data.record import (
     dumps,
     loads,
 )
+from workbench.data.units import console_duration
 
 ROOT = Path(workbench.__file__).parents[1]
 AT = "2026-11-21T09:30:00+01:00"
@@ -640,7 +640,7 @@ def test_cells_of_the_table(history):
     [(2.5, "2.5 s"), (1e-3, "1 ms"), (1.23456e-5, "12.35 us"), (7.5e-7, "750 ns"), (0.0, "0 ns")],
 )
 def test_a_time_has_its_unit(seconds, text):
-    assert commands_history._duration(seconds) == text
+    assert console_duration(seconds) == text
 
 
 def shown(history: History, **wanted) -> str:

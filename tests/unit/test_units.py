@@ -14,10 +14,9 @@ import synthetic
 
 from workbench.commands.console import ProgressLine
 from workbench.data.record import Case, Measured, Outcome, Record, Run, key_of
-from workbench.data.units import duration, quantity
+from workbench.data.units import duration, quantity, reading
 from workbench.reports import ceilings, measure, roofline, sweep
 from workbench.reports.compare import Compared, conclusion, line, operand_rows, ratio_lines
-from workbench.reports.experiment import quantity as shown_quantity
 from workbench.reports.figures.roofline_points import RunWithOutcomes, csv_text, json_text, sheet_of
 from workbench.tuner.selection import rate, select, sentence
 
@@ -171,7 +170,7 @@ def test_ceilings_are_shown_in_the_unit_of_their_level(
 def test_prefixes_are_decimal(value: float, unit: str, text: str) -> None:
     assert quantity(value, unit) == text
     if unit != "s":
-        assert shown_quantity(value, unit) == text
+        assert reading(value, unit) == text
 
 
 @pytest.mark.parametrize(

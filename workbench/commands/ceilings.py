@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -89,10 +89,8 @@ class CeilingsCommand:
         if options.device is not None:
             return self._look_up(options.device)
         with ExitStack() as stack:
-            prewarm = None
-            if self.open_backend is None:
-                prewarm = begin_prewarm("copy")  # before slow imports
-            if prewarm is not None:
+            prewarm = begin_prewarm("copy") if self.open_backend is None else None
+            if prewarm is not None:  # begun before slow imports
                 stack.callback(prewarm.close)
             if self.open_backend is None and not gpu_present():
                 return self._look_up(DEFAULT_TARGET)
@@ -128,15 +126,7 @@ class CeilingsCommand:
         groups = ceilings.groups_of(backend.device, backend.environment.gpu_memory_bytes)
         problems = [variant_problem(v) for group in groups for v in group.variants]
         run = new_run("ceilings", "all", self.options.command, backend, problems)
-        run = replace(
-            run,
-            id=run_id("ceilings", backend.device.name),
-            kernel="ceilings",
-            dtype="",
-            sizes={},
-            source="",
-            ceilings=ceilings.stated(backend.device),
-        )
+        run = replace(run, source="", **run_of(backend.device))
         self.console.print(f"Ceilings of {backend.environment.gpu or backend.device.name}.")
 
         def obtain(recorder: Recorder) -> None:
@@ -200,8 +190,7 @@ class CeilingsCommand:
 
 
 def gpu(prewarm: Prewarm | None) -> Backend:
-    """Return the GPU of this machine, measured by the rules of ceilings; `prewarm` are processes
-    that were started before."""
+    """Return this machine's GPU under the rules of ceilings; `prewarm` was started before."""
     from workbench.backend.live import Live
 
     require_triton()
@@ -229,23 +218,25 @@ class HostCopies:
             self._process.end()
 
 
+def run_of(device: hardware.Device) -> dict[str, Any]:
+    """Return the fields of a run of ceilings: it has no kernel of its own, and stated ceilings."""
+    named = {"id": run_id("ceilings", device.name), "kernel": "ceilings", "dtype": "", "sizes": {}}
+    return {**named, "ceilings": ceilings.stated(device)}
+
+
 def stated_run(device: hardware.Device, options: CeilingsOptions) -> Run:
     """Return a run without outcomes, with the stated ceilings of a device."""
     return Run(
-        id=run_id("ceilings", device.name),
+        **run_of(device),
         engine="ceilings",
         name="stated",
         command=replace(options, device=device.name).command,
         started=timestamp(),
-        kernel="ceilings",
-        sizes={},
-        dtype="",
         device=device.name,
         predicted=True,
         vary=(),
         tune=(),
         impls={},
-        ceilings=ceilings.stated(device),
         environment=fingerprint(None, repository_of("copy")),
     )
 
@@ -259,14 +250,9 @@ def prepare_group(group: CeilingGroup, run: Run, backend: Backend) -> Prepared:
 def copy_outcome(copied: transfers.Copied, run: Run, backend: Backend) -> Outcome:
     """Return the outcome of a copy between host and device."""
     case = Case("host_copy", copied.name, "torch", {}, {"B": copied.bytes}, "uint8", run.device)
-    versions: Mapping[str, str] = run.environment.versions
-    key = key_of(
-        case,
-        protocol=transfers.RULES.id,
-        torch=versions.get("torch", ""),
-        driver=run.environment.driver or "",
-    )
-    at = timestamp()
+    env, at = run.environment, timestamp()
+    software = {"torch": env.versions.get("torch", ""), "driver": env.driver or ""}
+    key = key_of(case, protocol=transfers.RULES.id, **software)
     if copied.timing is None:
         return Failure(case, key, run.id, at, "check", "what arrived is not what was sent")
     return Record(case, key, run.id, at, "hot", copied.timing, 0, copied.bytes, "gpu", 0.0)

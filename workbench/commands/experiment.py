@@ -31,8 +31,9 @@ from workbench.commands.run import (
 from workbench.data.clock import timestamp
 from workbench.data.database import History
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
-from workbench.data.record import Finding, Phase, Run, key_of
+from workbench.data.record import Phase, Run, key_of
 from workbench.data.tuned_cache import Tuned, default_path
+from workbench.data.units import counted
 from workbench.experiments import (
     Context,
     Experiment,
@@ -126,9 +127,7 @@ class ExperimentCommand:
         line = plan_line(run) if experiment.runs else on_paper
         self.console.print(line, style="bold yellow" if run.predicted else "bold")
 
-        def obtain(recorder: Recorder) -> None:
-            self._obtain(experiment, planned, recorder, cache)
-
+        obtain = partial(self._obtain, experiment, planned, cache)
         recorder = self.recorder = opened.recorder(run)
         state = execute(recorder, options.out / run.id / "events.jsonl", obtain, self._draw)
         if state == "interrupted":
@@ -146,18 +145,16 @@ class ExperimentCommand:
         self, experiment: Experiment, backend: Backend, known: Mapping[str, Any]
     ) -> list[tuple[Context, Sequence[Variant]]]:
         """Return the context of each kernel, and its variants. Raises ExperimentError."""
-        options = self.options
+        options, dtype = self.options, self._dtype(experiment)
         planned: list[tuple[Context, Sequence[Variant]]] = []
         for kernel in self._kernels(experiment):
-            sizes = None
-            if options.sizes is not None:
-                if not kernel:
-                    raise ExperimentError(
-                        f"--sizes are those of a kernel, and {options.name} names its own; "
-                        "leave --sizes out."
-                    )
-                sizes = sizes_of(catalog.spec_of(kernel), options.sizes)
-            dtype = self._dtype(experiment)
+            if options.sizes is not None and not kernel:
+                raise ExperimentError(
+                    f"--sizes are those of a kernel, and {options.name} names its own; leave "
+                    "--sizes out."
+                )
+            given = options.sizes
+            sizes = sizes_of(catalog.spec_of(kernel), given) if given is not None else None
             context = Context(kernel, sizes, dtype, backend.device, backend.predicts, known)
             variants = list(experiment.variants(context))
             for variant in variants:
@@ -166,8 +163,7 @@ class ExperimentCommand:
         return planned
 
     def _repository(self) -> Path:
-        """Return the folder whose commit the results belong to: the kernel's, or the
-        experiment's."""
+        """Return the folder whose commit the results belong to: of the kernel or experiment."""
         kernel, name = self.options.kernel, str(self.options.name)
         if kernel is None and catalog.is_path(name):
             return Path(name).resolve().parent
@@ -185,10 +181,12 @@ class ExperimentCommand:
         self,
         experiment: Experiment,
         planned: Sequence[tuple[Context, Sequence[Variant]]],
-        recorder: Recorder,
         cache: Tuned,
+        recorder: Recorder,
     ) -> None:
         """Time and analyse every kernel in turn, each stored and shown before the next."""
+        from workbench.reports.experiment import show
+
         backend = recorder.backend
         every = [prepare(c, variants, recorder.run, backend, cache) for c, variants in planned]
         for at, prepared in enumerate(every, 1):
@@ -208,19 +206,17 @@ class ExperimentCommand:
                 about = replace(whole, sizes=sizes)
                 finding = analysis.finding(recorder.run.id, timestamp(), recorder.run.name, about)
                 recorder.keep(finding)
-                self._say(finding)
+                show(self.console, finding, self._shown)
 
     def _doing(self, prepared: Prepared, at: str) -> AbstractContextManager[None]:
         """Show what is running, which may take a minute before the first finding."""
         if not prepared.variants:
             return nullcontext()
         last = "predicted" if prepared.context.predicts else "timed"
-        many = len(prepared.variants)
         about = kernel_name(prepared.context.kernel) or title_of(str(self.options.name))
-        variants = f"{many} variant{'s' * (many != 1)}"
-        return doing(
-            self.console, f"{at} {about}: {variants}, compiled, checked and {last}".strip()
-        )
+        variants = counted(len(prepared.variants), "variant")
+        text = f"{at} {about}: {variants}, compiled, checked and {last}"
+        return doing(self.console, text.strip())
 
     def _draw(self, recorder: Recorder) -> Path:
         from workbench.reports.experiment import page
@@ -228,34 +224,26 @@ class ExperimentCommand:
         html = page(recorder.run, recorder.outcomes, recorder.findings)
         return write_page(self.options.out / recorder.run.id / "report.html", html)
 
-    def _say(self, finding: Finding) -> None:
-        from workbench.reports.experiment import show
-
-        show(self.console, finding, self._shown)
-
 
 def _given_seconds(options: ExperimentOptions, experiment: Experiment) -> float | None:
     """Return the seconds of `--time`. Raises ExperimentError."""
     if options.time is None:
         return None
     if experiment.runs:
-        raise ExperimentError(
-            f"--time is for what is not run, and {options.name} is; leave it out."
-        )
+        message = f"--time is for what is not run, and {options.name} is; leave it out."
+        raise ExperimentError(message)
     return seconds(options.time)
 
 
 def _on_paper(context: Context, given_s: float | None, history: History) -> Context:
-    """Return the context with the time to compare with the expected one: given, or of earlier
-    runs."""
+    """Return the context with a time to compare with the expected one: given, or stored."""
     name = catalog.spec_of(context.kernel).name
     rows = history.search(name, device=context.device.name, dtype=context.dtype, limit=10_000)
     return replace(context, given_s=given_s, earlier=rows)
 
 
 def check_dtypes(dtype: str, kernels: Sequence[str]) -> None:
-    """Raise ExperimentError where a kernel does not support `dtype`, CatalogError where there is no
-    kernel of that name."""
+    """Raise ExperimentError where a kernel lacks this dtype, CatalogError for no such kernel."""
     if dtype not in ITEMSIZE:
         raise ExperimentError(catalog.unknown("dtype", dtype, ITEMSIZE))
     for kernel in filter(None, kernels):
@@ -326,15 +314,8 @@ def prepare(
 def _config(problem: Problem, impl: Impl, backend: Backend, cache: Tuned) -> Any:
     """Return the config that was tuned for this problem on this device, else the default."""
     if impl.backend == "triton" and not backend.predicts:
-        entry = cache.find(
-            problem.spec.name,
-            impl.name,
-            problem.sizes,
-            problem.dtype,
-            backend.device.name,
-            backend.environment.versions,
-            tuned.sources_of(impl),
-        )
+        at = problem.spec.name, impl.name, problem.sizes, problem.dtype, backend.device.name
+        entry = cache.find(*at, backend.environment.versions, tuned.sources_of(impl))
         if entry is not None:
             return impl.config(**entry.config)
     return impl.default(backend.device.limits, problem.dtype, problem.sizes)
@@ -366,10 +347,9 @@ def timed(prepared: Prepared, run: Run, backend: Backend) -> dict[str, VariantRe
     todo = [name for name in prepared.tasks if name not in prepared.refused]
     tasks = [prepared.tasks[name] for name in todo]
     results = backend.measure_interleaved(tasks) if tasks else []
-    by_name = dict(zip(todo, results, strict=True))
-    return {
-        v.name: _result(v, prepared, by_name.get(v.name), run, backend) for v in prepared.variants
-    }
+    known = dict(zip(todo, results, strict=True))
+    mine = prepared.variants
+    return {v.name: _result(v, prepared, known.get(v.name), run, backend) for v in mine}
 
 
 def _result(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from workbench.commands.options import HistoryOptions
 from workbench.data.database import History, Row, open_history
+from workbench.data.units import console_duration
 from workbench.spec import brief, sizes_text
 
 if TYPE_CHECKING:
@@ -75,15 +76,8 @@ def show_history(
 def _time(row: Row) -> str:
     if row.time_s is None:
         return row.reason or "no time"
-    return f"~{_duration(row.time_s)} predicted" if row.predicted else _duration(row.time_s)
-
-
-def _duration(seconds: float) -> str:
-    """Return four digits and a unit: `12.34 us`."""
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if seconds >= scale:
-            return f"{seconds / scale:.4g} {unit}"
-    return f"{seconds / 1e-9:.4g} ns"
+    text = console_duration(row.time_s)
+    return f"~{text} predicted" if row.predicted else text
 
 
 def _commit(row: Row) -> str:

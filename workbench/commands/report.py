@@ -74,7 +74,7 @@ def make(options: ReportOptions) -> list[Path]:
     module = import_module(f"workbench.reports.{options.name}")
     _refuse_another(options.name, kept.run, known)
     html = module.page(kept.run, kept.outcomes, *_also(options.name, kept))
-    return [_shown(write_page(options.out or _place(kept.run, "report.html"), html))]
+    return [_shown(write_page(options.out or _place([kept.run], "report.html"), html))]
 
 
 def sheet(
@@ -94,7 +94,7 @@ def sheet(
     from workbench.reports.figures.roofline_points import RunWithOutcomes, sheet_of
 
     if not (kernel or device):
-        kept = [each for which in runs or ["last"] for each in _kept(which, database)]
+        kept = _all_kept(runs, database)
         once = {each.run.id: each for each in kept}
         stored = [RunWithOutcomes(k.run, k.outcomes, k.comparisons) for k in once.values()]
         devices = dict.fromkeys(each.run.device for each in stored)
@@ -125,12 +125,10 @@ def _roofline(options: ReportOptions) -> list[Path]:
             f"a figure cannot be written as {options.figure.name!r}; end its name in "
             f"{', '.join('.' + k for k in KINDS[:-1])} or .{KINDS[-1]}."
         )
-    result = sheet(
-        options.runs, options.kernel, options.device, options.everything, options.database
-    )
-    one = result.runs[0] if len(result.runs) == 1 else None
-    place = _place(one, "roofline.html") if one else Path("results") / "roofline.html"
-    files: list[tuple[str, Path, str | bytes]] = [("--out", options.out or place, page(result))]
+    chosen = options.runs, options.kernel, options.device, options.everything
+    result = sheet(*chosen, options.database)
+    place = options.out or _place(result.runs, "roofline.html")
+    files: list[tuple[str, Path, str | bytes]] = [("--out", place, page(result))]
     if options.csv:
         files.append(("--csv", options.csv, csv_text(result)))
     if options.json:
@@ -165,33 +163,27 @@ def _shown(path: Path) -> Path:
 
 
 def _markdown(options: ReportOptions) -> Path:
-    kept = [each for which in options.runs or ("last",) for each in _kept(which, options.database)]
-    module = import_module("workbench.reports.findings")
-    text = module.markdown([(k.run, k.outcomes, k.findings) for k in kept])
-    one = kept[0].run if len(kept) == 1 else None
-    place = _place(one, "FINDINGS.md") if one else Path("results") / "FINDINGS.md"
+    from workbench.reports.findings import markdown
+
+    kept = _all_kept(options.runs, options.database)
+    text = markdown([(k.run, k.outcomes, k.findings) for k in kept])
+    place = _place([k.run for k in kept], "FINDINGS.md")
     return _shown(write_page(options.out or place, text))
 
 
 def _refuse_options(options: ReportOptions) -> None:
     """Raise ReportError for options that only the roofline has."""
-    named = {
-        "--kernel": options.kernel,
-        "--device": options.device,
-        "--all": options.everything,
-        "--csv": options.csv,
-        "--json": options.json,
-        "--figure": options.figure,
-    }
-    for option, value in named.items():
-        if value:
+    for name in ("kernel", "device", "everything", "csv", "json", "figure"):
+        if getattr(options, name):
+            option = "--all" if name == "everything" else f"--{name}"
             raise ReportError(
                 f"{option} is an option of the roofline; leave it out of `report {options.name}`."
             )
 
 
-def _place(run: Run, name: str) -> Path:
-    return Path("results") / run.id / name
+def _place(runs: Sequence[Run], name: str) -> Path:
+    """Return the path of a report: in the folder of its run, if it is of one alone."""
+    return Path("results", *[run.id for run in runs if len(runs) == 1], name)
 
 
 def _also(report: str, kept: StoredRun) -> tuple[object, ...]:
@@ -229,10 +221,14 @@ def _kept(which: str, database: str | None) -> list[StoredRun]:
         return [_of_history(history, history.run(which))]
 
 
+def _all_kept(runs: Sequence[str], database: str | None) -> list[StoredRun]:
+    """Return what all of these name, or the last run if none is named."""
+    return [each for which in runs or ["last"] for each in _kept(which, database)]
+
+
 def _of_history(history: History, run: Run) -> StoredRun:
-    return StoredRun(
-        run, history.outcomes(run.id), history.comparisons(run.id), history.findings(run.id)
-    )
+    stored = history.outcomes(run.id), history.comparisons(run.id), history.findings(run.id)
+    return StoredRun(run, *stored)
 
 
 def _from_file(path: Path) -> list[StoredRun]:
@@ -249,15 +245,11 @@ def _from_file(path: Path) -> list[StoredRun]:
     for run in {run.id: run for run in runs}.values():
         own = [e for e in result.events if not isinstance(e, Run) and e.run == run.id]
         ends = [e for e in own if isinstance(e, RunFinished)]
-        kept.append(
-            StoredRun(
-                run,
-                [e for e in own if isinstance(e, (Record, Failure))],
-                [e for e in own if isinstance(e, Comparison)],
-                [e for e in own if isinstance(e, Finding)],
-                ends[-1].seconds if ends else {},
-            )
-        )
+        outcomes = [e for e in own if isinstance(e, (Record, Failure))]
+        comparisons = [e for e in own if isinstance(e, Comparison)]
+        findings = [e for e in own if isinstance(e, Finding)]
+        seconds = ends[-1].seconds if ends else {}
+        kept.append(StoredRun(run, outcomes, comparisons, findings, seconds))
     return kept
 
 
@@ -271,15 +263,13 @@ def _search(history: History, kernel: str | None, device: str | None) -> list[Ru
     mine = [r for r in runs if kernel is None or kernel in r.kernel.split(", ")]
     if not mine:
         what = " on ".join(filter(None, (kernel or "any kernel", device)))
-        raise ReportError(
-            f"the database holds no run of {what}; `workbench history` lists what it holds."
-        )
+        message = f"the database holds no run of {what}; `workbench history` lists what it holds."
+        raise ReportError(message)
     return mine
 
 
 def _of_kernel(kept: StoredRun, kernel: str | None) -> Sequence[Outcome]:
-    """Return the outcomes of this kernel if a run has several; all of an experiment's variants
-    count."""
+    """Return the outcomes of this kernel; all of an experiment, whose variants count."""
     if kernel is None or kept.run.engine == "experiment":
         return kept.outcomes
     return [o for o in kept.outcomes if o.case.kernel == kernel]

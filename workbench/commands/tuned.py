@@ -20,6 +20,7 @@ from workbench.data.tuned_cache import (
     read,
     write,
 )
+from workbench.data.units import console_microseconds
 from workbench.spec import brief, sizes_text
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def show_tuned(entries: Sequence[Entry], console: Console) -> None:
 
 
 def _time(entry: Entry) -> str:
-    time_us = f"{entry.time_s * 1e6:.4g} us"
+    time_us = console_microseconds(entry.time_s)
     tie = f", {len(entry.ties) + 1} tie" if entry.ties else ""
     return (f"~{time_us} predicted" if entry.predicted else time_us) + tie
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import accumulate, pairwise
 from statistics import median
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_type_hints
 
-from workbench.spec import label
+from workbench.spec import brief, label
 
 Phase = Literal["first_pass", "final", "hot", "predict", "compare"]
 Stage = Literal["refused", "compile", "check", "launch", "measure"]
 Checked = Literal["gpu", "interpreter", "library"]
 # How a process ended in place of an answer: it died, or outlasted its limit.
 Cause = Literal["crash", "timeout"]
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
@@ -155,6 +157,11 @@ class Case:
         """Name in tables: `tiles 128x256x64, 8 warps, 3 stages`; a library baseline is its name
         alone."""
         return f"{self.impl} {label(self.config)}" if self.config else self.impl
+
+    @property
+    def short(self) -> str:
+        """Name in narrow cells: `tiles 128x256x64, 8w, 3s`; of a library the name alone."""
+        return f"{self.impl} {brief(self.config)}" if self.config else self.impl
 
     @property
     def is_baseline(self) -> bool:
@@ -465,3 +472,11 @@ def dumps(value: Any) -> str:
 def loads(line: str) -> Any:
     """Return the object that `dumps` wrote. Raises ValueError on anything else."""
     return from_plain(json.loads(line))
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Return the items by their key, in the order of first appearance."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

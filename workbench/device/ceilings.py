@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from workbench.data.record import Run
@@ -42,13 +42,8 @@ LEVELS: Mapping[Level, str] = {
     "launch": "launch",
     "link": "host link",
 }
-_LEVEL_OF: tuple[tuple[str, Level], ...] = (
-    ("dram", "dram"),
-    ("cache", "cache"),
-    ("l2", "cache"),
-    ("shared", "shared"),
-    ("l1", "shared"),
-)
+_LEVEL_OF: Mapping[str, Level]
+_LEVEL_OF = {"dram": "dram", "cache": "cache", "l2": "cache", "shared": "shared", "l1": "shared"}
 # Preference among measured DRAM ceilings: most kernels' mix of reads and writes is like a copy's.
 _DRAM_ORDER = ("dram_copy", "dram", "dram_triad", "dram_read", "dram_write")
 _DTYPES = ("fp32_matrix", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
@@ -120,18 +115,8 @@ def ceiling_of(
     here = name.endswith("_measured") or (own and kind == "measured" and "low" in text)
     origin: Origin = "measured" if here else "published" if kind == "measured" else kind
     dtype = str(text.get("dtype") or _dtype(name)) if level == "compute" else ""
-    return Ceiling(
-        device,
-        name,
-        level,
-        float(value),
-        origin,
-        str(text.get("source", "source not stated")),
-        dtype,
-        text.get("low"),
-        text.get("high"),
-        run,
-    )
+    source, ends = str(text.get("source", "source not stated")), (text.get("low"), text.get("high"))
+    return Ceiling(device, name, level, float(value), origin, source, dtype, *ends, run)
 
 
 def _level(name: str, unit: str) -> Level | None:
@@ -141,7 +126,7 @@ def _level(name: str, unit: str) -> Level | None:
         return "launch" if name.startswith("launch") else None
     if unit != "B/s":
         return None
-    return next((level for start, level in _LEVEL_OF if name.startswith(start)), "link")
+    return next((level for start, level in _LEVEL_OF.items() if name.startswith(start)), "link")
 
 
 def _dtype(name: str) -> str:
@@ -149,21 +134,15 @@ def _dtype(name: str) -> str:
 
 
 def known_device(name: str) -> Device | None:
-    """Return the known device for a run's `device`, which is its name or the driver's; else
-    None."""
+    """Return the known device of this name, which is its own or the driver's, or None."""
     if name in DEVICES:
         return DEVICES[name]
-    for device in DEVICES.values():
-        known = any(part in name for part in device.matches)
-        if known and not any(part in name for part in device.excludes):
-            return device
-    return None
+    return next((device for device in DEVICES.values() if device.has_name(name)), None)
 
 
 @dataclass(frozen=True)
 class CeilingSet:
-    """All ceilings of one device, one for each name, and the size of its last-level cache in
-    bytes."""
+    """All ceilings of one device, one for each name, and the bytes of its last-level cache."""
 
     device: str
     ceilings: tuple[Ceiling, ...] = ()
@@ -171,18 +150,15 @@ class CeilingSet:
     failed: tuple[tuple[str, str], ...] = ()  # name and reason of those that failed their check
 
     def best(self, level: Level, dtype: str = "") -> Ceiling | None:
-        """Return the ceiling to compare kernels with, a measured one where there is one, or
-        None."""
+        """Return the ceiling to compare kernels with, preferably a measured one, or None."""
         return next(iter(self._ranked(level, dtype)), None)
 
     def drawn(self) -> list[Ceiling]:
         """Return the ceilings to draw: for each level and dtype the measured and the stated one."""
-        shown = []
-        for level in ("shared", "cache", "dram"):
-            shown += self._first_of_each(level, "")
-        for dtype in sorted({c.dtype for c in self.ceilings if c.level == "compute"}):
-            shown += self._first_of_each("compute", dtype)
-        return shown
+        dtypes = sorted({c.dtype for c in self.ceilings if c.level == "compute"})
+        memory: list[tuple[Level, str]] = [("shared", ""), ("cache", ""), ("dram", "")]
+        every = [*memory, *(("compute", dtype) for dtype in dtypes)]
+        return [c for level, dtype in every for c in self._first_of_each(level, dtype)]
 
     def highest(self, level: Level) -> Ceiling | None:
         """Return the highest measured ceiling of a level over all mixes of reads and writes, or
@@ -191,11 +167,9 @@ class CeilingSet:
         return max(results, key=lambda c: c.value, default=None)
 
     def launch(self, host: bool) -> Ceiling | None:
-        """Return the time in seconds of an empty launch by the CPU (`host`) or in a graph, or
-        None."""
+        """Return the seconds of an empty launch by the CPU (`host`) or in a graph, or None."""
         wanted = ("launch_eager",) if host else ("launch", "launch_graph")
-        results = [c for c in self._ranked("launch", "") if c.stem in wanted]
-        return results[0] if results else None
+        return next((c for c in self._ranked("launch", "") if c.stem in wanted), None)
 
     def ridge(self, ceiling: Ceiling) -> float | None:
         """Return the FLOP/byte where a compute ceiling meets DRAM, both measured or both stated.
@@ -214,8 +188,7 @@ class CeilingSet:
 
 
 def _preference(ceiling: Ceiling) -> int:
-    """Return the rank of a ceiling; lower is nearer to typical kernels, such as a copy's of
-    DRAM."""
+    """Return the rank of a ceiling; lower is nearer to typical kernels: for DRAM, to a copy."""
     known = ceiling.stem in _DRAM_ORDER
     return _DRAM_ORDER.index(ceiling.stem) if known else len(_DRAM_ORDER)
 
@@ -247,8 +220,7 @@ def ceiling_set(device: str, runs: Iterable[Run]) -> CeilingSet:
 
 
 def _same_limit(ceiling: Ceiling) -> tuple[str, str, bool]:
-    """Return the key of equal ceilings: `compute`, `compute_bf16` and `bf16` of one dtype are
-    one."""
+    """Return the key of equal ceilings, such as `compute`, `compute_bf16` and `bf16`."""
     named = ceiling.dtype if ceiling.level == "compute" else ceiling.stem
     return ceiling.level, named, ceiling.measured
 
@@ -257,10 +229,8 @@ def _whole(run: Run, known: Device) -> bool:
     """Return whether the run's stated peaks match the device file's: a part of a GPU has others."""
     compute = run.ceilings.get("compute", {})
     peak = known.peaks.get(str(compute.get("dtype")))
-    pairs = (
-        (run.ceilings.get("dram", {}).get("value"), known.dram),
-        (compute.get("value") if compute.get("kind") != "measured" else None, peak),
-    )
+    stated = compute.get("value") if compute.get("kind") != "measured" else None
+    pairs = (run.ceilings.get("dram", {}).get("value"), known.dram), (stated, peak)
     return all(text is None or not q or abs(text / q.value - 1) < 0.01 for text, q in pairs)
 
 
@@ -268,22 +238,12 @@ def stated(device: str, known: Device) -> list[Ceiling]:
     """Return the ceilings of a device file, under the device name that a run uses."""
     quantities = {"dram": known.dram, "cache": known.cache_bandwidth}
     quantities |= {f"compute_{dtype}": q for dtype, q in known.peaks.items()}
-    ceiling = [
-        ceiling_of(
-            device,
-            name,
-            {
-                "value": q.value,
-                "unit": q.unit,
-                "source": q.source,
-                "kind": q.kind,
-                "dtype": name.removeprefix("compute_"),
-            },
-        )
+    named = {
+        name: {**asdict(q), "dtype": name.removeprefix("compute_")}
         for name, q in quantities.items()
         if q
-    ]
-    return [c for c in ceiling if c]
+    }
+    return [c for name, plain in named.items() if (c := ceiling_of(device, name, plain))]
 
 
 # Diagnosis.
@@ -354,9 +314,8 @@ def diagnose(load: Load, ceilings: CeilingSet) -> Held:
     gains = gain_s > 0 and word != "above its ceiling"
     parts.append(f"{duration(gain_s)} to gain" if gains else "")
     start = "Predicted: " if load.regime == "predicted" else ""
-    return Held(
-        word, _sentence(start + "; ".join(filter(None, parts))), ceiling, share, gain_s, above
-    )
+    text = _sentence(start + "; ".join(filter(None, parts)))
+    return Held(word, text, ceiling, share, gain_s, above)
 
 
 def _sentence(words: str) -> str:

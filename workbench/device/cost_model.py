@@ -54,18 +54,7 @@ class Constants:
 
 CONSTANTS = Constants()
 MODEL = "analytic-1"
-
-
-@dataclass(frozen=True)
-class Terms:
-    """Seconds that each resource would take for the whole launch if it were the only limit."""
-
-    compute: float
-    cache: float
-    shared: float
-    issue: float
-    latency: float
-    dram: float
+LAUNCH_S = 0.8e-6  # of an empty launch in a graph: measured as 0.82 us on an H200
 
 
 def predict(
@@ -90,32 +79,17 @@ def predict(
     core = rounds * model.tile(model.resident)
     if rest:
         core += model.tile(math.ceil(rest / device.limits.cores))
-    terms = model.terms(bytes_)
-    launch = device_launch_s(constants)
-    total = launch + _norm([core, terms.dram], constants.sharpness)
-    named = {
-        "compute": terms.compute,
-        "memory": terms.dram,
-        "cache": terms.cache,
-        "shared memory": terms.shared,
-        "load instructions": terms.issue,
-        "latency": terms.latency,
-    }
+    named = model.terms(bytes_)
     return Predicted(
-        predicted_s=total,
+        predicted_s=LAUNCH_S + _norm([core, named["memory"]], constants.sharpness),
         model=MODEL,
-        compute_s=terms.compute,
-        dram_s=terms.dram,
-        cache_s=max(terms.cache, terms.shared, terms.issue),
-        latency_s=terms.latency,
-        launch_s=launch,
+        compute_s=named["compute"],
+        dram_s=named["memory"],
+        cache_s=max(named[term] for term in ("cache", "shared memory", "load instructions")),
+        latency_s=named["latency"],
+        launch_s=LAUNCH_S,
         bound=max(named, key=lambda name: named[name]),
     )
-
-
-def device_launch_s(constants: Constants) -> float:
-    """Return the seconds of an empty launch in a graph: measured as 0.82 us on an H200."""
-    return 0.8e-6
 
 
 def guess(device: Device, work: Work, dtype: str, *, warps: int, stages: int) -> Resources:
@@ -175,8 +149,7 @@ class _Model:
 
     @property
     def persistent(self) -> bool:
-        """Return whether there are fewer programs than tiles, so that a program processes
-        several."""
+        """Return whether there are fewer programs than tiles, so each processes several."""
         return self.resources.programs < self.work.tiles
 
     @property
@@ -215,8 +188,7 @@ class _Model:
 
     @property
     def shared_bytes(self) -> float:
-        """Return the bytes that a step writes to and reads from shared memory for tiles it
-        multiplies."""
+        """Return the bytes that a step moves through shared memory for tiles it multiplies."""
         if self.work.dot is None:
             return 0.0
         m, n, k = self.work.dot
@@ -240,8 +212,7 @@ class _Model:
         return self.stages > 1 and self.work.steps > 1 and wide and self.work.dot is not None
 
     def step(self, blocks: int) -> tuple[float, float, float, float, float]:
-        """Return compute, cache, shared, issue and latency seconds of one step, `blocks` on the
-        core."""
+        """Return compute, cache, shared, issue and latency seconds of a step of `blocks`."""
         c, device = self.constants, self.device
         warps = max(1, self.resources.threads // device.limits.warp_size)
         alone = self.step_flops / (self.matrix_rate * min(1.0, warps / 4))
@@ -283,15 +254,15 @@ class _Model:
         start = blocks * max(c.start_cycles, warps * c.start_warp_cycles) / self.clock
         return _norm([self.work.steps * period + ends, start], c.sharpness)
 
-    def terms(self, bytes_: int) -> Terms:
-        """Return the seconds of each resource alone, over all rounds."""
+    def terms(self, bytes_: int) -> dict[str, float]:
+        """Return the seconds that each resource would take for the whole launch if it were the only
+        limit, by its name."""
         assert self.device.dram is not None
         rounds = self.work.tiles / self.places
-        compute, cache, shared, issue, latency = (
-            rounds * self.work.steps * t for t in self.step(self.resident)
-        )
+        compute, *others = (rounds * self.work.steps * t for t in self.step(self.resident))
         dram = self.dram_bytes(bytes_) / (self.device.dram.value * self.constants.dram)
-        return Terms(compute, cache, shared, issue, latency, dram)
+        names = "cache", "shared memory", "load instructions", "latency"
+        return {"compute": compute, "memory": dram, **dict(zip(names, others, strict=True))}
 
     def dram_bytes(self, least: int) -> float:
         """Return the bytes from and to memory: the least, plus what the cache could not keep for
@@ -314,23 +285,19 @@ class _Model:
 
 
 def _norm(terms: list[float] | tuple[float, ...], p: float) -> float:
-    """Return a value between the sum (p = 1) and the maximum (p = infinity) of overlapping
-    terms."""
+    """Return a value between the sum (p = 1) and the maximum (p = infinity) of these terms."""
     top = max(terms)
     return top * sum((t / top) ** p for t in terms) ** (1 / p) if top > 0 else 0.0
 
 
 def _require(device: Device, dtype: str) -> None:
-    missing = [
-        name
-        for name, known in (
-            ("clock", device.clock_hz),
-            ("memory bandwidth", device.dram),
-            ("cache bandwidth", device.cache_bandwidth),
-            (f"{dtype} peak", device.peaks.get(dtype)),
-            ("fp32 peak", device.peaks.get("fp32")),
-        )
-        if known is None
-    ]
+    figures = (
+        ("clock", device.clock_hz),
+        ("memory bandwidth", device.dram),
+        ("cache bandwidth", device.cache_bandwidth),
+        (f"{dtype} peak", device.peaks.get(dtype)),
+        ("fp32 peak", device.peaks.get("fp32")),
+    )
+    missing = [name for name, known in figures if known is None]
     if missing:
         raise ValueError(f"the {', '.join(missing)} of {device.title} is unknown: no prediction")

@@ -11,7 +11,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -64,6 +64,11 @@ class Device:
     shared_unit: int = 128  # bytes: shared memory is allocated in multiples of this
     limits_source: str = ""
     fp32_flops_per_clock: int | None = None  # of one core on its vector units; None when unknown
+
+    def has_name(self, live: str) -> bool:
+        """Return whether this is the name that a driver gives to such a GPU."""
+        matched = any(part in live for part in self.matches)
+        return matched and not any(part in live for part in self.excludes)
 
 
 class UnknownDevice(WorkbenchError, ValueError):
@@ -138,9 +143,8 @@ def read_device(path: Path) -> Device:
 
     where = f"devices/{path.name}"
     if not re.fullmatch(r"[a-z0-9]+", path.stem):
-        raise DeviceFileError(
-            f"{where} has an invalid name; use lower-case letters and digits only."
-        )
+        message = f"{where} has an invalid name; use lower-case letters and digits only."
+        raise DeviceFileError(message)
     try:
         top = _Table(where, tomllib.loads(path.read_text(encoding="utf-8")))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -248,13 +252,11 @@ class _Table:
         return value
 
     def kind(self) -> Kind:
-        value = self._taken("kind", "datasheet")
+        value: Kind = self._taken("kind", "datasheet")
         if value not in get_args(Kind):
-            raise self.error(
-                f"must have one of {', '.join(get_args(Kind))} for the key kind, not {value!r}"
-            )
-        kind: Kind = value
-        return kind
+            kinds = ", ".join(get_args(Kind))
+            raise self.error(f"must have one of {kinds} for the key kind, not {value!r}")
+        return value
 
     def figure(self, key: str, base: str) -> Quantity | None:
         """Return the figure with its source; None where the file does not state it."""
@@ -332,16 +334,9 @@ def ceilings(device: Device, dtype: str) -> dict[str, dict[str, Any]]:
     Keys are `dram` and `cache` (B/s) and `compute` (FLOP/s or OP/s of this dtype), each a dict of
     `value`, `unit`, `source` and `kind`. Unknown ceilings have no key.
     """
-    known = {
-        "dram": device.dram,
-        "cache": device.cache_bandwidth,
-        "compute": device.peaks.get(dtype),
-    }
-    plain: dict[str, dict[str, Any]] = {
-        name: {"value": q.value, "unit": q.unit, "source": q.source, "kind": q.kind}
-        for name, q in known.items()
-        if q is not None
-    }
+    known = {"dram": device.dram, "cache": device.cache_bandwidth}
+    known["compute"] = device.peaks.get(dtype)
+    plain = {name: asdict(q) for name, q in known.items() if q is not None}
     if "compute" in plain:
         plain["compute"]["dtype"] = dtype
     return plain
@@ -361,7 +356,8 @@ def live() -> Device | None:
         return None
     driver = torch.cuda.get_device_properties(torch.cuda.current_device())
     arch = _arch(driver, hip=getattr(torch.version, "hip", None) is not None)
-    known = next((d for d in DEVICES.values() if _is(d, driver.name, arch)), None)
+    kin = [d for d in DEVICES.values() if d.limits.arch == arch]
+    known = next((d for d in kin if d.has_name(driver.name)), None)
     return _refreshed(known, driver) if known else _described(driver, arch)
 
 
@@ -372,68 +368,43 @@ def _arch(driver: Any, *, hip: bool) -> str:
     return f"sm_{driver.major}{driver.minor}"
 
 
-def _is(device: Device, name: str, arch: str) -> bool:
-    return (
-        device.limits.arch == arch
-        and any(part in name for part in device.matches)
-        and not any(part in name for part in device.excludes)
-    )
-
-
-def _driver_figure(driver: Any, attribute: str, otherwise: int) -> int:
+def _reported(driver: Any, attribute: str, otherwise: int) -> int:
     """Return a driver's figure, or `otherwise`: torch omits some and HIP reports some as 0."""
     return int(getattr(driver, attribute, 0) or 0) or otherwise
 
 
 def _refreshed(device: Device, driver: Any) -> Device:
     """Return the device with the driver's figures of the present GPU."""
-    cores = _driver_figure(driver, "multi_processor_count", device.limits.cores)
+    limits = device.limits
+    cores = _reported(driver, "multi_processor_count", limits.cores)
     if device.limits.arch.startswith("gfx11") and cores == 2 * device.limits.cores:
         # GPU_ENABLE_WGP_MODE=0 makes HIP count compute units; blocks still run on pairs of them.
         cores = device.limits.cores
-    fresh = replace(
-        device,
-        title=driver.name,
-        limits=replace(
-            device.limits,
-            cores=cores,
-            warp_size=_driver_figure(driver, "warp_size", device.limits.warp_size),
-            shared_bytes=_driver_figure(
-                driver, "shared_memory_per_block_optin", device.limits.shared_bytes
-            ),
-        ),
-    )
+    warp_size = _reported(driver, "warp_size", limits.warp_size)
+    shared = _reported(driver, "shared_memory_per_block_optin", limits.shared_bytes)
+    here = replace(limits, cores=cores, warp_size=warp_size, shared_bytes=shared)
+    fresh = replace(device, title=driver.name, limits=here)
     if device.backend == "cuda":  # HIP's L2 is not the last level, and its register count differs
-        fresh = replace(
-            fresh,
-            registers_per_core=_driver_figure(
-                driver, "regs_per_multiprocessor", device.registers_per_core
-            ),
-            shared_per_core=_driver_figure(
-                driver, "shared_memory_per_multiprocessor", device.shared_per_core
-            ),
-            cache=_l2(driver) or device.cache,
-        )
-    return fresh if cores == device.limits.cores else _part(fresh, cores / device.limits.cores)
+        registers = _reported(driver, "regs_per_multiprocessor", device.registers_per_core)
+        shared = _reported(driver, "shared_memory_per_multiprocessor", device.shared_per_core)
+        fresh = replace(fresh, registers_per_core=registers, shared_per_core=shared)
+        fresh = replace(fresh, cache=_l2(driver) or device.cache)
+    return fresh if cores == limits.cores else _part(fresh, cores / limits.cores)
 
 
 def _part(device: Device, share: float) -> Device:
     """Return a GPU with another number of cores: a partition, or a variant that shares the name.
     Its arithmetic scales with its cores; its share of the memory's bandwidth is not known."""
     source = f"computed as {share:.3f} of the whole GPU's, by cores: "
-    return replace(
-        device,
-        dram=None,
-        cache_bandwidth=None,
-        peaks={
-            dtype: Quantity(share * q.value, q.unit, source + q.source, "computed")
-            for dtype, q in device.peaks.items()
-        },
-    )
+    peaks = {
+        dtype: Quantity(share * q.value, q.unit, source + q.source, "computed")
+        for dtype, q in device.peaks.items()
+    }
+    return replace(device, dram=None, cache_bandwidth=None, peaks=peaks)
 
 
 def _l2(driver: Any) -> Quantity | None:
-    size = _driver_figure(driver, "L2_cache_size", 0)
+    size = _reported(driver, "L2_cache_size", 0)
     return Quantity(size, "B", "L2_cache_size as the driver reports it", "driver") if size else None
 
 
@@ -442,21 +413,15 @@ def _described(driver: Any, arch: str) -> Device:
     device of the same architecture, where there is one."""
     kin = _kin(arch) or _unlisted(driver, arch)
     cores = int(driver.multi_processor_count)
-    clock_hz = 1e3 * _driver_figure(driver, "clock_rate", 0)
+    clock_hz = 1e3 * _reported(driver, "clock_rate", 0)
+    clock = Quantity(clock_hz, "Hz", "clock_rate as the driver reports it", "driver")
+    shared = _reported(driver, "shared_memory_per_block_optin", kin.limits.shared_bytes)
     return replace(
         kin,
         name=re.sub(r"[^a-z0-9]+", "-", driver.name.lower()).strip("-"),
         title=driver.name,
-        limits=replace(
-            kin.limits,
-            shared_bytes=_driver_figure(
-                driver, "shared_memory_per_block_optin", kin.limits.shared_bytes
-            ),
-            cores=cores,
-        ),
-        clock_hz=Quantity(clock_hz, "Hz", "clock_rate as the driver reports it", "driver")
-        if clock_hz
-        else None,
+        limits=replace(kin.limits, shared_bytes=shared, cores=cores),
+        clock_hz=clock if clock_hz else None,
         dram=_memory_bandwidth(driver) if kin.backend == "cuda" else None,
         cache=_last_level(driver, arch),
         cache_bandwidth=None,
@@ -474,9 +439,9 @@ def _kin(arch: str) -> Device | None:
 def _unlisted(driver: Any, arch: str) -> Device:
     """Return a device of an architecture that no file has, as far as the driver describes it."""
     cuda = arch.startswith("sm_")
-    warp_size = _driver_figure(driver, "warp_size", 32 if cuda else 64)
-    warps = max(1, _driver_figure(driver, "max_threads_per_multi_processor", 1024) // warp_size)
-    per_block = _driver_figure(driver, "shared_memory_per_block", 48 * KIB)
+    warp_size = _reported(driver, "warp_size", 32 if cuda else 64)
+    warps = max(1, _reported(driver, "max_threads_per_multi_processor", 1024) // warp_size)
+    per_block = _reported(driver, "shared_memory_per_block", 48 * KIB)
     return Device(
         name="",
         title="",
@@ -484,9 +449,9 @@ def _unlisted(driver: Any, arch: str) -> Device:
         limits=Limits(arch, warp_size, per_block, 255 if cuda else 256, 1024, cores=0),
         warps_per_core=warps,
         blocks_per_core=warps,  # the driver states no limit of its own
-        registers_per_core=_driver_figure(driver, "regs_per_multiprocessor", 65536),
+        registers_per_core=_reported(driver, "regs_per_multiprocessor", 65536),
         register_unit=8 * warp_size,
-        shared_per_core=_driver_figure(driver, "shared_memory_per_multiprocessor", per_block),
+        shared_per_core=_reported(driver, "shared_memory_per_multiprocessor", per_block),
         shared_reserved=KIB if cuda and driver.major >= 8 else 0,
         clock_hz=None,
         dram=None,
@@ -499,12 +464,8 @@ def _unlisted(driver: Any, arch: str) -> Device:
 
 
 def _memory_bandwidth(driver: Any) -> Quantity | None:
-    """Return two transfers a clock over the bus, as CUDA defines its figures. HIP counts
-    otherwise."""
-    khz, bits = (
-        _driver_figure(driver, "memory_clock_rate", 0),
-        _driver_figure(driver, "memory_bus_width", 0),
-    )
+    """Return two transfers a clock over the bus, as CUDA defines its figures; HIP differs."""
+    khz, bits = (_reported(driver, f"memory_{f}", 0) for f in ("clock_rate", "bus_width"))
     if not khz or not bits:
         return None
     source = f"computed from {khz / 1e3:.0f} MHz x 2 x {bits} bits as the driver reports"
@@ -512,8 +473,7 @@ def _memory_bandwidth(driver: Any) -> Quantity | None:
 
 
 def _last_level(driver: Any, arch: str) -> Quantity:
-    """Return the last-level cache. HIP reports the L2 before it, so CDNA takes the device
-    file's."""
+    """Return the last-level cache; of CDNA the device file's, as HIP reports the L2 before it."""
     kin = _kin(arch)
     if kin and arch.startswith("gfx9"):
         return replace(kin.cache, source=f"as on {kin.name}, of the same architecture")

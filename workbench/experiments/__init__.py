@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench import catalog
-from workbench.data.record import Chart, Evidence, Finding, Measured, Outcome, Record
+from workbench.data.record import Chart, Evidence, Finding, Kind, Measured, Outcome, Record
 from workbench.device.hardware import Device
 from workbench.spec import Sizes, WorkbenchError
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # a compiler and a database, which `--help` does not need
     from workbench.data.database import Row
 
 EXPERIMENTS = "workbench.experiments"
+Regime = Literal["cold", "hot"]
 
 
 class ExperimentError(WorkbenchError):
@@ -42,15 +43,14 @@ class Variant:
     sizes: Sizes
     dtype: str
     config: Mapping[str, int] | None = None  # None: tuned for this device, else the default
-    regime: Literal["cold", "hot"] = "cold"
+    regime: Regime = "cold"
     # "host": from the call until the GPU is idle, including all launches by the CPU
     clock: Literal["device", "host"] = "device"
 
 
 @dataclass(frozen=True)
 class Context:
-    """The kernel that is examined, and on what. `kernel` is empty if the experiment names its
-    own."""
+    """The kernel that is examined, empty if the experiment names its own, and on what."""
 
     kernel: str
     sizes: Sizes | None  # None: the kernel's first to time
@@ -79,10 +79,15 @@ class VariantResult:
         return self.outcome.time_s if isinstance(self.outcome, Record) else None
 
     @property
+    def timing(self) -> Measured | None:
+        """Measured time; None if nothing was measured."""
+        timing = self.outcome.timing if isinstance(self.outcome, Record) else None
+        return timing if isinstance(timing, Measured) else None
+
+    @property
     def interval_s(self) -> tuple[float, float] | None:
         """95 % interval of the median, in seconds; None if nothing was measured."""
-        timing = self.outcome.timing if isinstance(self.outcome, Record) else None
-        return (timing.low_s, timing.high_s) if isinstance(timing, Measured) else None
+        return (self.timing.low_s, self.timing.high_s) if self.timing else None
 
     @property
     def failure(self) -> str:
@@ -94,8 +99,7 @@ class VariantResult:
         if not isinstance(self.outcome, Record):
             return None
         low, high = self.interval_s or (None, None)
-        kind: Literal["measured", "predicted"]
-        kind = "measured" if self.outcome.measured else "predicted"
+        kind: Kind = "measured" if self.outcome.measured else "predicted"
         return Evidence(name, self.outcome.time_s, "s", kind, low, high, group, target)
 
 
@@ -113,19 +117,9 @@ class Analysis:
     def finding(self, run: str, at: str, experiment: str, context: Context) -> Finding:
         """Return the finding of this analysis, with its run, date, kernel and sizes."""
         sizes = dict(self.sizes or context.sizes or {})
-        return Finding(
-            run,
-            at,
-            experiment,
-            kernel_name(context.kernel),
-            sizes,
-            context.dtype,
-            self.word,
-            self.sentence,
-            tuple(self.evidence),
-            tuple(self.charts),
-            tuple(self.caveats),
-        )
+        about = experiment, kernel_name(context.kernel), sizes, context.dtype
+        lists = tuple(self.evidence), tuple(self.charts), tuple(self.caveats)
+        return Finding(run, at, *about, self.word, self.sentence, *lists)
 
 
 @dataclass(frozen=True)
@@ -150,8 +144,7 @@ _TIME = re.compile(r"\s*((?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµμ]+)\s*", 
 
 
 def seconds(text: str) -> float:
-    """Return `0.5ms`, `12 us` or `3 s` in seconds. Raises ExperimentError on anything else, and on
-    0."""
+    """Return `0.5ms`, `12 us` or `3 s` in seconds. Raises ExperimentError on 0 or anything else."""
     matched = _TIME.fullmatch(text.lower())
     value = float(matched[1]) * _UNITS.get(matched[2], math.nan) if matched else math.nan
     if not 0 < value < math.inf:
@@ -192,25 +185,23 @@ def kernel_name(kernel: str) -> str:
     return catalog.spec_of(kernel).name if catalog.is_path(kernel) else kernel
 
 
+_HOW = "CONTRIBUTING.md shows how to write one"
+
+
 def _of_file(path: Path) -> Experiment:
     if not path.is_file():
-        raise ExperimentError(
-            f"There is no experiment file {path}; CONTRIBUTING.md shows how to write one."
-        )
+        raise ExperimentError(f"There is no experiment file {path}; {_HOW}.")
     experiment = getattr(catalog.module_at(path), "EXPERIMENT", None)
     if not isinstance(experiment, Experiment):
-        raise ExperimentError(
-            f"{path} has no EXPERIMENT = Experiment(...); CONTRIBUTING.md shows how to write one."
-        )
+        raise ExperimentError(f"{path} has no EXPERIMENT = Experiment(...); {_HOW}.")
     folder = path.resolve().parent
-    return replace(
-        experiment,
-        kernels=tuple(_from(folder, kernel) for kernel in experiment.kernels),
-        variants=lambda context: [
-            replace(variant, kernel=_from(folder, variant.kernel))
-            for variant in experiment.variants(context)
-        ],
-    )
+
+    def variants(context: Context) -> list[Variant]:
+        given = experiment.variants(context)
+        return [replace(variant, kernel=_from(folder, variant.kernel)) for variant in given]
+
+    kernels = tuple(_from(folder, kernel) for kernel in experiment.kernels)
+    return replace(experiment, kernels=kernels, variants=variants)
 
 
 def _from(folder: Path, kernel: str) -> str:

@@ -7,10 +7,8 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from workbench.experiments import Analysis, Context, Experiment, Variant, VariantResult
-from workbench.experiments.analysis.knobs import Config, Varied, analysed, variants_of
+from workbench.experiments import Context
+from workbench.experiments.analysis.knobs import Config, Varied, experiment_of
 from workbench.spec import Impl, threads
 
 
@@ -23,19 +21,6 @@ def block(impl: Impl, config: Config, context: Context) -> int:
 BLOCK = Varied("size of the block", " threads", threads, block)
 
 
-def variants(context: Context) -> list[Variant]:
-    """Return the configs to time for each number of threads: see `variants_of`."""
-    return variants_of(context, BLOCK)
-
-
-def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """Return which number of threads is best: see `analysed`."""
-    return analysed(context, results, BLOCK)
-
-
-EXPERIMENT = Experiment(
-    "how many threads a block: every number of warps with the tiles and stages that suit it",
-    variants,
-    analyse,
-    kernels=("matmul",),
+EXPERIMENT = experiment_of(
+    BLOCK, "how many threads a block: every number of warps with the tiles and stages that suit it"
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from workbench.data.record import Chart, Evidence, Kind, Measured, Record, Series
+from workbench.data.record import Chart, Evidence, Kind, Series
 from workbench.data.stats import quantile, summary
 from workbench.experiments import (
     Analysis,
@@ -38,15 +38,15 @@ def variants(context: Context) -> list[Variant]:
         raise ExperimentError(
             f"cpu_vs_gpu is about {SAMPLER}, not {context.kernel}; leave --kernel out."
         )
-    compiled = []
+    results = []
     for sizes in problems(context):
         cpu, gpu, alone = named(sizes)
-        compiled += [
+        results += [
             Variant(cpu, SAMPLER, "cpu", sizes, context.dtype, clock="host"),
             Variant(gpu, SAMPLER, "partials_and_merge", sizes, context.dtype, clock="host"),
             Variant(alone, SAMPLER, "partials_and_merge", sizes, context.dtype),
         ]
-    return compiled
+    return results
 
 
 def problems(context: Context) -> list[dict[str, int]]:
@@ -57,8 +57,7 @@ def problems(context: Context) -> list[dict[str, int]]:
 
 
 def named(sizes: Mapping[str, int]) -> tuple[str, str, str]:
-    """Return the names of a problem's variants: the CPU's, the GPU's, and the GPU's without
-    launches."""
+    """Return the names of the variants: the CPU's, the GPU's, and the GPU's without launches."""
     at = f"{sizes['B']} x {sizes['V']}"
     return f"CPU, {at}", f"GPU, {at}", f"GPU alone, {at}"
 
@@ -102,13 +101,8 @@ def analysed(
     ratio = slow / fast
     evidence.append(row("speed-up of the GPU", ratio, "1", "computed", ""))
     evidence += gained(slow, fast)
-    return Analysis(
-        word_of(ratio),
-        f"{at}: {numbers_text(ratio, slow, fast)}",
-        evidence,
-        spread_chart(at, cpu, gpu),
-        caveats,
-    )
+    text = f"{at}: {numbers_text(ratio, slow, fast)}"
+    return Analysis(word_of(ratio), text, evidence, spread_chart(at, cpu, gpu), caveats)
 
 
 def word_of(ratio: Span) -> str:
@@ -126,13 +120,9 @@ def numbers_text(ratio: Span, cpu: Span, gpu: Span) -> str:
 
 
 def spread(result: VariantResult) -> list[Evidence]:
-    """Return mean, p50, p95 and standard deviation of all samples in seconds; nothing if there are
-    none."""
-    outcome = result.outcome
-    if not isinstance(outcome, Record) or not isinstance(outcome.timing, Measured):
-        return []
-    timing, name = outcome.timing, result.variant.name
-    if not timing.samples_s:
+    """Return mean, p50, p95 and standard deviation of the samples in seconds, if there are any."""
+    timing, name = result.timing, result.variant.name
+    if timing is None or not timing.samples_s:
         return []
     of = summary(timing.samples_s)
     return [
@@ -150,10 +140,8 @@ def spread_chart(at: str, *results: VariantResult) -> list[Chart]:
     """Return a chart of the percentiles of both variants' samples, in microseconds."""
     lines = []
     for result in results:
-        outcome = result.outcome
-        if isinstance(outcome, Record) and isinstance(outcome.timing, Measured):
-            samples = outcome.timing.samples_s
-            times = tuple(quantile(samples, p / 100) * 1e6 for p in PERCENTILES)
+        if (timing := result.timing) is not None:
+            times = tuple(quantile(timing.samples_s, p / 100) * 1e6 for p in PERCENTILES)
             lines.append(Series(result.variant.name, tuple(map(float, PERCENTILES)), times))
     title = f"Samples of {at}, by percentile"
     return [Chart(title, "percentile of samples", "time, µs", tuple(lines), y_log=True)]
@@ -172,16 +160,8 @@ def ran(context: Context, *gpu_variants: VariantResult) -> list[Evidence]:
         return []
     kind: Kind = "computed" if context.predicts else "measured"
     target = f"{KERNELS}: partials, then merge_and_sample"
-    return [
-        Evidence(
-            "kernels of a call on the GPU",
-            float(counts[0]),
-            "kernels",
-            kind,
-            target=target,
-            met=counts[0] == KERNELS,
-        )
-    ]
+    name, met = "kernels of a call on the GPU", counts[0] == KERNELS
+    return [Evidence(name, float(counts[0]), "kernels", kind, target=target, met=met)]
 
 
 def other_kernels(gpu: VariantResult) -> str:

@@ -14,11 +14,11 @@ from typing import Any
 from workbench import catalog
 from workbench.data.database import Row
 from workbench.data.record import Evidence
+from workbench.data.units import reading
 from workbench.device.ceilings import CeilingSet
 from workbench.device.hardware import Device
 from workbench.experiments import Analysis, Context, Experiment, Variant, VariantResult
-from workbench.experiments.analysis.bounds import Bound, bound, ceilings, origin, split
-from workbench.reports.experiment import quantity
+from workbench.experiments.analysis.bounds import Bound, bound, ceiling_row, ceilings, split
 from workbench.spec import Sizes, Spec, sizes_text
 
 
@@ -50,17 +50,15 @@ def expected(
     caveats = _caveats(best, moved, dtype, device, measured)
     what = f"{spec.name} {sizes_text(sizes, ' ')} in {dtype}"
     if best.least_s is None:
-        text = (
-            f"Neither the bandwidth nor the {dtype} peak of {device.title} is known; `workbench "
-            "ceilings` measures them."
-        )
+        text = f"Neither the bandwidth nor the {dtype} peak of {device.title} is known; "
+        text += "`workbench ceilings` measures them."
         return Analysis("unknown", f"{what}: {text}", rows, caveats=caveats)
-    word = f"at least {quantity(best.least_s, 's')}"
+    word = f"at least {reading(best.least_s, 's')}"
     sentence = f"{what} on {device.title}: {_sentence(best, moved, flops)}"
     if given_s is not None:
         times = given_s / best.least_s
         word = f"{_times(times)} the bound"
-        sentence += f" {given[0].upper()}{given[1:]}, {quantity(given_s, 's')}, is {_times(times)}"
+        sentence += f" {given[0].upper()}{given[1:]}, {reading(given_s, 's')}, is {_times(times)}"
         sentence += " that." if times >= 1 else " that: a cache served part of it, or it is wrong."
     return Analysis(word, sentence, rows, caveats=caveats)
 
@@ -71,24 +69,11 @@ def _times(ratio: float) -> str:
 
 def _rows(at: Bound, group: str, given_s: float | None, given: str) -> list[Evidence]:
     rows = []
-    for name, ceiling, time_s in (
-        ("bandwidth", at.memory, at.memory_s),
-        ("compute", at.compute, at.compute_s),
-    ):
-        if ceiling is None or time_s is None:
-            continue
-        rows.append(
-            Evidence(
-                ceiling.what,
-                ceiling.value,
-                ceiling.unit,
-                origin(ceiling),
-                ceiling.low,
-                ceiling.high,
-                group,
-            )
-        )
-        rows.append(Evidence(f"time at that {name}", time_s, "s", "computed", group=group))
+    both = ("bandwidth", at.memory, at.memory_s), ("compute", at.compute, at.compute_s)
+    for name, ceiling, time_s in both:
+        if ceiling is not None and time_s is not None:
+            rows.append(ceiling_row(ceiling, group))
+            rows.append(Evidence(f"time at that {name}", time_s, "s", "computed", group=group))
     if at.least_s is not None:
         rows.append(Evidence("the larger: the bound", at.least_s, "s", "computed", group=group))
         if given_s is not None:
@@ -99,14 +84,13 @@ def _rows(at: Bound, group: str, given_s: float | None, given: str) -> list[Evid
 
 def _sentence(at: Bound, moved: float, flops: float) -> str:
     parts = []
-    if at.memory and at.memory_s is not None:
-        rate = quantity(at.memory.value, "B/s")
-        parts.append(f"{quantity(moved, 'B')} at {rate} take {quantity(at.memory_s, 's')}")
-    if at.compute and at.compute_s is not None:
-        rate = quantity(at.compute.value, at.compute.unit)
-        parts.append(f"{quantity(flops, 'FLOP')} at {rate} take {quantity(at.compute_s, 's')}")
+    terms = (moved, "B", at.memory, at.memory_s), (flops, "FLOP", at.compute, at.compute_s)
+    for amount, unit, ceiling, time_s in terms:
+        if ceiling and time_s is not None:
+            rate = reading(ceiling.value, ceiling.unit)
+            parts.append(f"{reading(amount, unit)} at {rate} take {reading(time_s, 's')}")
     assert at.least_s is not None
-    return f"{', '.join(parts)}; the bound is {quantity(at.least_s, 's')}, set by {at.bound}."
+    return f"{', '.join(parts)}; the bound is {reading(at.least_s, 's')}, set by {at.bound}."
 
 
 def _caveats(
@@ -118,27 +102,19 @@ def _caveats(
     if at.compute is None:
         text.append(f"No {dtype} peak of {device.title} is known; its time is left out.")
     if 0 < moved <= device.cache.value:
-        held = quantity(device.cache.value, "B")
+        held = reading(device.cache.value, "B")
         text.append(f"They fit the last-level cache of {held}: a hot call may take less.")
     launch = measured.best("launch")
     if launch is not None and at.least_s is not None and launch.value > at.least_s:
-        text.append(
-            f"A launch alone takes {quantity(launch.value, 's')} here, more than the bound."
-        )
+        text.append(f"A launch alone takes {reading(launch.value, 's')} here, more than the bound.")
     return tuple(text)
 
 
 def fastest(rows: Iterable[Row], sizes: Sizes) -> Row | None:
     """Return the fastest cold, measured call of these sizes among stored outcomes of one kernel,
     dtype and device; None if there is none."""
-    same = [
-        row
-        for row in rows
-        if row.time_s
-        and row.predicted is False
-        and row.phase != "hot"
-        and dict(row.sizes) == dict(sizes)
-    ]
+    cold = (r for r in rows if r.time_s and r.predicted is False and r.phase != "hot")
+    same = [row for row in cold if dict(row.sizes) == dict(sizes)]
     return min(same, key=lambda row: row.time_s or 0.0, default=None)
 
 
@@ -148,8 +124,7 @@ def variants(context: Context) -> Sequence[Variant]:
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """Return the analysis of the requested kernel, at its first sizes to time unless others are
-    named."""
+    """Return the analysis of the kernel at the given sizes, else at its first to time."""
     spec = catalog.spec_of(context.kernel)
     sizes = context.sizes or spec.bench[0]
     given_s, named = context.given_s, "the time given"

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from workbench.data import stats
 from workbench.data.record import Chart, Evidence, Kind, Record, Series
+from workbench.data.units import reading
 from workbench.device.ceilings import Ceiling, CeilingSet
 from workbench.experiments import (
     Analysis,
@@ -24,9 +25,8 @@ from workbench.experiments import (
     Variant,
     VariantResult,
 )
-from workbench.experiments.analysis.bounds import ceilings, origin, split
+from workbench.experiments.analysis.bounds import ceiling_row, ceilings, split
 from workbench.experiments.analysis.times import Span, kind_of, mark, reasons, row, span_of
-from workbench.reports.experiment import quantity
 from workbench.spec import ITEMSIZE
 
 KERNEL, TENSORS = "streamed_fma", 4  # three streams read, one written
@@ -50,8 +50,7 @@ class IntensityPoint:
 
 @dataclass(frozen=True)
 class Bend:
-    """The two parts of a roofline: for each the median of its points, and the range of their
-    intervals."""
+    """Both parts of a roofline: the median of the points of each, and their intervals' range."""
 
     slope: Span  # bytes/s
     plateau: Span  # FLOP/s
@@ -96,11 +95,8 @@ def bend(points: Sequence[IntensityPoint]) -> Bend | None:
 
 
 def _joined(spans: Sequence[Span]) -> Span:
-    return Span(
-        stats.median([each.value for each in spans]),
-        min(each.low for each in spans),
-        max(each.high for each in spans),
-    )
+    middle = stats.median([each.value for each in spans])
+    return Span(middle, min(each.low for each in spans), max(each.high for each in spans))
 
 
 def variants(context: Context) -> list[Variant]:
@@ -117,17 +113,8 @@ def variants(context: Context) -> list[Variant]:
         )
     moved = TENSORS * ITEMSIZE[context.dtype]
     steps = [i * moved / 2 for i in INTENSITIES]  # a multiply-add is two FLOPs
-    return [
-        Variant(
-            f"{2 * f / moved:g} FLOP/B",
-            KERNEL,
-            "blocks",
-            {"N": ELEMENTS, "F": int(f)},
-            context.dtype,
-        )
-        for f in steps
-        if f >= 1
-    ]
+    named = {f"{2 * f / moved:g} FLOP/B": {"N": ELEMENTS, "F": int(f)} for f in steps if f >= 1}
+    return [Variant(n, KERNEL, "blocks", sizes, context.dtype) for n, sizes in named.items()]
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
@@ -142,16 +129,8 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
     caveats = [*reasons(results), *_undone(timed), _counted(context)]
     bent = bend(points)
     if bent is None:
-        return [
-            Analysis(
-                "no knee",
-                f"{len(points)} of {len(results)} intensities have a time, too few on one "
-                "side of a knee to find it.",
-                curve,
-                charts,
-                caveats,
-            )
-        ]
+        text = f"{len(points)} of {len(results)} intensities have a time, too few on one "
+        return [Analysis("no knee", f"{text}side of a knee to find it.", curve, charts, caveats)]
     rows = [*_evidence(bent, points, kind), *_ridges(bent, kind, measured, stated), *curve]
     word = f"knee at {_text(bent.knee.value, kind)} FLOP/B"
     sentence = _sentence(bent, kind, measured if _ridge(measured) else stated)
@@ -206,17 +185,12 @@ def _evidence(bent: Bend, points: Sequence[IntensityPoint], kind: Kind) -> list[
     group, knee = "what the curve says", bent.knee
     nearest = min(points, key=lambda p: max(p.intensity / knee.value, knee.value / p.intensity))
     ideal = min(bent.slope.value * nearest.intensity, bent.plateau.value)
+    name = f"rate at {nearest.intensity:.3g} FLOP/B, next to the knee, over slope or plateau"
     return [
         row("knee", knee, "FLOP/B", kind, group),
         row("bandwidth of the slope", bent.slope, "B/s", kind, group),
         row("rate of the plateau", bent.plateau, "FLOP/s", kind, group),
-        Evidence(
-            f"rate at {nearest.intensity:.3g} FLOP/B, next to the knee, over slope or plateau",
-            nearest.rate.value / ideal,
-            "1",
-            kind,
-            group=group,
-        ),
+        Evidence(name, nearest.rate.value / ideal, "1", kind, group=group),
     ]
 
 
@@ -228,37 +202,29 @@ def _ridge(at: CeilingSet) -> tuple[Ceiling, Ceiling] | None:
 
 def _ridges(bent: Bend, kind: Kind, measured: CeilingSet, stated: CeilingSet) -> list[Evidence]:
     rows = []
-    for at, name in ((measured, "measured ceilings"), (stated, "stated ceilings")):
-        pair = _ridge(at)
-        if pair is None:
-            continue
-        memory, compute = pair
+    for name, (memory, compute) in _pairs(measured, stated).items():
         ridge = compute.value / memory.value
         rows += [
-            Evidence(
-                memory.what, memory.value, "B/s", origin(memory), memory.low, memory.high, name
-            ),
-            Evidence(
-                compute.what,
-                compute.value,
-                "FLOP/s",
-                origin(compute),
-                compute.low,
-                compute.high,
-                name,
-            ),
+            ceiling_row(memory, name),
+            ceiling_row(compute, name),
             Evidence("ridge", ridge, "FLOP/B", "computed", group=name),
             row("knee over the ridge", bent.knee.times(1 / ridge), "1", kind, name),
         ]
     return rows
 
 
+def _pairs(measured: CeilingSet, stated: CeilingSet) -> dict[str, tuple[Ceiling, Ceiling]]:
+    """Return the memory and fp32 ceilings of each origin that has both, by its name."""
+    pairs = {"measured ceilings": _ridge(measured), "stated ceilings": _ridge(stated)}
+    return {name: pair for name, pair in pairs.items() if pair is not None}
+
+
 def _sentence(bent: Bend, kind: Kind, at: CeilingSet) -> str:
     knee, tilde = bent.knee, mark(kind)
     between = f" ({knee.low:.3g} to {knee.high:.3g})" if kind == "measured" else ""
     text = (
-        f"The rate rises with {tilde}{quantity(bent.slope.value, 'B/s')} and ends at "
-        f"{tilde}{quantity(bent.plateau.value, 'FLOP/s')}; the two meet at "
+        f"The rate rises with {tilde}{reading(bent.slope.value, 'B/s')} and ends at "
+        f"{tilde}{reading(bent.plateau.value, 'FLOP/s')}; the two meet at "
         f"{_text(knee.value, kind)} FLOP/B{between}"
     )
     pair = _ridge(at)
@@ -281,31 +247,14 @@ def _chart(
     xs = tuple(float(f"{p.intensity:.3g}") for p in points)
     rates = [p.rate.times(1 / TERA) for p in points]
     shown = rates if kind == "measured" else []
-    series = [
-        Series(
-            f"{kind} rate",
-            xs,
-            tuple(r.value for r in rates),
-            tuple(r.low for r in shown),
-            tuple(r.high for r in shown),
-            kind,
-        )
-    ]
-    for at, name in ((measured, "measured ceilings"), (stated, "stated ceilings")):
-        pair = _ridge(at)
-        if pair is not None:
-            memory, compute = pair
-            bends = sorted({*xs, float(f"{compute.value / memory.value:.3g}")})
-            ys = tuple(min(memory.value * x, compute.value) / TERA for x in bends)
-            series.append(Series(name, tuple(bends), ys, kind="computed"))
-    return Chart(
-        "Rate against intensity",
-        "FLOP per byte",
-        "TFLOP/s, fp32",
-        tuple(series),
-        True,
-        True,
-    )
+    low, high = (tuple(r.low for r in shown), tuple(r.high for r in shown))
+    series = [Series(f"{kind} rate", xs, tuple(r.value for r in rates), low, high, kind)]
+    for name, (memory, compute) in _pairs(measured, stated).items():
+        bends = sorted({*xs, float(f"{compute.value / memory.value:.3g}")})
+        ys = tuple(min(memory.value * x, compute.value) / TERA for x in bends)
+        series.append(Series(name, tuple(bends), ys, kind="computed"))
+    axes = "FLOP per byte", "TFLOP/s, fp32"
+    return Chart("Rate against intensity", *axes, tuple(series), x_log=True, y_log=True)
 
 
 EXPERIMENT = Experiment(

@@ -62,45 +62,27 @@ def variants(context: Context) -> list[Variant]:
 
 
 class Way(NamedTuple):
-    """A way to run the kernels: its variant by the host's clock, and the one that gives GPU
-    time."""
+    """A way to run kernels: its variant by the host's clock, and that of the GPU time."""
 
     text: str  # in a sentence
     total: str
     gpu: str
     without: str = ""  # the same kernels without copies
-    better: tuple[tuple[str, str], ...] = ()  # what to do, and the variant that did it
+    better: Mapping[str, str] = {}  # what to do, and the variant that did it
 
 
+# What to do about each way, and the variant that did it.
+_CAPTURE = "capture the calls in a graph"
+_EAGER = {_CAPTURE: "in a graph", "fuse them into one kernel": "fused, launched"}
+_TORCH = {_CAPTURE: "torch, in a graph"}
+_COPIED = {"keep the data on the GPU": "eager"}
+_FUSED = {"launch it from a graph": "fused"}
+_COPIES = "With the data copied to the CPU and back behind each kernel"
 WAYS = (
-    Way(
-        "Launched one by one",
-        "eager",
-        "in a graph",
-        better=(
-            ("capture the calls in a graph", "in a graph"),
-            ("fuse them into one kernel", "fused, launched"),
-        ),
-    ),
-    Way(
-        "Launched one by one by torch",
-        "torch, eager",
-        "torch, in a graph",
-        better=(("capture the calls in a graph", "torch, in a graph"),),
-    ),
-    Way(
-        "With the data copied to the CPU and back behind each kernel",
-        "copied to the CPU and back",
-        "in a graph",
-        "eager",
-        better=(("keep the data on the GPU", "eager"),),
-    ),
-    Way(
-        "Fused into one kernel",
-        "fused, launched",
-        "fused",
-        better=(("launch it from a graph", "fused"),),
-    ),
+    Way("Launched one by one", "eager", "in a graph", better=_EAGER),
+    Way("Launched one by one by torch", "torch, eager", "torch, in a graph", better=_TORCH),
+    Way(_COPIES, "copied to the CPU and back", "in a graph", "eager", better=_COPIED),
+    Way("Fused into one kernel", "fused, launched", "fused", better=_FUSED),
 )
 
 
@@ -112,8 +94,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
 
 
 def analysed(way: Way, context: Context, results: Mapping[str, VariantResult]) -> Analysis:
-    """Return the analysis of one way from the measured times, without a verdict if a variant has no
-    time."""
+    """Return the analysis of one way; there is no verdict if a variant has no time."""
     total, gpu = span_of(results[way.total]), span_of(results.get(way.gpu))
     kernels = launches(results[way.total]) or launches(results.get(way.gpu))
     without = span_of(results.get(way.without)) if way.without else None
@@ -123,20 +104,15 @@ def analysed(way: Way, context: Context, results: Mapping[str, VariantResult]) -
     if total is None or gpu is None or not kernels or waiting or (way.without and without is None):
         reason = waiting or "Some of what it takes was not measured, so there is no word."
         rows = [row(KPI.total, total, "s", "measured", way.total)] if total else []
-        return Analysis(
-            "no verdict", f"{way.text}{at}: {lower(reason)}", rows, caveats=reasons(used)
-        )
+        text = f"{way.text}{at}: {lower(reason)}"
+        return Analysis("no verdict", text, rows, caveats=reasons(used))
     line = Timeline(total, gpu, span_of(results.get(EMPTY)), kernels)
     word = word_of(line, without, reach_of(context, results[way.gpu]))
     evidence = [*line.evidence(way.total), *speed(results[way.total], total)]
     evidence += graphed(way.gpu, line) if way.total == "eager" else []
     evidence += lost(line, without) + gains(way, total, results)
-    return Analysis(
-        word,
-        f"{way.text}{at}, {numbers_text(word, line, without)} {REMEDY[word]}",
-        evidence,
-        caveats=[*caveats(line), *reasons(used)],
-    )
+    text = f"{way.text}{at}, {numbers_text(word, line, without)} {REMEDY[word]}"
+    return Analysis(word, text, evidence, caveats=[*caveats(line), *reasons(used)])
 
 
 def numbers_text(word: str, line: Timeline, without: Span | None) -> str:
@@ -184,7 +160,7 @@ def lost(line: Timeline, without: Span | None) -> list[Evidence]:
 def gains(way: Way, total: Span, results: Mapping[str, VariantResult]) -> list[Evidence]:
     """Return the share of the time that each faster variant saves."""
     rows = []
-    for what, variant in way.better:
+    for what, variant in way.better.items():
         other = span_of(results.get(variant))
         gain = Span.exactly(1.0) - other / total if other else None
         if gain is not None and gain.low > 0:
@@ -218,13 +194,9 @@ def predicted(results: Mapping[str, VariantResult]) -> Analysis:
             continue
         rows.append(Evidence(KPI.total, time.value, "s", "predicted", group=name))
         rows += [count(kernels, name, "computed")] if kernels else []
-    return Analysis(
-        "needs a GPU",
-        "How long the CPU takes to launch is not predicted, so nothing is said of utilisation and "
-        "gaps. The times in a graph are the model's.",
-        rows,
-        caveats=reasons(results),
-    )
+    text = "How long the CPU takes to launch is not predicted, so nothing is said of utilisation "
+    text += "and gaps. The times in a graph are the model's."
+    return Analysis("needs a GPU", text, rows, caveats=reasons(results))
 
 
 EXPERIMENT = Experiment(

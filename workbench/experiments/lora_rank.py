@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from workbench import catalog
 from workbench.data.record import Chart, Evidence, Kind
+from workbench.data.units import reading, unit_of
 from workbench.experiments import (
     Analysis,
     Context,
@@ -21,7 +22,7 @@ from workbench.experiments import (
     Variant,
     VariantResult,
 )
-from workbench.experiments.analysis.bounds import bound, ceilings, origin
+from workbench.experiments.analysis.bounds import bound, ceiling_row, ceilings
 from workbench.experiments.analysis.times import (
     Span,
     kind_of,
@@ -33,8 +34,6 @@ from workbench.experiments.analysis.times import (
     row,
     worded,
 )
-from workbench.reports.experiment import quantity
-from workbench.reports.figures.compare import unit_of
 from workbench.spec import Sizes, Spec, sizes_text
 
 RANKS = (4, 8, 16, 32, 64)
@@ -116,17 +115,13 @@ class Layer:
 
 def layer(sizes: Sizes, results: Mapping[str, VariantResult]) -> Layer:
     """Return the results of one size."""
-    ours: dict[int, VariantResult] = {}
-    library: dict[int, VariantResult] = {}
-    for rank in RANKS:
-        at = [f for f in results.values() if dict(f.variant.sizes) == {**sizes, "r": rank}]
-        best = quickest([f for f in at if f.variant.impl != LIBRARY])
-        other = quickest([f for f in at if f.variant.impl == LIBRARY])
-        if best is not None:
-            ours[rank] = best
-        if other is not None:
-            library[rank] = other
-    return Layer(sizes, ours, library)
+
+    def quickest_of(library: bool) -> dict[int, VariantResult]:
+        mine = [f for f in results.values() if (f.variant.impl == LIBRARY) == library]
+        at = {r: [f for f in mine if dict(f.variant.sizes) == {**sizes, "r": r}] for r in RANKS}
+        return {r: best for r, each in at.items() if (best := quickest(each)) is not None}
+
+    return Layer(sizes, quickest_of(library=False), quickest_of(library=True))
 
 
 def shape_of(spread: Span | None, kind: Kind) -> str:
@@ -142,8 +137,7 @@ _WORDS = {"flat": "flat in rank", "grows": "the rank costs time", "undecided": "
 
 
 def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """Return one analysis: flat if the largest time is at most 1.15 times the least at every
-    size."""
+    """Return one analysis: flat if at every size the most time is at most 1.15 times the least."""
     spec = _spec(context)
     layers = [layer(sizes, results) for sizes in _layers(context)]
     kinds = {each.name: kind_of(*each.ours.values()) for each in layers}
@@ -165,11 +159,9 @@ def _text(each: Layer, kind: Kind) -> str:
     tilde = mark(kind)
     between = f" ({spread.low:.2f} to {spread.high:.2f})" if kind == "measured" else ""
     ordered = sorted(each.ours, key=lambda r: each.ours[r].time_s or 0.0)
-    return (
-        f"{each.name} {tilde}{spread.value:.2f}{between}, "
-        f"{tilde}{quantity(each.ours[ordered[0]].time_s or 0.0, 's')} at rank {ordered[0]} to "
-        f"{tilde}{quantity(each.ours[ordered[-1]].time_s or 0.0, 's')} at {ordered[-1]}"
-    )
+    least, most = (reading(each.ours[ordered[n]].time_s or 0.0, "s") for n in (0, -1))
+    times = f"{tilde}{least} at rank {ordered[0]} to {tilde}{most} at {ordered[-1]}"
+    return f"{each.name} {tilde}{spread.value:.2f}{between}, {times}"
 
 
 def _evidence(spec: Spec, context: Context, each: Layer, kind: Kind) -> list[Evidence]:
@@ -178,8 +170,7 @@ def _evidence(spec: Spec, context: Context, each: Layer, kind: Kind) -> list[Evi
     for rank, results in each.ours.items():
         rows.append(results.evidence(f"rank {rank}: {results.variant.impl}", each.name))
         library = each.library.get(rank)
-        ratio = over(library, results) if library is not None else None
-        if ratio is not None:
+        if library is not None and (ratio := over(library, results)) is not None:
             name = f"rank {rank}: over the library's time"
             rows.append(row(name, ratio, "1", kind, each.name))
         least = bound(spec, {**each.sizes, "r": rank}, context.dtype, at)
@@ -191,23 +182,14 @@ def _evidence(spec: Spec, context: Context, each: Layer, kind: Kind) -> list[Evi
         shape = shape_of(spread, kind)
         met = None if shape == "undecided" else shape == "flat"
         rows.append(row("largest over least time", spread, "1", kind, each.name, f"<= {FLAT}", met))
-    launch = at.best("launch")
-    if launch is not None:
-        rows.append(
-            Evidence(
-                "one launch", launch.value, "s", origin(launch), launch.low, launch.high, each.name
-            )
-        )
+    if (launch := at.best("launch")) is not None:
+        rows.append(ceiling_row(launch, each.name, "one launch"))
     return [each for each in rows if each is not None]
 
 
 def _caveats(layers: Sequence[Layer]) -> list[str]:
-    text = []
-    for each in layers:
-        missing = [str(rank) for rank in RANKS if rank not in each.ours]
-        if missing:
-            text.append(f"{each.name} has no time at rank {', '.join(missing)}.")
-    return text
+    missing = {each.name: [str(r) for r in RANKS if r not in each.ours] for each in layers}
+    return [f"{name} has no time at rank {', '.join(r)}." for name, r in missing.items() if r]
 
 
 def _chart(layers: Sequence[Layer], kinds: Mapping[str, Kind]) -> Chart:

@@ -26,6 +26,7 @@ from workbench import catalog
 from workbench.compile.loops import Code
 from workbench.compile.proof import dishonest, loads_of, loads_text, summed
 from workbench.data.record import Evidence, Predicted, Record, Resources
+from workbench.data.units import reading
 from workbench.experiments import (
     Analysis,
     Context,
@@ -36,7 +37,6 @@ from workbench.experiments import (
 )
 from workbench.experiments.analysis.bounds import ceilings
 from workbench.experiments.analysis.times import Span, quotient, row, span_of, worded
-from workbench.reports.experiment import quantity
 from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, sizes_text, values
 
 PARTS = ("traffic", "arithmetic")
@@ -99,14 +99,9 @@ def shares_of(times: Times) -> Shares:
     alone = times.whole.less(times.launch)
     a = times.traffic.less(times.launch) / alone
     b = times.arithmetic.less(times.launch) / alone
-    hidden = overlap(a.value, b.value), overlap(a.low, b.low), overlap(a.high, b.high)
-    return Shares(
-        a,
-        b,
-        Span(*hidden),
-        times.launch / times.whole,
-        times.grid / times.whole if times.grid else Span.exactly(0.0),
-    )
+    hidden = Span(overlap(a.value, b.value), overlap(a.low, b.low), overlap(a.high, b.high))
+    grid = times.grid / times.whole if times.grid else Span.exactly(0.0)
+    return Shares(a, b, hidden, times.launch / times.whole, grid)
 
 
 def overlap(traffic: float, arithmetic: float) -> float:
@@ -146,12 +141,12 @@ def _telling(share: Span) -> set[float]:
 
 def impossible(times: Times) -> list[str]:
     """Return why these cannot be times of a whole and its parts: one sentence each."""
-    whole = times.whole.high * SLOWER
+    whole, parts = times.whole, {"traffic": times.traffic, "arithmetic": times.arithmetic}
     return [
-        f"The {name} alone took {quantity(part.value, 's')}, longer than the whole, "
-        f"{quantity(times.whole.value, 's')}: it is no part of it"
-        for name, part in (("traffic", times.traffic), ("arithmetic", times.arithmetic))
-        if part.low > whole
+        f"The {name} alone took {reading(part.value, 's')}, longer than the whole, "
+        f"{reading(whole.value, 's')}: it is no part of it"
+        for name, part in parts.items()
+        if part.low > whole.high * SLOWER
     ]
 
 
@@ -187,8 +182,7 @@ def variants(context: Context) -> list[Variant]:
 
 
 def part_name(kernel: str, part: str) -> str:
-    """Return the name of a part: `matmul_traffic`, `package.mine_traffic`,
-    `path/to/mine_traffic.py`."""
+    """Return the name of a part: `matmul_traffic`, `package.mine_traffic`, `mine_traffic.py`."""
     if kernel.endswith(".py"):
         path = Path(kernel)
         return str(path.with_name(f"{path.stem}_{part}.py"))
@@ -227,25 +221,19 @@ def examined(spec: Spec, parts: Iterable[Spec], sizes: Sizes, context: Context) 
     duplicates = [{impl.name: impl for impl in part.impls} for part in parts]
     reason = "none of its Triton Impls has a namesake with the same config fields in both variants"
     for impl in spec.impls:
-        fields = impl.choices().keys()
-        named = all(
-            impl.name in its and its[impl.name].choices().keys() == fields for its in duplicates
-        )
-        if impl.backend != "triton" or not named:
+        named = [its[impl.name] for its in duplicates if impl.name in its]
+        alike = [i for i in named if i.choices().keys() == impl.choices().keys()]
+        if impl.backend != "triton" or len(alike) < len(duplicates):
             continue
         config = _config(impl, sizes, context)
         at = config, context.device.limits, context.dtype, sizes
-        refusals = (i.rejection_reason(*at) for i in _all(impl, duplicates))
+        refusals = (i.rejection_reason(*at) for i in (impl, *alike))
         if not (refused := next(filter(None, refusals), "")):
             return impl, config
         reason = f"{impl.title} refuses its config: {refused}"
     raise ExperimentError(
         f"{spec.name} cannot be examined at {sizes_text(sizes)} in {context.dtype}: {reason}."
     )
-
-
-def _all(impl: Impl, duplicates: Iterable[Mapping[str, Impl]]) -> list[Impl]:
-    return [impl, *(its[impl.name] for its in duplicates)]
 
 
 def _config(impl: Impl, sizes: Sizes, context: Context) -> Any:
@@ -259,15 +247,9 @@ def _config(impl: Impl, sizes: Sizes, context: Context) -> Any:
     from workbench.data.tuned_cache import Tuned, default_path
     from workbench.tuner import tuned
 
-    entry = Tuned.load(default_path()).find(
-        impl.spec.name,
-        impl.name,
-        sizes,
-        context.dtype,
-        context.device.name,
-        fingerprint(None, None).versions,
-        tuned.sources_of(impl),
-    )
+    versions, sources = fingerprint(None, None).versions, tuned.sources_of(impl)
+    problem = impl.spec.name, impl.name, sizes, context.dtype, context.device.name
+    entry = Tuned.load(default_path()).find(*problem, versions, sources)
     config = fitting(impl, entry, limits, sizes)[0] if entry is not None else None
     return config or default
 
@@ -311,20 +293,13 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
 
 
 def times_of(results: Mapping[str, VariantResult]) -> Times:
-    """Return the times of the variants in seconds. The grid is left out if the whole has another
-    number of programs."""
+    """Return the seconds of the variants; without the grid if the whole has other programs."""
     spans = {name: span for name, each in results.items() if (span := span_of(each)) is not None}
     compiled, grid = results["whole"].compiled, results.get("grid")
-    alike = grid is not None and (
-        compiled is not None and compiled.resources.programs == grid.variant.sizes["P"]
-    )
-    return Times(
-        spans["traffic"],
-        spans["arithmetic"],
-        spans["whole"],
-        spans["launch"],
-        spans.get("grid") if alike else None,
-    )
+    programs = compiled.resources.programs if compiled is not None else None
+    if grid is not None and programs != grid.variant.sizes["P"]:
+        spans.pop("grid", None)
+    return Times(**spans)
 
 
 def _refused(reasons: Sequence[str], rows: Sequence[Evidence]) -> Analysis:
@@ -343,17 +318,12 @@ def _verdict(times: Times, rows: Sequence[Evidence], caveats: Sequence[str]) -> 
             text += f", as many programs that do nothing {_percent(shares.grid)}"
     elif min(shares.traffic.value, shares.arithmetic.value) > 0.05:
         text += f", and {_percent(shares.overlap)} of the shorter is hidden behind the longer"
+    last = ADVICE[word]
     if others:
-        known = f"It lies between {' and '.join([word, *others])}: the intervals allow each."
-        return Analysis(
-            "undecided",
-            f"{text}. {known}",
-            [*rows, *_share_rows(shares, times)],
-            (),
-            (*caveats, GUIDE),
-        )
+        last = f"It lies between {' and '.join([word, *others])}: the intervals allow each."
+        word = "undecided"
     rows = [*rows, *_share_rows(shares, times)]
-    return Analysis(word, f"{text}. {ADVICE[word]}", rows, (), (*caveats, GUIDE))
+    return Analysis(word, f"{text}. {last}", rows, (), (*caveats, GUIDE))
 
 
 def _started(shares: Shares) -> list[str]:
@@ -383,20 +353,18 @@ def _expected(timing: Predicted, rows: Sequence[Evidence]) -> Analysis:
     most = max(traffic, arithmetic, waiting)
     a, b = quotient(traffic, most), quotient(arithmetic, most)
     word = word_at(a, b, timing.launch_s / timing.predicted_s, 0.0)
+    group = "the model's terms of C"
     rows = [
         *rows,
-        *(
-            Evidence(f"{name}, alone", t, "s", "predicted", group="the model's terms of C")
-            for name, t in terms.items()
-        ),
+        *(Evidence(f"{n}, alone", t, "s", "predicted", group=group) for n, t in terms.items()),
         Evidence("traffic over the largest term", a, "1", "predicted", group="shares"),
         Evidence("arithmetic over the largest term", b, "1", "predicted", group="shares"),
     ]
-    text = {name: f"~{quantity(t, 's')}" for name, t in terms.items()}
+    text = {name: f"~{reading(t, 's')}" for name, t in terms.items()}
     words = (
         f"The model expects {text['memory traffic']} of memory traffic, {text['arithmetic']} of "
         f"arithmetic and {text['waiting']} of waiting, were each alone, in "
-        f"~{quantity(timing.predicted_s, 's')}; nothing was measured. {ADVICE[word]}"
+        f"~{reading(timing.predicted_s, 's')}; nothing was measured. {ADVICE[word]}"
     )
     return Analysis(worded(word, "predicted"), words, rows, (), (TERMS, GUIDE))
 
@@ -412,37 +380,22 @@ def _rows(results: Mapping[str, VariantResult]) -> list[Evidence]:
         "launch": "launch of one empty program",
         "grid": "as many programs that do nothing",
     }
-    every = [
-        results[name].evidence(text, "times") for name, text in named.items() if name in results
-    ]
-    return [each for each in every if each is not None]
+    every = ((results[name], text) for name, text in named.items() if name in results)
+    return [row for each, text in every if (row := each.evidence(text, "times")) is not None]
 
 
 def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
     whole, traffic, arithmetic = (summed(codes[name]) for name in ("whole", *PARTS))
     place, theirs, its = loads_of(whole, traffic)
+    inside, loads = arithmetic.in_loops, f"the kernel's: {loads_text(theirs)}"
     rows = [
         ("matrix instructions of the traffic variant", traffic.whole.matrix, "none"),
-        (
-            f"global loads of the traffic variant {place}",
-            sum(its.values()),
-            f"the kernel's: {loads_text(theirs)}",
-        ),
-        (
-            "global loads of the arithmetic variant inside its loop",
-            arithmetic.in_loops.global_loads,
-            "none",
-        ),
+        (f"global loads of the traffic variant {place}", sum(its.values()), loads),
+        ("global loads of the arithmetic variant inside its loop", inside.global_loads, "none"),
     ]
     if whole.whole.matrix:
-        least = whole.in_loops.matrix
-        rows.append(
-            (
-                "matrix instructions of the arithmetic variant inside its loop",
-                arithmetic.in_loops.matrix,
-                f"at least the kernel's {least}",
-            )
-        )
+        name = "matrix instructions of the arithmetic variant inside its loop"
+        rows.append((name, inside.matrix, f"at least the kernel's {whole.in_loops.matrix}"))
     return [
         Evidence(name, float(count), "1", "computed", group="machine code", target=text, met=True)
         for name, count, text in rows
@@ -450,11 +403,10 @@ def _proof(codes: Mapping[str, Sequence[Code]]) -> list[Evidence]:
 
 
 def _rates(
-    whole: Record, times: Times, predicted_configs: tuple[float, float]
+    whole: Record, times: Times, most_rates: tuple[float, float]
 ) -> list[tuple[Evidence, str]]:
-    """Return the rates that the variants reached, each with the reason why it is impossible, or
-    nothing."""
-    dram, peak = predicted_configs
+    """Return the rates that the variants reached, each with why it is impossible, or nothing."""
+    dram, peak = most_rates
     asks = (
         ("least bytes over A", "B/s", whole.bytes, times.traffic, dram, "the bandwidth of"),
         ("FLOPs over B", "FLOP/s", whole.flops, times.arithmetic, peak, "the peak of"),
@@ -466,10 +418,8 @@ def _rates(
             continue
         rate = Span.exactly(float(amount)) / alone
         fits = not most or rate.low <= FASTER * most
-        target = f"at most {100 * FASTER:.0f} % of {quantity(most, unit)}" if most else ""
-        reason = (
-            f"The {name} are {quantity(rate.value, unit)}, above {whose} {quantity(most, unit)}"
-        )
+        target = f"at most {100 * FASTER:.0f} % of {reading(most, unit)}" if most else ""
+        reason = f"The {name} are {reading(rate.value, unit)}, above {whose} {reading(most, unit)}"
         shown = row(name, rate, unit, "measured", "rates", target, fits if most else None)
         results.append((shown, "" if fits else reason))
     return results

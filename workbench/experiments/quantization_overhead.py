@@ -14,24 +14,25 @@ from dataclasses import replace
 
 from workbench import catalog
 from workbench.data.record import Evidence, Kind
+from workbench.data.units import reading
 from workbench.experiments import (
     Analysis,
     Context,
     Experiment,
     ExperimentError,
+    Regime,
     Variant,
     VariantResult,
 )
 from workbench.experiments.analysis.bounds import ceilings
 from workbench.experiments.analysis.times import Span, kind_of, over, quickest, reasons, row, worded
-from workbench.reports.experiment import quantity
 from workbench.spec import Sizes, sizes_text
 
 SHAPES: Sequence[Sizes] = (
     {"M": 1, "N": 2560, "K": 2560},
     {"M": 1, "N": 14336, "K": 4096},
 )
-REGIMES = ("cold", "hot")
+REGIMES: tuple[Regime, ...] = ("cold", "hot")
 PLAIN, PACKED = "A", "B"  # prefixes of the variants' names
 
 
@@ -56,8 +57,7 @@ def packed_variants(M: int) -> tuple[tuple[str, str], ...]:
 
 
 def variants(context: Context) -> list[Variant]:
-    """Return each product of each shape, cold and hot. Raises ExperimentError where another kernel
-    or dtype is named."""
+    """Return each product, cold and hot. Raises ExperimentError for another kernel or dtype."""
     if context.kernel not in ("", "q4_k_matmul"):
         raise ExperimentError(
             "quantization_overhead compares q4_k_matmul with an fp16 product, and knows none for "
@@ -70,15 +70,14 @@ def variants(context: Context) -> list[Variant]:
         )
     return [
         Variant(
-            f"{operand} {at}, {regime}: {kernel}.{impl}",
+            f"{operand} {sizes_text(sizes, ' ')}, {regime}: {kernel}.{impl}",
             kernel,
             impl,
             dict(sizes),
             context.dtype,
-            regime="hot" if regime == "hot" else "cold",
+            regime=regime,
         )
         for sizes in _shapes(context)
-        for at in [sizes_text(sizes, " ")]
         for operand, of in ((PLAIN, plain_variants), (PACKED, packed_variants))
         for kernel, impl in of(sizes["M"])
         for regime in REGIMES
@@ -105,17 +104,11 @@ def _analysed(context: Context, sizes: Sizes, results: Mapping[str, VariantResul
     cold: Span | None = None
     kind: Kind = "computed"
     for regime in REGIMES:
-        cold_hot = [
-            quickest(
-                [
-                    f
-                    for f in results.values()
-                    if f.variant.name.startswith(operand) and f.variant.regime == regime
-                ]
-            )
+        these = [f for f in results.values() if f.variant.regime == regime]
+        a, b = (
+            quickest([f for f in these if f.variant.name.startswith(operand)])
             for operand in (PLAIN, PACKED)
-        ]
-        a, b = cold_hot
+        )
         if a is None or b is None:
             continue
         ratio = over(a, b)
@@ -134,8 +127,7 @@ def _analysed(context: Context, sizes: Sizes, results: Mapping[str, VariantResul
 
 
 def ideal_share(sizes: Sizes, dtype: str) -> float:
-    """Return the least bytes of the Q4_K product over those of the product with weights of
-    `dtype`."""
+    """Return the least bytes of the Q4_K product over those with weights of `dtype`."""
     plain, packed = catalog.spec_of("matvec"), catalog.spec_of("q4_k_matmul")
     return packed.bytes(sizes, dtype) / plain.bytes(sizes, dtype)
 
@@ -151,10 +143,8 @@ def spoken(ratio: Span, kind: Kind, dtype: str) -> tuple[str, str]:
         return "faster", f"In cold calls the overhead of Q4_K over {dtype} is {amount}, a gain"
     if ratio.low > 1:
         return "overhead", f"In cold calls the overhead of Q4_K over {dtype} is {amount}"
-    return (
-        "no difference seen",
-        f"The overhead of Q4_K over {dtype} in cold calls, {amount}, may be none",
-    )
+    text = f"The overhead of Q4_K over {dtype} in cold calls, {amount}, may be none"
+    return "no difference seen", text
 
 
 def _rows(
@@ -170,32 +160,24 @@ def _rows(
 
 
 def _caveats(context: Context, sizes: Sizes, results: Mapping[str, VariantResult]) -> list[str]:
-    timed = [
-        f.variant
-        for f in results.values()
-        if f.variant.name.startswith(PLAIN) and f.time_s is not None
-    ]
-    names = dict.fromkeys(f"{variant.kernel}.{variant.impl}" for variant in timed)
-    text = (
-        [
-            f"A is the fastest of {', '.join(names)} with weights of {context.dtype}: a slow A "
-            "would flatter Q4_K."
-        ]
-        if names
-        else []
-    )
+    plain = [f for f in results.values() if f.variant.name.startswith(PLAIN)]
+    timed = [f.variant for f in plain if f.time_s is not None]
+    text = []
+    if names := dict.fromkeys(f"{variant.kernel}.{variant.impl}" for variant in timed):
+        best = f"A is the fastest of {', '.join(names)} with weights of {context.dtype}"
+        text.append(f"{best}: a slow A would flatter Q4_K.")
     cache = context.device.cache.value
-    plain = catalog.spec_of("matvec").bytes(sizes, context.dtype)
-    packed = catalog.spec_of("q4_k_matmul").bytes(sizes, context.dtype)
-    if packed <= cache < plain:
+    names_of = ("q4_k_matmul", "matvec")
+    packed, whole = (catalog.spec_of(name).bytes(sizes, context.dtype) for name in names_of)
+    if packed <= cache < whole:
         text.append(
-            f"Hot calls are not comparable: the last-level cache of {quantity(cache, 'B')} holds "
-            f"the {quantity(packed, 'B')} of B, and not the {quantity(plain, 'B')} of A."
+            f"Hot calls are not comparable: the last-level cache of {reading(cache, 'B')} holds "
+            f"the {reading(packed, 'B')} of B, and not the {reading(whole, 'B')} of A."
         )
     launch = ceilings(context.device, context.ceilings).best("launch")
     if launch is not None:
         text.append(
-            f"Both times contain a launch, {quantity(launch.value, 's')} here, which no packing "
+            f"Both times contain a launch, {reading(launch.value, 's')} here, which no packing "
             "makes shorter."
         )
     return text

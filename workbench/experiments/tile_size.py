@@ -7,10 +7,8 @@ them. A tile's edge is its longest: 128 x 256 is 256. The depth of one step (`bl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from workbench.experiments import Analysis, Context, Experiment, Variant, VariantResult
-from workbench.experiments.analysis.knobs import DEPTH, Config, Varied, analysed, variants_of
+from workbench.experiments import Context
+from workbench.experiments.analysis.knobs import DEPTH, Config, Varied, experiment_of
 from workbench.spec import Impl, tile
 
 
@@ -23,19 +21,6 @@ def edge(impl: Impl, config: Config, context: Context) -> int:
 EDGE = Varied("edge of the tile", "", tile, edge)
 
 
-def variants(context: Context) -> list[Variant]:
-    """Return the configs to time for each edge: see `variants_of`."""
-    return variants_of(context, EDGE)
-
-
-def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Analysis]:
-    """Return which edge is best: see `analysed`."""
-    return analysed(context, results, EDGE)
-
-
-EXPERIMENT = Experiment(
-    "how large a tile: every edge with the warps and stages that suit it",
-    variants,
-    analyse,
-    kernels=("matmul",),
+EXPERIMENT = experiment_of(
+    EDGE, "how large a tile: every edge with the warps and stages that suit it"
 )

@@ -39,8 +39,7 @@ class ReportError(WorkbenchError):
 
 
 def colour(name: str) -> str:
-    """Return the placeholder for the CSS variable of this name. Raises KeyError where the palette
-    lacks it."""
+    """Return the placeholder of a CSS variable. Raises KeyError where the palette lacks it."""
     return _SENTINELS[name]
 
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.data.record import Failure, Measured, Outcome, Record, Run
+from workbench.data.units import span_text, text_of, unit_of
 from workbench.reports import render
 from workbench.reports.figures.ceilings import Bar, Panel, bars
-from workbench.reports.figures.compare import text_of, unit_of
-from workbench.spec import label, sizes_text
+from workbench.reports.figures.timing import timings_of
+from workbench.spec import sizes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -57,11 +58,8 @@ def measured_of(run: Run) -> list[dict[str, Any]]:
 
 def stated_of(run: Run) -> list[dict[str, Any]]:
     """Return the ceilings of datasheets and arithmetic."""
-    return [
-        dict(c, name=n)
-        for n, c in run.ceilings.items()
-        if not n.endswith(MEASURED) and "title" in c
-    ]
+    known = run.ceilings.items()
+    return [dict(c, name=n) for n, c in known if not n.endswith(MEASURED) and "title" in c]
 
 
 def page(run: Run, outcomes: Sequence[Outcome]) -> str:
@@ -91,11 +89,8 @@ def sentence(run: Run) -> str:
     """Return one sentence with the device's main measured ceilings."""
     device = run.environment.gpu or run.device
     known = {c["name"]: c for c in measured_of(run) if word(c) in ("sound", "unchecked")}
-    parts = [
-        f"{what} {amount(known[name + MEASURED]['value'], known[name + MEASURED])}"
-        for name, what in WORDS.items()
-        if name + MEASURED in known
-    ]
+    named = ((what, known.get(name + MEASURED)) for name, what in WORDS.items())
+    parts = [f"{what} {amount(c['value'], c)}" for what, c in named if c]
     one = known.get("launch" + MEASURED)
     launch = f"a launch in a graph takes {amount(one['value'], one)}" if one else ""
     text = "; ".join(filter(None, (f"{device} {', '.join(parts)}" if parts else "", launch)))
@@ -150,12 +145,17 @@ def _cells(one: Plain) -> list[str]:
     if "value" not in one:
         spread = ["", "missing", ""]
     else:
-        scale, unit = scale_of(one)
-        low, middle, high = (with_zeros(one[end] / scale) for end in ("low", "value", "high"))
-        spread = [low, f"{middle} {unit}", high]
+        spread = _spread(one)
         of = f"{100 * one['value'] / stated['value']:.0f} % of {of}" if stated else ""
     yard = f"{other['name']}: {amount(other['value'], one)}" if other else ""
     return [one["title"], *spread, of, yard, word(one)]
+
+
+def _spread(one: Plain) -> list[str]:
+    """Return p5, median with its unit, and p95."""
+    scale, unit = scale_of(one)
+    low, middle, high = (with_zeros(one[end] / scale) for end in ("low", "value", "high"))
+    return [low, f"{middle} {unit}", high]
 
 
 def _stated_cells(one: Plain) -> list[str]:
@@ -164,8 +164,7 @@ def _stated_cells(one: Plain) -> list[str]:
 
 
 def kind_of(stated: Plain) -> str:
-    """Return the origin of a stated figure. Measurements by others are `published`, since
-    `measured` means measured here."""
+    """Return the origin of a stated figure; `measured` means here, others' are `published`."""
     return "published" if stated["kind"] == "measured" else str(stated["kind"])
 
 
@@ -173,9 +172,8 @@ def line(one: Plain) -> str:
     """Return one ceiling as a line for the terminal."""
     if "value" not in one:
         return f"{one['title']}: missing: {one['reason']}"
-    scale, unit = scale_of(one)
-    low, middle, high = (with_zeros(one[end] / scale) for end in ("low", "value", "high"))
-    text = f"{one['title']}: {middle} {unit} (p5 to p95: {low} to {high})"
+    low, middle, high = _spread(one)
+    text = f"{one['title']}: {middle} (p5 to p95: {low} to {high})"
     return text if word(one) == "sound" else f"{text}; {word(one)}: {reason(one)}"
 
 
@@ -216,23 +214,19 @@ def panels(ceilings: Sequence[Plain]) -> list[Panel]:
 
 def _bar(one: Plain) -> Bar:
     scale, unit = scale_of(one)
-
-    def scaled(value: float | None) -> float | None:
-        return None if value is None else value / scale
-
     measured = one["name"].endswith(MEASURED)
-    stated, yard = one.get("stated"), one.get("library")
-    value, shown = one.get("value"), with_zeros if measured else digits
-    return Bar(
-        one["title"],
-        scaled(value) if measured else None,
-        scaled(one.get("low")),
-        scaled(one.get("high")),
-        scaled(stated["value"] if stated else None if measured else value),
-        scaled(yard["value"] if yard else None),
-        f"{shown(value / scale)} {unit}" if value is not None else "missing",
-        word(one),
-    )
+    own, stated = one.get("value"), one.get("stated", {}).get("value")
+    drawn = {
+        "value": own if measured else None,
+        "low": one.get("low"),
+        "high": one.get("high"),
+        "stated": own if stated is None and not measured else stated,
+        "library": one.get("library", {}).get("value"),
+    }
+    scaled = {name: None if v is None else v / scale for name, v in drawn.items()}
+    shown = with_zeros if measured else digits
+    text = f"{shown(own / scale)} {unit}" if own is not None else "missing"
+    return Bar(one["title"], text=text, word=word(one), **scaled)
 
 
 def _copies(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
@@ -263,24 +257,21 @@ def _way(kind: str) -> str:
 def _variant(outcome: Outcome) -> list[str]:
     """Return kernel, sizes, regime, median and 95 % interval; or the stage and the reason."""
     case = outcome.case
-    config = f" {label(case.config)}" if case.config else ""
-    what = [f"{case.kernel}.{case.impl}{config}", f"{sizes_text(case.sizes, ' ')} {case.dtype}"]
+    what = [f"{case.kernel}.{case.label}", f"{sizes_text(case.sizes, ' ')} {case.dtype}"]
     if isinstance(outcome, Failure):
         return [*what, outcome.stage, "", "", outcome.reason]
     t = outcome.timing
     scale, unit = unit_of(outcome.time_s)
     if not isinstance(t, Measured):
         return [*what, "predicted", f"~{text_of(outcome.time_s, scale)} {unit}", "", ""]
-    interval = f"{text_of(t.low_s, scale)} to {text_of(t.high_s, scale)}"
+    interval = span_text(t.low_s, t.high_s, scale)
     note = "" if t.stable else "the interval is wider than the protocol requires"
     regime = f"{t.regime}, {t.method}"
     return [*what, regime, f"{text_of(t.median_s, scale)} {unit}", interval, note]
 
 
 def _how(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
-    timings = [
-        o.timing for o in outcomes if isinstance(o, Record) and isinstance(o.timing, Measured)
-    ]
+    timings = timings_of(outcomes)
     if not timings:
         return []
     methods = ", ".join(dict.fromkeys(t.method for t in timings))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.data import stats, verdict
+from workbench.data import verdict
 from workbench.data.record import (
     Comparison,
     Measured,
@@ -20,26 +20,18 @@ from workbench.data.record import (
     Verdict,
     metrics,
 )
+from workbench.data.units import unit_of
 from workbench.reports import render
 from workbench.reports.figures import compare as draw
-from workbench.reports.figures.compare import Operands, text_of, unit_of
+from workbench.reports.figures.compare import Operands
+from workbench.reports.figures.timing import timings_of
+from workbench.reports.measure import SPREAD, spread_cells
 from workbench.spec import sizes_text
 from workbench.tuner.selection import rate, ridge_of
 
 ENGINES = ("compare", "gate")  # engines whose runs this page can draw
 
-HEADS = (
-    "operand",
-    "median",
-    "95 % interval",
-    "min",
-    "p5",
-    "p95",
-    "n",
-    "SM clock, MHz",
-    "cycles",
-    "rate",
-)
+HEADS = ("operand", *SPREAD, "SM clock, MHz", "cycles", "rate")
 
 
 @dataclass(frozen=True)
@@ -54,15 +46,13 @@ class Compared:
     def name(self) -> str:
         """Return a name that is unique in the run: `matmul tiles, M=4096 N=4096 K=4096, bf16`."""
         c = self.comparison
-        sizes = sizes_text(c.sizes, " ")
         impl = self.right.case.impl if self.right else ""
-        return f"{c.kernel} {impl}, {sizes}, {c.dtype}"
+        return f"{c.kernel} {impl}, {sizes_text(c.sizes, ' ')}, {c.dtype}"
 
     @property
     def operands(self) -> Operands | None:
         """Return both measured times; None where an operand has none."""
-        timings = [o.timing for o in (self.left, self.right) if isinstance(o, Record)]
-        measured = [t for t in timings if isinstance(t, Measured)]
+        measured = timings_of(o for o in (self.left, self.right) if o)
         if len(measured) != 2:
             return None
         c = self.comparison
@@ -78,8 +68,7 @@ def compared_of(outcomes: Sequence[Outcome], comparisons: Sequence[Comparison]) 
 
 
 def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons with verdicts corrected for their number, see `verdict.holm`. A single
-    one stays as it is."""
+    """Return comparisons, their verdicts corrected for their number (`verdict.holm`) if several."""
     decided = [c for c in comparisons if c.verdict is not None]
     if len(decided) < 2:
         return list(comparisons)
@@ -120,9 +109,8 @@ def conclusion(shown_pairs: Sequence[Compared]) -> str:
         if c.verdict is not None:
             return verdict.sentence(c.verdict, c.left, c.right)
         return f"No verdict: {'; '.join(troubles(result)) or 'an operand has no time'}."
-    words = [
-        b.comparison.verdict.word if b.comparison.verdict else "no verdict" for b in shown_pairs
-    ]
+    verdicts = [b.comparison.verdict for b in shown_pairs]
+    words = [v.word if v else "no verdict" for v in verdicts]
     counted = ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words))
     kernels = ", ".join(dict.fromkeys(b.comparison.kernel for b in shown_pairs))
     return f"{len(shown_pairs)} comparisons of {kernels}: {counted}."
@@ -157,17 +145,8 @@ def operand_rows(compared: Compared, run: Run) -> list[list[str]]:
 
 
 def _cells(record: Record, t: Measured, run: Run) -> list[str]:
-    scale, unit = unit_of(t.median_s)
-    ends = [text_of(stats.quantile(t.samples_s, q), scale) for q in (0.0, 0.05, 0.95)]
-    return [
-        f"{text_of(t.median_s, scale)} {unit}" + ("" if t.stable else " *"),
-        f"{text_of(t.low_s, scale)} to {text_of(t.high_s, scale)}",
-        *ends,
-        str(len(t.samples_s)),
-        f"{t.sm_mhz:.0f}" if t.sm_mhz else "unknown",
-        f"{t.cycles:.0f}" if t.cycles else "unknown",
-        rate(record, ridge_of(run)),
-    ]
+    clock = [f"{value:.0f}" if value else "unknown" for value in (t.sm_mhz, t.cycles)]
+    return [*spread_cells(t, *unit_of(t.median_s)), *clock, rate(record, ridge_of(run))]
 
 
 def ratio_lines(v: Verdict) -> list[str]:
@@ -180,24 +159,15 @@ def ratio_lines(v: Verdict) -> list[str]:
     ]
 
 
-LINE_HEADS = (
-    "kernel",
-    "impl",
-    "sizes",
-    "dtype",
-    "ratio",
-    "95 % interval",
-    "in cycles",
-    "threshold",
-    "verdict",
-)
+_PROBLEM = ("kernel", "impl", "sizes", "dtype")
+LINE_HEADS = (*_PROBLEM, "ratio", "95 % interval", "in cycles", "threshold", "verdict")
 
 
 def line(compared: Compared) -> list[str]:
     """Return the cells of one comparison under `LINE_HEADS`."""
     c, v = compared.comparison, compared.comparison.verdict
     impl = compared.right.case.impl if compared.right else ""
-    at = [c.kernel, impl, " ".join(f"{k}={n}" for k, n in c.sizes.items()), c.dtype]
+    at = [c.kernel, impl, sizes_text(c.sizes, " "), c.dtype]
     if v is None:
         return [*at, "", "", "", "", "; ".join(troubles(compared)) or "no verdict"]
     cycles = f"{v.cycles.middle:.4f}" if v.cycles else "unknown"
@@ -216,18 +186,15 @@ def _facts(v: Verdict | None) -> list[tuple[str, str, str]]:
     """Return the verdict's numbers: a value, its name, and its basis."""
     if v is None:
         return []
-    facts = [(f"{v.time.middle:.4f}", "ratio in time", f"95 %: {_span(v.time)}")]
+    cycles = ("unknown", "the SM clock could not be read")
     if v.cycles is not None:
-        facts.append((f"{v.cycles.middle:.4f}", "ratio in cycles", f"95 %: {_span(v.cycles)}"))
-    else:
-        facts.append(("unknown", "ratio in cycles", "the SM clock could not be read"))
-    rests = (
-        f"the noise floor; requested {_percent(v.requested_threshold)}"
-        if v.noise > v.requested_threshold
-        else "as requested"
-    )
+        cycles = (f"{v.cycles.middle:.4f}", f"95 %: {_span(v.cycles)}")
+    rests = "as requested"
+    if v.noise > v.requested_threshold:
+        rests = f"the noise floor; requested {_percent(v.requested_threshold)}"
     return [
-        *facts,
+        (f"{v.time.middle:.4f}", "ratio in time", f"95 %: {_span(v.time)}"),
+        (cycles[0], "ratio in cycles", cycles[1]),
         (_percent(v.threshold), "threshold", rests),
         (_percent(v.noise), "noise floor", "the left operand against itself"),
         (str(v.rounds), "rounds", "order reversed each time"),

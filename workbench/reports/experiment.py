@@ -8,14 +8,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from workbench.data.record import Evidence, Failure, Finding, Measured, Outcome, Record, Run
+from workbench.data.record import (
+    Evidence,
+    Failure,
+    Finding,
+    Measured,
+    Outcome,
+    Record,
+    Run,
+    grouped,
+)
+from workbench.data.units import reading, span_text, text_of, unit_of
 from workbench.reports import render
-from workbench.reports.figures.compare import text_of, unit_of
 from workbench.reports.figures.experiment import chart, times
-from workbench.spec import brief, sizes_text
+from workbench.reports.figures.timing import how_timed, regime_of
+from workbench.spec import sizes_text
 from workbench.tuner.selection import rate, ridge_of
 
 if TYPE_CHECKING:
@@ -44,49 +53,20 @@ def page(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> 
         failures=failure_lines(_untold(run, outcomes, findings)),
         figure=times(records, "arms") if records else None,
         heads=HEADS,
-        how=_how(records),
+        how=how_timed(records),
     )
 
 
 def about(finding: Finding) -> str:
-    """Return the finding's problem: `matmul, M=4096 N=4096 K=4096, bf16`, or the experiment's
-    name."""
+    """Return the finding's problem: `matmul, M=64 N=64, bf16`, or the experiment's name."""
     parts = (finding.kernel or finding.experiment, sizes_text(finding.sizes, " "), finding.dtype)
     return ", ".join(part for part in parts if part)
 
 
-def quantity(value: float, unit: str, figures: int = 3) -> str:
-    """Return a number with its unit: seconds in a unit of their size, rates with a prefix. Numbers
-    have `figures` significant digits; shares of 1 are bare, or in percent with unit "%"."""
-    if unit == "%":
-        return f"{100 * value:.{figures}g} %"
-    if unit == "s":
-        if 0 < abs(value) < 1e-7:  # hundredths of a microsecond would be lost
-            return f"{digits(value * 1e9)} ns"
-        scale, symbol = (1.0, "s") if abs(value) >= 1 else unit_of(abs(value))
-        return f"{text_of(value, scale)} {symbol}"
-    if unit in ("1", "kernels"):
-        return f"{value:.0f}" if unit == "kernels" else digits(value, figures)
-    for size, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size and unit != "FLOP/B":
-            return f"{value / size:.{figures}g} {prefix}{unit}"
-    return f"{value:.{figures}g} {unit}"
-
-
 def is_share(result: Evidence) -> bool:
-    """Return whether a bare number is shown as percent: its target is in percent, or its name or
-    group calls it a share."""
+    """Return whether a bare number is a share: by its target in percent, its name or group."""
     named = SHARE.search(result.name) or SHARE.search(result.group)
     return result.unit == "1" and ("%" in result.target or named is not None)
-
-
-def digits(value: float, figures: int = 3) -> str:
-    """Return significant digits without an exponent: 0.000145, 1.07, 23500. Numbers near 1 keep
-    their zeros (1.00); a count is 1."""
-    rounded = f"{value:.{figures}g}"
-    if rounded.lstrip("-").isdigit() and abs(value) < 10 and value != round(value):
-        return f"{value:.{figures - 1}f}"
-    return rounded if "e" not in rounded else f"{Decimal(rounded):f}"
 
 
 def evidence_row(result: Evidence) -> list[str]:
@@ -95,14 +75,14 @@ def evidence_row(result: Evidence) -> list[str]:
     about = "~" if result.kind == "predicted" else ""
     figures, between = 3, ""
     if result.low is not None and result.high is not None:
-        low, high = quantity(result.low, unit), quantity(result.high, unit)
+        low, high = reading(result.low, unit), reading(result.high, unit)
         if low == high:  # a narrow interval needs one more figure
             figures = 4
-            low, high = quantity(result.low, unit, figures), quantity(result.high, unit, figures)
+            low, high = reading(result.low, unit, figures), reading(result.high, unit, figures)
         between = f"{_without_unit(low, high)} to {high}"
     met = {True: "met", False: "missed", None: "undecided"}[result.met]
     target = f"{result.target}, {met}" if result.target else ""
-    value = about + quantity(result.value, unit, figures)
+    value = about + reading(result.value, unit, figures)
     return [result.name, value, between, target, result.kind]
 
 
@@ -116,22 +96,14 @@ def variant_row(record: Record, run: Run) -> list[str]:
     """Return the cells under `VARIANTS`."""
     case, timing = record.case, record.timing
     scale, unit = unit_of(record.time_s)
-    name = f"{case.impl} {brief(case.config)}" if case.config else case.impl
     tilde = "" if record.measured else "~"
-    regime, between = "predicted", ""
     sized = ", ".join(filter(None, (sizes_text(case.sizes, " "), case.dtype)))
+    between = ""
     if isinstance(timing, Measured):
-        regime = f"{timing.regime}, host clock" if timing.method == "host" else timing.regime
-        between = f"{text_of(timing.low_s, scale)} to {text_of(timing.high_s, scale)}"
-    return [
-        case.kernel,
-        name,
-        sized,
-        regime,
-        f"{tilde}{text_of(record.time_s, scale)} {unit}",
-        between,
-        tilde + rate(record, ridge_of(run)),
-    ]
+        between = span_text(timing.low_s, timing.high_s, scale)
+    time = f"{tilde}{text_of(record.time_s, scale)} {unit}"
+    speed = tilde + rate(record, ridge_of(run))
+    return [case.kernel, case.short, sized, regime_of(record), time, between, speed]
 
 
 def _untold(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> list[Failure]:
@@ -142,8 +114,7 @@ def _untold(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]) 
 
 
 def failure_lines(failures: Sequence[Failure]) -> list[tuple[str, str]]:
-    """Return name and reason of the failures; variants that differ in sizes or regime alone are
-    merged."""
+    """Return name and reason of failures; those alike but for sizes or regime are merged."""
     many = Counter((f"{f.case.kernel} {f.case.label}", f.stage, f.reason) for f in failures)
     return [
         (f"{name} ({count} variants)" if count > 1 else name, f"{stage}: {reason}")
@@ -153,10 +124,7 @@ def failure_lines(failures: Sequence[Failure]) -> list[tuple[str, str]]:
 
 def groups_of(evidence: Sequence[Evidence]) -> list[tuple[str, list[Evidence]]]:
     """Return the evidence by group, in the order of first appearance."""
-    groups: dict[str, list[Evidence]] = {}
-    for each in evidence:
-        groups.setdefault(each.group, []).append(each)
-    return list(groups.items())
+    return list(grouped(evidence, lambda each: each.group).items())
 
 
 def show(console: Console, finding: Finding, message: set[str] | None = None) -> None:
@@ -173,9 +141,8 @@ def show(console: Console, finding: Finding, message: set[str] | None = None) ->
         table = Table(box=None, pad_edge=False, title=group or None, title_justify="left")
         table.add_column("", no_wrap=False, max_width=44)
         for n in wide:
-            table.add_column(
-                HEADS[n], justify="left" if HEADS[n] in ("target", "from") else "right"
-            )
+            words = HEADS[n] in ("target", "from")
+            table.add_column(HEADS[n], justify="left" if words else "right")
         for row in cells:
             table.add_row(Text(row[0]), *(Text(row[n]) for n in wide))
         console.print(table)
@@ -187,8 +154,7 @@ def show(console: Console, finding: Finding, message: set[str] | None = None) ->
 
 
 def _shared(findings: Sequence[Finding]) -> list[str]:
-    """Return the caveats of all findings, which the page states once; none where there is one
-    finding."""
+    """Return the caveats that several findings all have, which the page states once."""
     first, *rest = (f.caveats for f in findings) if len(findings) > 1 else ((),)
     return [caveat for caveat in first if all(caveat in other for other in rest)]
 
@@ -198,13 +164,8 @@ def _shown(n: int, finding: Finding, shared: Sequence[str]) -> dict[str, Any]:
     for name, rows in groups_of(finding.evidence):
         cells = [(evidence_row(e), e.met) for e in rows]
         wide = [c for c in range(len(HEADS)) if c == 0 or any(row[c] for row, _ in cells)]
-        groups.append(
-            {
-                "name": name,
-                "heads": [HEADS[c] for c in wide],
-                "rows": [([row[c] for c in wide], met) for row, met in cells],
-            }
-        )
+        shown = [([row[c] for c in wide], met) for row, met in cells]
+        groups.append({"name": name, "heads": [HEADS[c] for c in wide], "rows": shown})
     return {
         "id": f"f{n}",
         "about": about(finding),
@@ -214,14 +175,3 @@ def _shown(n: int, finding: Finding, shared: Sequence[str]) -> dict[str, Any]:
         "charts": [(c.title, chart(c, f"f{n}c{m}")) for m, c in enumerate(finding.charts)],
         "caveats": [c for c in finding.caveats if c not in shared],
     }
-
-
-def _how(records: Sequence[Record]) -> list[tuple[str, str]]:
-    timings = [r.timing for r in records]
-    measured = [t for t in timings if isinstance(t, Measured)]
-    if not measured:
-        models = [t.model for t in timings if not isinstance(t, Measured)]
-        return [("Model", models[0])] if models else []
-    states = "; ".join(dict.fromkeys(f"{t.regime}, {t.state} clock" for t in measured))
-    methods = ", ".join(dict.fromkeys(t.method for t in measured))
-    return [("Regimes", states), ("Methods", methods), ("Protocol", measured[0].protocol)]

@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.data.record import Evidence, Finding, Measured, Outcome, Record, Run
-from workbench.reports.experiment import is_share, quantity
-from workbench.spec import brief, sizes_text
+from workbench.data.units import reading
+from workbench.reports.experiment import is_share
+from workbench.reports.figures.timing import regime_of, timings_of
+from workbench.spec import sizes_text
 
 RunWithOutcomes = tuple[Run, Sequence[Outcome], Sequence[Finding]]
 
@@ -38,8 +40,7 @@ MOST_TIMES = 40  # rows of single times: an experiment has fewer, a large gate's
 
 
 def markdown(runs: Iterable[RunWithOutcomes]) -> str:
-    """Return the text of FINDINGS.md for runs with their outcomes and findings, the oldest
-    first."""
+    """Return FINDINGS.md for runs with their outcomes and findings, the oldest first."""
     parts = ["# Profiling results"]
     ordered = sorted(runs, key=lambda stored: (stored[0].started, stored[0].id))
     if not ordered:
@@ -88,8 +89,7 @@ def _times_are(run: Run, outcomes: Sequence[Outcome]) -> str:
     """Return the origin of the run's times."""
     if run.predicted:
         return "predicted by the analytic model, marked ~; no GPU took part"
-    timings = [o.timing for o in outcomes if isinstance(o, Record)]
-    measured = [t for t in timings if isinstance(t, Measured)]
+    measured = timings_of(outcomes)
     if not measured:
         return "none"
     regimes = " and ".join(sorted({t.regime for t in measured}))
@@ -109,10 +109,9 @@ def _baseline(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding]
                 *_key_figures(figures),
             ]
     times = _times(run, outcomes)
-    missing = [name for name in BASELINE if name != KPI.total]
     if not times:
-        return [f"Nothing has a time. Not measured: {', '.join(BASELINE)}; {MEASURES}."]
-    return [times, f"Not measured: {', '.join(missing)}; {MEASURES}."]
+        return [f"Nothing has a time. {_missing(BASELINE)}"]
+    return [times, _missing([name for name in BASELINE if name != KPI.total])]
 
 
 def _figures(finding: Finding) -> dict[str, Evidence]:
@@ -126,12 +125,15 @@ def _key_figures(figures: Mapping[str, Evidence]) -> list[str]:
     there = [figures[name] for name in BASELINE if name in figures]
     missing = [name for name in BASELINE if name not in figures]
     parts = [table(HEADS, [row_of(e) for e in there], RIGHT)]
-    return parts + ([f"Not measured: {', '.join(missing)}; {MEASURES}."] if missing else [])
+    return parts + ([_missing(missing)] if missing else [])
+
+
+def _missing(names: Sequence[str]) -> str:
+    return f"Not measured: {', '.join(names)}; {MEASURES}."
 
 
 def _times(run: Run, outcomes: Sequence[Outcome]) -> str:
-    """Return a row for each relevant time: all of them, but of a sweep's configs the best, the
-    defaults and the libraries'."""
+    """Return a row for each time; of a sweep for the best, the defaults and the libraries."""
     records = [o for o in outcomes if isinstance(o, Record)]
     if run.engine == "sweep":
         last = [r for r in records if r.phase in ("final", "predict")] or records
@@ -146,22 +148,12 @@ def _times(run: Run, outcomes: Sequence[Outcome]) -> str:
 
 def _time_row(record: Record) -> list[str]:
     case, timing = record.case, record.timing
-    regime, between = "predicted", ""
+    between = ""
     if isinstance(timing, Measured):
-        host = ", host clock" if timing.method == "host" else ""
-        regime = timing.regime + host
-        between = f"{quantity(timing.low_s, 's')} to {quantity(timing.high_s, 's')}"
-    config = f" {brief(case.config)}" if case.config else ""
+        between = f"{reading(timing.low_s, 's')} to {reading(timing.high_s, 's')}"
     about = f"{sizes_text(case.sizes, ' ')} {case.dtype}".strip()
-    tilde = "" if record.measured else "~"
-    return [
-        code(case.kernel),
-        text(case.impl + config),
-        text(about),
-        text(regime),
-        text(f"{tilde}{quantity(record.time_s, 's')}"),
-        text(between),
-    ]
+    time = ("" if record.measured else "~") + reading(record.time_s, "s")
+    return [code(case.kernel), *map(text, (case.short, about, regime_of(record), time, between))]
 
 
 # Findings and opportunities
@@ -223,8 +215,7 @@ def _way(finding: Finding) -> str:
 
 
 def _better_configs(outcomes: Sequence[Outcome]) -> list[tuple[float, str]]:
-    """Return problems at which a config was measured to be faster than the default, by finals
-    alone."""
+    """Return problems at which a config was measured to beat the default, by finals alone."""
     finals = [o for o in outcomes if isinstance(o, Record) and o.phase == "final"]
     finals = [r for r in finals if isinstance(r.timing, Measured) and r.case.config]
     defaults = {_problem(r): r for r in finals if r.default}
@@ -276,8 +267,7 @@ def row_of(result: Evidence) -> list[str]:
 
 
 def number_text(result: Evidence) -> str:
-    """Return the number with its unit; shares of a time, and values with a target in percent, as
-    percent."""
+    """Return the number with its unit; shares and values with a target in percent as percent."""
     tilde = "~" if result.kind == "predicted" else ""
     return tilde + _number(result, result.value)
 
@@ -291,7 +281,7 @@ def interval(result: Evidence) -> str:
 
 def _number(result: Evidence, value: float) -> str:
     share = is_share(result) or (result.unit == "1" and result.group in (IMPACT, GAINS))
-    return f"{100 * value:.1f} %" if share else quantity(value, result.unit)
+    return f"{100 * value:.1f} %" if share else reading(value, result.unit)
 
 
 def about(finding: Finding) -> str:

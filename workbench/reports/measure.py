@@ -12,32 +12,22 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from workbench.data import stats
-from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run
+from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run, grouped
+from workbench.data.units import span_text, text_of, unit_of, whole_percent
 from workbench.reports import render
 from workbench.reports.figures import sweep
-from workbench.reports.figures.compare import text_of, unit_of
 from workbench.reports.figures.measure import Share, shares
-from workbench.reports.figures.sweep import MARKS, Board
-from workbench.reports.sweep import _nearest_ceiling as nearest_ceiling
-from workbench.spec import brief, sizes_text
+from workbench.reports.figures.sweep import Board
+from workbench.reports.figures.timing import how_timed, timings_of
+from workbench.reports.sweep import legend_of, nearest_ceiling
+from workbench.spec import sizes_text
 from workbench.tuner.selection import rate, ridge_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-HEADS = (
-    "impl",
-    "regime",
-    "median",
-    "95 % interval",
-    "min",
-    "p5",
-    "p95",
-    "n",
-    "rate",
-    "of ceiling",
-    "vs baseline",
-)
+SPREAD = ("median", "95 % interval", "min", "p5", "p95", "n")  # heads of `spread_cells`
+HEADS = ("impl", "regime", *SPREAD, "rate", "of ceiling", "vs baseline")
 NARROW = ("impl", "regime", "median", "rate", "of ceiling", "vs baseline")  # for 100 columns
 
 
@@ -65,15 +55,11 @@ class Group:
         return [o for o in self.outcomes if isinstance(o, Failure)]
 
     def ceiling(self, record: Record) -> tuple[float, str] | None:
-        """Return the share of the nearest ceiling, a measured one where known, and its name, or
-        None."""
+        """Return the share and name of the nearest ceiling, preferably a measured one, or None."""
         if record.phase == "hot":  # its inputs may come from the cache, not from memory
             return None
-        known = {
-            name: ceiling
-            for name, ceiling in self.run.ceilings.items()
-            if ceiling.get("dtype", record.case.dtype) == record.case.dtype
-        }
+        dtype, every = record.case.dtype, self.run.ceilings.items()
+        known = {name: ceiling for name, ceiling in every if ceiling.get("dtype", dtype) == dtype}
         result = nearest_ceiling(replace(self.run, ceilings=known), record)
         return (result[0], result[1]) if result else None
 
@@ -86,11 +72,8 @@ class Group:
 
 def groups_of(run: Run, outcomes: Sequence[Outcome]) -> list[Group]:
     """Return the outcomes by size and dtype, in the order of their first outcome."""
-    results: dict[tuple[Any, ...], list[Outcome]] = {}
-    for outcome in outcomes:
-        at = (*sorted(outcome.case.sizes.items()), outcome.case.dtype)
-        results.setdefault(at, []).append(outcome)
-    return [Group(run, tuple(each)) for each in results.values()]
+    each = grouped(outcomes, lambda o: (*sorted(o.case.sizes.items()), o.case.dtype))
+    return [Group(run, tuple(group)) for group in each.values()]
 
 
 def page(run: Run, outcomes: Sequence[Outcome]) -> str:
@@ -104,8 +87,8 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
         sentence=sentence(run, groups),
         groups=[_shown(n, g, impls) for n, g in enumerate(groups)],
         shares=_shares(groups, impls),
-        marks=_marks(impls, outcomes),
-        how=_how(run, outcomes),
+        marks=legend_of(impls, outcomes),
+        how=how_timed(outcomes),
     )
 
 
@@ -113,12 +96,9 @@ def sentence(run: Run, groups: Sequence[Group]) -> str:
     """Return one sentence that compares the best of each size with the best baseline."""
     ratios = []
     for group in groups:
-        own = [
-            a
-            for r in group.records
-            if r.phase == "final" and not r.case.is_baseline and (a := group.against(r))
-        ]
-        ratios += [max(own)] if own else []
+        own = [r for r in group.records if r.phase == "final" and not r.case.is_baseline]
+        known = [ratio for r in own if (ratio := group.against(r))]
+        ratios += [max(known)] if known else []
     one = len(groups) == 1
     many = groups[0].name if one else f"{len(groups)} combinations of sizes and dtype"
     if not any(g.records for g in groups):
@@ -141,37 +121,29 @@ def rows(group: Group, origins: Mapping[str, str] | None = None) -> list[list[st
 
 def _row(group: Group, record: Record, origin: str) -> list[str]:
     scale, unit = unit_of(record.time_s)
-    marks = [origin] if origin else ["default"] if record.default else []
+    mark = origin or ("default" if record.default else "")
     case = record.case
-    name = f"{case.impl} {brief(case.config)}" if case.config else case.impl
-    name += f" ({marks[0]})" if marks and case.config else ""
+    name = f"{case.short} ({mark})" if mark and case.config else case.short
     ceiling, against = group.ceiling(record), group.against(record)
     t = record.timing
     if isinstance(t, Predicted):
         spread = ["predicted", f"~{text_of(t.predicted_s, scale)} {unit}", *[""] * 5]
     else:
-        ends = [text_of(stats.quantile(t.samples_s, q), scale) for q in (0.0, 0.05, 0.95)]
-        interval = f"{text_of(t.low_s, scale)} to {text_of(t.high_s, scale)}"
-        wide = "" if t.stable else " *"
-        spread = [
-            t.regime,
-            f"{text_of(t.median_s, scale)} {unit}{wide}",
-            interval,
-            *ends,
-            str(len(t.samples_s)),
-        ]
-    return [
-        name,
-        *spread,
-        ("" if record.measured else "~") + rate(record, ridge_of(group.run)),
-        f"{ceiling[0] * 100:.0f} %" if ceiling else "",
-        f"{against:.3f}x" if against else "",
-    ]
+        spread = [t.regime, *spread_cells(t, scale, unit)]
+    speed = ("" if record.measured else "~") + rate(record, ridge_of(group.run))
+    share = whole_percent(ceiling[0]) if ceiling else ""
+    return [name, *spread, speed, share, f"{against:.3f}x" if against else ""]
+
+
+def spread_cells(t: Measured, scale: float, unit: str) -> list[str]:
+    """Return the cells under `SPREAD`; the median of an unstable time has a star."""
+    ends = [text_of(stats.quantile(t.samples_s, q), scale) for q in (0.0, 0.05, 0.95)]
+    median = f"{text_of(t.median_s, scale)} {unit}" + ("" if t.stable else " *")
+    return [median, span_text(t.low_s, t.high_s, scale), *ends, str(len(t.samples_s))]
 
 
 def filled(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
-    """Return the indices of columns that are not empty: a prediction has no interval, for
-    example."""
+    """Return the indices of columns that are not empty; a prediction has no interval."""
     return [n for n in range(len(heads)) if any(line[n] for line in lines)]
 
 
@@ -209,9 +181,7 @@ def _shown(n: int, group: Group, impls: Sequence[str]) -> dict[str, Any]:
         "name": group.name,
         "heads": [HEADS[c] for c in columns],
         "rows": [[line[c] for c in columns] for line in lines],
-        "unstable": any(
-            isinstance(r.timing, Measured) and not r.timing.stable for r in group.records
-        ),
+        "unstable": any(not t.stable for t in timings_of(group.records)),
         "failures": [(f.case.label, f.stage, f.reason) for f in group.failures],
         "ceiling": ", ".join(dict.fromkeys(name for _, name in ceilings)),
         "figure": _figure(n, group, impls),
@@ -231,37 +201,9 @@ def _figure(n: int, group: Group, impls: Sequence[str]) -> Markup | None:
 
 def _shares(groups: Sequence[Group], impls: Sequence[str]) -> Markup | None:
     results = [
-        Share(
-            group.name,
-            r.case.label,
-            impls.index(r.case.impl),
-            r.case.is_baseline,
-            r.measured,
-            100 * ceiling[0],
-        )
+        Share(group.name, r, impls.index(r.case.impl), 100 * ceiling[0])
         for group in groups
         for r in group.records
         if r.phase in ("final", "predict") and (ceiling := group.ceiling(r))
     ]
     return shares(results, "shares") if results else None
-
-
-def _marks(impls: Sequence[str], outcomes: Sequence[Outcome]) -> list[tuple[str, int, str]]:
-    baselines = {o.case.impl for o in outcomes if o.case.is_baseline}
-    return [
-        (name, n % 4, "cross" if name in baselines else MARKS[n % len(MARKS)])
-        for n, name in enumerate(impls)
-    ]
-
-
-def _how(run: Run, outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
-    timings = [o.timing for o in outcomes if isinstance(o, Record)]
-    measured = [t for t in timings if isinstance(t, Measured)]
-    predicted = [t for t in timings if isinstance(t, Predicted)]
-    if predicted:
-        return [("Model", predicted[0].model)]
-    if not measured:
-        return []
-    states = "; ".join(dict.fromkeys(f"{t.regime}, {t.state} clock" for t in measured))
-    methods = ", ".join(dict.fromkeys(t.method for t in measured))
-    return [("Regimes", states), ("Methods", methods), ("Protocol", measured[0].protocol)]

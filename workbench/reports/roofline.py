@@ -6,13 +6,22 @@ Everything here is a pure function of records, and runs without torch and Triton
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from workbench.data.record import Measured
-from workbench.data.units import duration, percent, quantity
+from workbench.data.record import Measured, grouped
+from workbench.data.units import (
+    counted,
+    duration,
+    four_digits,
+    microseconds,
+    percent,
+    quantity,
+)
 from workbench.device.ceilings import LEVELS, Ceiling, CeilingSet, Level
 from workbench.reports import render
 from workbench.reports.figures import roofline as draw
@@ -22,7 +31,7 @@ from workbench.reports.figures.roofline_points import (
     Point,
     Sheet,
     bests,
-    plain_ceiling,
+    plain_ceilings,
     rows,
 )
 from workbench.reports.figures.strip import strip
@@ -40,7 +49,7 @@ _KINDS = {"cold": "cold, measured", "hot": "hot, measured", "predicted": "predic
 
 def page(sheet: Sheet) -> str:
     """Return the page as HTML. A sheet without points gives a page, too."""
-    scene = scene_of(sheet)
+    scene, heads = scene_of(sheet), _heads(sheet)
     return render(
         "roofline.html.j2",
         sheet=sheet,
@@ -65,8 +74,8 @@ def page(sheet: Sheet) -> str:
             if p.held.above
         ],
         pair=_pair(sheet),
-        heads=(heads := [h for h in HEADS if h.name != "device" or len(sheet.devices) > 1]),
-        rows=[_row(scene, n, p, heads) for n, p in enumerate(sheet.points)],
+        heads=heads,
+        rows=[_row(n, p, heads) for n, p in enumerate(sheet.points)],
         kernels=sorted({p.record.case.kernel for p in sheet.points}),
         data=Markup(_data(sheet)),
         protocols=_protocols(sheet),
@@ -77,17 +86,13 @@ def page(sheet: Sheet) -> str:
 
 
 def sentence(sheet: Sheet) -> str:
-    """Return what limits the best of each problem, and where there is most to gain, in one
-    sentence."""
+    """Return in a sentence what limits the best of each problem, and where most is to gain."""
     if not sheet.points:
         return "No record with a time is among these runs, so there is nothing to draw."
     best = [sheet.points[n] for n in bests(sheet)]
-    counts: dict[str, int] = {}
-    for p in best:
-        counts[p.held.word] = counts.get(p.held.word, 0) + 1
-    order = sorted(counts.items(), key=lambda c: -c[1])
+    order = Counter(p.held.word for p in best).most_common()
     held = ", ".join(f"{n} {word if n == 1 else _PLURAL.get(word, word)}" for word, n in order)
-    start = f"{_many(len(best), 'problem')}, at best {held}"
+    start = f"{counted(len(best), 'problem')}, at best {held}"
     able = [p for p in best if p.held.gain_s]
     able = [p for p in able if p.regime != "predicted"] or able
     if not able:
@@ -97,9 +102,8 @@ def sentence(sheet: Sheet) -> str:
     about = "is predicted to have" if most.regime == "predicted" else "has"
     case = most.record.case
     at = f" at {most.sizes}" if most.sizes else ""
-    return (
-        f"{start}. {case.kernel}{at} {about} most to gain: {gain} of {duration(most.load.time_s)}."
-    )
+    whole = duration(most.load.time_s)
+    return f"{start}. {case.kernel}{at} {about} most to gain: {gain} of {whole}."
 
 
 def _title(sheet: Sheet) -> str:
@@ -124,7 +128,9 @@ def _scope(sheet: Sheet) -> list[tuple[str, str]]:
         kernels = ", ".join(sorted({what.split()[0] for what in sheet.silent}))
         shown.append(("Gave no time", f"{count} of {kernels}; the pages of their runs say why"))
     if sheet.apart:
-        text = f"{_many(sheet.apart, 'time')} of parts of kernels, from experiments; --all has them"
+        text = (
+            f"{counted(sheet.apart, 'time')} of parts of kernels, from experiments; --all has them"
+        )
         shown.append(("Left out", text))
     return shown
 
@@ -134,29 +140,19 @@ def _all_predicted(sheet: Sheet, device: str) -> bool:
     return bool(points) and all(p.regime == "predicted" for p in points)
 
 
-def _many(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
 # The legend.
 
 
 def _switches(scene: Scene) -> list[dict[str, Any]]:
-    """Return groups of switches, each with the word that its elements carry and whether it is
-    on."""
+    """Return groups of switches: the word that elements carry, its name, whether it is on."""
     sheet, points = scene.sheet, scene.sheet.points
     levels = [level for level in _SHOWN if any(n.ceiling.level == level for n in scene.lines)]
     dtypes = {d for n in scene.lines for d in n.dtypes}
     dtypes |= {p.record.case.dtype for p in points}
     kinds = [kind for kind in _KINDS if any(p.regime == kind for p in points)]
-    origins = [
-        (word, name)
-        for word, name, measured in (
-            ("O-measured", "measured (solid)", True),
-            ("O-stated", "stated (dashed)", False),
-        )
-        if any(n.ceiling.measured == measured for n in scene.lines)
-    ]
+    names = {True: ("O-measured", "measured (solid)"), False: ("O-stated", "stated (dashed)")}
+    there = {n.ceiling.measured for n in scene.lines}
+    origins = [switch for measured, switch in names.items() if measured in there]
     groups = [
         ("Memory", [(f"L-{level}", LEVELS[level], True) for level in levels]),
         ("Dtypes", [(f"T-{d}", d, d in scene.dtypes) for d in sorted(dtypes)]),
@@ -172,10 +168,10 @@ def _switches(scene: Scene) -> list[dict[str, Any]]:
 def _marks(scene: Scene) -> list[tuple[str, int, str]]:
     """Return the legend of colours and marks: name, colour, mark."""
     if len(scene.sheet.devices) > 1:
-        results = [(d, n % 4, draw.mark_of(n)) for n, d in enumerate(scene.sheet.devices)]
+        names = scene.sheet.devices
     else:
-        own = dict.fromkeys(p.record.case.dtype for p in scene.sheet.points)
-        results = [(d, n % 4, draw.mark_of(n)) for n, d in enumerate(own)]
+        names = list(dict.fromkeys(p.record.case.dtype for p in scene.sheet.points))
+    results = [(name, n % 4, draw.mark_of(n)) for n, name in enumerate(names)]
     if any(p.record.case.is_baseline for p in scene.sheet.points):
         results.append(("library, in the same colour", 0, "cross"))
     return results
@@ -193,8 +189,8 @@ def _ceilings(sheet: Sheet) -> list[dict[str, Any]]:
             "name": c.name,
             "origin": c.origin,
             "value": quantity(c.value, c.unit),
-            "low": _or_nothing(c.low, c),
-            "high": _or_nothing(c.high, c),
+            "low": "" if c.low is None else quantity(c.low, c.unit),
+            "high": "" if c.high is None else quantity(c.high, c.unit),
             "ridge": _ridge(c, ceiling_set),
             "source": c.source + (f"; {c.run}" if c.run and c.measured else ""),
             "drawn": "drawn" if c in ceiling_set.drawn() else "",
@@ -204,10 +200,6 @@ def _ceilings(sheet: Sheet) -> list[dict[str, Any]]:
     ]
 
 
-def _or_nothing(value: float | None, c: Ceiling) -> str:
-    return "" if value is None else quantity(value, c.unit)
-
-
 def _ridge(c: Ceiling, ceilings: CeilingSet) -> str:
     ridge = ceilings.ridge(c) if c.level == "compute" else None
     return f"{ridge:.3g}" if ridge else ""
@@ -215,27 +207,16 @@ def _ridge(c: Ceiling, ceilings: CeilingSet) -> str:
 
 def _held(sheet: Sheet) -> list[dict[str, str]]:
     """Return, for each kernel of each device, the diagnosis of the problem with most to gain."""
-    results: dict[tuple[str, str], list[int]] = {}
-    for n in bests(sheet):
-        p = sheet.points[n]
-        results.setdefault((p.device, p.record.case.kernel), []).append(n)
+    kernels = [(p.device, p.record.case.kernel) for p in sheet.points]
     text = []
-    for (device, kernel), numbers in results.items():
+    for (device, kernel), numbers in grouped(bests(sheet), lambda n: kernels[n]).items():
         cold = [n for n in numbers if sheet.points[n].regime != "hot"] or numbers
         row = max(cold, key=lambda n: sheet.points[n].held.gain_s or 0.0)
         most = sheet.points[row]
         rest = "" if len(cold) == 1 else f"the most to gain of {len(cold)} problems"
         at = ", ".join(filter(None, (most.sizes, most.record.case.dtype)))
-        text.append(
-            {
-                "device": device,
-                "kernel": kernel,
-                "at": at,
-                "rest": rest,
-                "words": most.held.sentence,
-                "row": str(row),
-            }
-        )
+        about = {"device": device, "kernel": kernel, "at": at, "rest": rest}
+        text.append({**about, "words": most.held.sentence, "row": str(row)})
     return text
 
 
@@ -254,29 +235,17 @@ def _pair(sheet: Sheet) -> dict[str, Any]:
 def _pair_of_ceilings(one: CeilingSet, other: CeilingSet) -> list[list[str]]:
     """Return a row for each ceiling that both have from the same kind of source."""
     lines = []
+    theirs = {(d.level, d.dtype, d.measured): d for d in reversed(other.drawn())}
     for c in one.drawn():
-        alike = [
-            d
-            for d in other.drawn()
-            if (d.level, d.dtype, d.measured) == (c.level, c.dtype, c.measured)
-        ]
-        for d in alike[:1]:
+        if d := theirs.get((c.level, c.dtype, c.measured)):
             origin = c.origin if c.origin == d.origin else f"{c.origin}; {d.origin}"
-            lines.append(
-                [
-                    c.what,
-                    origin,
-                    quantity(c.value, c.unit),
-                    quantity(d.value, d.unit),
-                    f"{d.value / c.value:.2f}x",
-                ]
-            )
+            values = [quantity(each.value, each.unit) for each in (c, d)]
+            lines.append([c.what, origin, *values, f"{d.value / c.value:.2f}x"])
     return lines
 
 
 def _pair_of_times(sheet: Sheet, one: str, other: str) -> list[list[str]]:
-    """Return a row for each problem and regime; predicted times replace missing cold ones,
-    marked."""
+    """Return a row for each problem and regime; predicted times stand in for cold ones, marked."""
     best: dict[Any, dict[str, Point]] = {}
     for p in (sheet.points[n] for n in bests(sheet)):
         if p.record.case.is_baseline:
@@ -293,19 +262,8 @@ def _pair_of_times(sheet: Sheet, one: str, other: str) -> list[list[str]]:
             a, b = result[one], result[other]
             ratio = a.load.time_s / b.load.time_s
             unsure = "~" if "predicted" in (a.regime, b.regime) else ""
-            lines.append(
-                [
-                    kernel,
-                    sizes,
-                    dtype,
-                    regime,
-                    time_text(a),
-                    time_text(b),
-                    f"{unsure}{ratio:.2f}x",
-                    _share(a),
-                    _share(b),
-                ]
-            )
+            times = [time_text(a), time_text(b), f"{unsure}{ratio:.2f}x"]
+            lines.append([kernel, sizes, dtype, regime, *times, _share(a), _share(b)])
     return lines
 
 
@@ -320,9 +278,10 @@ def _share(p: Point) -> str:
 
 
 class Head(NamedTuple):
-    """A column of the table of all points."""
+    """A column of the table of all points: its name, and the text of a point's cell."""
 
     name: str
+    cell: Callable[[Point], str]
     text: bool = False
     falls: bool = False  # sorts the highest first
     minor: bool = False  # left out in print
@@ -336,83 +295,61 @@ class Head(NamedTuple):
         return " ".join(name for name, present in names.items() if present)
 
 
-HEADS = (
-    Head("sizes", text=True),
-    Head("dtype", text=True),
-    Head("device", text=True),
-    Head("time, µs"),
-    Head("of ceiling, %", falls=True),
-    Head("to gain, µs", falls=True),
-    Head("diagnosis", text=True),
-    Head("vs baseline, %"),
-    Head("share of time, %", falls=True),
-    Head("FLOP/B", falls=True, exact=True),
-    Head("TFLOP/s", falls=True),
-    Head("GB/s", falls=True),
-    Head("95 % interval, µs", minor=True),
-    Head("p5 to p95, µs", minor=True),
-    Head("n", falls=True, minor=True),
-    Head("MFLOP", falls=True, minor=True, exact=True),
-    Head("MB", falls=True, minor=True, exact=True),
-    Head("run", text=True, minor=True),
-)
+def _heads(sheet: Sheet) -> list[Head]:
+    changes = {a.end: a.change for a in reversed(sheet.arrows)}
+    change = {id(sheet.points[n]): f"{100 * change:+.1f}" for n, change in changes.items()}
+    rate, work = partial(Head, falls=True), partial(Head, falls=True, exact=True)
+    every = (
+        Head("sizes", lambda p: p.sizes, text=True),
+        Head("dtype", lambda p: p.record.case.dtype, text=True),
+        Head("device", lambda p: p.device, text=True),
+        Head("time, µs", lambda p: microseconds(p.load.time_s)),
+        rate("of ceiling, %", lambda p: _or_nothing(p.held.share, _hundred)),
+        rate("to gain, µs", lambda p: _or_nothing(p.held.gain_s, microseconds)),
+        Head("diagnosis", lambda p: p.held.sentence, text=True),
+        Head("vs baseline, %", lambda p: change.get(id(p), "")),
+        rate("share of time, %", lambda p: _hundred(p.share_of_time)),
+        work("FLOP/B", lambda p: _or_nothing(p.load.intensity, four_digits)),
+        rate("TFLOP/s", lambda p: four_digits(p.flops_rate / 1e12) if p.load.flops else ""),
+        rate("GB/s", lambda p: four_digits(p.bytes_rate / 1e9)),
+        Head("95 % interval, µs", _interval, minor=True),
+        Head("p5 to p95, µs", lambda p: "–".join(map(microseconds, p.whisker_s or ())), minor=True),
+        rate("n", lambda p: str(len(p.measured.samples_s)) if p.measured else "", minor=True),
+        work("MFLOP", lambda p: four_digits(p.load.flops / 1e6), minor=True),
+        work("MB", lambda p: four_digits(p.load.bytes / 1e6), minor=True),
+        Head("run", lambda p: p.record.run, text=True, minor=True),
+    )
+    return [h for h in every if h.name != "device" or len(sheet.devices) > 1]
 
 
-def _row(scene: Scene, n: int, p: Point, heads: Sequence[Head]) -> dict[str, Any]:
+def _interval(p: Point) -> str:
+    t = p.measured
+    return f"{microseconds(t.low_s)}–{microseconds(t.high_s)}" if t else ""
+
+
+def _hundred(share: float) -> str:
+    return four_digits(100 * share)
+
+
+def _or_nothing(value: float | None, write: Callable[[float], str]) -> str:
+    return "" if value is None else write(value)
+
+
+def _row(n: int, p: Point, heads: Sequence[Head]) -> dict[str, Any]:
     """Return a point's cells under `heads`. The style sheet puts `~` before predicted values, so
     that a column still sorts by its numbers."""
-    case, timing = p.record.case, p.record.timing
-    held, load = p.held, p.load
-    interval = ends = count = ""
-    if isinstance(timing, Measured):
-        interval = f"{_us(timing.low_s)}–{_us(timing.high_s)}"
-        ends = "–".join(_us(s) for s in p.whisker_s or ())
-        count = str(len(timing.samples_s))
-    change = next((a.change for a in scene.sheet.arrows if a.end == n), None)
-    cells = (
-        p.sizes,
-        case.dtype,
-        p.device,
-        _us(load.time_s),
-        "" if held.share is None else _digits(100 * held.share),
-        "" if held.gain_s is None else _us(held.gain_s),
-        held.sentence,
-        "" if change is None else f"{100 * change:+.1f}",
-        _digits(100 * p.share_of_time),
-        "" if load.intensity is None else _digits(load.intensity),
-        _digits(p.flops_rate / 1e12) if load.flops else "",
-        _digits(p.bytes_rate / 1e9),
-        interval,
-        ends,
-        count,
-        _digits(load.flops / 1e6),
-        _digits(load.bytes / 1e6),
-        p.record.run,
-    )
-    shown = [c for h, c in zip(HEADS, cells, strict=True) if h in heads]
-    tags = [p.role] if p.role else []
+    predicted = p.regime == "predicted"
     return {
         "n": n,
         "rank": n + 1,
-        "kernel": case.kernel,
+        "kernel": p.record.case.kernel,
         "name": p.name,
-        "tags": tags,
-        "state": f"{p.record.phase}, {p.regime}" if p.regime != "predicted" else "predicted",
-        "predicted": p.regime == "predicted",
-        "above": bool(held.above),
-        "cells": shown,
+        "tags": [p.role] if p.role else [],
+        "state": "predicted" if predicted else f"{p.record.phase}, {p.regime}",
+        "predicted": predicted,
+        "above": bool(p.held.above),
+        "cells": [head.cell(p) for head in heads],
     }
-
-
-def _us(seconds: float) -> str:
-    return _digits(1e6 * seconds)
-
-
-def _digits(value: float) -> str:
-    """Return four digits without an exponent; JavaScript sorts by this text."""
-    if value >= 1000 or value == 0:
-        return f"{value:.0f}"
-    return f"{value:.4g}" if value >= 1e-3 else f"{value:.2g}"
 
 
 def _data(sheet: Sheet) -> str:
@@ -430,11 +367,7 @@ def _data(sheet: Sheet) -> str:
     text = {
         "columns": columns,
         "arrows": [[a.start, a.end, a.change, a.what] for a in sheet.arrows],
-        "ceilings": [
-            plain_ceiling(c, ceiling_set)
-            for ceiling_set in sheet.ceilings.values()
-            for c in ceiling_set.ceilings
-        ],
+        "ceilings": plain_ceilings(sheet),
     }
     return json.dumps(text, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from workbench.data.record import Measured, Outcome, Predicted, Record, Run
+from workbench.data.record import Measured, Outcome, Predicted, Record, Run, grouped
+from workbench.data.units import counted, unit_of, whole_percent
 from workbench.reports import render
 from workbench.reports.figures import limit_lines as ceilings
 from workbench.reports.figures import sweep as draw
@@ -19,6 +20,7 @@ from workbench.reports.figures.detail import for_csv, in_full, spent
 from workbench.reports.figures.final import lines, rounds
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.table import PHASE_WORDS, columns, row
+from workbench.reports.figures.timing import timings_of
 from workbench.tuner.selection import (
     ConfigKey,
     Selection,
@@ -57,15 +59,14 @@ def page(
     shown = columns(board, records)
     finals = [r for r in records if r.phase == "final"]
     words, lined = _words(result), lines(finals, result.winner)
+    libraries = {o.case.impl for o in stand if o.case.is_baseline}
     return render(
         "sweep.html.j2",
         run=run,
         unit=board.unit[1],
         env=run.environment,
         problem=", ".join(f"{k} {v}" for k, v in run.sizes.items()),
-        model=next(
-            (r.timing.model for r in records if isinstance(r.timing, Predicted)), "analytic"
-        ),
+        model=next((t.model for r in records if isinstance(t := r.timing, Predicted)), "analytic"),
         sentence=sentence(result),
         result=result,
         facts=_facts(run, board, result, [r for r in hot if _same_config(r, result.winner)]),
@@ -78,19 +79,17 @@ def page(
         finals=draw.finals(board, finals, "finals", words) if finals else None,
         rounds=rounds(board, finals, lined, "rounds"),
         library=lined.library.case.impl if lined.library else "",
-        windows=any(
-            len(r.timing.window_medians) > 1 for r in finals if isinstance(r.timing, Measured)
-        ),
+        windows=any(len(t.window_medians) > 1 for t in timings_of(finals)),
         full=in_full(run, board, [*finals, *hot], words),
         tie_reason=_tie_reason(run, result),
         doubts=_doubts(result.winner),
         csv=for_csv(run, board, stand),
         spent=spent(run, outcomes, seconds),
-        marks=[(name, i % 4, _mark(board, name, stand)) for i, name in enumerate(board.impls)],
+        marks=legend_of(board.impls, stand),
         columns=shown,
         rows=[row(n, o, shown, board, result) for n, o in enumerate(stand)],
         impls=board.impls,
-        baselines=[i for i in board.impls if _mark(board, i, stand) == "cross"],
+        baselines=[i for i in board.impls if i in libraries],
         ceilings=[_ceiling(k, c) for k, c in _rates(run).items()],
         how=_how(run, result, records),
     )
@@ -101,8 +100,7 @@ def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
     extra = sorted({o.case.impl for o in stand if o.case.is_baseline} - {*swept})
     order = [i for i in run.impls if i in swept]
     order += sorted({*swept} - {*order})
-    scale = result.winner.time_s if result.winner else 1e-6
-    unit = (1e-3, "ms") if scale >= 10e-3 else (1e-6, "µs")
+    unit = unit_of(result.winner.time_s if result.winner else 1e-6)
     numbers = {id(o): n for n, o in enumerate(stand)}
     return Board(numbers, [*order, *extra], unit, result.winner, result.times)
 
@@ -118,10 +116,11 @@ def _evened(
     return replace(board, rows=rows, best=best), pictured
 
 
-def _mark(board: Board, impl: str, stand: Sequence[Outcome]) -> str:
-    if any(o.case.is_baseline for o in stand if o.case.impl == impl):
-        return "cross"
-    return draw.MARKS[board.impls.index(impl) % len(draw.MARKS)]
+def legend_of(impls: Sequence[str], outcomes: Sequence[Outcome]) -> list[tuple[str, int, str]]:
+    """Return name, number of the colour and mark of each Impl."""
+    libraries = {o.case.impl for o in outcomes if o.case.is_baseline}
+    marks = ["cross" if i in libraries else draw.mark_of(n) for n, i in enumerate(impls)]
+    return [(impl, n % 4, marks[n]) for n, impl in enumerate(impls)]
 
 
 # The head of the page.
@@ -135,29 +134,24 @@ def _facts(
     if winner is None:
         return []
     unit = board.unit[1]
-    facts = [(f"{board.text(winner.time_s)} {unit}", "one call", _interval_words(board, winner))]
-    facts.append(
-        (
-            rate(winner, result.ridge),
-            "rate",
-            "from least bytes" if memory_bound(winner, result.ridge) else "from FLOPs",
-        )
-    )
+    basis = "from least bytes" if memory_bound(winner, result.ridge) else "from FLOPs"
+    facts = [
+        (f"{board.text(winner.time_s)} {unit}", "one call", _interval_words(board, winner)),
+        (rate(winner, result.ridge), "rate", basis),
+    ]
     for baseline in result.baselines[:2]:
         theirs = f"{board.text(baseline.record.time_s)} {unit}"
         name = baseline.record.case.impl
         if baseline.ratio < 1:
-            facts.append((_percent(baseline.ratio), f"of {name}", theirs))
+            facts.append((whole_percent(baseline.ratio), f"of {name}", theirs))
         else:
             facts.append((f"{baseline.ratio:.2f}x", f"vs {name}", theirs))
     if result.default is not None and not winner.default:
         default = result.default
         theirs = f"{board.text(default.record.time_s)} {unit}, {PHASE_WORDS[default.phase]}"
         facts.append((f"{result.default.ratio:.2f}x", "vs the default", theirs))
-    nearest = _nearest_ceiling(run, winner)
-    if nearest:
-        share, name, _ = nearest
-        facts.append((_percent(share), "of the ceiling", name))
+    if nearest := nearest_ceiling(run, winner):
+        facts.append((whole_percent(nearest[0]), "of the ceiling", nearest[1]))
     for record in hot[:1]:
         facts.append((f"{board.text(record.time_s)} {unit}", "hot", "inputs left in the cache"))
     return facts
@@ -183,8 +177,7 @@ def _words(result: Selection) -> dict[int, str]:
 
 
 def _tie_reason(run: Run, result: Selection) -> str:
-    """Return why the tie rule preferred the winner to the fastest median; empty where it did
-    not."""
+    """Return why the tie rule preferred the winner to the fastest median; empty if it did not."""
     winner, fastest = result.winner, result.fastest
     if winner is None or fastest is None or winner is fastest:
         return ""
@@ -212,14 +205,14 @@ def _doubts(winner: Record | None) -> list[str]:
         text.append(f"The driver lowered the clock in its samples: {', '.join(timing.throttle)}.")
     if timing.left_out:
         text.append(
-            f"{_many(timing.left_out, 'sample')} of it taken at under 3/4 of the run's usual clock "
-            "are left out."
+            f"{counted(timing.left_out, 'sample')} of it taken at under 3/4 of the run's usual "
+            "clock are left out."
         )
     return text
 
 
 def _counts(result: Selection) -> str:
-    words = f"{_many(result.configs, 'config')}, {result.binaries} distinct "
+    words = f"{counted(result.configs, 'config')}, {result.binaries} distinct "
     words += "binary" if result.binaries == 1 else "binaries"
     stages = {**result.failed}
     refused = stages.pop("refused", 0)
@@ -229,10 +222,6 @@ def _counts(result: Selection) -> str:
         words += f"; {sum(stages.values())} failed "
         words += "(" + ", ".join(f"{n} {stage}" for stage, n in stages.items()) + ")"
     return words
-
-
-def _many(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[str, str]]:
@@ -248,7 +237,7 @@ def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[s
         ("Clock state", f"{timing.state}: {_STATES[timing.state]}"),
         ("Method", f"{timing.method}: {_METHODS[timing.method]}"),
         ("Protocol", timing.protocol),
-        ("Winner's samples", f"{len(timing.samples_s)} in {_many(timing.rounds, 'window')}"),
+        ("Winner's samples", f"{len(timing.samples_s)} in {counted(timing.rounds, 'window')}"),
         ("SM clock", _with_unit(timing.sm_mhz, "MHz")),
         ("Temperature", _with_unit(timing.temperature_c, "°C")),
         ("Power", _with_unit(timing.power_w, "W")),
@@ -283,9 +272,8 @@ def _with_unit(value: float | None, unit: str) -> str:
 
 
 def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the figure of the varied fields: for each Impl a heat map, or dots where one field
-    varies."""
-    panels = []
+    """Return the figure of the varied fields: for each Impl a heat map, or dots for one field."""
+    panels: list[dict[str, Any]] = []
     for n, impl in enumerate(board.impls):
         swept = [o for o in stand if o.case.impl == impl and not o.case.is_baseline]
         fields = _varied(run, swept)
@@ -297,7 +285,8 @@ def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
             svg = draw.one_field(board, records, fields[0], f"one{n}", namer)
         else:
             svg = draw.heat_map(board, swept, (fields[0], fields[1]), impl, f"heat{n}")
-        panels.append(_panel(impl, fields, svg))
+        named = tuple(fields[:2])
+        panels.append({"impl": impl, "fields": named, "rest": fields[2:], "svg": svg})
     if not panels:
         return {}
     title = " and ".join(dict.fromkeys(f for p in panels for f in p["fields"]))
@@ -311,18 +300,11 @@ def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
     return {"title": f"Best time for each {title}", "heat": heat, "panels": panels, "rest": rest}
 
 
-def _panel(impl: str, fields: Sequence[str], svg: Markup) -> dict[str, Any]:
-    return {"impl": impl, "fields": tuple(fields[:2]), "rest": fields[2:], "svg": svg}
-
-
 def _varied(run: Run, swept: Sequence[Outcome]) -> list[str]:
     """Return the fields that took several values: requested ones first, then tuned ones, and
     `block_m`, `block_n` before all."""
-    values: dict[str, set[int]] = {}
-    for outcome in swept:
-        for name, value in outcome.case.config.items():
-            values.setdefault(name, set()).add(value)
-    moving = [name for name, seen in values.items() if len(seen) > 1]
+    values = grouped((field for o in swept for field in o.case.config.items()), lambda f: f[0])
+    moving = [name for name, seen in values.items() if len({*seen}) > 1]
     knobs = {f: k for impl in run.impls.values() for f, k in impl.get("knobs", {}).items()}
     wanted = [f for f in moving if knobs.get(f) in run.vary]
     ordered = wanted + [f for f in moving if f not in wanted]
@@ -354,36 +336,25 @@ def _roofline_note(run: Run, board: Board, records: Sequence[Record]) -> dict[st
 
 
 def _ceilings(run: Run, record: Record) -> list[tuple[float, str, bool]]:
-    """Return the share of each ceiling that this record reaches, its name, and whether it is
-    memory's."""
-    results = []
-    for name, c in run.ceilings.items():
-        if c.get("value", 0) <= 0 or name.startswith("cache"):
-            continue
-        if c.get("unit") == "FLOP/s" and record.flops:
-            share = record.flops / record.time_s / c["value"]
-        elif c.get("unit") == "B/s":
-            share = record.bytes / record.time_s / c["value"]
-        else:
-            continue
-        results.append((share, _ceiling(name, c)[2], c["unit"] == "B/s"))
-    return results
+    """Return the share of each ceiling that a record reaches, its name, and if it is memory's."""
+    shares = ceilings.shares_of(run.ceilings, record)
+    return [(share, _ceiling(name, c)[2], c["unit"] == "B/s") for share, name, c in shares]
 
 
-def _nearest_ceiling(run: Run, record: Record) -> tuple[float, str, bool] | None:
+def nearest_ceiling(run: Run, record: Record) -> tuple[float, str, bool] | None:
     """Return the ceiling of which this record reaches the largest share."""
     return max(_ceilings(run, record), default=None)
 
 
 def _ceiling_words(run: Run, winner: Record | None) -> str:
-    nearest = _nearest_ceiling(run, winner) if winner else None
+    nearest = nearest_ceiling(run, winner) if winner else None
     if winner is None or nearest is None:
         return ""
     share, name, memory = nearest
     verb = "is predicted to reach" if not winner.measured else "reaches"
-    words = f"The winner {verb} {_percent(share)} of its nearest ceiling, {name}"
+    words = f"The winner {verb} {whole_percent(share)} of its nearest ceiling, {name}"
     others = [(s, n) for s, n, m in _ceilings(run, winner) if m == memory and n != name]
-    words += "".join(f", and {_percent(s)} of {n}" for s, n in others)
+    words += "".join(f", and {whole_percent(s)} of {n}" for s, n in others)
     if share > 1:
         return f"{words}: more than the ceiling allows, so a cache served it or the ceiling is low."
     if share < _NEAR_CEILING:
@@ -420,7 +391,3 @@ def _scatter(board: Board, records: Sequence[Record]) -> list[Markup]:
         draw.against(board, known, lambda m: m.registers, "registers per thread", "reg"),
         draw.against(board, known, lambda m: m.spill_bytes, "spilled bytes per thread", "spill"),
     ]
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %"

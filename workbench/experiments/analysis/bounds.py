@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.data.record import Kind
+from workbench.data.record import Evidence, Kind
 from workbench.device.ceilings import Ceiling, CeilingSet, ceiling_of, stated
 from workbench.device.hardware import Device
 from workbench.spec import Sizes, Spec
 
 
 def ceilings(device: Device, known: Mapping[str, Mapping[str, Any]]) -> CeilingSet:
-    """Return the ceilings of `known` (as `hardware.ceilings` writes them), and the device's own
-    stated ones beside them."""
+    """Return the ceilings of `known`, see `hardware.ceilings`, and the device's stated ones."""
     results = [ceiling_of(device.name, name, plain) for name, plain in known.items()]
     every = [*(c for c in results if c is not None), *stated(device.name, device)]
     by_name = {c.name: c for c in every}
@@ -28,11 +27,11 @@ def split(every: CeilingSet) -> tuple[CeilingSet, CeilingSet]:
     return replace(every, ceilings=measured), replace(every, ceilings=others)
 
 
-def origin(ceiling: Ceiling) -> Kind:
-    """Return where a ceiling's number comes from, in the words of `Evidence`."""
-    if ceiling.measured:
-        return "measured"
-    return "computed" if ceiling.origin == "computed" else "datasheet"
+def ceiling_row(c: Ceiling, group: str, name: str = "") -> Evidence:
+    """Return a ceiling as evidence, named after what it limits unless a name is given."""
+    stated: Kind = "computed" if c.origin == "computed" else "datasheet"
+    kind: Kind = "measured" if c.measured else stated
+    return Evidence(name or c.what, c.value, c.unit, kind, c.low, c.high, group)
 
 
 @dataclass(frozen=True)
@@ -61,9 +60,5 @@ def bound(spec: Spec, sizes: Sizes, dtype: str, at: CeilingSet) -> Bound:
     the peak of the dtype."""
     memory, compute = at.best("dram"), at.best("compute", dtype)
     moved, flops = spec.bytes(sizes, dtype), spec.flops(**sizes)
-    return Bound(
-        memory,
-        compute,
-        moved / memory.value if memory else None,
-        flops / compute.value if compute else None,
-    )
+    memory_s = moved / memory.value if memory else None
+    return Bound(memory, compute, memory_s, flops / compute.value if compute else None)

@@ -8,15 +8,17 @@ this; `known` finds what was last measured on a device.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench import catalog
 from workbench.data import stats
-from workbench.data.record import Measured, Record
+from workbench.data.record import Measured
+from workbench.device.ceilings import Level
 from workbench.device.hardware import Device, Quantity
-from workbench.experiments import Variant, VariantResult
+from workbench.experiments import Regime, Variant, VariantResult
 from workbench.spec import ITEMSIZE, Limits, Sizes, label, sizes_text
 
 if TYPE_CHECKING:
@@ -34,14 +36,6 @@ CYCLE_SOURCE = (
     "computed as cores x 128 B x boost clock: 32 banks of 4 bytes (CUDA programming guide, shared "
     "memory), which L1 shares"
 )
-LEVELS = {
-    "dram": "DRAM",
-    "cache": "last-level cache",
-    "shared": "L1 and shared memory",
-    "compute": "arithmetic",
-    "launch": "launches",
-    "link": "host and device",
-}
 
 
 @dataclass(frozen=True)
@@ -56,7 +50,7 @@ class Sought:
 
     name: str  # "dram_read", without the suffix of measured ceilings
     title: str
-    level: str  # of LEVELS
+    level: Level
     counted: Counted
     variants: tuple[Variant, ...]
     libraries: tuple[Variant, ...] = ()
@@ -78,8 +72,7 @@ class Sought:
 
 @dataclass(frozen=True)
 class CeilingGroup:
-    """Ceilings whose variants are interleaved: of one kind of load, so that none raises or lowers
-    the clock of another."""
+    """Ceilings whose variants are interleaved, being of one kind of load and so of one clock."""
 
     name: str
     sought: tuple[Sought, ...]
@@ -95,8 +88,7 @@ class CeilingGroup:
 
 
 def groups_of(device: Device, memory_bytes: int | None) -> list[CeilingGroup]:
-    """Return all ceilings to measure on a device, for a GPU with this memory in bytes (None:
-    unknown)."""
+    """Return all ceilings to measure on a GPU with this memory in bytes (None: unknown)."""
     return [
         _dram(device, memory_bytes),
         _caches(device),
@@ -107,8 +99,7 @@ def groups_of(device: Device, memory_bytes: int | None) -> list[CeilingGroup]:
 
 
 def matrix_dtypes(device: Device) -> list[str]:
-    """Return the dtypes of the matrix unit, as `Device.peaks` names them; without stated peaks, the
-    usual."""
+    """Return the dtypes of the matrix unit in `Device.peaks`; without stated peaks, the usual."""
     known = ("tf32", "fp16", "bf16", "fp8", "int8")
     if device.backend == "hip":
         known = ("fp32_matrix", "fp16", "bf16", "fp8", "int8")
@@ -125,85 +116,63 @@ def stream_elements(memory_bytes: int | None) -> int:
 def _variants(
     name: str,
     kernel: str,
-    impl: str,
     sizes: Sizes,
     dtype: str,
-    configs: Iterable[Mapping[str, int] | None],
-    regime: Literal["cold", "hot"] = "cold",
+    configs: Sequence[Mapping[str, int]],
+    regime: Regime = "cold",
 ) -> tuple[Variant, ...]:
-    return tuple(
-        Variant(f"{name} {n}" if n else name, kernel, impl, dict(sizes), dtype, config, regime)
-        for n, config in enumerate(configs)
-    )
+    """Return a variant of `kernel`, named with its Impl, for each config."""
+    kernel, impl = kernel.split(".")
+    first = Variant(name, kernel, impl, dict(sizes), dtype, configs[0], regime)
+    more = (replace(first, name=f"{name} {n}", config=c) for n, c in enumerate(configs) if n)
+    return (first, *more)
+
+
+def _configs(knobs: str, *values: tuple[int, ...]) -> list[dict[str, int]]:
+    """Return configs from the names of their knobs and the values of each."""
+    return [dict(zip(knobs.split(), each, strict=True)) for each in values]
 
 
 def _dram(device: Device, memory_bytes: int | None) -> CeilingGroup:
     elements = stream_elements(memory_bytes)
-    flat = {"N": elements}
-    chunks = [
-        {"block_c": 1, "num_warps": 4},
-        {"block_c": 1, "num_warps": 8},
-        {"block_c": 2, "num_warps": 8},
-    ]
-    blocks = [
-        {"block_n": 1024, "num_warps": 4},
-        {"block_n": 2048, "num_warps": 4},
-        {"block_n": 2048, "num_warps": 8},
-    ]
-    rows = [
-        {"rows": 1, "block_n": 4096, "num_warps": 4},
-        {"rows": 1, "block_n": 2048, "num_warps": 4},
-        {"rows": 4, "block_n": 8192, "num_warps": 8},
-    ]
-    outer = {"M": elements // 4096, "N": 4096}
-    copies = Variant("torch.clone", "copy", "torch", flat, "bf16")
+    flat, outer = {"N": elements}, {"M": elements // 4096, "N": 4096}
     # The same bytes in fp32, in 1024 rows: in bf16, or in one sum, torch reads 4.0 to 4.2 TB/s on
     # an H200, and 4.33 in this way.
-    summed = {"M": 1024, "N": elements // 2048}
-    whole = Variant("torch.sum", "reduce", "torch", summed, "fp32")
-    added = Variant("torch.add", "triad", "torch", flat, "bf16")
-    filled = Variant(
-        "torch.fill_", "library_fill", "torch.fill_", {"M": elements // 16384, "N": 4096}, "fp32"
-    )
+    summed, filled = {"M": 1024, "N": elements // 2048}, {"M": elements // 16384, "N": 4096}
+    blocks = _configs("block_n num_warps", (1024, 4), (2048, 4), (2048, 8))
+    chunks = _configs("block_c num_warps", (1, 4), (1, 8), (2, 8))
+    rows = _configs("rows block_n num_warps", (1, 4096, 4), (1, 2048, 4), (4, 8192, 8))
     results = (
         (
             "dram_read",
             "DRAM, read",
-            _variants("read", "read_only", "chunks", flat, "bf16", chunks),
-            (whole,),
-            ("dram_copy",),
+            _variants("read", "read_only.chunks", flat, "bf16", chunks),
+            Variant("torch.sum", "reduce", "torch", summed, "fp32"),
         ),
         (
             "dram_write",
             "DRAM, write",
-            _variants("write", "fill", "rows", outer, "bf16", rows),
-            (filled,),
-            (),
+            _variants("write", "fill.rows", outer, "bf16", rows),
+            Variant("torch.fill_", "library_fill", "torch.fill_", filled, "fp32"),
         ),
         (
             "dram_copy",
             "DRAM, copy (1 read : 1 write)",
-            _variants("copy", "copy", "blocks", flat, "bf16", blocks),
-            (copies,),
-            (),
+            _variants("copy", "copy.blocks", flat, "bf16", blocks),
+            Variant("torch.clone", "copy", "torch", flat, "bf16"),
         ),
         (
             "dram_triad",
             "DRAM, triad (2 reads : 1 write)",
-            _variants("triad", "triad", "blocks", flat, "bf16", blocks),
-            (added,),
-            (),
+            _variants("triad", "triad.blocks", flat, "bf16", blocks),
+            Variant("torch.add", "triad", "torch", flat, "bf16"),
         ),
     )
-    return CeilingGroup(
-        "DRAM",
-        tuple(
-            Sought(
-                name, title, "dram", "bytes", variants, libraries, above=above, stated=device.dram
-            )
-            for name, title, variants, libraries, above in results
-        ),
-    )
+    sought = [
+        Sought(name, title, "dram", "bytes", variants, (library,), stated=device.dram)
+        for name, title, variants, library in results
+    ]
+    return CeilingGroup("DRAM", (replace(sought[0], above=("dram_copy",)), *sought[1:]))
 
 
 def _caches(device: Device) -> CeilingGroup:
@@ -213,81 +182,67 @@ def _caches(device: Device) -> CeilingGroup:
     pieces = int(0.4 * size) // (4 * 4096)
     working_set = {"N": pieces * 4096, "P": 32 * cores}
     own = {"P": 2 * cores, "N": 8192} if device.backend == "cuda" else {"P": cores, "N": 4096}
-    shared = [
-        {"block_n": 4096, "num_warps": 8},
-        {"block_n": 2048, "num_warps": 8},
-        {"block_n": 4096, "num_warps": 16},
-    ]
-    cache = [
-        {"at_once": 2, "num_warps": 8},
-        {"at_once": 1, "num_warps": 4},
-        {"at_once": 1, "num_warps": 8},
-    ]
+    shared = _configs("block_n num_warps", (4096, 8), (2048, 8), (4096, 16))
+    cache = _configs("at_once num_warps", (2, 8), (1, 4), (1, 8))
     repeated = {"N": pieces * 4096, "R": 64}
     largest = Variant("torch.amax", "library_cache", "torch.amax", repeated, "fp32", None, "hot")
-    return CeilingGroup(
-        "caches",
-        (
-            Sought(
-                "cache",
-                "last-level cache, read",
-                "cache",
-                "traffic",
-                _variants("cache", "cache_read", "pieces", working_set, "fp32", cache, "hot"),
-                (largest,),
-                above=("dram_read",),
-                stated=device.cache_bandwidth,
-                most=2.0,
-            ),
-            Sought(
-                "shared",
-                "L1, read (shared memory's banks)",
-                "shared",
-                "traffic",
-                _variants("L1", "l1_read", "rows", own, "fp32", shared, "hot"),
-                above=("cache",),
-                stated=bank_bandwidth(device),
-                most=1.02,
-            ),
-        ),
+    last_level = Sought(
+        "cache",
+        "last-level cache, read",
+        "cache",
+        "traffic",
+        _variants("cache", "cache_read.pieces", working_set, "fp32", cache, "hot"),
+        (largest,),
+        above=("dram_read",),
+        stated=device.cache_bandwidth,
+        most=2.0,
     )
+    banks = Sought(
+        "shared",
+        "L1, read (shared memory's banks)",
+        "shared",
+        "traffic",
+        _variants("L1", "l1_read.rows", own, "fp32", shared, "hot"),
+        above=("cache",),
+        stated=bank_bandwidth(device),
+        most=1.02,
+    )
+    return CeilingGroup("caches", (last_level, banks))
 
 
 def bank_bandwidth(device: Device) -> Quantity | None:
-    """Return the shared-memory bandwidth of all cores at the boost clock in bytes a second; None if
-    its width is unknown."""
+    """Return the B/s of shared memory, all cores at the boost clock; None if unknown."""
     if device.backend != "cuda" or device.clock_hz is None:
         return None
     value = device.limits.cores * CYCLE_BYTES * device.clock_hz.value
     return Quantity(value, "B/s", CYCLE_SOURCE, "computed")
 
 
+def _arithmetic(
+    of: Device, dtype: str, unit: str, variants: Sequence[Variant], library: Variant, most: float
+) -> CeilingGroup:
+    """Return the ceiling of one dtype, which may exceed its stated peak by the factor `most`."""
+    sought = Sought(
+        f"compute_{dtype}",
+        f"{dtype}, {unit}",
+        "compute",
+        "flops",
+        tuple(variants),
+        (library,),
+        0.97,
+        stated=of.peaks.get(dtype),
+        most=most,
+        dtype=dtype,
+    )
+    return CeilingGroup(dtype, (sought,))
+
+
 def _vector(device: Device) -> CeilingGroup:
-    chains = [
-        {"block_n": 2048, "num_warps": 8},
-        {"block_n": 1024, "num_warps": 4},
-        {"block_n": 4096, "num_warps": 8},
-    ]
-    product = Variant(
-        "torch.mm, fp32", "matmul", "torch", {"M": 4096, "N": 4096, "K": 4096}, "fp32"
-    )
-    return CeilingGroup(
-        "fp32",
-        (
-            Sought(
-                "compute_fp32",
-                "fp32, fused multiply-add",
-                "compute",
-                "flops",
-                _variants("fp32", "compute_only", "chains", {"N": 1 << 24}, "fp32", chains),
-                (product,),
-                0.97,
-                stated=device.peaks.get("fp32"),
-                most=1.05,
-                dtype="fp32",
-            ),
-        ),
-    )
+    configs = _configs("block_n num_warps", (2048, 8), (1024, 4), (4096, 8))
+    chains = _variants("fp32", "compute_only.chains", {"N": 1 << 24}, "fp32", configs)
+    square = {"M": 4096, "N": 4096, "K": 4096}
+    product = Variant("torch.mm, fp32", "matmul", "torch", square, "fp32")
+    return _arithmetic(device, "fp32", "fused multiply-add", chains, product, 1.05)
 
 
 # Resident tiles (M, N, K, warps, programs a core): on Hopper a warpgroup takes 64 rows by up to
@@ -301,38 +256,16 @@ OTHERS = ((128, 256, 64, 8, 1), (128, 128, 64, 8, 2), (128, 128, 32, 8, 2), (64,
 
 
 def _matrix(device: Device, dtype: str) -> CeilingGroup:
-    whole = dtype == "int8"
-    kernel = "matrix_int8" if whole else "matrix_only"
+    kernel = "matrix_int8" if dtype == "int8" else "matrix_only"
     given = "fp32" if dtype in ("tf32", "fp32_matrix") else dtype
-    variants = tuple(
-        Variant(
-            f"{dtype} {m}x{n}x{k}, {warps} warps",
-            kernel,
-            "resident",
-            {"M": m, "K": k, "N": n, "P": each * device.limits.cores},
-            given,
-            {"num_warps": warps},
-            "hot",
-        )
-        for m, n, k, warps, each in TILES.get(device.limits.arch, OTHERS)
-    )
-    return CeilingGroup(
-        dtype,
-        (
-            Sought(
-                f"compute_{dtype}",
-                f"{dtype}, matrix unit",
-                "compute",
-                "flops",
-                variants,
-                (_library(dtype),),
-                0.97,
-                stated=device.peaks.get(dtype),
-                most=1.1,  # peaks are stated at a lower clock than the highest
-                dtype=dtype,
-            ),
-        ),
-    )
+    variants = []
+    for m, n, k, warps, each in TILES.get(device.limits.arch, OTHERS):
+        name, sizes = f"{dtype} {m}x{n}x{k}, {warps} warps", {"M": m, "K": k, "N": n}
+        sizes["P"] = each * device.limits.cores
+        config = {"num_warps": warps}
+        variants.append(Variant(name, kernel, "resident", sizes, given, config, "hot"))
+    # peaks are stated at a lower clock than the highest
+    return _arithmetic(device, dtype, "matrix unit", variants, _library(dtype), most=1.1)
 
 
 def _library(dtype: str) -> Variant:
@@ -356,9 +289,7 @@ def _launches() -> CeilingGroup:
     graph, eager = chain("graph", "device", 0), chain("eager", "host", 0)
     dependent = chain("graph, PDL", "device", 1), chain("eager, PDL", "host", 1)
     once = Variant("one empty kernel", "empty", "once", {}, "fp32", None, "hot")
-    fills = Variant(
-        "torch.fill_", "empty_chain", "torch", {"L": LINKS}, "fp32", None, "hot", "host"
-    )
+    fills = replace(eager, name="torch.fill_", impl="torch", config=None)
     rows = (
         ("launch", "launch in a graph", graph, once, 0.9),
         ("launch_pdl", "launch in a graph, dependent (PDL)", dependent[0], graph, 0.9),
@@ -366,13 +297,11 @@ def _launches() -> CeilingGroup:
         ("launch_eager", "launch by the CPU", eager, fills, 0.2),
         ("launch_eager_pdl", "launch by the CPU, dependent (PDL)", dependent[1], eager, 0.9),
     )
-    return CeilingGroup(
-        "launches",
-        tuple(
-            Sought(name, title, "launch", "launches", (variant,), (library,), share)
-            for name, title, variant, library, share in rows
-        ),
-    )
+    sought = [
+        Sought(name, title, "launch", "launches", (variant,), (library,), share)
+        for name, title, variant, library, share in rows
+    ]
+    return CeilingGroup("launches", tuple(sought))
 
 
 # Evaluation
@@ -390,12 +319,11 @@ class Rate:
 
 def rate_of(result: VariantResult, counted: Counted, limits: Limits) -> Rate | None:
     """Return the rate of one variant; None if it has no measured time."""
-    outcome = result.outcome
-    if not isinstance(outcome, Record) or not isinstance(outcome.timing, Measured):
+    timing = result.timing
+    if timing is None:
         return None
-    variant, timing = result.variant, outcome.timing
     short, long = (stats.quantile(timing.samples_s, q) for q in (0.05, 0.95))
-    amount = amount_of(variant, outcome.case.config, counted, limits)
+    amount = amount_of(result.variant, result.outcome.case.config, counted, limits)
     if counted == "launches":
         return Rate(timing.median_s / amount, short / amount, long / amount)
     return Rate(amount / timing.median_s, amount / long, amount / short)
@@ -414,9 +342,8 @@ def amount_of(
     impl = catalog.impl_of(spec, variant.impl)
     if counted == "bytes" or impl.work is None:
         return float(spec.bytes(variant.sizes, variant.dtype))
-    work = impl.work(
-        impl.config(**config), limits, itemsize=ITEMSIZE[variant.dtype], **variant.sizes
-    )
+    at = {"itemsize": ITEMSIZE[variant.dtype], **variant.sizes}
+    work = impl.work(impl.config(**config), limits, **at)
     return float(work.tiles * (work.steps * work.load_bytes + work.store_bytes))
 
 
@@ -425,10 +352,8 @@ def evaluate(
 ) -> dict[str, dict[str, Any]]:
     """Return every ceiling of a group by its measured name, validated; `earlier` are those of the
     groups before. A ceiling without a time has no value, but a reason."""
-    best = {s.name: _best(s, results, limits) for s in sought}
-    plain: dict[str, dict[str, Any]] = {}
-    for s in sought:
-        plain[s.name + MEASURED] = _plain(s, best[s.name], results, limits)
+    best = {s.name: _best(s, s.variants, results, limits) for s in sought}
+    plain = {s.name + MEASURED: _plain(s, best[s.name], results, limits) for s in sought}
     known = {**earlier, **plain}
     for s in sought:
         one, chosen = plain[s.name + MEASURED], best[s.name]
@@ -440,18 +365,12 @@ def evaluate(
 
 
 def _best(
-    s: Sought, results: Mapping[str, VariantResult], limits: Limits
+    s: Sought, variants: Sequence[Variant], results: Mapping[str, VariantResult], limits: Limits
 ) -> tuple[VariantResult, Rate] | None:
-    rates = [
-        (results[a.name], rate_of(results[a.name], s.counted, limits))
-        for a in s.variants
-        if a.name in results
-    ]
-    known = [(f, r) for f, r in rates if r is not None]
-    if not known:
-        return None
+    timed = [results[v.name] for v in variants if v.name in results]
+    known = [(f, r) for f in timed if (r := rate_of(f, s.counted, limits)) is not None]
     order = min if s.counted == "launches" else max
-    return order(known, key=lambda pair: pair[1].value)
+    return order(known, key=lambda pair: pair[1].value, default=None)
 
 
 def _plain(
@@ -463,48 +382,30 @@ def _plain(
     text: dict[str, Any] = {"unit": s.unit, "title": s.title, "level": s.level}
     text |= {"dtype": s.dtype} if s.dtype else {}
     if s.stated is not None:
-        q = s.stated
-        text["stated"] = {"value": q.value, "unit": q.unit, "source": q.source, "kind": q.kind}
+        text["stated"] = asdict(s.stated)
     if best is None:
         reasons = dict.fromkeys(results[a.name].failure for a in s.variants if a.name in results)
-        return {
-            **text,
-            "kind": "missing",
-            "source": "no variant gave a time",
-            "reason": "; ".join(filter(None, reasons)) or "it was not timed",
-        }
+        reason = "; ".join(filter(None, reasons)) or "it was not timed"
+        return {**text, **_missing("no variant gave a time", reason)}
     variant, rate = best
-    text |= {
-        "value": rate.value,
-        "low": rate.low,
-        "high": rate.high,
-        "kind": "measured",
-        "source": _source(variant, len(s.variants)),
-    }
-    yards = [
-        (a.name, r)
-        for a in s.libraries
-        if a.name in results
-        if (r := rate_of(results[a.name], s.counted, limits)) is not None
-    ]
-    if yards:
-        order = min if s.counted == "launches" else max
-        name, yard = order(yards, key=lambda pair: pair[1].value)
-        text["library"] = {"name": name, "value": yard.value, "unit": s.unit}
+    text |= {**asdict(rate), "kind": "measured", "source": _source(variant, len(s.variants))}
+    if yard := _best(s, s.libraries, results, limits):
+        name, value = yard[0].variant.name, yard[1].value
+        text["library"] = {"name": name, "value": value, "unit": s.unit}
     elif s.libraries:
-        reason = [
-            f"{a.name} gave no time ({results[a.name].failure})"
-            for a in s.libraries
-            if a.name in results
-        ]
-        text["unchecked"] = "; ".join(reason) or "its library reference was not timed"
+        failed = [results[a.name] for a in s.libraries if a.name in results]
+        reason = "; ".join(f"{f.variant.name} gave no time ({f.failure})" for f in failed)
+        text["unchecked"] = reason or "its library reference was not timed"
     return text
 
 
+def _missing(source: str, reason: str) -> dict[str, Any]:
+    return {"kind": "missing", "source": source, "reason": reason}
+
+
 def _source(result: VariantResult, count: int) -> str:
-    outcome = result.outcome
-    assert isinstance(outcome, Record) and isinstance(outcome.timing, Measured)
-    case, timing = outcome.case, outcome.timing
+    case, timing = result.outcome.case, result.timing
+    assert timing is not None
     config = f" at {label(case.config)}" if case.config else ""
     of = f", the best of {count}" if count > 1 else ""
     return (
@@ -581,18 +482,13 @@ LINKS_SOUGHT = {
 def link_ceilings(
     copies: Mapping[str, Mapping[int, Measured]], reason: str = ""
 ) -> dict[str, dict[str, Any]]:
-    """Return the best rate over all sizes (bytes) of each kind of copy; `reason` explains missing
-    ones."""
+    """Return the best rate of each kind of copy over all sizes; `reason` explains missing ones."""
     plain: dict[str, dict[str, Any]] = {}
     for name, title in LINKS_SOUGHT.items():
         text: dict[str, Any] = {"unit": "B/s", "title": title, "level": "link"}
         times = copies.get(name, {})
         if not times:
-            text |= {
-                "kind": "missing",
-                "source": "no copy gave a time",
-                "reason": reason or "not timed",
-            }
+            text |= _missing("no copy gave a time", reason or "not timed")
         else:
             size = max(times, key=lambda n: n / times[n].median_s)
             samples = times[size].samples_s
@@ -647,10 +543,7 @@ def stated(device: Device) -> dict[str, dict[str, Any]]:
         results[f"compute_{dtype}"] = (f"{dtype.replace('_matrix', '')}, {unit}", "compute", peak)
     return {
         name: {
-            "value": q.value,
-            "unit": q.unit,
-            "source": q.source,
-            "kind": q.kind,
+            **asdict(q),
             "title": title,
             "level": level,
             **({"dtype": name[8:]} if level == "compute" else {}),
@@ -666,12 +559,10 @@ MIXES = {"dram_write": 0.0, "dram_copy": 1 / 2, "dram_triad": 2 / 3, "dram_read"
 
 
 def read_share(kernel: str, sizes: Sizes, dtype: str) -> float:
-    """Return the bytes of the inputs over all least bytes that a kernel moves. Raises
-    CatalogError."""
+    """Return the share of inputs in the least bytes that a kernel moves. Raises CatalogError."""
     spec = catalog.spec_of(kernel)
-    written = sum(
-        _count(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in spec.outputs.values()
-    )
+    outputs = spec.outputs.values()
+    written = sum(math.prod(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in outputs)
     return 1 - written / spec.bytes(sizes, dtype)
 
 
@@ -697,18 +588,5 @@ def mixed(ceilings: Mapping[str, Ceiling], share: float) -> dict[str, Any] | Non
         1 / ((1 - at) / below[1][k] + at / above[1][k]) for k in ("value", "low", "high")
     )
     names = " and ".join(dict.fromkeys((below[1]["title"], above[1]["title"])))
-    return {
-        "value": middle,
-        "low": low,
-        "high": high,
-        "unit": "B/s",
-        "kind": "computed",
-        "source": f"{100 * share:.0f} % reads, interpolated in the time of a byte: {names}",
-    }
-
-
-def _count(shape: Sequence[int]) -> int:
-    total = 1
-    for extent in shape:
-        total *= extent
-    return total
+    source = f"{100 * share:.0f} % reads, interpolated in the time of a byte: {names}"
+    return {**asdict(Rate(middle, low, high)), "unit": "B/s", "kind": "computed", "source": source}

@@ -10,8 +10,16 @@ from typing import Any
 
 from workbench import catalog
 from workbench.backend.protocol import Problem
-from workbench.data.record import Case, Chart, Evidence, Kind
-from workbench.experiments import Analysis, Context, ExperimentError, Variant, VariantResult
+from workbench.data.record import Case, Chart, Evidence, Kind, grouped
+from workbench.data.units import reading, unit_of
+from workbench.experiments import (
+    Analysis,
+    Context,
+    Experiment,
+    ExperimentError,
+    Variant,
+    VariantResult,
+)
 from workbench.experiments.analysis.times import (
     Span,
     kind_of,
@@ -24,8 +32,6 @@ from workbench.experiments.analysis.times import (
     worded,
 )
 from workbench.measurement.candidate import Candidate
-from workbench.reports.experiment import quantity
-from workbench.reports.figures.compare import unit_of
 from workbench.spec import Impl, Knob, Sizes, brief, sizes_text, stages, threads, tile, values
 from workbench.tuner import space
 from workbench.tuner.selection import MODEL_SHARE, TIE_SHARE
@@ -33,6 +39,10 @@ from workbench.tuner.selection import MODEL_SHARE, TIE_SHARE
 # Configs tried for each value, in the order of the model. It ranks the best of a matmul sweep among
 # its first few (docs/facts.md); three are tried, so that one wrong guess does not decide a value.
 TRIED = 3
+_GIVEN = (
+    f"Each value is represented by the fastest of the up to {TRIED} configs that the model "
+    "ranks best; the others are not tried. A sweep tries all."
+)
 DEPTH = "block_k"  # of a step: a tile knob, but no edge of a program's tile
 
 Config = Mapping[str, int]
@@ -46,6 +56,20 @@ class Varied:
     unit: str  # after a value: " threads"
     knob: Knob
     number: Callable[[Impl, Config, Context], int]
+
+    def text(self, value: int) -> str:
+        """Return a value with its unit: `256 threads`."""
+        return f"{value}{self.unit}"
+
+
+def experiment_of(varied: Varied, summary: str) -> Experiment:
+    """Return the experiment that finds the best value of a knob."""
+    return Experiment(
+        summary,
+        variants=lambda context: variants_of(context, varied),
+        analyse=lambda context, results: analysed(context, results, varied),
+        kernels=("matmul",),
+    )
 
 
 def swept(context: Context, varied: Varied) -> Impl:
@@ -74,52 +98,30 @@ def variants_of(context: Context, varied: Varied) -> list[Variant]:
     impl, sizes = swept(context, varied), sizes_of(context)
     limits = context.device.limits
     default = impl.default(limits, context.dtype, sizes)
-    legal: dict[int, list[Any]] = {}
-    refused: dict[int, Any] = {}
-    for config in dict.fromkeys((*impl.space(default, (tile, threads, stages)), default)):
-        number = varied.number(impl, values(config), context)
-        if impl.rejection_reason(config, limits, context.dtype, sizes):
-            refused.setdefault(number, config)
-        else:
-            legal.setdefault(number, []).append(config)
+    every = dict.fromkeys((*impl.space(default, (tile, threads, stages)), default))
+    by_value = grouped(every, lambda config: varied.number(impl, values(config), context))
     order = _order(context, impl, sizes, default)
     chosen: list[Any] = []
-    for number in sorted({*legal, *refused}):
-        ranked = sorted(legal.get(number, ()), key=order)
-        chosen += ranked[:TRIED] or [refused[number]]
+    for _, same in sorted(by_value.items()):
+        legal = [c for c in same if not impl.rejection_reason(c, limits, context.dtype, sizes)]
+        ranked = sorted(legal, key=order)
+        chosen += ranked[:TRIED] or same[:1]
         chosen += [config for config in ranked[TRIED:] if config == default]
-    return [
-        Variant(
-            f"{impl.name} {brief(values(config))}",
-            context.kernel,
-            impl.name,
-            dict(sizes),
-            context.dtype,
-            values(config),
-        )
-        for config in chosen
-    ]
+    at = context.kernel, impl.name, dict(sizes), context.dtype
+    return [Variant(f"{impl.name} {brief(c)}", *at, c) for c in map(values, chosen)]
 
 
 def _order(
     context: Context, impl: Impl, sizes: Sizes, default: Any
 ) -> Callable[[Any], tuple[float, int]]:
-    """Return a sort key of configs: the time that the model expects; without a prediction, those
-    near the default first."""
+    """Return a sort key: the time that the model expects, else the distance from the default."""
     problem = Problem(context.kernel, impl.spec, dict(sizes), context.dtype)
     usual = values(default)
 
     def rank(config: Any) -> tuple[float, int]:
         own = values(config)
-        case = Case(
-            impl.spec.name,
-            impl.name,
-            impl.backend,
-            own,
-            dict(sizes),
-            context.dtype,
-            context.device.name,
-        )
+        at = dict(sizes), context.dtype, context.device.name
+        case = Case(impl.spec.name, impl.name, impl.backend, own, *at)
         candidate = Candidate(case, "", impl, config, config == default)
         away = sum(own[name] != usual[name] for name in own)
         return space.expected(candidate, problem, context.device), away
@@ -159,33 +161,23 @@ def analysed(
 ) -> list[Analysis]:
     """Return which value is best, which others tie, and how much the choice matters."""
     impl = swept(context, varied)
-    by_value: dict[int, list[VariantResult]] = {}
-    for each in results.values():
-        number = varied.number(impl, each.variant.config or {}, context)
-        by_value.setdefault(number, []).append(each)
+
+    def number(each: VariantResult) -> int:
+        return varied.number(impl, each.variant.config or {}, context)
+
+    by_value = grouped(results.values(), number)
     ranked = ranking(by_value)
-    caveats = [_given(varied), *_others(impl), *reasons(results)]
+    caveats = [_GIVEN, *_others(impl), *reasons(results)]
     if ranked.winner is None:
-        return [
-            Analysis(
-                "no verdict",
-                f"No config of {impl.title} gave a time; the reasons are listed below.",
-                caveats=caveats,
-            )
-        ]
+        text = f"No config of {impl.title} gave a time; the reasons are listed below."
+        return [Analysis("no verdict", text, caveats=caveats)]
     kind = kind_of(*ranked.best.values())
-    rows = [*_times(ranked, impl, context, results, varied, kind), *_resources(ranked, varied)]
+    usual = values(impl.default(context.device.limits, context.dtype, sizes_of(context)))
+    rows = [*_times(ranked, usual, results, varied, kind), *_resources(ranked, varied)]
     if len(by_value) == 1:
         caveats.insert(0, f"{impl.title} has no other {varied.noun} at these sizes.")
     word, sentence = _verdict(ranked, impl, varied, kind, _ends(impl, context, varied))
     return [Analysis(word, sentence, rows, [_chart(ranked, varied, kind)], caveats)]
-
-
-def _given(varied: Varied) -> str:
-    return (
-        f"Each value is represented by the fastest of the up to {TRIED} configs that the model "
-        "ranks best; the others are not tried. A sweep tries all."
-    )
 
 
 def _others(impl: Impl) -> list[str]:
@@ -202,10 +194,6 @@ def _ends(impl: Impl, context: Context, varied: Varied) -> tuple[int, int]:
     return min(results), max(results)
 
 
-def _text(value: int, varied: Varied) -> str:
-    return f"{value}{varied.unit}"
-
-
 def _verdict(
     ranked: Ranking, impl: Impl, varied: Varied, kind: Kind, ends: tuple[int, int]
 ) -> tuple[str, str]:
@@ -214,10 +202,10 @@ def _verdict(
     tilde = mark(kind)
     time_s = ranked.best[winner].time_s or 0.0
     config = brief(ranked.best[winner].variant.config or {})
-    best = _text(winner, varied)
+    best = varied.text(winner)
     at = sizes_text(ranked.best[winner].variant.sizes, " ")
     text = f"The best {varied.noun} for {impl.title} at {at} is {best} ({config}), "
-    text += f"{tilde}{quantity(time_s, 's')}"
+    text += f"{tilde}{reading(time_s, 's')}"
     word = best
     others = [v for v in ranked.ratios if v != winner]
     if others and len(ranked.ties) == len(others):
@@ -226,13 +214,13 @@ def _verdict(
     elif ranked.ties:
         *tied, last = map(str, sorted([winner, *ranked.ties]))
         word = f"tie of {', '.join(tied)} and {last}{varied.unit}"
-        rest = ", ".join(_text(v, varied) for v in sorted(ranked.ties))
+        rest = ", ".join(varied.text(v) for v in sorted(ranked.ties))
         text += f"; {rest} tie with it"
     if len(others) > len(ranked.ties):
         worst = max(others, key=lambda v: ranked.ratios[v].value)
         r = ranked.ratios[worst]
         between = f" ({r.low:.3g} to {r.high:.3g})" if kind == "measured" else ""
-        text += f". The worst, {_text(worst, varied)}, takes {tilde}{r.value:.3g} times as long"
+        text += f". The worst, {varied.text(worst)}, takes {tilde}{r.value:.3g} times as long"
         text += between
     text += "."
     if others and not ranked.ties and winner in ends:
@@ -240,31 +228,29 @@ def _verdict(
         word += ", at the edge"
         text += f" It is the {operand} that the kernel declares: a better one may lie beyond."
     if ranked.missing:
-        text += f" No time of {', '.join(_text(v, varied) for v in ranked.missing)}."
+        text += f" No time of {', '.join(varied.text(v) for v in ranked.missing)}."
     return worded(word, kind), text
 
 
 def _times(
     ranked: Ranking,
-    impl: Impl,
-    context: Context,
+    usual: Config,
     results: Mapping[str, VariantResult],
     varied: Varied,
     kind: Kind,
 ) -> list[Evidence]:
     rows = []
     for value, each in ranked.best.items():
-        name = f"{_text(value, varied)}: {brief(each.variant.config or {})}"
+        name = f"{varied.text(value)}: {brief(each.variant.config or {})}"
         rows.append(each.evidence(name, f"fastest by {varied.noun}"))
     assert ranked.winner is not None
     fastest = ranked.best[ranked.winner]
-    group, best = "how much it matters", _text(ranked.winner, varied)
+    group, best = "how much it matters", varied.text(ranked.winner)
     rows += [
-        row(f"{_text(v, varied)} over {best}", r, "1", kind, group)
+        row(f"{varied.text(v)} over {best}", r, "1", kind, group)
         for v, r in ranked.ratios.items()
         if v != ranked.winner
     ]
-    usual = values(impl.default(context.device.limits, context.dtype, sizes_of(context)))
     for each in results.values():
         if dict(each.variant.config or {}) == usual and (r := over(fastest, each)) is not None:
             name = f"the default ({brief(usual)}) over the best"
@@ -278,26 +264,12 @@ def _resources(ranked: Ranking, varied: Varied) -> list[Evidence]:
     for value, each in ranked.best.items():
         if each.compiled is None:
             continue
-        created, name = each.compiled.resources, _text(value, varied)
-        occupied.append(
-            Evidence(
-                f"{name}, limited by {created.limiter}",
-                created.occupancy,
-                "1",
-                "computed",
-                group="resident warps over the most that fit",
-            )
-        )
-        if created.spill_bytes:
-            spilled.append(
-                Evidence(
-                    name,
-                    created.spill_bytes,
-                    "B",
-                    "computed",
-                    group="registers spilled by each thread",
-                )
-            )
+        created, name = each.compiled.resources, varied.text(value)
+        limited, spills = f"{name}, limited by {created.limiter}", created.spill_bytes
+        group = "resident warps over the most that fit"
+        occupied.append(Evidence(limited, created.occupancy, "1", "computed", group=group))
+        group = "registers spilled by each thread"
+        spilled += [Evidence(name, spills, "B", "computed", group=group)] if spills else []
     return [*occupied, *spilled]
 
 

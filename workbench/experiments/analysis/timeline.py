@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workbench.data.record import Evidence, Kind, Measured, Record
+from workbench.data.record import Evidence, Kind, Record
 from workbench.experiments import Context, VariantResult
 from workbench.experiments.analysis.times import Span, row, span_of
 from workbench.reports.findings import KPI
@@ -59,8 +59,7 @@ class Timeline:
 
     @property
     def utilisation(self) -> Span:
-        """Share of the total time in which the GPU works; its interval includes computing time's
-        share."""
+        """Share of the time in which the GPU works; its interval includes computing's."""
         least = self.computing / self.total
         return (self.gpu / self.total).down_to(least).within(0.0, 1.0)
 
@@ -83,26 +82,12 @@ class Timeline:
 
     def evidence(self, group: str) -> list[Evidence]:
         """Return the table of key figures, with their targets."""
+        used, efficient = self.utilisation, self.efficiency
+        share: tuple[str, Kind, str] = "1", "computed", group
         return [
             row(KPI.total, self.total, "s", "measured", group),
-            row(
-                KPI.utilisation,
-                self.utilisation,
-                "1",
-                "computed",
-                group,
-                "> 80 %",
-                self.utilisation.above(BUSY),
-            ),
-            row(
-                KPI.efficiency,
-                self.efficiency,
-                "1",
-                "computed",
-                group,
-                "> 70 %",
-                self.efficiency.above(COMPUTING),
-            ),
+            row(KPI.utilisation, used, *share, "> 80 %", used.above(BUSY)),
+            row(KPI.efficiency, efficient, *share, "> 70 %", efficient.above(COMPUTING)),
             count(self.kernels, group),
             row(KPI.kernel, self.kernel, "s", "computed", group),
             row(KPI.gap, self.gap, "s", "computed", group, "< 1 µs", self.gap.below(GAP_S)),
@@ -126,8 +111,7 @@ def word_of(line: Timeline, without: Span | None = None, reach: Span | None = No
 
 
 def count(kernels: int, group: str, kind: Kind = "measured") -> Evidence:
-    """Return the number of kernels of one call as evidence: counted in a graph, or by the
-    compiler."""
+    """Return the kernels of one call as evidence: counted in a graph, or by the compiler."""
     return Evidence(KPI.kernels, float(kernels), "kernels", kind, group=group)
 
 
@@ -145,8 +129,7 @@ def reach_of(context: Context, result: VariantResult) -> Span | None:
 
 def waits(result: VariantResult | None) -> str:
     """Return a sentence if a call cannot be timed without the CPU; empty if it can."""
-    timing = result.outcome.timing if result and isinstance(result.outcome, Record) else None
-    if isinstance(timing, Measured) and timing.method == "host":
+    if result and result.timing and result.timing.method == "host":
         return (
             "The call waits for the GPU itself, or no graph can hold it, so GPU time cannot be "
             "separated from the rest: look for copies to the CPU in it."

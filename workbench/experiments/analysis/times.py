@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.data import stats
-from workbench.data.record import Evidence, Kind, Measured, Record, Series
+from workbench.data.record import Evidence, Kind, Series, grouped
 from workbench.experiments import VariantResult
 
 
@@ -31,13 +31,9 @@ class Span:
         return Span(self.value - other.value, self.low - other.high, self.high - other.low)
 
     def __truediv__(self, other: Span) -> Span:
-        """Return the quotient of numbers that are not negative; infinite where the divisor may be
-        zero."""
-        return Span(
-            quotient(self.value, other.value),
-            quotient(self.low, other.high),
-            quotient(self.high, other.low),
-        )
+        """Return the quotient of numbers from 0 on; infinite where the divisor may be 0."""
+        low, high = quotient(self.low, other.high), quotient(self.high, other.low)
+        return Span(quotient(self.value, other.value), low, high)
 
     def times(self, factor: float) -> Span:
         """Return the number multiplied by a factor that is not negative."""
@@ -69,14 +65,12 @@ class Span:
 
 
 def quotient(a: float, b: float) -> float:
-    """Return a / b of numbers that are not negative: 0 over 0 is 0, anything else over 0 is
-    infinite."""
+    """Return a / b of numbers that are not negative: 0 / 0 is 0, others over 0 are infinite."""
     return a / b if b > 0 else math.inf if a > 0 else 0.0
 
 
 def span_of(result: VariantResult | None) -> Span | None:
-    """Return the time of a variant in seconds; None if it has none. A prediction has no
-    interval."""
+    """Return the seconds of a variant; None if it has none. A prediction has no interval."""
     if result is None or result.time_s is None:
         return None
     return Span(result.time_s, *(result.interval_s or (result.time_s, result.time_s)))
@@ -94,16 +88,11 @@ def over(left: VariantResult, right: VariantResult) -> Span | None:
     a, b = span_of(left), span_of(right)
     if a is None or b is None:
         return None
-    ours, theirs = _windows(left), _windows(right)
+    ours, theirs = (r.timing.window_medians if r.timing else [] for r in (left, right))
     if len(ours) == len(theirs) >= stats.least_for(0.95):
         paired = stats.ratio(ours, theirs)
         return Span(paired.middle, paired.low, paired.high)
     return b / a
-
-
-def _windows(result: VariantResult) -> Sequence[float]:
-    timing = result.outcome.timing if isinstance(result.outcome, Record) else None
-    return timing.window_medians if isinstance(timing, Measured) else ()
 
 
 def quickest(results: Sequence[VariantResult]) -> VariantResult | None:
@@ -118,8 +107,7 @@ def kind_of(*results: VariantResult) -> Kind:
 
 
 def launches(result: VariantResult | None) -> int | None:
-    """Return the kernels of one call: as counted in a graph, else as counted by the compiler; None
-    if unknown."""
+    """Return the kernels of a call, counted in a graph, else by the compiler; None if unknown."""
     if result is None:
         return None
     if result.kernels is not None:
@@ -155,12 +143,9 @@ def worded(word: str, kind: Kind) -> str:
 
 
 def reasons(results: Mapping[str, VariantResult]) -> list[str]:
-    """Return a sentence for each reason why variants have no time, with the first variants it
-    applies to."""
-    by_reason: dict[str, list[str]] = {}
-    for name, each in results.items():
-        if each.failure:
-            by_reason.setdefault(each.failure.rstrip("."), []).append(name)
+    """Return a sentence for each reason why there is no time, with its first variants."""
+    failed = {name: each.failure.rstrip(".") for name, each in results.items() if each.failure}
+    by_reason = grouped(failed, lambda name: failed[name])
     return [f"No time of {_first(names)}: {reason}." for reason, names in by_reason.items()]
 
 
@@ -170,16 +155,9 @@ def _first(names: Sequence[str]) -> str:
 
 
 def line(name: str, results: Mapping[int, VariantResult], scale: float, kind: Kind) -> Series:
-    """Return times by a number as a series, in units of `scale` seconds, with their intervals if
-    all were measured."""
-    ends = [each.interval_s for each in results.values()]
-    known = [e for e in ends if e is not None]
-    known = known if len(known) == len(ends) else []
-    return Series(
-        name,
-        tuple(float(x) for x in results),
-        tuple((each.time_s or 0.0) / scale for each in results.values()),
-        tuple(low / scale for low, _ in known),
-        tuple(high / scale for _, high in known),
-        kind,
-    )
+    """Return times in units of `scale` seconds as a series; with intervals if all are measured."""
+    ends = [e for each in results.values() if (e := each.interval_s) is not None]
+    ends = ends if len(ends) == len(results) else []
+    low, high = tuple(a / scale for a, _ in ends), tuple(b / scale for _, b in ends)
+    times = tuple((each.time_s or 0.0) / scale for each in results.values())
+    return Series(name, tuple(map(float, results)), times, low, high, kind)

@@ -9,9 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.sweep import SMALL, SMALLER
-from workbench.reports.figures.sweep import _axes as axes
-from workbench.reports.figures.sweep import _frame as frame
+from workbench.reports.figures.drawing import SMALL, SMALLER, axes, bar, beside, name_rows, note
 
 COLOURS = {
     "dram": "roof-memory",
@@ -68,79 +66,31 @@ def bars(panels: Sequence[Panel], prefix: str) -> Markup | None:
 
 
 def _panel(fig: object, panel: Panel, top: float) -> None:
-    ax = axes(fig, _LEFT, top, _WIDTH - _LEFT - _RIGHT, _LINE * len(panel.bars))
+    ax = axes(fig, _LEFT, top, _WIDTH - _LEFT - _RIGHT, _LINE * len(panel.bars), "x")
     ax.set(xlim=(0, panel.reach * 1.04), ylim=(len(panel.bars) - 0.4, -0.6))
-    ax.set_xlabel(panel.unit, size=SMALL, color=colour("muted"))
-    ax.set_yticks(range(len(panel.bars)), [b.title for b in panel.bars])
-    ax.tick_params(axis="y", length=0, labelsize=SMALL, labelcolor=colour("ink"))
-    ax.tick_params(axis="x", labelsize=SMALLER, labelcolor=colour("muted"))
-    ax.grid(axis="x", color=colour("rule"), linewidth=0.8)
-    ax.set_axisbelow(True)
-    frame(ax, ("bottom",))
-    ax.annotate(
-        panel.title,
-        (0, 1),
-        (-_LEFT + 8, 8),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        size=SMALL,
-        weight="bold",
-        color=colour("ink"),
-    )
-    for row, bar in enumerate(panel.bars):
-        _bar(ax, row, bar, colour(COLOURS.get(panel.level, "muted")))
+    ax.set_xlabel(panel.unit)
+    name_rows(ax, range(len(panel.bars)), [b.title for b in panel.bars])
+    ax.tick_params(axis="x", labelsize=SMALLER)
+    aside = (-_LEFT + 8, 8)
+    note(ax, panel.title, (0, 1), aside, size=SMALL, weight="bold", xycoords="axes fraction")
+    for row, one in enumerate(panel.bars):
+        _bar(ax, row, one, colour(COLOURS.get(panel.level, "muted")))
 
 
-def _bar(ax: Any, row: int, bar: Bar, ink: str) -> None:
-    """Draw one bar. Filled: measured. Hollow: failed its check. Tick: stated. Cross: library
-    reference."""
-    draw = ax.barh
-    if bar.value is not None:
-        sound = bar.word in ("sound", "unchecked")
-        draw(
-            row,
-            bar.value,
-            0.5,
-            color=ink if sound else "none",
-            edgecolor=ink,
-            linewidth=1.2,
-            linestyle="-" if sound else (0, (3, 2)),
-            alpha=0.75 if sound else 1,
-        )
-        if bar.low is not None and bar.high is not None:
-            ax.plot(
-                [bar.low, bar.high],
-                [row, row],
-                color=colour("ink"),
-                linewidth=1.6,
-                solid_capstyle="butt",
-            )
-    if bar.stated is not None:
-        ax.plot(
-            [bar.stated] * 2,
-            [row - 0.38, row + 0.38],
-            color=colour("ink"),
-            linewidth=2,
-            linestyle=(0, (2, 1.4)),
-        )
-    if bar.library is not None:
-        for width, size, ink in ((5.0, 9, colour("ground")), (2.0, 7, colour("ink"))):  # a halo
-            ax.plot(
-                [bar.library],
-                [row],
-                marker="x",
-                markersize=size,
-                markeredgewidth=width,
-                color=ink,
-            )
-    note = bar.text if bar.word == "sound" else f"{bar.text}, {bar.word}"
-    ax.annotate(
-        note if bar.text != "missing" else "missing",
-        (1, row),
-        (8, 0),
-        va="center",
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        size=SMALL,
-        color=colour("ink"),
-    )
+def _bar(ax: Any, row: int, one: Bar, ink: str) -> None:
+    """Draw a bar. Filled: measured, hollow: failed its check, tick: stated, cross: library."""
+    if one.value is not None:
+        look: dict[str, Any] = {"color": "none", "linestyle": (0, (3, 2))}
+        if one.word in ("sound", "unchecked"):
+            look = {"color": ink, "alpha": 0.75}
+        ax.barh(row, one.value, 0.5, edgecolor=ink, linewidth=1.2, **look)
+        if one.low is not None and one.high is not None:
+            bar(ax, one.low, one.high, row, "ink", 1.6)
+    if one.stated is not None:
+        dash = {"linewidth": 2, "linestyle": (0, (2, 1.4))}
+        ax.plot([one.stated] * 2, [row - 0.38, row + 0.38], color=colour("ink"), **dash)
+    if one.library is not None:
+        for width, size, name in ((5.0, 9, "ground"), (2.0, 7, "ink")):  # a halo
+            look = {"markersize": size, "markeredgewidth": width, "color": colour(name)}
+            ax.plot([one.library], [row], marker="x", **look)
+    beside(ax, row, one.text if one.word in ("sound", "missing") else f"{one.text}, {one.word}")

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from markupsafe import Markup
 
 from workbench.data import stats
-from workbench.data.record import Comparison, Measured, Ratio, Verdict
+from workbench.data.record import Comparison, Measured, Verdict
+from workbench.data.units import unit_of
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.sweep import SMALL, SMALLER
-from workbench.reports.figures.sweep import _axes as axes
-from workbench.reports.figures.sweep import _frame as frame
+from workbench.reports.figures.drawing import SMALLER, axes, bar, beside, name_rows, plain_ticks
 
 LOOKS = (("impl-0", "-"), ("impl-1", (0, (6, 2))))  # left, right: by colour and by dash
 _STEPS = 240  # points of a distribution's line; more would be finer than a pixel
@@ -28,26 +26,13 @@ class Operands:
     verdict: Verdict | None  # None for stored runs, which were not interleaved
 
 
-def unit_of(seconds: float) -> tuple[float, str]:
-    """Return the unit for a time of this size, in seconds, and its symbol."""
-    return (1e-3, "ms") if seconds >= 10e-3 else (1e-6, "µs")
-
-
-def text_of(seconds: float, scale: float) -> str:
-    """Return a time without its unit, rounded to four or five digits."""
-    value = seconds / scale
-    return f"{value:.{1 if value >= 1000 else 2 if value >= 10 else 3}f}"
-
-
 def windows(timing: Measured) -> list[tuple[float, ...]]:
-    """Return the samples in seconds by window; as one window where the windows' sizes are
-    unknown."""
+    """Return the samples in seconds by window; as one where their sizes are unknown."""
     return timing.windows or [timing.samples_s]
 
 
 def round_ratios(operands: Operands, cycles: bool = False) -> list[float]:
-    """Return right over left, window by window: of medians, or with `cycles` of medians times
-    clocks."""
+    """Return right over left, window by window: of medians, with `cycles` times clocks."""
     left, right = (_per_window(t, cycles) for t in operands.timings)
     if len(left) != len(right):  # windows were left out, and it is unknown which
         return []
@@ -66,18 +51,13 @@ def _per_window(timing: Measured, cycles: bool) -> list[float]:
 def distribution(operands: Operands, prefix: str) -> Markup:
     """Return the cumulative distribution of both operands' samples, without the slowest 2 %."""
     scale, unit = unit_of(min(t.median_s for t in operands.timings))
-    cut = [
-        (stats.quantile(t.samples_s, 0.0), stats.quantile(t.samples_s, 0.98))
-        for t in operands.timings
-    ]
-    low, high = min(c[0] for c in cut), max(c[1] for c in cut)
+    low = min(stats.quantile(t.samples_s, 0.0) for t in operands.timings)
+    high = max(stats.quantile(t.samples_s, 0.98) for t in operands.timings)
     room = (high - low) * 0.04 or high * 0.01
     fig = figure(560, 330)
-    ax = axes(fig, 58, 14, 490, 264)
+    ax = axes(fig, 58, 14, 490, 264, "both")
     ax.set(xlim=((low - room) / scale, (high + room) / scale), ylim=(0, 100))
     ax.set(xlabel=f"time of one call, {unit}", ylabel="samples up to this time, %")
-    ax.grid(color=colour("rule"), linewidth=0.8)
-    ax.set_axisbelow(True)
     for timing, (ink, dash) in zip(operands.timings, LOOKS, strict=True):
         shares = [i / _STEPS for i in range(_STEPS + 1)]
         ordered = sorted(timing.samples_s)
@@ -99,7 +79,7 @@ def per_round(operands: Operands, prefix: str, cycles: bool = False) -> Markup |
     if whole is None:
         return None
     inner = [stats.quantile(ratios, q) for q in (0.02, 0.98)]
-    edges = (1 / (1 + verdict.threshold), 1 + verdict.threshold)
+    edges = _band(verdict)
     low, high = min(*inner, *edges, whole.low), max(*inner, *edges, whole.high)
     room = (high - low) * 0.08
     fig = figure(560, 300)
@@ -109,18 +89,9 @@ def per_round(operands: Operands, prefix: str, cycles: bool = False) -> Markup |
     ax.set(xlabel="round", ylabel=f"ratio in {what}, right over left")
     ax.axhspan(*edges, facecolor=colour("rule"), edgecolor="none", zorder=0)
     ax.axhline(1, color=colour("muted"), linewidth=0.8, zorder=1)
+    dots = {"linestyle": "none", "marker": "o", "markersize": 5, "markeredgewidth": 0}
     at = range(1, len(ratios) + 1)
-    ax.plot(
-        at,
-        ratios,
-        linestyle="none",
-        marker="o",
-        markersize=5,
-        color=colour("ink"),
-        markeredgewidth=0,
-        alpha=0.65,
-        zorder=2,
-    )
+    ax.plot(at, ratios, color=colour("ink"), alpha=0.65, zorder=2, **dots)
     ax.axhspan(whole.low, whole.high, facecolor=colour("accent"), alpha=0.28, zorder=3)
     ax.axhline(whole.middle, color=colour("accent"), linewidth=2, zorder=4)
     ax.xaxis.get_major_locator().set_params(integer=True)
@@ -132,72 +103,44 @@ def clocks(operands: Operands, prefix: str) -> Markup | None:
     if any(len(t.window_mhz) < 2 for t in operands.timings):
         return None
     fig = figure(560, 240)
-    ax = axes(fig, 66, 14, 482, 174)
+    ax = axes(fig, 66, 14, 482, 174, "y")
     seen = [f for t in operands.timings for f in t.window_mhz]
     room = (max(seen) - min(seen)) * 0.1 or 10
     ax.set(ylim=(min(seen) - room, max(seen) + room), xlabel="round", ylabel="SM clock, MHz")
-    ax.grid(axis="y", color=colour("rule"), linewidth=0.8)
-    ax.set_axisbelow(True)
     for timing, (ink, dash) in zip(operands.timings, LOOKS, strict=True):
         at = range(1, len(timing.window_mhz) + 1)
         ax.plot(at, timing.window_mhz, color=colour(ink), linestyle=dash, linewidth=1.4)
     ax.xaxis.get_major_locator().set_params(integer=True)
-    ax.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    plain_ticks(ax.yaxis)
     return figure_svg(fig, prefix, "SM clock of each round")
 
 
 def forest(pairs: Sequence[tuple[str, Comparison]], prefix: str) -> Markup:
     """Return ratio and interval of each comparison that has a verdict, with its own threshold."""
     left, right, line, top = 300, 150, 26, 8
-    spans = [e for _, c in pairs if (v := c.verdict) for e in _reach(v)]
+    spans = [e for _, c in pairs if (v := c.verdict) for e in (v.time.low, v.time.high, *_band(v))]
     low, high = min(spans), max(spans)
     room = (high - low) * 0.05
     fig = figure(900, top + line * len(pairs) + 52)
     ax = axes(fig, left, top, 900 - left - right, line * len(pairs))
     ax.set(xlim=(low - room, high + room), ylim=(len(pairs) - 0.5, -0.5))
     ax.set(xlabel="time, right over left: above 1 the right operand is slower")
-    ax.set_yticks(range(len(pairs)), [_short(name) for name, _ in pairs])
-    ax.tick_params(axis="y", length=0, labelsize=SMALL, labelcolor=colour("ink"))
-    frame(ax, ("bottom",))
+    name_rows(ax, range(len(pairs)), [_short(name) for name, _ in pairs])
     ax.axvline(1, color=colour("muted"), linewidth=0.8, zorder=1)
     for y, (_, comparison) in enumerate(pairs):
         if (verdict := comparison.verdict) is not None:
-            _band(ax, y, verdict)
-            _interval(ax, y, verdict.time)
-            text = f"{verdict.time.middle:.4f}  {verdict.word}"
-            ax.annotate(
-                text,
-                (1, y),
-                (8, 0),
-                xycoords=("axes fraction", "data"),
-                va="center",
-                textcoords="offset points",
-                size=SMALLER,
-                color=colour("ink"),
-            )
+            ratio, edges = verdict.time, _band(verdict)
+            look = {"facecolor": colour("rule"), "edgecolor": "none", "zorder": 0}
+            ax.fill_between(edges, y - 0.42, y + 0.42, **look)
+            bar(ax, ratio.low, ratio.high, y, "accent", 3, zorder=2)
+            ax.plot([ratio.middle], [y], marker="o", markersize=6, color=colour("ink"), zorder=3)
+            beside(ax, y, f"{verdict.time.middle:.4f}  {verdict.word}", SMALLER)
     return figure_svg(fig, prefix, "Ratio of each comparison")
 
 
-def _reach(verdict: Verdict) -> tuple[float, ...]:
-    edge = 1 + verdict.threshold
-    return verdict.time.low, verdict.time.high, edge, 1 / edge
-
-
-def _band(ax: Any, y: int, verdict: Verdict) -> None:
-    edges = [1 / (1 + verdict.threshold), 1 + verdict.threshold]
-    ax.fill_between(edges, y - 0.42, y + 0.42, facecolor=colour("rule"), edgecolor="none", zorder=0)
-
-
-def _interval(ax: Any, y: int, ratio: Ratio) -> None:
-    ax.plot(
-        [ratio.low, ratio.high],
-        [y, y],
-        color=colour("accent"),
-        linewidth=3,
-        solid_capstyle="butt",
-        zorder=2,
-    )
-    ax.plot([ratio.middle], [y], marker="o", markersize=6, color=colour("ink"), zorder=3)
+def _band(verdict: Verdict) -> tuple[float, float]:
+    """Return the ratios between which two times count as equal."""
+    return 1 / (1 + verdict.threshold), 1 + verdict.threshold
 
 
 def _short(name: str) -> str:

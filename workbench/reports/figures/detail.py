@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,8 +11,9 @@ from typing import Any
 
 from workbench.data.record import Measured, Outcome, Record, Run
 from workbench.data.stats import Summary, summary
+from workbench.data.units import counted
+from workbench.reports.figures.limit_lines import shares_of
 from workbench.reports.figures.sweep import Board
-from workbench.spec import brief
 from workbench.tuner.selection import config_key
 
 _SPREAD = ("min", "p5", "p25", "p75", "p95", "mean", "stddev")  # fields of a Summary
@@ -36,17 +38,12 @@ class SampleTimes:
         from the cache.
         """
         results = []
-        for name, ceiling in self.run.ceilings.items():
-            value, unit = ceiling.get("value", 0), ceiling.get("unit")
-            memory = unit == "B/s"
-            if value <= 0 or name.startswith("cache") or unit not in ("B/s", "FLOP/s"):
-                continue
-            if ceiling.get("kind", "datasheet") != kind or (memory and self.timing.regime == "hot"):
-                continue
-            done = self.record.bytes if memory else self.record.flops
+        for share, _, ceiling in shares_of(self.run.ceilings, self.record):
+            memory = ceiling["unit"] == "B/s"
             what = "DRAM" if memory else f"{ceiling.get('dtype', '')} compute".strip()
-            results.append((done / self.record.time_s / value, what))
-        return max((f for f in results if f[0] > 0), default=None)
+            if ceiling.get("kind", "datasheet") == kind and share > 0:
+                results += [] if memory and self.timing.regime == "hot" else [(share, what)]
+        return max(results, default=None)
 
 
 def times_of(run: Run, record: Record) -> SampleTimes | None:
@@ -131,17 +128,13 @@ def _done() -> list[Field]:
 
 
 def in_full(run: Run, board: Board, records: Sequence[Record], words: Mapping[int, str]) -> Any:
-    """Return the table of the final: groups of columns, heads, and a row for each record. {} where
-    none was measured."""
+    """Return the table of the final: groups, heads and rows; {} where none was measured."""
     results = [t for r in records if (t := times_of(run, r)) is not None]
     if not results:
         return {}
     known = fields(board)
-    groups: dict[str, int] = {}
-    for field in known:
-        groups[field.group] = groups.get(field.group, 0) + 1
     return {
-        "groups": list(groups.items()),
+        "groups": list(Counter(field.group for field in known).items()),
         "heads": [f.short or f.head for f in known],
         "rows": [
             {
@@ -176,11 +169,8 @@ def for_csv(run: Run, board: Board, stand: Sequence[Outcome]) -> Any:
     if not timed:
         return {}
     known = [f for f in fields(board) if f.head not in _SHOWN]
-    shared = {}
-    for field in known:
-        seen = {field.cell(t) for t in timed}
-        if len(seen) == 1:
-            shared[field.head] = seen.pop()
+    seen = {field.head: {field.cell(t) for t in timed} for field in known}
+    shared = {head: cells.pop() for head, cells in seen.items() if len(cells) == 1}
     rest = [f for f in known if f.head not in shared]
     lines = ["" if t is None else _line([f.cell(t) for f in rest]) for t in records]
     wanted = {"kernel": run.kernel, **run.sizes, "dtype": run.dtype, "device": run.device}
@@ -202,8 +192,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _name(record: Record) -> str:
-    config = f" {brief(record.case.config)}" if record.case.config else ""
-    return f"{record.case.impl}{config}" + (" (default)" if record.default else "")
+    return record.case.short + (" (default)" if record.default else "")
 
 
 def _whole(value: float | None) -> str:
@@ -236,33 +225,25 @@ def spent(run: Run, outcomes: Sequence[Outcome], seconds: Mapping[str, float] | 
     whole = sum((seconds or {}).values())
     if seconds is None or whole <= 0:
         return {}
-    parts = [
-        {
-            "name": name,
-            "s": f"{s:.1f}",
-            "percent": f"{100 * s / whole:.1f}",
-            "share": round(100 * s / whole, 2),
-            "words": _STEPS.get(name, ""),
-        }
-        for name, s in seconds.items()
-    ]
+    parts = []
+    for name, s in seconds.items():
+        share = 100 * s / whole
+        shown = {"name": name, "s": f"{s:.1f}", "percent": f"{share:.1f}", "share": round(share, 2)}
+        parts.append({**shown, "words": _STEPS.get(name, "")})
     return {"parts": parts, "words": _pace(run, outcomes, whole)}
+
+
+def _tried(o: Outcome) -> bool:
+    return o.phase in ("first_pass", "predict") if isinstance(o, Record) else o.stage != "refused"
 
 
 def _pace(run: Run, outcomes: Sequence[Outcome], whole_s: float) -> str:
     """Return the configs a minute that this run itself obtained, without libraries and repeats."""
     begun = datetime.fromisoformat(run.started)
-    new = {
-        config_key(o.case)
-        for o in outcomes
-        if datetime.fromisoformat(o.at) >= begun
-        and not o.case.is_baseline
-        and (
-            o.phase in ("first_pass", "predict") if isinstance(o, Record) else o.stage != "refused"
-        )
-    }
+    own = [o for o in outcomes if datetime.fromisoformat(o.at) >= begun and not o.case.is_baseline]
+    new = {config_key(o.case) for o in own if _tried(o)}
     if not new:
         return f"{whole_s:.1f} s in all; every outcome was known from earlier runs."
-    many = "1 config" if len(new) == 1 else f"{len(new)} configs"
+    many = counted(len(new), "config")
     pace = 60 * len(new) / whole_s
     return f"{whole_s:.1f} s for {many}: {pace:.0f} configs a minute, the final included."

@@ -9,22 +9,18 @@ from typing import Any
 from markupsafe import Markup
 
 from workbench.data.record import Chart, Measured, Record, Series
+from workbench.data.units import text_of, unit_of
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.compare import text_of, unit_of
-from workbench.reports.figures.sweep import SMALL
-from workbench.reports.figures.sweep import _axes as axes
-from workbench.reports.figures.sweep import _frame as frame
+from workbench.reports.figures.drawing import MARKERS, SMALL, axes, beside, name_rows, plain_ticks
 from workbench.spec import brief, sizes_text
 
-MARKERS = ("o", "s", "^", "D")
 _LINE = 24  # px between rows
 
 
 def chart(result: Chart, prefix: str) -> Markup:
-    """Return a chart of lines: filled points where measured, hollow and dashed where predicted, no
-    points for other series."""
+    """Return a chart of lines; points are filled if measured, hollow if predicted, else absent."""
     fig = figure(640, 360)
-    ax = axes(fig, 96, 16, 520, 286)
+    ax = axes(fig, 96, 16, 520, 286, "both")
     ax.set(xlabel=result.x_label, ylabel=result.y_label)
     for log, axis, scale in (
         (result.x_log, ax.xaxis, ax.set_xscale),
@@ -39,20 +35,18 @@ def chart(result: Chart, prefix: str) -> Markup:
     if result.y_log:
         ys = [y for series in result.series for y in series.y if y > 0]
         if ys and max(ys) < 300 * min(ys):  # powers of ten alone would give two or three lines
-            ax.yaxis.set_major_locator(_one_two_five())
+            from matplotlib.ticker import LogLocator
+
+            ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     xs = sorted({x for series in result.series if _timed(series) for x in series.x})
     if result.x_log and 1 < len(xs) <= 12:
         ax.set_xticks(xs, [f"{x:g}" for x in xs])
-        ax.xaxis.set_minor_locator(_nothing())
-    ax.grid(color=colour("rule"), linewidth=0.8)
-    ax.set_axisbelow(True)
+        ax.xaxis.minorticks_off()
     tops = [y for series in result.series for y in (*series.y, *series.high)]
     if not result.y_log and tops and min(tops) >= 0:
         ax.set_ylim(0, 1.08 * max(tops) or 1.0)
     if len(result.series) > 1:
-        legend = ax.legend(loc="best", fontsize=SMALL, frameon=False)
-        for text in legend.get_texts():
-            text.set_color(colour("ink"))
+        ax.legend(loc="best", fontsize=SMALL, frameon=False, labelcolor=colour("ink"))
     return figure_svg(fig, prefix, result.title)
 
 
@@ -63,31 +57,15 @@ def _timed(series: Series) -> bool:
 def _line(ax: Any, n: int, series: Series) -> None:
     ink = colour(f"impl-{n % 4}")
     measured = series.kind == "measured"
-    ax.plot(
-        series.x,
-        series.y,
-        color=ink,
-        linewidth=1.6,
-        markersize=5,
-        marker=MARKERS[n % 4] if _timed(series) else "",
-        linestyle="-" if measured else (0, (5, 3)),
-        label=series.name,
-        markerfacecolor=ink if measured else "none",
-        zorder=3,
-    )
+    look = {"linestyle": "-" if measured else (0, (5, 3)), "linewidth": 1.6, "zorder": 3}
+    look |= {"marker": MARKERS[n % 4] if _timed(series) else "", "markersize": 5}
+    look |= {"markerfacecolor": ink if measured else "none"}
+    ax.plot(series.x, series.y, color=ink, label=series.name, **look)
     if series.low and series.high:
         below = [max(0.0, y - low) for y, low in zip(series.y, series.low, strict=True)]
         above = [max(0.0, high - y) for y, high in zip(series.y, series.high, strict=True)]
-        ax.errorbar(
-            series.x,
-            series.y,
-            (below, above),
-            fmt="none",
-            ecolor=ink,
-            elinewidth=1.2,
-            capsize=2.5,
-            zorder=2,
-        )
+        look = {"fmt": "none", "ecolor": ink, "elinewidth": 1.2, "capsize": 2.5, "zorder": 2}
+        ax.errorbar(series.x, series.y, (below, above), **look)
 
 
 def plain(value: float) -> str:
@@ -96,18 +74,6 @@ def plain(value: float) -> str:
         if abs(value) >= size:
             return f"{value / (1e3 if prefix == 'k' else size):g} {prefix}"
     return f"{value:g}"
-
-
-def _nothing() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()
-
-
-def _one_two_five() -> Any:
-    from matplotlib.ticker import LogLocator
-
-    return LogLocator(subs=(1.0, 2.0, 5.0))
 
 
 def times(records: Sequence[Record], prefix: str) -> Markup:
@@ -120,7 +86,7 @@ def times(records: Sequence[Record], prefix: str) -> Markup:
         rows.append((f"{kernel}, {of}" if of else kernel, None))
         rows += [(_name(r, not same), r) for r in mine]
     fig = figure(960, 8 + _LINE * len(rows) + 52)
-    ax = axes(fig, 400, 8, 470, _LINE * len(rows))
+    ax = axes(fig, 400, 8, 470, _LINE * len(rows), "x")
     seconds = [r.time_s for r in records]
     scale, unit = unit_of(min(seconds))
     low, high = min(seconds) / scale, max(seconds) / scale
@@ -129,15 +95,11 @@ def times(records: Sequence[Record], prefix: str) -> Markup:
     decades = range(math.floor(math.log10(low / 1.6)), math.ceil(math.log10(high * 1.6)) + 1)
     ticks = [m * 10.0**e for e in decades for m in (1, 2, 5)]
     ax.set_xticks([t for t in ticks if low / 1.6 <= t <= high * 1.6], minor=False)
-    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
-    ax.xaxis.set_minor_locator(_nothing())
-    ax.set_yticks(range(len(rows)), [name for name, _ in rows])
-    ax.tick_params(axis="y", length=0, labelsize=SMALL, labelcolor=colour("ink"))
+    plain_ticks(ax.xaxis)
+    ax.xaxis.minorticks_off()
+    name_rows(ax, range(len(rows)), [name for name, _ in rows])
     for label, (_, record) in zip(ax.get_yticklabels(), rows, strict=True):
         label.set_fontweight("normal" if record else "bold")
-    ax.grid(axis="x", color=colour("rule"), linewidth=0.8)
-    ax.set_axisbelow(True)
-    frame(ax, ("bottom",))
     for row, (_, record) in enumerate(rows):
         if record is not None:
             _bar(ax, row, record, scale)
@@ -148,29 +110,12 @@ def times(records: Sequence[Record], prefix: str) -> Markup:
 
 def _bar(ax: Any, row: int, record: Record, scale: float) -> None:
     ink, at = colour("impl-0"), record.time_s / scale
-    ax.plot(
-        [at],
-        [row],
-        marker="o",
-        markersize=7,
-        color=ink,
-        zorder=3,
-        markerfacecolor=ink if record.measured else "none",
-    )
+    face = ink if record.measured else "none"
+    ax.plot([at], [row], marker="o", markersize=7, color=ink, markerfacecolor=face, zorder=3)
     if isinstance(record.timing, Measured):
         ends = record.timing.low_s / scale, record.timing.high_s / scale
         ax.plot(ends, [row, row], color=ink, linewidth=2, zorder=2)
-    tilde = "" if record.measured else "~"
-    ax.annotate(
-        tilde + text_of(record.time_s, scale),
-        (1, row),
-        (8, 0),
-        va="center",
-        size=SMALL,
-        xycoords=("axes fraction", "data"),
-        textcoords="offset points",
-        color=colour("ink"),
-    )
+    beside(ax, row, ("" if record.measured else "~") + text_of(record.time_s, scale))
 
 
 def _name(record: Record, sized: bool) -> str:

@@ -11,8 +11,8 @@ from markupsafe import Markup
 from workbench.data.record import Measured, Record
 from workbench.data.stats import quantile
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.sweep import FAR, SMALLER, Board
-from workbench.reports.figures.sweep import _axes as axes
+from workbench.reports.figures.drawing import SMALLER, axes, plain_ticks
+from workbench.reports.figures.sweep import FAR, Board
 
 _LEAST = 2  # fewest windows of a line
 
@@ -48,12 +48,12 @@ def rounds(board: Board, records: Sequence[Record], who: Lines, prefix: str) -> 
 def _drawn(board: Board, times: Series, clocks: Series, who: Lines, prefix: str) -> Markup:
     width, left, upper, lower = 590, 62, 190, 130
     fig = figure(width, upper + (lower + 24 if clocks else 0) + 66)
-    above = axes(fig, left, 14, width - left - 14, upper)
+    above = axes(fig, left, 14, width - left - 14, upper, "y")
     _panel(above, board, times, who)
     above.set_ylabel(f"window's median, {board.unit[1]}")
     last = above
     if clocks:
-        last = axes(fig, left, upper + 38, width - left - 14, lower)
+        last = axes(fig, left, upper + 38, width - left - 14, lower, "y")
         _panel(last, board, clocks, who)
         last.set_ylabel("SM clock, MHz")
         last.set_xlim(above.get_xlim())
@@ -69,25 +69,16 @@ def _panel(ax: Any, board: Board, series: Series, who: Lines) -> None:
     room = (high - low) * 0.06 or 0.01 * high
     most = max(len(values) for _, values in series)
     ax.set(xlim=(0.5, most + 0.5), ylim=(low - room, high + room))
-    ax.grid(axis="y", color=colour("rule"), linewidth=0.8)
-    ax.set_axisbelow(True)
     ax.xaxis.get_major_locator().set_params(integer=True, nbins=8)
     ax.yaxis.get_major_locator().set_params(nbins=5)
-    for formatted in (ax.xaxis, ax.yaxis):
-        formatted.set_major_formatter(lambda v, _: f"{v:g}")
+    plain_ticks(ax.xaxis, ax.yaxis)
     ax.tick_params(labelsize=SMALLER)
     rest = [values for r, values in series if r is not who.winner and r is not who.library]
     if rest:
         at = range(1, max(map(len, rest)) + 1)
         each = [[values[n - 1] for values in rest if n <= len(values)] for n in at]
-        ax.fill_between(
-            at,
-            [min(e) for e in each],
-            [max(e) for e in each],
-            linewidth=0,
-            color=colour("hatch"),
-            alpha=0.55,
-        )
+        look = {"color": colour("hatch"), "alpha": 0.55, "linewidth": 0}
+        ax.fill_between(at, list(map(min, each)), list(map(max, each)), **look)
     for record, values in series:
         if record is who.winner or record is who.library:
             style = _style(board, record, record is who.winner)

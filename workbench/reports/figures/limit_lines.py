@@ -10,9 +10,8 @@ from markupsafe import Markup
 
 from workbench.data.record import Record
 from workbench.reports import colour, figure, figure_svg
-from workbench.reports.figures.sweep import SMALLER, Board, jitter, laid
-from workbench.reports.figures.sweep import _axes as axes
-from workbench.reports.figures.sweep import _frame as frame
+from workbench.reports.figures.drawing import axes, frame, note, plain_ticks
+from workbench.reports.figures.sweep import Board, jitter, laid
 
 Ceilings = Mapping[str, Mapping[str, Any]]
 
@@ -35,26 +34,18 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
     for n, (name, flat) in enumerate(ceiling_set):
         start = min((flat["value"] / c["value"] for _, c in slopes), default=lo)
         ax.plot([start, hi], [flat["value"]] * 2, **_ceiling_style("compute", flat))
-        ax.annotate(
-            _ceiling_name(name, flat),
-            (hi, flat["value"]),
-            (-4, 5 if n == 0 else -14),
-            textcoords="offset points",
-            ha="right",
-            size=SMALLER,
-            color=colour("roof-compute"),
-        )
+        words, aside = _ceiling_name(name, flat), (-4, 5 if n == 0 else -14)
+        note(ax, words, (hi, flat["value"]), aside, "roof-compute", ha="right")
     for name, slope in slopes:
         kind = "cache" if name.startswith("cache") else "memory"
-        ax.plot(
-            [lo, top / slope["value"]], [lo * slope["value"], top], **_ceiling_style(kind, slope)
-        )
+        ends = [lo, top / slope["value"]], [lo * slope["value"], top]
+        ax.plot(*ends, **_ceiling_style(kind, slope))
     if ceiling_set and slopes:
-        _ridge(ax, ceiling_set[0][1]["value"], slopes[0][1]["value"])
-    points = [
-        (r, at * 10 ** _aside(board, r, at < 3 * max(ridges, default=0)), r.flops / r.time_s)
-        for r in records
-    ]
+        flat, x = ceiling_set[0][1]["value"], ridges[0]
+        ax.plot([x], [flat], marker="o", markersize=4, color=colour("ink"), zorder=3)
+        note(ax, f"ridge {x:.0f} FLOP/B", (x, flat), (7, -14))
+    sloping = at < 3 * max(ridges, default=0)
+    points = [(r, at * 10 ** _aside(board, r, sloping), r.flops / r.time_s) for r in records]
     return figure_svg(fig, prefix, "Roofline", laid(ax, board, points, "s"))
 
 
@@ -67,24 +58,15 @@ def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefi
     slopes = [(k, c) for k, c in slopes if c["value"] / 1e9 <= reach * 1.1]
     fig = figure(620, 200)
     ax = axes(fig, 16, 56, 588, 94)
-    ax.set(
-        xlim=(min(rates) * 0.92, reach * 1.04), ylim=(-1, 1), xlabel="least bytes over time, GB/s"
-    )
-    ax.set_yticks([])
-    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    ax.set(xlim=(min(rates) * 0.92, reach * 1.04), ylim=(-1, 1))
+    ax.set(xlabel="least bytes over time, GB/s", yticks=[])
+    plain_ticks(ax.xaxis)
     frame(ax, ("bottom",))
     for n, (name, slope) in enumerate(sorted(slopes, key=lambda c: c[1]["value"])):
         kind = "cache" if name.startswith("cache") else "memory"
         ax.axvline(slope["value"] / 1e9, **_ceiling_style(kind, slope))
-        ax.annotate(
-            _ceiling_name(name, slope),
-            (slope["value"] / 1e9, 1),
-            (0, 5 + 14 * (n % 3)),
-            textcoords="offset points",
-            ha="right",
-            size=SMALLER,
-            color=colour(f"roof-{kind}"),
-        )
+        words, above = _ceiling_name(name, slope), (0, 5 + 14 * (n % 3))
+        note(ax, words, (slope["value"] / 1e9, 1), above, f"roof-{kind}", ha="right")
     points = [(r, g, 0.75 * jitter(board.row(r))) for r, g in zip(records, rates, strict=True)]
     return figure_svg(fig, prefix, "Bandwidth", laid(ax, board, points))
 
@@ -98,10 +80,9 @@ def decades(ax: Any) -> None:
         first, last = (math.log10(v) for v in limits)
         axis.set_ticks([10.0**e for e in range(math.ceil(first), math.floor(last) + 1)])
         axis.set_major_formatter(write)
+        axis.set_minor_formatter(lambda v, _: "")
     ax.grid(which="major", color=colour("rule"), linewidth=0.8)
     ax.tick_params(which="minor", length=2)
-    ax.xaxis.set_minor_formatter(lambda v, _: "")
-    ax.yaxis.set_minor_formatter(lambda v, _: "")
 
 
 def _flops(value: float, _: Any = None) -> str:
@@ -111,18 +92,26 @@ def _flops(value: float, _: Any = None) -> str:
     return f"{value:.3g}"
 
 
+def shares_of(ceilings: Ceilings, record: Record) -> list[tuple[float, str, Mapping[str, Any]]]:
+    """Return the share of each ceiling but the cache's that a record reaches, its name, and it."""
+    results = []
+    for name, ceiling in ceilings.items():
+        memory = ceiling.get("unit") == "B/s"
+        if ceiling.get("value", 0) <= 0 or name.startswith("cache"):
+            continue
+        if memory or (ceiling.get("unit") == "FLOP/s" and record.flops):
+            done = record.bytes if memory else record.flops
+            results.append((done / record.time_s / ceiling["value"], name, ceiling))
+    return results
+
+
 def _known(ceilings: Ceilings, unit: str) -> list[tuple[str, Mapping[str, Any]]]:
     return [(k, c) for k, c in ceilings.items() if c.get("unit") == unit and c.get("value", 0) > 0]
 
 
 def _ceiling_style(kind: str, ceiling: Mapping[str, Any]) -> dict[str, Any]:
-    dashed = ceiling.get("kind") != "measured"
-    return {
-        "color": colour(f"roof-{kind}"),
-        "linewidth": 1.4,
-        "linestyle": (0, (5, 3)) if dashed else "-",
-        "zorder": 2,
-    }
+    dash = "-" if ceiling.get("kind") == "measured" else (0, (5, 3))
+    return {"color": colour(f"roof-{kind}"), "linewidth": 1.4, "linestyle": dash, "zorder": 2}
 
 
 def _ceiling_name(name: str, ceiling: Mapping[str, Any]) -> str:
@@ -130,21 +119,8 @@ def _ceiling_name(name: str, ceiling: Mapping[str, Any]) -> str:
     what = {"dram": "DRAM", "cache": "last-level cache"}.get(what, what)
     if "dtype" in ceiling:
         what = f"{ceiling['dtype']} {what}"
-    value, unit = ceiling["value"], ceiling["unit"]
-    return f"{what} {_flops(value)}{unit}, {ceiling.get('kind', 'datasheet')}"
-
-
-def _ridge(ax: Any, flat: float, slope: float) -> None:
-    x = flat / slope
-    ax.plot([x], [flat], marker="o", markersize=4, color=colour("ink"), zorder=3)
-    ax.annotate(
-        f"ridge {x:.0f} FLOP/B",
-        (x, flat),
-        (7, -14),
-        textcoords="offset points",
-        size=SMALLER,
-        color=colour("ink"),
-    )
+    rate = f"{_flops(ceiling['value'])}{ceiling['unit']}"
+    return f"{what} {rate}, {ceiling.get('kind', 'datasheet')}"
 
 
 def _aside(board: Board, record: Record, sloping: bool) -> float:

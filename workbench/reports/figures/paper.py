@@ -12,6 +12,7 @@ from typing import Any
 
 from workbench.data.units import quantity
 from workbench.device.ceilings import LEVELS
+from workbench.reports.figures.drawing import plain_ticks
 from workbench.reports.figures.limit_lines import decades
 from workbench.reports.figures.roofline import Line, Room, Scene, labelled, mark_of, scene_of
 from workbench.reports.figures.roofline_points import Point, Sheet
@@ -112,8 +113,7 @@ def _roofline(ax: Any, scene: Scene) -> None:
 
 
 def _shown(scene: Scene) -> list[Line]:
-    """Return the ceilings of the points' dtypes; of several devices only the best ones, for
-    space."""
+    """Return the ceilings of the points' dtypes; for space the best ones of several devices."""
     results = []
     for line in scene.lines:
         c = line.ceiling
@@ -127,34 +127,24 @@ def _shown(scene: Scene) -> list[Line]:
 
 def _line(ax: Any, scene: Scene, line: Line) -> None:
     c = line.ceiling
-    style = {
-        "color": _ceiling_ink(scene, line),
-        "linewidth": 0.9,
-        "linestyle": "-" if c.measured else (0, (4, 2)),
-    }
+    style = _stroke(scene, line)
     xs, ys = zip(line.start, line.end, strict=True)
     ax.plot(xs, ys, zorder=2, **style)
     if c.measured and c.low and c.high:
         bounds = [[bound if line.dtypes else x * bound for x in xs] for bound in (c.low, c.high)]
         ax.fill_between(xs, *bounds, color=style["color"], alpha=0.25, linewidth=0, zorder=1)
     if line.ridge and scene.x[0] < line.ridge < scene.x[1]:
-        ax.plot(
-            [line.ridge],
-            [c.value],
-            marker="o",
-            markersize=2.6,
-            zorder=3,
-            markeredgewidth=0.7,
-            markerfacecolor=INK["ground"],
-            color=style["color"],
-        )
+        look = {"marker": "o", "markersize": 2.6, "markeredgewidth": 0.7, "zorder": 3}
+        look |= {"markerfacecolor": INK["ground"], "color": style["color"]}
+        ax.plot([line.ridge], [c.value], **look)
 
 
-def _ceiling_ink(scene: Scene, line: Line) -> str:
-    devices = scene.sheet.devices
-    if len(devices) > 1:
-        return INK[f"impl-{devices.index(line.ceiling.device) % 4}"]
-    return INK[_CEILING[line.ceiling.level]]
+def _stroke(scene: Scene, line: Line) -> dict[str, Any]:
+    """Return colour, width and dash of a ceiling's line."""
+    devices, c = scene.sheet.devices, line.ceiling
+    number = f"impl-{devices.index(c.device) % 4}" if len(devices) > 1 else _CEILING[c.level]
+    dash = "-" if c.measured else (0, (4, 2))
+    return {"color": INK[number], "linewidth": 0.9, "linestyle": dash}
 
 
 def _words(fig: Any, scene: Scene) -> None:
@@ -165,69 +155,30 @@ def _words(fig: Any, scene: Scene) -> None:
     handles, words = [], []
     for line in _shown(scene) if scene.placed else []:
         c = line.ceiling
-        handles.append(
-            Line2D(
-                [],
-                [],
-                color=_ceiling_ink(scene, line),
-                linewidth=0.9,
-                linestyle="-" if c.measured else (0, (4, 2)),
-            )
-        )
+        handles.append(Line2D([], [], **_stroke(scene, line)))
         what = ", ".join(line.dtypes) or _SHORT.get(c.level, LEVELS[c.level])
         ridge = f", ridge {line.ridge:.3g}" if line.ridge else ""
         start = f"{c.device} " if several else ""
         words.append(f"{start}{what} {quantity(c.value, c.unit)}{ridge}")
-    marks = [
-        (name, _MARKERS[mark_of(number)], INK[f"impl-{number % 4}"], True)
-        for name, number in _looks(scene)
-    ]
     points = scene.sheet.points
+    numbers = {p.device if several else p.record.case.dtype: scene.number(p) for p in points}
+    marks = [(k, _MARKERS[mark_of(n)], INK[f"impl-{n % 4}"], True) for k, n in numbers.items()]
     if any(p.record.case.is_baseline for p in points):
         marks.append(("library", "X", INK["muted"], True))
     if any(p.regime == "predicted" for p in points):
         marks.append(("predicted", "o", INK["muted"], False))
     for name, marker, ink, full in marks:
-        handles.append(
-            Line2D(
-                [],
-                [],
-                linestyle="",
-                marker=marker,
-                markersize=3.4,
-                color=ink,
-                markerfacecolor=ink if full else "none",
-            )
-        )
+        mark = Line2D([], [], linestyle="", marker=marker, markersize=3.4, color=ink)
+        mark.set_markerfacecolor(ink if full else "none")
+        handles.append(mark)
         words.append(name)
     columns = 2 if max(map(len, words), default=0) <= _NARROW else 1
-    fig.legend(
-        handles,
-        words,
-        loc="outside lower left",
-        fontsize=SMALL,
-        frameon=False,
-        ncols=columns,
-        handlelength=1.8,
-        handletextpad=0.5,
-        columnspacing=0.8,
-        labelspacing=0.25,
-        borderpad=0.2,
-        title="solid: measured; dashed: stated",
-        title_fontsize=SMALL,
-        alignment="left",
-    )
+    room = {"handlelength": 1.8, "handletextpad": 0.5, "columnspacing": 0.8, "borderpad": 0.2}
+    head = {"title": "solid: measured; dashed: stated", "title_fontsize": SMALL}
+    look = {"fontsize": SMALL, "frameon": False, "labelspacing": 0.25, "alignment": "left"}
+    fig.legend(handles, words, loc="outside lower left", ncols=columns, **room, **head, **look)
     rows = 1 + math.ceil(len(words) / columns)
     fig.set_figheight(fig.get_figheight() + 0.125 * rows)
-
-
-def _looks(scene: Scene) -> list[tuple[str, int]]:
-    results: dict[str, int] = {}
-    for point in scene.sheet.points:
-        several = len(scene.sheet.devices) > 1
-        name = point.device if several else point.record.case.dtype
-        results.setdefault(name, scene.number(point))
-    return list(results.items())
 
 
 def _ink(scene: Scene, point: Point) -> str:
@@ -243,30 +194,18 @@ def _mark(ax: Any, scene: Scene, n: int, x: float, y: float) -> None:
     largest = max(p.share_of_time for p in scene.sheet.points)
     size = max(2.2, 6.5 * math.sqrt(point.share_of_time / largest))  # diameter, pt
     ink = _ink(scene, point)
-    ax.plot(
-        [x],
-        [y],
-        linestyle="",
-        marker=_MARKERS[scene.mark(point)],
-        markersize=size,
-        zorder=4,
-        color=ink,
-        markerfacecolor="none" if point.regime == "predicted" else ink,
-        alpha=0.5 if point.regime == "hot" else 0.9,
-        markeredgewidth=0.6 if point.regime == "predicted" else 0.3,
-        markeredgecolor=ink if point.regime != "cold" else INK["ground"],
-    )
+    look = {
+        "color": ink,
+        "markerfacecolor": "none" if point.regime == "predicted" else ink,
+        "alpha": 0.5 if point.regime == "hot" else 0.9,
+        "markeredgewidth": 0.6 if point.regime == "predicted" else 0.3,
+        "markeredgecolor": ink if point.regime != "cold" else INK["ground"],
+    }
+    marker = _MARKERS[scene.mark(point)]
+    ax.plot([x], [y], linestyle="", marker=marker, markersize=size, zorder=4, **look)
     if point.held.above:
-        ax.annotate(
-            "!",
-            (x, y),
-            (0, 4),
-            textcoords="offset points",
-            ha="center",
-            size=TEXT,
-            weight="bold",
-            color=INK["warn"],
-        )
+        warned = {"size": TEXT, "weight": "bold", "color": INK["warn"], "ha": "center"}
+        ax.annotate("!", (x, y), (0, 4), textcoords="offset points", **warned)
 
 
 def _annotate(ax: Any, scene: Scene) -> None:
@@ -299,18 +238,9 @@ def _annotate(ax: Any, scene: Scene) -> None:
     for number, arrow in enumerate(long):
         ink = "warn" if arrow.change > 0 else "ink"
         ends = [(points[n].load.intensity, points[n].flops_rate) for n in (arrow.end, arrow.start)]
-        ax.annotate(
-            "",
-            *ends,
-            zorder=5,
-            arrowprops={
-                "arrowstyle": "-|>,head_width=0.12,head_length=0.3",
-                "linewidth": 0.6,
-                "color": INK[ink],
-                "shrinkA": 0,
-                "shrinkB": 2,
-            },
-        )
+        look = {"linewidth": 0.6, "color": INK[ink], "shrinkA": 0, "shrinkB": 2}
+        look |= {"arrowstyle": "-|>,head_width=0.12,head_length=0.3"}
+        ax.annotate("", *ends, zorder=5, arrowprops=look)
         words = f"{100 * arrow.change:+.0f} %".replace("-", "−")
         middle = (at[arrow.start][1] + at[arrow.end][1]) / 2
         if number < _CHANGES and (place := room.find(at[arrow.end][0], middle, words, 6)):
@@ -331,16 +261,11 @@ def _strip(ax: Any, scene: Scene, kernels: Sequence[str]) -> None:
         ax.set_xlim((low - room) / 1e9, (high + room) / 1e9)
     ax.set(ylim=(len(kernels) - 0.5, -0.5), xlabel="least bytes over time (GB/s)")
     ax.set_yticks(range(len(kernels)), kernels)
-    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    plain_ticks(ax.xaxis)
     ax.tick_params(axis="x", labelsize=SMALL)
     _axes(ax)
     for line in bands:
-        ax.axvline(
-            line.ceiling.value / 1e9,
-            color=_ceiling_ink(scene, line),
-            linewidth=0.9,
-            linestyle="-" if line.ceiling.measured else (0, (4, 2)),
-        )
+        ax.axvline(line.ceiling.value / 1e9, **_stroke(scene, line))
     for n in _large_first(scene, scene.strip):
         point = points[n]
         row = kernels.index(point.record.case.kernel)

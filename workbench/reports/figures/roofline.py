@@ -17,10 +17,10 @@ from markupsafe import Markup, escape
 from workbench.data.units import quantity
 from workbench.device.ceilings import LEVELS, Ceiling
 from workbench.reports import figure, figure_svg, place
+from workbench.reports.figures.drawing import axes
 from workbench.reports.figures.limit_lines import decades
 from workbench.reports.figures.roofline_points import Point, Sheet, bests
 from workbench.reports.figures.sweep import MARKS
-from workbench.reports.figures.sweep import _axes as axes
 
 WIDTH, HEIGHT = 1120, 620  # px; the chart is up to 1/4 wider where its labels are long
 LEFT, TOP, ACROSS, DOWN = 78, 14, 770, 548  # of the axes, CSS px
@@ -30,6 +30,8 @@ _LARGEST = 2.3  # scale of the mark with the largest share of time
 _SMALLEST = 0.62  # smaller marks are hard to hit with a pointer
 CHAR = 6.1  # px, mean width of a letter in 11 px text
 LINE = 14
+Ends = tuple[tuple[float, float], tuple[float, float]]  # of a line: FLOP/B, FLOP/s
+Places = Mapping[int, tuple[float, float]]  # of points, by their index: px
 
 
 @dataclass(frozen=True)
@@ -271,11 +273,10 @@ def _draw_ceilings(ax: Any, scene: Scene, room: Room) -> list[str]:
     right, beside = LEFT + ACROSS, _beside(ax, scene)
     ridge_point = TOP + 14.0
     for line in scene.lines:
-        body = _band(ax, scene, line) + _stroke(ax, scene, line)
+        ends = _cut(scene, line, line.ceiling.value)
+        body = _band(ax, scene, line) + _stroke(ax, line, ends)
         if not _off(scene, line):
-            room.cross(
-                *(v for end in _cut(scene, line, line.ceiling.value) for v in place(ax, *end))
-            )
+            room.cross(*(v for end in ends for v in place(ax, *end)))
         if line.dtypes:
             px, py = place(ax, *line.end)
             y = beside[id(line)]
@@ -298,8 +299,7 @@ def _draw_ceilings(ax: Any, scene: Scene, room: Room) -> list[str]:
 
 
 def _extended(ax: Any, scene: Scene) -> list[str]:
-    """Return the extensions of memory's lines from the highest ceiling that is switched on to those
-    that are not."""
+    """Return extensions of memory's lines up to the ceilings that are switched off at first."""
     parts = []
     for line in (n for n in scene.lines if not n.dtypes):
         c = line.ceiling
@@ -307,16 +307,14 @@ def _extended(ax: Any, scene: Scene) -> list[str]:
             end = flat.ceiling.value / c.value
             if not _off(scene, flat) or flat.ceiling.device != c.device or end <= line.end[0]:
                 continue
-            (x0, y0), (x1, y1) = place(ax, *line.end), place(ax, end, flat.ceiling.value)
-            body = f'<path class="roof{dash(line)}" d="M{x0:g} {y0:g}L{x1:g} {y1:g}"/>'
+            body = _stroke(ax, line, (line.end, (end, flat.ceiling.value)))
             words = f"{line_tokens(scene, line)} {'|'.join(f'T-{d}' for d in flat.dtypes)}"
             parts.append(group(words, body, True, ink_of(scene, line)))
     return parts
 
 
 def _beside(ax: Any, scene: Scene) -> dict[int, float]:
-    """Return the baselines of the labels at the right, in the order of their lines and a line
-    apart."""
+    """Return the baselines of the labels at the right: in the lines' order, a line apart."""
     flat = sorted((line for line in scene.lines if line.dtypes), key=lambda n: -n.ceiling.value)
     wanted = [place(ax, *line.end)[1] + 4 for line in flat]
     ys: list[float] = []
@@ -349,9 +347,8 @@ def dash(line: Line) -> str:
     return "" if line.ceiling.measured else " stated"
 
 
-def _stroke(ax: Any, scene: Scene, line: Line) -> str:
-    (ax0, ay0), (ax1, ay1) = _cut(scene, line, line.ceiling.value)
-    (x0, y0), (x1, y1) = place(ax, ax0, ay0), place(ax, ax1, ay1)
+def _stroke(ax: Any, line: Line, ends: Ends) -> str:
+    (x0, y0), (x1, y1) = (place(ax, *end) for end in ends)
     return f'<path class="roof{dash(line)}" d="M{x0:g} {y0:g}L{x1:g} {y1:g}"/>'
 
 
@@ -365,7 +362,7 @@ def _band(ax: Any, scene: Scene, line: Line) -> str:
     return f'<polygon class="band" points="{ridge_points}"/>'
 
 
-def _cut(scene: Scene, line: Line, value: float) -> tuple[tuple[float, float], tuple[float, float]]:
+def _cut(scene: Scene, line: Line, value: float) -> Ends:
     """Return a ceiling's ends at this value of it, clipped to the axes."""
     if line.dtypes:
         return (line.start[0], value), (line.end[0], value)
@@ -373,8 +370,8 @@ def _cut(scene: Scene, line: Line, value: float) -> tuple[tuple[float, float], t
     return (first, first * value), (line.end[0], line.end[0] * value)
 
 
-def _whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]) -> list[str]:
-    results: dict[str, list[str]] = {}
+def _whiskers(ax: Any, scene: Scene, at: Places) -> list[str]:
+    results: dict[tuple[str, str], list[str]] = {}
     for n, (x, _) in at.items():
         point = scene.sheet.points[n]
         if point.whisker_s is None or point.load.intensity is None:
@@ -383,21 +380,16 @@ def _whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]) -> l
         drawn = f"M{x:g} {ends[0]:g}V{ends[1]:g}"
         if abs(ends[0] - ends[1]) > 2:
             drawn += f"M{x - 3:g} {ends[0]:g}h6M{x - 3:g} {ends[1]:g}h6"
-        look = f"{tokens(scene, point)} W|i{scene.number(point) % 4}"
+        look = f"{tokens(scene, point)} W", f"i{scene.number(point) % 4}"
         results.setdefault(look, []).append(drawn)
     return [
-        group(
-            look.rpartition("|")[0],
-            f'<path class="whisk" d="{"".join(paths)}"/>',
-            kind=look.rpartition("|")[2],
-        )
-        for look, paths in results.items()
+        group(words, f'<path class="whisk" d="{"".join(paths)}"/>', kind=kind)
+        for (words, kind), paths in results.items()
     ]
 
 
-def _arrows(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> list[str]:
-    """Return arrows from baseline to candidate; labels of those that change most time are placed
-    first."""
+def _arrows(scene: Scene, at: Places, room: Room) -> list[str]:
+    """Return arrows from baseline to candidate; the largest changes are labelled first."""
     points = scene.sheet.points
     drawn = [a for a in scene.sheet.arrows if a.start in at and a.end in at]
     drawn.sort(key=lambda a: -abs(a.change) * points[a.start].share_of_time)
@@ -426,9 +418,7 @@ def arrow_to(x0: float, y0: float, x1: float, y1: float) -> str:
     return f'<path d="M{x0:g} {y0:g}L{bx:.1f} {by:.1f}"/><path d="{head} {by - 3 * ux:.1f}z"/>'
 
 
-def points_drawn(
-    scene: Scene, numbers: Sequence[int], at: Mapping[int, tuple[float, float]]
-) -> str:
+def points_drawn(scene: Scene, numbers: Sequence[int], at: Places) -> str:
     """Return one `<use>` a point, its area by its share of time, small ones over large ones."""
     points = scene.sheet.points
     largest = max((points[n].share_of_time for n in numbers), default=1.0)
@@ -441,10 +431,8 @@ def points_drawn(
         use += f' style="--s:{size:.2f};--o:{x:g}px {y:g}px"'
         key = (tokens(scene, point), look(scene, point))
         groups.setdefault(key, []).append(f'{use} data-r="{n}"/>')
-    body = "".join(
-        f'<g data-t="{words}" class="{kind}">{"".join(uses)}</g>'
-        for (words, kind), uses in groups.items()
-    )
+    drawn = (group(words, "".join(uses), kind=kind) for (words, kind), uses in groups.items())
+    body = "".join(drawn)
     name = "points: arrow keys go from one to the next, Enter to its row"
     return f'<g class="points" tabindex="0" role="group" aria-label="{name}">{body}</g>'
 
@@ -455,7 +443,7 @@ def look(scene: Scene, point: Point) -> str:
     return f"i{scene.number(point) % 4} {kind}"
 
 
-def warnings_drawn(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> list[str]:
+def warnings_drawn(scene: Scene, at: Places, room: Room) -> list[str]:
     """Return a warning mark for each point above its ceiling."""
     parts = []
     for n, (x, y) in at.items():
@@ -481,7 +469,7 @@ def labelled(scene: Scene, numbers: Sequence[int], most: int) -> list[tuple[int,
     return [(n, points[n].record.case.kernel) for n in chosen]
 
 
-def _names(scene: Scene, at: Mapping[int, tuple[float, float]], room: Room) -> list[str]:
+def _names(scene: Scene, at: Places, room: Room) -> list[str]:
     parts = []
     for n, name in labelled(scene, scene.placed, MOST_LABELS):
         x, y = at[n]

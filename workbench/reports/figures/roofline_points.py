@@ -15,13 +15,13 @@ import csv
 import io
 import itertools
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.data import stats
-from workbench.data.record import Comparison, Failure, Measured, Outcome, Record, Run
+from workbench.data.record import Comparison, Failure, Measured, Outcome, Record, Run, grouped
 from workbench.device.ceilings import (
     Ceiling,
     CeilingSet,
@@ -73,10 +73,14 @@ class Point:
         return self.record.case.device
 
     @property
+    def measured(self) -> Measured | None:
+        """Return its measured time; None where it is predicted."""
+        return self.record.timing if isinstance(self.record.timing, Measured) else None
+
+    @property
     def name(self) -> str:
         """Return Impl and config: `tiles 128x256x64, 8w, 3s`; of a library the name alone."""
-        case = self.record.case
-        return f"{case.impl} {brief(case.config)}" if case.config else case.impl
+        return self.record.case.short
 
     @property
     def sizes(self) -> str:
@@ -101,10 +105,10 @@ class Point:
     @property
     def whisker_s(self) -> tuple[float, float] | None:
         """Return the p5 and p95 of its samples, in seconds; None where there are fewer than two."""
-        timing = self.record.timing
-        if not isinstance(timing, Measured) or len(timing.samples_s) < 2:
+        samples = self.measured.samples_s if self.measured else ()
+        if len(samples) < 2:
             return None
-        return stats.quantile(timing.samples_s, 0.05), stats.quantile(timing.samples_s, 0.95)
+        return stats.quantile(samples, 0.05), stats.quantile(samples, 0.95)
 
 
 @dataclass(frozen=True)
@@ -189,8 +193,7 @@ def _problem_of(record: Record) -> tuple[Any, ...]:
 
 
 def _by_host(record: Record) -> bool:
-    """Return whether the time is by the host's clock, with launches by the CPU, so not
-    comparable."""
+    """Return whether the time is by the host's clock, so with launches, and not comparable."""
     return isinstance(record.timing, Measured) and record.timing.method == "host"
 
 
@@ -220,17 +223,15 @@ def _chosen(one: RunWithOutcomes, everything: bool) -> Iterator[Chosen]:
 
 def _problems(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
     """Return the outcomes by kernel, sizes, dtype and device."""
-    results: dict[Any, list[Outcome]] = {}
-    for outcome in outcomes:
-        case = outcome.case
-        at = (case.kernel, tuple(sorted(case.sizes.items())), case.dtype, case.device)
-        results.setdefault(at, []).append(outcome)
-    return list(results.values())
+
+    def problem(o: Outcome) -> tuple[Any, ...]:
+        return o.case.kernel, tuple(sorted(o.case.sizes.items())), o.case.dtype, o.case.device
+
+    return list(grouped(outcomes, problem).values())
 
 
 def _of_sweep(run: Run, outcomes: Sequence[Outcome]) -> dict[int, Role]:
-    """Return the roles of one problem by id: the winner, also hot, the default and the
-    libraries."""
+    """Return the roles of a problem's records by id: winner, also hot, default, libraries."""
     case = outcomes[0].case
     result = select(replace(run, sizes=case.sizes, dtype=case.dtype), outcomes)
     if result.winner is None:
@@ -271,10 +272,9 @@ def _silent(one: RunWithOutcomes) -> Iterator[str]:
 
 
 def _points(chosen: Sequence[Chosen], ceilings: Mapping[str, CeilingSet]) -> list[Point]:
-    totals: dict[tuple[str, bool], float] = {}
+    totals: dict[tuple[str, bool], float] = defaultdict(float)
     for record, _, _ in chosen:
-        kind = (record.case.device, record.measured)
-        totals[kind] = totals.get(kind, 0.0) + record.time_s
+        totals[record.case.device, record.measured] += record.time_s
     units = _units(record for record, _, _ in chosen)
     points = []
     for record, run, role in chosen:
@@ -302,22 +302,19 @@ def _load(record: Record, units: Mapping[tuple[str, str], bool]) -> Load:
     elif matrix and dtype == "fp32" and (record.resources is not None or _beyond_fp32(record)):
         device = known_device(case.device)
         dtype = "fp32_matrix" if device and device.backend == "hip" else "tf32"
-    return Load(
-        record.time_s, high_s, record.flops, record.bytes, dtype, _regime(record), _by_host(record)
-    )
+    done = record.flops, record.bytes
+    return Load(record.time_s, high_s, *done, dtype, _regime(record), _by_host(record))
 
 
 def _beyond_fp32(record: Record) -> bool:
-    """Return whether a library is faster than the vector units, so that it used the matrix
-    units."""
+    """Return whether a library beats the vector units, so that it used the matrix units."""
     device = known_device(record.case.device)
     peak = device.peaks.get("fp32") if device else None
     return peak is not None and record.flops > peak.value * record.time_s
 
 
 def _units(records: Iterable[Record]) -> dict[tuple[str, str], bool]:
-    """Return whether a kernel uses matrix units at a dtype, for its libraries, whose code is not
-    read."""
+    """Return which kernels use matrix units, for their libraries, whose code is not read."""
     results: dict[tuple[str, str], bool] = {}
     for record in records:
         if record.resources is not None:
@@ -329,12 +326,12 @@ def _units(records: Iterable[Record]) -> dict[tuple[str, str], bool]:
 def _arrows(points: Sequence[Point], compared: set[tuple[str, str, str]]) -> Iterator[Arrow]:
     """Yield arrows within one run and one phase, as only such times are comparable. `compared` are
     keys of both operands and a run."""
-    by_problem: dict[Any, list[int]] = {}
-    for n, p in enumerate(points):
-        case = p.record.case
-        at = (p.run.id, p.record.phase, case.kernel, p.sizes, case.dtype, case.device)
-        by_problem.setdefault(at, []).append(n)
-    for group in by_problem.values():
+
+    def problem(n: int) -> tuple[str, ...]:
+        p, case = points[n], points[n].record.case
+        return p.run.id, p.record.phase, case.kernel, p.sizes, case.dtype, case.device
+
+    for group in grouped(range(len(points)), problem).values():
         libraries = [n for n in group if points[n].role == "library"]
         library = min(libraries, key=lambda n: points[n].record.time_s, default=None)
         for start, end in itertools.permutations(group, 2):
@@ -356,150 +353,87 @@ def _what(a: Point, b: Point, compared: set[tuple[str, str, str]]) -> str:
 def bests(sheet: Sheet) -> list[int]:
     """Return the index of the fastest point of each device, kernel, sizes, dtype, regime and clock.
     A library's point only where there is no other."""
-    results: dict[Any, int] = {}
-    for n, p in enumerate(sheet.points):
-        case = p.record.case
-        at = (p.device, case.kernel, p.sizes, case.dtype, p.regime, p.load.host)
-        before = results.setdefault(at, n)
-        if _order(p) < _order(sheet.points[before]):
-            results[at] = n
-    return list(results.values())
+    points = sheet.points
 
+    def problem(n: int) -> tuple[Any, ...]:
+        p, case = points[n], points[n].record.case
+        return p.device, case.kernel, p.sizes, case.dtype, p.regime, p.load.host
 
-def _order(p: Point) -> tuple[bool, float]:
-    return p.record.case.is_baseline, p.load.time_s
+    def order(n: int) -> tuple[bool, float]:
+        return points[n].record.case.is_baseline, points[n].load.time_s
+
+    return [min(group, key=order) for group in grouped(range(len(points)), problem).values()]
 
 
 # Export of the numbers.
 
-COLUMNS = (
-    "device",
-    "kernel",
-    "impl",
-    "config",
-    "role",
-    "sizes",
-    "dtype",
-    "kind",
-    "regime",
-    "phase",
-    "clock_state",
-    "method",
-    "protocol",
-    "time_s",
-    "low_s",
-    "high_s",
-    "p5_s",
-    "p95_s",
-    "samples",
-    "flops",
-    "bytes",
-    "intensity_flop_per_byte",
-    "flop_per_s",
-    "byte_per_s",
-    "arithmetic",
-    "ceiling",
-    "ceiling_value",
-    "ceiling_origin",
-    "share_of_ceiling",
-    "gain_s",
-    "share_of_time",
-    "held",
-    "diagnosis",
-    "above_because",
-    "run",
-    "at",
-    "command",
-)
+COLUMNS: Mapping[str, Callable[[Point], Any]] = {
+    "device": lambda p: p.device,
+    "kernel": lambda p: p.record.case.kernel,
+    "impl": lambda p: p.record.case.impl,
+    "config": lambda p: brief(p.record.case.config) if p.record.case.config else "",
+    "role": lambda p: p.role,
+    "sizes": lambda p: sizes_text(p.record.case.sizes),
+    "dtype": lambda p: p.record.case.dtype,
+    "kind": lambda p: "measured" if p.measured else "predicted",
+    "regime": lambda p: p.regime,
+    "phase": lambda p: p.record.phase,
+    "clock_state": lambda p: p.measured and p.measured.state,
+    "method": lambda p: p.measured and p.measured.method,
+    "protocol": lambda p: getattr(p.record.timing, "protocol" if p.measured else "model"),
+    "time_s": lambda p: p.record.time_s,
+    "low_s": lambda p: p.measured and p.measured.low_s,
+    "high_s": lambda p: p.measured and p.measured.high_s,
+    "p5_s": lambda p: p.whisker_s and p.whisker_s[0],
+    "p95_s": lambda p: p.whisker_s and p.whisker_s[1],
+    "samples": lambda p: len(p.measured.samples_s) if p.measured else 0,
+    "flops": lambda p: p.record.flops,
+    "bytes": lambda p: p.record.bytes,
+    "intensity_flop_per_byte": lambda p: p.load.intensity,
+    "flop_per_s": lambda p: p.flops_rate,
+    "byte_per_s": lambda p: p.bytes_rate,
+    "arithmetic": lambda p: p.load.dtype,
+    "ceiling": lambda p: p.held.ceiling and p.held.ceiling.name,
+    "ceiling_value": lambda p: p.held.ceiling and p.held.ceiling.value,
+    "ceiling_origin": lambda p: p.held.ceiling and p.held.ceiling.origin,
+    "share_of_ceiling": lambda p: p.held.share,
+    "gain_s": lambda p: p.held.gain_s,
+    "share_of_time": lambda p: p.share_of_time,
+    "held": lambda p: p.held.word,
+    "diagnosis": lambda p: p.held.sentence,
+    "above_because": lambda p: p.held.above,
+    "run": lambda p: p.record.run,
+    "at": lambda p: p.record.at,
+    "command": lambda p: p.run.command,
+}
 
 
 def rows(sheet: Sheet) -> list[dict[str, Any]]:
     """Return a row for each point, with every number that is drawn, under the names of `COLUMNS`.
     Seconds, bytes, FLOPs and shares from 0 to 1; None where there is no number."""
-    return [_row(point) for point in sheet.points]
-
-
-def _row(p: Point) -> dict[str, Any]:
-    record, case, ceiling = p.record, p.record.case, p.held.ceiling
-    timing = record.timing
-    measured = timing if isinstance(timing, Measured) else None
-    p5, p95 = p.whisker_s or (None, None)
-    cells = (
-        case.device,
-        case.kernel,
-        case.impl,
-        brief(case.config) if case.config else "",
-        p.role,
-        sizes_text(case.sizes),
-        case.dtype,
-        "measured" if measured else "predicted",
-        p.regime,
-        record.phase,
-        measured and measured.state,
-        measured and measured.method,
-        measured.protocol if measured else getattr(timing, "model", ""),
-        record.time_s,
-        measured and measured.low_s,
-        measured and measured.high_s,
-        p5,
-        p95,
-        len(measured.samples_s) if measured else 0,
-        record.flops,
-        record.bytes,
-        p.load.intensity,
-        p.flops_rate,
-        p.bytes_rate,
-        p.load.dtype,
-        ceiling and ceiling.name,
-        ceiling and ceiling.value,
-        ceiling and ceiling.origin,
-        p.held.share,
-        p.held.gain_s,
-        p.share_of_time,
-        p.held.word,
-        p.held.sentence,
-        p.held.above,
-        record.run,
-        record.at,
-        p.run.command,
-    )
-    return dict(zip(COLUMNS, cells, strict=True))
+    return [{name: cell(point) for name, cell in COLUMNS.items()} for point in sheet.points]
 
 
 def plain(sheet: Sheet) -> dict[str, Any]:
-    """Return the sheet as plain data: points, arrows, and each ceiling with its source and its
-    ridge."""
-    return {
-        "points": rows(sheet),
-        "arrows": [
-            {"from": a.start, "to": a.end, "change": a.change, "what": a.what} for a in sheet.arrows
-        ],
-        "ceilings": [
-            plain_ceiling(c, by_device)
-            for by_device in sheet.ceilings.values()
-            for c in by_device.ceilings
-        ],
-    }
+    """Return the sheet as plain data: points, arrows, and ceilings with source and ridge."""
+    arrows = [
+        {"from": a.start, "to": a.end, "change": a.change, "what": a.what} for a in sheet.arrows
+    ]
+    return {"points": rows(sheet), "arrows": arrows, "ceilings": plain_ceilings(sheet)}
+
+
+def plain_ceilings(sheet: Sheet) -> list[dict[str, Any]]:
+    """Return all ceilings of all devices as plain data, see `plain_ceiling`."""
+    every = sheet.ceilings.values()
+    return [plain_ceiling(c, of_device) for of_device in every for c in of_device.ceilings]
 
 
 def plain_ceiling(c: Ceiling, ceilings: CeilingSet) -> dict[str, Any]:
     """Return a ceiling as plain data, with its ridge in FLOP/byte and whether it is drawn."""
     ridge = ceilings.ridge(c) if c.level == "compute" else None
-    return {
-        "device": c.device,
-        "name": c.name,
-        "level": c.level,
-        "dtype": c.dtype,
-        "value": c.value,
-        "unit": c.unit,
-        "low": c.low,
-        "high": c.high,
-        "origin": c.origin,
-        "source": c.source,
-        "run": c.run,
-        "ridge_flop_per_byte": ridge,
-        "drawn": c in ceilings.drawn(),
-    }
+    names = "device", "name", "level", "dtype", "value", "unit", "low", "high"
+    plain = {name: getattr(c, name) for name in (*names, "origin", "source", "run")}
+    return {**plain, "ridge_flop_per_byte": ridge, "drawn": c in ceilings.drawn()}
 
 
 def json_text(sheet: Sheet) -> str:

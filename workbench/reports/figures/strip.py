@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup, escape
 
 from workbench.reports import figure, figure_svg, place
+from workbench.reports.figures.drawing import axes, frame, plain_ticks
 from workbench.reports.figures.roofline import (
     CHAR,
     LINE,
     WIDTH,
     Line,
+    Places,
     Room,
     Scene,
     arrow_to,
@@ -25,8 +27,6 @@ from workbench.reports.figures.roofline import (
     tokens,
     warnings_drawn,
 )
-from workbench.reports.figures.sweep import _axes as axes
-from workbench.reports.figures.sweep import _frame as frame
 
 _ROW = 30  # px
 
@@ -53,12 +53,10 @@ def strip(scene: Scene, prefix: str) -> Markup:
     ax.set(xlabel="least bytes over time, GB/s")
     ax.set_yticks(range(len(kernels)), kernels)
     ax.tick_params(axis="y", length=0)
-    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    plain_ticks(ax.xaxis)
     frame(ax, ("bottom",))
-    at = {
-        n: place(ax, points[n].bytes_rate / 1e9, kernels.index(points[n].record.case.kernel))
-        for n in scene.strip
-    }
+    row = {n: kernels.index(points[n].record.case.kernel) for n in scene.strip}
+    at = {n: place(ax, points[n].bytes_rate / 1e9, y) for n, y in row.items()}
     parts = [*_uprights(ax, scene, ceilings, top), *_strip_whiskers(ax, scene, at)]
     parts += [*_strip_arrows(scene, at), points_drawn(scene, scene.strip, at)]
     room = Room(WIDTH, top + _ROW * len(kernels), 0, 0)
@@ -67,12 +65,8 @@ def strip(scene: Scene, prefix: str) -> Markup:
 
 def _bandwidths(scene: Scene, reach: float) -> list[Line]:
     """Return DRAM's lines, and the cache's where a point is near: it would compress the range."""
-    return [
-        line
-        for line in scene.lines
-        if not line.dtypes
-        and (line.ceiling.level == "dram" or line.ceiling.value / 1e9 <= reach * 1.3)
-    ]
+    memory = [line for line in scene.lines if not line.dtypes]
+    return [n for n in memory if n.ceiling.level == "dram" or n.ceiling.value / 1e9 <= reach * 1.3]
 
 
 def _uprights(ax: Any, scene: Scene, lines: Sequence[Line], top: float) -> list[str]:
@@ -94,7 +88,7 @@ def _uprights(ax: Any, scene: Scene, lines: Sequence[Line], top: float) -> list[
     return parts
 
 
-def _strip_whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]) -> list[str]:
+def _strip_whiskers(ax: Any, scene: Scene, at: Places) -> list[str]:
     parts = []
     for n, (_, y) in at.items():
         point = scene.sheet.points[n]
@@ -107,7 +101,7 @@ def _strip_whiskers(ax: Any, scene: Scene, at: Mapping[int, tuple[float, float]]
     return parts
 
 
-def _strip_arrows(scene: Scene, at: Mapping[int, tuple[float, float]]) -> list[str]:
+def _strip_arrows(scene: Scene, at: Places) -> list[str]:
     """Return arrows with labels beside them, as both points lie on one line."""
     parts = []
     for arrow in scene.sheet.arrows:

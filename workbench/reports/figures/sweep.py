@@ -7,7 +7,7 @@ hundred configs in four figures small and links each point with its row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,20 @@ from markupsafe import Markup, escape
 
 from workbench.data.record import Failure, Measured, Outcome, Phase, Record
 from workbench.reports import colour, figure, figure_svg, place
-from workbench.spec import label
+from workbench.reports.figures.drawing import (
+    ROW,
+    SMALL,
+    axes,
+    bar,
+    frame,
+    note,
+    plain_ticks,
+)
 from workbench.tuner.selection import best_per_group
 
 MARKS = ("circle", "square", "triangle", "diamond")  # of the Impls, in this order; then repeated
 HEAT_STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # a cell's time over the best; above: the last step
 FAR = 1.12  # a finalist's time over the fastest's, above which it is outside the axis
-SMALL, SMALLER = 12, 11  # px, of text in figures
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,7 @@ class Board:
         return f"{value:.{digits}f}"
 
     def over_best(self, record: Record) -> float | None:
-        """Return a time over the best's in the same phase; None where that phase did not time the
-        best."""
+        """Return a time over the best's in its phase; None where that has none of the best."""
         library = self.libraries.get(record.phase)
         return record.time_s / library if library else None
 
@@ -64,8 +70,12 @@ class Board:
 
     def mark(self, record: Record) -> str:
         """Return the name of the marker of a record's Impl."""
-        number = self.impls.index(record.case.impl)
-        return "cross" if record.case.is_baseline else MARKS[number % len(MARKS)]
+        return "cross" if record.case.is_baseline else mark_of(self.impls.index(record.case.impl))
+
+
+def mark_of(number: int) -> str:
+    """Return the name of the marker of an Impl by its number on the page."""
+    return MARKS[number % len(MARKS)]
 
 
 def heat_map(
@@ -79,13 +89,13 @@ def heat_map(
     cell_w, cell_h, left, top = max(66, min(124, 480 // len(xs))), 50, 62, 8
     width, height = left + cell_w * len(xs) + 10, top + cell_h * len(ys) + 44
     fig = figure(width, height)
-    ax = _axes(fig, left, top, cell_w * len(xs), cell_h * len(ys))
+    ax = axes(fig, left, top, cell_w * len(xs), cell_h * len(ys))
     ax.set(xlim=(0, len(xs)), ylim=(0, len(ys)))
     ax.set(xlabel=_in_threads(across, mine), ylabel=_in_threads(down, mine))
     ax.set_xticks([i + 0.5 for i in range(len(xs))], [str(x) for x in xs])
     ax.set_yticks([i + 0.5 for i in range(len(ys))], [str(y) for y in ys])
     ax.tick_params(length=0)
-    _frame(ax, ())
+    frame(ax, ())
     best = best_per_group(mine, (down, across))
     own = min(best.values(), key=lambda r: (r.phase != "final", r.time_s), default=None)
     targets = []
@@ -95,7 +105,8 @@ def heat_map(
             record = best.get((y, x))
             _cell(ax, i, j, board, record, here, fields)
             if record is own and record is not None:
-                _outline(ax, i, j)
+                look = {"facecolor": "none", "edgecolor": colour("accent"), "linewidth": 3}
+                ax.add_patch(_box(i, j, zorder=4, **look))
             targets.append(_target(ax, i, j, board, record, here))
     title = f"Best time for each {down} and {across}, {impl}"
     return figure_svg(fig, prefix, title, "".join(("<g class='cells'>", *targets, "</g>")))
@@ -126,50 +137,38 @@ def one_field(
     """Return the time of every config against the only field that varies, with the best joined."""
     values = sorted({r.case.config[field] for r in records})
     fig = figure(560, 300)
-    ax = _axes(fig, 62, 14, 484, 230)
+    ax = axes(fig, 62, 14, 484, 230, "y")
     ax.set(xlim=(-0.5, len(values) - 0.5), xlabel=field, ylabel=f"time, {board.unit[1]}")
     ax.set_xticks(range(len(values)), [name(v) for v in values])
     _time_scale(ax, board, records)
     for impl in board.impls:
         best = best_per_group([r for r in records if r.case.impl == impl], (field,))
         steps = [(i, best[(v,)]) for i, v in enumerate(values) if (v,) in best]
-        ax.plot(
-            [i for i, _ in steps],
-            [board.time(r.time_s) for _, r in steps],
-            color=colour("muted"),
-            linewidth=1,
-            zorder=1,
-        )
+        times = [board.time(r.time_s) for _, r in steps]
+        ax.plot([i for i, _ in steps], times, color=colour("muted"), linewidth=1, zorder=1)
     points = [(r, float(values.index(r.case.config[field])), board.time(r.time_s)) for r in records]
     return figure_svg(fig, prefix, f"Time for each {field}", laid(ax, board, points))
 
 
 def against(
-    board: Board,
-    records: Sequence[Record],
-    value: Callable[[Any], float],
-    axis: str,
-    prefix: str,
+    board: Board, records: Sequence[Record], value: Callable[[Any], float], axis: str, prefix: str
 ) -> Markup:
     """Return the time against one number of the compiled code; `value` takes the Resources."""
     known = [r for r in records if r.resources is not None]
     numbers = [value(r.resources) for r in known]
     fig = figure(372, 290)
-    ax = _axes(fig, 62, 14, 298, 226)
+    ax = axes(fig, 62, 14, 298, 226, "y")
     low, high = min(numbers, default=0.0), max(numbers, default=1.0)
     room = (high - low) * 0.06 or 1.0
     alike = f": all {low:g}" if low == high else ""
     ax.set(xlim=(low - room, high + room), xlabel=axis + alike, ylabel=f"time, {board.unit[1]}")
     ax.xaxis.get_major_locator().set_params(nbins=6, integer=True)
-    ax.xaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    plain_ticks(ax.xaxis)
     ticks = [t for t in ax.get_xticks() if low - room / 2 <= t <= high + room / 2]
     ax.set_xticks([low] if alike else ticks)
     _time_scale(ax, board, known)
-    step = room / 4
-    points = [
-        (r, n + step * jitter(board.row(r)), board.time(r.time_s))
-        for r, n in zip(known, numbers, strict=True)
-    ]
+    beside = [n + room / 4 * jitter(board.row(r)) for r, n in zip(known, numbers, strict=True)]
+    points = [(r, x, board.time(r.time_s)) for r, x in zip(known, beside, strict=True)]
     return figure_svg(fig, prefix, f"Time against {axis}", laid(ax, board, points))
 
 
@@ -186,13 +185,13 @@ def finals(
     margin = (hi - lo) * 0.04 or best * 0.01
     left, line, width = 14, 40, 590
     fig = figure(width, 50 + line * len(records))
-    ax = _axes(fig, left, 4, width - left - 12, line * len(records))
+    ax = axes(fig, left, 4, width - left - 12, line * len(records))
     ax.set(xlim=(board.time(lo - margin), board.time(hi + margin)), ylim=(len(records) - 0.5, -0.5))
     ax.set(xlabel=f"time of one call, {board.unit[1]}")
     ax.set_yticks([])
     ax.grid(axis="x", color=colour("rule"), linewidth=0.8)
     ax.xaxis.get_major_locator().set_params(nbins=7)
-    _frame(ax, ("bottom",))
+    frame(ax, ("bottom",))
     points = []
     for y, record in enumerate(records):
         word = (words or {}).get(id(record), "")
@@ -201,16 +200,8 @@ def finals(
             _interval(ax, board, record, y + _LOWER)
             points.append((record, board.time(record.time_s), y + _LOWER))
         else:
-            ax.annotate(
-                "beyond this axis →",
-                (1, y + _LOWER),
-                (-4, -4),
-                ha="right",
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                size=SMALLER,
-                color=colour("muted"),
-            )
+            beyond, at = "beyond this axis →", (1, y + _LOWER)
+            note(ax, beyond, at, (-4, -4), "muted", ha="right", xycoords=ROW)
     return figure_svg(fig, prefix, "Finalists", laid(ax, board, points))
 
 
@@ -218,73 +209,33 @@ _LOWER = 0.18  # offset of the times below a row's middle, as a share of its hei
 
 
 def _named(ax: Any, board: Board, record: Record, y: int, word: str) -> None:
-    """Draw a row's name at its upper left, its median at its upper right, a bar where `word` is
-    set."""
+    """Draw a row's name and, at the right, its median; a bar at the left where `word` is set."""
     over = board.over_best(record)
     text = f"{board.text(record.time_s)} {board.unit[1]}" + (f" · {over:.3f}x" if over else "")
     text = f"{word} · {text}" if word else text
     bold = "bold" if word == "winner" else "normal"
     for x, align, words in ((0, "left", _short(record)), (1, "right", text)):
-        ax.annotate(
-            words,
-            (x, y),
-            (0, 5),
-            xycoords=("axes fraction", "data"),
-            ha=align,
-            size=SMALL,
-            textcoords="offset points",
-            color=colour("ink"),
-            weight=bold,
-        )
+        note(ax, words, (x, y), (0, 5), size=SMALL, ha=align, xycoords=ROW, weight=bold)
     if word:
-        ink = colour("accent" if word == "winner" else "muted")
-        ax.plot(
-            [-0.014] * 2,
-            [y - 0.36, y + 0.42],
-            transform=ax.get_yaxis_transform(),
-            color=ink,
-            linewidth=4,
-            clip_on=False,
-            solid_capstyle="butt",
-        )
-
-
-def _axes(fig: Any, left: float, top: float, width: float, height: float) -> Any:
-    """Return axes at a place in CSS pixels from the upper left, in the page's colours."""
-    across, down = (inches * 72 for inches in fig.get_size_inches())
-    at = (left / across, 1 - (top + height) / down, width / across, height / down)
-    ax = fig.add_axes(at)
-    ax.set_facecolor("none")
-    ax.tick_params(
-        which="both", color=colour("muted"), labelcolor=colour("muted"), labelsize=SMALL, width=0.8
-    )
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.label.set(color=colour("muted"), size=SMALL)
-    _frame(ax, ("left", "bottom"))
-    return ax
-
-
-def _frame(ax: Any, spines: Iterable[str]) -> None:
-    for name, spine in ax.spines.items():
-        spine.set(visible=name in set(spines), color=colour("muted"), linewidth=0.8)
+        look = {"color": colour("accent" if word == "winner" else "muted"), "linewidth": 4}
+        look |= {"transform": ax.get_yaxis_transform(), "clip_on": False}
+        ax.plot([-0.014] * 2, [y - 0.36, y + 0.42], solid_capstyle="butt", **look)
 
 
 def _time_scale(ax: Any, board: Board, records: Sequence[Record]) -> None:
     """Set a logarithmic scale where the slowest takes over three times as long as the fastest."""
     times = [board.time(r.time_s) for r in records] or [1.0]
     low, high = min(times), max(times)
-    ax.grid(axis="y", color=colour("rule"), linewidth=0.8)
-    ax.set_axisbelow(True)
     if high <= 3 * low:
         room = (high - low) * 0.08 or 0.1 * high
         ax.set_ylim(max(0.0, low - room), high + room)
         ax.yaxis.get_major_locator().set_params(nbins=6)
-        ax.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+        plain_ticks(ax.yaxis)
         return
     ax.set_yscale("log")
     ax.set_ylim(low / 1.15, high * 1.15)
     ax.set_yticks(_one_two_five(low / 1.15, high * 1.15), minor=False)
-    ax.yaxis.set_major_formatter(lambda v, _: f"{v:g}")
+    plain_ticks(ax.yaxis)
     ax.yaxis.minorticks_off()
     ax.set_ylabel(ax.get_ylabel() + " (log)")
 
@@ -298,10 +249,9 @@ def _one_two_five(low: float, high: float) -> list[float]:
 def laid(
     ax: Any, board: Board, points: Sequence[tuple[Record, float, float]], size: str = "k"
 ) -> str:
-    """Return one `<use>` a record over the drawn axes, grouped by look; the best last and
-    ringed."""
+    """Return a `<use>` for each record over the axes, by look; the best last and ringed."""
     groups: dict[str, list[str]] = {}
-    top = outline = ""
+    top = ""
     for record, x, y in sorted(points, key=lambda p: -p[0].time_s):
         px, py = place(ax, x, y)
         mark, row = board.mark(record), board.row(record)
@@ -310,18 +260,15 @@ def laid(
             groups.setdefault(board.look(record), []).append(use)
         else:  # over all others, so that the pointer reaches it
             top = f'<g class="{board.look(record)}">{use}</g>'
-            outline = f'<circle class="best" cx="{px:g}" cy="{py:g}" r="8"/>'
-            outline += f'<text class="best" x="{px + 12:g}" y="{py + 4:g}">best</text>'
+            top += f'<circle class="best" cx="{px:g}" cy="{py:g}" r="8"/>'
+            top += f'<text class="best" x="{px + 12:g}" y="{py + 4:g}">best</text>'
     ordered = sorted(groups.items(), key=lambda g: -len(g[1]))  # small groups over large ones
     drawn = "".join(f'<g class="{look}">{"".join(uses)}</g>' for look, uses in ordered)
-    return (
-        f'<g class="points" tabindex="0" role="group" aria-label="points">{drawn}{top}{outline}</g>'
-    )
+    return f'<g class="points" tabindex="0" role="group" aria-label="points">{drawn}{top}</g>'
 
 
 def jitter(row: int) -> float:
-    """Return a number from -1 to 1, the same each time, and far apart for neighbours: multiples of
-    the golden ratio."""
+    """Return a number from -1 to 1: multiples of the golden ratio, so neighbours are far apart."""
     return 2 * ((row * 0.6180339887498949) % 1) - 1
 
 
@@ -356,17 +303,8 @@ def _in_cell(
     ax: Any, i: float, j: float, text: str, ink: str, size: float = 11, bold: bool = False
 ) -> None:
     # The baseline is set explicitly: `va="center"` uses metrics of a font that the page lacks.
-    ax.annotate(
-        text,
-        (i + 0.5, j + 0.5),
-        (0, -size * 0.35),
-        textcoords="offset points",
-        ha="center",
-        va="baseline",
-        size=size,
-        weight="bold" if bold else "normal",
-        color=colour(ink),
-    )
+    look = {"ha": "center", "va": "baseline", "weight": "bold" if bold else "normal"}
+    note(ax, text, (i + 0.5, j + 0.5), (0, -size * 0.35), ink, size, **look)
 
 
 def _terse(config: Mapping[str, int]) -> str:
@@ -379,23 +317,16 @@ def _terse(config: Mapping[str, int]) -> str:
     return " ".join(words[:3])
 
 
-def _outline(ax: Any, i: int, j: int) -> None:
-    box = _box(i, j)
-    box.set(facecolor="none", edgecolor=colour("accent"), linewidth=3, zorder=4)
-    ax.add_patch(box)
-
-
-def _box(i: int, j: int) -> Any:
+def _box(i: int, j: int, **look: Any) -> Any:
     from matplotlib.patches import Rectangle
 
-    return Rectangle((i + 0.02, j + 0.03), 0.96, 0.94)
+    return Rectangle((i + 0.02, j + 0.03), 0.96, 0.94, **look)
 
 
 def _target(
     ax: Any, i: int, j: int, board: Board, record: Record | None, here: Sequence[Outcome]
 ) -> str:
-    """Return the pointer's target of a cell: the row of its best, or the reasons why it has
-    none."""
+    """Return the pointer's target of a cell: the row of its best, or why it has none."""
     (x, y), (x2, y2) = place(ax, i, j + 1), place(ax, i + 1, j)
     box = f'x="{x:g}" y="{y:g}" width="{x2 - x:g}" height="{y2 - y:g}"'
     if record is not None:
@@ -423,13 +354,7 @@ def _interval(ax: Any, board: Board, record: Record, y: float) -> None:
     if ends:
         path = Path(ends, [Path.MOVETO, Path.LINETO] * len(shown))
         ax.add_patch(PathPatch(path, fill=False, edgecolor=colour("muted"), lw=0.9, alpha=0.55))
-    ax.plot(
-        [board.time(timing.low_s), board.time(timing.high_s)],
-        [y, y],
-        color=colour("ink"),
-        linewidth=3,
-        solid_capstyle="butt",
-    )
+    bar(ax, board.time(timing.low_s), board.time(timing.high_s), y, "ink", 3)
 
 
 def _ticks(timing: Measured) -> Sequence[float]:
@@ -440,8 +365,7 @@ def _ticks(timing: Measured) -> Sequence[float]:
 
 
 def _spread(record: Record) -> tuple[float, ...]:
-    """Return the seconds of a record that the axis must contain: the interval, and the ticks
-    without tails."""
+    """Return the seconds that the axis must hold: the interval, and the ticks without tails."""
     timing = record.timing
     if not isinstance(timing, Measured):
         return (record.time_s,)
@@ -452,11 +376,6 @@ def _spread(record: Record) -> tuple[float, ...]:
 
 
 def _short(record: Record) -> str:
-    name = (
-        f"{record.case.impl} {label(record.case.config)}"
-        if record.case.config
-        else record.case.impl
-    )
-    name = name.replace(" warps", "w").replace(" stages", "s")
+    name = record.case.label.replace(" warps", "w").replace(" stages", "s")
     name += " (default)" if record.default else ""
     return name if len(name) <= 54 else name[:53] + "…"

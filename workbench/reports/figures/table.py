@@ -25,8 +25,7 @@ PHASE_WORDS = {"final": "final", "first_pass": "first pass", "hot": "hot", "pred
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the table. `cell` takes a Record; of a Failure only resource columns are
-    filled."""
+    """A column of the table; `cell` takes a Record, or the Resources, which a Failure may have."""
 
     head: str
     cell: Callable[[Record], Any]
@@ -64,9 +63,8 @@ def _terms(board: Board) -> list[Column]:
     """Return the model's terms, which explain a prediction."""
 
     def term(name: str) -> Column:
-        return Column(
-            f"{name}, {board.unit[1]}", lambda r: board.text(getattr(r.timing, f"{name}_s", None))
-        )
+        head = f"{name}, {board.unit[1]}"
+        return Column(head, lambda r: board.text(getattr(r.timing, f"{name}_s", None)))
 
     bound = Column("bound by", lambda r: getattr(r.timing, "bound", ""), text=True)
     return [bound, *(term(t) for t in ("compute", "dram", "cache", "latency", "launch"))]
@@ -110,7 +108,7 @@ def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Sel
     tags += ["default"] if o.default else []
     tags += ["baseline"] if o.case.is_baseline else []
     tags += doubts(record) if record else []
-    own = [c for c in columns if not c.resource]
+    span = columns.index(next(c for c in columns if c.resource))
     return {
         "n": n,
         "rank": n + 1 if record else "",
@@ -119,9 +117,9 @@ def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Sel
         "tags": tags,
         "state": PHASE_WORDS[record.phase] if record else o.stage,  # type: ignore[union-attr]
         "reason": o.reason if isinstance(o, Failure) else "",
-        "span": columns.index(next(c for c in columns if c.resource)),
+        "span": span,
         "cells": [(_cell(c, o), c.minor) for c in columns if record or c.resource],
-        "rest": 0 if record else len(own) - columns.index(next(c for c in columns if c.resource)),
+        "rest": 0 if record else sum(not c.resource for c in columns) - span,
         "bare": o.resources is None,
         "look": f"i{board.impls.index(o.case.impl) % 4}",
     }
