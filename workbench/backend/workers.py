@@ -193,8 +193,8 @@ def _serve(theirs: Any) -> None:
 
 
 def guarded(task: Callable[..., Any], *args: Any) -> Any:
-    """Run a task and return its result. An exception that is meant to end a process, such as that
-    of `sys.exit`, comes out as RuntimeError: it would end the parent's threads as well."""
+    """Run a task and return its result. Raises RuntimeError in place of an exception that is meant
+    to end a process, such as that of `sys.exit`: it would end the parent's threads as well."""
     try:
         return task(*args)
     except SystemExit as error:
