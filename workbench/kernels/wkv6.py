@@ -17,24 +17,13 @@ A NaN stays in its sequence and head, where it reaches its token and all later o
 `chunked` also earlier ones of its chunk.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
-from workbench.dsl import FLA, INTERPRETED, meta, strides, tl, triton
-from workbench.spec import (
-    AUTO,
-    Extent,
-    Spec,
-    Tensor,
-    Tolerance,
-    Work,
-    among,
-    given,
-    stages,
-    threads,
-    tile,
-)
+from workbench.dsl import FLA, INTERPRETED, meta, normal, strides, tl, triton
+from workbench.kernels import wkv7
+from workbench.spec import Extent, Spec, Tensor, Tolerance, Work
 
 
 def reference(r, w, k, v, u, state):
@@ -46,10 +35,6 @@ def reference(r, w, k, v, u, state):
     return torch.stack(ys, dim=1), state
 
 
-def normals(shape, dtype, device, generator):
-    return torch.randn(shape, generator=generator, device=device).to(dtype)
-
-
 def log_decays(shape, dtype, device, generator):
     x = torch.randn(shape, generator=generator, device=device)
     return (-torch.exp(1.5 * x - 2)).to(dtype)  # -0.13 at the median, -40 at the strongest
@@ -58,12 +43,12 @@ def log_decays(shape, dtype, device, generator):
 wkv6 = Spec(
     name="wkv6",
     inputs={
-        "r": Tensor("B T H N", make=normals),
+        "r": Tensor("B T H N", make=normal),
         "w": Tensor("B T H N", make=log_decays),
-        "k": Tensor("B T H N", make=normals),
-        "v": Tensor("B T H N", make=normals),
-        "u": Tensor("H N", make=normals),
-        "state": Tensor("B H N N", dtype="fp32", make=normals),
+        "k": Tensor("B T H N", make=normal),
+        "v": Tensor("B T H N", make=normal),
+        "u": Tensor("H N", make=normal),
+        "state": Tensor("B H N N", dtype="fp32", make=normal),
     },
     outputs={"y": Tensor("B T H N"), "last": Tensor("B H N N", dtype="fp32")},
     reference=reference,
@@ -123,12 +108,6 @@ def _sequential(
 
 
 @triton.jit
-def _chunk_inputs(ptr, b, t, h, n, T, stride_b, stride_t, stride_h, stride_n):
-    ptrs = ptr + b * stride_b + h * stride_h + t[:, None] * stride_t + n[None, :] * stride_n
-    return tl.load(ptrs, (t < T)[:, None], other=0.0)
-
-
-@triton.jit
 def _decay(which, w, PRECISION: tl.constexpr):
     """What is left after the tokens that each row names by ones. As products with ones the sums of
     16-bit decays are exact, and need no scan across threads; `exp2` takes one instruction, `exp`
@@ -172,9 +151,9 @@ def _chunks(
     i, n = tl.arange(0, C), tl.arange(0, N).to(tl.int64)
     row, column = i[:, None], i[None, :]
     t = chunk % count * C + i
-    r = _chunk_inputs(r_ptr, b, t, h, n, T, stride_rb, stride_rt, stride_rh, stride_rn)
-    k = _chunk_inputs(k_ptr, b, t, h, n, T, stride_kb, stride_kt, stride_kh, stride_kn)
-    w = _chunk_inputs(w_ptr, b, t, h, n, T, stride_wb, stride_wt, stride_wh, stride_wn)
+    r = wkv7._chunk_inputs(r_ptr, b, t, h, n, T, stride_rb, stride_rt, stride_rh, stride_rn)
+    k = wkv7._chunk_inputs(k_ptr, b, t, h, n, T, stride_kb, stride_kt, stride_kh, stride_kn)
+    w = wkv7._chunk_inputs(w_ptr, b, t, h, n, T, stride_wb, stride_wt, stride_wh, stride_wn)
     u = tl.load(u_ptr + h * stride_uh + n * stride_un).to(tl.float32)
     w_sum = w.to(SUM)
     tl.store(g_ptr + chunk * N + n, tl.sum(w.to(tl.float32), axis=0))
@@ -191,7 +170,7 @@ def _chunks(
     else:
         for level in range(1, LEVELS):
             A += _sisters(r, w_sum, k, level, C, DOT, PRECISION, PRECISION_OF_SUMS)
-    v = _chunk_inputs(v_ptr, b, t, h, n, T, stride_vb, stride_vt, stride_vh, stride_vn).to(DOT)
+    v = wkv7._chunk_inputs(v_ptr, b, t, h, n, T, stride_vb, stride_vt, stride_vh, stride_vn).to(DOT)
     O = tl.dot(A.to(DOT), v, input_precision=PRECISION)
     y_ptrs = y_ptr + ((b * T + t) * H + h)[:, None] * N + n[None, :]
     tl.store(y_ptrs, O.to(y_ptr.dtype.element_ty), (t < T)[:, None])
@@ -239,32 +218,12 @@ def _states(
     tl.store(last_ptr + head * N * N + n[:, None] * N + v[None, :], S)
 
 
-@dataclass(frozen=True)
-class Sequential:
-    block_v: int = tile(16, 64, default=32)
-    num_warps: int = threads(1, 8, default=4)
+def sequential_work(config, limits, *, itemsize, N, **sizes):
+    whole = wkv7.sequential_work(config, limits, itemsize=itemsize, N=N, **sizes)
+    return replace(whole, load_bytes=whole.load_bytes - 2 * N * itemsize)  # no kk, no a
 
 
-def refuse_sequential(config, limits, *, itemsize, B, T, H, N):
-    held = config.block_v * N // (config.num_warps * limits.warp_size)
-    if held > 64:
-        return f"each thread would hold {held} elements of the state; 64 is the most"
-    if held < 4:
-        return f"{config.num_warps} warps leave each thread {held} elements, less than one load"
-    return None
-
-
-def sequential_work(config, limits, *, itemsize, B, T, H, N):
-    state = config.block_v * N * 4
-    return Work(
-        tiles=B * H * N // config.block_v,
-        steps=T,
-        load_bytes=(3 * N + config.block_v) * itemsize + state // T,
-        store_bytes=T * config.block_v * itemsize + state,
-    )
-
-
-@wkv6.impl(Sequential, refuse=refuse_sequential, work=sequential_work)
+@wkv6.impl(wkv7.Sequential, refuse=wkv7.refuse_sequential, work=sequential_work)
 def sequential(r, w, k, v, u, state, *, config):
     """Token by token, the state in registers: nothing but inputs, outputs and states moves."""
     B, T, H, N = r.shape
@@ -275,26 +234,10 @@ def sequential(r, w, k, v, u, state, *, config):
     return y, last
 
 
-@dataclass(frozen=True)
-class Chunked:
-    chunk: int = tile(16, 64, default=64)
-    unrolled: int = among(0, 1, default=0)  # the levels: fewer registers, but not for 64 tokens
-    num_warps: int = threads(2, 8, default=4)
-    block_v: int = tile(16, 64, default=AUTO)  # see `size_values`
-    num_stages: int = stages(1, 3, default=3)
-
-
-def size_values(config, limits, *, itemsize, B, T, H, N):
-    """Return the config with its block of values chosen by the number of heads: all values of a
-    head where the heads alone give each core two, else half of them. The fewer, the more often the
-    same chunks are read."""
-    return replace(config, block_v=given(config.block_v, 64 if B * H // limits.cores >= 2 else 32))
-
-
 def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
     if itemsize == 4 and config.chunk > 32:
         return f"in fp32 products of {config.chunk} tokens do not fit the registers; 32 do"
-    if config.unrolled and config.chunk > 32 and limits.arch.startswith("sm_"):
+    if config.unrolled and config.chunk > 32 and limits.nvidia:
         return f"unrolled, the levels of {config.chunk} tokens do not fit the registers"
     C, threads_ = config.chunk, config.num_warps * limits.warp_size
     if threads_ > 512 or 4 * threads_ > C * N:
@@ -305,9 +248,7 @@ def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
     buffers = config.num_stages - limits.arch.startswith("gfx")
     kept = itemsize * (C * N + (C + N) * block_v)
     shared = buffers * kept + itemsize * N * block_v
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    return limits.refuse_shared(shared)
 
 
 def chunked_work(config, limits, *, itemsize, B, T, H, N):
@@ -323,19 +264,19 @@ def chunked_work(config, limits, *, itemsize, B, T, H, N):
 
 
 # Registers are what limits a chunk on Ampere and RDNA, whose products have 16 rows.
-CDNA = Chunked(chunk=64, num_warps=4, block_v=32, num_stages=2)
-SMALL = Chunked(chunk=32, num_warps=4, block_v=32, num_stages=2)
-HOPPER = Chunked(chunk=32, unrolled=1)  # a core holds four blocks of 32 tokens, of 64 two
-RDNA = Chunked(chunk=16, unrolled=1, num_warps=4, block_v=32, num_stages=2)
+CDNA = wkv7.Chunked(chunk=64, num_warps=4, block_v=32, num_stages=2)
+SMALL = wkv7.Chunked(chunk=32, num_warps=4, block_v=32, num_stages=2)
+HOPPER = wkv7.Chunked(chunk=32, unrolled=1)  # a core holds four blocks of 32 tokens, of 64 two
+RDNA = wkv7.Chunked(chunk=16, unrolled=1, num_warps=4, block_v=32, num_stages=2)
 
 
 @wkv6.impl(
-    Chunked,
-    resolve=size_values,
+    wkv7.Chunked,
+    resolve=wkv7.size_values,
     refuse=refuse_chunked,
     work=chunked_work,
     defaults={
-        "fp32": Chunked(16, 1, 4, 16, 1),
+        "fp32": wkv7.Chunked(16, 1, 4, 16, 1),
         "sm_90": HOPPER,
         "sm_80 sm_86 sm_89 sm_120": SMALL,
         "gfx90a gfx942 gfx950": CDNA,
