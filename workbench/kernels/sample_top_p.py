@@ -23,8 +23,29 @@ from dataclasses import dataclass
 import torch
 
 from workbench.dsl import INTERPRETED, baseline, launch_pdl, tl, triton
-from workbench.kernels import sample_topk_topp as top_k
 from workbench.spec import Spec, Tensor, Work, among, threads, tile
+
+# What it means, in torch
+
+
+def philox(seed):
+    """The first 32 bits of Philox4x32-10 at counter 0 under these seeds, as int64."""
+    low = 0xFFFFFFFF
+    keys = [seed & low, (seed >> 32) & low]
+    c0 = c1 = c2 = c3 = torch.zeros_like(seed)
+    for _ in range(10):
+        # The product wraps beyond 2^63, which leaves its 64 bits right.
+        a, b = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1 = ((b >> 32) & low) ^ c1 ^ keys[0], b & low
+        c2, c3 = ((a >> 32) & low) ^ c3 ^ keys[1], a & low
+        keys = [(keys[0] + 0x9E3779B9) & low, (keys[1] + 0xBB67AE85) & low]
+    return c0
+
+
+def part(mass, share):
+    """floor(mass * share / 2^31), whose product would not fit 64 bits."""
+    high, low = mass >> 31, mass & 0x7FFFFFFF
+    return high * share + ((low * share) >> 31)
 
 
 def reference(logits, p, temperature, seed):
@@ -37,20 +58,39 @@ def reference(logits, p, temperature, seed):
     order = torch.sort(x, dim=1, descending=True, stable=True).indices
     ranked = mass.gather(1, order)
     share = (p.double().clamp(0, 1)[:, None] * 2.0**31).long()
-    enough = top_k.part(ranked.sum(1, keepdim=True), torch.where(greedy, 0, share)).clamp(min=1)
+    enough = part(ranked.sum(1, keepdim=True), torch.where(greedy, 0, share)).clamp(min=1)
     ranked = torch.where(ranked.cumsum(1) - ranked < enough, ranked, 0)
     running = torch.zeros_like(mass).scatter_(1, order, ranked).cumsum(1)
-    aim = top_k.part(running[:, -1:], top_k.philox(seed)[:, None] >> 1)
+    aim = part(running[:, -1:], philox(seed)[:, None] >> 1)
     return torch.where(lost, -1, (running <= aim).sum(1, keepdim=True))[:, 0]
+
+
+# A batch of a power of two rows, as they are timed, is a plain one; any other mixes all kinds.
+
+
+def cycled(*kinds):
+    """A maker: the first kind for each row of a plain batch, else all in turn from any on."""
+
+    def make(shape, dtype, device, generator):
+        B = shape[0]
+        first = torch.randint(len(kinds), (1,), generator=generator, device=device)
+        rows = (first + torch.arange(B, device=device)) * bool(B & (B - 1))
+        return torch.tensor(kinds, device=device)[rows % len(kinds)].to(dtype)
+
+    return make
+
+
+def any_seed(shape, dtype, device, generator):
+    return torch.randint(-(1 << 62), 1 << 62, shape, generator=generator, device=device)
 
 
 sample_top_p = Spec(
     name="sample_top_p",
     inputs={
         "logits": Tensor("B V"),
-        "p": Tensor("B", dtype="fp32", make=top_k.cycled(0.9, 0.5, 1.0, 0.7, 0.0)),
-        "temperature": Tensor("B", dtype="fp32", make=top_k.cycled(1.0, 0.7, 1.5, 0.0)),
-        "seed": Tensor("B", dtype="int64", make=top_k.any_seed),
+        "p": Tensor("B", dtype="fp32", make=cycled(0.9, 0.5, 1.0, 0.7, 0.0)),
+        "temperature": Tensor("B", dtype="fp32", make=cycled(1.0, 0.7, 1.5, 0.0)),
+        "seed": Tensor("B", dtype="int64", make=any_seed),
     },
     outputs={"token": Tensor("B", dtype="int64")},
     reference=reference,
@@ -72,10 +112,38 @@ sample_top_p = Spec(
 
 # Device code
 
+LOG2_E = tl.constexpr(1.4426950408889634)
+FULL = tl.constexpr(1 << 62)  # above every mass
+NOWHERE = tl.constexpr(0x7FFFFFFF)  # behind every token
+LEAST = tl.constexpr(-0x7FFFFFFF)  # below every logit's key
+
+
+@triton.jit
+def _key(x, SHIFT: tl.constexpr):
+    """Whole numbers in the order of these logits, with -0.0 and 0.0 the same; SHIFT bits of them
+    tell nothing, because the logits were widened from 16 bits."""
+    bits = x.to(tl.int32, bitcast=True)
+    key = (bits ^ ((bits >> 31) & 0x7FFFFFFF)) >> SHIFT
+    return tl.where(key == -1, 0, key)
+
+
+@triton.jit
+def _logit(key, SHIFT: tl.constexpr):
+    """The logit with this key."""
+    bits = (key << SHIFT) | tl.where(key < 0, (1 << SHIFT) - 1, 0)
+    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return bits.to(tl.float32, bitcast=True)
+
 
 @triton.jit
 def _mass(x, top, scale):
     return (tl.exp2((x - top) * scale) * 1073741824.0 + 0.5).to(tl.int32)
+
+
+@triton.jit
+def _part(mass, share):
+    """floor(mass * share / 2^31)"""
+    return (mass >> 31) * share + (((mass & 0x7FFFFFFF) * share) >> 31)
 
 
 @triton.jit
@@ -104,7 +172,7 @@ def _row(best_ptr, p_ptr, heat_ptr, row, V, blocks, stride_p, stride_heat, BLOCK
     p, heat = tl.load(p_ptr + row * stride_p), tl.load(heat_ptr + row * stride_heat)
     share = (tl.minimum(tl.maximum(p, 0.0), 1.0) * 2147483648.0).to(tl.int64)
     share = tl.where(heat <= 0, 0, share)
-    scale = top_k.LOG2_E / tl.maximum(tl.where(heat <= 0, 1.0, heat), 1e-30)
+    scale = LOG2_E / tl.maximum(tl.where(heat <= 0, 1.0, heat), 1e-30)
     return tl.max(best, axis=0), scale, share
 
 
@@ -163,8 +231,8 @@ def _bracket(
     before = tl.cumsum(counts, axis=0) - counts
     first = tl.sum(_share_of(rank - margin - before, counts), axis=0)
     last = tl.sum(_share_of(rank + margin - before, counts), axis=0)
-    high = top_k._key(top - first / (scale * fine), SHIFT)
-    low = top_k._key(top - tl.minimum(last, BINS - 1.0) / (scale * fine), SHIFT)
+    high = _key(top - first / (scale * fine), SHIFT)
+    low = _key(top - tl.minimum(last, BINS - 1.0) / (scale * fine), SHIFT)
     few = high.to(tl.int64) - low < LIST
     low = tl.where(few, ((low ^ high) >> 1) + (low & high) - LIST // 2, low)
     return low, tl.where(few, low + (LIST - 1), high)
@@ -196,7 +264,7 @@ def _listed(
         if block == 0:
             tl.store(bracket_ptr + 2 * row, low)
             tl.store(bracket_ptr + 2 * row + 1, high)
-        keys = tl.where(n < V, top_k._key(x, SHIFT), top_k.LEAST)
+        keys = tl.where(n < V, _key(x, SHIFT), LEAST)
         mass = _mass(x, top, scale).to(tl.int64)
         tl.store(mass_ptr + 2 * slot, tl.sum(tl.where(keys > high, mass, 0), axis=0))
         tl.store(mass_ptr + 2 * slot + 1, tl.sum(mass, axis=0))
@@ -228,7 +296,7 @@ def _tally(x_ptr, V, stride_v, key, top, scale, BLOCK: tl.constexpr, SHIFT: tl.c
     for start in range(0, V, BLOCK):
         n = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + n.to(tl.int64) * stride_v, n < V, other=-float("inf")).to(tl.float32)
-        reached = (top_k._key(x, SHIFT) >= key) & (n < V)
+        reached = (_key(x, SHIFT) >= key) & (n < V)
         total += tl.where(reached, _mass(x, top, scale), 0).to(tl.int64)
     return tl.sum(total, axis=0)
 
@@ -257,17 +325,17 @@ def _walk(
 ):  # fmt: skip
     """The first kept token of first..last whose running mass exceeds the aim; of those at
     the edge itself `surplus` are kept."""
-    token = edge * 0 + top_k.NOWHERE
+    token = edge * 0 + NOWHERE
     for start in range(first, last, BLOCK):
         n = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + n.to(tl.int64) * stride_v, n < last, other=-float("inf")).to(tl.float32)
-        keys = tl.where(n < last, top_k._key(x, SHIFT), top_k.LEAST)
+        keys = tl.where(n < last, _key(x, SHIFT), LEAST)
         ties = tl.cumsum((keys == edge).to(tl.int32), axis=0)
         kept = (keys > edge) | ((keys == edge) & (ties <= surplus))
         running = tl.cumsum(tl.where(kept, _mass(x, top, scale), 0).to(tl.int64), axis=0)
-        here = tl.min(tl.where(running > aim, n, top_k.NOWHERE), axis=0)
+        here = tl.min(tl.where(running > aim, n, NOWHERE), axis=0)
         token = tl.minimum(token, here)
-        aim = tl.where(here < top_k.NOWHERE, top_k.FULL, aim - tl.max(running, axis=0))
+        aim = tl.where(here < NOWHERE, FULL, aim - tl.max(running, axis=0))
         surplus -= tl.max(ties, axis=0)
     return token
 
@@ -276,11 +344,11 @@ def _walk(
 def _sought(x_ptr, V, stride_v, share, top, scale, BLOCK: tl.constexpr, SHIFT: tl.constexpr):
     """The edge, how many logits at it are kept, and all kept mass, from the row itself: exact
     whatever its values are, but it walks the row once for each bit of a key."""
-    low, high = top_k._key(tl.full((), -float("inf"), tl.float32), SHIFT), top_k._key(top, SHIFT)
+    low, high = _key(tl.full((), -float("inf"), tl.float32), SHIFT), _key(top, SHIFT)
     whole = _tally(x_ptr, V, stride_v, low, top, scale, BLOCK, SHIFT)
-    enough = tl.maximum(top_k._part(whole, share), 1)
+    enough = tl.maximum(_part(whole, share), 1)
     edge, above = _far_edge(x_ptr, V, stride_v, enough, low, high, top, scale, BLOCK, SHIFT)
-    each = _mass(top_k._logit(edge, SHIFT), top, scale).to(tl.int64)
+    each = _mass(_logit(edge, SHIFT), top, scale).to(tl.int64)
     surplus = (enough - above + each - 1) // each
     return edge, surplus, above + surplus * each
 
@@ -295,8 +363,7 @@ def _from_counts(
     j = tl.arange(0, LIST)
     at = tl.arange(0, BLOCKS)[:, None] * LIST + j[None, :]
     counts = tl.load(list_ptr + at, (tl.arange(0, BLOCKS) < blocks)[:, None], other=0)
-    keys = tl.minimum(high - j, top_k._key(top, SHIFT))
-    mass = _mass(top_k._logit(keys, SHIFT), top, scale).to(tl.int64)
+    mass = _mass(_logit(tl.minimum(high - j, _key(top, SHIFT)), SHIFT), top, scale).to(tl.int64)
     reached = tl.cumsum(tl.sum(counts, axis=0) * mass, axis=0) + tl.sum(above, axis=0)
     edge = tl.sum((reached < enough).to(tl.int32), axis=0)
     each = tl.maximum(tl.sum(tl.where(j == edge, mass, 0), axis=0), 1)
@@ -312,20 +379,20 @@ def _from_lists(
     BLOCKS: tl.constexpr, LIST: tl.constexpr, SHIFT: tl.constexpr,
 ):  # fmt: skip
     """The same from the keys themselves; 0 as the first where a list is not whole."""
-    high = top_k._key(top, SHIFT)
+    high = _key(top, SHIFT)
     at = tl.arange(0, BLOCKS)[:, None] * LIST + tl.arange(0, LIST)[None, :]
     inside = tl.arange(0, LIST)[None, :] < size[:, None]
-    keys = tl.load(list_ptr + at, inside, other=top_k.LEAST)
-    mass = tl.where(inside, _mass(top_k._logit(tl.where(inside, keys, high), SHIFT), top, scale), 0)
+    keys = tl.load(list_ptr + at, inside, other=LEAST)
+    mass = tl.where(inside, _mass(_logit(tl.where(inside, keys, high), SHIFT), top, scale), 0)
     flat = tl.reshape(keys, BLOCKS * LIST)
     known = tl.sum(above, axis=0)
     listed = tl.reshape(mass, BLOCKS * LIST)
     reached = known + tl.sum(listed.to(tl.int64), axis=0)
     reached = tl.where(tl.max(size, axis=0) <= LIST, reached, 0)
-    low = tl.min(tl.where(flat == top_k.LEAST, high, flat), axis=0)
+    low = tl.min(tl.where(flat == LEAST, high, flat), axis=0)
     high = tl.where(reached >= enough, tl.max(flat, axis=0), low)
     edge = _edge(flat, listed, enough - known, low, high)
-    each = tl.maximum(_mass(top_k._logit(edge, SHIFT), top, scale).to(tl.int64), 1)
+    each = tl.maximum(_mass(_logit(edge, SHIFT), top, scale).to(tl.int64), 1)
     over = above + tl.sum(tl.where(keys > edge, mass, 0).to(tl.int64), axis=1)
     ties = tl.sum(tl.where(keys == edge, mass, 0).to(tl.int64), axis=1)
     return reached, edge, each, over, ties
@@ -353,7 +420,7 @@ def _sample(
         slot = row * blocks + s
         above = tl.load(mass_ptr + 2 * slot, s < blocks, other=0)
         whole = tl.load(mass_ptr + 2 * slot + 1, s < blocks, other=0)
-        enough = tl.maximum(top_k._part(tl.sum(whole, axis=0), share), 1)
+        enough = tl.maximum(_part(tl.sum(whole, axis=0), share), 1)
         low, high = tl.load(bracket_ptr + 2 * row), tl.load(bracket_ptr + 2 * row + 1)
         list_ptr += row * blocks * LIST
         if high.to(tl.int64) - low < LIST:
@@ -370,12 +437,12 @@ def _sample(
         left = tl.maximum(surplus * each - (tl.cumsum(ties, axis=0) - ties), 0)
         kept = over + tl.minimum(ties, left)
         if share == 2147483648:  # p = 1 keeps all
-            hits, edge, kept = share > 0, top_k.LEAST + edge * 0, whole
+            hits, edge, kept = share > 0, LEAST + edge * 0, whole
         first = tl.full((), 0, tl.int32)
         last = first + V
         if hits:
             running = tl.cumsum(kept, axis=0)
-            aim = top_k._part(tl.max(running, axis=0), uniform)
+            aim = _part(tl.max(running, axis=0), uniform)
             passed = running <= aim
             aim -= tl.sum(tl.where(passed, kept, 0), axis=0)
             surplus -= tl.sum(tl.where(passed, ties, 0), axis=0) // each
@@ -383,7 +450,7 @@ def _sample(
             last = tl.minimum(first + BLOCK, V)
         else:
             edge, surplus, mass = _sought(x_ptr, V, stride_v, share, top, scale, BLOCK, SHIFT)
-            aim = top_k._part(mass, uniform)
+            aim = _part(mass, uniform)
         token = _walk(x_ptr, first, last, stride_v, edge, surplus, aim, top, scale, BLOCK, SHIFT)
     tl.store(token_ptr + row, token.to(tl.int64))
 
@@ -451,7 +518,7 @@ def bracketed(logits, p, temperature, seed, *, config):
     after = launch_pdl(pdl)
     small = dict(BLOCK=config.block_v, BLOCKS=triton.next_power_of_2(blocks), PDL=pdl)
     binned = dict(**small, BINS=config.bins, num_warps=config.num_warps)
-    listed = dict(LIST=config.list_len, SHIFT=top_k.SHIFT[logits.dtype])
+    listed = dict(LIST=config.list_len, SHIFT=SHIFT[logits.dtype])
     registers = {"maxnreg": config.maxnreg} if config.maxnreg else {}
     lengths = dict(BLOCK=config.block_v, BINS=config.bins, PDL=pdl, num_warps=config.num_warps)
     _maxima[(B * blocks,)](logits, best, counts, *at, **lengths)
@@ -464,6 +531,9 @@ def bracketed(logits, p, temperature, seed, *, config):
     drawn = dict(num_warps=config.sample_warps, **small, **listed, **after)
     _sample[(B,)](logits, best, *tables, *heats, seed, token, *of_row, seed.stride(0), **drawn)
     return token
+
+
+SHIFT = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 
 
 @baseline(sample_top_p)

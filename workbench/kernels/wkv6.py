@@ -17,13 +17,24 @@ A NaN stays in its sequence and head, where it reaches its token and all later o
 `chunked` also earlier ones of its chunk.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
 from workbench.dsl import FLA, INTERPRETED, meta, normal, strides, tl, triton
-from workbench.kernels import wkv7
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work
+from workbench.spec import (
+    AUTO,
+    Extent,
+    Spec,
+    Tensor,
+    Tolerance,
+    Work,
+    among,
+    given,
+    stages,
+    threads,
+    tile,
+)
 
 
 def reference(r, w, k, v, u, state):
@@ -108,6 +119,12 @@ def _sequential(
 
 
 @triton.jit
+def _chunk_inputs(ptr, b, t, h, n, T, stride_b, stride_t, stride_h, stride_n):
+    ptrs = ptr + b * stride_b + h * stride_h + t[:, None] * stride_t + n[None, :] * stride_n
+    return tl.load(ptrs, (t < T)[:, None], other=0.0)
+
+
+@triton.jit
 def _decay(which, w, PRECISION: tl.constexpr):
     """What is left after the tokens that each row names by ones. As products with ones the sums of
     16-bit decays are exact, and need no scan across threads; `exp2` takes one instruction, `exp`
@@ -151,9 +168,9 @@ def _chunks(
     i, n = tl.arange(0, C), tl.arange(0, N).to(tl.int64)
     row, column = i[:, None], i[None, :]
     t = chunk % count * C + i
-    r = wkv7._chunk_inputs(r_ptr, b, t, h, n, T, stride_rb, stride_rt, stride_rh, stride_rn)
-    k = wkv7._chunk_inputs(k_ptr, b, t, h, n, T, stride_kb, stride_kt, stride_kh, stride_kn)
-    w = wkv7._chunk_inputs(w_ptr, b, t, h, n, T, stride_wb, stride_wt, stride_wh, stride_wn)
+    r = _chunk_inputs(r_ptr, b, t, h, n, T, stride_rb, stride_rt, stride_rh, stride_rn)
+    k = _chunk_inputs(k_ptr, b, t, h, n, T, stride_kb, stride_kt, stride_kh, stride_kn)
+    w = _chunk_inputs(w_ptr, b, t, h, n, T, stride_wb, stride_wt, stride_wh, stride_wn)
     u = tl.load(u_ptr + h * stride_uh + n * stride_un).to(tl.float32)
     w_sum = w.to(SUM)
     tl.store(g_ptr + chunk * N + n, tl.sum(w.to(tl.float32), axis=0))
@@ -170,7 +187,7 @@ def _chunks(
     else:
         for level in range(1, LEVELS):
             A += _sisters(r, w_sum, k, level, C, DOT, PRECISION, PRECISION_OF_SUMS)
-    v = wkv7._chunk_inputs(v_ptr, b, t, h, n, T, stride_vb, stride_vt, stride_vh, stride_vn).to(DOT)
+    v = _chunk_inputs(v_ptr, b, t, h, n, T, stride_vb, stride_vt, stride_vh, stride_vn).to(DOT)
     O = tl.dot(A.to(DOT), v, input_precision=PRECISION)
     y_ptrs = y_ptr + ((b * T + t) * H + h)[:, None] * N + n[None, :]
     tl.store(y_ptrs, O.to(y_ptr.dtype.element_ty), (t < T)[:, None])
@@ -218,12 +235,32 @@ def _states(
     tl.store(last_ptr + head * N * N + n[:, None] * N + v[None, :], S)
 
 
-def sequential_work(config, limits, *, itemsize, N, **sizes):
-    whole = wkv7.sequential_work(config, limits, itemsize=itemsize, N=N, **sizes)
-    return replace(whole, load_bytes=whole.load_bytes - 2 * N * itemsize)  # no kk, no a
+@dataclass(frozen=True)
+class Sequential:
+    block_v: int = tile(16, 64, default=32)
+    num_warps: int = threads(1, 8, default=4)
 
 
-@wkv6.impl(wkv7.Sequential, refuse=wkv7.refuse_sequential, work=sequential_work)
+def refuse_sequential(config, limits, *, itemsize, B, T, H, N):
+    held = config.block_v * N // (config.num_warps * limits.warp_size)
+    if held > 64:
+        return f"each thread would hold {held} elements of the state; 64 is the most"
+    if held < 4:
+        return f"{config.num_warps} warps leave each thread {held} elements, less than one load"
+    return None
+
+
+def sequential_work(config, limits, *, itemsize, B, T, H, N):
+    state = config.block_v * N * 4
+    return Work(
+        tiles=B * H * N // config.block_v,
+        steps=T,
+        load_bytes=(3 * N + config.block_v) * itemsize + state // T,
+        store_bytes=T * config.block_v * itemsize + state,
+    )
+
+
+@wkv6.impl(Sequential, refuse=refuse_sequential, work=sequential_work)
 def sequential(r, w, k, v, u, state, *, config):
     """Token by token, the state in registers: nothing but inputs, outputs and states moves."""
     B, T, H, N = r.shape
@@ -232,6 +269,22 @@ def sequential(r, w, k, v, u, state, *, config):
         r, w, k, v, u, state, y, last, T, H, *strides(r, w, k, v, u, state), N=N, **meta(config)
     )
     return y, last
+
+
+@dataclass(frozen=True)
+class Chunked:
+    chunk: int = tile(16, 64, default=64)
+    unrolled: int = among(0, 1, default=0)  # the levels: fewer registers, but not for 64 tokens
+    num_warps: int = threads(2, 8, default=4)
+    block_v: int = tile(16, 64, default=AUTO)  # see `size_values`
+    num_stages: int = stages(1, 3, default=3)
+
+
+def size_values(config, limits, *, itemsize, B, T, H, N):
+    """Return the config with its block of values chosen by the number of heads: all values of a
+    head where the heads alone give each core two, else half of them. The fewer, the more often the
+    same chunks are read."""
+    return replace(config, block_v=given(config.block_v, 64 if B * H // limits.cores >= 2 else 32))
 
 
 def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
@@ -264,19 +317,19 @@ def chunked_work(config, limits, *, itemsize, B, T, H, N):
 
 
 # Registers are what limits a chunk on Ampere and RDNA, whose products have 16 rows.
-CDNA = wkv7.Chunked(chunk=64, num_warps=4, block_v=32, num_stages=2)
-SMALL = wkv7.Chunked(chunk=32, num_warps=4, block_v=32, num_stages=2)
-HOPPER = wkv7.Chunked(chunk=32, unrolled=1)  # a core holds four blocks of 32 tokens, of 64 two
-RDNA = wkv7.Chunked(chunk=16, unrolled=1, num_warps=4, block_v=32, num_stages=2)
+CDNA = Chunked(chunk=64, num_warps=4, block_v=32, num_stages=2)
+SMALL = Chunked(chunk=32, num_warps=4, block_v=32, num_stages=2)
+HOPPER = Chunked(chunk=32, unrolled=1)  # a core holds four blocks of 32 tokens, of 64 two
+RDNA = Chunked(chunk=16, unrolled=1, num_warps=4, block_v=32, num_stages=2)
 
 
 @wkv6.impl(
-    wkv7.Chunked,
-    resolve=wkv7.size_values,
+    Chunked,
+    resolve=size_values,
     refuse=refuse_chunked,
     work=chunked_work,
     defaults={
-        "fp32": wkv7.Chunked(16, 1, 4, 16, 1),
+        "fp32": Chunked(16, 1, 4, 16, 1),
         "sm_90": HOPPER,
         "sm_80 sm_86 sm_89 sm_120": SMALL,
         "gfx90a gfx942 gfx950": CDNA,
