@@ -17,7 +17,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
-from workbench.spec import Limits
+from workbench.spec import Limits, Spec
 
 try:
     import triton
@@ -81,6 +81,20 @@ def cores(tensor: Any) -> int:
     return int(torch.cuda.get_device_properties(tensor.device).multi_processor_count)
 
 
+def padded(extent: int) -> int:
+    """Return the least power of two that is at least `extent`, as blocks of device code need it."""
+    return 1 << (extent - 1).bit_length()
+
+
+def tile_count(config: Any, **extents: int) -> int:
+    """Return how many tiles cover these extents: `tile_count(config, M=M, N=N)`, whose tiles are
+    `block_m` x `block_n`."""
+    total = 1
+    for axis, extent in extents.items():
+        total *= -(-extent // getattr(config, f"block_{axis.lower()}"))
+    return total
+
+
 def pretended() -> Limits | None:
     """Return the limits of the device that launchers are made to see, or None."""
     return _pretended.get()
@@ -141,11 +155,9 @@ def describe(name: str, tensor: Any, block: list[int]) -> Any:
     return TensorDescriptor.from_tensor(tensor, block)
 
 
-def refuse_pdl(limits: Limits) -> str | None:
-    """Return why a launch cannot begin there before the previous one ends, or None."""
-    if limits.arch in ("sm_80", "sm_86", "sm_89") or not limits.arch.startswith("sm_"):
-        return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
-    return None
+def policies(hints: int) -> tuple[str, str]:
+    """Return the eviction policies of what is read once and of what is read again."""
+    return ("evict_first", "evict_last") if hints else ("", "")
 
 
 def launch_pdl(pdl: bool) -> dict[str, bool]:
@@ -158,6 +170,17 @@ def upcast(tensor: Any) -> bool:
     """Return whether tiles of this tensor must be widened before they are multiplied: bf16 in
     Triton's interpreter."""
     return INTERPRETED and str(tensor.dtype) == "torch.bfloat16"
+
+
+# Makers of inputs
+
+
+def normal(shape: Any, dtype: Any, device: Any, generator: Any) -> Any:
+    """Return standard normal values, as a Tensor without a maker has them; of one with a maker
+    tests draw no other values."""
+    import torch
+
+    return torch.randn(shape, generator=generator, device=device).to(dtype)
 
 
 # Library baselines
@@ -173,6 +196,18 @@ def compiled(call: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compile(call, dynamic=False)
 
     return lambda *inputs: created()(*inputs)
+
+
+def baseline(spec: Spec) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that adds torch's own version of a Spec twice: as it is written
+    (`torch`), and under torch.compile (`torch.compile`)."""
+
+    def add(call: Callable[..., Any]) -> Callable[..., Any]:
+        spec.library("torch", call)
+        spec.library("torch.compile", compiled(call))
+        return call
+
+    return add
 
 
 @dataclass(frozen=True)
@@ -228,6 +263,7 @@ __all__ = [
     "LIGER",
     "TensorDescriptor",
     "ThirdParty",
+    "baseline",
     "compiled",
     "cores",
     "describable",
@@ -235,10 +271,13 @@ __all__ = [
     "divisors",
     "launch_pdl",
     "meta",
+    "normal",
+    "padded",
+    "policies",
     "pretend",
     "pretended",
-    "refuse_pdl",
     "strides",
+    "tile_count",
     "tl",
     "triton",
     "upcast",

@@ -81,6 +81,12 @@ TOLERANCE: Mapping[str, Tolerance] = {
 }
 
 
+def of_rms(**distances: float) -> dict[str, Tolerance]:
+    """Return the usual tolerance of each named dtype, but with this distance in proportion to the
+    rms of the output: `of_rms(fp32=5e-5, fp16=1e-4)`."""
+    return {d: Tolerance(TOLERANCE[d].relative, rms) for d, rms in distances.items()}
+
+
 @dataclass(frozen=True)
 class Tensor:
     """An input or output: its axes (`"M K"`), its dtype if that is not the one under test, and the
@@ -126,6 +132,9 @@ class Extent:
         return min((e for e in fit if e >= extent), default=max(fit))
 
 
+WIDE_ONLY = ("sm_80", "sm_86", "sm_87", "gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102")
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of a device that every config must fit into, whatever the kernel.
@@ -141,6 +150,71 @@ class Limits:
     threads_per_block: int
     cores: int  # streaming multiprocessors (NVIDIA) or compute units (AMD)
 
+    @property
+    def nvidia(self) -> bool:
+        """Return whether it is a GPU of NVIDIA's."""
+        return self.arch.startswith("sm_")
+
+    def buffers(self, num_stages: int) -> int:
+        """Return how many stages of a pipeline lie in shared memory: AMD's keeps one of them in
+        registers."""
+        return num_stages if self.nvidia else num_stages - 1
+
+    def stages_bytes(self, config: Any, itemsize: int) -> int:
+        """Return how many bytes of shared memory the stages of a tiled matrix product take."""
+        numbers: int = (config.block_m + config.block_n) * config.block_k
+        return self.buffers(config.num_stages) * numbers * itemsize
+
+    # Each of these returns one sentence, or None where there is nothing to refuse.
+
+    def refuse_held(self, held: int, most: int, what: str = "elements in registers") -> str | None:
+        """Return why a thread cannot hold so many numbers of `what`."""
+        return f"each thread would hold {held} {what}; {most} is the most" if held > most else None
+
+    def refuse_sums(self, held: int) -> str | None:
+        """Return why a thread cannot hold so many sums of a matrix product."""
+        reason = self.refuse_held(held, 128, "sums in registers")
+        return reason and f"{reason} without spills"
+
+    def refuse_shared(self, needed: int, what: str = "stages") -> str | None:
+        """Return why so many bytes of shared memory are more than a block has."""
+        if needed > self.shared_bytes:
+            return (
+                f"the {what} need {needed} bytes of shared memory; a block has {self.shared_bytes}"
+            )
+        return None
+
+    def refuse_program(self, threads: int, held: int, most: int, staged: int = 0) -> str | None:
+        """Return why no program of so many threads can take its rows: each thread would hold more
+        than `most` numbers, or the rows on their way, `staged` bytes, do not fit."""
+        if held > most:
+            return f"each of {threads} threads would hold {held} elements; {most} is the most"
+        if self.nvidia and staged + 1024 > self.shared_bytes:
+            return f"the stages need {staged} bytes of shared memory; {self.shared_bytes} are there"
+        return None
+
+    def refuse_rows(self, itemsize: int, **extents: int) -> str | None:
+        """Return why no tensor descriptor can describe dense rows of these extents."""
+        for axis, extent in extents.items():
+            if extent * itemsize % 16:
+                row = f"{axis} = {extent} gives {extent * itemsize}"
+                return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
+        return None
+
+    def refuse_fp8(self) -> str | None:
+        """Return why the device has no products of e4m3fn."""
+        if self.arch.startswith("gfx94"):
+            return f"the 8-bit format of {self.arch} is e4m3fnuz, and the inputs here are e4m3fn"
+        if self.arch in WIDE_ONLY:
+            return f"{self.arch} has no matrix instruction for 8-bit floats"
+        return None
+
+    def refuse_pdl(self) -> str | None:
+        """Return why no launch can begin there before the previous one ends."""
+        if self.arch in ("sm_80", "sm_86", "sm_89") or not self.nvidia:
+            return "programmatic dependent launches need a GPU of NVIDIA's from Hopper on"
+        return None
+
 
 @dataclass(frozen=True)
 class Work:
@@ -153,6 +227,22 @@ class Work:
     store_bytes: int  # written at the end of one tile
     dot: tuple[int, int, int] | None = None  # m, n, k of the matrix product in one trip
     band: int = 1  # tile rows that are visited together, so that they share loads in the cache
+
+    @classmethod
+    def of_product(
+        cls, config: Any, itemsize: int, *, M: int, N: int, K: int, band: int = 1
+    ) -> Work:
+        """Return that of a matrix product whose tiles of `block_m` x `block_n` take steps of
+        `block_k`."""
+        BM, BN, BK = config.block_m, config.block_n, config.block_k
+        return cls(
+            tiles=-(-M // BM) * -(-N // BN),
+            steps=-(-K // BK),
+            load_bytes=(BM + BN) * BK * itemsize,
+            store_bytes=BM * BN * itemsize,
+            dot=(BM, BN, BK),
+            band=band,
+        )
 
 
 @dataclass(frozen=True)
@@ -259,18 +349,11 @@ class Spec:
 
         return add
 
-    def library(
-        self,
-        name: str,
-        call: Callable[..., Any],
-        *,
-        refuse: Callable[..., str | None] | None = None,
-    ) -> Impl:
-        """Add a library's own version, `call(*inputs) -> output`, as a baseline. Returns its
-        Impl."""
-        if refuse is None:
-            return self.impl(backend="torch", name=name)(call)
-        return self.impl(backend="torch", name=name, refuse=refuse)(call)
+    def library(self, name: str, call: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """Add a library's own version, `call(*inputs) -> output`, as a baseline; `options` are
+        those of `impl`. Returns its Impl, or without `call` a decorator."""
+        add = self.impl(backend="torch", name=name, **options)
+        return add if call is None else add(call)
 
 
 @dataclass(frozen=True)

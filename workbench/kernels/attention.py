@@ -24,10 +24,10 @@ from workbench.spec import (
     Extent,
     Spec,
     Tensor,
-    Tolerance,
     Work,
     among,
     given,
+    of_rms,
     stages,
     threads,
     tile,
@@ -71,11 +71,7 @@ attention = Spec(
     # The weights are rounded before they meet v, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
     # itself, so their sum is off in proportion to its rms, whatever the element itself is: at
     # T = 8192 by 0.0009 and 0.0065 of it at most in 262 144 elements on a CPU.
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=2e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-3),
-        "bf16": Tolerance(relative=8e-3, of_rms=1.5e-2),
-    },
+    tolerance=of_rms(fp32=2e-5, fp16=2e-3, bf16=1.5e-2),
 )
 
 
@@ -303,7 +299,7 @@ def refuse_tiles(config, limits, *, itemsize, D, **sizes):
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * (width + config.block_n) // threads_
     # without a pipeline, and where it holds its newest stage in registers, k and v take turns
-    nvidia = limits.arch.startswith("sm_")
+    nvidia = limits.nvidia
     blocks = 2 * (config.num_stages if nvidia else config.num_stages - 1) or 1
     queries = config.block_m if nvidia else 0
     shared = (queries + max(1, blocks) * config.block_n) * width * itemsize
@@ -325,11 +321,8 @@ def refuse_overlapped(config, limits, *, itemsize, D, **sizes):
 
 
 def crowded(held, shared, limits):
-    if held > 192:
-        return f"each thread would hold {held} numbers in registers; 192 is the most"
-    if shared > limits.shared_bytes:
-        return f"the blocks need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    reason = limits.refuse_held(held, 192, "numbers in registers")
+    return reason or limits.refuse_shared(shared, "blocks")
 
 
 def work(config, limits, *, itemsize, B, S, Hkv, G, D, T):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from workbench.kernels import attention as unmasked
-from workbench.spec import Extent, Spec, Tensor, Tolerance, among
+from workbench.spec import Extent, Spec, Tensor, among, of_rms
 
 
 def reference(q, k, v):
@@ -54,11 +54,7 @@ causal_attention = Spec(
     # The weights are rounded before they meet v, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
     # itself. For the first queries that is of a few values of size 1, which may cancel, while all
     # outputs together have an rms of 0.05 at S = 8192: bf16 was off by 0.053 of it there, on a CPU.
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=1e-4),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-2),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-1),
-    },
+    tolerance=of_rms(fp32=1e-4, fp16=1e-2, bf16=1e-1),
 )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import LIGER, compiled, meta, tl, triton
+from workbench.dsl import LIGER, baseline, meta, tile_count, tl, triton
 from workbench.spec import Spec, Tensor, Work, threads, tile
 
 
@@ -60,7 +60,7 @@ def refuse_tiles(config, limits, *, itemsize, M, F):
 
 def work(config, limits, *, itemsize, M, F):
     moved = config.block_m * config.block_f * itemsize
-    tiles_ = -(-M // config.block_m) * -(-F // config.block_f)
+    tiles_ = tile_count(config, M=M, F=F)
     return Work(tiles=tiles_, steps=1, load_bytes=moved, store_bytes=moved)
 
 
@@ -69,20 +69,15 @@ def tiles(k, *, config):
     """One pass, one tile a program: each element is read once and written once."""
     M, F = k.shape
     y = k.new_empty(M, F)
-    _tiles[(triton.cdiv(M, config.block_m) * triton.cdiv(F, config.block_f),)](
-        k, y, M, F, *k.stride(), **meta(config)
-    )
+    _tiles[(tile_count(config, M=M, F=F),)](k, y, M, F, *k.stride(), **meta(config))
     return y
 
 
+@baseline(channel_mix)
 def library(k):
     return torch.relu(k).square()
 
 
-channel_mix.library("torch", library)
-channel_mix.library("torch.compile", compiled(library))
-channel_mix.library(
-    "liger",
-    lambda k: LIGER("ops:LigerReLUSquaredFunction.apply")(k),
-    refuse=LIGER.refuse_rows(F=65_536),
-)
+@channel_mix.library("liger", refuse=LIGER.refuse_rows(F=65_536))
+def liger(k):
+    return LIGER("ops:LigerReLUSquaredFunction.apply")(k)

@@ -10,7 +10,7 @@ NaN and infinities stay in their chains.
 
 from dataclasses import dataclass
 
-from workbench.dsl import meta, tl, triton
+from workbench.dsl import meta, tile_count, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
 
 TRIPS, UNROLLED = 64, 16  # their product is the number of multiply-adds
@@ -79,7 +79,6 @@ def chains(x, *, config):
     """One program runs `block_n` chains, several in each thread."""
     (N,) = x.shape
     y = x.new_empty(N)
-    _chains[(triton.cdiv(N, config.block_n),)](
-        x, y, N, x.stride(0), A, B, TRIPS, UNROLLED, **meta(config)
-    )
+    grid = (tile_count(config, N=N),)
+    _chains[grid](x, y, N, x.stride(0), A, B, TRIPS, UNROLLED, **meta(config))
     return y

@@ -45,9 +45,7 @@ class Blocks:
 
 def refuse_blocks(config, limits, *, itemsize, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
-    if held > 128:
-        return f"each thread would hold {held} elements in registers; 128 is the most"
-    return None
+    return limits.refuse_held(held, 128)
 
 
 def work(config, limits, *, itemsize, N):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import FLA, compiled, meta, tl, triton
+from workbench.dsl import FLA, baseline, meta, strides, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, threads, tile
 
 
@@ -153,10 +153,8 @@ def looped_work(config, limits, *, itemsize, M, V):
 
 
 def split_work(config, limits, *, itemsize, M, V):
-    steps = -(-V // (config.block_v * config.splits))
-    return Work(
-        tiles=M * config.splits, steps=steps, load_bytes=config.block_v * itemsize, store_bytes=8
-    )
+    steps, moved = -(-V // (config.block_v * config.splits)), config.block_v * itemsize
+    return Work(tiles=M * config.splits, steps=steps, load_bytes=moved, store_bytes=8)
 
 
 def outputs(logits):
@@ -179,13 +177,12 @@ def split_row(logits, target, *, config):
     splits = min(config.splits, triton.next_power_of_2(triton.cdiv(V, config.block_v)))
     top, total = (logits.new_empty(M * splits, dtype=torch.float32) for _ in range(2))
     _parts[(M * splits,)](logits, top, total, V, *logits.stride(), SPLITS=splits, **meta(config))
-    constants = dict(SPLITS=splits, num_warps=1)
-    _joined[(M,)](
-        logits, target, loss, lse, top, total, V, *logits.stride(), target.stride(0), **constants
-    )
+    outs, at = (loss, lse, top, total, V), strides(logits, target)
+    _joined[(M,)](logits, target, *outs, *at, SPLITS=splits, num_warps=1)
     return loss, lse
 
 
+@baseline(cross_entropy)
 def library(logits, target):
     wide = logits.float()
     valid = (target >= 0) & (target < logits.shape[1])
@@ -205,6 +202,4 @@ def fla(logits, target):
     return loss, lse
 
 
-cross_entropy.library("torch", library)
-cross_entropy.library("torch.compile", compiled(library))
 cross_entropy.library("fla", fla, refuse=FLA.refuse(refuse_fla))

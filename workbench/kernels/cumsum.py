@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import compiled, meta, tl, triton
-from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
+from workbench.dsl import baseline, meta, tl, triton
+from workbench.spec import Spec, Tensor, Work, of_rms, threads, tile
 
 
 def reference(x):
@@ -29,11 +29,7 @@ cumsum = Spec(
     flops=lambda M, N: M * N,
     check=[{"M": 1, "N": 1}, {"M": 5, "N": 127}, {"M": 37, "N": 781}, {"M": 2, "N": 9001}],
     bench=[{"M": 4096, "N": 8192}, {"M": 8, "N": 1 << 22}],
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=2e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-5),
-        "bf16": Tolerance(relative=8e-3, of_rms=2e-5),
-    },
+    tolerance=of_rms(fp32=2e-5, fp16=2e-5, bf16=2e-5),
 )
 
 
@@ -126,9 +122,6 @@ def slices(x, *, config):
     return y
 
 
+@baseline(cumsum)
 def library(x):
     return torch.cumsum(x, -1)
-
-
-cumsum.library("torch", library)
-cumsum.library("torch.compile", compiled(library))

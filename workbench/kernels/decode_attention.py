@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from workbench.dsl import cores, meta, strides, tl, triton, upcast
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.dsl import cores, meta, padded, strides, tl, triton, upcast
+from workbench.spec import Extent, Spec, Tensor, Work, among, of_rms, stages, threads, tile
 
 LOG2E = 1.4426950408889634
 
@@ -73,11 +73,7 @@ decode_attention = Spec(
     # The weights are rounded before they meet v, each by up to 2^-12 (fp16) or 2^-9 (bf16) of
     # itself, so their sum is off in proportion to its rms, whatever the element itself is: at
     # T = 8192 by 0.0009 and 0.0065 of it at most in 262 144 elements on a CPU.
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=2e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-3),
-        "bf16": Tolerance(relative=8e-3, of_rms=1.5e-2),
-    },
+    tolerance=of_rms(fp32=2e-5, fp16=2e-3, bf16=1.5e-2),
 )
 
 
@@ -100,12 +96,8 @@ def _weigh(
     """Weights of one block of keys, and what they do to each query's running maximum and sum; what
     came before counts `keep` times from now on."""
     if UPCAST:
-        q, k, q_rest, k_rest = (
-            q.to(tl.float32),
-            k.to(tl.float32),
-            q_rest.to(tl.float32),
-            k_rest.to(tl.float32),
-        )
+        q, k = q.to(tl.float32), k.to(tl.float32)
+        q_rest, k_rest = q_rest.to(tl.float32), k_rest.to(tl.float32)
     s = tl.dot(q, tl.trans(k), input_precision="ieee")
     if REST:
         s = tl.dot(q_rest, tl.trans(k_rest), s, input_precision="ieee")
@@ -233,14 +225,11 @@ def refuse_splits(config, limits, *, itemsize, B, Hkv, G, D, T):
     threads_ = config.num_warps * limits.warp_size
     rows = max(16, 1 << (G - 1).bit_length())
     held = rows * (sum(split(D)) + config.block_n) // threads_
-    nvidia = limits.arch.startswith("sm_")
+    nvidia = limits.nvidia
     buffers = config.num_stages if nvidia else max(1, config.num_stages - 1)
     shared = (2 * buffers * config.block_n + rows) * sum(split(D)) * itemsize
-    if held > 128:
-        return f"each thread would hold {held} scores and sums in registers; 128 is the most"
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    reason = limits.refuse_held(held, 128, "scores and sums in registers")
+    return reason or limits.refuse_shared(shared)
 
 
 def splits_work(config, limits, *, itemsize, B, Hkv, G, D, T):
@@ -281,10 +270,8 @@ def splits(q, k, v, lens, *, config):
         q, k, v, lens, part, lse, T, Hkv, G, parts, scale, *strides(q, k, v, lens), **constants
     )
     if merged:
-        constants = dict(D=D, BLOCK_D=triton.next_power_of_2(D), BLOCK_S=8)
-        _merge[(B * H,)](
-            part, lse, o, parts, **constants, ALL=triton.next_power_of_2(parts), num_warps=2
-        )
+        constants = dict(D=D, BLOCK_D=padded(D), BLOCK_S=8, ALL=padded(parts), num_warps=2)
+        _merge[(B * H,)](part, lse, o, parts, **constants)
     return o
 
 

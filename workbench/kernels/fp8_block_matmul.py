@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import cores, describe, meta, strides, tl, triton
+from workbench.dsl import cores, describe, meta, strides, tile_count, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 BLOCK = 128  # numbers that share a scale, along K and along N
@@ -147,30 +147,21 @@ class Persistent:
     per_core: int = among(1, 2, 3, default=1)  # programs
 
 
-WIDE_ONLY = ("sm_80", "sm_86", "sm_87", "gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102")
-
-
 def refuse_tiles(config, limits, *, itemsize, M, N, K):
     if itemsize != 1:
         return f"it multiplies numbers of one byte; those of {itemsize} bytes are for matmul"
-    if limits.arch.startswith("gfx94"):
-        return f"the 8-bit format of {limits.arch} is e4m3fnuz, and the inputs here are e4m3fn"
-    if limits.arch in WIDE_ONLY:
-        return f"{limits.arch} has no matrix instruction for 8-bit floats"
+    if reason := limits.refuse_fp8():
+        return reason
     threads_ = config.num_warps * limits.warp_size
     held = 2 * config.block_m * config.block_n // threads_
-    buffers = config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
+    buffers = limits.buffers(config.num_stages)
     shared = buffers * (config.block_m + config.block_n) * BLOCK
-    if held > 128:
-        return f"each thread would hold {held} sums in registers; 128 is the most without spills"
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    return limits.refuse_sums(held) or limits.refuse_shared(shared)
 
 
 def work(config, limits, *, itemsize, M, N, K):
     return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        tiles=tile_count(config, M=M, N=N),
         steps=K // BLOCK,
         load_bytes=(config.block_m + config.block_n) * BLOCK,
         store_bytes=2 * config.block_m * config.block_n,
@@ -187,7 +178,7 @@ def tiles(a, b, scale_a, scale_b, *, config):
     (M, K), (N, _) = a.shape, b.shape
     c = a.new_empty(M, N, dtype=torch.bfloat16)
     constants = dict(BLOCK_K=BLOCK, EVEN_M=M % config.block_m == 0, **meta(config))
-    _tiles[(triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n),)](
+    _tiles[(tile_count(config, M=M, N=N),)](
         a, b, scale_a, scale_b, c, M, N, K, *strides(a, b, scale_a, scale_b), **constants
     )
     return c

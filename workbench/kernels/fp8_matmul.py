@@ -12,11 +12,21 @@ NaN in a or in its scales reaches its row of c, in b or in its scales its column
 infinities.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.dsl import INTERPRETED, cores, describe, divisors, meta, strides, tl, triton
+from workbench.dsl import (
+    INTERPRETED,
+    cores,
+    describe,
+    divisors,
+    meta,
+    strides,
+    tile_count,
+    tl,
+    triton,
+)
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
 
 
@@ -155,25 +165,14 @@ class Persistent:
     flatten: int = among(0, 1, default=1)  # one loop over all tiles' steps: loads cross tiles
 
 
-WIDE_ONLY = ("sm_80", "sm_86", "sm_87", "gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102")
-
-
 def refuse_tiles(config, limits, *, itemsize, M, N, K):
     if itemsize != 1:
         return f"fp8_matmul multiplies numbers of one byte; those of {itemsize} are for matmul"
-    if limits.arch.startswith("gfx94"):
-        return f"the 8-bit format of {limits.arch} is e4m3fnuz, and the inputs here are e4m3fn"
-    if limits.arch in WIDE_ONLY:
-        return f"{limits.arch} has no matrix instruction for 8-bit floats"
+    if reason := limits.refuse_fp8():
+        return reason
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * config.block_n // threads_ * (1 + config.promote)
-    buffers = config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
-    shared = buffers * (config.block_m + config.block_n) * config.block_k
-    if held > 128:
-        return f"each thread would hold {held} sums in registers; 128 is the most without spills"
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    return limits.refuse_sums(held) or limits.refuse_shared(limits.stages_bytes(config, itemsize))
 
 
 def refuse_persistent(config, limits, *, itemsize, M, N, K):
@@ -184,19 +183,9 @@ def refuse_persistent(config, limits, *, itemsize, M, N, K):
     return refuse_tiles(config, limits, itemsize=itemsize, M=M, N=N, K=K)
 
 
-def tile_count(config, M, N):
-    return -(-M // config.block_m) * -(-N // config.block_n)
-
-
 def work(config, limits, *, itemsize, M, N, K):
-    return Work(
-        tiles=tile_count(config, M, N),
-        steps=-(-K // config.block_k),
-        load_bytes=(config.block_m + config.block_n) * config.block_k,
-        store_bytes=2 * config.block_m * config.block_n,
-        dot=(config.block_m, config.block_n, config.block_k),
-        band=8,
-    )
+    whole = Work.of_product(config, 1, M=M, N=N, K=K, band=8)
+    return replace(whole, store_bytes=2 * config.block_m * config.block_n)
 
 
 @fp8_matmul.impl(
@@ -211,7 +200,7 @@ def tiles(a, b, scale_a, scale_b, *, config):
     constants |= dict(EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0)
     constants |= dict(EVEN_K=K % config.block_k == 0, **divisors(K=K, A=a.stride(0), B=b.stride(0)))
     sizes = M, N, K, *strides(a, b, scale_a, scale_b)
-    _tiles[(tile_count(config, M, N),)](a, b, scale_a, scale_b, c, *sizes, **constants)
+    _tiles[(tile_count(config, M=M, N=N),)](a, b, scale_a, scale_b, c, *sizes, **constants)
     return c
 
 
@@ -230,7 +219,7 @@ def persistent(a, b, scale_a, scale_b, *, config):
     (M, K), (N, _) = a.shape, b.shape
     c = a.new_empty(M, N, dtype=torch.bfloat16)
     BM, BN, BK = config.block_m, config.block_n, config.block_k
-    programs = min(cores(a), tile_count(config, M, N))
+    programs = min(cores(a), tile_count(config, M=M, N=N))
     constants = dict(PROGRAMS=programs, PROMOTE=bool(config.promote) and not INTERPRETED)
     constants |= dict(FLATTEN=bool(config.flatten), **meta(config))
     of_a, of_b = describe("a", a, [BM, BK]), describe("b", b, [BN, BK])

@@ -12,7 +12,19 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.dsl import LIGER, compiled, cores, meta, strides, tl, triton
+from workbench.dsl import (
+    LIGER,
+    baseline,
+    cores,
+    meta,
+    normal,
+    padded,
+    policies,
+    strides,
+    tile_count,
+    tl,
+    triton,
+)
 from workbench.spec import AUTO, Spec, Tensor, Work, among, given, stages, threads, tile
 
 EPS = 1e-6
@@ -24,13 +36,9 @@ def reference(x, r, w):
     return h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6) * w, h
 
 
-def normal(shape, dtype, device, generator):
-    # Always of ordinary size: sums of bf16 denormals are beyond Triton's interpreter
-    return torch.randn(shape, generator=generator, device=device).to(dtype)
-
-
 fused_add_rms_norm = Spec(
     name="fused_add_rms_norm",
+    # r is always of ordinary size: sums of bf16 denormals are beyond Triton's interpreter
     inputs={"x": Tensor("M N"), "r": Tensor("M N", make=normal), "w": Tensor("N")},
     outputs={"y": Tensor("M N"), "h": Tensor("M N")},
     reference=reference,
@@ -122,15 +130,6 @@ def _looped(
         tl.store(y_ptr + (m * N + start) + n, y.to(y_ptr.dtype.element_ty), inside)
 
 
-def padded(n):
-    return 1 << (n - 1).bit_length()
-
-
-def policies(hints):
-    """Eviction policies of what is read once and of what is read again."""
-    return ("evict_first", "evict_last") if hints else ("", "")
-
-
 @dataclass(frozen=True)
 class Rows:
     block_m: int = tile(1, 16, default=1)
@@ -172,19 +171,13 @@ def refuse_rows(config, limits, *, itemsize, M, N):
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * padded(N) // threads_
     most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
-    if held > most:
-        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
-    return None
+    return limits.refuse_program(threads_, held, most)
 
 
 def rows_work(config, limits, *, itemsize, M, N):
     moved = config.block_m * N * itemsize
-    return Work(
-        tiles=-(-M // config.block_m),
-        steps=1,
-        load_bytes=2 * moved + N * itemsize,
-        store_bytes=2 * moved,
-    )
+    tiles, loaded = tile_count(config, M=M), 2 * moved + N * itemsize
+    return Work(tiles=tiles, steps=1, load_bytes=loaded, store_bytes=2 * moved)
 
 
 @fused_add_rms_norm.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
@@ -213,11 +206,7 @@ def refuse_persistent(config, limits, *, itemsize, M, N):
     held = 2 * block // threads_  # of h and of w
     most = min(96, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
     buffers = (config.num_stages - 1) * 2 * block * itemsize
-    if held > most:
-        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
-    if limits.arch.startswith("sm_") and buffers + 1024 > limits.shared_bytes:
-        return f"the stages need {buffers} bytes of shared memory; {limits.shared_bytes} are there"
-    return None
+    return limits.refuse_program(threads_, held, most, buffers)
 
 
 @fused_add_rms_norm.impl(Persistent, refuse=refuse_persistent, work=rows_work)
@@ -258,19 +247,12 @@ def size_blocks(config, limits, *, itemsize, M, N):
 
 def refuse_looped(config, limits, *, itemsize, M, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
-    if held > 64:
-        return f"each thread would hold {held} elements in registers; 64 is the most"
-    return None
+    return limits.refuse_held(held, 64)
 
 
 def looped_work(config, limits, *, itemsize, M, N):
-    steps = -(-N // config.block_n)
-    return Work(
-        tiles=M,
-        steps=2 * steps,
-        load_bytes=2 * config.block_n * itemsize,
-        store_bytes=2 * N * itemsize,
-    )
+    steps, row = 2 * tile_count(config, N=N), 2 * N * itemsize
+    return Work(tiles=M, steps=steps, load_bytes=2 * config.block_n * itemsize, store_bytes=row)
 
 
 # 64 threads a warp
@@ -289,16 +271,13 @@ def looped(x, r, w, *, config):
     return y, h
 
 
+@baseline(fused_add_rms_norm)
 def library(x, r, w):
     h = x + r
     return torch.nn.functional.rms_norm(h, w.shape, w, EPS), h
 
 
+@fused_add_rms_norm.library("liger", refuse=LIGER.refuse_rows(N=65_536))
 def liger(x, r, w):
     """Its mode that computes in fp32 from h on, which is rounded first."""
     return LIGER("ops:LigerFusedAddRMSNormFunction.apply")(x, r, w, EPS, 0.0, "gemma")
-
-
-fused_add_rms_norm.library("torch", library)
-fused_add_rms_norm.library("torch.compile", compiled(library))
-fused_add_rms_norm.library("liger", liger, refuse=LIGER.refuse_rows(N=65_536))

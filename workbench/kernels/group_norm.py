@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import compiled, meta, strides, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, threads, tile
+from workbench.dsl import baseline, meta, strides, tile_count, tl, triton
+from workbench.spec import Extent, Spec, Tensor, Work, of_rms, threads, tile
 
 EPS = 64e-5
 
@@ -46,11 +46,7 @@ group_norm = Spec(
     bench=[{"M": 32_768, "H": 40, "N": 64}, {"M": 64, "H": 40, "N": 64}],
     extents={"N": Extent(among=(32, 64, 128))},
     # The sum over a head may cancel: what rounding leaves is in proportion to the sum's parts.
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=1e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-5),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-5),
-    },
+    tolerance=of_rms(fp32=1e-5, fp16=1e-5, bf16=1e-5),
 )
 
 
@@ -110,19 +106,14 @@ def heads(x, r, k, v, g, weight, bias, bonus, *, config):
     M, H, N = x.shape
     y = x.new_empty(M, H, N)
     inputs = x, r, k, v, g, weight, bias, bonus
-    _heads[(triton.cdiv(M * H, config.block_h),)](
-        *inputs, y, M, H, *strides(*inputs), EPS=EPS, N=N, **meta(config)
-    )
+    grid = (tile_count(config, H=M * H),)
+    _heads[grid](*inputs, y, M, H, *strides(*inputs), EPS=EPS, N=N, **meta(config))
     return y
 
 
+@baseline(group_norm)
 def library(x, r, k, v, g, weight, bias, bonus):
     M, H, N = x.shape
-    normal = torch.nn.functional.group_norm(
-        x.reshape(M, H * N), H, weight.reshape(-1), bias.reshape(-1), EPS
-    ).view(M, H, N)
+    flat = x.reshape(M, H * N), H, weight.reshape(-1), bias.reshape(-1)
+    normal = torch.nn.functional.group_norm(*flat, EPS).view(M, H, N)
     return (normal + (r * k * bonus).sum(-1, keepdim=True) * v) * g
-
-
-group_norm.library("torch", library)
-group_norm.library("torch.compile", compiled(library))

@@ -10,13 +10,23 @@ group by counting the tiles before it, and the host waits for nothing.
 NaN in b stays in its group, and there in its column.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
 
-from workbench.dsl import cores, describable, describe, meta, strides, tl, triton, upcast
-from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.dsl import (
+    cores,
+    describable,
+    describe,
+    meta,
+    strides,
+    tile_count,
+    tl,
+    triton,
+    upcast,
+)
+from workbench.spec import Spec, Tensor, Work, among, of_rms, stages, threads, tile
 
 
 def reference(a, b, ends):
@@ -67,11 +77,7 @@ grouped_matmul = Spec(
         {"G": 64, "T": 512, "N": 2816, "K": 2048},
     ],
     # as matmul's: rounding inside a sum of K products is in proportion to the rms of the result
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-4),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-4),
-    },
+    tolerance=of_rms(fp32=5e-5, fp16=1e-4, bf16=1e-4),
 )
 
 
@@ -188,31 +194,18 @@ class Persistent:
     group_m: int = among(4, 8, default=8)
 
 
-def rejection(config, limits, itemsize, G):
+def refuse_tiles(config, limits, *, itemsize, G, **sizes):
     """What both versions ask of registers and shared memory."""
     if G > 1024:
         return f"a program looks at the ends of all groups at once: of 1024 at most, not of {G}"
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * config.block_n // threads_
-    buffers = config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
-    shared = buffers * (config.block_m + config.block_n) * config.block_k * itemsize
-    if held > 128:
-        return f"each thread would hold {held} sums in registers; 128 is the most without spills"
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
-
-
-def refuse_tiles(config, limits, *, itemsize, G, T, N, K):
-    return rejection(config, limits, itemsize, G)
+    return limits.refuse_sums(held) or limits.refuse_shared(limits.stages_bytes(config, itemsize))
 
 
 def refuse_persistent(config, limits, *, itemsize, G, T, N, K):
-    for axis, extent in (("K", K), ("N", N)):
-        if extent * itemsize % 16:
-            row = f"{axis} = {extent} gives {extent * itemsize}"
-            return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
-    return rejection(config, limits, itemsize, G)
+    reason = limits.refuse_rows(itemsize, K=K, N=N)
+    return reason or refuse_tiles(config, limits, itemsize=itemsize, G=G)
 
 
 def most_tiles(config, G, T, N):
@@ -221,15 +214,9 @@ def most_tiles(config, G, T, N):
 
 
 def work(config, limits, *, itemsize, G, T, N, K):
-    full = -(-T // config.block_m)
-    return Work(
-        tiles=(full + min(G, T) // 2) * -(-N // config.block_n),  # half a tile lost to each group
-        steps=-(-K // config.block_k),
-        load_bytes=(config.block_m + config.block_n) * config.block_k * itemsize,
-        store_bytes=config.block_m * config.block_n * itemsize,
-        dot=(config.block_m, config.block_n, config.block_k),
-        band=8,
-    )
+    whole = Work.of_product(config, itemsize, M=T, N=N, K=K, band=8)
+    lost = min(G, T) // 2 * tile_count(config, N=N)  # half a tile of each group
+    return replace(whole, tiles=whole.tiles + lost)
 
 
 @grouped_matmul.impl(

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import INTERPRETED, compiled, cores, strides, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.dsl import INTERPRETED, compiled, cores, normal, strides, tl, triton
+from workbench.spec import Extent, Spec, Tensor, Work, among, of_rms, stages, threads, tile
 
 EPS = 1e-5
 
@@ -28,10 +28,6 @@ def reference(x, w, dy):
     z, g = centred * r, dy * w
     dx = r * (g - g.mean(-1, keepdim=True) - z * (g * z).mean(-1, keepdim=True))
     return dx, (dy * z).sum(0), dy.sum(0)
-
-
-def normal(shape, dtype, device, generator):
-    return torch.randn(shape, generator=generator, device=device).to(dtype)
 
 
 layer_norm_backward = Spec(
@@ -52,11 +48,7 @@ layer_norm_backward = Spec(
     extents={"N": Extent(multiple=8)},
     # The outputs are differences or sums of terms of either sign: what fp32 loses, 2^-24 of each
     # term and of the sum so far, stays beside an element that is nearly zero.
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=1e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-5),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-5),
-    },
+    tolerance=of_rms(fp32=1e-5, fp16=1e-5, bf16=1e-5),
 )
 
 
@@ -140,11 +132,7 @@ def refuse_persistent(config, limits, *, itemsize, M, N):
     held = 5 * block // threads_  # of x, dy, w and the two sums
     most = min(160, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
     buffers = (config.num_stages - 1) * 2 * block * itemsize
-    if held > most:
-        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
-    if limits.arch.startswith("sm_") and buffers + 1024 > limits.shared_bytes:
-        return f"the stages need {buffers} bytes of shared memory; {limits.shared_bytes} are there"
-    return None
+    return limits.refuse_program(threads_, held, most, buffers)
 
 
 def persistent_work(config, limits, *, itemsize, M, N):

@@ -14,18 +14,18 @@ NaN and infinities reach what the products that they stand in reach: those of x 
 those of W and B their columns. An infinity times 0 is NaN.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from workbench.dsl import (
     INTERPRETED,
-    compiled,
+    baseline,
     cores,
     describe,
     launch_pdl,
     meta,
-    refuse_pdl,
+    padded,
     strides,
     tl,
     triton,
@@ -304,49 +304,39 @@ class SplitK:
     pdl: int = among(0, 1, default=0)  # the second launch begins before the first one has ended
 
 
-def padded(r):
+def columns_of(r):
     """The width that a product of r columns is computed in: a matrix unit takes 16 at least."""
-    return max(16, 1 << (r - 1).bit_length())
+    return max(16, padded(r))
 
 
 def crowded(limits, warps, sums, shared):
     """Why so many warps, sums and bytes of shared memory do not fit, or None."""
     threads_ = warps * limits.warp_size
-    if sums // threads_ > 128:
-        return f"each thread would hold {sums // threads_} sums in registers; 128 is the most"
+    if reason := limits.refuse_held(sums // threads_, 128, "sums in registers"):
+        return reason
     if sums // threads_ < 8:
         return f"{warps} warps are too many for {sums} sums"
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
-
-
-def buffers(config, limits):
-    """AMD's pipeline keeps one of its stages in registers."""
-    return config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
+    return limits.refuse_shared(shared)
 
 
 def refuse_tiles(config, limits, *, itemsize, M, N, K, r):
     edges = config.block_m + config.block_n
     if r > 128:
         return f"a rank of {r} is more than one step of a tile; 128 is the most"
-    shared = buffers(config, limits) * edges * config.block_k * itemsize
-    shared = max(shared, edges * padded(r) * itemsize)
+    shared = max(limits.stages_bytes(config, itemsize), edges * columns_of(r) * itemsize)
     return crowded(limits, config.num_warps, config.block_m * config.block_n, shared)
 
 
 def refuse_persistent(config, limits, *, itemsize, M, N, K, r):
-    for axis, extent in (("K", K), ("N", N)):
-        if extent * itemsize % 16:
-            row = f"{axis} = {extent} gives {extent * itemsize}"
-            return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
+    if reason := limits.refuse_rows(itemsize, K=K, N=N):
+        return reason
     if r > 128:
         return f"a rank of {r} is more than one step of a tile; 128 is the most"
     if config.pdl:
-        if reason := refuse_pdl(limits):
+        if reason := limits.refuse_pdl():
             return reason
         BM, BK, deep = shrink_blocks(M, r, itemsize, True)
-        beside = deep * (BM + padded(r)) * BK * itemsize
+        beside = deep * (BM + columns_of(r)) * BK * itemsize
         if config.early:
             return "with pdl the product with W comes first: u is not there before it"
         if beside > limits.shared_bytes:
@@ -354,11 +344,11 @@ def refuse_persistent(config, limits, *, itemsize, M, N, K, r):
     # half a tile is stored while the next one's stages are on their way; u and b lie where the
     # stages were, unless they are loaded before
     edges = config.block_m + config.block_n
-    deep = buffers(config, limits)
-    staged, last = deep * config.block_k, padded(r)
+    deep = limits.buffers(config.num_stages)
+    staged, last = deep * config.block_k, columns_of(r)
     columns = staged + last if config.early else max(staged, last)
     shared = (edges * columns + config.block_m * config.block_n // 2) * itemsize
-    if not limits.arch.startswith("sm_"):
+    if not limits.nvidia:
         shared = edges * max(staged, last) * itemsize  # nothing is on its way there
     return crowded(limits, config.num_warps, config.block_m * config.block_n, shared)
 
@@ -370,23 +360,16 @@ def rows_at_once(M):
 def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
     if r > config.block_n:
         return f"a rank of {r} is more than the {config.block_n} rows of a tile"
-    if config.pdl and (reason := refuse_pdl(limits)):
+    if config.pdl and (reason := limits.refuse_pdl()):
         return reason
     BM = rows_at_once(M)
-    shared = buffers(config, limits) * (BM + config.block_n) * config.block_k * itemsize
+    shared = limits.buffers(config.num_stages) * (BM + config.block_n) * config.block_k * itemsize
     return crowded(limits, config.num_warps, BM * config.block_n, shared)
 
 
 def work(config, limits, *, itemsize, M, N, K, r):
-    edges = config.block_m + config.block_n
-    return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n),
-        steps=-(-K // config.block_k) + 1,
-        load_bytes=edges * config.block_k * itemsize,
-        store_bytes=config.block_m * config.block_n * itemsize,
-        dot=(config.block_m, config.block_n, config.block_k),
-        band=8,
-    )
+    whole = Work.of_product(config, itemsize, M=M, N=N, K=K, band=8)
+    return replace(whole, steps=whole.steps + 1)
 
 
 def split_k_work(config, limits, *, itemsize, M, N, K, r):
@@ -402,7 +385,7 @@ def split_k_work(config, limits, *, itemsize, M, N, K, r):
 
 def shrink_blocks(M, r, itemsize, pdl):
     """Rows, columns and stages of a program that computes u."""
-    R, deep = padded(r), 256 // itemsize
+    R, deep = columns_of(r), 256 // itemsize
     if pdl:  # as much on its way as a core can have
         return (128 if M > 2048 else 64), deep // (2 if R > 64 else 1), 4
     return (64 if M > 2048 else 16), deep // (2 if R > 64 else 1), (4 if R == 16 else 3)
@@ -413,7 +396,7 @@ def shrunk(x, a, programs=None):
     and unused, unless that is called for): x is read once, by about as many programs as cores or
     by so many, beside which the next launch may begin."""
     (M, K), r = x.shape, len(a)
-    R, UNITS = padded(r), x.dtype == torch.float16
+    R, UNITS = columns_of(r), x.dtype == torch.float16
     BM, BK, num_stages = shrink_blocks(M, r, x.element_size(), programs is not None)
     u = x.new_empty(M, R)
     unit = x.new_empty(M, dtype=torch.float32) if UNITS else u
@@ -446,7 +429,7 @@ def tiles(x, w, a, b, *, config):
     (M, K), (N, r) = x.shape, b.shape
     BM, BN, BK = config.block_m, config.block_n, config.block_k
     (u, unit), y = shrunk(x, a), x.new_empty(M, N)
-    constants = dict(RANK=r, BLOCK_R=padded(r), EVEN_MN=M % BM == 0 and N % BN == 0)
+    constants = dict(RANK=r, BLOCK_R=columns_of(r), EVEN_MN=M % BM == 0 and N % BN == 0)
     constants |= dict(EVEN_K=K % BK == 0, UNITS=x.dtype == torch.float16, UPCAST=upcast(x))
     _tiles[(triton.cdiv(M, BM) * triton.cdiv(N, BN),)](
         x, w, u, unit, b, y, M, N, K, *strides(x, w, b), **constants, **meta(config)
@@ -483,7 +466,7 @@ def persistent(x, w, a, b, *, config):
     # when it is done, the others at once
     idle = -count % cores(x)
     u, unit = shrunk(x, a, max(idle, cores(x) // 8) if pdl else None)
-    constants = dict(RANK=r, BLOCK_R=padded(r), GROUP_M=8, PROGRAMS=programs)
+    constants = dict(RANK=r, BLOCK_R=columns_of(r), GROUP_M=8, PROGRAMS=programs)
     constants |= dict(EARLY=bool(config.early), UNITS=x.dtype == torch.float16, UPCAST=upcast(x))
     constants |= dict(PDL=pdl, **launch_pdl(pdl), **meta(config))
     _persistent[(programs,)](of_x, of_w, u, unit, b, of_y, M, N, K, *b.stride(), **constants)
@@ -510,12 +493,14 @@ def split_k(x, w, a, b, *, config):
     SPLITS = min(config.splits, triton.cdiv(K, BK))
     parts, y = x.new_empty(SPLITS, M, N + r, dtype=torch.float32), x.new_empty(M, N)
     pdl = bool(config.pdl) and not INTERPRETED
-    constants = dict(RANK=r, BLOCK_R=padded(r), BLOCK_M=BM, SPLITS=SPLITS)
+    constants = dict(RANK=r, BLOCK_R=columns_of(r), BLOCK_M=BM, SPLITS=SPLITS)
     constants |= dict(EVEN=K % (BK * SPLITS) == 0, UPCAST=upcast(x), PDL=pdl)
     _parts[(triton.cdiv(M, BM) * (triton.cdiv(N, BN) + 1) * SPLITS,)](
         x, w, a, parts, M, N, K, *strides(x, w, a), **constants, **meta(config)
     )
-    constants = dict(SCALE=SCALE, RANK=r, BLOCK_R=padded(r), BLOCK_M=BM, BLOCK_N=32, SPLITS=SPLITS)
+    constants = dict(
+        SCALE=SCALE, RANK=r, BLOCK_R=columns_of(r), BLOCK_M=BM, BLOCK_N=32, SPLITS=SPLITS
+    )
     constants |= dict(PDL=pdl, num_warps=4)
     _join[(triton.cdiv(M, BM) * triton.cdiv(N, 32),)](
         parts, b, y, M, N, *b.stride(), **constants, **launch_pdl(pdl)
@@ -523,11 +508,8 @@ def split_k(x, w, a, b, *, config):
     return y
 
 
+@baseline(lora)
 def library(x, w, a, b):
     """The products one by one: cuBLAS or hipBLAS."""
     y, u = torch.nn.functional.linear(x, w), torch.nn.functional.linear(x, a)
     return y.addmm_(u, b.T, alpha=SCALE)
-
-
-lora.library("torch", library)
-lora.library("torch.compile", compiled(library))

@@ -15,11 +15,12 @@ import torch
 
 from workbench.dsl import (
     INTERPRETED,
-    compiled,
+    baseline,
     launch_pdl,
     meta,
-    refuse_pdl,
+    padded,
     strides,
+    tile_count,
     tl,
     triton,
     upcast,
@@ -158,18 +159,14 @@ class SplitK:
     tf32: int = among(0, 1, default=0)  # products of fp32 as three of tf32, by the matrix unit
 
 
-def padded(r):
+def columns_of(r):
     """The width that a product of r columns is computed in: 16 at least."""
-    return max(16, 1 << (r - 1).bit_length())
-
-
-def power_of_two(extent):
-    return 1 << (extent - 1).bit_length()
+    return max(16, padded(r))
 
 
 def refuse_fused(config, limits, *, itemsize, M, N, K, r):
     threads_ = config.num_warps * limits.warp_size
-    R = power_of_two(r)
+    R = padded(r)
     if R > 16:
         return f"at a rank of {r} every program would read too much of A; 16 is the most"
     if (held := R * config.block_k // threads_) > 128:
@@ -183,19 +180,17 @@ def refuse_fused(config, limits, *, itemsize, M, N, K, r):
 def refuse_split_k(config, limits, *, itemsize, M, N, K, r):
     if r > 128:
         return f"a rank of {r} is more than one step of a tile; 128 is the most"
-    if config.pdl and (reason := refuse_pdl(limits)):
+    if config.pdl and (reason := limits.refuse_pdl()):
         return reason
-    if config.tf32 and not limits.arch.startswith("sm_"):
+    if config.tf32 and not limits.nvidia:
         return "the matrix units of AMD have no tf32 here, and multiply fp32 themselves"
-    shared = 2 * (16 + padded(r)) * config.block_k * itemsize
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    shared = 2 * (16 + columns_of(r)) * config.block_k * itemsize
+    return limits.refuse_shared(shared)
 
 
 def fused_work(config, limits, *, itemsize, M, N, K, r):
     return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        tiles=tile_count(config, M=M, N=N),
         steps=-(-K // config.block_k),
         load_bytes=(config.block_m + r) * config.block_k * itemsize,
         store_bytes=config.block_m * config.block_n * itemsize,
@@ -207,8 +202,8 @@ def fused(x, a, b, *, config):
     """One launch: every program computes its rows of x A^T again, with all lanes along K."""
     (M, K), (N, r) = x.shape, b.shape
     y = x.new_empty(M, N)
-    constants = dict(SCALE=SCALE, RANK=r, BLOCK_R=power_of_two(r))
-    _fused[(triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n),)](
+    constants = dict(SCALE=SCALE, RANK=r, BLOCK_R=padded(r))
+    _fused[(tile_count(config, M=M, N=N),)](
         x, a, b, y, M, N, K, *strides(x, a, b), **constants, **meta(config)
     )
     return y
@@ -226,7 +221,7 @@ def split_k(x, a, b, *, config):
     """Two launches: x A^T once, in parts of K, then their sum times B^T; the same time at any
     rank."""
     (M, K), (N, r) = x.shape, b.shape
-    R, BM, SPLITS = padded(r), 16, min(config.splits, triton.cdiv(K, config.block_k))
+    R, BM, SPLITS = columns_of(r), 16, min(config.splits, triton.cdiv(K, config.block_k))
     parts, y = x.new_empty(SPLITS, M, R, dtype=torch.float32), x.new_empty(M, N)
     pdl, precision = bool(config.pdl) and not INTERPRETED, "tf32x3" if config.tf32 else "ieee"
     constants = dict(RANK=r, BLOCK_R=R, BLOCK_M=BM, BLOCK_K=config.block_k, SPLITS=SPLITS)
@@ -243,11 +238,8 @@ def split_k(x, a, b, *, config):
     return y
 
 
+@baseline(lora_delta)
 def library(x, a, b):
     """Two products of cuBLAS or hipBLAS."""
     u = torch.nn.functional.linear(x, a)
     return torch.nn.functional.linear(u, b) * SCALE
-
-
-lora_delta.library("torch", library)
-lora_delta.library("torch.compile", compiled(library))

@@ -19,19 +19,19 @@ import torch
 from workbench.dsl import (
     INTERPRETED,
     TensorDescriptor,
-    compiled,
+    baseline,
     cores,
     describable,
     divisors,
     launch_pdl,
     meta,
-    refuse_pdl,
     strides,
+    tile_count,
     tl,
     triton,
     upcast,
 )
-from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
+from workbench.spec import AUTO, Spec, Tensor, Work, among, given, of_rms, stages, threads, tile
 
 
 def reference(a, b):
@@ -61,43 +61,8 @@ matmul = Spec(
     # K products of standard normal values sum to an rms of sqrt(K). Rounding inside the sum adds
     # an error in proportion to that rms, whatever the element itself is: at K = 8192 an H200's
     # matrix unit is off by 1.5e-5 of it at most, cuBLAS alike. tf32 would be off by over 1e-3.
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-4),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-4),
-    },
+    tolerance=of_rms(fp32=5e-5, fp16=1e-4, bf16=1e-4),
 )
-
-
-@triton.jit
-def _product(
-    a_ptr, b_ptr, m, n, k_from, k_to, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    EVEN_MN: tl.constexpr, EVEN_K: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
-    k = tl.arange(0, BLOCK_K)
-    # int64: an element may lie more than 2^31 elements from the first
-    a_ptrs = a_ptr + m.to(tl.int64)[:, None] * stride_am + k.to(tl.int64)[None, :] * stride_ak
-    b_ptrs = b_ptr + k.to(tl.int64)[:, None] * stride_bk + n.to(tl.int64)[None, :] * stride_bn
-    step = tl.full((), BLOCK_K, tl.int64)
-    a_ptrs += step * (k_from // BLOCK_K) * stride_ak
-    b_ptrs += step * (k_from // BLOCK_K) * stride_bk
-    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-    for k0 in range(k_from, k_to, BLOCK_K):
-        if EVEN_MN and EVEN_K:  # masks cost 2 to 3 % where they are not needed
-            a, b = tl.load(a_ptrs), tl.load(b_ptrs)
-        elif EVEN_K:
-            a = tl.load(a_ptrs, m[:, None] < M, other=0.0)
-            b = tl.load(b_ptrs, n[None, :] < N, other=0.0)
-        else:
-            a = tl.load(a_ptrs, (m[:, None] < M) & (k[None, :] < K - k0), other=0.0)
-            b = tl.load(b_ptrs, (k[:, None] < K - k0) & (n[None, :] < N), other=0.0)
-        if UPCAST:
-            a, b = a.to(tl.float32), b.to(tl.float32)
-        acc = tl.dot(a, b, acc, input_precision="ieee")
-        a_ptrs += step * stride_ak
-        b_ptrs += step * stride_bk
-    return acc
 
 
 @triton.jit
@@ -121,27 +86,30 @@ def _tiles(
     m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     part = tl.program_id(1)
-    acc = _product(
-        a_ptr,
-        b_ptr,
-        m,
-        n,
-        part * k_each,
-        tl.minimum(part * k_each + k_each, K),
-        M,
-        N,
-        K,
-        stride_am,
-        stride_ak,
-        stride_bk,
-        stride_bn,
-        BLOCK_M,
-        BLOCK_N,
-        BLOCK_K,
-        EVEN_MN,
-        EVEN_K,
-        UPCAST,
-    )
+    k_from = part * k_each
+    k_to = tl.minimum(k_from + k_each, K)
+    k = tl.arange(0, BLOCK_K)
+    # int64: an element may lie more than 2^31 elements from the first
+    a_ptrs = a_ptr + m.to(tl.int64)[:, None] * stride_am + k.to(tl.int64)[None, :] * stride_ak
+    b_ptrs = b_ptr + k.to(tl.int64)[:, None] * stride_bk + n.to(tl.int64)[None, :] * stride_bn
+    step = tl.full((), BLOCK_K, tl.int64)
+    a_ptrs += step * (k_from // BLOCK_K) * stride_ak
+    b_ptrs += step * (k_from // BLOCK_K) * stride_bk
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for k0 in range(k_from, k_to, BLOCK_K):
+        if EVEN_MN and EVEN_K:  # masks cost 2 to 3 % where they are not needed
+            a, b = tl.load(a_ptrs), tl.load(b_ptrs)
+        elif EVEN_K:
+            a = tl.load(a_ptrs, m[:, None] < M, other=0.0)
+            b = tl.load(b_ptrs, n[None, :] < N, other=0.0)
+        else:
+            a = tl.load(a_ptrs, (m[:, None] < M) & (k[None, :] < K - k0), other=0.0)
+            b = tl.load(b_ptrs, (k[:, None] < K - k0) & (n[None, :] < N), other=0.0)
+        if UPCAST:
+            a, b = a.to(tl.float32), b.to(tl.float32)
+        acc = tl.dot(a, b, acc, input_precision="ieee")
+        a_ptrs += step * stride_ak
+        b_ptrs += step * stride_bk
     c_ptrs = c_ptr + (part.to(tl.int64) * M + m[:, None]) * N + n[None, :]
     tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), (m[:, None] < M) & (n[None, :] < N))
 
@@ -202,14 +170,17 @@ def _put(c, x, m, n, M, N, POINTERS: tl.constexpr, DIV_N: tl.constexpr):
         c.store([m, n], x.to(c.dtype))
 
 
+# `tiles` is None where the program walks all: then it is no argument of the compiled kernel.
 @triton.jit
-def _walk(
+def _persistent(
     a, b, c, M, N, K, tiles,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr, SPLIT_STORE: tl.constexpr, A_T: tl.constexpr, B_T: tl.constexpr,
     POINTERS: tl.constexpr, DIV_N: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
     grid_m, grid_n = tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    if tiles is None:
+        tiles = grid_m * grid_n
     for tile_id in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=True):
         pid_m, pid_n = tl.swizzle2d(tile_id // grid_n, tile_id % grid_n, grid_m, grid_n, GROUP_M)
         m, n = pid_m * BLOCK_M, pid_n * BLOCK_N
@@ -226,42 +197,13 @@ def _walk(
 
 
 @triton.jit
-def _persistent(
-    a, b, c, M, N, K,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    PROGRAMS: tl.constexpr, SPLIT_STORE: tl.constexpr, A_T: tl.constexpr, B_T: tl.constexpr,
-    POINTERS: tl.constexpr, DIV_N: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
-    _walk(
-        a,
-        b,
-        c,
-        M,
-        N,
-        K,
-        tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N),
-        BLOCK_M,
-        BLOCK_N,
-        BLOCK_K,
-        GROUP_M,
-        PROGRAMS,
-        SPLIT_STORE,
-        A_T,
-        B_T,
-        POINTERS,
-        DIV_N,
-        UPCAST,
-    )
-
-
-@triton.jit
 def _stream(
     a, b, c, part_ptr, M, N, K, whole, each,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PROGRAMS: tl.constexpr, SPLIT_STORE: tl.constexpr, A_T: tl.constexpr, B_T: tl.constexpr,
     UPCAST: tl.constexpr,
 ):  # fmt: skip
-    _walk(
+    _persistent(
         a,
         b,
         c,
@@ -403,50 +345,35 @@ class StreamK:
     stream_below: int = among(50, 75, 100, default=50)
 
 
-def rejection(config, limits, itemsize):
+def refuse_tiles(config, limits, *, itemsize, **sizes):
     """What all versions ask of registers and shared memory."""
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * config.block_n // threads_
-    buffers = config.num_stages if limits.arch.startswith("sm_") else config.num_stages - 1
-    shared = buffers * (config.block_m + config.block_n) * config.block_k * itemsize
-    if held > 128:
-        return f"each thread would hold {held} sums in registers; 128 is the most without spills"
+    shared = limits.stages_bytes(config, itemsize)
+    if reason := limits.refuse_sums(held):
+        return reason
     if held > 64 and threads_ >= 512:
         return f"{threads_} threads leave each 128 registers, too few for {held} sums"
     if held < 8 and config.num_warps > 1:
         return f"{config.num_warps} warps are too many for {config.block_m}x{config.block_n} sums"
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    return limits.refuse_shared(shared)
 
 
-def rejection_persistent(config, limits, itemsize):
+def refuse_padded(config, limits, *, itemsize, **sizes):
     """The same of what stores a tile, or half of it, while the stages of the next are loaded."""
-    if not limits.arch.startswith("sm_"):  # elsewhere nothing is on its way then
-        return rejection(config, limits, itemsize)
+    if not limits.nvidia:  # elsewhere nothing is on its way then
+        return refuse_tiles(config, limits, itemsize=itemsize)
     stage = (config.block_m + config.block_n) * config.block_k * itemsize
     # fp32 is multiplied from registers, so that one stage less has to lie there
     stages_bytes = (config.num_stages - (itemsize > 2)) * stage
     parts = 1 + getattr(config, "split_store", 1)
     shared = stages_bytes + config.block_m * config.block_n * itemsize // parts
-    if shared > limits.shared_bytes:
-        return (
-            f"the stages and what is stored meanwhile need {shared} bytes of shared memory; "
-            f"a block has {limits.shared_bytes}"
-        )
-    return rejection(config, limits, itemsize)
-
-
-def refuse_tiles(config, limits, *, itemsize, M, N, K):
-    return rejection(config, limits, itemsize)
-
-
-def refuse_padded(config, limits, *, itemsize, M, N, K):
-    return rejection_persistent(config, limits, itemsize)
+    reason = limits.refuse_shared(shared, "stages and what is stored meanwhile")
+    return reason or refuse_tiles(config, limits, itemsize=itemsize)
 
 
 def refuse_narrow(config, limits, *, itemsize, M, N, K):
-    return rejection(tiles_of(config, itemsize), limits, itemsize)
+    return refuse_tiles(tiles_of(config, itemsize), limits, itemsize=itemsize)
 
 
 def narrow_work(config, limits, *, itemsize, M, N, K):
@@ -470,27 +397,23 @@ def tiles_of(config, itemsize):
 def refuse_split_k(config, limits, *, itemsize, M, N, K):
     parts, _ = parts_of(config, M, N, K)
     if parts > 1 and parts * M * N > 1 << 30:
-        return (
-            f"{parts} parts of {M}x{N} fp32 sums would need over 4 GiB of memory beside the output"
-        )
-    if config.pdl and (reason := refuse_pdl(limits)):
+        sums = f"{parts} parts of {M}x{N} fp32 sums"
+        return f"{sums} would need over 4 GiB of memory beside the output"
+    if config.pdl and (reason := limits.refuse_pdl()):
         return reason
-    return rejection(config, limits, itemsize)
+    return refuse_tiles(config, limits, itemsize=itemsize)
 
 
 def refuse_described(config, limits, *, itemsize, M, N, K):
-    for axis, extent in (("K", K), ("N", N)):
-        if extent * itemsize % 16:
-            row = f"{axis} = {extent} gives {extent * itemsize}"
-            return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
-    return rejection_persistent(config, limits, itemsize)
+    reason = limits.refuse_rows(itemsize, K=K, N=N)
+    return reason or refuse_padded(config, limits, itemsize=itemsize)
 
 
 def size_split(config, limits, *, itemsize, M, N, K):
     """Return the config of `split_k` with as many parts as fill the cores, of four steps each at
     least: fewer would not fill the pipeline."""
     steps = -(-K // config.block_k)
-    fill = max(1, min(limits.cores // tile_count(config, M, N), steps // 4))
+    fill = max(1, min(limits.cores // tile_count(config, M=M, N=N), steps // 4))
     return replace(config, split=given(config.split, fill))
 
 
@@ -501,19 +424,9 @@ def parts_of(config, M, N, K):
     return triton.cdiv(K, each), each
 
 
-def tile_count(config, M, N):
-    return -(-M // config.block_m) * -(-N // config.block_n)
-
-
 def work(config, limits, *, itemsize, M, N, K):
-    return Work(
-        tiles=tile_count(config, M, N),
-        steps=-(-K // config.block_k),
-        load_bytes=(config.block_m + config.block_n) * config.block_k * itemsize,
-        store_bytes=config.block_m * config.block_n * itemsize,
-        dot=(config.block_m, config.block_n, config.block_k),
-        band=getattr(config, "group_m", 8),
-    )
+    band = getattr(config, "group_m", 8)
+    return Work.of_product(config, itemsize, M=M, N=N, K=K, band=band)
 
 
 def split_k_work(config, limits, *, itemsize, M, N, K):
@@ -521,9 +434,8 @@ def split_k_work(config, limits, *, itemsize, M, N, K):
     whole = work(config, limits, itemsize=itemsize, M=M, N=N, K=each)
     if parts == 1:
         return whole
-    return replace(
-        whole, tiles=parts * whole.tiles, store_bytes=4 * config.block_m * config.block_n
-    )
+    sums = 4 * config.block_m * config.block_n
+    return replace(whole, tiles=parts * whole.tiles, store_bytes=sums)
 
 
 def launch_tiles(a, b, c, config, parts, each, group_m, descriptors=False, pdl=False):
@@ -533,18 +445,25 @@ def launch_tiles(a, b, c, config, parts, each, group_m, descriptors=False, pdl=F
     whole = descriptors and config.block_m <= M
     of_a, of_b = (rows_of(a), rows_of(b)) if whole else (None, None)
     BM, BN, BK = config.block_m, config.block_n, config.block_k
-    grid = tile_count(config, M, N), parts
+    grid = tile_count(config, M=M, N=N), parts
     constants = {**meta(config), "GROUP_M": group_m, "UPCAST": upcast(a), "PDL": pdl}
     if of_a and of_b:
         flipped = {"A_T": of_a[1], "B_T": of_b[1]}
         of_a, of_b = descriptor(*of_a, [BM, BK]), descriptor(*of_b, [BK, BN])
         _described[grid](of_a, of_b, c, M, N, K, each, **flipped, **divisors(N=N), **constants)
         return
-    constants |= dict(EVEN_MN=M % BM == 0 and N % BN == 0, EVEN_K=K % BK == 0)
-    # rows vary from call to call, and matter to the loads of a transposed a alone
-    constants |= divisors(M=M if a.stride(0) == 1 else 1, N=N, K=K)
-    constants |= divisors(AM=a.stride(0), AK=a.stride(1), BK=b.stride(0), BN=b.stride(1))
+    constants |= evenness(a, b, config)
     _tiles[grid](a, b, c, M, N, K, each, *strides(a, b), **constants)
+
+
+def evenness(a, b, config):
+    """Return what `_tiles` is told of its sizes and strides: whether tiles fill the matrices, and
+    powers of two to round by."""
+    (M, K), (_, N), (AM, AK), (BK, BN) = a.shape, b.shape, a.stride(), b.stride()
+    even = dict(EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0)
+    even |= dict(EVEN_K=K % config.block_k == 0, **divisors(AM=AM, AK=AK, BK=BK, BN=BN))
+    # rows vary from call to call, and matter to the loads of a transposed a alone
+    return even | divisors(M=M if AM == 1 else 1, N=N, K=K)
 
 
 # 64 KB of LDS and 64 threads a warp on CDNA; 99 KB of shared memory on consumer Blackwell and Ada
@@ -620,7 +539,7 @@ def split_k(a, b, *, config):
     pdl = bool(config.pdl) and not INTERPRETED
     sums = a.new_empty(parts, M, N, dtype=torch.float32)
     launch_tiles(a, b, sums, config, parts, each, 8, descriptors, pdl)
-    programs = min(triton.cdiv(M * N, 2048), parts * tile_count(config, M, N))
+    programs = min(triton.cdiv(M * N, 2048), parts * tile_count(config, M=M, N=N))
     constants = dict(PARTS=parts, PROGRAMS=programs, BLOCK=2048, PDL=pdl, num_warps=8)
     _add_parts[(programs,)](sums, c, M * N, **constants, **launch_pdl(pdl))
     return c
@@ -671,7 +590,7 @@ def launch_persistent(of_a, of_b, c, config, group_m, split_store):
     """Through descriptors, but into c by pointers where its rows suit no descriptor."""
     (a, a_t), (b, b_t), (M, N) = of_a, of_b, c.shape
     BM, BN, BK = config.block_m, config.block_n, config.block_k
-    programs = min(cores(a), tile_count(config, M, N))
+    programs = min(cores(a), tile_count(config, M=M, N=N))
     pointers = rows_of(c) is None
     c_block = [BM, BN // 2 if split_store else BN]
     of_c = c if pointers else TensorDescriptor.from_tensor(c, c_block)
@@ -680,7 +599,7 @@ def launch_persistent(of_a, of_b, c, config, group_m, split_store):
     constants |= dict(SPLIT_STORE=split_store, A_T=a_t, B_T=b_t, POINTERS=pointers)
     constants |= divisors(N=N if pointers else 1)
     of_a, of_b = descriptor(a, a_t, [BM, BK]), descriptor(b, b_t, [BK, BN])
-    _persistent[(programs,)](of_a, of_b, of_c, M, N, K, **constants)
+    _persistent[(programs,)](of_a, of_b, of_c, M, N, K, None, **constants)
 
 
 @matmul.impl(Padded, refuse=refuse_padded, work=work, defaults=by_target(Padded))
@@ -713,7 +632,7 @@ def stream_k(a, b, *, config):
     c = a.new_empty(M, N)
     (rows_a, a_t), (rows_b, b_t), _ = described({"a": a, "b": b, "c": c})
     BM, BN, BK = config.block_m, config.block_n, config.block_k
-    programs, count, steps = cores(a), tile_count(config, M, N), triton.cdiv(K, BK)
+    programs, count, steps = cores(a), tile_count(config, M=M, N=N), triton.cdiv(K, BK)
     rest = count % programs
     if 100 * rest > config.stream_below * programs:
         rest = 0  # the pieces would cost more than the idle cores
@@ -734,10 +653,7 @@ def stream_k(a, b, *, config):
     return c
 
 
+@baseline(matmul)
 def library(a, b):
     """cuBLAS or hipBLAS."""
     return torch.mm(a, b)
-
-
-matmul.library("torch", library)
-matmul.library("torch.compile", compiled(library))

@@ -7,12 +7,12 @@ memory-bound below 200 on an H200, so only the speed counts at which w arrives. 
 NaN and infinities of x reach their rows of y, those of w their columns; an infinity times 0 is NaN.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.dsl import compiled, meta, strides, tl, triton, upcast
-from workbench.spec import Spec, Tensor, Tolerance, Work, stages, threads, tile
+from workbench.dsl import compiled, meta, strides, tile_count, tl, triton, upcast
+from workbench.spec import Spec, Tensor, Work, of_rms, stages, threads, tile
 
 
 def reference(x, w):
@@ -34,11 +34,7 @@ matvec = Spec(
         {"M": 16, "N": 14336, "K": 4096},
     ],
     # as in a matrix product: rounding inside a sum of K terms is in proportion to its rms
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-4),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-4),
-    },
+    tolerance=of_rms(fp32=5e-5, fp16=1e-4, bf16=1e-4),
 )
 
 
@@ -125,15 +121,11 @@ def refuse_rows(config, limits, *, itemsize, M, N, K):
 
 def refuse_tiles(config, limits, *, itemsize, M, N, K):
     threads_ = config.num_warps * limits.warp_size
-    nvidia = limits.arch.startswith("sm_")
-    buffers = config.num_stages if nvidia else config.num_stages - 1
-    shared = buffers * (config.block_m + config.block_n) * config.block_k * itemsize
+    shared = limits.stages_bytes(config, itemsize)
     sums = config.block_n * config.block_m // threads_
     if not 1 <= sums <= 64:
         return f"each thread would hold {sums} sums; 1 to 64 is what suits it"
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    return limits.refuse_shared(shared)
 
 
 def rows_work(config, limits, *, itemsize, M, N, K):
@@ -146,14 +138,8 @@ def rows_work(config, limits, *, itemsize, M, N, K):
 
 
 def tiles_work(config, limits, *, itemsize, M, N, K):
-    return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n),
-        steps=-(-K // config.block_k),
-        load_bytes=(config.block_m + config.block_n) * config.block_k * itemsize,
-        store_bytes=config.block_m * config.block_n * itemsize,
-        dot=(config.block_n, config.block_m, config.block_k),
-        band=-(-M // config.block_m),
-    )
+    whole = Work.of_product(config, itemsize, M=M, N=N, K=K, band=-(-M // config.block_m))
+    return replace(whole, dot=(config.block_n, config.block_m, config.block_k))
 
 
 @matvec.impl(Rows, refuse=refuse_rows, work=rows_work, defaults={"fp32": Rows(4, 512, 4)})
@@ -181,9 +167,8 @@ def tiles(x, w, *, config):
     (M, K), N = x.shape, w.shape[0]
     y = x.new_empty(M, N)
     constants = dict(EVEN_K=K % config.block_k == 0, UPCAST=upcast(x))
-    _tiles[(triton.cdiv(N, config.block_n) * triton.cdiv(M, config.block_m),)](
-        x, w, y, M, N, K, *strides(x, w), **constants, **meta(config)
-    )
+    grid = (tile_count(config, M=M, N=N),)
+    _tiles[grid](x, w, y, M, N, K, *strides(x, w), **constants, **meta(config))
     return y
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import compiled, cores, describe, meta, strides, tl, triton, upcast
-from workbench.spec import Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.dsl import compiled, cores, describe, meta, strides, tile_count, tl, triton, upcast
+from workbench.spec import Spec, Tensor, Work, among, of_rms, stages, threads, tile
 
 
 def reference(x, w, bias, position):
@@ -48,11 +48,7 @@ patch_embed = Spec(
     # K products of standard normal values sum to an rms of sqrt(K), in which fp32 errors are lost.
     # A library rounds the product before it adds a position of up to 5: where the two cancel, 2^-8
     # (bf16) or 2^-11 (fp16) of that is left.
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=5e-4),
-        "bf16": Tolerance(relative=8e-3, of_rms=4e-3),
-    },
+    tolerance=of_rms(fp32=5e-5, fp16=5e-4, bf16=4e-3),
 )
 
 
@@ -132,9 +128,8 @@ def _described(
     # the tiles of some rows run at the same time, so that x is read from memory once
     m, n = (pid // grid_n) * BLOCK_M, (pid % grid_n) * BLOCK_N
     # on their way while the product is computed
-    bias, position = _addends(
-        table, m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N), EVEN_N, WIDE
-    )
+    rows, columns = m + tl.arange(0, BLOCK_M), n + tl.arange(0, BLOCK_N)
+    bias, position = _addends(table, rows, columns, EVEN_N, WIDE)
     acc = _product(x, w, m, n, K, BLOCK_M, BLOCK_N, BLOCK_K, UPCAST)
     acc += position.to(tl.float32) + bias.to(tl.float32)[None, :]
     y.store([m, n], acc.to(y.dtype))
@@ -189,10 +184,9 @@ def _recurring(
     each = tl.cdiv(grid_m, groups)
     first = group * each
     which = _nth(first, grid_m, period)[0]
-    left_bias, left_position = _addends(table, which * BLOCK_M + rows, columns, EVEN_N, WIDE)
-    right_bias, right_position = _addends(
-        table, which * BLOCK_M + rows, columns + HALF, EVEN_N, WIDE
-    )
+    met = which * BLOCK_M + rows
+    left_bias, left_position = _addends(table, met, columns, EVEN_N, WIDE)
+    right_bias, right_position = _addends(table, met, columns + HALF, EVEN_N, WIDE)
     for at in tl.range(first, tl.minimum(first + each, grid_m), flatten=FLATTEN):
         m = _nth(at, grid_m, period)[1] * BLOCK_M
         acc = _product(x, w, m, n, K, BLOCK_M, BLOCK_N, BLOCK_K, UPCAST)
@@ -204,10 +198,9 @@ def _recurring(
         following = _nth(at + 1, grid_m, period)[0]
         if following != which:
             which = following
-            left_position = _addends(table, which * BLOCK_M + rows, columns, EVEN_N, WIDE)[1]
-            right_position = _addends(table, which * BLOCK_M + rows, columns + HALF, EVEN_N, WIDE)[
-                1
-            ]
+            there = which * BLOCK_M + rows
+            left_position = _addends(table, there, columns, EVEN_N, WIDE)[1]
+            right_position = _addends(table, there, columns + HALF, EVEN_N, WIDE)[1]
 
 
 @dataclass(frozen=True)
@@ -233,47 +226,31 @@ class Recurring(Persistent):
     block_m: int = among(32, 64, 128, default=128, knob=tile)
 
 
-def rejection(config, limits, itemsize, N):
+def refuse_tiles(config, limits, *, itemsize, N, **sizes):
     """What all versions ask of registers and shared memory."""
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * config.block_n // threads_
-    copies = limits.arch.startswith("sm_")  # asynchronous ones; AMD keeps a stage in registers
-    buffers = config.num_stages if copies else config.num_stages - 1
-    shared = buffers * (config.block_m + config.block_n) * config.block_k * itemsize
+    shared = limits.stages_bytes(config, itemsize)
     last = config.block_m * config.block_n * itemsize  # half addends, half sums to be stored
     if N % 16:  # addends that are not loaded 128 bits wide change their layout on the way
         last += last // 2
     # there the next tile's stages are already on their way
-    shared = shared + last if copies and isinstance(config, Persistent) else max(shared, last)
-    if held > 128:
-        return f"each thread would hold {held} sums in registers; 128 is the most without spills"
+    ahead = limits.nvidia and isinstance(config, Persistent)
+    shared = shared + last if ahead else max(shared, last)
+    if reason := limits.refuse_sums(held):
+        return reason
     if held < 8:
         return f"{config.num_warps} warps are too many for {config.block_m}x{config.block_n} sums"
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
-
-
-def refuse_tiles(config, limits, *, itemsize, M, N, K, P):
-    return rejection(config, limits, itemsize, N)
+    return limits.refuse_shared(shared)
 
 
 def refuse_described(config, limits, *, itemsize, M, N, K, P):
-    for axis, extent in (("K", K), ("N", N)):
-        if extent * itemsize % 16:
-            row = f"{axis} = {extent} gives {extent * itemsize}"
-            return f"a descriptor needs rows of a multiple of 16 bytes; {row}"
-    return rejection(config, limits, itemsize, N)
+    reason = limits.refuse_rows(itemsize, K=K, N=N)
+    return reason or refuse_tiles(config, limits, itemsize=itemsize, N=N)
 
 
 def work(config, limits, *, itemsize, M, N, K, P):
-    return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n),
-        steps=-(-K // config.block_k),
-        load_bytes=(config.block_m + config.block_n) * config.block_k * itemsize,
-        store_bytes=config.block_m * config.block_n * itemsize,
-        dot=(config.block_m, config.block_n, config.block_k),
-    )
+    return Work.of_product(config, itemsize, M=M, N=N, K=K)
 
 
 def unit(x, w):
@@ -312,17 +289,19 @@ def tiles(x, w, bias, position, *, config):
     constants |= dict(EVEN_K=K % config.block_k == 0, WIDE=wide(position, config), UPCAST=upcast(x))
     row_strides = x.stride(0) // UNIT, x.stride(1), w.stride(0) // UNIT, w.stride(1)
     sizes = M, N, K // UNIT, P, *row_strides, *strides(bias, position)
-    _tiles[(triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n),)](
+    _tiles[(tile_count(config, M=M, N=N),)](
         x, w, bias, position, y, *sizes, **constants, **meta(config)
     )
     return y
 
 
-def described_tensors(x, w, y, config):
-    """Descriptors of the three that have tiles. Raises ValueError where there can be none."""
+def described_tensors(x, w, config):
+    """Descriptors of x, w and y, and y. Raises ValueError where there can be none."""
+    y = x.new_empty(len(x), len(w))
     BM, BN, BK = config.block_m, config.block_n, config.block_k
     halved = BN // 2 if isinstance(config, Persistent) else BN
-    return describe("x", x, [BM, BK]), describe("w", w, [BN, BK]), describe("y", y, [BM, halved])
+    X, W, Y = describe("x", x, [BM, BK]), describe("w", w, [BN, BK]), describe("y", y, [BM, halved])
+    return X, W, Y, y
 
 
 @patch_embed.impl(
@@ -344,11 +323,10 @@ def described(x, w, bias, position, *, config):
     """One program a tile through tensor descriptors, two a core: one computes while the other
     stores."""
     (M, K), N, P = x.shape, len(w), len(position)
-    y = x.new_empty(M, N)
-    X, W, Y = described_tensors(x, w, y, config)
+    X, W, Y, y = described_tensors(x, w, config)
     constants = dict(EVEN_N=N % config.block_n == 0, WIDE=wide(position, config), UPCAST=upcast(x))
     sizes = N, K, P, *strides(bias, position)
-    _described[(triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n),)](
+    _described[(tile_count(config, M=M, N=N),)](
         X, W, bias, position, Y, *sizes, **constants, **meta(config)
     )
     return y
@@ -371,10 +349,8 @@ def persistent(x, w, bias, position, *, config):
     """One program a core, which walks its tiles through tensor descriptors: loads of the next tile
     overlap the additions and the store of this one."""
     (M, K), N, P = x.shape, len(w), len(position)
-    y = x.new_empty(M, N)
-    X, W, Y = described_tensors(x, w, y, config)
-    tiles_ = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
-    programs = min(cores(x), tiles_)
+    X, W, Y, y = described_tensors(x, w, config)
+    programs = min(cores(x), tile_count(config, M=M, N=N))
     constants = dict(PROGRAMS=programs, EVEN_N=N % config.block_n == 0, WIDE=wide(position, config))
     constants |= dict(UPCAST=upcast(x), **meta(config))
     _persistent[(programs,)](
@@ -401,8 +377,7 @@ def recurring(x, w, bias, position, *, config):
     """As persistent, but a program's tiles follow each other by their positions, which then stay in
     registers over many tiles."""
     (M, K), N, P = x.shape, len(w), len(position)
-    y = x.new_empty(M, N)
-    X, W, Y = described_tensors(x, w, y, config)
+    X, W, Y, y = described_tensors(x, w, config)
     grid_m, grid_n = triton.cdiv(M, config.block_m), triton.cdiv(N, config.block_n)
     groups = max(1, min(cores(x) // grid_n, grid_m))
     # after so many rows of tiles the same positions follow

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import compiled, meta, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, threads, tile
+from workbench.dsl import baseline, meta, tl, triton
+from workbench.spec import Extent, Spec, Tensor, Work, of_rms, threads, tile
 
 
 def reference(w, gain):
@@ -51,12 +51,8 @@ q4_k_dequantize = Spec(
     flops=lambda N, K: 3 * N * K,
     check=[{"N": 1, "K": 256}, {"N": 3, "K": 768}, {"N": 17, "K": 1280}],
     bench=[{"N": 14336, "K": 4096}, {"N": 2560, "K": 2560}],
-    tolerance={
-        # a difference of two products, each exact, is rounded in proportion to their size
-        "fp32": Tolerance(relative=1e-5, of_rms=1e-6),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-6),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-6),
-    },
+    # a difference of two products, each exact, is rounded in proportion to their size
+    tolerance=of_rms(fp32=1e-6, fp16=1e-6, bf16=1e-6),
     extents={"K": Extent(multiple=256)},
 )
 
@@ -146,6 +142,7 @@ def chunks(w, gain, *, config):
     return y
 
 
+@baseline(q4_k_dequantize)
 def library(w, gain):
     """Sub-block by sub-block, as ggml's loop has it."""
     block = w.unflatten(1, (-1, 144))
@@ -161,7 +158,3 @@ def library(w, gain):
         q = pairs[..., j // 2, :] // 16 if j % 2 else pairs[..., j // 2, :] & 15
         parts.append(d * scale[..., None] * q - dmin * minimum[..., None])
     return (gain.float()[:, None] * torch.stack(parts, 2).flatten(1)).to(gain.dtype)
-
-
-q4_k_dequantize.library("torch", library)
-q4_k_dequantize.library("torch.compile", compiled(library))

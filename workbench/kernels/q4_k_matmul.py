@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.dsl import compiled, meta, tl, triton, upcast
+from workbench.dsl import baseline, meta, tile_count, tl, triton, upcast
 from workbench.spec import (
     AUTO,
     Extent,
     Spec,
     Tensor,
-    Tolerance,
     Work,
     among,
     given,
+    of_rms,
     stages,
     threads,
     tile,
@@ -86,11 +86,7 @@ q4_k_matmul = Spec(
     # Sums of K products, as in a matrix product, and weights that a matrix unit takes rounded to
     # the dtype of x: off by half a unit in the last place each, and their scale and minimum as
     # much, in proportion to the rms of the sum.
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-3),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-2),
-    },
+    tolerance=of_rms(fp32=5e-5, fp16=2e-3, bf16=1e-2),
     extents={"K": Extent(multiple=256)},
 )
 
@@ -509,72 +505,28 @@ def _slices(
         block = b + slice_w
         if not EVEN:
             block = tl.minimum(block, blocks - 1)
-        words = w_ptr + (row + block * 36)[:, None]
-        head = tl.load(words + (j % 4)[None, :])
-        left, right = tl.load(words + 4 + j[None, :]), tl.load(words + 20 + j[None, :])
+        at_w = w_ptr + (row + block * 36)[:, None]
+        head = tl.load(at_w + (j % 4)[None, :])
+        left, right = tl.load(at_w + 4 + j[None, :]), tl.load(at_w + 20 + j[None, :])
         block = b + slice_x
         at = x_ptrs + (block * step_x)[:, None]
         here = (block < blocks)[:, None] & there
         even, odd = tl.split(tl.reshape(head, (ROWS * WARPS, 4, 2, 2)))
         head, second = tl.split(even)
         first, third = tl.split(odd)
+        words = (head, first, second, third)
         if SHARE == 8:
-            total = _by_columns(
-                total,
-                left,
-                right,
-                head,
-                first,
-                second,
-                third,
-                at,
-                here,
-                stride_xk,
-                one,
-                WARPS,
-                ROWS,
-                FP16,
-                UPCAST,
-            )
+            x = (at, here, stride_xk)
+            total = _by_columns(total, left, right, *words, *x, one, WARPS, ROWS, FP16, UPCAST)
         else:
             for half in tl.static_range(2):
-                q = left if half == 0 else right
+                q, g = left if half == 0 else right, 2 * half + t // 2
+                x = (at, here, stride_xk)
                 if SHARE == 1:
-                    total = _by_weights(
-                        total,
-                        q,
-                        head,
-                        first,
-                        second,
-                        third,
-                        2 * half + t // 2,
-                        at,
-                        here,
-                        stride_xk,
-                        one,
-                        WARPS,
-                        ROWS,
-                        FP16,
-                        UPCAST,
-                    )
+                    total = _by_weights(total, q, *words, g, *x, one, WARPS, ROWS, FP16, UPCAST)
                 else:
                     total = _by_halves(
-                        total,
-                        q,
-                        head,
-                        first,
-                        second,
-                        third,
-                        2 * half + t // 2,
-                        at,
-                        here,
-                        stride_xk,
-                        one,
-                        WARPS,
-                        ROWS,
-                        SHARE,
-                        FP16,
-                        UPCAST,
+                        total, q, *words, g, *x, one, WARPS, ROWS, SHARE, FP16, UPCAST
                     )
                 at += tl.full((), 128, tl.int64) * stride_xk
     y = tl.reshape(total, (GROUPS, SLICES, ROWS, SHARE, BLOCK_M))
@@ -608,7 +560,7 @@ def refuse_slices(config, limits, *, itemsize, M, N, K):
     sums = config.tiles * max(columns_at_once(M, itemsize), 8) // 2
     # products of fp32 are made on the vector units, from shared memory
     shared = config.num_warps * (config.tiles * 4096 + 2048) if itemsize == 4 else 0
-    if not limits.arch.startswith("sm_"):
+    if not limits.nvidia:
         return "the matrix unit there has no products with 8 columns"
     if M > 64:
         return f"the weights would be unpacked {-(-M // 32)} times for {M} rows of x; 2 is the most"
@@ -616,11 +568,7 @@ def refuse_slices(config, limits, *, itemsize, M, N, K):
         return f"{config.num_warps} warps are too few for {config.slices} slices"
     if sums > 32:
         return f"{sums} sums and what they need are too many for one thread"
-    if shared > limits.shared_bytes:
-        return (
-            f"the weights need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-        )
-    return None
+    return limits.refuse_shared(shared, "weights")
 
 
 def slices_work(config, limits, *, itemsize, M, N, K):
@@ -770,7 +718,7 @@ def refuse_tiles(config, limits, *, itemsize, M, N, K):
     threads_ = config.num_warps * limits.warp_size
     held = config.block_n * 256 // threads_
     sums = config.block_n * config.block_m // threads_
-    buffers = config.num_stages if limits.arch.startswith("sm_") else 1
+    buffers = config.num_stages if limits.nvidia else 1
     shared = config.block_m * 256 * itemsize * buffers + config.block_n * 144 * (buffers - 1)
     if buffers == 1 or limits.arch == "sm_100":  # weights pass through it as well
         shared += config.block_n * 256 * itemsize
@@ -780,14 +728,12 @@ def refuse_tiles(config, limits, *, itemsize, M, N, K):
         return f"each thread would hold {held} weights in registers; 256 is the most"
     if sums > 64 or sums + held // 2 > 160:
         return f"{sums} sums and {held} weights, two a register, are too many for one thread"
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    return limits.refuse_shared(shared)
 
 
 def tiles_work(config, limits, *, itemsize, M, N, K):
     return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        tiles=tile_count(config, M=M, N=N),
         steps=K // 256,
         load_bytes=config.block_n * 144 + config.block_m * 256 * itemsize,
         store_bytes=config.block_n * config.block_m * itemsize,
@@ -834,7 +780,7 @@ def _product(x, w, config, splits=1):
     if x.stride(1) != 1:
         x = x.contiguous()  # of other rows Triton 3.6 fails to put tiles in order
     out = y if splits == 1 else torch.empty(splits, M, N, dtype=torch.float32, device=x.device)
-    programs = triton.cdiv(N, config.block_n) * triton.cdiv(M, config.block_m)
+    programs = tile_count(config, N=N, M=M)
     constants = dict(BLOCK_M=config.block_m, BLOCK_N=config.block_n)
     constants |= dict(WARPS=min(config.num_warps, config.block_n // 16), UNIT=unit)
     constants |= dict(STAGES=config.num_stages, UPCAST=upcast(x), num_warps=config.num_warps)
@@ -917,7 +863,7 @@ def size_ordered(config, limits, *, itemsize, M, N, K):
 
 def refuse_ordered(config, limits, *, itemsize, M, N, K):
     threads_ = config.num_warps * limits.warp_size
-    nvidia = limits.arch.startswith("sm_")
+    nvidia = limits.nvidia
     buffers = config.num_stages if nvidia else 1
     sums, held = config.block_n * config.block_m // threads_, config.block_n * 64 // threads_
     room = min(limits.registers_per_thread, 65536 // threads_ if nvidia else 256) - 64
@@ -926,9 +872,7 @@ def refuse_ordered(config, limits, *, itemsize, M, N, K):
         shared += config.block_n * 128 * itemsize
     if sums + held * itemsize // 2 > room:
         return f"{sums} sums and {held} weights are too many for one thread: it has room for {room}"
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    return limits.refuse_shared(shared)
 
 
 def ordered_work(config, limits, *, itemsize, M, N, K):
@@ -963,7 +907,7 @@ def ordered(x, w, *, config):
     _reorder[(triton.cdiv(M, 16), K // 128)](x, z, M, K, *x.stride(), BLOCK_M=16, num_warps=4)
     constants = dict(WARPS=min(config.num_warps, config.block_n // 16), UNIT=unit)
     constants |= dict(STAGES=config.num_stages, UPCAST=upcast(x))
-    _ordered_tiles[(triton.cdiv(N, config.block_n) * triton.cdiv(M, config.block_m),)](
+    _ordered_tiles[(tile_count(config, N=N, M=M),)](
         z, words, y, M, N, K // 256, _one(x), stride, **constants, **meta(config)
     )
     return y
@@ -972,10 +916,7 @@ def ordered(x, w, *, config):
 # Libraries
 
 
+@baseline(q4_k_matmul)
 def library(x, w):
     """The weights unpacked to the dtype of x by some thirty launches, then cuBLAS or hipBLAS."""
     return torch.mm(x, unpacked(w).to(x.dtype).T)
-
-
-q4_k_matmul.library("torch", library)
-q4_k_matmul.library("torch.compile", compiled(library))

@@ -116,9 +116,7 @@ def refuse_blocks(config, limits, *, itemsize, N, K):
     held = config.block_r * 256 // threads_
     if held < 4:
         return f"{threads_} threads are too many for {config.block_r} blocks of 256 weights"
-    if held > 32:
-        return f"each thread would hold {held} weights in registers; 32 is the most"
-    return None
+    return limits.refuse_held(held, 32, "weights in registers")
 
 
 def blocks_work(config, limits, *, itemsize, N, K):

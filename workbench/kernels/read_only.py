@@ -46,9 +46,7 @@ class Chunks:
 
 def refuse_chunks(config, limits, *, itemsize, N):
     held = config.block_c * CHUNK // (config.num_warps * limits.warp_size)
-    if held > 64:
-        return f"each thread would hold {held} elements in registers; 64 is the most"
-    return None
+    return limits.refuse_held(held, 64)
 
 
 def work(config, limits, *, itemsize, N):

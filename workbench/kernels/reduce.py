@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import compiled, meta, tl, triton
+from workbench.dsl import baseline, meta, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
 
 
@@ -137,9 +137,6 @@ def slices(x, *, config):
     return y
 
 
+@baseline(reduce)
 def library(x):
     return x.sum(-1, dtype=torch.float32)
-
-
-reduce.library("torch", library)
-reduce.library("torch.compile", compiled(library))

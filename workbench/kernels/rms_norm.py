@@ -13,7 +13,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.dsl import LIGER, compiled, cores, meta, strides, tl, triton
+from workbench.dsl import (
+    LIGER,
+    baseline,
+    cores,
+    meta,
+    padded,
+    policies,
+    strides,
+    tile_count,
+    tl,
+    triton,
+)
 from workbench.spec import AUTO, Spec, Tensor, Work, among, given, stages, threads, tile
 
 EPS = 1e-6
@@ -106,15 +117,6 @@ def _looped(
         tl.store(y_ptr + (m * N + start) + n, y.to(y_ptr.dtype.element_ty), inside)
 
 
-def padded(n):
-    return 1 << (n - 1).bit_length()
-
-
-def policies(hints):
-    """Eviction policies of what is read once and of what is read again."""
-    return ("evict_first", "evict_last") if hints else ("", "")
-
-
 @dataclass(frozen=True)
 class Rows:
     block_m: int = tile(1, 16, default=1)
@@ -153,16 +155,13 @@ def refuse_rows(config, limits, *, itemsize, M, N):
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * padded(N) // threads_
     most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
-    if held > most:
-        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
-    return None
+    return limits.refuse_program(threads_, held, most)
 
 
 def rows_work(config, limits, *, itemsize, M, N):
     moved = config.block_m * N * itemsize
-    return Work(
-        tiles=-(-M // config.block_m), steps=1, load_bytes=moved + N * itemsize, store_bytes=moved
-    )
+    tiles, loaded = tile_count(config, M=M), moved + N * itemsize
+    return Work(tiles=tiles, steps=1, load_bytes=loaded, store_bytes=moved)
 
 
 @rms_norm.impl(RowsBySize, resolve=size_rows, refuse=refuse_rows, work=rows_work)
@@ -191,11 +190,7 @@ def refuse_persistent(config, limits, *, itemsize, M, N):
     held = 2 * block // threads_  # of x and of w
     most = min(96, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
     buffers = (config.num_stages - 1) * block * itemsize
-    if held > most:
-        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
-    if limits.arch.startswith("sm_") and buffers + 1024 > limits.shared_bytes:
-        return f"the stages need {buffers} bytes of shared memory; {limits.shared_bytes} are there"
-    return None
+    return limits.refuse_program(threads_, held, most, buffers)
 
 
 @rms_norm.impl(Persistent, refuse=refuse_persistent, work=rows_work)
@@ -237,16 +232,12 @@ def size_blocks(config, limits, *, itemsize, M, N):
 
 def refuse_looped(config, limits, *, itemsize, M, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
-    if held > 64:
-        return f"each thread would hold {held} elements in registers; 64 is the most"
-    return None
+    return limits.refuse_held(held, 64)
 
 
 def looped_work(config, limits, *, itemsize, M, N):
-    steps = -(-N // config.block_n)
-    return Work(
-        tiles=M, steps=2 * steps, load_bytes=config.block_n * itemsize, store_bytes=N * itemsize
-    )
+    steps, row = 2 * tile_count(config, N=N), N * itemsize
+    return Work(tiles=M, steps=steps, load_bytes=config.block_n * itemsize, store_bytes=row)
 
 
 # 64 threads a warp
@@ -259,21 +250,16 @@ def looped(x, w, *, config):
     M, N = x.shape
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
-    _looped[(M,)](
-        x, w, y, M, N, *x.stride(), w.stride(0), EPS, ONCE=once, KEPT=kept, **meta(config)
-    )
+    _looped[(M,)](x, w, y, M, N, *strides(x, w), EPS, ONCE=once, KEPT=kept, **meta(config))
     return y
 
 
+@baseline(rms_norm)
 def library(x, w):
     return torch.nn.functional.rms_norm(x, w.shape, w, EPS)
 
 
+@rms_norm.library("liger", refuse=LIGER.refuse_rows(N=65_536))
 def liger(x, w):
     """Its mode that computes in fp32 throughout, as ours does."""
     return LIGER("ops:LigerRMSNormFunction.apply")(x, w, EPS, 0.0, "gemma")
-
-
-rms_norm.library("torch", library)
-rms_norm.library("torch.compile", compiled(library))
-rms_norm.library("liger", liger, refuse=LIGER.refuse_rows(N=65_536))

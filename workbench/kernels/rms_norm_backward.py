@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import INTERPRETED, compiled, cores, strides, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, stages, threads, tile
+from workbench.dsl import INTERPRETED, compiled, cores, normal, strides, tl, triton
+from workbench.spec import Extent, Spec, Tensor, Work, among, of_rms, stages, threads, tile
 
 EPS = 1e-6
 
@@ -25,10 +25,6 @@ def reference(x, w, dy):
     r = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
     z, g = x * r, dy * w
     return r * (g - z * (g * z).mean(-1, keepdim=True)), (dy * z).sum(0)
-
-
-def normal(shape, dtype, device, generator):
-    return torch.randn(shape, generator=generator, device=device).to(dtype)
 
 
 rms_norm_backward = Spec(
@@ -49,11 +45,7 @@ rms_norm_backward = Spec(
     extents={"N": Extent(multiple=8)},
     # Both outputs are differences or sums of terms of either sign: what fp32 loses, 2^-24 of each
     # term and of the sum so far, stays beside an element that is nearly zero.
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=1e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-5),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-5),
-    },
+    tolerance=of_rms(fp32=1e-5, fp16=1e-5, bf16=1e-5),
 )
 
 
@@ -128,11 +120,7 @@ def refuse_persistent(config, limits, *, itemsize, M, N):
     held = 4 * block // threads_  # of x, dy, w and the sums
     most = min(128, 65_536 // threads_ - 48)  # NVIDIA has 65536 registers a core, AMD more
     buffers = (config.num_stages - 1) * 2 * block * itemsize
-    if held > most:
-        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
-    if limits.arch.startswith("sm_") and buffers + 1024 > limits.shared_bytes:
-        return f"the stages need {buffers} bytes of shared memory; {limits.shared_bytes} are there"
-    return None
+    return limits.refuse_program(threads_, held, most, buffers)
 
 
 def persistent_work(config, limits, *, itemsize, M, N):

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import compiled, meta, strides, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, threads, tile
+from workbench.dsl import baseline, meta, padded, strides, tile_count, tl, triton
+from workbench.spec import Extent, Spec, Tensor, Work, of_rms, threads, tile
 
 THETA = 10_000.0  # base of the geometric row of frequencies
 
@@ -72,11 +72,7 @@ rope = Spec(
     extents={"D": Extent(multiple=2)},
     # Where the two products nearly cancel, what is left carries the fp32 rounding of both:
     # 2^-24 of |a| + |b|, some 1e-6 of the rms for the largest of a million normal values.
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=2e-6),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-6),
-        "bf16": Tolerance(relative=8e-3, of_rms=2e-6),
-    },
+    tolerance=of_rms(fp32=2e-6, fp16=2e-6, bf16=2e-6),
 )
 
 
@@ -131,15 +127,11 @@ class Tokens:
     num_warps: int = threads(1, 16, default=4)
 
 
-def power_of_two(extent):
-    return 1 << (extent - 1).bit_length()
-
-
 def refuse_tokens(config, limits, *, itemsize, S, Hq, Hkv, D):
     if D % 2:
         return f"a head of {D} has no halves"
-    heads = power_of_two(Hq) + power_of_two(Hkv)
-    held = config.block_s * heads * power_of_two(D) / (config.num_warps * limits.warp_size)
+    heads = padded(Hq) + padded(Hkv)
+    held = config.block_s * heads * padded(D) / (config.num_warps * limits.warp_size)
     if held > 160:
         return f"each thread would hold {held:g} elements in registers; 160 is the most"
     return None
@@ -147,10 +139,8 @@ def refuse_tokens(config, limits, *, itemsize, S, Hq, Hkv, D):
 
 def work(config, limits, *, itemsize, S, Hq, Hkv, D):
     moved = config.block_s * (Hq + Hkv) * D * itemsize
-    tables = config.block_s * D * itemsize
-    return Work(
-        tiles=-(-S // config.block_s), steps=1, load_bytes=moved + tables, store_bytes=moved
-    )
+    loaded = moved + config.block_s * D * itemsize  # and the tables
+    return Work(tiles=tile_count(config, S=S), steps=1, load_bytes=loaded, store_bytes=moved)
 
 
 @rope.impl(Tokens, refuse=refuse_tokens, work=work)
@@ -160,19 +150,14 @@ def tokens(q, k, cos, sin, position, *, config):
     if D % 2:
         raise ValueError(f"a head must have two halves, and {D} is odd")
     q_out, k_out = q.new_empty(S, Hq, D), k.new_empty(S, Hkv, D)
-    constants = dict(HQ=Hq, HKV=Hkv, HALF=D // 2, BLOCK_Q=power_of_two(Hq))
-    constants |= dict(BLOCK_K=power_of_two(Hkv), BLOCK_D=power_of_two(D // 2), **meta(config))
-    inputs = q, k, cos, sin, position
-    _tokens[(triton.cdiv(S, config.block_s),)](
-        *inputs, q_out, k_out, S, *strides(*inputs), **constants
-    )
+    constants = dict(HQ=Hq, HKV=Hkv, HALF=D // 2, BLOCK_Q=padded(Hq))
+    constants |= dict(BLOCK_K=padded(Hkv), BLOCK_D=padded(D // 2), **meta(config))
+    inputs, grid = (q, k, cos, sin, position), (tile_count(config, S=S),)
+    _tokens[grid](*inputs, q_out, k_out, S, *strides(*inputs), **constants)
     return q_out, k_out
 
 
+@baseline(rope)
 def library(q, k, cos, sin, position):
     c, s = cos[position][:, None].float(), sin[position][:, None].float()
     return rotated(q.float(), c, s).to(q.dtype), rotated(k.float(), c, s).to(k.dtype)
-
-
-rope.library("torch", library)
-rope.library("torch.compile", compiled(library))

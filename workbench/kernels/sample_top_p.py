@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import INTERPRETED, compiled, launch_pdl, refuse_pdl, tl, triton
+from workbench.dsl import INTERPRETED, baseline, launch_pdl, tl, triton
 from workbench.spec import Spec, Tensor, Work, among, threads, tile
 
 # What it means, in torch
@@ -471,17 +471,14 @@ def refuse_bracketed(config, limits, *, itemsize, B, V):
     blocks = 1 << (-(-V // config.block_v) - 1).bit_length()
     held = config.block_v // (config.num_warps * limits.warp_size)
     merged = blocks * config.list_len // drawing
-    if config.pdl and (reason := refuse_pdl(limits)):
+    if config.pdl and (reason := limits.refuse_pdl()):
         return reason
-    if config.maxnreg and not limits.arch.startswith("sm_"):
+    if config.maxnreg and not limits.nvidia:
         return "only NVIDIA's compiler can be told how many registers a thread may have"
     if drawing > limits.threads_per_block:
         return f"{drawing} threads are more than one block may have here"
-    if held > 32:
-        return f"each thread would hold {held} logits in registers; 32 is the most"
-    if merged > 32:
-        return f"each thread would hold {merged} candidates in registers; 32 is the most"
-    return None
+    reason = limits.refuse_held(held, 32, "logits in registers")
+    return reason or limits.refuse_held(merged, 32, "candidates in registers")
 
 
 def work(config, limits, *, itemsize, B, V):
@@ -539,10 +536,7 @@ def bracketed(logits, p, temperature, seed, *, config):
 SHIFT = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 
 
+@baseline(sample_top_p)
 def sorting(logits, p, temperature, seed):
     """A sort of each row."""
     return reference(logits.float(), p, temperature, seed)
-
-
-sample_top_p.library("torch", sorting)
-sample_top_p.library("torch.compile", compiled(sorting))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import INTERPRETED, compiled, launch_pdl, refuse_pdl, strides, tl, triton
+from workbench.dsl import INTERPRETED, baseline, launch_pdl, strides, tl, triton
 from workbench.spec import Spec, Tensor, Work, among, threads, tile
 
 # What it means, in torch
@@ -375,16 +375,13 @@ class GroupMaxima:
 def refuse_group_maxima(config, limits, *, itemsize, B, V):
     groups = 1 << (-(-V // config.group) - 1).bit_length()
     held = config.block_v // (config.num_warps * limits.warp_size)
-    if config.pdl and (reason := refuse_pdl(limits)):
+    if config.pdl and (reason := limits.refuse_pdl()):
         return reason
     merged = max(groups, config.kept * config.group) // (config.merge_warps * limits.warp_size)
     if config.merge_warps * limits.warp_size > limits.threads_per_block:
         return f"{config.merge_warps} warps are more than one block may have here"
-    if held > 64:
-        return f"each thread would hold {held} logits in registers; 64 is the most"
-    if merged > 32:
-        return f"each thread would hold {merged} candidates in registers; 32 is the most"
-    return None
+    reason = limits.refuse_held(held, 64, "logits in registers")
+    return reason or limits.refuse_held(merged, 32, "candidates in registers")
 
 
 def work(config, limits, *, itemsize, B, V):
@@ -424,10 +421,7 @@ def group_maxima(logits, k, p, temperature, seed, *, config):
 SHIFT = {torch.float32: 0, torch.float16: 13, torch.bfloat16: 16}
 
 
+@baseline(sample_topk_topp)
 def sorting(logits, k, p, temperature, seed):
     """A sort of each row."""
     return reference(logits.float(), k, p, temperature, seed)
-
-
-sample_topk_topp.library("torch", sorting)
-sample_topk_topp.library("torch.compile", compiled(sorting))

@@ -15,7 +15,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.dsl import INTERPRETED, LIGER, compiled, cores, meta, tl, triton
+from workbench.dsl import (
+    INTERPRETED,
+    LIGER,
+    baseline,
+    cores,
+    meta,
+    padded,
+    policies,
+    tile_count,
+    tl,
+    triton,
+)
 from workbench.spec import AUTO, Spec, Tensor, Tolerance, Work, among, given, stages, threads, tile
 
 
@@ -178,15 +189,6 @@ def _slices(
             tl.store(y_ptr + (m * N + low) + lane, y, lane < N - low)
 
 
-def padded(n):
-    return 1 << (n - 1).bit_length()
-
-
-def policies(hints):
-    """Eviction policies of what is read once and of what is read again."""
-    return ("evict_first", "evict_last") if hints else ("", "")
-
-
 @dataclass(frozen=True)
 class Rows:
     block_m: int = tile(1, 16, default=1)
@@ -222,9 +224,7 @@ def refuse_rows(config, limits, *, itemsize, M, N):
     threads_ = config.num_warps * limits.warp_size
     held = config.block_m * padded(N) // threads_
     most = 64 if threads_ < 1024 else 32  # 1024 threads have 64 registers each
-    if held > most:
-        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
-    return None
+    return limits.refuse_program(threads_, held, most)
 
 
 def rows_work(config, limits, *, itemsize, M, N):
@@ -238,9 +238,8 @@ def rows(x, *, config):
     M, N = x.shape
     y = x.new_empty(M, N)
     once, _ = policies(config.hints)
-    _rows[(triton.cdiv(M, config.block_m),)](
-        x, y, M, N, *x.stride(), BLOCK_N=padded(N), ONCE=once, **meta(config)
-    )
+    constants = dict(BLOCK_N=padded(N), ONCE=once, **meta(config))
+    _rows[(tile_count(config, M=M),)](x, y, M, N, *x.stride(), **constants)
     return y
 
 
@@ -258,11 +257,7 @@ def refuse_persistent(config, limits, *, itemsize, M, N):
     held = block // threads_
     buffers = (config.num_stages - 1) * block * itemsize
     most = 64 if threads_ < 1024 else 16  # 1024 threads have 64 registers each
-    if held > most:
-        return f"each of {threads_} threads would hold {held} elements; {most} is the most"
-    if limits.arch.startswith("sm_") and buffers + 1024 > limits.shared_bytes:
-        return f"the stages need {buffers} bytes of shared memory; {limits.shared_bytes} are there"
-    return None
+    return limits.refuse_program(threads_, held, most, buffers)
 
 
 @softmax.impl(Persistent, refuse=refuse_persistent, work=rows_work)
@@ -301,16 +296,12 @@ def size_blocks(config, limits, *, itemsize, M, N):
 
 def refuse_looped(config, limits, *, itemsize, M, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
-    if held > 64:
-        return f"each thread would hold {held} elements in registers; 64 is the most"
-    return None
+    return limits.refuse_held(held, 64)
 
 
 def looped_work(config, limits, *, itemsize, M, N):
-    steps = -(-N // config.block_n)
-    return Work(
-        tiles=M, steps=2 * steps, load_bytes=config.block_n * itemsize, store_bytes=N * itemsize
-    )
+    steps, row = 2 * tile_count(config, N=N), N * itemsize
+    return Work(tiles=M, steps=steps, load_bytes=config.block_n * itemsize, store_bytes=row)
 
 
 # 64 threads a warp
@@ -347,12 +338,10 @@ def refuse_cooperative(config, limits, *, itemsize, M, N):
         return f"each thread would hold {held} elements; 4 to 64 are sensible"
     if config.per_core * threads_ > 1536:
         return f"{config.per_core} programs of {threads_} threads are more than any core holds"
-    core = 65_536 if limits.arch.startswith("sm_") else 131_072
+    core = 65_536 if limits.nvidia else 131_072
     if config.per_core * threads_ * registers > core:
-        return (
-            f"{config.per_core} programs of {threads_} threads, {registers} registers each, do "
-            "not fit one core at once"
-        )
+        each = f"{threads_} threads, {registers} registers each"
+        return f"{config.per_core} programs of {each}, do not fit one core at once"
     if slices > config.per_core * limits.cores:
         return f"a row's {slices} slices are more than the programs that run at once"
     return None
@@ -386,9 +375,8 @@ def cooperative(x, *, config):
     slices = triton.cdiv(N, config.block_n)
     programs = min(cores(x) * config.per_core, M * slices)
     if programs < slices and not INTERPRETED:
-        raise ValueError(
-            f"a row's {slices} slices would wait for each other on {programs} programs"
-        )
+        many = f"a row's {slices} slices"
+        raise ValueError(f"{many} would wait for each other on {programs} programs")
     y, words = x.new_empty(M, N), x.new_zeros(M, slices, dtype=torch.int64)
     alike = {"launch_cooperative_grid": True, **bound(config)}
     for tell, hear in ((True, False), (False, True)) if INTERPRETED else ((True, True),):
@@ -429,14 +417,11 @@ def split(x, *, config):
     return y
 
 
+@baseline(softmax)
 def library(x):
     return torch.softmax(x, dim=-1)
 
 
-softmax.library("torch", library)
-softmax.library("torch.compile", compiled(library))
-softmax.library(
-    "liger",
-    lambda x: LIGER("ops:LigerSoftmaxFunction.apply")(x),
-    refuse=LIGER.refuse_rows(N=65_536),
-)
+@softmax.library("liger", refuse=LIGER.refuse_rows(N=65_536))
+def liger(x):
+    return LIGER("ops:LigerSoftmaxFunction.apply")(x)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import LIGER, compiled, meta, tl, triton
+from workbench.dsl import LIGER, baseline, meta, tile_count, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, threads, tile
 
 
@@ -76,12 +76,8 @@ def refuse_blocks(config, limits, *, itemsize, M, N):
 
 def work(config, limits, *, itemsize, M, N):
     block = config.block_m * config.block_n * itemsize
-    return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n),
-        steps=1,
-        load_bytes=2 * block,
-        store_bytes=block,
-    )
+    tiles = tile_count(config, M=M, N=N)
+    return Work(tiles=tiles, steps=1, load_bytes=2 * block, store_bytes=block)
 
 
 # 64 threads a warp: 8 elements of 16 bits for each make one load of 128 bits
@@ -93,20 +89,17 @@ def blocks(x, *, config):
     """One program owns a block of one or a few rows: two streams in, one out."""
     M, N = x.shape[0], x.shape[1] // 2
     y = x.new_empty(M, N)
-    grid = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
+    grid = tile_count(config, M=M, N=N)
     _blocks[(grid,)](x, y, M, N, *x.stride(), STREAM=bool(config.stream), **meta(config))
     return y
 
 
+@baseline(swiglu)
 def library(x):
     gate, up = x.chunk(2, dim=-1)
     return torch.nn.functional.silu(gate) * up
 
 
-swiglu.library("torch", library)
-swiglu.library("torch.compile", compiled(library))
-swiglu.library(
-    "liger",
-    lambda x: LIGER("ops:LigerFusedGateUpSiLUMulFunction.apply")(x),
-    refuse=LIGER.refuse_rows(N=65_536),
-)
+@swiglu.library("liger", refuse=LIGER.refuse_rows(N=65_536))
+def liger(x):
+    return LIGER("ops:LigerFusedGateUpSiLUMulFunction.apply")(x)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import compiled, meta, tl, triton
+from workbench.dsl import baseline, meta, strides, tile_count, tl, triton
 from workbench.spec import Spec, Tensor, Work, threads, tile
 
 
@@ -103,16 +103,12 @@ def tiles(x, last, mix, *, config):
     """One tile of tokens and channels, written once for each mixture: x is read once."""
     (B, T, D), (X, _) = x.shape, mix.shape
     y = x.new_empty(X, B, T, D)
-    _tiles[(triton.cdiv(B * T, config.block_t) * triton.cdiv(D, config.block_d),)](
-        x, last, mix, y, B, T, D, X, *x.stride(), *last.stride(), *mix.stride(), **meta(config)
-    )
+    grid = (tile_count(config, T=B * T, D=D),)
+    _tiles[grid](x, last, mix, y, B, T, D, X, *strides(x, last, mix), **meta(config))
     return y
 
 
+@baseline(token_shift)
 def library(x, last, mix):
     before = torch.cat([last[:, None], x[:, :-1]], dim=1)
     return torch.addcmul(x, before - x, mix[:, None, None])
-
-
-token_shift.library("torch", library)
-token_shift.library("torch.compile", compiled(library))

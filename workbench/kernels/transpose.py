@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import compiled, meta, tl, triton
+from workbench.dsl import baseline, meta, tile_count, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, among, threads, tile
 
 
@@ -62,9 +62,8 @@ def refuse_tiles(config, limits, *, itemsize, M, N):
     elements = config.block_m * config.block_n
     held = elements // (config.num_warps * limits.warp_size)
     if not 4 <= held <= 64:
-        return (
-            f"each thread would hold {held} elements of the tile; 4 to 64 are worth its registers"
-        )
+        block = f"{held} elements of the tile"
+        return f"each thread would hold {block}; 4 to 64 are worth its registers"
     if elements * itemsize > limits.shared_bytes // 2:
         return f"a tile of {elements * itemsize} bytes leaves no room for a second block beside it"
     return None
@@ -72,7 +71,7 @@ def refuse_tiles(config, limits, *, itemsize, M, N):
 
 def work(config, limits, *, itemsize, M, N):
     moved = config.block_m * config.block_n * itemsize
-    tiles = -(-M // config.block_m) * -(-N // config.block_n)
+    tiles = tile_count(config, M=M, N=N)
     return Work(tiles=tiles, steps=1, load_bytes=moved, store_bytes=moved)
 
 
@@ -81,14 +80,11 @@ def tiles(x, *, config):
     """One program turns one tile round in shared memory: both sides move whole lines."""
     M, N = x.shape
     y = x.new_empty(N, M)
-    grid = triton.cdiv(M, config.block_m) * triton.cdiv(N, config.block_n)
+    grid = tile_count(config, M=M, N=N)
     _tiles[(grid,)](x, y, M, N, *x.stride(), **meta(config))
     return y
 
 
+@baseline(transpose)
 def library(x):
     return x.t().contiguous()
-
-
-transpose.library("torch", library)
-transpose.library("torch.compile", compiled(library))

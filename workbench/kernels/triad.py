@@ -8,7 +8,7 @@ NaN and infinities stay in their places.
 
 from dataclasses import dataclass
 
-from workbench.dsl import compiled, meta, tl, triton
+from workbench.dsl import baseline, meta, strides, tile_count, tl, triton
 from workbench.spec import Spec, Tensor, Work, threads, tile
 
 SCALE = 0.5
@@ -46,9 +46,7 @@ class Blocks:
 
 def refuse_blocks(config, limits, *, itemsize, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
-    if held > 64:
-        return f"each thread would hold {held} elements of each input in registers; 64 is the most"
-    return None
+    return limits.refuse_held(held, 64, "elements of each input in registers")
 
 
 def work(config, limits, *, itemsize, N):
@@ -65,15 +63,10 @@ def blocks(a, b, *, config):
     """One program adds `block_n` neighbours."""
     (N,) = a.shape
     y = a.new_empty(N)
-    _blocks[(triton.cdiv(N, config.block_n),)](
-        a, b, y, N, a.stride(0), b.stride(0), SCALE, **meta(config)
-    )
+    _blocks[(tile_count(config, N=N),)](a, b, y, N, *strides(a, b), SCALE, **meta(config))
     return y
 
 
+@baseline(triad)
 def library(a, b):
     return a.add(b, alpha=SCALE)
-
-
-triad.library("torch", library)
-triad.library("torch.compile", compiled(library))

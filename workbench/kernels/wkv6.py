@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.dsl import FLA, INTERPRETED, meta, strides, tl, triton
+from workbench.dsl import FLA, INTERPRETED, meta, normal, strides, tl, triton
 from workbench.spec import (
     AUTO,
     Extent,
@@ -46,10 +46,6 @@ def reference(r, w, k, v, u, state):
     return torch.stack(ys, dim=1), state
 
 
-def normals(shape, dtype, device, generator):
-    return torch.randn(shape, generator=generator, device=device).to(dtype)
-
-
 def log_decays(shape, dtype, device, generator):
     x = torch.randn(shape, generator=generator, device=device)
     return (-torch.exp(1.5 * x - 2)).to(dtype)  # -0.13 at the median, -40 at the strongest
@@ -58,12 +54,12 @@ def log_decays(shape, dtype, device, generator):
 wkv6 = Spec(
     name="wkv6",
     inputs={
-        "r": Tensor("B T H N", make=normals),
+        "r": Tensor("B T H N", make=normal),
         "w": Tensor("B T H N", make=log_decays),
-        "k": Tensor("B T H N", make=normals),
-        "v": Tensor("B T H N", make=normals),
-        "u": Tensor("H N", make=normals),
-        "state": Tensor("B H N N", dtype="fp32", make=normals),
+        "k": Tensor("B T H N", make=normal),
+        "v": Tensor("B T H N", make=normal),
+        "u": Tensor("H N", make=normal),
+        "state": Tensor("B H N N", dtype="fp32", make=normal),
     },
     outputs={"y": Tensor("B T H N"), "last": Tensor("B H N N", dtype="fp32")},
     reference=reference,
@@ -294,7 +290,7 @@ def size_values(config, limits, *, itemsize, B, T, H, N):
 def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
     if itemsize == 4 and config.chunk > 32:
         return f"in fp32 products of {config.chunk} tokens do not fit the registers; 32 do"
-    if config.unrolled and config.chunk > 32 and limits.arch.startswith("sm_"):
+    if config.unrolled and config.chunk > 32 and limits.nvidia:
         return f"unrolled, the levels of {config.chunk} tokens do not fit the registers"
     C, threads_ = config.chunk, config.num_warps * limits.warp_size
     if threads_ > 512 or 4 * threads_ > C * N:
@@ -305,9 +301,7 @@ def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
     buffers = config.num_stages - limits.arch.startswith("gfx")
     kept = itemsize * (C * N + (C + N) * block_v)
     shared = buffers * kept + itemsize * N * block_v
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    return limits.refuse_shared(shared)
 
 
 def chunked_work(config, limits, *, itemsize, B, T, H, N):

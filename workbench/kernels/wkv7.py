@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from workbench.dsl import FLA, INTERPRETED, meta, strides, tl, triton
+from workbench.dsl import FLA, INTERPRETED, meta, normal, strides, tl, triton
 from workbench.spec import (
     AUTO,
     Extent,
@@ -47,10 +47,6 @@ def reference(r, w, k, v, kk, a, state):
     return torch.stack(ys, dim=1), state
 
 
-def normals(shape, dtype, device, generator):
-    return torch.randn(shape, generator=generator, device=device).to(dtype)
-
-
 def log_decays(shape, dtype, device, generator):
     x = torch.randn(shape, generator=generator, device=device)
     return (-math.exp(-0.5) * torch.sigmoid(x)).to(dtype)
@@ -68,13 +64,13 @@ def rates(shape, dtype, device, generator):
 wkv7 = Spec(
     name="wkv7",
     inputs={
-        "r": Tensor("B T H N", make=normals),
+        "r": Tensor("B T H N", make=normal),
         "w": Tensor("B T H N", make=log_decays),
-        "k": Tensor("B T H N", make=normals),
-        "v": Tensor("B T H N", make=normals),
+        "k": Tensor("B T H N", make=normal),
+        "v": Tensor("B T H N", make=normal),
         "kk": Tensor("B T H N", make=unit_vectors),
         "a": Tensor("B T H N", make=rates),
-        "state": Tensor("B H N N", dtype="fp32", make=normals),
+        "state": Tensor("B H N N", dtype="fp32", make=normal),
     },
     outputs={"y": Tensor("B T H N"), "last": Tensor("B H N N", dtype="fp32")},
     reference=reference,
@@ -343,7 +339,7 @@ def size_values(config, limits, *, itemsize, B, T, H, N):
 def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
     if itemsize == 4 and config.chunk > 32:
         return f"in fp32 products of {config.chunk} tokens do not fit the registers; 16 do"
-    if config.unrolled and config.chunk > 32 and limits.arch.startswith("sm_"):
+    if config.unrolled and config.chunk > 32 and limits.nvidia:
         return f"unrolled, the levels of {config.chunk} tokens do not fit the registers"
     C, threads_ = config.chunk, config.num_warps * limits.warp_size
     if threads_ > 512 or 4 * threads_ > C * N:
@@ -354,9 +350,7 @@ def refuse_chunked(config, limits, *, itemsize, B, T, H, N):
     buffers = config.num_stages - limits.arch.startswith("gfx")
     kept = itemsize * ((C + N) * N + (C + N) * block_v)
     shared = buffers * kept + itemsize * N * block_v
-    if shared > limits.shared_bytes:
-        return f"the stages need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    return limits.refuse_shared(shared)
 
 
 def chunked_work(config, limits, *, itemsize, B, T, H, N):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import strides, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, among, threads
 
 PIECE = 4096
@@ -68,11 +68,7 @@ class Pieces:
 
 def refuse_pieces(config, limits, *, itemsize, N, P):
     held = (1 + config.at_once) * PIECE // (config.num_warps * limits.warp_size)
-    if held > 128:
-        return f"each thread would hold {held} elements in registers; 128 is the most"
-    if config.num_warps * limits.warp_size > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
-    return None
+    return limits.refuse_held(held, 128)
 
 
 def work(config, limits, *, itemsize, N, P):
@@ -84,18 +80,8 @@ def pieces(x, first, *, config):
     """One program reads 64 pieces, `at_once` of them together."""
     (P,) = first.shape
     y = x.new_empty(P)
-    _pieces[(P,)](
-        x,
-        first,
-        y,
-        x.shape[0],
-        x.stride(0),
-        first.stride(0),
-        PIECE=PIECE,
-        READS=READS,
-        AT_ONCE=config.at_once,
-        num_warps=config.num_warps,
-    )
+    constants = dict(PIECE=PIECE, READS=READS, AT_ONCE=config.at_once, num_warps=config.num_warps)
+    _pieces[(P,)](x, first, y, *x.shape, *strides(x, first), **constants)
     return y
 
 

@@ -8,7 +8,7 @@ many will be, so all chains stay. A kernel whose limit is known: `memory_vs_comp
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import meta, tl, triton
 from workbench.kernels import compute_only as whole
 from workbench.spec import Spec, Tensor, Work
 
@@ -57,17 +57,6 @@ def chains(x, *, config):
     """The chains of `compute_only.chains`, as many programs of them."""
     (N,) = x.shape
     y = x.new_empty(KEPT)
-    _chains[(triton.cdiv(N, config.block_n),)](
-        x,
-        y,
-        N,
-        KEPT,
-        x.stride(0),
-        whole.A,
-        whole.B,
-        whole.TRIPS,
-        whole.UNROLLED,
-        BLOCK_N=config.block_n,
-        num_warps=config.num_warps,
-    )
+    chain = whole.A, whole.B, whole.TRIPS, whole.UNROLLED
+    _chains[(triton.cdiv(N, config.block_n),)](x, y, N, KEPT, *x.stride(), *chain, **meta(config))
     return y

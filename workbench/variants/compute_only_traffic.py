@@ -3,7 +3,7 @@
 Its loads and stores, which a compute-bound kernel has nearly nothing of.
 """
 
-from workbench.dsl import tl, triton
+from workbench.dsl import meta, tl, triton
 from workbench.kernels import compute_only as whole
 from workbench.spec import Spec, Tensor, Tolerance
 
@@ -36,7 +36,5 @@ def chains(x, *, config):
     """The loads and stores of `compute_only.chains`."""
     (N,) = x.shape
     y = x.new_empty(N)
-    _chains[(triton.cdiv(N, config.block_n),)](
-        x, y, N, x.stride(0), BLOCK_N=config.block_n, num_warps=config.num_warps
-    )
+    _chains[(triton.cdiv(N, config.block_n),)](x, y, N, *x.stride(), **meta(config))
     return y

@@ -7,7 +7,7 @@ inputs that a Spec declares.
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import meta, tl, triton
 from workbench.kernels import copy as whole
 from workbench.spec import Spec, Tensor, Work
 
@@ -56,7 +56,5 @@ def blocks(x, like, *, config):
     """The programs of `copy.blocks`."""
     (N,) = x.shape
     y = like.new_empty(1)
-    _last[(triton.cdiv(N, config.block_n),)](
-        x, y, N, x.stride(0), BLOCK_N=config.block_n, num_warps=config.num_warps
-    )
+    _last[(triton.cdiv(N, config.block_n),)](x, y, N, *x.stride(), **meta(config))
     return y

@@ -3,7 +3,7 @@
 A kernel whose limit is known: the experiment `memory_vs_compute` must call it memory-bound.
 """
 
-from workbench.dsl import tl, triton
+from workbench.dsl import meta, tl, triton
 from workbench.kernels import copy as whole
 from workbench.spec import Spec, Tensor
 
@@ -37,7 +37,5 @@ def blocks(x, *, config):
     """The loads and stores of `copy.blocks`."""
     (N,) = x.shape
     y = x.new_empty(N)
-    _blocks[(triton.cdiv(N, config.block_n),)](
-        x, y, N, x.stride(0), BLOCK_N=config.block_n, num_warps=config.num_warps
-    )
+    _blocks[(triton.cdiv(N, config.block_n),)](x, y, N, *x.stride(), **meta(config))
     return y

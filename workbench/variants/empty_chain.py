@@ -49,7 +49,7 @@ class Links:
 def refuse_links(config, limits, *, itemsize, L):
     if not config.pdl:
         return None
-    generation = int(limits.arch.removeprefix("sm_")) if limits.arch.startswith("sm_") else 0
+    generation = int(limits.arch.removeprefix("sm_")) if limits.nvidia else 0
     if generation < 90:
         return f"{limits.arch} has no programmatic dependent launch"
     return None

@@ -39,17 +39,11 @@ class Programs:
     num_warps: int = threads(1, 32, default=4)
 
 
-def refuse_programs(config, limits, *, itemsize, P):
-    if config.num_warps * limits.warp_size > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
-    return None
-
-
 def work(config, limits, *, itemsize, P):
     return Work(tiles=P, steps=1, load_bytes=0, store_bytes=itemsize)
 
 
-@empty_grid.impl(Programs, refuse=refuse_programs, work=work)
+@empty_grid.impl(Programs, work=work)
 def programs(x, *, config):
     """P programs of `num_warps` warps."""
     y = x.new_empty(x.shape[0])

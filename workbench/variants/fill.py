@@ -7,7 +7,7 @@ random, since constant bits cost less power.
 
 from dataclasses import dataclass
 
-from workbench.dsl import tl, triton
+from workbench.dsl import meta, strides, tl, triton
 from workbench.spec import Spec, Tensor, Work, among, threads, tile
 
 
@@ -47,9 +47,7 @@ class Rows:
 
 def refuse_rows(config, limits, *, itemsize, M, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
-    if held > 64:
-        return f"each thread would hold {held} elements in registers; 64 is the most"
-    return None
+    return limits.refuse_held(held, 64)
 
 
 def work(config, limits, *, itemsize, M, N):
@@ -67,18 +65,8 @@ def rows(a, b, *, config):
     """One program writes the same columns of `rows` rows."""
     (M,), (N,) = a.shape, b.shape
     y = a.new_empty(M, N)
-    _rows[(triton.cdiv(M, config.rows), triton.cdiv(N, config.block_n))](
-        a,
-        b,
-        y,
-        M,
-        N,
-        a.stride(0),
-        b.stride(0),
-        ROWS=config.rows,
-        BLOCK_N=config.block_n,
-        num_warps=config.num_warps,
-    )
+    grid = triton.cdiv(M, config.rows), triton.cdiv(N, config.block_n)
+    _rows[grid](a, b, y, M, N, *strides(a, b), ROWS=config.rows, **meta(config))
     return y
 
 

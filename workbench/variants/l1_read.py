@@ -10,7 +10,7 @@ maximum is exact and cannot be left out, since it is stored.
 
 from dataclasses import dataclass
 
-from workbench.dsl import INTERPRETED, tl, triton
+from workbench.dsl import INTERPRETED, meta, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, threads, tile
 
 PASSES = 512
@@ -59,11 +59,7 @@ def refuse_rows(config, limits, *, itemsize, P, N):
     held = config.block_n // (config.num_warps * limits.warp_size)
     if N % config.block_n:
         return f"a row of {N} has no whole number of blocks of {config.block_n}"
-    if held > 32:
-        return f"each thread would hold {held} elements in registers; 32 is the most"
-    if config.num_warps * limits.warp_size > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
-    return None
+    return limits.refuse_held(held, 32)
 
 
 def work(config, limits, *, itemsize, P, N):
@@ -75,15 +71,8 @@ def rows(x, *, config):
     """One program reads its row 512 times, `block_n` elements at once."""
     P, N = x.shape
     y = x.new_empty(P)
-    _rows[(P,)](
-        x,
-        y,
-        N,
-        *x.stride(),
-        BLOCK_N=config.block_n,
-        PASSES=2 if INTERPRETED else PASSES,  # every pass finds the same
-        num_warps=config.num_warps,
-    )
+    passes = 2 if INTERPRETED else PASSES  # every pass finds the same
+    _rows[(P,)](x, y, N, *x.stride(), PASSES=passes, **meta(config))
     return y
 
 

@@ -45,8 +45,6 @@ class Chunks:
 
 
 def refuse_chunks(config, limits, *, itemsize, N, R):
-    if config.num_warps * limits.warp_size > limits.threads_per_block:
-        return f"{config.num_warps} warps are more than one block may have here"
     if R > 65_535:
         return f"{R} repetitions are more than the 65535 that a grid may have along its second axis"
     return None

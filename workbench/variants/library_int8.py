@@ -2,12 +2,11 @@
 is there for what cuBLAS reaches through torch._int_mm: the library reference of the ceiling.
 """
 
-from dataclasses import dataclass
-
 import torch
 
-from workbench.dsl import tl, triton
-from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
+from workbench.dsl import meta, strides, tile_count, tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, Work
+from workbench.variants import library_tf32 as floats
 
 
 def reference(a, b):
@@ -29,13 +28,8 @@ library_int8 = Spec(
     outputs={"c": Tensor("M N", dtype="int32")},
     reference=reference,
     flops=lambda M, K, N: 2 * M * N * K,
-    check=[
-        {"M": 1, "K": 1, "N": 1},
-        {"M": 33, "K": 47, "N": 65},
-        {"M": 64, "K": 64, "N": 128},
-        {"M": 130, "K": 80, "N": 100},
-    ],
-    bench=[{"M": 8192, "K": 8192, "N": 8192}, {"M": 4096, "K": 4096, "N": 4096}],
+    check=floats.library_tf32.check,
+    bench=floats.library_tf32.bench,
     tolerance={"int8": Tolerance(relative=0.0)},
 )
 
@@ -51,37 +45,17 @@ def _tiles(
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.int32)
     for start in range(0, K, BLOCK_K):
         k = start + lane
-        a = tl.load(
-            a_ptr + m[:, None] * stride_am + k[None, :] * stride_ak,
-            (m < M)[:, None] & (k < K)[None, :],
-            other=0,
-        )
-        b = tl.load(
-            b_ptr + k[:, None] * stride_bk + n[None, :] * stride_bn,
-            (k < K)[:, None] & (n < N)[None, :],
-            other=0,
-        )
+        a_ptrs = a_ptr + m[:, None] * stride_am + k[None, :] * stride_ak
+        a = tl.load(a_ptrs, (m < M)[:, None] & (k < K)[None, :], other=0)
+        b_ptrs = b_ptr + k[:, None] * stride_bk + n[None, :] * stride_bn
+        b = tl.load(b_ptrs, (k < K)[:, None] & (n < N)[None, :], other=0)
         acc = tl.dot(a, b, acc, out_dtype=tl.int32)
     tl.store(c_ptr + m[:, None] * N + n[None, :], acc, (m < M)[:, None] & (n < N)[None, :])
 
 
-@dataclass(frozen=True)
-class Tiles:
-    block_m: int = tile(64, 128, default=128)
-    block_n: int = tile(64, 128, default=128)
-    num_warps: int = threads(4, 8, default=8)
-
-
-def refuse_tiles(config, limits, *, itemsize, M, K, N):
-    held = config.block_m * config.block_n // (config.num_warps * limits.warp_size)
-    if held > 64:
-        return f"each thread would hold {held} sums in registers; 64 is the most here"
-    return None
-
-
 def work(config, limits, *, itemsize, M, K, N):
     return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        tiles=tile_count(config, M=M, N=N),
         steps=-(-K // 64),
         load_bytes=(config.block_m + config.block_n) * 64,
         store_bytes=4 * config.block_m * config.block_n,
@@ -89,27 +63,14 @@ def work(config, limits, *, itemsize, M, K, N):
     )
 
 
-@library_int8.impl(Tiles, refuse=refuse_tiles, work=work)
+@library_int8.impl(floats.Tiles, refuse=floats.refuse_tiles, work=work)
 def tiles(a, b, *, config):
     """One program a tile."""
     (M, K), (N, _) = a.shape, b.shape
     c = a.new_empty(M, N, dtype=torch.int32)
     grid = triton.cdiv(M, config.block_m), triton.cdiv(N, config.block_n)
-    _tiles[grid](
-        a,
-        b,
-        c,
-        M,
-        N,
-        K,
-        *a.stride(),
-        *b.stride(),
-        BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n,
-        BLOCK_K=64,
-        num_warps=config.num_warps,
-        num_stages=2,
-    )
+    constants = dict(BLOCK_K=64, num_stages=2, **meta(config))
+    _tiles[grid](a, b, c, M, N, K, *strides(a, b), **constants)
     return c
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import meta, strides, tile_count, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
 
 
@@ -45,16 +45,10 @@ def _tiles(
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, K, BLOCK_K):
         k = start + lane
-        a = tl.load(
-            a_ptr + m[:, None] * stride_am + k[None, :] * stride_ak,
-            (m < M)[:, None] & (k < K)[None, :],
-            other=0.0,
-        )
-        b = tl.load(
-            b_ptr + k[:, None] * stride_bk + n[None, :] * stride_bn,
-            (k < K)[:, None] & (n < N)[None, :],
-            other=0.0,
-        )
+        a_ptrs = a_ptr + m[:, None] * stride_am + k[None, :] * stride_ak
+        a = tl.load(a_ptrs, (m < M)[:, None] & (k < K)[None, :], other=0.0)
+        b_ptrs = b_ptr + k[:, None] * stride_bk + n[None, :] * stride_bn
+        b = tl.load(b_ptrs, (k < K)[:, None] & (n < N)[None, :], other=0.0)
         acc = tl.dot(a, b, acc)
     tl.store(c_ptr + m[:, None] * N + n[None, :], acc, (m < M)[:, None] & (n < N)[None, :])
 
@@ -75,7 +69,7 @@ def refuse_tiles(config, limits, *, itemsize, M, K, N):
 
 def work(config, limits, *, itemsize, M, K, N):
     return Work(
-        tiles=-(-M // config.block_m) * -(-N // config.block_n),
+        tiles=tile_count(config, M=M, N=N),
         steps=-(-K // 32),
         load_bytes=(config.block_m + config.block_n) * 32 * itemsize,
         store_bytes=config.block_m * config.block_n * itemsize,
@@ -89,21 +83,8 @@ def tiles(a, b, *, config):
     (M, K), (N, _) = a.shape, b.shape
     c = a.new_empty(M, N)
     grid = triton.cdiv(M, config.block_m), triton.cdiv(N, config.block_n)
-    _tiles[grid](
-        a,
-        b,
-        c,
-        M,
-        N,
-        K,
-        *a.stride(),
-        *b.stride(),
-        BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n,
-        BLOCK_K=32,
-        num_warps=config.num_warps,
-        num_stages=2,
-    )
+    constants = dict(BLOCK_K=32, num_stages=2, **meta(config))
+    _tiles[grid](a, b, c, M, N, K, *strides(a, b), **constants)
     return c
 
 

@@ -10,9 +10,11 @@ Of c one element a row is stored, in column floor(h N) with h = frac(0.618 m), s
 tile holds some, and the compiler cannot know which: y[m] = c[m, floor(h N)].
 """
 
+from dataclasses import replace
+
 import torch
 
-from workbench.dsl import INTERPRETED, tl, triton
+from workbench.dsl import meta, strides, tile_count, tl, triton, upcast
 from workbench.kernels import matmul as whole
 from workbench.spec import Spec, Tensor, Tolerance, Work
 
@@ -89,13 +91,8 @@ def _tiles(
 
 
 def work(config, limits, *, itemsize, M, N, K):
-    return Work(
-        tiles=whole.tile_count(config, M, N),
-        steps=-(-K // config.block_k),
-        load_bytes=0,
-        store_bytes=config.block_m * itemsize,
-        dot=(config.block_m, config.block_n, config.block_k),
-    )
+    product = Work.of_product(config, itemsize, M=M, N=N, K=K)
+    return replace(product, load_bytes=0, store_bytes=config.block_m * itemsize)
 
 
 @matmul_arithmetic.impl(
@@ -105,24 +102,7 @@ def tiles(a, b, k, *, config):
     """The products of `matmul.tiles` on one tile of a and one of b, over and over."""
     (M, _), (_, N), (K,) = a.shape, b.shape, k.shape
     y = a.new_empty(M)
-    _tiles[(whole.tile_count(config, M, N), 1)](
-        a,
-        b,
-        y,
-        M,
-        N,
-        K,
-        *a.stride(),
-        *b.stride(),
-        BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n,
-        BLOCK_K=config.block_k,
-        GROUP_M=config.group_m,
-        EVEN_K=K % config.block_k == 0,
-        UPCAST=INTERPRETED and a.dtype == torch.bfloat16,
-        DISTINCT=DISTINCT,
-        STEP=STEP,
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-    )
+    constants = dict(EVEN_K=K % config.block_k == 0, UPCAST=upcast(a), DISTINCT=DISTINCT, STEP=STEP)
+    grid = tile_count(config, M=M, N=N), 1
+    _tiles[grid](a, b, y, M, N, K, *strides(a, b), **constants, **meta(config))
     return y

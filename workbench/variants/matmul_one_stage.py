@@ -8,7 +8,7 @@ one on each core, some would load while others multiply, and bandwidth could bec
 from dataclasses import dataclass, replace
 
 from workbench.kernels import matmul as whole
-from workbench.spec import among, stages, threads, tile
+from workbench.spec import stages
 
 matmul_one_stage = replace(
     whole.matmul,
@@ -19,13 +19,8 @@ matmul_one_stage = replace(
 
 
 @dataclass(frozen=True)
-class OneStage:
-    block_m: int = tile(16, 256, default=128)
-    block_n: int = tile(16, 256, default=256)
-    block_k: int = tile(32, 128, default=64)
-    num_warps: int = threads(1, 16, default=8)
+class OneStage(whole.Tiles):
     num_stages: int = stages(1, 1, default=1)
-    group_m: int = among(1, 4, 8, 16, default=8)
 
 
 SMALL = OneStage(block_m=128, block_n=128, block_k=32, num_warps=4)
@@ -33,12 +28,8 @@ LARGE = OneStage(block_m=128, block_n=128, block_k=64, num_warps=4)
 RDNA = OneStage(block_m=128, block_n=64, block_k=32, num_warps=4)
 DEFAULTS = {
     "fp32": OneStage(64, 64, 32, 8),
-    "sm_80": SMALL,
-    "sm_89": SMALL,
-    "sm_120": SMALL,
-    "gfx90a": LARGE,
-    "gfx942": LARGE,
-    "gfx950": LARGE,
+    "sm_80 sm_89 sm_120": SMALL,
+    "gfx90a gfx942 gfx950": LARGE,
     "gfx1100": RDNA,
 }
 

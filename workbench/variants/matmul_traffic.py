@@ -10,9 +10,9 @@ The stores belong to the traffic. They are few here, but loads alone would call 
 as much as it reads half memory-bound.
 """
 
-from workbench.dsl import divisors, strides, tl, triton
+from workbench.dsl import meta, strides, tile_count, tl, triton
 from workbench.kernels import matmul as whole
-from workbench.spec import Spec, Tensor, Tolerance, Work
+from workbench.spec import Spec, Tensor, Work, of_rms
 
 
 def reference(a, b):
@@ -32,20 +32,25 @@ matmul_traffic = Spec(
         {"M": 67, "N": 264, "K": 136},
     ],
     bench=whole.matmul.bench,
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=1e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=1e-5),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-5),
-    },
+    tolerance=of_rms(fp32=1e-5, fp16=1e-5, bf16=1e-5),
 )
 
 
 @triton.jit
-def _sums(
-    a_ptr, b_ptr, m, n, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+def _tiles(
+    a_ptr, b_ptr, y_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     EVEN_MN: tl.constexpr, EVEN_K: tl.constexpr, STAGES: tl.constexpr,
+    DIV_M: tl.constexpr, DIV_N: tl.constexpr, DIV_K: tl.constexpr,
+    DIV_AM: tl.constexpr, DIV_AK: tl.constexpr, DIV_BK: tl.constexpr, DIV_BN: tl.constexpr,
 ):  # fmt: skip
+    M, N, K = M // DIV_M * DIV_M, N // DIV_N * DIV_N, K // DIV_K * DIV_K
+    stride_am, stride_ak = stride_am // DIV_AM * DIV_AM, stride_ak // DIV_AK * DIV_AK
+    stride_bk, stride_bn = stride_bk // DIV_BK * DIV_BK, stride_bn // DIV_BN * DIV_BN
+    pid, grid_m, grid_n = tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
+    pid_m, pid_n = tl.swizzle2d(pid // grid_n, pid % grid_n, grid_m, grid_n, GROUP_M)
+    m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     a_ptrs = a_ptr + m.to(tl.int64)[:, None] * stride_am + k.to(tl.int64)[None, :] * stride_ak
     b_ptrs = b_ptr + k.to(tl.int64)[:, None] * stride_bk + n.to(tl.int64)[None, :] * stride_bn
@@ -66,43 +71,7 @@ def _sums(
         of_b += b.to(tl.float32)
         a_ptrs += step * stride_ak
         b_ptrs += step * stride_bk
-    return tl.sum(of_a, axis=1)[:, None] + tl.sum(of_b, axis=0)[None, :]
-
-
-@triton.jit
-def _tiles(
-    a_ptr, b_ptr, y_ptr, M, N, K, stride_am, stride_ak, stride_bk, stride_bn,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    EVEN_MN: tl.constexpr, EVEN_K: tl.constexpr, STAGES: tl.constexpr,
-    DIV_M: tl.constexpr, DIV_N: tl.constexpr, DIV_K: tl.constexpr,
-    DIV_AM: tl.constexpr, DIV_AK: tl.constexpr, DIV_BK: tl.constexpr, DIV_BN: tl.constexpr,
-):  # fmt: skip
-    M, N, K = M // DIV_M * DIV_M, N // DIV_N * DIV_N, K // DIV_K * DIV_K
-    stride_am, stride_ak = stride_am // DIV_AM * DIV_AM, stride_ak // DIV_AK * DIV_AK
-    stride_bk, stride_bn = stride_bk // DIV_BK * DIV_BK, stride_bn // DIV_BN * DIV_BN
-    pid, grid_m, grid_n = tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N)
-    pid_m, pid_n = tl.swizzle2d(pid // grid_n, pid % grid_n, grid_m, grid_n, GROUP_M)
-    m = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
-    n = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    y = _sums(
-        a_ptr,
-        b_ptr,
-        m,
-        n,
-        M,
-        N,
-        K,
-        stride_am,
-        stride_ak,
-        stride_bk,
-        stride_bn,
-        BLOCK_M,
-        BLOCK_N,
-        BLOCK_K,
-        EVEN_MN,
-        EVEN_K,
-        STAGES,
-    )
+    y = tl.sum(of_a, axis=1)[:, None] + tl.sum(of_b, axis=0)[None, :]
     y_ptrs = y_ptr + m.to(tl.int64)[:, None] * N + n[None, :]
     tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), (m[:, None] < M) & (n[None, :] < N))
 
@@ -110,7 +79,7 @@ def _tiles(
 def work(config, limits, *, itemsize, M, N, K):
     # the model knows pipelined loops by their product; without one, they are one long load
     return Work(
-        tiles=whole.tile_count(config, M, N),
+        tiles=tile_count(config, M=M, N=N),
         steps=1,
         load_bytes=(config.block_m + config.block_n) * K * itemsize,
         store_bytes=config.block_m * config.block_n * itemsize,
@@ -124,24 +93,6 @@ def work(config, limits, *, itemsize, M, N, K):
 def tiles(a, b, *, config):
     """The loads and stores of `matmul.tiles`, in its order and with its pipeline."""
     (M, K), (_, N), y = a.shape, b.shape, a.new_empty(a.shape[0], b.shape[1])
-    _tiles[(whole.tile_count(config, M, N), 1)](
-        a,
-        b,
-        y,
-        M,
-        N,
-        K,
-        *strides(a, b),
-        BLOCK_M=config.block_m,
-        BLOCK_N=config.block_n,
-        BLOCK_K=config.block_k,
-        GROUP_M=config.group_m,
-        STAGES=config.num_stages,
-        EVEN_MN=M % config.block_m == 0 and N % config.block_n == 0,
-        EVEN_K=K % config.block_k == 0,
-        **divisors(M=M if a.stride(0) == 1 else 1, N=N, K=K),
-        **divisors(AM=a.stride(0), AK=a.stride(1), BK=b.stride(0), BN=b.stride(1)),
-        num_warps=config.num_warps,
-        num_stages=config.num_stages,
-    )
+    constants = dict(STAGES=config.num_stages, **whole.evenness(a, b, config), **meta(config))
+    _tiles[(tile_count(config, M=M, N=N), 1)](a, b, y, M, N, K, *strides(a, b), **constants)
     return y

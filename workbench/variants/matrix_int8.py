@@ -5,12 +5,11 @@ sum anew and adds the product a b^T to it 32 times: y[p, m] = s[p] * 32 * sum ov
 a[m, k] b[n, k], exactly, in 32 bits. Its rate is in operations, which no datasheet calls FLOP.
 """
 
-from dataclasses import dataclass
-
 import torch
 
-from workbench.dsl import INTERPRETED, tl, triton
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, threads
+from workbench.dsl import INTERPRETED, strides, tl, triton
+from workbench.spec import Spec, Tensor, Tolerance, Work
+from workbench.variants import matrix_only as floats
 
 SUMS, ADDED = 64, 32  # their product is how often each tile is multiplied
 
@@ -41,22 +40,14 @@ matrix_int8 = Spec(
     reference=reference,
     # the last sums over n and the products with s are left out: under 1 in 1000
     flops=lambda M, K, N, P: 2 * M * N * K * P * SUMS * ADDED,
-    check=[
-        {"M": 16, "K": 32, "N": 16, "P": 1},
-        {"M": 32, "K": 64, "N": 32, "P": 3},
-        {"M": 128, "K": 64, "N": 128, "P": 2},
-    ],
+    check=floats.matrix_only.check,
     bench=[
         {"M": 128, "K": 128, "N": 256, "P": 132},
         {"M": 128, "K": 128, "N": 128, "P": 264},
         {"M": 64, "K": 32, "N": 64, "P": 528},
     ],
     tolerance={"int8": Tolerance(relative=0.0)},
-    extents={
-        "M": Extent(among=(16, 32, 64, 128)),
-        "N": Extent(among=(16, 32, 64, 128, 256)),
-        "K": Extent(among=(32, 64, 128)),
-    },
+    extents=floats.matrix_only.extents,
 )
 
 
@@ -81,23 +72,12 @@ def _resident(
     tl.store(y_ptr + p * M + m, s * tl.sum(last, axis=1))
 
 
-@dataclass(frozen=True)
-class Resident:
-    num_warps: int = threads(4, 8, default=8)
-
-
 def refuse_resident(config, limits, *, itemsize, M, K, N, P):
     threads_ = config.num_warps * limits.warp_size
     held, shared = M * N // threads_, (M + N) * K
     if limits.arch.startswith("gfx11") and M * N * K > 64 * 64 * 32:
         return f"{limits.arch} holds operands in registers: 64x64x32 are the most"
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
-    if held > 128:
-        return f"each thread would hold {held} sums in registers; 128 is the most without spills"
-    if shared > limits.shared_bytes:
-        return f"the tiles need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    return limits.refuse_sums(held) or limits.refuse_shared(shared, "tiles")
 
 
 def work(config, limits, *, itemsize, M, K, N, P):
@@ -111,27 +91,14 @@ def work(config, limits, *, itemsize, M, K, N, P):
     )
 
 
-@matrix_int8.impl(Resident, refuse=refuse_resident, work=work)
+@matrix_int8.impl(floats.Resident, refuse=refuse_resident, work=work)
 def resident(a, b, s, *, config):
     """One program a tile, which never leaves it."""
     (M, K), (N, _), (P,) = a.shape, b.shape, s.shape
     y = a.new_empty(P, M, dtype=torch.int32)
-    _resident[(P,)](
-        a,
-        b,
-        s,
-        y,
-        *a.stride(),
-        *b.stride(),
-        s.stride(0),
-        ADDED,
-        0,
-        M=M,
-        N=N,
-        K=K,
-        SUMS=2 if INTERPRETED else SUMS,  # every sum is the same
-        num_warps=config.num_warps,
-    )
+    constants = dict(M=M, N=N, K=K, num_warps=config.num_warps)
+    constants |= dict(SUMS=2 if INTERPRETED else SUMS)  # every sum is the same
+    _resident[(P,)](a, b, s, y, *strides(a, b, s), ADDED, 0, **constants)
     return y
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import INTERPRETED, tl, triton
+from workbench.dsl import INTERPRETED, strides, tl, triton
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work, threads
 
 PRODUCTS = 2048  # how often each tile is multiplied
@@ -99,25 +99,14 @@ class Resident:
     num_warps: int = threads(4, 8, default=8)
 
 
-WIDE_ONLY = ("sm_80", "sm_86", "sm_87", "gfx908", "gfx90a", "gfx1100", "gfx1101", "gfx1102")
-
-
 def refuse_resident(config, limits, *, itemsize, M, K, N, P):
     threads_ = config.num_warps * limits.warp_size
-    if itemsize == 1 and limits.arch.startswith("gfx94"):
-        return f"the 8-bit format of {limits.arch} is e4m3fnuz, and the inputs here are e4m3fn"
-    if itemsize == 1 and limits.arch in WIDE_ONLY:
-        return f"{limits.arch} has no matrix instruction for 8-bit floats"
+    if itemsize == 1 and (reason := limits.refuse_fp8()):
+        return reason
     if limits.arch.startswith("gfx11") and (itemsize == 4 or M * N * K > 64 * 64 * 32):
         return f"{limits.arch} holds operands in registers: 16 bits and 64x64x32 are the most"
     held, shared = M * N // threads_, (M + N) * K * itemsize
-    if threads_ > limits.threads_per_block:
-        return f"{threads_} threads are more than one block may have here"
-    if held > 128:
-        return f"each thread would hold {held} sums in registers; 128 is the most without spills"
-    if shared > limits.shared_bytes:
-        return f"the tiles need {shared} bytes of shared memory; a block has {limits.shared_bytes}"
-    return None
+    return limits.refuse_sums(held) or limits.refuse_shared(shared, "tiles")
 
 
 def work(config, limits, *, itemsize, M, K, N, P):
@@ -137,23 +126,10 @@ def resident(a, b, s, *, config):
     (M, K), (N, _), (P,) = a.shape, b.shape, s.shape
     y = a.new_empty(P, M, dtype=torch.float32)
     added = added_of(a.element_size())
-    _resident[(P,)](
-        a,
-        b,
-        s,
-        y,
-        *a.stride(),
-        *b.stride(),
-        s.stride(0),
-        added,
-        0,
-        M=M,
-        N=N,
-        K=K,
-        SUMS=2 if INTERPRETED else PRODUCTS // added,  # every sum is the same
-        UPCAST=INTERPRETED and a.dtype != torch.float32,
-        num_warps=config.num_warps,
-    )
+    constants = dict(M=M, N=N, K=K, UPCAST=INTERPRETED and a.dtype != torch.float32)
+    constants |= dict(SUMS=2 if INTERPRETED else PRODUCTS // added)  # every sum is the same
+    constants |= dict(num_warps=config.num_warps)
+    _resident[(P,)](a, b, s, y, *strides(a, b, s), added, 0, **constants)
     return y
 
 

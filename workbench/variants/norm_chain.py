@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import normal, padded, strides, tl, triton
 from workbench.kernels import rms_norm
 from workbench.spec import Spec, Tensor, Tolerance, Work, threads
 
@@ -21,10 +21,6 @@ def reference(x, w):
     return x
 
 
-def normals(shape, dtype, device, generator):
-    return torch.randn(shape, generator=generator, device=device).to(dtype)
-
-
 def about_one(shape, dtype, device, generator):
     # of standard normal weights a product of 64 would be lost in one or two elements a row
     return (torch.rand(shape, generator=generator, device=device) * 0.2 + 0.9).to(dtype)
@@ -32,7 +28,7 @@ def about_one(shape, dtype, device, generator):
 
 norm_chain = Spec(
     name="norm_chain",
-    inputs={"x": Tensor("M N", make=normals), "w": Tensor("L N", make=about_one)},
+    inputs={"x": Tensor("M N", make=normal), "w": Tensor("L N", make=about_one)},
     outputs={"y": Tensor("M N")},
     reference=reference,
     flops=lambda M, N, L: 4 * L * M * N,
@@ -65,10 +61,8 @@ class Warps:
 
 
 def refuse_rows(config, limits, *, itemsize, M, N, L):
-    held = rms_norm.padded(N) // (config.num_warps * limits.warp_size)
-    if held > 64:
-        return f"each thread would hold {held} elements of a row; 64 is the most"
-    return None
+    held = padded(N) // (config.num_warps * limits.warp_size)
+    return limits.refuse_held(held, 64, "elements of a row")
 
 
 def one_by_one(config, limits, *, itemsize, M, N, L):
@@ -110,20 +104,8 @@ def fused(x, w, *, config):
     """One launch: a row stays in registers from the first norm to the last."""
     (M, N), L = x.shape, w.shape[0]
     y = x.new_empty(M, N)
-    _fused[(M,)](
-        x,
-        w,
-        y,
-        N,
-        L,
-        x.stride(0),
-        x.stride(1),
-        w.stride(0),
-        w.stride(1),
-        rms_norm.EPS,
-        BLOCK_N=rms_norm.padded(N),
-        num_warps=config.num_warps,
-    )
+    constants = dict(BLOCK_N=padded(N), num_warps=config.num_warps)
+    _fused[(M,)](x, w, y, N, L, *strides(x, w), rms_norm.EPS, **constants)
     return y
 
 

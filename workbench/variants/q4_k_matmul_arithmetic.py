@@ -16,15 +16,10 @@ has 445, its loads among them.
 import torch
 
 from workbench.dsl import tl, triton
-from workbench.kernels.q4_k_matmul import (
-    Rows,
-    _numbers,
-    _singles,
-    random_blocks,
-    refuse_rows,
-    unpacked,
-)
-from workbench.spec import Extent, Spec, Tensor, Tolerance, Work
+from workbench.kernels import q4_k_matmul as whole
+from workbench.kernels.q4_k_matmul import _numbers, _singles
+from workbench.spec import Spec, Tensor, Work
+from workbench.variants.q4_k_matmul_traffic import q4_k_matmul_traffic as traffic
 
 HASH = 0x1E3779B1
 HALVES = 0x003F003F  # the last six bits of two fp16 numbers
@@ -39,7 +34,7 @@ def reference(a, w, like):
     words = w.view(torch.int32)[:, None, :] ^ bits  # N, K / 256, 36
     u = (torch.arange(256, device=w.device) * HASH).to(torch.int32) >> 8
     columns = (1 + b.to(a.dtype) / 1024)[:, None] * (u.to(a.dtype) / 2**23)  # K / 256, 256
-    weights = unpacked(words.flatten(1).view(torch.uint8)).to(a.dtype)
+    weights = whole.unpacked(words.flatten(1).view(torch.uint8)).to(a.dtype)
     return a[:, None] * (weights @ columns.flatten())[None, :]
 
 
@@ -47,30 +42,16 @@ q4_k_matmul_arithmetic = Spec(
     name="q4_k_matmul_arithmetic",
     inputs={
         "a": Tensor("M"),
-        "w": Tensor("N 144", dtype="uint8", make=random_blocks),
+        "w": Tensor("N 144", dtype="uint8", make=whole.random_blocks),
         "like": Tensor("K"),  # its length alone counts
     },
     outputs={"y": Tensor("M N")},
     reference=reference,
     flops=lambda M, N, K: 2 * M * N * K,
-    check=[
-        {"M": 1, "N": 1, "K": 256},
-        {"M": 3, "N": 9, "K": 512},
-        {"M": 2, "N": 20, "K": 768},
-        {"M": 5, "N": 17, "K": 256},
-    ],
-    bench=[
-        {"M": 1, "N": 14336, "K": 4096},
-        {"M": 1, "N": 2560, "K": 2560},
-        {"M": 1, "N": 28672, "K": 8192},
-        {"M": 4, "N": 14336, "K": 4096},
-    ],
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-3),
-        "bf16": Tolerance(relative=8e-3, of_rms=1e-2),
-    },
-    extents={"K": Extent(multiple=256)},
+    check=traffic.check,
+    bench=whole.q4_k_matmul.bench[:4],
+    tolerance=whole.q4_k_matmul.tolerance,
+    extents=whole.q4_k_matmul.extents,
 )
 
 
@@ -134,7 +115,7 @@ def rows_work(config, limits, *, itemsize, M, N, K):
     )
 
 
-@q4_k_matmul_arithmetic.impl(Rows, refuse=refuse_rows, work=rows_work)
+@q4_k_matmul_arithmetic.impl(whole.Rows, refuse=whole.refuse_rows, work=rows_work)
 def rows(a, w, like, *, config):
     """As many weights are unpacked and multiplied as by `q4_k_matmul.rows`. `num_stages` changes
     nothing: no load is left to be pipelined."""
@@ -144,23 +125,9 @@ def rows(a, w, like, *, config):
     words, y = w.view(torch.int32), a.new_empty(M, N)
     unit = 4 if words.stride(0) % 4 == 0 else 1  # 16 bytes, so that it shows in the address
     block_m = min(triton.next_power_of_2(M), 4)
-    _rows[(triton.cdiv(N, config.block_n), triton.cdiv(M, block_m))](
-        a,
-        words,
-        y,
-        M,
-        N,
-        K // 256,
-        0x3F800000,
-        a.stride(0),
-        words.stride(0) // unit,
-        BLOCK_M=block_m,
-        BLOCK_N=config.block_n,
-        BLOCK_B=config.block_b,
-        UNIT=unit,
-        EVEN=K // 256 % config.block_b == 0,
-        HASH=HASH,
-        HALVES=HALVES,
-        num_warps=config.num_warps,
-    )
+    sizes = M, N, K // 256, 0x3F800000, a.stride(0), words.stride(0) // unit
+    constants = dict(BLOCK_M=block_m, BLOCK_N=config.block_n, BLOCK_B=config.block_b, UNIT=unit)
+    constants |= dict(EVEN=K // 256 % config.block_b == 0, HASH=HASH, HALVES=HALVES)
+    grid = triton.cdiv(N, config.block_n), triton.cdiv(M, block_m)
+    _rows[grid](a, words, y, *sizes, **constants, num_warps=config.num_warps)
     return y

@@ -9,8 +9,8 @@ addition, where the kernel takes some twenty instructions, and an element of x o
 import torch
 
 from workbench.dsl import tl, triton
-from workbench.kernels.q4_k_matmul import Rows, as_words, random_blocks, refuse_rows, rows_work
-from workbench.spec import Extent, Spec, Tensor, Tolerance
+from workbench.kernels import q4_k_matmul as whole
+from workbench.spec import Spec, Tensor, of_rms
 
 
 def reference(x, w):
@@ -20,7 +20,7 @@ def reference(x, w):
 
 q4_k_matmul_traffic = Spec(
     name="q4_k_matmul_traffic",
-    inputs={"x": Tensor("M K"), "w": Tensor("N K/256*144", dtype="uint8", make=random_blocks)},
+    inputs=whole.q4_k_matmul.inputs,
     outputs={"y": Tensor("M N")},
     reference=reference,
     flops=lambda M, N, K: 0,  # what the sums take is no work of the kernel that this belongs to
@@ -30,19 +30,10 @@ q4_k_matmul_traffic = Spec(
         {"M": 2, "N": 20, "K": 768},
         {"M": 5, "N": 17, "K": 256},
     ],
-    bench=[
-        {"M": 1, "N": 14336, "K": 4096},
-        {"M": 1, "N": 2560, "K": 2560},
-        {"M": 1, "N": 28672, "K": 8192},
-        {"M": 4, "N": 14336, "K": 4096},
-    ],
+    bench=whole.q4_k_matmul.bench[:4],
     # a sum of K numbers in fp32, in proportion to which single results may be small
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=5e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=5e-5),
-        "bf16": Tolerance(relative=8e-3, of_rms=5e-5),
-    },
-    extents={"K": Extent(multiple=256)},
+    tolerance=of_rms(fp32=5e-5, fp16=5e-5, bf16=5e-5),
+    extents=whole.q4_k_matmul.extents,
 )
 
 
@@ -94,29 +85,16 @@ def _rows(
     tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), (n[:, None] < N) & (m[None, :] < M))
 
 
-@q4_k_matmul_traffic.impl(Rows, refuse=refuse_rows, work=rows_work)
+@q4_k_matmul_traffic.impl(whole.Rows, refuse=whole.refuse_rows, work=whole.rows_work)
 def rows(x, w, *, config):
     """Blocks and elements of x are read as often and as wide as by `q4_k_matmul.rows`."""
     (M, K), N = x.shape, w.shape[0]
-    words, stride, unit = as_words(x, w)
+    words, stride, unit = whole.as_words(x, w)
     y = x.new_empty(M, N)
     block_m = min(triton.next_power_of_2(M), 4)
-    _rows[(triton.cdiv(N, config.block_n), triton.cdiv(M, block_m))](
-        x,
-        words,
-        y,
-        M,
-        N,
-        K // 256,
-        x.stride(0),
-        x.stride(1),
-        stride,
-        BLOCK_M=block_m,
-        BLOCK_N=config.block_n,
-        BLOCK_B=config.block_b,
-        UNIT=unit,
-        STAGES=config.num_stages,
-        EVEN=K // 256 % config.block_b == 0,
-        num_warps=config.num_warps,
-    )
+    grid, sizes = (triton.cdiv(N, config.block_n), triton.cdiv(M, block_m)), (M, N, K // 256)
+    constants = dict(BLOCK_M=block_m, BLOCK_N=config.block_n, BLOCK_B=config.block_b, UNIT=unit)
+    constants |= dict(STAGES=config.num_stages, EVEN=K // 256 % config.block_b == 0)
+    constants |= dict(num_warps=config.num_warps)
+    _rows[grid](x, words, y, *sizes, *x.stride(), stride, **constants)
     return y

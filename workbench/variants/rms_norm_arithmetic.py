@@ -10,8 +10,8 @@ times 1 / sqrt(mean(x^2) + eps).
 
 import torch
 
-from workbench.dsl import tl, triton
-from workbench.kernels.rms_norm import EPS, RowsBySize, padded, refuse_rows, size_rows
+from workbench.dsl import meta, padded, strides, tl, triton
+from workbench.kernels.rms_norm import EPS, RowsBySize, refuse_rows, size_rows
 from workbench.spec import Spec, Tensor, Work
 
 
@@ -62,21 +62,7 @@ def rows(a, x, w, *, config):
     """As many rows as `rms_norm.rows` computes, each of them x. `hints` change nothing."""
     M, N = a.shape[0], x.shape[0]
     y = a.new_empty(M)
-    _rows[(triton.cdiv(M, config.block_m),)](
-        a,
-        x,
-        w,
-        y,
-        M,
-        N,
-        0,
-        a.stride(0),
-        x.stride(0),
-        w.stride(0),
-        EPS,
-        BLOCK_M=config.block_m,
-        BLOCK_N=padded(N),
-        EARLY=bool(config.early),
-        num_warps=config.num_warps,
-    )
+    sizes = M, N, 0, *strides(a, x, w), EPS
+    constants = dict(BLOCK_N=padded(N), EARLY=bool(config.early), **meta(config))
+    _rows[(triton.cdiv(M, config.block_m),)](a, x, w, y, *sizes, **constants)
     return y

@@ -7,15 +7,8 @@ stores, so they belong to it: loads alone would call a kernel that keeps memory 
 half memory-bound.
 """
 
-from workbench.dsl import tl, triton
-from workbench.kernels.rms_norm import (
-    RowsBySize,
-    padded,
-    policies,
-    refuse_rows,
-    rows_work,
-    size_rows,
-)
+from workbench.dsl import meta, padded, policies, strides, tl, triton
+from workbench.kernels.rms_norm import RowsBySize, refuse_rows, rows_work, size_rows
 from workbench.spec import Spec, Tensor
 
 
@@ -55,19 +48,6 @@ def rows(x, w, *, config):
     M, N = x.shape
     y = x.new_empty(M, N)
     once, kept = policies(config.hints)
-    _rows[(triton.cdiv(M, config.block_m),)](
-        x,
-        w,
-        y,
-        M,
-        N,
-        x.stride(0),
-        x.stride(1),
-        w.stride(0),
-        BLOCK_M=config.block_m,
-        BLOCK_N=padded(N),
-        ONCE=once,
-        KEPT=kept,
-        num_warps=config.num_warps,
-    )
+    constants = dict(BLOCK_N=padded(N), ONCE=once, KEPT=kept, **meta(config))
+    _rows[(triton.cdiv(M, config.block_m),)](x, w, y, M, N, *strides(x, w), **constants)
     return y

@@ -10,8 +10,8 @@ exp(x - max(x)).
 
 import torch
 
-from workbench.dsl import tl, triton
-from workbench.kernels.softmax import RowsBySize, padded, refuse_rows, size_rows
+from workbench.dsl import meta, padded, strides, tl, triton
+from workbench.kernels.softmax import RowsBySize, refuse_rows, size_rows
 from workbench.spec import Spec, Tensor, Work
 
 
@@ -57,17 +57,6 @@ def rows(a, x, *, config):
     """As many rows as `softmax.rows` computes, each of them x. `hints` change nothing."""
     M, N = a.shape[0], x.shape[0]
     y = a.new_empty(M)
-    _rows[(triton.cdiv(M, config.block_m),)](
-        a,
-        x,
-        y,
-        M,
-        N,
-        0,
-        a.stride(0),
-        x.stride(0),
-        BLOCK_M=config.block_m,
-        BLOCK_N=padded(N),
-        num_warps=config.num_warps,
-    )
+    constants = dict(BLOCK_N=padded(N), **meta(config))
+    _rows[(triton.cdiv(M, config.block_m),)](a, x, y, M, N, 0, *strides(a, x), **constants)
     return y

@@ -5,15 +5,8 @@ so they belong to it: loads alone would take about half as long, and would call 
 memory busy all the time half memory-bound.
 """
 
-from workbench.dsl import tl, triton
-from workbench.kernels.softmax import (
-    RowsBySize,
-    padded,
-    policies,
-    refuse_rows,
-    rows_work,
-    size_rows,
-)
+from workbench.dsl import meta, padded, policies, tl, triton
+from workbench.kernels.softmax import RowsBySize, refuse_rows, rows_work, size_rows
 from workbench.spec import Spec, Tensor, Tolerance
 
 
@@ -52,16 +45,6 @@ def rows(x, *, config):
     M, N = x.shape
     y = x.new_empty(M, N)
     once, _ = policies(config.hints)
-    _rows[(triton.cdiv(M, config.block_m),)](
-        x,
-        y,
-        M,
-        N,
-        x.stride(0),
-        x.stride(1),
-        BLOCK_M=config.block_m,
-        BLOCK_N=padded(N),
-        ONCE=once,
-        num_warps=config.num_warps,
-    )
+    constants = dict(BLOCK_N=padded(N), ONCE=once, **meta(config))
+    _rows[(triton.cdiv(M, config.block_m),)](x, y, M, N, *x.stride(), **constants)
     return y

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import meta, strides, tl, triton
 from workbench.spec import Spec, Tensor, Tolerance, Work, threads, tile
 
 UNROLLED = 32
@@ -100,21 +100,7 @@ def blocks(x, a, b, steps, *, config):
     (N,), (F,) = x.shape, steps.shape
     y = x.new_empty(N)
     trips, rest = divmod(F - 1, UNROLLED)
-    _blocks[(triton.cdiv(N, config.block_n),)](
-        x,
-        a,
-        b,
-        y,
-        N,
-        x.stride(0),
-        a.stride(0),
-        b.stride(0),
-        A,
-        B,
-        TRIPS=trips,
-        UNROLLED=UNROLLED,
-        REST=rest,
-        BLOCK_N=config.block_n,
-        num_warps=config.num_warps,
-    )
+    constants = dict(TRIPS=trips, UNROLLED=UNROLLED, REST=rest, **meta(config))
+    grid = (triton.cdiv(N, config.block_n),)
+    _blocks[grid](x, a, b, y, N, *strides(x, a, b), A, B, **constants)
     return y

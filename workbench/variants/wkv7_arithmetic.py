@@ -10,16 +10,8 @@ not know.
 
 import torch
 
-from workbench.dsl import tl, triton
+from workbench.dsl import meta, normal, strides, tl, triton
 from workbench.kernels import wkv7 as whole
-from workbench.kernels.wkv7 import (
-    Sequential,
-    log_decays,
-    normals,
-    rates,
-    refuse_sequential,
-    unit_vectors,
-)
 from workbench.spec import Extent, Spec, Tensor, Tolerance, Work
 
 
@@ -33,13 +25,13 @@ def reference(r, w, k, v, kk, a, state, like):
 wkv7_arithmetic = Spec(
     name="wkv7_arithmetic",
     inputs={
-        "r": Tensor("B H N", make=normals),
-        "w": Tensor("B H N", make=log_decays),
-        "k": Tensor("B H N", make=normals),
-        "v": Tensor("B H N", make=normals),
-        "kk": Tensor("B H N", make=unit_vectors),
-        "a": Tensor("B H N", make=rates),
-        "state": Tensor("B H N N", dtype="fp32", make=normals),
+        "r": Tensor("B H N", make=normal),
+        "w": Tensor("B H N", make=whole.log_decays),
+        "k": Tensor("B H N", make=normal),
+        "v": Tensor("B H N", make=normal),
+        "kk": Tensor("B H N", make=whole.unit_vectors),
+        "a": Tensor("B H N", make=whole.rates),
+        "state": Tensor("B H N N", dtype="fp32", make=normal),
         "like": Tensor("T"),  # its length alone counts
     },
     outputs={"y": Tensor("B H N"), "last": Tensor("B H N N", dtype="fp32")},
@@ -103,33 +95,13 @@ def sequential_work(config, limits, *, itemsize, B, T, H, N):
     )
 
 
-@wkv7_arithmetic.impl(Sequential, refuse=refuse_sequential, work=sequential_work)
+@wkv7_arithmetic.impl(whole.Sequential, refuse=whole.refuse_sequential, work=sequential_work)
 def sequential(r, w, k, v, kk, a, state, like, *, config):
     """As many tokens, one behind the other, as `wkv7.sequential` takes."""
     (B, H, N), T = r.shape, like.shape[0]
     y, last = r.new_empty(B, H, N), state.new_empty(B, H, N, N)
+    inputs = r, w, k, v, kk, a, state
     _sequential[(B * H * (N // config.block_v),)](
-        r,
-        w,
-        k,
-        v,
-        kk,
-        a,
-        state,
-        y,
-        last,
-        T,
-        H,
-        0,
-        *r.stride(),
-        *w.stride(),
-        *k.stride(),
-        *v.stride(),
-        *kk.stride(),
-        *a.stride(),
-        *state.stride(),
-        N=N,
-        BLOCK_V=config.block_v,
-        num_warps=config.num_warps,
+        *inputs, y, last, T, H, 0, *strides(*inputs), N=N, **meta(config)
     )
     return y, last

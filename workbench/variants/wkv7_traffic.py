@@ -12,9 +12,9 @@ each other as much data as the inputs are, so that of neither the arithmetic can
 traffic, and what stays resident would depend on the chunk that a config chooses.
 """
 
-from workbench.dsl import tl, triton
+from workbench.dsl import meta, strides, tl, triton
 from workbench.kernels.wkv7 import Sequential, refuse_sequential, sequential_work, wkv7
-from workbench.spec import Extent, Spec, Tensor, Tolerance
+from workbench.spec import Extent, Spec, Tensor, of_rms
 
 
 def reference(r, w, k, v, kk, a, state):
@@ -32,11 +32,7 @@ wkv7_traffic = Spec(
     check=[{"B": 1, "T": 1, "H": 1, "N": 64}, {"B": 2, "T": 19, "H": 1, "N": 64}],
     bench=wkv7.bench,
     # sums of 5 T numbers in fp32, beside which single results may be small
-    tolerance={
-        "fp32": Tolerance(relative=1e-5, of_rms=2e-5),
-        "fp16": Tolerance(relative=1e-3, of_rms=2e-5),
-        "bf16": Tolerance(relative=8e-3, of_rms=2e-5),
-    },
+    tolerance=of_rms(fp32=2e-5, fp16=2e-5, bf16=2e-5),
     extents={"N": Extent(among=(64,))},
 )
 
@@ -85,27 +81,8 @@ def sequential(r, w, k, v, kk, a, state, *, config):
     """Token by token, as `wkv7.sequential` reads and writes."""
     B, T, H, N = r.shape
     y, last = r.new_empty(B, T, H, N), state.new_empty(B, H, N, N)
+    inputs = r, w, k, v, kk, a, state
     _sequential[(B * H * (N // config.block_v),)](
-        r,
-        w,
-        k,
-        v,
-        kk,
-        a,
-        state,
-        y,
-        last,
-        T,
-        H,
-        *r.stride(),
-        *w.stride(),
-        *k.stride(),
-        *v.stride(),
-        *kk.stride(),
-        *a.stride(),
-        *state.stride(),
-        N=N,
-        BLOCK_V=config.block_v,
-        num_warps=config.num_warps,
+        *inputs, y, last, T, H, *strides(*inputs), N=N, **meta(config)
     )
     return y, last
