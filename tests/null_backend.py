@@ -49,6 +49,7 @@ class Fate:
     time_s: float = 100e-6
     noise: float = 0.001  # of each sample, relative
     binary: str | None = None  # configs of one binary are duplicates; None: its own
+    differs: bool = False  # its launches are not those of the config with the same binary
     compile_error: str | None = None
     wrong: str | None = None  # what the check says
     raises: Exception | None = None  # out of the future that times it
@@ -134,6 +135,14 @@ class Null:
             given.set_result(self._reply(candidate, fate))
         except Exception as error:
             given.set_exception(error)
+        return given
+
+    def duplicate(self, candidate: Candidate, compiled: Compiled, leader: str) -> Future[Any]:
+        """As its fate says; None where it `differs`."""
+        self._note("check", candidate)
+        fate = self._fate(candidate)
+        given: Future[Any] = Future()
+        given.set_result(None if fate.differs else self._reply(candidate, fate))
         return given
 
     def _slowly(self, candidate: Candidate, fate: Fate) -> Timed | Refusal:

@@ -99,6 +99,9 @@ def put(monkeypatch):
     monkeypatch.setattr(stream, "torch", SimpleNamespace(cuda=fake))
     monkeypatch.setattr(stream, "time", SimpleNamespace(perf_counter=lambda: fake.host_s))
     monkeypatch.setattr("workbench.measurement.bench.timer_step_s", lambda: 32e-9)
+    monkeypatch.setattr("workbench.measurement.bench.reset_persisting_lines", lambda: None)
+    # one stream only; tests/gpu has launchers that use several
+    monkeypatch.setattr(Bench, "_refuse_other_streams", lambda self, rotation, seconds: None)
     for kept in (stream.marks, stream._plain_mark, stream._delay_rate):
         kept.cache_clear()
     return fake

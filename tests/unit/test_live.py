@@ -45,6 +45,7 @@ class Gpu:
                 raise
 
         process.ask = ask
+        process.settle = lambda: None
         process.begin = lambda task: setattr(process, "warm", process.warm or task is worker.warm)
         process.end = lambda: setattr(process, "alive", False)
         return process

@@ -12,6 +12,7 @@ from workbench.device.hardware import device_named
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.measurement.clocks import Clocks, Reading
+from workbench.measurement.correctness import Checked
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
 from workbench.measurement.worker import MeasureJob, _failed, bound_s
@@ -70,6 +71,9 @@ class Wandering:
             begin=lambda seconds, least=1: SimpleNamespace(window=lambda: self.taken(rotation)),
         )  # fmt: skip
 
+    def check_timed(self, timed, problems):
+        return []
+
     def taken(self, rotation):
         self.order.append(rotation)
         results = []
@@ -96,10 +100,10 @@ def wandering(monkeypatch):
     times = {"fast": 1.00e-4, "slow": 1.02e-4, "slower": 1.04e-4}
     bench = Wandering({(n, "cold"): t for n, t in times.items()} | {("fast", "hot"): 0.9e-4})
     job = MeasureJob("k", {"N": 1}, "bf16", Protocol(settle_s=0.0, least_s=0.0))
-    sensors = SimpleNamespace(read=Reading, summary=Clocks.summary)
-    state = worker._State(job, spec, bench, H200, sensors, {})
+    sensors = SimpleNamespace(read=Reading, summary=Clocks.summary, processes=lambda: None)
+    state = worker._State(job, spec, bench, H200, sensors, {0: None, 1: None})
     monkeypatch.setattr(worker, "_now", state)
-    monkeypatch.setattr(worker, "_checked", lambda candidate, seed=0: 0.1)
+    monkeypatch.setattr(worker, "_checked", lambda candidate, seed=0: Checked(0.1))
     return bench
 
 
@@ -165,7 +169,7 @@ def test_a_contest_finds_the_slower_side(wandering):
 
 def test_a_contest_of_a_wrong_side_has_no_verdict(wandering, monkeypatch):
     def checked(candidate, seed=0):
-        return Refusal("check", "wrong") if candidate.case.impl == "slow" else 0.0
+        return Refusal("check", "wrong") if candidate.case.impl == "slow" else Checked(0.0)
 
     monkeypatch.setattr(worker, "_checked", checked)
     result, _ = worker.compare(Candidate.by_name("fast", {}), Candidate.by_name("slow", {}), 0.01)

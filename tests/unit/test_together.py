@@ -16,6 +16,7 @@ from workbench.data.record import Case, Measured
 from workbench.device.hardware import device_named
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
+from workbench.measurement.correctness import Checked
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
 from workbench.measurement.worker import MeasureJob, Spent, TaskTime
@@ -40,7 +41,9 @@ class Process:
         if job.kernel == "huge":
             raise MemoryError("does not fit")
         bench = SimpleNamespace(measured=self.measured)
-        sensors = SimpleNamespace(read=lambda: None, summary=lambda readings: {})
+        sensors = SimpleNamespace(
+            read=lambda: None, summary=lambda readings: {}, processes=lambda: None
+        )
         return worker._State(job, None, bench, H200, sensors, {})
 
     def _checked(self, candidate, seed=0):
@@ -50,7 +53,7 @@ class Process:
             return Refusal("launch", "illegal access", poisoned=True)
         if fate == ("wrong", "wrong later")[seed]:
             return Refusal("check", "y is wrong")
-        return 0.5
+        return Checked(0.5)
 
     def _entrant(self, part):
         if part.candidate.case.impl == "cannot be timed":

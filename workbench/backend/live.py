@@ -3,6 +3,7 @@ process."""
 
 from __future__ import annotations
 
+import secrets
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -83,6 +84,7 @@ class Live:
         self._compiled: dict[str, Compiled | Refusal] = {}  # compiled tasks by key
         self._prewarm: tuple[list[Candidate], Arrivals[Any]] | None = None
         self._problem: Problem
+        self._seed = secrets.randbits(31)  # of the inputs: no kernel can know it
         self._tested: dict[str, dict[str, Any]] = {}
 
     @property
@@ -106,7 +108,9 @@ class Live:
             self._locked = True
         try:
             self._gpu.begin(
-                worker.MeasureJob(problem.kernel, problem.sizes, problem.dtype, self.rules)
+                worker.MeasureJob(
+                    problem.kernel, problem.sizes, problem.dtype, self.rules, self._seed
+                )
             )
             self._tested = self._tested or _ceilings(self._gpu.self_test())
         except CannotBegin as error:
@@ -153,6 +157,21 @@ class Live:
         if _poisons(result):
             self._gpu.poisoned()
         return cast(Timed | Refusal, result)
+
+    def duplicate(self, candidate: Candidate, compiled: Compiled, leader: str) -> Future[Any]:
+        """Check a config with the machine code of another one; see `Backend.duplicate`."""
+        given: Future[Any] = Future()
+        try:
+            result = self._gpu.ask(
+                worker.duplicate,
+                candidate,
+                leader,
+                timeout_s=FIRST_PASS_TIMEOUT_S + self._slack_s(0),
+            )
+            given.set_result(result if result is None else self._seen(result))
+        except (Lost, CannotBegin) as error:
+            given.set_result(_refusal(error))
+        return given
 
     def _slack_s(self, best_s: float) -> float:
         """Return the seconds beyond the limit that a large problem may take: 50 calls, and about 40
@@ -213,6 +232,7 @@ class Live:
             left = [i for i in range(len(candidates)) if i not in result]
             entered, guesses = [candidates[i] for i in left], [estimates[i] for i in left]
             try:
+                self._gpu.wait_idle()
                 results = self._gpu.ask(
                     task, entered, guesses, *more, timeout_s=INTERLEAVED_TIMEOUT_S
                 )
@@ -283,7 +303,7 @@ class Live:
     ) -> list[worker.TaskTime]:
         """Return the results of `worker.measure_interleaved`. Raises Lost and CannotBegin."""
         self._gpu.wait_idle()
-        requested_threshold = [_part(part, rules) for part in parts]
+        requested_threshold = [_part(part, rules, self._seed) for part in parts]
         result: list[worker.TaskTime] = self._gpu.ask(
             worker.measure_interleaved, requested_threshold, timeout_s=timeout_s
         )
@@ -327,9 +347,9 @@ def interleaved_s(parts: int) -> float:
     return min(INTERLEAVED_TIMEOUT_S, 60.0 + 5.0 * parts)
 
 
-def _part(part: TimingTask, rules: Protocol) -> worker.WorkerTask:
+def _part(part: TimingTask, rules: Protocol, seed: int) -> worker.WorkerTask:
     problem = part.problem
-    job = worker.MeasureJob(problem.kernel, problem.sizes, problem.dtype, rules)
+    job = worker.MeasureJob(problem.kernel, problem.sizes, problem.dtype, rules, seed)
     return worker.WorkerTask(job, part.candidate, part.regime, part.clock)
 
 

@@ -76,6 +76,13 @@ class Backend(Protocol):
         """Check and time one candidate, now or in the background; return a future of the result.
         Its time limit is `patience` times the usual one."""
 
+    def duplicate(
+        self, candidate: Candidate, compiled: Compiled, leader: str
+    ) -> Future[Timed | Refusal | None]:
+        """Check a config whose machine code is that of the timed config with the key `leader`.
+        The future's result is a Timed where the leader's time is also its own (its timing is not
+        used), a Refusal where it is wrong, None where it must be timed by itself."""
+
     def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
         """Compile, check and time tasks of different problems in turns; return their results.
         `begin` must have been called with the problem of the first."""

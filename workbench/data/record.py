@@ -26,6 +26,14 @@ Key = TypeVar("Key")
 
 
 @dataclass(frozen=True)
+class Mode:
+    """One of two times that a call takes by turns."""
+
+    share: float  # of the samples
+    median_s: float
+
+
+@dataclass(frozen=True)
 class Measured:
     """A measured time. Seconds; `low_s` to `high_s` is the 95 % order-statistic interval of the
     median; `samples_s` are all samples kept, in the order they were taken."""
@@ -46,7 +54,14 @@ class Measured:
     window_mhz: tuple[float, ...] = ()  # the SM clock during each window
     throttle: tuple[str, ...] = ()  # reasons that the driver gave for a lowered clock
     left_out: int = 0  # samples taken at under 3/4 of the run's own median clock
-    stable: bool = True  # the interval became as narrow as the protocol requires
+    stable: bool = True  # the interval became as narrow as the protocol requires, of one mode
+    modes: tuple[Mode, ...] = ()  # two, where a call takes one of two times
+    others_on_gpu: int = 0  # processes that came while this was measured
+
+    @property
+    def mean_s(self) -> float:
+        """Mean of the samples, in seconds. It compares times of several modes, and nothing else."""
+        return sum(self.samples_s) / len(self.samples_s)
 
     @property
     def windows(self) -> list[tuple[float, ...]]:
@@ -187,6 +202,10 @@ class Record:
     default: bool = False  # the config that runs if none was chosen
     same_as: Mapping[str, int] | None = None  # config with the same machine code, timed instead
     older_key: bool = False  # found under the key that schema 1 gave the same config
+    seed: int | None = None  # of the inputs that it was checked on; the kernel could not know it
+    # hash of the bits of its outputs: configs of one run with equal bits are interchangeable
+    bits: str | None = None
+    repeats: bool | None = None  # whether its bits were the same again; None if not looked at
 
     @property
     def time_s(self) -> float:
@@ -386,6 +405,7 @@ def _register(*types: type) -> None:
 
 
 _register(
+    Mode,
     Measured,
     Predicted,
     Resources,

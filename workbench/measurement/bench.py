@@ -19,11 +19,23 @@ from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any, Literal
 
+import torch
+
 from workbench.data import stats
+from workbench.data.modes import modes_of
 from workbench.data.record import Measured
 from workbench.measurement import inputs
 from workbench.measurement.clocks import SmClock
-from workbench.measurement.graphs import Graph, Graphs, NotCapturable, graphs
+from workbench.measurement.correctness import Checked, Poisoned, check_outputs, poison_outputs
+from workbench.measurement.graphs import (
+    OTHER_STREAM,
+    Graph,
+    Graphs,
+    NotCapturable,
+    NotJoined,
+    graphs,
+    reset_persisting_lines,
+)
 from workbench.measurement.mutated import Working
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rotation import Rotation
@@ -33,6 +45,8 @@ from workbench.measurement.stream import (
     TimerStep,
     begin_samples,
     host_samples,
+    other_streams_s,
+    runs_while_held,
     timer_step_s,
     wait,
 )
@@ -47,6 +61,8 @@ MOST_SETS = 128  # most sets in rotation without flushes
 FLUSHED_SETS = 256
 MOST_CALLS = 2000  # in one graph
 OTHERWISE = 1.1  # ratio of a graph's time to the events', above which copies run differently
+OTHER_S = 1e-3  # of calls in a row, after which work of another stream shows
+OTHER_CALLS = 100
 STEPS = 1000  # timer steps in one graph: rounding stays under 0.1 %
 
 
@@ -65,6 +81,7 @@ class Bench:
     bound_s: float
     protocol: Protocol
     clock: SmClock | None = None  # reads the SM clock of each window
+    seeds: tuple[int, int] = (0, 1)  # of the inputs: even sets have the values of the first
     _sets: list[tuple[Any, ...]] = field(init=False)
     _flush: Flush | None = field(init=False, default=None)
     _behind: Flush | None = field(init=False, default=None)  # flush that follows a restore
@@ -77,15 +94,22 @@ class Bench:
         )
         if flushed:
             self._flush = Flush(self.cache_bytes)
-        # one random set, and copies of it: values do not matter to the cache, addresses do
-        first = inputs.make(self.spec, self.sizes, self.dtype, "cuda")
-        self._sets = [first] + [tuple(x.clone() for x in first) for _ in range(count - 1)]
+        # two random sets, and copies of them: the cache needs other addresses, and a kernel that
+        # remembers results by address or value must not pass
+        pair = [inputs.make(self.spec, self.sizes, self.dtype, "cuda", s) for s in self.seeds]
+        rest = [tuple(x.clone() for x in pair[n % 2]) for n in range(2, count)]
+        self._sets, first = [*pair, *rest], pair[0]
         self._working = Working(dict(zip(self.spec.inputs, first, strict=True)))
 
     @property
     def first_inputs(self) -> tuple[Any, ...]:
         """Return the set on which results are checked; no call changes it."""
         return self._sets[0]
+
+    @property
+    def second_inputs(self) -> tuple[Any, ...]:
+        """Return a set of other values, on which results are checked again."""
+        return self._sets[1]
 
     def calls(self, impl: Impl, config: Any, regime: Regime = "cold") -> Rotation:
         """Return a rotation that calls the Impl at this config on one set of inputs after the
@@ -103,10 +127,42 @@ class Bench:
         Records the host's time to enqueue it, and whether the call waits for the GPU."""
         rotation.restored_call()
         wait()
+        reset_persisting_lines()
         first = rotation.learn()
         again = host_samples(rotation.step(), 2) if first.waits else rotation.samples(2)
         # the first time of a call that waits is that of the delay kernel
-        return min(again) if first.waits else min(first.seconds, *again)
+        seconds = min(again) if first.waits else min(first.seconds, *again)
+        self._refuse_other_streams(rotation, seconds)
+        return seconds
+
+    def _refuse_other_streams(self, rotation: Rotation, seconds: float) -> None:
+        """Raise NotJoined where work of a call runs on a stream that the current one does not wait
+        for: found by running while the current stream is held, or after it is done."""
+        calls = min(OTHER_CALLS, max(1, math.ceil(OTHER_S / max(seconds, 1e-6))))
+        for _ in range(calls):
+            rotation.restored_call()
+        if other_streams_s() > OTHER_S / 4:
+            raise NotJoined(OTHER_STREAM)
+        if not rotation.waits and rotation.copies is None:
+            memory = Poisoned()
+            with memory:
+                early = runs_while_held(rotation.call, memory.written, rotation.host_s)
+            rotation.forget()
+            if early:
+                raise NotJoined(OTHER_STREAM)
+
+    def check_timed(self, timed: BenchTime, problems: Sequence[Any]) -> list[Checked]:
+        """Return the checks of the results of timed calls: of three sets, or of fewer where there
+        are no more. Outputs are poisoned, and the timed calls run once more. Empty where a call
+        changes its inputs. `problems` are those of even and of odd sets."""
+        rotation = timed.rotation
+        sets = [at for at in range(min(3, len(rotation.sets))) if rotation.outputs(at)]
+        for at in sets:
+            if not poison_outputs(rotation.outputs(at), rotation.sets[at]):
+                return []
+        timed.samples(1 if timed.graph else len(rotation.sets))
+        torch.cuda.synchronize()
+        return [check_outputs(rotation.outputs(at), problems[at % 2]) for at in sets]
 
     def timed(
         self, rotation: Rotation, estimate_s: float, graph_s: float | None = None
@@ -175,6 +231,7 @@ class Bench:
                 f"({self.bound_s * 1e6:.2f} us): not a time"
             )
         low, high = stats.windowed_interval(taken)
+        modes = modes_of(samples)
         clocks = [window.sm_mhz for window in kept if window.sm_mhz is not None]
         if clocks:
             also["sm_mhz"] = stats.median(clocks)
@@ -192,7 +249,8 @@ class Bench:
             window_mhz=tuple(clocks) if len(clocks) == len(kept) else (),
             left_out=left_out,
             # the first pass, at the boost clock, need not be narrow
-            stable=state == "boost" or stable(kept, self.protocol),
+            stable=not modes and (state == "boost" or stable(kept, self.protocol)),
+            modes=modes,
             **also,
         )
 

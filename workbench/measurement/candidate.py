@@ -46,6 +46,9 @@ class Timed:
     timing: Measured | Predicted
     error: float  # largest error over its tolerance: at most 1
     checked: Checked
+    bits: str | None = None  # see `Record.bits`
+    seed: int | None = None
+    repeats: bool | None = None
 
 
 @dataclass(frozen=True)

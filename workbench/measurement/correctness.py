@@ -28,6 +28,7 @@ class Checked:
 
     error: float
     wrong: str | None = None  # one sentence, where the result is wrong
+    bits: str = ""  # hash of the outputs' bits
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,63 @@ def check(impl: Impl, config: Any, problem: PreparedProblem) -> Checked:
     untouched = [(n, x, x.clone()) for n, x in named if n not in impl.mutates]
     with memory:
         outputs = as_tuple(impl(*given, config=config))
+    if any(x.device.type == "cuda" for x in given):
+        torch.cuda.synchronize()  # of all streams: a result of another one is not late, but wrong
+    if alien := _unlike_an_output(outputs, problem.inputs, impl):
+        return Checked(float("inf"), alien)
     changed = [n for n, now, kept in untouched if not torch.equal(_bits(kept), _bits(now))]
     for _, now, kept in (u for u in untouched if u[0] in changed):
         _restore(now, kept)  # other configs are checked on the same inputs
     if wrong := memory.trespass() or _undeclared(changed):
         return Checked(float("inf"), wrong)
     return check_outputs(outputs, problem)
+
+
+def _unlike_an_output(outputs: Sequence[Any], inputs: Sequence[Any], impl: Impl) -> str | None:
+    """Return why something that a launcher returned is no output of its own, or None."""
+    device = inputs[0].device if inputs else None
+    taken: dict[int, str] = {}
+    shared = {} if impl.mutates else {_memory(x): "an input" for x in inputs if x.numel()}
+    for name, x in zip(impl.spec.outputs, outputs, strict=False):
+        if type(x) is not torch.Tensor:
+            kind = type(x).__name__
+            return f"{name} is a {kind} where a torch.Tensor was expected"
+        if device is not None and x.device != device:
+            return f"{name} is on {x.device} where {device} was expected"
+        if _shares(x):
+            return f"{name} is expanded: several of its elements share memory"
+        if x.numel() and (owner := {**shared, **taken}.get(_memory(x))):
+            return f"{name} shares memory with {owner}; an output needs memory of its own"
+        taken[_memory(x)] = "another output"
+    return None
+
+
+def _memory(x: Any) -> int:
+    return int(x.untyped_storage().data_ptr())
+
+
+def bits_of(outputs: Sequence[Any]) -> str:
+    """Return a hash of 16 hex digits of the bits of all outputs. It reads them once on their
+    device: sums of the words of each row and of each column, weighted by position, modulo 2^64."""
+    digest = 0
+    for n, x in enumerate(outputs):
+        words = _bits(x).reshape(-1)
+        whole = len(words) // _ROW * _ROW
+        table = words[:whole].reshape(-1, _ROW)
+        for axis in (0, 1):
+            sums = table.sum(axis, dtype=torch.int64)
+            digest += (2 * n + axis + 1) * int((sums * _weights(len(sums), x.device)).sum())
+        rest = words[whole:].to(torch.int64)
+        digest += 3 * int((rest * _weights(len(rest), x.device)).sum())
+    return f"{digest % 2**64:016x}"
+
+
+_ROW = 4096
+
+
+def _weights(count: int, device: Any) -> Any:
+    """Return odd numbers that differ in all of their bits (Knuth's multiplicative hash)."""
+    return torch.arange(1, count + 1, device=device) * 0x9E3779B97F4A7C1 | 1
 
 
 def _undeclared(changed: Sequence[str]) -> str | None:
@@ -101,7 +153,8 @@ def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
         )
         for name, actual, expected in zip(spec.outputs, outputs, problem.expected, strict=True)
     ]
-    return max(verdicts, key=lambda v: v.error)
+    worst = max(verdicts, key=lambda v: v.error)
+    return worst if worst.wrong else Checked(worst.error, None, bits_of(outputs))
 
 
 def _compare_one(
@@ -194,13 +247,15 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
         self._given.append((flat, first, count, whose))
         return flat
 
+    def written(self) -> bool:
+        """Return whether any of the memory no longer holds what it was filled with."""
+        return any(not _is_poisoned(flat) for flat, _, _, _ in self._given)
+
     def trespass(self) -> str | None:
         """Return a sentence on the first write outside the tensors, or None."""
         for flat, first, count, whose in self._given:
             for operand, band in (("before", flat[:first]), ("behind", flat[first + count :])):
-                fresh = torch.empty_like(band)
-                _poison(fresh)
-                if not torch.equal(_bits(band), _bits(fresh)):
+                if not _is_poisoned(band):
                     return f"the launch wrote {operand} the memory of {whose}"
         return None
 
@@ -208,8 +263,26 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
 def _poison(flat: Any) -> None:
     if flat.is_floating_point():
         flat.fill_(float("nan"))
-    else:
+    elif flat.is_contiguous():
         flat.view(torch.uint8).fill_(0xA5)
+    else:
+        flat.fill_(-0x5A5A5A5B if flat.element_size() > 2 else 0x25)
+
+
+def _is_poisoned(flat: Any) -> bool:
+    fresh = torch.empty_like(flat)
+    _poison(fresh)
+    return bool(torch.equal(_bits(flat), _bits(fresh)))
+
+
+def poison_outputs(outputs: Sequence[Any], inputs: Sequence[Any]) -> bool:
+    """Fill outputs as fresh memory is filled. Returns False, and leaves them, where one shares
+    memory with an input."""
+    if {_memory(x) for x in outputs} & {_memory(x) for x in inputs}:
+        return False
+    for x in outputs:
+        _poison(x)
+    return True
 
 
 def _shares(x: Any) -> bool:

@@ -18,12 +18,21 @@ import torch
 
 THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads are not restricted
 KERNEL, COPIES = 0, (1, 2)  # CU_GRAPH_NODE_TYPE_KERNEL; _MEMCPY and _MEMSET
+UNJOINED = "(CUDA error 904)"  # CUDA_ERROR_STREAM_CAPTURE_UNJOINED
+OTHER_STREAM = (
+    "it launches work on another stream that the current one does not wait for, so its time would "
+    "leave that work out; launch on torch.cuda.current_stream(), or let that stream wait for it"
+)
 DRAWS = "CUDA generator"  # in torch's error where a call draws from it in a foreign capture
 
 
 class NotCapturable(Exception):
     """A graph cannot hold the call: it waits for the GPU, or does something that a capture
     forbids."""
+
+
+class NotJoined(Exception):
+    """A call leaves work on another stream that the current one does not wait for."""
 
 
 class Graph(Protocol):
@@ -45,6 +54,9 @@ class Graphs(Protocol):
     def kernels(self, call: Callable[[], Any]) -> int | None:
         """Return the number of kernels that one call launches, or None where it is unknown."""
 
+    def launches(self, call: Callable[[], Any]) -> list[str] | None:
+        """Return the kernels of one call with their shapes, in order, or None where unknown."""
+
 
 def graphs() -> Graphs:
     """Return the object that captures graphs on torch's current GPU."""
@@ -65,16 +77,24 @@ class DriverGraphs:
         except Exception as error:
             if DRAWS in str(error):
                 return TorchGraphs().capture(calls, call)
+            if UNJOINED in str(error):
+                raise NotJoined(OTHER_STREAM) from error
             raise NotCapturable(f"no graph can hold it: {error}") from error
 
     def kernels(self, call: Callable[[], Any]) -> int | None:
         """Return the number of kernels of one call, from the nodes of a graph that is never run."""
+        names = self.launches(call)
+        return None if names is None else len(names)
+
+    def launches(self, call: Callable[[], Any]) -> list[str] | None:
+        """Return the kernels of one call with their shapes, in order; None where no graph can hold
+        it."""
         try:
             captured = self._captured(1, call)
         except Exception:  # a call that is not capturable has no graph to count in
             return None
         try:
-            return _nodes(captured, KERNEL)
+            return kernel_names(captured)
         finally:
             _driver().cuGraphDestroy(captured)
 
@@ -154,6 +174,10 @@ class TorchGraphs:
         """Return None: torch does not report the nodes of a graph."""
         return None
 
+    def launches(self, call: Callable[[], Any]) -> list[str] | None:
+        """Return None: torch does not report the nodes of a graph."""
+        return None
+
 
 def _nodes(graph: ctypes.c_void_p, *kinds: int) -> int:
     """Return the number of nodes of these kinds in a driver's graph."""
@@ -166,6 +190,52 @@ def _nodes(graph: ctypes.c_void_p, *kinds: int) -> int:
         _ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
         result += kind.value in kinds
     return result
+
+
+def reset_persisting_lines() -> None:
+    """Return lines of the last-level cache that an earlier kernel made persistent to normal use."""
+    if not torch.version.hip:
+        _ask("cuCtxResetPersistingL2Cache")
+
+
+def kernel_names(graph: ctypes.c_void_p) -> list[str]:
+    """Return name, grid and block of each kernel node of a driver's graph, in their order. Names
+    need CUDA 12.3; before that they are left out."""
+    count = ctypes.c_size_t()
+    _ask("cuGraphGetNodes", graph, None, ctypes.byref(count))
+    nodes = (ctypes.c_void_p * count.value)()
+    _ask("cuGraphGetNodes", graph, nodes, ctypes.byref(count))
+    kind, names = ctypes.c_int(), []
+    for node in nodes:
+        _ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
+        if kind.value == KERNEL:
+            names.append(_kernel_text(ctypes.c_void_p(node)))
+    return names
+
+
+class _KernelNode(ctypes.Structure):
+    """CUDA_KERNEL_NODE_PARAMS_v2 (cuda.h)."""
+
+    _fields_ = (
+        ("func", ctypes.c_void_p),
+        *((f"{of}{axis}", ctypes.c_uint) for of in ("grid", "block") for axis in "xyz"),
+        ("shared", ctypes.c_uint),
+        ("arguments", ctypes.c_void_p),
+        ("extra", ctypes.c_void_p),
+        ("kernel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+    )
+
+
+def _kernel_text(node: ctypes.c_void_p) -> str:
+    params, name = _KernelNode(), ctypes.c_char_p()
+    _ask("cuGraphKernelNodeGetParams_v2", node, ctypes.byref(params))
+    shape = [getattr(params, f"{of}{axis}") for of in ("grid", "block") for axis in "xyz"]
+    if params.func and hasattr(_driver(), "cuFuncGetName"):
+        _ask("cuFuncGetName", ctypes.byref(name), ctypes.c_void_p(params.func))
+    elif params.kernel and hasattr(_driver(), "cuKernelGetName"):
+        _ask("cuKernelGetName", ctypes.byref(name), ctypes.c_void_p(params.kernel))
+    return f"{(name.value or b'').decode()} {shape} {params.shared}"
 
 
 @cache

@@ -60,6 +60,10 @@ class Rotation:
         wait()
         return int(torch.cuda.max_memory_allocated()) - before
 
+    def outputs(self, at: int) -> tuple[Any, ...]:
+        """Return the outputs of the last call on set number `at`; empty if there was none."""
+        return self._kept.get(at, ())
+
     def forget(self) -> None:
         """Release all outputs."""
         self._kept.clear()

@@ -150,6 +150,30 @@ def wait() -> None:
     torch.cuda.current_stream().synchronize()
 
 
+def other_streams_s() -> float:
+    """Return the seconds that the device is busy after the current stream is done."""
+    wait()
+    started = time.perf_counter()
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def runs_while_held(call: Callable[[], Any], seen: Callable[[], bool], host_s: float) -> bool:
+    """Return whether `seen` comes true while the current stream is held before the call: its work
+    then runs on another stream, without waiting for this one. `seen` reads memory of the device; a
+    call that outlasts the hold proves nothing."""
+    held, side = _plain_mark(), torch.cuda.Stream()
+    wait()
+    delay(1e-3 + 4 * host_s)
+    held.record()
+    call()
+    with torch.cuda.stream(side):
+        result = seen()
+    proved = not held.query()
+    wait()
+    return result and proved
+
+
 def delay(seconds: float) -> None:
     """Keep the current stream busy for about `seconds`, at most LONGEST_DELAY_S. The kernel counts
     cycles, so it ends even if the host dies."""

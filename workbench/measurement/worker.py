@@ -7,6 +7,7 @@ config is checked before it is timed, in the same process, on the inputs and mem
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
-from workbench.data.record import Environment, Stage, Verdict
+from workbench.data.record import Environment, Measured, Stage, Verdict
 from workbench.device import hardware
 from workbench.measurement import preflight, rounds
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -27,6 +28,10 @@ from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
 from workbench.source import Loaded, SourceChanged, loaded
 from workbench.spec import Impl, Sizes
+
+if TYPE_CHECKING:
+    from workbench.measurement.correctness import Checked
+    from workbench.measurement.tamper import Snapshot
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,7 @@ class MeasureJob:
     sizes: Sizes
     dtype: str
     protocol: Protocol
+    seed: int = 0  # of the inputs; the next one is that of the second check
 
 
 @dataclass(frozen=True)
@@ -90,10 +96,12 @@ class _State:
     sensors: Any
     problems: dict[int, Any]  # by seed
     kernel: Loaded | None = None
+    launches: dict[str, list[str]] = field(default_factory=dict)  # of one call, by config's key
     spent: Spent = field(default_factory=Spent)
 
 
 _now: _State | None = None
+_before: Snapshot | None = None  # the functions that the check relies on, before user code ran
 
 
 def _state() -> _State:
@@ -119,8 +127,13 @@ def describe(repository: Path | None) -> tuple[hardware.Device, Environment, str
 
 
 def warm() -> None:
-    """Import the compiler while the GPU is being opened."""
+    """Import the compiler while the GPU is being opened, and all that the check relies on."""
     import torch
+
+    from workbench.measurement.tamper import snapshot
+
+    global _before
+    _before = snapshot()
 
     def opened() -> None:
         if torch.cuda.is_available():
@@ -174,8 +187,8 @@ def _prepared(job: MeasureJob) -> _State:
     bound = bound_s(device, spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype)
     sensors = Clocks(torch.cuda.current_device())
     cache = cache_bytes(device)
-    clock = sm_clock(sensors)
-    bench = Bench(spec, job.sizes, job.dtype, cache, bound, job.protocol, clock)
+    clock, seeds = sm_clock(sensors), (job.seed, job.seed + 1)
+    bench = Bench(spec, job.sizes, job.dtype, cache, bound, job.protocol, clock, seeds)
     problems = {0: PreparedProblem.given(spec, job.dtype, bench.first_inputs)}
     _load_checks(problems[0])
     return _State(job, spec, bench, device, sensors, problems, kernel)
@@ -255,12 +268,13 @@ def first_pass(candidate: Candidate, best_s: float | None) -> Timed | Refusal:
 def _first_pass(candidate: Candidate, best_s: float | None) -> Timed | Refusal:
     from workbench.measurement.bench import Impossible
 
-    error = _checked(candidate)
-    if isinstance(error, Refusal):
-        return error
+    checked = _checked(candidate)
+    if isinstance(checked, Refusal):
+        return checked
     bench, protocol = _state().bench, _state().job.protocol
     rotation = bench.calls(*resolve(candidate))
     first = bench.first_time(rotation)
+    _note_launches(candidate, rotation)
     slow = best_s is not None and first > protocol.give_up * best_s and first > 20e-6
     for attempt in (1, 2):
         try:
@@ -268,11 +282,52 @@ def _first_pass(candidate: Candidate, best_s: float | None) -> Timed | Refusal:
             least = 1 if slow else protocol.first_pass_samples
             window = timed.window(0.0 if slow else protocol.first_pass_s, least)
             _took(timed, [window])
-            return Timed(bench.measured(timed, [window], "cold"), error, "gpu")
+            return _timed(bench.measured(timed, [window], "cold"), checked)
         except Impossible as impossible:
             if attempt == 2:
                 return Refusal("measure", str(impossible))
     raise AssertionError("unreachable")
+
+
+def _timed(timing: Measured, checked: Checked, repeats: bool | None = None) -> Timed:
+    return Timed(timing, checked.error, "gpu", checked.bits, _state().job.seed, repeats)
+
+
+def _note_launches(candidate: Candidate, rotation: Any) -> None:
+    """Store the kernels of one call, with which those of its duplicates must agree."""
+    launches = None if rotation.waits else _launches(rotation)
+    if launches is not None:
+        _state().launches[candidate.key] = launches
+
+
+def _launches(rotation: Any) -> list[str] | None:
+    from workbench.measurement.graphs import graphs
+
+    launches = graphs().launches(rotation.restored_call)
+    rotation.forget()  # outputs that were never written, before their memory is freed
+    return launches
+
+
+@accounted
+def duplicate(candidate: Candidate, leader: str) -> Timed | Refusal | None:
+    """Check a config whose machine code is that of the config with the key `leader`.
+
+    Returns a Timed without samples where its result is right and it launches the same kernels, a
+    Refusal where it is wrong, and None where its launches differ or are unknown: it needs a time of
+    its own.
+    """
+    checked = _checked(candidate)
+    if isinstance(checked, Refusal):
+        return checked
+    try:
+        rotation = _state().bench.calls(*resolve(candidate))
+        launches = _launches(rotation)
+    except Exception as error:
+        return _failed(error, "launch")
+    known = _state().launches.get(leader)
+    if launches is None or launches != known:
+        return None
+    return Timed(None, checked.error, "gpu", checked.bits, _state().job.seed)  # type: ignore[arg-type]
 
 
 @accounted
@@ -284,12 +339,15 @@ def halve_candidates(
     Windows are taken in turn, the slower half is dropped, the rest get twice the windows, until at
     most `keep` are left. Every config gets the median of all windows it took part in.
     """
+    from workbench.measurement.correctness import Checked
+
+    unchecked = Checked(0.0)  # here; the first pass has
     entrants, failed = _entrants(candidates, estimates)
     windows = halve(entrants, _state().job.protocol, keep)
     for i, taken in windows.items():
         _took(entrants[i], taken)
     return [
-        failed[i] if i in failed else _with_time(0.0, entrants[i], windows[i], "boost", {})
+        failed[i] if i in failed else _with_time(unchecked, entrants[i], windows[i], "boost", {})
         for i in range(len(candidates))
     ]
 
@@ -308,21 +366,47 @@ def final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[T
 
 
 def _final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[Timed | Refusal]:
-    errors = [_checked(candidate) for candidate in candidates]
-    failed = {i: error for i, error in enumerate(errors) if isinstance(error, Refusal)}
+    checks = [_checked(candidate) for candidate in candidates]
+    failed = {i: c for i, c in enumerate(checks) if isinstance(c, Refusal)}
     right = [i for i in range(len(candidates)) if i not in failed]
     entrants, unable = _entrants(candidates, estimates, only=right)
     failed |= unable
     windows, also = _played(entrants)
     results: list[Timed | Refusal] = []
     for i, candidate in enumerate(candidates):
-        # other values, after the last timed call
-        error = failed[i] if i in failed else _checked(candidate, seed=1)
-        if not isinstance(error, Refusal):
-            results.append(_with_time(error, entrants[i], windows[i], "sustained", also))
+        first = checks[i]
+        if i in failed or isinstance(first, Refusal):
+            results.append(failed[i])
+            continue
+        last, repeats = _checked_again(candidate, entrants[i], first)
+        if isinstance(last, Refusal):
+            results.append(last)
         else:
-            results.append(error)
+            results.append(
+                _with_time(last, entrants[i], windows[i], "sustained", also, repeats=repeats)
+            )
     return results
+
+
+def _checked_again(
+    candidate: Candidate, entrant: Any, first: Checked
+) -> tuple[Checked | Refusal, bool | None]:
+    """Check the results of timed calls and, after the last of them, a call on other values. Returns
+    the larger error with the bits of `first`, and whether all bits were the same."""
+    state = _state()
+    second = _checked(candidate, seed=1)
+    if isinstance(second, Refusal):
+        return second, None
+    with _checking():
+        try:
+            timed = state.bench.check_timed(entrant, [state.problems[0], state.problems[1]])
+        except Exception as error:
+            return _failed(error, "measure"), None
+    if wrong := next((c.wrong for c in timed if c.wrong), None):
+        return Refusal("check", f"in timed calls, {wrong}"), None
+    worst = max((first, second, *timed), key=lambda c: c.error)
+    bits = [c.bits == (second if n % 2 else first).bits for n, c in enumerate(timed)]
+    return replace(first, error=worst.error), all(bits) if bits else None
 
 
 def _entrants(
@@ -357,12 +441,22 @@ def _played(
     state, readings = _state(), []
     protocol = protocol or state.job.protocol
     rounds.settle(busiest or min(entrants.values(), key=lambda a: a.estimate_s), protocol)
-    windows = rounds.play(
-        entrants, protocol, after_round=lambda: readings.append(state.sensors.read())
-    )
+    others = [_processes(state.sensors)]
+
+    def after_round() -> None:
+        readings.append(state.sensors.read())
+        others.append(_processes(state.sensors))
+
+    windows = rounds.play(entrants, protocol, after_round)
     for i, taken in windows.items():
         _took(entrants[i], taken)
-    return windows, state.sensors.summary(readings)
+    came = max(0, max(others) - others[0])
+    return windows, {**state.sensors.summary(readings), "others_on_gpu": came}
+
+
+def _processes(sensors: Any) -> int:
+    """Return the number of processes on the GPU, 0 if the driver does not list them."""
+    return len(sensors.processes() or ())
 
 
 def _heaviest(entrants: Mapping[int, Any]) -> Any:
@@ -375,38 +469,40 @@ def _heaviest(entrants: Mapping[int, Any]) -> Any:
 
 
 def _with_time(
-    error: float,
+    checked: Checked,
     entrant: Any,
     windows: Sequence[Window],
     state: str,
     also: Mapping[str, Any],
     regime: str = "cold",
+    repeats: bool | None = None,
 ) -> Timed | Refusal:
-    """Return a result of this error with its time; an impossible time fails only this config."""
+    """Return a checked result with its time; an impossible time fails only this config."""
     try:
         timing = _state().bench.measured(entrant, windows, regime, state, **also)
-        return Timed(timing, error, "gpu")
+        return _timed(timing, checked, repeats)
     except Exception as impossible:
         return _failed(impossible, "measure")
 
 
-def _checked(candidate: Candidate, seed: int = 0) -> float | Refusal:
-    """Return the largest error of a candidate's result in tolerances, or why it is wrong. A library
-    baseline is checked like the rest."""
+def _checked(candidate: Candidate, seed: int = 0) -> Checked | Refusal:
+    """Return the check of a candidate's result, or why it is wrong. A library baseline is checked
+    like the rest. The values are those of the second set of inputs where `seed` is 1."""
     from workbench.measurement.correctness import PreparedProblem, check
 
     state = _state()
     with _checking():
         try:
             if seed not in state.problems:
-                job = state.job
-                state.problems[seed] = PreparedProblem.of(
-                    state.spec, job.sizes, job.dtype, "cuda", seed
-                )
+                inputs = state.bench.second_inputs
+                state.problems[seed] = PreparedProblem.given(state.spec, state.job.dtype, inputs)
             checked = check(*resolve(candidate), state.problems[seed])
         except Exception as error:
             return _failed(error, "launch")
-    return Refusal("check", checked.wrong) if checked.wrong else checked.error
+    if _before is not None and (name := _before.changed()) is not None:
+        reason = f"the kernel's code replaced {name}, on which checks and times rely"
+        return Refusal("check", reason, poisoned=True)
+    return Refusal("check", checked.wrong) if checked.wrong else checked
 
 
 @accounted
@@ -436,9 +532,9 @@ def compare(left: Candidate, right: Candidate, requested_threshold: float) -> Pa
     Is it slower by more than `requested_threshold` (0.01 is one percent)? Both are checked first;
     `left` takes part twice, which measures the noise floor beside the two.
     """
-    refused = [_refused(_checked(left)), _refused(_checked(right))]
-    if any(refused):
-        return PairTime(refused[0], refused[1])
+    checks = _checked(left), _checked(right)
+    if isinstance(checks[0], Refusal) or isinstance(checks[1], Refusal):
+        return PairTime(_refused(checks[0]), _refused(checks[1]))
     entrants, failed = _entrants([left, left, right], [0.0] * 3)
     if failed:
         return PairTime(failed.get(0) or failed.get(1), failed.get(2))
@@ -452,14 +548,17 @@ def compare(left: Candidate, right: Candidate, requested_threshold: float) -> Pa
             entrants.values(), (played.left, played.again, played.right), strict=True
         ):
             _took(entrant, taken)
-        ends = (left, entrants[0], played.left), (right, entrants[2], played.right)
+        ends = (
+            (checks[0], left, entrants[0], played.left),
+            (checks[1], right, entrants[2], played.right),
+        )
         timed = []
-        for candidate, entrant, taken in ends:
-            error = _checked(candidate, seed=1)
+        for first, candidate, entrant, taken in ends:
+            last, repeats = _checked_again(candidate, entrant, first)
             timed.append(
-                error
-                if isinstance(error, Refusal)
-                else _with_time(error, entrant, taken, "sustained", also)
+                last
+                if isinstance(last, Refusal)
+                else _with_time(last, entrant, taken, "sustained", also, repeats=repeats)
             )
     except Exception as error:
         return PairTime(None, _failed(error, "measure"))
@@ -467,8 +566,8 @@ def compare(left: Candidate, right: Candidate, requested_threshold: float) -> Pa
     return PairTime(timed[0], timed[1], verdict)
 
 
-def _refused(error: float | Refusal) -> Refusal | None:
-    return error if isinstance(error, Refusal) else None
+def _refused(checked: Checked | Refusal) -> Refusal | None:
+    return checked if isinstance(checked, Refusal) else None
 
 
 @accounted
@@ -490,9 +589,9 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
         for i, part in enumerate(parts):
             try:
                 with _at(_known(states, part.job)):
-                    error = _checked(part.candidate)
-                    if isinstance(error, Refusal):
-                        failed[i] = error
+                    checked = _checked(part.candidate)
+                    if isinstance(checked, Refusal):
+                        failed[i] = checked
                     else:
                         entrants[i], counts[i] = _entrant(part)
             except Exception as unable:
@@ -509,13 +608,13 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
         for i, part in enumerate(parts):
             if i in entrants:
                 with _at(_known(states, part.job)):
-                    error = _checked(part.candidate, seed=1)
-                    if isinstance(error, Refusal):
-                        results.append(error)
+                    checked = _checked(part.candidate, seed=1)
+                    if isinstance(checked, Refusal):
+                        results.append(checked)
                     else:
                         results.append(
                             _with_time(
-                                error, entrants[i], windows[i], "sustained", also, part.regime
+                                checked, entrants[i], windows[i], "sustained", also, part.regime
                             )
                         )
             else:
@@ -592,13 +691,22 @@ def _failed(error: Exception, stage: Stage) -> Refusal:
         import torch
 
         torch.cuda.empty_cache()
-        return Refusal(
-            "measure",
-            "out of GPU memory: the inputs in rotation and the outputs do not fit; "
-            "name smaller sizes",
-        )
+        return Refusal("measure", _out_of_memory(str(error)))
     lost = _lost()
     return Refusal(stage, first_sentence(error), poisoned=lost, cause="crash" if lost else None)
+
+
+def _out_of_memory(text: str) -> str:
+    """Return a sentence on a failed allocation: how much was requested, and what was there."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    wanted = re.search(r"allocate ([\d.]+ \w+)", text)
+    return (
+        f"out of GPU memory: a call tried to allocate {wanted[1] if wanted else 'memory'}, where "
+        f"{free / 2**30:.1f} of {total / 2**30:.0f} GiB are free beside the inputs in rotation; "
+        "name smaller sizes if that is what the kernel needs"
+    )
 
 
 def _lost() -> bool:

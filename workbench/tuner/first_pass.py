@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -74,6 +75,8 @@ class FirstPass:
         self._leaders: dict[str, Candidate] = {}  # by machine code
         self._duplicates: dict[str, list[tuple[Candidate, Compiled]]] = {}  # by the leader's key
         self._finished: dict[str, Timed | Refusal] = {}  # by the leader's key
+        self._unchecked: deque[tuple[Candidate, Compiled, Candidate]] = deque()  # with its leader
+        self._same: dict[Future[Any], Candidate] = {}  # the leader of a duplicate being checked
         self._ready: dict[str, tuple[Candidate, Compiled]] = {}
         self._waiting: dict[Future[Any], tuple[Candidate, Compiled]] = {}
         self._inbox: SimpleQueue[Any] = SimpleQueue()  # compilations, futures, ends of batches
@@ -101,7 +104,9 @@ class FirstPass:
             self._best = min(record.time_s, self._best or math.inf)
             if record.resources is not None:
                 self._leaders[record.resources.binary] = self._by_key[key]
-                self._finished[key] = Timed(record.timing, record.error, record.checked)
+                self._finished[key] = Timed(
+                    record.timing, record.error, record.checked, record.bits, record.seed
+                )
 
     def _batch(self, known: Collection[str] = ()) -> list[Candidate]:
         """Return the next candidates to compile: all, unless measured times decide the order."""
@@ -117,10 +122,11 @@ class FirstPass:
         is done."""
         self._compile(self.first)
         try:
-            while self._compiling or self._ready or self._waiting:
+            while self._compiling or self._ready or self._waiting or self._unchecked:
                 if self._search_plan.over(self._measured):
                     self._stopped = True
                     self._ready.clear()
+                    self._unchecked.clear()
                     if not self._waiting:
                         yield from self._given_up()
                         return
@@ -131,7 +137,7 @@ class FirstPass:
         finally:
             self._stopped = True
 
-    def _tried_again(self) -> Iterator[Outcome]:
+    def _tried_again(self) -> Iterator[Outcome | Dispatch]:
         """Try configs whose process was lost once more, one at a time and with a larger limit. What
         ends them a second time in the same way stands."""
         for candidate, compiled, first in self._lost.values():
@@ -139,14 +145,21 @@ class FirstPass:
             result = _result_of(future)
             if isinstance(result, Refusal) and result.cause == first.cause:
                 result = replace(result, attempts=first.attempts + 1)
-            yield from self._final_result(candidate, compiled, result)
+            yield from self._final_result(candidate, compiled, result or first)
+        while self._unchecked or self._waiting or self._ready:
+            yield from self._next()
 
     def _next(self) -> Iterator[Outcome | Dispatch]:
         """Start timing one candidate if the backend has room for it, else wait for the next
         event."""
         while not self._inbox.empty():
             yield from self._came(self._inbox.get())
-        if self._ready and len(self._waiting) < self._backend.room:
+        if self._unchecked and len(self._waiting) < self._backend.room:
+            candidate, compiled, leader = self._unchecked.popleft()
+            future = self._backend.duplicate(candidate, compiled, leader.key)
+            self._same[future] = leader
+            self._wait_for(future, candidate, compiled)
+        elif self._ready and len(self._waiting) < self._backend.room:
             self._time()
         elif self._compiling or self._waiting:
             started = time.monotonic()
@@ -161,8 +174,11 @@ class FirstPass:
         chosen = self._search.ask(ready) or ready[0]
         candidate, compiled = self._ready.pop(chosen.key)
         future = self._backend.timed(candidate, compiled, self._best)
-        self._waiting[future] = (candidate, compiled)
         self._measured += 1
+        self._wait_for(future, candidate, compiled)
+
+    def _wait_for(self, future: Future[Any], candidate: Candidate, compiled: Compiled) -> None:
+        self._waiting[future] = (candidate, compiled)
         future.add_done_callback(self._inbox.put)
 
     def _compile(self, batch: list[Candidate]) -> None:
@@ -208,7 +224,7 @@ class FirstPass:
             self._search.revise(candidate, self._predicted(candidate, compiled))
             self._ready[candidate.key] = (candidate, compiled)
         elif leader.key in self._finished:
-            yield self._same(leader, candidate, compiled)
+            yield from self._as_leader(leader, candidate, compiled)
         else:
             self._duplicates.setdefault(leader.key, []).append((candidate, compiled))
 
@@ -224,10 +240,15 @@ class FirstPass:
     def _ended(self, future: Future[Any]) -> Iterator[Outcome]:
         candidate, compiled = self._waiting.pop(future)
         result = _result_of(future)
-        if isinstance(result, Refusal) and result.cause:
+        leader = self._same.pop(future, None)
+        if leader is not None and result is None:  # its launches differ
+            self._ready[candidate.key] = (candidate, compiled)
+        elif leader is not None and isinstance(result, Timed):
+            yield self._of_leader(leader, candidate, compiled, result)
+        elif isinstance(result, Refusal) and result.cause:
             self._lost[candidate.key] = candidate, compiled, result
             self._search.tell(candidate, None)
-        else:
+        elif result is not None:
             yield from self._final_result(candidate, compiled, result)
 
     def _given_up(self) -> Iterator[Outcome]:
@@ -246,10 +267,26 @@ class FirstPass:
             self._tell(candidate, result)
         yield self._factory.outcome(candidate, result, self._phase, compiled)
         for duplicate, its in self._duplicates.pop(candidate.key, []):
-            yield self._same(candidate, duplicate, its)
+            yield from self._as_leader(candidate, duplicate, its)
 
-    def _same(self, leader: Candidate, duplicate: Candidate, compiled: Compiled) -> Outcome:
+    def _as_leader(
+        self, leader: Candidate, duplicate: Candidate, compiled: Compiled
+    ) -> Iterator[Outcome]:
+        """Report a duplicate whose leader failed; let one whose leader has a time be checked."""
         result = self._finished[leader.key]
+        if isinstance(result, Timed):
+            self._unchecked.append((duplicate, compiled, leader))
+            return
+        self._tell(duplicate, result)
+        yield self._factory.outcome(duplicate, result, self._phase, compiled, same_as=leader)
+
+    def _of_leader(
+        self, leader: Candidate, duplicate: Candidate, compiled: Compiled, checked: Timed
+    ) -> Outcome:
+        """Return the outcome of a duplicate that was checked: the leader's time, its own result."""
+        timed = self._finished[leader.key]
+        assert isinstance(timed, Timed)
+        result = replace(checked, timing=timed.timing)
         self._tell(duplicate, result)
         return self._factory.outcome(duplicate, result, self._phase, compiled, same_as=leader)
 
@@ -258,9 +295,9 @@ class FirstPass:
         self._search.tell(candidate, time_s)
 
 
-def _result_of(future: Future[Any]) -> Timed | Refusal:
+def _result_of(future: Future[Any]) -> Timed | Refusal | None:
     try:
-        result: Timed | Refusal = future.result()
+        result: Timed | Refusal | None = future.result()
     except WorkbenchError:  # such as SourceChanged, which ends the sweep
         raise
     except Exception as error:  # any other error fails this config alone

@@ -244,6 +244,9 @@ class RecordFactory:
             resources=compiled.resources if compiled else None,
             default=candidate.default,
             same_as=values(same_as.config) if same_as else None,
+            seed=result.seed,
+            bits=result.bits,
+            repeats=result.repeats,
         )
 
 

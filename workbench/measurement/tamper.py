@@ -1,0 +1,83 @@
+"""See whether a kernel's code replaced functions that checking and timing rely on.
+
+The code under test shares a process with its inputs and with the clock. What it replaces there is
+found by identity, against a snapshot taken before the kernel's file was imported.
+"""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import torch
+
+# Ours are listed by name, as they import torch, which this module must see unchanged.
+_OURS = ("correctness", "inputs", "bench", "rotation", "rounds", "stream", "worker", "tamper")
+_BUILTINS = ("abs", "all", "any", "float", "getattr", "isinstance", "max", "min", "sorted", "zip")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The functions of some modules and classes, by `owner.name`."""
+
+    known: Mapping[str, tuple[Any, str, Any]]  # owner, attribute, value
+
+    def changed(self) -> str | None:
+        """Return the name of the first function that was replaced, or None."""
+        for title, (owner, name, value) in self.known.items():
+            if owner.__dict__.get(name) is not value:
+                return title
+        shadows = _INHERITED & vars(torch.Tensor).keys() - self._own
+        return f"torch.Tensor.{min(shadows)}" if shadows else None
+
+    @property
+    def _own(self) -> set[str]:
+        return {name for owner, name, _ in self.known.values() if owner is torch.Tensor}
+
+
+_INHERITED = frozenset(dir(torch._C.TensorBase)) - set(vars(torch.Tensor))
+
+
+def snapshot() -> Snapshot:
+    """Return the functions of torch, Python and the workbench that checks and times rely on, as
+    they are now."""
+    ours = [import_module(f"workbench.measurement.{name}") for name in _OURS]
+    owners: list[tuple[str, Any]] = [
+        ("torch", torch),
+        ("torch.Tensor", torch.Tensor),
+        ("torch.cuda", torch.cuda),
+        ("torch.cuda.Event", torch.cuda.Event),
+        ("torch.cuda.Stream", torch.cuda.Stream),
+        ("time", time),
+        ("gc", gc),
+        *((module.__name__, module) for module in ours),
+        *(
+            (f"{module.__name__}.{name}", value)
+            for module in ours
+            for name, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        ),
+    ]
+    known = {
+        f"{title}.{name}": (owner, name, value)
+        for title, owner in owners
+        for name, value in list(vars(owner).items())
+        if _is_function(owner, name, value)
+    }
+    known |= {f"builtins.{n}": (builtins, n, getattr(builtins, n)) for n in _BUILTINS}
+    return Snapshot(known)
+
+
+def _is_function(owner: Any, name: str, value: Any) -> bool:
+    """Return whether a replacement of this attribute would be a trick: a function or a class, but
+    no private one of torch, which torch replaces itself as it loads."""
+    if isinstance(value, ModuleType) or not (callable(value) or isinstance(value, property)):
+        return False
+    ours = getattr(owner, "__module__", getattr(owner, "__name__", "")).startswith("workbench")
+    return ours or not name.startswith("_")
