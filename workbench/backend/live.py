@@ -139,15 +139,20 @@ class Live:
         """Check and time one candidate at once; return a future that is already done. The next
         config begins only after this result has been stored."""
         given: Future[Any] = Future()
-        given.set_result(self._first_pass(candidate, best_s, patience))
+        given.set_result(self._first_pass(candidate, best_s, patience, compiled))
         return given
 
     def _first_pass(
-        self, candidate: Candidate, best_s: float | None, patience: float = 1.0
+        self,
+        candidate: Candidate,
+        best_s: float | None,
+        patience: float = 1.0,
+        compiled: Compiled | None = None,
     ) -> Timed | Refusal:
+        kernel = compiled.kernel if compiled else None
         limit_s = patience * (FIRST_PASS_TIMEOUT_S + self._slack_s(best_s or 0.0))
         try:
-            result = self._gpu.ask(worker.first_pass, candidate, best_s, timeout_s=limit_s)
+            result = self._gpu.ask(worker.first_pass, candidate, best_s, kernel, timeout_s=limit_s)
         except (Lost, CannotBegin) as error:
             return _refusal(error)
         return self._seen(result)

@@ -144,9 +144,10 @@ class Bench:
         if other_streams_s() > OTHER_S / 4:
             raise NotJoined(OTHER_STREAM)
         if not rotation.waits and rotation.copies is None:
-            memory = Poisoned()
+            side = torch.cuda.Stream()
+            memory = Poisoned(filling=side)
             with memory:
-                early = runs_while_held(rotation.call, memory.written, rotation.host_s)
+                early = runs_while_held(rotation.call, memory.written, side, rotation.host_s)
             rotation.forget()
             if early:
                 raise NotJoined(OTHER_STREAM)

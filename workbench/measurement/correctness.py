@@ -215,8 +215,10 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
     between guard bands, which reveals elements that a kernel does not write, or writes out of
     bounds."""
 
-    def __init__(self) -> None:
+    def __init__(self, filling: Any = None) -> None:
+        """Fill memory on the CUDA stream `filling`, at once, in place of the current one."""
         super().__init__()
+        self._filling = filling
         self._given: list[tuple[Any, int, int, str]] = []  # memory, first, count, whose
 
     def __torch_function__(
@@ -243,7 +245,12 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
 
     def _guarded(self, like: Any, first: int, count: int, whose: str) -> Any:
         flat = torch.empty(first + count + GUARD, dtype=like.dtype, device=like.device)
-        _poison(flat)
+        if self._filling is None:
+            _poison(flat)
+        else:
+            with torch.cuda.stream(self._filling):
+                _poison(flat)
+            self._filling.synchronize()
         self._given.append((flat, first, count, whose))
         return flat
 

@@ -158,11 +158,13 @@ def other_streams_s() -> float:
     return time.perf_counter() - started
 
 
-def runs_while_held(call: Callable[[], Any], seen: Callable[[], bool], host_s: float) -> bool:
+def runs_while_held(
+    call: Callable[[], Any], seen: Callable[[], bool], side: Any, host_s: float
+) -> bool:
     """Return whether `seen` comes true while the current stream is held before the call: its work
-    then runs on another stream, without waiting for this one. `seen` reads memory of the device; a
-    call that outlasts the hold proves nothing."""
-    held, side = _plain_mark(), torch.cuda.Stream()
+    then runs on another stream, without waiting for this one. `seen` reads memory of the device on
+    the stream `side`; a call that outlasts the hold proves nothing."""
+    held = _plain_mark()
     wait()
     delay(1e-3 + 4 * host_s)
     held.record()

@@ -256,16 +256,18 @@ def _took(timed: Any, windows: Sequence[Window]) -> None:
 
 
 @accounted
-def first_pass(candidate: Candidate, best_s: float | None) -> Timed | Refusal:
+def first_pass(
+    candidate: Candidate, best_s: float | None, kernel: str | None = None
+) -> Timed | Refusal:
     """Check a config, time it briefly and return the result. Sampling stops after a first sample
-    over `give_up` times `best_s`."""
+    over `give_up` times `best_s`. A call must launch the compiled function `kernel`, if named."""
     try:
-        return _first_pass(candidate, best_s)
+        return _first_pass(candidate, best_s, kernel)
     except Exception as error:
         return _failed(error, "launch")
 
 
-def _first_pass(candidate: Candidate, best_s: float | None) -> Timed | Refusal:
+def _first_pass(candidate: Candidate, best_s: float | None, kernel: str | None) -> Timed | Refusal:
     from workbench.measurement.bench import Impossible
 
     checked = _checked(candidate)
@@ -274,7 +276,8 @@ def _first_pass(candidate: Candidate, best_s: float | None) -> Timed | Refusal:
     bench, protocol = _state().bench, _state().job.protocol
     rotation = bench.calls(*resolve(candidate))
     first = bench.first_time(rotation)
-    _note_launches(candidate, rotation)
+    if reason := _unlike_compiled(candidate, rotation, kernel):
+        return Refusal("check", reason)
     slow = best_s is not None and first > protocol.give_up * best_s and first > 20e-6
     for attempt in (1, 2):
         try:
@@ -293,11 +296,17 @@ def _timed(timing: Measured, checked: Checked, repeats: bool | None = None) -> T
     return Timed(timing, checked.error, "gpu", checked.bits, _state().job.seed, repeats)
 
 
-def _note_launches(candidate: Candidate, rotation: Any) -> None:
-    """Store the kernels of one call, with which those of its duplicates must agree."""
+def _unlike_compiled(candidate: Candidate, rotation: Any, kernel: str | None) -> str | None:
+    """Store the kernels of one call, with which those of its duplicates must agree. Returns why
+    they are not those that were compiled, or None."""
     launches = None if rotation.waits else _launches(rotation)
-    if launches is not None:
-        _state().launches[candidate.key] = launches
+    if launches is None:
+        return None
+    _state().launches[candidate.key] = launches
+    if kernel is None or any(kernel in launch or launch[0] in " [" for launch in launches):
+        return None
+    names = ", ".join(dict.fromkeys(launch.partition(" ")[0][:80] for launch in launches))
+    return f"a call does not launch the compiled kernel `{kernel}`, but {names or 'nothing'}"
 
 
 def _launches(rotation: Any) -> list[str] | None:
