@@ -47,6 +47,7 @@ from workbench.measurement.stream import (
     host_samples,
     other_streams_s,
     runs_while_held,
+    side_stream,
     timer_step_s,
     wait,
 )
@@ -62,7 +63,8 @@ FLUSHED_SETS = 256
 MOST_CALLS = 2000  # in one graph
 OTHERWISE = 1.1  # ratio of a graph's time to the events', above which copies run differently
 OTHER_S = 1e-3  # of calls in a row, after which work of another stream shows
-OTHER_CALLS = 100
+OTHER_CALLS = 20
+OTHER_LOOKS = 3
 STEPS = 1000  # timer steps in one graph: rounding stays under 0.1 %
 
 
@@ -139,18 +141,31 @@ class Bench:
         """Raise NotJoined where work of a call runs on a stream that the current one does not wait
         for: found by running while the current stream is held, or after it is done."""
         calls = min(OTHER_CALLS, max(1, math.ceil(OTHER_S / max(seconds, 1e-6))))
-        for _ in range(calls):
-            rotation.restored_call()
-        if other_streams_s() > OTHER_S / 4:
+        for _ in range(OTHER_LOOKS):  # the host may have been interrupted
+            for _ in range(calls):
+                rotation.restored_call()
+            if other_streams_s() < OTHER_S / 4:
+                break
+        else:
             raise NotJoined(OTHER_STREAM)
         if not rotation.waits and rotation.copies is None:
-            side = torch.cuda.Stream()
-            memory = Poisoned(filling=side)
+            memory = Poisoned(filling=side_stream())
             with memory:
-                early = runs_while_held(rotation.call, memory.written, side, rotation.host_s)
+                early = runs_while_held(
+                    rotation.call, memory.written, side_stream(), rotation.host_s
+                )
             rotation.forget()
             if early:
                 raise NotJoined(OTHER_STREAM)
+
+    def launches(self, rotation: Rotation) -> list[str] | None:
+        """Return the kernels of one call with their shapes, in order, or None where unknown."""
+        if rotation.waits:
+            return None
+        self._graphs = self._graphs or graphs()
+        names = self._graphs.launches(rotation.restored_call)
+        rotation.forget()  # outputs that were never written, before their memory is freed
+        return names
 
     def check_timed(self, timed: BenchTime, problems: Sequence[Any]) -> list[Checked]:
         """Return the checks of the results of timed calls: of three sets, or of fewer where there

@@ -150,6 +150,12 @@ def wait() -> None:
     torch.cuda.current_stream().synchronize()
 
 
+@cache
+def side_stream() -> Any:
+    """Return a stream beside the current one, on which memory is filled and read."""
+    return torch.cuda.Stream()
+
+
 def other_streams_s() -> float:
     """Return the seconds that the device is busy after the current stream is done."""
     wait()
@@ -166,7 +172,7 @@ def runs_while_held(
     the stream `side`; a call that outlasts the hold proves nothing."""
     held = _plain_mark()
     wait()
-    delay(1e-3 + 4 * host_s)
+    delay(2e-4 + 4 * host_s)
     held.record()
     call()
     with torch.cuda.stream(side):

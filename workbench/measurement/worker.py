@@ -299,7 +299,7 @@ def _timed(timing: Measured, checked: Checked, repeats: bool | None = None) -> T
 def _unlike_compiled(candidate: Candidate, rotation: Any, kernel: str | None) -> str | None:
     """Store the kernels of one call, with which those of its duplicates must agree. Returns why
     they are not those that were compiled, or None."""
-    launches = None if rotation.waits else _launches(rotation)
+    launches = _state().bench.launches(rotation)
     if launches is None:
         return None
     _state().launches[candidate.key] = launches
@@ -307,14 +307,6 @@ def _unlike_compiled(candidate: Candidate, rotation: Any, kernel: str | None) ->
         return None
     names = ", ".join(dict.fromkeys(launch.partition(" ")[0][:80] for launch in launches))
     return f"a call does not launch the compiled kernel `{kernel}`, but {names or 'nothing'}"
-
-
-def _launches(rotation: Any) -> list[str] | None:
-    from workbench.measurement.graphs import graphs
-
-    launches = graphs().launches(rotation.restored_call)
-    rotation.forget()  # outputs that were never written, before their memory is freed
-    return launches
 
 
 @accounted
@@ -329,8 +321,8 @@ def duplicate(candidate: Candidate, leader: str) -> Timed | Refusal | None:
     if isinstance(checked, Refusal):
         return checked
     try:
-        rotation = _state().bench.calls(*resolve(candidate))
-        launches = _launches(rotation)
+        bench = _state().bench
+        launches = bench.launches(bench.calls(*resolve(candidate)))
     except Exception as error:
         return _failed(error, "launch")
     known = _state().launches.get(leader)

@@ -224,7 +224,7 @@ class FirstPass:
             self._search.revise(candidate, self._predicted(candidate, compiled))
             self._ready[candidate.key] = (candidate, compiled)
         elif leader.key in self._finished:
-            yield from self._as_leader(leader, candidate, compiled)
+            self._pass_on(leader, [(candidate, compiled)])
         else:
             self._duplicates.setdefault(leader.key, []).append((candidate, compiled))
 
@@ -266,19 +266,19 @@ class FirstPass:
         if candidate.key not in self._lost:
             self._tell(candidate, result)
         yield self._factory.outcome(candidate, result, self._phase, compiled)
-        for duplicate, its in self._duplicates.pop(candidate.key, []):
-            yield from self._as_leader(candidate, duplicate, its)
+        if duplicates := self._duplicates.pop(candidate.key, []):
+            self._pass_on(candidate, duplicates)
 
-    def _as_leader(
-        self, leader: Candidate, duplicate: Candidate, compiled: Compiled
-    ) -> Iterator[Outcome]:
-        """Report a duplicate whose leader failed; let one whose leader has a time be checked."""
-        result = self._finished[leader.key]
-        if isinstance(result, Timed):
-            self._unchecked.append((duplicate, compiled, leader))
+    def _pass_on(self, leader: Candidate, duplicates: list[tuple[Candidate, Compiled]]) -> None:
+        """Let duplicates be checked. Where their leader failed, the first of them is tried itself
+        and leads the others: the host code that launches equal machine code may differ."""
+        if isinstance(self._finished[leader.key], Timed):
+            self._unchecked.extend((*duplicate, leader) for duplicate in duplicates)
             return
-        self._tell(duplicate, result)
-        yield self._factory.outcome(duplicate, result, self._phase, compiled, same_as=leader)
+        (first, compiled), *others = duplicates
+        self._leaders[compiled.resources.binary] = first
+        self._ready[first.key] = (first, compiled)
+        self._duplicates[first.key] = others
 
     def _of_leader(
         self, leader: Candidate, duplicate: Candidate, compiled: Compiled, checked: Timed
