@@ -36,6 +36,7 @@ from workbench.commands.run import (
 )
 from workbench.commands.worktree import WORKING, Repository, Worktrees
 from workbench.data import verdict
+from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Run
 from workbench.reports import write_page
@@ -128,7 +129,7 @@ class GateCommand:
         if not pairs:
             return self._nothing(f"nothing of {options.baseline} can be compared", say=False)
         say_begin(self.console, run, options.threshold)
-        folder = options.out / run.id
+        folder = folder_of(options.out, run.id)
 
         def obtain(recorder: Recorder) -> None:
             for pair in pairs:

@@ -134,6 +134,7 @@ class CompareOptions(Options):
     threshold: float = threshold()
     out: Path = out()
     strict: bool = strict()
+    trust: bool = flag("Of stored runs: execute the kernel's file that they name.", "--trust")
     database: str | None = database()
 
 
@@ -238,6 +239,10 @@ class HistoryOptions(Options):
     failures: bool = flag("Failures alone.", "--failures")
     limit: int = option(50, "Rows at most, newest first.", min=1)
     load: Path | None = option(None, "Import the good lines of this events file first.")
+    prune: bool = flag("Delete old runs; asks before.", "--prune")
+    older_than: str | None = option(None, "Prune: runs older than 90d, 12w, or a date.")
+    keep: int | None = option(None, "Prune: the newest runs to keep, whatever their age.", min=0)
+    yes: bool = flag("Prune without asking.", "--yes")
     database: str | None = database()
 
 
@@ -266,7 +271,7 @@ class DevicesOptions(Options):
 
 @dataclass(frozen=True)
 class DoctorOptions(Options):
-    """Check what this machine can do, and what to install for the rest."""
+    """Check the database and what this machine can do, and what to install for the rest."""
 
     COMMAND: ClassVar[str] = "doctor"
 
