@@ -1009,8 +1009,9 @@ def _to_read(place: URL, path: Path) -> URL:
             f"cannot read {_name(place)}: its newest rows are in {log.name}, which needs a folder "
             "that you may write to; copy both files there"
         )
-    how = "immutable=1" if not _writable(path.parent) else "mode=ro"
-    return URL.create("sqlite", database=f"file:{quote(str(path.absolute()))}?{how}&uri=true")
+    how = {"mode": "ro"} if _writable(path.parent) else {"mode": "ro", "immutable": "1"}
+    named = f"file:{quote(str(path.absolute()))}"
+    return URL.create("sqlite", database=named, query={**how, "uri": "true"})
 
 
 def _writable(path: Path) -> bool:
