@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib.util
+import os
 import pkgutil
 import re
 import sys
@@ -138,7 +139,12 @@ _SHARED = re.compile(rf"^from {re.escape(KERNELS)} import (\w+)", re.MULTILINE)
 def _shared_files(path: Path) -> dict[str, Path]:
     """Return the files beside a kernel's that it takes device code from, by dotted name: those of
     `from workbench.kernels import attention`."""
-    beside = {name: path.parent / f"{name}.py" for name in _SHARED.findall(path.read_text("utf-8"))}
+    try:
+        text = path.read_text("utf-8", "replace")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise CatalogError(f"{path} cannot be read ({reason}); correct it first.") from None
+    beside = {name: path.parent / f"{name}.py" for name in _SHARED.findall(text)}
     return {f"{KERNELS}.{name}": file for name, file in beside.items() if file.is_file()}
 
 
@@ -186,7 +192,7 @@ def module_at(path: Path) -> ModuleType:
     try:
         with _beside(path.resolve().parent):
             result.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a file may end itself with `sys.exit`
         del sys.modules[name]
         raise CatalogError(_import_failure(str(path), error)) from error
     return module
@@ -227,7 +233,7 @@ def _lies_in(folder: Path, module: ModuleType) -> bool:
 def _name_of(path: Path) -> str:
     """Return the name of a file's module in `sys.modules`: files of the same name get different
     ones."""
-    return f"_kernel_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    return f"_kernel_{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]}"
 
 
 _OURS = ("workbench", "metal_shim", "__main__", "__mp_main__")  # never two versions of these
@@ -285,11 +291,11 @@ def _store(root: Path) -> Path:
 def _imported(dotted: str, kernel: str) -> ModuleType:
     try:
         return import_module(dotted)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CatalogError(_import_failure(kernel, error)) from error
 
 
-def _import_failure(kernel: str, error: Exception) -> str:
+def _import_failure(kernel: str, error: BaseException) -> str:
     trace, line = error.__traceback__, ""
     file = Path(kernel).name if kernel.endswith(".py") else kernel.rpartition(".")[2] + ".py"
     while trace is not None:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from workbench.commands.console import plain_console, say
 from workbench.commands.options import HistoryOptions
-from workbench.commands.run import CommandError
 from workbench.commands.stored import stored_runs
-from workbench.data.database import History, OldRuns, Row, since_epoch
+from workbench.data.database import History, HistoryError, OldRuns, Row, since_epoch
 from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.spec import brief, sizes_text
@@ -108,7 +107,7 @@ def run(options: HistoryOptions) -> int:
     if options.prune:
         return prune(options)
     if options.older_than or options.keep is not None or options.yes:
-        raise CommandError("--older-than, --keep and --yes belong to --prune; add it.")
+        raise HistoryError("--older-than, --keep and --yes belong to --prune; add it.")
     with stored_runs(options.database, reading=options.load is None) as history:
         if options.load is not None:
             _import(history, options.load)
@@ -137,12 +136,12 @@ def _import(history: History, path: Path) -> None:
 
 def prune(options: HistoryOptions) -> int:
     """Delete old runs after a confirmation. Returns the exit code: 2 if nothing was confirmed.
-    Raises CommandError where the options say nothing to delete, and TunedError where the tuned
+    Raises HistoryError where the options say nothing to delete, and TunedError where the tuned
     cache, whose runs stay, cannot be read."""
     if options.older_than is None and options.keep is None:
-        raise CommandError("--prune needs --older-than 90d, --keep 100, or both.")
+        raise HistoryError("--prune needs --older-than 90d, --keep 100, or both.")
     if options.impl or options.dtype or options.failures or options.load:
-        raise CommandError(
+        raise HistoryError(
             "--prune deletes whole runs; name a kernel, --device, --older-than and --keep alone."
         )
     before = None if options.older_than is None else _before(options.older_than, time.time())
@@ -176,9 +175,9 @@ def _what_goes(old: OldRuns) -> str:
 
 
 def _confirmed() -> bool:
-    """Ask on the terminal. Returns whether the user agreed. Raises CommandError without one."""
+    """Ask on the terminal. Returns whether the user agreed. Raises HistoryError without one."""
     if not sys.stdin.isatty():
-        raise CommandError("Nothing was deleted: nobody can be asked here; add --yes.")
+        raise HistoryError("Nothing was deleted: nobody can be asked here; add --yes.")
     say("Delete them? [y/N]")
     agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
     if not agreed:

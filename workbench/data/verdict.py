@@ -54,6 +54,8 @@ def verdict(
     CLOCK: so in time, but not in cycles. SAME: time wholly between. Where the clock is unknown
     (`cycles` is None), time decides alone, and `reason` says so.
     """
+    if not 0 <= requested_threshold < 1:
+        raise Incomparable(f"a threshold of {requested_threshold:g} is no share from 0 to below 1")
     threshold = max(requested_threshold, noise)
     in_time, in_cycles = _operand(time, threshold), _operand(cycles, threshold) if cycles else None
     word: Word = "INCONCLUSIVE"
