@@ -242,13 +242,23 @@ _OURS = ("workbench", "metal_shim", "__main__", "__mp_main__")  # never two vers
 def _drop_siblings(root: Path) -> None:
     """Forget modules that lie in another checkout of the repository whose checkout is `root`."""
     for name, module in list(sys.modules.items()):
-        # a namespace package has folders alone, and holds its submodules as attributes
-        file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+        file = _place_of(module)
         if not file or name.partition(".")[0] in _OURS or name.startswith("_kernel_"):
             continue
         theirs = _checkout(Path(file))
         if theirs is not None and theirs != root and _store(theirs) == _store(root):
             del sys.modules[name]
+
+
+def _place_of(module: ModuleType) -> str:
+    """Return the file of a module, or the first folder of a namespace package, which has folders
+    alone and holds its submodules as attributes; empty if it has neither."""
+    if file := getattr(module, "__file__", None):
+        return str(file)
+    try:
+        return str(next(iter(getattr(module, "__path__", ())), ""))
+    except KeyError:  # its parent package was dropped from `sys.modules`
+        return ""
 
 
 def _moved(entry: Path, root: Path) -> Path:
