@@ -332,6 +332,19 @@ def test_the_space_is_given_back(place):
 # Damage
 
 
+@pytest.mark.parametrize("column", ["started", "started_epoch_s", "state", "engine", "payload"])
+@pytest.mark.parametrize("odd", ["\x1b[2J", b"\xff", 5])
+def test_a_damaged_run_ends_no_pruning(place, capsys, tmp_path, monkeypatch, column, odd):
+    monkeypatch.setattr("workbench.commands.history.default_path", lambda: tmp_path / "t.json")
+    with closing(sqlite3.connect(place)) as db:
+        db.execute(f"update runs set {column} = ?", (odd,))
+        db.commit()
+    words = ["history", "--prune", "--older-than", "2026-12-31", "--yes"]
+    assert cli.main([*words, "--database", f"sqlite:///{place}"]) == 0
+    text = capsys.readouterr()
+    assert "\x1b" not in text.out and text.err == ""
+
+
 def test_the_doctor_checks_the_file_itself(place):
     from workbench.commands.doctor import _database
 

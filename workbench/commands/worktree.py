@@ -3,7 +3,6 @@ user's own files, index and branches are never written to."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import subprocess
@@ -212,6 +211,8 @@ def _redirect(checkout: Path, link: Path, root: Path) -> None:
 def _locked(folder: Path) -> int:
     """Return the descriptor of a new lock in a folder, held until it is closed or its process
     ends. It is locked before it has its name, so that nobody takes it for a dead one."""
+    import fcntl
+
     draft = folder / f"{LOCK}.new"
     handle = os.open(draft, os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(handle, fcntl.LOCK_EX)
@@ -222,6 +223,8 @@ def _locked(folder: Path) -> int:
 def _lock_of_dead(folder: Path) -> int | None:
     """Return the lock of a folder of checkouts whose owner has ended, so that no other process
     removes it at the same time; None if it lives, or if the folder is none of ours."""
+    import fcntl
+
     try:
         if folder.is_symlink() or folder.lstat().st_uid != os.getuid():
             return None

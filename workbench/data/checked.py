@@ -35,7 +35,8 @@ def checked(value: Any) -> Any:
 
 
 # A kernel may have knobs of other types, though the tuned cache takes whole numbers only.
-_Knobs = Mapping[str, int | float | str | bool | None]
+_Scalar = int | float | str | bool | None
+_Knobs = Mapping[str, _Scalar]
 _WIDER: Mapping[str, Any] = {
     "config": _Knobs,
     "same_as": _Knobs | None,
@@ -92,6 +93,15 @@ def _durations(value: tuple[float, ...]) -> bool:
     return all(0 <= s < math.inf for s in value)
 
 
+def _impls(value: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Return whether each Impl has choices and knobs as a sweep records them, where it has any."""
+    return all(
+        _fits(impl.get("choices", {}), Mapping[str, tuple[_Scalar, ...]])
+        and _fits(impl.get("knobs", {}), Mapping[str, str])
+        for impl in value.values()
+    )
+
+
 def _ceilings(value: Mapping[str, Mapping[str, Any]]) -> bool:
     return all(map(_ceiling, value.values()))
 
@@ -125,6 +135,7 @@ _TESTS: Mapping[str, Callable[[Any], bool]] = {
     "run": is_id,
     "sizes": _extents,
     "ceilings": _ceilings,
+    "impls": _impls,
     "samples_s": _durations,
     "Measured.median_s": _positive,
     "Measured.low_s": lambda v: 0 <= v < math.inf,

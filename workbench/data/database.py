@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import sqlite3
 import stat
@@ -472,9 +473,9 @@ class History:
         query = query.add_columns(_RUNS.c.engine, _RUNS.c.device).order_by(*_NEWEST_RUN)
         with self._reading() as db:
             every = db.execute(_equal(query, _RUNS, kernel=kernel, device=device)).all()
-            old = [r for r in every[keep:] if before_s is None or r.started_epoch_s < before_s]
+            old = [r for r in every[keep:] if before_s is None or _began(r) < before_s]
             held = _ceilings_in_use(every) | {r.id for r in old if r.id in needed}
-            held |= {r.id for r in old if r.state == "running" and _is_recent(r.started_epoch_s)}
+            held |= {r.id for r in old if r.state == "running" and time.time() - _began(r) < 86400}
             going = [r for r in old if r.id not in held]
             ids = tuple(r.id for r in going)
             orphans = 0
@@ -716,8 +717,10 @@ def _ceilings_in_use(newest_first: Sequence[Any]) -> set[str]:
     return set(by_device.values())
 
 
-def _is_recent(started_s: float) -> bool:
-    return time.time() - started_s < 86400
+def _began(run: Any) -> float:
+    """Return when a run began, in seconds since 1970; of a damaged row never, so that it stays."""
+    began = run.started_epoch_s
+    return float(began) if isinstance(began, (int, float)) else math.inf
 
 
 def _count(db: sa.Connection, table: sa.Table, runs: Sequence[str]) -> int:
