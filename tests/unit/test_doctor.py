@@ -40,6 +40,9 @@ def bare_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.sys, "platform", "linux")
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path / "browsers"))
     monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(
+        "workbench.data.database.default_url", lambda: f"sqlite:///{tmp_path / 'none.db'}"
+    )
 
 
 @pytest.fixture
@@ -294,12 +297,18 @@ class Opened:
         assert reading, "the doctor writes nothing"
         self.url, self.closed = url, closed
         self.problems = lambda: problems
+        self.exists = True
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
         self.closed.append(self.url)
+
+
+def test_a_history_that_is_not_there_yet_is_not_made(look, tmp_path):
+    check = look("history database", database=f"sqlite:///{tmp_path / 'h.db'}")
+    assert check.ok is None and "there is none yet" in check.result and not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("url", [None, "sqlite:///h.db"])

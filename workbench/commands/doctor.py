@@ -294,7 +294,7 @@ def _database(url: str | None) -> Check:
     shown = _without_password(url, url)
     try:
         with open_history(url, reading=True) as history:
-            problems = history.problems()
+            problems, exists = history.problems(), history.exists
     except Exception as error:  # drivers raise types of their own
         reason = _without_password(_text(error), url)
         remedy = "check the address and the rights, and that its server runs"
@@ -302,6 +302,8 @@ def _database(url: str | None) -> Check:
     if problems:
         remedy = "move that file away, and import the events files into a new history"
         return Check(name, False, f"{shown}: damaged ({problems[0].splitlines()[0]})", remedy)
+    if not exists:
+        return Check(name, None, f"{shown}: there is none yet", "the first run creates it")
     return Check(name, True, shown)
 
 

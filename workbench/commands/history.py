@@ -103,7 +103,7 @@ def _printable(text: str) -> str:
 
 
 def run(options: HistoryOptions) -> int:
-    """Run the command. Returns its exit code."""
+    """Run the command. Returns its exit code. Raises HistoryError."""
     if options.prune:
         return prune(options)
     if options.older_than or options.keep is not None or options.yes:

@@ -248,6 +248,7 @@ class History:
         self._reading_only = reading
         self._absent: frozenset[str] = frozenset()  # tables of later versions, when only reading
         self.damaged = 0
+        self.exists = True  # False if there is none yet, and an empty one is read in its place
 
     @property
     def name(self) -> str:
@@ -514,8 +515,8 @@ class History:
         if self._engine.dialect.name != "sqlite":
             return []
         with self._reading() as db:
-            found = db.exec_driver_sql("PRAGMA integrity_check(20)").scalars().all()
-        return [str(each) for each in found if each != "ok"]
+            lines = db.exec_driver_sql("PRAGMA integrity_check(20)").scalars().all()
+        return [str(line) for line in lines if line != "ok"]
 
     def _all(self, query: sa.Select[Any], kinds: Any, table: sa.Table | None = None) -> list[Any]:
         """Return the objects of the payloads that can be read."""
@@ -583,6 +584,7 @@ class History:
 
     def _read_an_empty_one(self) -> None:
         """Read an empty database in memory in place of one that is not there yet."""
+        self.exists = False
         self._engine.dispose()
         self._engine = _sqlite(URL.create("sqlite"), reading=False)
         with self._engine.begin() as db:
