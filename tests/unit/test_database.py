@@ -83,6 +83,12 @@ def test_a_read_only_disk_can_be_read(place, monkeypatch, capsys, what):
         assert snapshot(place.parent) == before
 
 
+def test_a_run_does_not_begin_with_a_database_that_takes_no_outcome(place, monkeypatch):
+    monkeypatch.setattr(module, "_writable", lambda path: False)
+    with pytest.raises(HistoryError, match="it is read-only; choose a file"):
+        open_history(f"sqlite:///{place}")
+
+
 def test_newest_rows_that_a_read_only_disk_hides_are_told(place, monkeypatch):
     monkeypatch.setattr(module, "_writable", lambda path: False)
     place.with_name("h.db-wal").write_bytes(b"rows")

@@ -124,7 +124,9 @@ def test_nothing_else_executes_the_source_of_a_run():
     }
     counts = {}
     for path in PACKAGE.rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if ".source" not in (text := path.read_text(encoding="utf-8")):
+            continue
+        tree = ast.parse(text)
         reads = [
             n for n in ast.walk(tree)
             if isinstance(n, ast.Attribute) and n.attr == "source"

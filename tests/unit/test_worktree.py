@@ -106,7 +106,8 @@ def test_a_checkout_that_was_cut_short_goes_too(place, monkeypatch):
 
 
 OWNER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a script
 from pathlib import Path
 from workbench import cli
 from workbench.commands import gate

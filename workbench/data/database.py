@@ -979,10 +979,11 @@ def _sqlite(place: URL, reading: bool) -> sa.Engine:
     if place.database and not place.database.startswith((":memory:", "file:")):
         path = Path(place.database)
         _refuse_irregular(path, _name(place))
-        if not reading:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        else:
+        if reading:
             place = _to_read(place, path)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _refuse_read_only(path, _name(place))
     engine = sa.create_engine(place, connect_args={"timeout": _BUSY_S})
     sa.event.listen(engine, "connect", _set_up_sqlite)
     if reading:
@@ -999,6 +1000,15 @@ def _refuse_irregular(path: Path, name: str) -> None:
         return
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         raise HistoryError(f"cannot open {name}: it is no regular file; choose a file")
+
+
+def _refuse_read_only(path: Path, name: str) -> None:
+    """Raise HistoryError where nothing can be written: before a run begins, not at its first
+    outcome."""
+    if path.is_file() and not (_writable(path) and _writable(path.parent)):
+        raise HistoryError(
+            f"cannot write {name}: it is read-only; choose a file in a folder that you may write to"
+        )
 
 
 def _to_read(place: URL, path: Path) -> URL:
