@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib.util
+import os
 import pkgutil
 import re
 import sys
@@ -139,7 +140,12 @@ _SHARED = re.compile(rf"^from {re.escape(KERNELS)} import (\w+)", re.MULTILINE)
 def _shared_files(path: Path) -> dict[str, Path]:
     """Return the files beside a kernel's that it takes device code from, by dotted name: those of
     `from workbench.kernels import attention`."""
-    beside = {name: path.parent / f"{name}.py" for name in _SHARED.findall(path.read_text("utf-8"))}
+    try:
+        text = path.read_text("utf-8", "replace")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise CatalogError(f"{path} cannot be read ({reason}); correct it first.") from None
+    beside = {name: path.parent / f"{name}.py" for name in _SHARED.findall(text)}
     return {f"{KERNELS}.{name}": file for name, file in beside.items() if file.is_file()}
 
 
@@ -228,7 +234,7 @@ def _lies_in(folder: Path, module: ModuleType) -> bool:
 def _name_of(path: Path) -> str:
     """Return the name of a file's module in `sys.modules`: files of the same name get different
     ones."""
-    return f"_kernel_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    return f"_kernel_{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]}"
 
 
 _OURS = ("workbench", "metal_shim", "__main__", "__mp_main__")  # never two versions of these
@@ -237,13 +243,23 @@ _OURS = ("workbench", "metal_shim", "__main__", "__mp_main__")  # never two vers
 def _drop_siblings(root: Path) -> None:
     """Forget modules that lie in another checkout of the repository whose checkout is `root`."""
     for name, module in list(sys.modules.items()):
-        # a namespace package has folders alone, and holds its submodules as attributes
-        file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "")
+        file = _place_of(module)
         if not file or name.partition(".")[0] in _OURS or name.startswith("_kernel_"):
             continue
         theirs = _checkout(Path(file))
         if theirs is not None and theirs != root and _store(theirs) == _store(root):
             del sys.modules[name]
+
+
+def _place_of(module: ModuleType) -> str:
+    """Return the file of a module, or the first folder of a namespace package, which has folders
+    alone and holds its submodules as attributes; empty if it has neither."""
+    if file := getattr(module, "__file__", None):
+        return str(file)
+    try:
+        return str(next(iter(getattr(module, "__path__", ())), ""))
+    except KeyError:  # its parent package was dropped from `sys.modules`
+        return ""
 
 
 def _moved(entry: Path, root: Path) -> Path:
@@ -299,7 +315,7 @@ def _imported(dotted: str, kernel: str) -> ModuleType:
         raise CatalogError(_import_failure(kernel, error)) from error
 
 
-def _import_failure(kernel: str, error: Exception) -> str:
+def _import_failure(kernel: str, error: BaseException) -> str:
     trace, line = error.__traceback__, ""
     file = Path(kernel).name if kernel.endswith(".py") else kernel.rpartition(".")[2] + ".py"
     while trace is not None:

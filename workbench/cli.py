@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import io
 import os
 import sys
 import tempfile
@@ -112,6 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     a signal."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = _take_debug(words)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # one that cannot show µ shows a question mark
+            stream.reconfigure(errors="replace")
     signals = Stops()
     with signals:
         try:

@@ -160,6 +160,23 @@ def test_the_exit_codes_are_the_documented_ones():
     assert codes == known | {exits.stopped_by(n) for n in (1, 13, 15)}
 
 
+def test_a_file_that_the_system_refuses_is_one_sentence(monkeypatch, capsys):
+    def refused(*_):
+        raise PermissionError(13, "Permission denied", "/some/file")
+
+    monkeypatch.setattr("workbench.commands.new_kernel.write_kernel", refused)
+    text = sentence(capsys, "new-kernel", "mine")
+    assert text == "/some/file cannot be used (permission denied); check that file."
+
+
+def test_a_terminal_without_the_letters_shows_others():
+    done = subprocess.run(
+        [sys.executable, "-m", "workbench", "history", "--prune", "--older-than", "µ"], cwd=ROOT,
+        capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert done.returncode == 2 and done.stderr.startswith(b"error: --older-than ? is not a date")
+
+
 def test_a_deleted_current_folder_is_one_sentence(tmp_path):
     code = (
         "import os, sys\nfrom workbench import cli\nos.chdir(sys.argv[1])\nos.rmdir(sys.argv[1])\n"

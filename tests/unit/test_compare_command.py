@@ -3,7 +3,9 @@
 import io
 import itertools
 import json
+import os
 import shutil
+import socket
 import subprocess
 
 import pytest
@@ -13,7 +15,7 @@ from null_backend import Fate, Null
 from nullside import KERNEL
 from rich.console import Console
 
-from workbench import catalog
+from workbench import catalog, cli
 from workbench.commands.compare import CompareCommand
 from workbench.commands.gate import GateCommand, has_kernel
 from workbench.commands.operands import Operand, OperandError, is_run, kernel_of, operands_of
@@ -25,6 +27,7 @@ from workbench.data import exits, verdict
 from workbench.data.database import open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Comparison, Failure, Ratio, Record
+from workbench.spec import WorkbenchError
 
 pytestmark = pytest.mark.unit
 
@@ -519,3 +522,113 @@ def test_what_holds_a_kernel():
     assert has_kernel(KERNEL)
     assert not has_kernel(f"TEXT = '''{KERNEL.replace(chr(39) * 3, '')}'''")
     assert not has_kernel("def f(:")
+    assert has_kernel(KERNEL.encode()) and not has_kernel(b"\xff\xfe\0")
+    assert has_kernel(KERNEL + "\ndef f(:"), "one that cannot be parsed any more"
+    assert not has_kernel("(" * 100_000) and not has_kernel("x = '\0'")
+
+
+# Whatever lies in the repository
+
+
+def odd_files(folder):
+    """Untracked files that are no Python text, or that cannot be read."""
+    os.mkfifo(folder / "fifo.py")
+    (folder / "to_fifo.py").symlink_to(folder / "fifo.py")
+    (folder / "to_device.py").symlink_to("/dev/zero")
+    (folder / "nowhere.py").symlink_to(folder / "absent.py")
+    (folder / "loop.py").symlink_to(folder / "loop.py")
+    (folder / "folder.py").mkdir()
+    (folder / "folder.py" / "inner.py").write_bytes(b"\xff\xfe\0")
+    (folder / "line\nbreak.py").write_text("pass\n")
+    (folder / os.fsdecode(b"not \xff UTF-8.py")).write_text("pass\n")
+    with (folder / "huge.py").open("wb") as file:
+        file.truncate(1 << 40)
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(str(folder / "socket.py"))
+
+
+@pytest.fixture
+def inside(place, monkeypatch):
+    """As a user stands in his repository, whose changed files a gate takes."""
+    monkeypatch.chdir(place.folder)
+    return place
+
+
+def test_odd_files_in_the_repository_do_not_keep_a_gate_from_its_work(inside):
+    place = inside
+    odd_files(place.folder)
+    place.write(4)
+    assert place.gate("HEAD", slower(4, by=1.1)) == 1
+    left = [line for line in place.text().splitlines() if line.startswith("left out")]
+    assert {line.split(":")[0].removeprefix("left out  ") for line in left} == {
+        "to_fifo.py", "to_device.py", "nowhere.py", "loop.py", "huge.py",
+    }  # fmt: skip
+    assert all("it cannot be read (" in line for line in left)
+
+
+def test_a_gate_with_a_kernel_of_an_odd_name(inside):
+    place = inside
+    for name in ("line\nbreak.py", os.fsdecode(b"not \xff.py")):
+        odd = place.folder / name
+        odd.write_text(KERNEL)
+        git(place.folder, "add", "-A")
+        git(place.folder, "commit", "-q", "-m", "odd")
+        odd.write_text(KERNEL.replace("threads(1, 4, default=2)", "threads(1, 4, default=4)"))
+        assert place.gate("HEAD", slower(4, by=1.1)) == 1
+        git(place.folder, "checkout", "-q", ".")
+
+
+@pytest.mark.parametrize("how", ["fifo", "nowhere", "huge", "unparsable", "exits", "device"])
+def test_a_tracked_kernel_that_cannot_be_read_any_more_fails(inside, how):
+    place = inside
+    place.kernel.unlink()
+    if how == "fifo":
+        place.kernel.symlink_to(place.folder / "pipe")
+        os.mkfifo(place.folder / "pipe")
+    elif how in ("nowhere", "device"):
+        place.kernel.symlink_to("/dev/zero" if how == "device" else "absent")
+    elif how == "huge":
+        with place.kernel.open("wb") as file:
+            file.truncate(1 << 40)
+    else:
+        place.kernel.write_text(
+            KERNEL + {"exits": "raise SystemExit(0)", "unparsable": "def f(:"}[how]
+        )
+    assert place.gate("HEAD") == 2
+    assert "left out  toy.py: " in place.text() and "Nothing to compare" in place.text()
+
+
+@pytest.mark.parametrize("to", ["absolute", "relative"])
+def test_a_baseline_that_is_a_link_into_the_work_tree_reads_no_working_file(place, to):
+    """A regression would read SAME: both operands would be the file as it is."""
+    real = place.folder / "real.py"
+    place.kernel.rename(real)
+    place.kernel.symlink_to(real if to == "absolute" else "real.py")
+    git(place.folder, "add", "-A")
+    git(place.folder, "commit", "-q", "-m", "link")
+    real.write_text(real.read_text().replace("default=2)", "default=4)"))
+    assert place.gate("HEAD", slower(4, by=1.1), kernel=(str(place.kernel),)) == 1
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "-inf", "-0.01", "1", "1e300", "wide"])
+@pytest.mark.parametrize("words", [["gate", "HEAD"], ["compare", "tiles", "persistent"]])
+def test_a_threshold_is_a_share(words, value, capsys):
+    assert cli.main([*words, f"--threshold={value}"]) == 2
+    text = capsys.readouterr().err
+    assert "threshold" in text and text.count("\n") == 1
+
+
+@given(st.floats())
+def test_a_threshold_that_is_no_share_is_refused_wherever_it_is_taken(value):
+    one = Ratio(1.0, 0.999, 1.001)
+    if 0 <= value < 1:
+        assert GateOptions("HEAD", threshold=value).threshold == value
+        verdict.verdict(one, None, value, 0.0, 1)
+    else:
+        for make in (
+            lambda: GateOptions("HEAD", threshold=value),
+            lambda: CompareOptions("a", "b", threshold=value),
+            lambda: verdict.verdict(one, None, value, 0.0, 1),
+        ):
+            with pytest.raises(WorkbenchError):
+                make()

@@ -40,6 +40,9 @@ def bare_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.sys, "platform", "linux")
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path / "browsers"))
     monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(
+        "workbench.data.database.default_url", lambda: f"sqlite:///{tmp_path / 'none.db'}"
+    )
 
 
 @pytest.fixture
@@ -281,25 +284,51 @@ def history(monkeypatch):
     def of(open_history):
         module = ModuleType("workbench.data.database")
         module.open_history = open_history
+        module.default_url = lambda: "sqlite:///usual.db"
         monkeypatch.setitem(sys.modules, "workbench.data.database", module)
 
     return of
 
 
-def test_no_database_named_is_no_verdict(look):
-    assert look("history database").ok is None
+class Opened:
+    """A database that says what is wrong with it, and notes that it is closed."""
+
+    def __init__(self, url, reading, problems, closed):
+        assert reading, "the doctor writes nothing"
+        self.url, self.closed = url, closed
+        self.problems = lambda: problems
+        self.exists = True
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.closed.append(self.url)
 
 
-def test_a_history_that_opens_is_closed_again(history, look):
+def test_a_history_that_is_not_there_yet_is_not_made(look, tmp_path):
+    check = look("history database", database=f"sqlite:///{tmp_path / 'h.db'}")
+    assert check.ok is None and "there is none yet" in check.result and not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("url", [None, "sqlite:///h.db"])
+def test_a_history_that_opens_is_closed_again(history, look, url):
     closed = []
-    history(lambda url: SimpleNamespace(close=lambda: closed.append(url)))
-    assert look("history database", database="sqlite:///h.db").ok
-    assert closed == ["sqlite:///h.db"]
+    history(lambda url, reading: Opened(url, reading, [], closed))
+    assert look("history database", database=url).ok
+    assert closed == [url or "sqlite:///usual.db"]
+
+
+def test_damage_that_the_database_finds_is_shown(history, look):
+    history(lambda url, reading: Opened(url, reading, ["Tree 4 page 9: bad\ncell"], []))
+    finding = look("history database", database="sqlite:///h.db")
+    assert finding.ok is False and "damaged (Tree 4 page 9: bad)" in finding.result
+    assert "import the events files" in finding.remedy
 
 
 @pytest.mark.parametrize("error", [OSError, ValueError, RuntimeError, ImportError])
 def test_any_failure_to_open_is_a_finding(history, look, error):
-    def fail(url):
+    def fail(url, reading):
         raise error("it is\nlocked")
 
     history(fail)
@@ -311,7 +340,7 @@ def test_any_failure_to_open_is_a_finding(history, look, error):
 def test_a_password_is_never_shown(history, look, password):
     url = f"postgresql://me:{password}@host/db"
 
-    def fail(context):
+    def fail(context, reading):
         raise ValueError(f"cannot log in at {context} with {password.replace('%40', '@')}")
 
     history(fail)

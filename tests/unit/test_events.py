@@ -171,14 +171,24 @@ def test_an_event_with_the_wrong_kind_inside_is_a_bad_line(tmp_path):
     ]
 
 
-def test_fields_and_words_of_a_newer_writer_are_accepted(tmp_path):
+def test_fields_of_a_newer_writer_are_dropped_and_its_words_are_bad_lines(tmp_path):
+    """No page knows what to do with a phase that it has never heard of."""
     path = tmp_path / "e.jsonl"
-    write_all(path, [RECORD, FINISHED])
+    write_all(path, [RECORD, FINISHED, RECORD, FAILURE, FINISHED])
     plain = [json.loads(line) for line in path.read_text().splitlines()]
-    plain[0] |= {"phase": "warm", "mood": {"type": "New"}}
-    plain[1] |= {"state": "paused", "mood": 1}
+    plain[0] |= {"mood": {"type": "New"}}
+    plain[1] |= {"mood": 1}
+    plain[2] |= {"phase": "warm"}
+    plain[3] |= {"stage": "dreamt"}
+    plain[4] |= {"state": "paused"}
     path.write_text("".join(json.dumps(p) + "\n" for p in plain))
-    assert read(path).events == [replace(RECORD, phase="warm"), replace(FINISHED, state="paused")]
+    result = read(path)
+    assert result.events == [RECORD, FINISHED]
+    assert [bad.reason.split(" is ")[0] for bad in result.bad] == [
+        "the field phase of a Record",
+        "the field stage of a Failure",
+        "the field state of a RunFinished",
+    ]
 
 
 @settings(max_examples=60, deadline=None)

@@ -105,24 +105,150 @@ def test_a_checkout_that_was_cut_short_goes_too(place, monkeypatch):
     assert not old.exists() and snapshot(place) == before
 
 
-def test_ctrl_c_leaves_nothing(place):
-    before = snapshot(place)
-    code = (
-        "import sys, time\nfrom pathlib import Path\n"
-        "from workbench.commands.worktree import Repository, Worktrees\n"
-        "with Worktrees(Repository.of(Path(sys.argv[1]))) as trees:\n"
-        "    print(trees.at('HEAD'), flush=True)\n"
-        "    time.sleep(60)\n"
-    )
+OWNER = """
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a script
+from pathlib import Path
+from workbench import cli
+from workbench.commands import gate
+from workbench.commands.worktree import Repository, Worktrees
+
+def run(options):
+    with Worktrees(Repository.of(Path(sys.argv[1]))) as trees:
+        print(trees.at('HEAD'), flush=True)
+        time.sleep(60)
+
+gate.run = run
+raise SystemExit(cli.main(['gate', 'HEAD']))
+"""
+
+
+def owner(place):
+    """A process that holds a checkout, and where that lies."""
     child = subprocess.Popen(
-        [sys.executable, "-c", code, str(place)], stdout=subprocess.PIPE, text=True,
+        [sys.executable, "-c", OWNER, str(place)], stdout=subprocess.PIPE, text=True,
         stderr=subprocess.DEVNULL, cwd=Path(__file__).parents[2], start_new_session=True,
     )  # fmt: skip
     old = Path(child.stdout.readline().strip())
     assert old.is_dir()
-    os.killpg(child.pid, signal.SIGINT)
-    child.wait(30)
-    assert not old.exists() and snapshot(place) == before
+    return child, old
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_nothing(place, number):
+    before = snapshot(place)
+    child, old = owner(place)
+    os.killpg(child.pid, number)
+    assert child.wait(30) == 128 + number
+    child.stdout.close()
+    assert not old.exists() and not old.parent.exists() and snapshot(place) == before
+
+
+def test_the_next_checkout_removes_those_of_a_kill_9_and_no_living_ones(place):
+    before = snapshot(place)
+    dead, of_dead = owner(place)
+    living, of_living = owner(place)
+    os.killpg(dead.pid, signal.SIGKILL)
+    dead.wait(30)
+    assert of_dead.is_dir()
+    with Worktrees(Repository.of(place)) as trees:
+        trees.at("HEAD")
+        assert not of_dead.parent.exists() and of_living.is_dir()
+    os.killpg(living.pid, signal.SIGTERM)
+    living.wait(30)
+    for child in (dead, living):
+        child.stdout.close()
+    assert snapshot(place) == before
+
+
+def test_folders_of_others_are_left_alone(place, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "workbench-mine").mkdir()
+    (tmp_path / "workbench-mine" / "notes").touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "owner.lock").touch()
+    (tmp_path / "workbench-link").symlink_to(tmp_path / "other")
+    with Worktrees(Repository.of(place)) as trees:
+        trees.at("HEAD")
+    left = {str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if place not in p.parents}
+    assert left - {place.name} == {
+        "workbench-mine", "workbench-mine/notes", "other", "other/owner.lock", "workbench-link",
+    }  # fmt: skip
+
+
+# Links
+
+
+def linked(place, target):
+    """The revision has `link.py` that leads to this target, and `scale.py` says 2."""
+    (place / "link.py").symlink_to(target)
+    git(place, "add", "link.py")
+    git(place, "commit", "-q", "-m", "link")
+
+
+@pytest.mark.parametrize("how", ["absolute", "through a link", "by the folder above", "relative"])
+def test_a_link_of_a_revision_leads_to_the_files_of_the_revision(place, tmp_path, how):
+    (place / "scale.py").write_text("FACTOR = 2\n")
+    (tmp_path / "alias").symlink_to(place)
+    linked(place, {
+        "absolute": place / "scale.py",
+        "through a link": tmp_path / "alias" / "scale.py",
+        "by the folder above": Path("..") / place.name / "scale.py",
+        "relative": "scale.py",
+    }[how])  # fmt: skip
+    (place / "scale.py").write_text("FACTOR = 4\n")
+    with Worktrees(Repository.of(place)) as trees:
+        path = trees.file("HEAD", Path("link.py"))
+        assert path.read_text() == "FACTOR = 2\n"
+        assert place.resolve() not in path.resolve().parents
+
+
+def test_a_folder_that_is_a_link_leads_into_the_checkout(place):
+    (place / "real").mkdir()
+    (place / "real" / "part.py").write_text("old\n")
+    (place / "folder").symlink_to(place / "real")
+    git(place, "add", "real", "folder")
+    git(place, "commit", "-q", "-m", "folder")
+    (place / "real" / "part.py").write_text("new\n")
+    with Worktrees(Repository.of(place)) as trees:
+        assert trees.file("HEAD", Path("folder/part.py")).read_text() == "old\n"
+
+
+def test_a_link_out_of_the_repository_leads_where_it_led(place, tmp_path):
+    (tmp_path / "outside.py").write_text("outside\n")
+    linked(place, "../outside.py")
+    with Worktrees(Repository.of(place)) as trees:
+        assert trees.file("HEAD", Path("link.py")).read_text() == "outside\n"
+
+
+@pytest.mark.parametrize("target", ["nowhere.py", "/no/where.py", "link.py"])
+def test_a_link_that_leads_nowhere_is_told(place, target):
+    linked(place, target)
+    with Worktrees(Repository.of(place)) as trees:
+        with pytest.raises(WorktreeError, match="leads nowhere"):
+            trees.file("HEAD", Path("link.py"))
+        assert trees.file("HEAD", Path("absent.py")) is None
+
+
+def test_a_file_that_still_leads_into_the_work_tree_is_refused(place):
+    with Worktrees(Repository.of(place)) as trees:
+        link = trees.at("HEAD") / "scale.py"
+        link.unlink()
+        link.symlink_to(place / "scale.py")
+        with pytest.raises(WorktreeError, match="in the work tree, so it is no file of that"):
+            trees.file("HEAD", Path("scale.py"))
+
+
+def test_names_of_any_bytes_are_listed(place):
+    names = [b"line\nbreak.py", b"not \xff UTF-8.py", b"tab\t.py", "ü.py".encode(), b"-x.py"]
+    for name in names:
+        (place / os.fsdecode(name)).write_text("pass\n")
+    listed = {os.fsencode(p) for p in Repository.of(place).changed_since("HEAD")}
+    assert set(names) <= listed
+    git(place, "add", ".")
+    git(place, "commit", "-q", "-m", "odd names")
+    with Worktrees(Repository.of(place)) as trees:
+        assert all(trees.file("HEAD", Path(os.fsdecode(n))) for n in names)
 
 
 def test_inside_a_git_hook_the_users_index_stays_his(place, monkeypatch):

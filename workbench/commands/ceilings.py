@@ -36,7 +36,7 @@ from workbench.commands.run import (
     resources,
     say_page,
 )
-from workbench.data.clock import run_id, timestamp
+from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.environment import fingerprint
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Failure, Outcome, Record, Run, key_of
@@ -136,7 +136,9 @@ class CeilingsCommand:
                 recorder.begin(self.ceilings)
 
         recorder = self.recorder = opened.recorder(run)
-        state = execute(recorder, self.options.out / run.id / "events.jsonl", obtain, self._draw)
+        state = execute(
+            recorder, folder_of(self.options.out, run.id) / "events.jsonl", obtain, self._draw
+        )
         show(self.console, recorder.run)
         say_page(self.console, self._draw(recorder))
         if state == "interrupted":
@@ -186,7 +188,7 @@ class CeilingsCommand:
     def _write_page(self, run: Run, outcomes: Sequence[Outcome]) -> Path:
         from workbench.reports.ceilings import page
 
-        return write_page(self.options.out / run.id / "report.html", page(run, outcomes))
+        return write_page(folder_of(self.options.out, run.id) / "report.html", page(run, outcomes))
 
 
 def gpu(prewarm: Prewarm | None) -> Backend:

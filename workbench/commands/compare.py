@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,10 +35,11 @@ from workbench.commands.run import (
     resources,
     say_page,
 )
+from workbench.commands.stored import stored_runs
 from workbench.commands.worktree import Repository, Worktrees
 from workbench.data import verdict
-from workbench.data.clock import run_id, timestamp
-from workbench.data.database import History, open_history
+from workbench.data.clock import folder_of, run_id, timestamp
+from workbench.data.database import History
 from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Comparison, Measured, Record, Run
 from workbench.reports import write_page
@@ -93,7 +95,7 @@ class CompareCommand:
         whole = replace(options, kernel=problem.kernel, sizes=sizes_text(problem.sizes))
         name = "versions" if versions else "impls"
         run = new_run("compare", name, whole.command, backend, [problem])
-        folder = options.out / run.id
+        folder = folder_of(options.out, run.id)
         file = catalog.module_of(problem.kernel).__file__
         factory = RecordFactory(run, problem, backend.protocol)
 
@@ -127,7 +129,7 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
     cannot be compared.
     """
     check_writable(options.out)
-    with open_history(options.database) as history:
+    with stored_runs(options.database) as history:
         left, right = (_winner(history, which, options) for which in (options.left, options.right))
         run = history.run(right.run)
     for what in ("kernel", "device", "dtype", "sizes"):
@@ -151,9 +153,7 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
 def _winner(history: History, which: str, options: CompareOptions) -> Record:
     """Return the measured winner of a run, of `--impl` and at `--sizes` if they are named."""
     run = history.run(which)
-    sizes = sizes_of(catalog.spec_of(run.source), options.sizes) if options.sizes else run.sizes
-    if not sizes:
-        raise CommandError(f"{run.id} holds several sizes; name one with --sizes.")
+    sizes = _sizes(run, options)
     outcomes = [
         o for o in history.outcomes(run.id) if options.impl is None or o.case.impl == options.impl
     ]
@@ -165,6 +165,22 @@ def _winner(history: History, which: str, options: CompareOptions) -> Record:
             "`measure` on a GPU."
         )
     return won
+
+
+def _sizes(run: Run, options: CompareOptions) -> Mapping[str, int]:
+    """Return the sizes to compare at. Those of `--sizes` are read by the kernel's Spec. Its file is
+    executed for that, so one that the database names needs `--trust`, except a built-in kernel: an
+    imported run could name any file."""
+    if not options.sizes:
+        if not run.sizes:
+            raise CommandError(f"{run.id} holds several sizes; name one with --sizes.")
+        return run.sizes
+    if run.source not in catalog.kernel_names() and not options.trust:
+        raise CommandError(
+            f"--sizes needs the kernel of {run.id}, and reading it executes {run.source!r}, as the "
+            "database names it; add --trust if you trust that file, or leave out --sizes."
+        )
+    return sizes_of(catalog.spec_of(run.source), options.sizes)
 
 
 def _suspicion_page(
@@ -193,7 +209,7 @@ def _suspicion_page(
         run.id, run.started, case.kernel, case.sizes, case.dtype, *names, left.key, right.key, None
     )
     return write_page(
-        options.out / run.id / "report.html", page(run, [left, right], [comparison], text)
+        folder_of(options.out, run.id) / "report.html", page(run, [left, right], [comparison], text)
     )
 
 

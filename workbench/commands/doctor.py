@@ -1,7 +1,7 @@
 """Check what this machine can do for the workbench, and what to install for the rest.
 
 Nothing here launches a kernel or changes a setting: it looks at files, at the path and at what
-Python can import. Only a database that was named is opened, which creates it if it is new.
+Python can import. The database is opened to be read only, and its file is checked for damage.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Check:
 def examine(database: str | None = None) -> list[Check]:
     """Return one check for each thing that the workbench may use; never raises.
 
-    database is the URL or path of a database to try to open, or None to skip that.
+    database is the URL of the database to check, or None for the default one.
     """
     triton = _package_folder("triton")
     return [
@@ -288,20 +288,23 @@ def _package(name: str, use: str) -> Check:
 
 def _database(url: str | None) -> Check:
     name = "history database"
-    if url is None:
-        return Check(name, None, "none was named", "name one to see whether it opens")
-    try:
-        from workbench.data.database import open_history  # type: ignore[import-not-found,unused-ignore]
+    from workbench.data.database import default_url, open_history
 
-        history: Any = open_history(url)
-        close = getattr(history, "close", None)
-        if close is not None:
-            close()
+    url = url or default_url()
+    shown = _without_password(url, url)
+    try:
+        with open_history(url, reading=True) as history:
+            problems, exists = history.problems(), history.exists
     except Exception as error:  # drivers raise types of their own
         reason = _without_password(_text(error), url)
         remedy = "check the address and the rights, and that its server runs"
-        return Check(name, False, f"{_without_password(url, url)}: {reason}", remedy)
-    return Check(name, True, _without_password(url, url))
+        return Check(name, False, f"{shown}: {reason}", remedy)
+    if problems:
+        remedy = "move that file away, and import the events files into a new history"
+        return Check(name, False, f"{shown}: damaged ({problems[0].splitlines()[0]})", remedy)
+    if not exists:
+        return Check(name, None, f"{shown}: there is none yet", "the first run creates it")
+    return Check(name, True, shown)
 
 
 def _without_password(text: str, url: str) -> str:

@@ -28,7 +28,7 @@ from workbench.commands.run import (
     resources,
     say_page,
 )
-from workbench.data.clock import timestamp
+from workbench.data.clock import folder_of, timestamp
 from workbench.data.database import History
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Phase, Run, key_of
@@ -129,7 +129,9 @@ class ExperimentCommand:
 
         obtain = partial(self._obtain, experiment, planned, cache)
         recorder = self.recorder = opened.recorder(run)
-        state = execute(recorder, options.out / run.id / "events.jsonl", obtain, self._draw)
+        state = execute(
+            recorder, folder_of(options.out, run.id) / "events.jsonl", obtain, self._draw
+        )
         if state == "interrupted":
             self.console.print("Stopped; the outcomes so far are stored.")
         say_page(self.console, self._draw(recorder))
@@ -222,7 +224,7 @@ class ExperimentCommand:
         from workbench.reports.experiment import page
 
         html = page(recorder.run, recorder.outcomes, recorder.findings)
-        return write_page(self.options.out / recorder.run.id / "report.html", html)
+        return write_page(folder_of(self.options.out, recorder.run.id) / "report.html", html)
 
 
 def _given_seconds(options: ExperimentOptions, experiment: Experiment) -> float | None:

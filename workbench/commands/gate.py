@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
+import os
+import re
+import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -34,9 +38,11 @@ from workbench.commands.run import (
     new_run,
     resources,
 )
-from workbench.commands.worktree import WORKING, Repository, Worktrees
+from workbench.commands.worktree import WORKING, Repository, WorktreeError, Worktrees
 from workbench.data import verdict
+from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
+from workbench.data.files import reason_of
 from workbench.data.record import Run
 from workbench.reports import write_page
 from workbench.spec import Impl, Limits, ResolveError, sizes_text
@@ -89,7 +95,9 @@ class GateCommand:
         check_writable(options.out)
         files = self._files(repository)
         if not files:
-            return self._nothing("no kernel's file has changed")
+            unread = any(left.broken for left in self.left_out)
+            reason = "a changed file cannot be read" if unread else "no kernel's file has changed"
+            return self._nothing(reason)
         require_gpu(self.open_backend)
         with (
             Worktrees(repository) as trees,
@@ -114,8 +122,18 @@ class GateCommand:
         home = Path(workbench.__file__).resolve().parent
         if home.parent == repository.root:
             return [home / "kernels" / f"{name}.py" for name in catalog.kernel_names()]
-        changed = [repository.root / f for f in repository.changed_since(self.options.baseline)]
-        return [f for f in changed if has_kernel(f.read_text(encoding="utf-8"))]
+        new = repository.untracked()
+        changed = repository.changed_since(self.options.baseline)
+        return [repository.root / f for f in changed if self._holds_kernel(repository, f, f in new)]
+
+    def _holds_kernel(self, repository: Repository, file: Path, new: bool) -> bool:
+        """Return whether a changed file registers an Impl. One that cannot be read is left out; if
+        git tracks it, that is a failure, since it may be a kernel that cannot run any more."""
+        try:
+            return has_kernel(_source(repository.root / file))
+        except OSError as error:
+            self._leave(str(file), f"it cannot be read ({reason_of(error)})", broken=not new)
+            return False
 
     def _go(self, files: list[Path], trees: Worktrees, opened: OpenResources) -> int:
         options, backend = self.options, opened.backend
@@ -128,7 +146,7 @@ class GateCommand:
         if not pairs:
             return self._nothing(f"nothing of {options.baseline} can be compared", say=False)
         say_begin(self.console, run, options.threshold)
-        folder = options.out / run.id
+        folder = folder_of(options.out, run.id)
 
         def obtain(recorder: Recorder) -> None:
             for pair in pairs:
@@ -163,12 +181,15 @@ class GateCommand:
         maker = PairMaker(factory, backend.device.limits, trees)
         file = Path(catalog.module_of(problem.kernel).__file__ or "")
         baseline = self.options.baseline
-        if trees.file(baseline, trees.repository.within(file)) is None:
-            self._leave(problem.spec.name, f"new since {baseline}")
-            return
+        try:
+            then_file = trees.file(baseline, trees.repository.within(file))
+        except WorktreeError as error:
+            return self._leave(problem.spec.name, str(error), broken=True)
+        if then_file is None:
+            return self._leave(problem.spec.name, f"new since {baseline}")
         for impl in [i for i in problem.spec.impls if i.backend == "triton"]:
             try:
-                then = catalog.version_of(trees.at(baseline) / trees.repository.within(file))
+                then = catalog.version_of(then_file)
                 if impl.name not in [i.name for i in then.impls]:
                     self._leave(impl.title, f"new since {baseline}")
                     continue
@@ -180,11 +201,12 @@ class GateCommand:
                     continue
                 operands = Operand(impl.name, {}, baseline), Operand(impl.name, {}, WORKING)
                 yield maker.pair(operands, file)
-            except (catalog.CatalogError, OperandError) as error:
+            except (catalog.CatalogError, OperandError, WorktreeError) as error:
                 self._leave(impl.title, str(error), broken=True)
 
     def _leave(self, what: str, reason: str, broken: bool = False) -> None:
-        left = LeftOut(what, reason, broken)
+        shown = what if what.isprintable() else ascii(what)[1:-1]  # the name of a file
+        left = LeftOut(shown, " ".join(reason.split()), broken)
         if left not in self.left_out:  # once, not for each size
             self.left_out.append(left)
 
@@ -246,13 +268,34 @@ class GateCommand:
         write_page(self.options.summary, json.dumps(whole, indent=1) + "\n")
 
 
-def has_kernel(text: str) -> bool:
+LARGEST = 4 << 20  # bytes of a kernel's file; the largest built-in one has 40 kB
+
+
+def _source(file: Path) -> bytes:
+    """Return the content of a file that may be a kernel. Raises OSError for one that is no regular
+    file, that is a link to none, or that is larger than any kernel."""
+    with open(file, "rb", opener=_without_waiting) as opened:
+        described = os.fstat(opened.fileno())
+        if not stat.S_ISREG(described.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if described.st_size > LARGEST:
+            raise OSError(errno.EFBIG, f"it is larger than {LARGEST >> 20} MiB")
+        return opened.read()
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a FIFO without a writer
+
+
+def has_kernel(text: str | bytes) -> bool:
     """Return whether a Python file registers an Impl: a top-level function under `@name.impl(...)`.
-    A file that cannot be parsed registers none."""
+    Of a file that cannot be parsed, whether it has the text of such a line: it is then a kernel
+    that cannot be imported."""
     try:
         body = ast.parse(text).body
-    except SyntaxError:
-        return False
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raw = text.encode("utf-8", "replace") if isinstance(text, str) else text
+        return re.search(rb"^@\w+\.impl\(", raw, re.MULTILINE) is not None
     calls = [
         d.func
         for f in body

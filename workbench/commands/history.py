@@ -1,12 +1,20 @@
-"""The `history` command: list the outcomes of earlier runs."""
+"""The `history` command: list the outcomes of earlier runs, import some, or delete old ones."""
 
 from __future__ import annotations
 
+import re
+import sys
+import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from workbench.commands.console import plain_console, say
 from workbench.commands.options import HistoryOptions
-from workbench.data.database import History, Row, open_history
+from workbench.commands.stored import stored_runs
+from workbench.data.database import History, HistoryError, OldRuns, Row, since_epoch
+from workbench.data.exits import COULD_NOT_RUN, PASSED
+from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import console_duration
 from workbench.spec import brief, sizes_text
 
@@ -89,21 +97,17 @@ def _printable(text: str) -> str:
 
 
 def run(options: HistoryOptions) -> int:
-    """Run the command. Returns its exit code."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:  # a pipe has no width: nothing is left out
-        console = Console(width=240)
-    with open_history(options.database) as history:
+    """Run the command. Returns its exit code. Raises HistoryError."""
+    if options.prune:
+        return prune(options)
+    if options.older_than or options.keep is not None or options.yes:
+        raise HistoryError("--older-than, --keep and --yes belong to --prune; add it.")
+    with stored_runs(options.database, reading=options.load is None) as history:
         if options.load is not None:
-            taken = history.import_events(options.load)
-            print(f"{taken.kept} events imported, {len(taken.bad)} lines unreadable")
-            for line in taken.bad[:5]:
-                print(f"  line {line.number}: {line.reason}")
+            _import(history, options.load)
         show_history(
             history,
-            console,
+            plain_console(),
             options.kernel,
             options.device,
             options.impl,
@@ -111,4 +115,75 @@ def run(options: HistoryOptions) -> int:
             options.failures,
             options.limit,
         )
-    return 0
+    return PASSED
+
+
+def _import(history: History, path: Path) -> None:
+    taken = history.import_events(path)
+    say(f"{taken.kept} events imported, {taken.unreadable} lines unreadable")
+    for line in taken.bad[:5]:
+        say(f"  line {line.number}: {line.reason}")
+
+
+# Deleting old runs
+
+
+def prune(options: HistoryOptions) -> int:
+    """Delete old runs after a confirmation. Returns the exit code: 2 if nothing was confirmed.
+    Raises HistoryError where the options say nothing to delete, and TunedError where the tuned
+    cache, whose runs stay, cannot be read."""
+    if options.older_than is None and options.keep is None:
+        raise HistoryError("--prune needs --older-than 90d, --keep 100, or both.")
+    if options.impl or options.dtype or options.failures or options.load:
+        raise HistoryError(
+            "--prune deletes whole runs; name a kernel, --device, --older-than and --keep alone."
+        )
+    before = None if options.older_than is None else _before(options.older_than, time.time())
+    tuned = {e.run for e in Tuned.load(default_path()).entries.values()}
+    with stored_runs(options.database, reading=False) as history:
+        old = history.old_runs(before, options.keep or 0, options.kernel, options.device, tuned)
+        say(_what_goes(old))
+        if not old.runs and not old.orphans:
+            return PASSED
+        if not options.yes and not _confirmed():
+            return COULD_NOT_RUN
+        history.delete(old)
+        say("Deleted, and the space given back.")
+    return PASSED
+
+
+def _what_goes(old: OldRuns) -> str:
+    held = (
+        f" ({old.held} of them since a tuned config or the newest ceilings come from them, or "
+        "they may still be running)"
+    )
+    stays = f"{old.kept} runs stay{held if old.held else ''}."
+    if not old.runs and not old.orphans:
+        return f"Nothing to delete: {stays}"
+    parts = [f"{count} {name}" for name, count in old.counts.items() if count]
+    if old.runs:
+        parts.insert(0, f"{len(old.runs)} runs ({old.oldest[:10]} to {old.newest[:10]})")
+    if old.orphans:
+        parts.append(f"{old.orphans} outcomes of no run")
+    return f"To delete: {', '.join(parts)}. {stays}"
+
+
+def _confirmed() -> bool:
+    """Ask on the terminal. Returns whether the user agreed. Raises HistoryError without one."""
+    if not sys.stdin.isatty():
+        raise HistoryError("Nothing was deleted: nobody can be asked here; add --yes.")
+    say("Delete them? [y/N]")
+    agreed = sys.stdin.readline().strip().lower() in ("y", "yes")
+    if not agreed:
+        say("Nothing was deleted.")
+    return agreed
+
+
+_UNITS_S = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0, "y": 365 * 86400.0}
+
+
+def _before(text: str, now: float) -> float:
+    """Return the moment, in seconds since 1970, that `90d` or a date names. Raises HistoryError."""
+    if match := re.fullmatch(r"(\d{1,5})([hdwy])", text, re.ASCII):
+        return now - int(match[1]) * _UNITS_S[match[2]]
+    return since_epoch(text, f"--older-than {text}", "90d, 12w, 1y, or a date as 2026-11-21")

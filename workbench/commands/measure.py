@@ -26,6 +26,7 @@ from workbench.commands.run import (
     say_page,
 )
 from workbench.compile import Compiled
+from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Failure, Outcome, Phase, Run
 from workbench.data.tuned_cache import Entry, Tuned, default_path
@@ -85,7 +86,9 @@ class MeasureCommand:
                 self._group(problem, selected, recorder)
 
         recorder = opened.recorder(run)
-        state = execute(recorder, self.options.out / run.id / "events.jsonl", obtain, self._draw)
+        state = execute(
+            recorder, folder_of(self.options.out, run.id) / "events.jsonl", obtain, self._draw
+        )
         say_page(self.console, self._draw(recorder))
         if state == "interrupted":
             return INTERRUPTED
@@ -108,7 +111,7 @@ class MeasureCommand:
         from workbench.reports.measure import page
 
         html = page(recorder.run, recorder.outcomes)
-        return write_page(self.options.out / recorder.run.id / "report.html", html)
+        return write_page(folder_of(self.options.out, recorder.run.id) / "report.html", html)
 
     def _say_begin(self, run: Run) -> None:
         self.console.print(plan_line(run), style="bold yellow" if run.predicted else "bold")

@@ -11,6 +11,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from workbench.spec import WorkbenchError
+
 DEVICE = "Compile and predict for this target (h200, mi300x, ...) with no GPU."
 KERNEL = "A kernel's name, package.module, or path/to/mine.py."
 DTYPE = "fp32, fp16 or bf16."
@@ -55,7 +57,18 @@ def database() -> Any:
 
 def threshold() -> Any:
     """Return a field that declares `--threshold`."""
-    return option(0.01, "Share up to which a difference does not count; 0.01 by default.", min=0.0)
+    return option(0.01, "Share up to which a difference does not count; 0.01 by default.")
+
+
+class OptionError(WorkbenchError, ValueError):
+    """An option has a value that it cannot have; one sentence says which it may have."""
+
+
+def check_threshold(value: float) -> None:
+    """Raise OptionError for a threshold that is no share: it is finite, at least 0 and below 1. At
+    1 or more a kernel could take twice as long and be the same."""
+    if not 0 <= value < 1:  # also not a number
+        raise OptionError(f"A threshold of {value:g} is no share; write one from 0 to below 1.")
 
 
 @dataclass(frozen=True)
@@ -137,7 +150,11 @@ class CompareOptions(Options):
     threshold: float = threshold()
     out: Path = out()
     strict: bool = strict()
+    trust: bool = flag("Of stored runs: execute the kernel's file that they name.", "--trust")
     database: str | None = database()
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
 
 
 @dataclass(frozen=True)
@@ -154,6 +171,9 @@ class GateOptions(Options):
     summary: Path | None = option(None, "Write a summary to this file.", "--json")
     strict: bool = strict()
     database: str | None = database()
+
+    def __post_init__(self) -> None:
+        check_threshold(self.threshold)
 
 
 @dataclass(frozen=True)
@@ -241,6 +261,10 @@ class HistoryOptions(Options):
     failures: bool = flag("Failures alone.", "--failures")
     limit: int = option(50, "Rows at most, newest first.", min=1)
     load: Path | None = option(None, "Import the good lines of this events file first.")
+    prune: bool = flag("Delete old runs; asks before.", "--prune")
+    older_than: str | None = option(None, "Prune: runs older than 90d, 12w, or a date.")
+    keep: int | None = option(None, "Prune: the newest runs to keep, whatever their age.", min=0)
+    yes: bool = flag("Prune without asking.", "--yes")
     database: str | None = database()
 
 
@@ -269,7 +293,7 @@ class DevicesOptions(Options):
 
 @dataclass(frozen=True)
 class DoctorOptions(Options):
-    """Check what this machine can do, and what to install for the rest."""
+    """Check the database and what this machine can do, and what to install for the rest."""
 
     COMMAND: ClassVar[str] = "doctor"
 

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from workbench.catalog import names_in, unknown
 from workbench.commands.console import note, say
 from workbench.commands.options import ReportOptions
-from workbench.data.database import History, default_url, open_history
+from workbench.commands.stored import stored_runs
+from workbench.data.clock import folder_of
+from workbench.data.database import History, default_url
 from workbench.data.events import RunFinished, read
 from workbench.data.files import FileError, is_output, is_stream, write_files
 from workbench.data.record import Comparison, Failure, Finding, Outcome, Record, Run
@@ -102,7 +104,7 @@ def sheet(
         return sheet_of(stored, _ceilings(devices, database, files), everything)
     if runs:
         raise ReportError("name runs, or a kernel and a device, and not both.")
-    with open_history(database) as history:
+    with stored_runs(database) as history:
         result = _search(history, kernel, device)
         ceilings = _ceilings(dict.fromkeys(run.device for run in result), database)
         # one at a time: all samples of all runs may be more than the memory holds
@@ -183,7 +185,9 @@ def _refuse_options(options: ReportOptions) -> None:
 
 def _place(runs: Sequence[Run], name: str) -> Path:
     """Return the path of a report: in the folder of its run, if it is of one alone."""
-    return Path("results", *[run.id for run in runs if len(runs) == 1], name)
+    return (
+        folder_of(Path("results"), runs[0].id) / name if len(runs) == 1 else Path("results", name)
+    )
 
 
 def _also(report: str, kept: StoredRun) -> tuple[object, ...]:
@@ -217,7 +221,7 @@ def _kept(which: str, database: str | None) -> list[StoredRun]:
     last."""
     if _is_file(which):
         return _from_file(Path(which))
-    with open_history(database) as history:
+    with stored_runs(database) as history:
         return [_of_history(history, history.run(which))]
 
 
@@ -281,7 +285,7 @@ def _ceilings(devices: Mapping[str, None], database: str | None, files: bool = F
     if files and database is None and not _default_exists():
         return []
     results = []
-    with open_history(database) as history:
+    with stored_runs(database) as history:
         for device in devices:
             runs = history.runs(engine="ceilings", device=device, limit=20)
             measured = (r for r in runs if not r.predicted)

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
+from workbench.commands.stored import stored_runs
 from workbench.data.clock import run_id, timestamp
-from workbench.data.database import History, open_history
+from workbench.data.database import History
 from workbench.data.events import EventLog, RunState
 from workbench.data.interrupts import Interrupts
 from workbench.data.record import Comparison, Finding, Outcome, Record, Run
@@ -85,7 +86,7 @@ def resources(options: RunOptions, open_backend: Callable[[], Backend]) -> Itera
     """
     check_writable(options.out)
     with ExitStack() as stack:
-        history = stack.enter_context(open_history(options.database))
+        history = stack.enter_context(stored_runs(options.database, reading=False))
         interrupts = stack.enter_context(Interrupts())
         backend = open_backend()
         stack.callback(backend.close)

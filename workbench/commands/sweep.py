@@ -38,7 +38,7 @@ from workbench.commands.run import (
     repository_of,
     resources,
 )
-from workbench.data.clock import timestamp
+from workbench.data.clock import folder_of, slug, timestamp
 from workbench.data.events import EventLog, KernelDispatched, OpCompleted, RunFinished
 from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Failure, Measured, Outcome, Record, Run
@@ -125,7 +125,7 @@ class SweepCommand:
         except PortfolioError as error:
             self.console.warn(str(error))
             return
-        stamp = f"{problems[0].spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+        stamp = f"{slug(problems[0].spec.name)}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         file = self.options.out / f"portfolio-{stamp}.json"
         write_page(file, json.dumps(asdict(chosen), indent=1) + "\n")
         self.console.portfolio(chosen, file)
@@ -179,7 +179,7 @@ class _OneSize:
         self.breakdown.begin(self.opened.backend)
         recorder = self.opened.recorder(run)
         recorder.counts = self.counts
-        events = options.metrics or options.out / run.id / "events.jsonl"
+        events = options.metrics or folder_of(options.out, run.id) / "events.jsonl"
 
         def obtain(recorder: Recorder) -> None:
             recorder.begin(ceilings)
@@ -312,7 +312,7 @@ class _OneSize:
                     log.write(event)
                 log.write(RunFinished(timestamp(), old.id, "complete", dict(self.counts)))
         selection = select(old, outcomes)
-        page = options.out / old.id / "report.html"
+        page = folder_of(options.out, old.id) / "report.html"
         if not page.is_file():
             self._page(old, outcomes, selection)
         self._conclude(old, outcomes, selection, page, None)
@@ -322,7 +322,7 @@ class _OneSize:
         from workbench.reports.sweep import page
 
         html = page(run, outcomes, self.breakdown.seconds or None, selection)
-        return write_page(self.command.options.out / run.id / "report.html", html)
+        return write_page(folder_of(self.command.options.out, run.id) / "report.html", html)
 
     def _conclude(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import gettempdir, mkdtemp
 from types import TracebackType
 from typing import Self
 
@@ -18,6 +18,8 @@ from workbench.data.interrupts import Interrupts
 from workbench.spec import WorkbenchError
 
 WORKING = "WORKING"  # the files of the work tree, instead of a revision
+FOLDER = "workbench-"  # how the names of the folders of checkouts begin
+LOCK = "owner.lock"  # a file in such a folder, locked as long as its process lives
 
 
 class WorktreeError(WorkbenchError):
@@ -80,30 +82,46 @@ class Repository:
         commit = self.known(revision)
         kinds = ("--name-only", "--diff-filter=d", "-z")
         changed = _git(self.root, "diff", *kinds, commit, "--", "*.py")
+        named = {Path(name) for name in changed.split("\0") if name}
+        return sorted(named | self.untracked())
+
+    def untracked(self) -> set[Path]:
+        """Return the Python files that git does not track and does not ignore, as paths from the
+        root."""
         new = _git(self.root, "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py")
-        named = {name for name in (changed + new).split("\0") if name}
-        return [Path(name) for name in sorted(named)]
+        return {Path(name) for name in new.split("\0") if name}
+
+    def links(self, commit: str) -> list[Path]:
+        """Return the symbolic links of a commit, as paths from the root."""
+        every = _git(self.root, "ls-tree", "-r", "-z", "--full-tree", commit)
+        entries = (entry.partition("\t") for entry in every.split("\0") if entry)
+        return [Path(name) for kind, _, name in entries if kind.startswith("120000 ")]
 
 
 @dataclass
 class Worktrees:
-    """Checkouts of other commits; all are removed after the `with` block, however it ends."""
+    """Checkouts of other commits; all are removed after the `with` block, however it ends. Those of
+    a process that was killed are removed by the next one that makes a checkout."""
 
     repository: Repository
     _folder: Path | None = None
+    _lock: int | None = None
     _created: dict[str, Path] = field(default_factory=dict)
 
     def at(self, revision: str) -> Path:
         """Return the root of a checkout of this revision; that of the user's own files for WORKING.
 
-        Raises WorktreeError where git fails.
+        A link of the commit into the work tree leads into the checkout instead: the files of the
+        revision must not be those of the user. Raises WorktreeError where git fails.
         """
         if revision == WORKING:
             return self.repository.root
         commit = self.repository.known(revision)
         if commit not in self._created:
             if self._folder is None:
-                self._folder = Path(mkdtemp(prefix="workbench-")).resolve()
+                _remove_leftovers(self.repository.root)
+                self._folder = Path(mkdtemp(prefix=FOLDER)).resolve()
+                self._lock = _locked(self._folder)
             path = self._folder / commit[:12]
             self._created[commit] = path  # before git begins, so that it is removed in any case
             # no hooks: a post-checkout hook may write anywhere
@@ -118,11 +136,24 @@ class Worktrees:
                 str(path),
                 commit,
             )
+            for link in self.repository.links(commit):
+                _redirect(path, link, self.repository.root)
         return self._created[commit]
 
     def file(self, revision: str, within: Path) -> Path | None:
-        """Return a file of a revision by its path from the root; None if that revision lacks it."""
-        path = self.at(revision) / within
+        """Return a file of a revision by its path from the root; None if that revision lacks it.
+        Raises WorktreeError for a link that leads nowhere, or to files of the work tree."""
+        root = self.at(revision)
+        path = root / within
+        if path.is_symlink() and not path.exists():
+            raise WorktreeError(f"{within} is a link that leads nowhere at {revision}; correct it.")
+        real = path.resolve()
+        ours = self.repository.root
+        if revision != WORKING and real.is_relative_to(ours) and not real.is_relative_to(root):
+            raise WorktreeError(
+                f"{within} at {revision} leads to {real} in the work tree, so it is no file of "
+                "that revision; make the link relative."
+            )
         return path if path.is_file() else None
 
     def close(self) -> None:
@@ -142,6 +173,9 @@ class Worktrees:
             shutil.rmtree(self._folder, ignore_errors=True)
             _quietly(self.repository.root, "worktree", "prune")  # forget removed folders
             self._folder = None
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def __enter__(self) -> Self:
         return self
@@ -155,13 +189,78 @@ class Worktrees:
         self.close()
 
 
+def _redirect(checkout: Path, link: Path, root: Path) -> None:
+    """Let a link of a checkout lead where the same link of the work tree leads, with the files of
+    the checkout in place of those of the work tree."""
+    here = checkout / link
+    if not here.is_symlink():  # git writes files where there are no links
+        return
+    target = os.readlink(here)
+    from_root = os.path.normpath(os.path.join(link.parent, target))
+    if not os.path.isabs(target) and not from_root.startswith(".."):
+        return
+    there = Path(os.path.normpath(root / from_root))  # as in the work tree
+    for path in (there, Path(os.path.realpath(there))):
+        if path.is_relative_to(root):
+            there = checkout / path.relative_to(root)
+            break
+    here.unlink()
+    here.symlink_to(there)
+
+
+def _locked(folder: Path) -> int:
+    """Return the descriptor of a new lock in a folder, held until it is closed or its process
+    ends. It is locked before it has its name, so that nobody takes it for a dead one."""
+    import fcntl
+
+    draft = folder / f"{LOCK}.new"
+    handle = os.open(draft, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    draft.rename(folder / LOCK)
+    return handle
+
+
+def _lock_of_dead(folder: Path) -> int | None:
+    """Return the lock of a folder of checkouts whose owner has ended, so that no other process
+    removes it at the same time; None if it lives, or if the folder is none of ours."""
+    import fcntl
+
+    try:
+        if folder.is_symlink() or folder.lstat().st_uid != os.getuid():
+            return None
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
+
+
+def _remove_leftovers(root: Path) -> None:
+    """Remove the checkouts of processes that were killed."""
+    listed = _git(root, "worktree", "list", "--porcelain").splitlines()
+    folders = {Path(line[9:]).parent for line in listed if line.startswith("worktree ")}
+    for folder in folders | set(Path(gettempdir()).glob(f"{FOLDER}*")):
+        if not folder.name.startswith(FOLDER) or (handle := _lock_of_dead(folder)) is None:
+            continue
+        for path in [p for p in folder.iterdir() if p.is_dir()]:
+            _quietly(root, "worktree", "remove", "--force", "--force", str(path))
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
+        _quietly(root, "worktree", "prune")
+
+
 def _git(folder: Path, *arguments: str) -> str:
     """Return the output of git. Raises WorktreeError with its last line."""
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="surrogateescape",  # a name of a file may hold any bytes
             check=False,
             env=_surroundings(),
             stdin=subprocess.DEVNULL,

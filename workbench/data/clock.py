@@ -1,9 +1,11 @@
-"""Timestamps of stored results, and the ids of runs that begin with one."""
+"""Timestamps of stored results, the ids of runs that begin with one, and the folders of runs."""
 
 from __future__ import annotations
 
+import re
 import secrets
 from datetime import UTC, datetime
+from pathlib import Path
 
 
 def timestamp() -> str:
@@ -13,4 +15,27 @@ def timestamp() -> str:
 
 def run_id(*words: str) -> str:
     """Return the id of a run that begins now: `20261121-214153-tile_size-matmul-0f5b`."""
-    return "-".join((f"{datetime.now(UTC):%Y%m%d-%H%M%S}", *words, secrets.token_hex(2)))
+    named = slug("-".join((f"{datetime.now(UTC):%Y%m%d-%H%M%S}", *words)))
+    return f"{named}-{secrets.token_hex(2)}"
+
+
+_LONGEST = 190  # bytes of a name; file systems take 255, and `roofline.html` and drafts add some
+
+
+def slug(text: str) -> str:
+    """Return text as the name of one file or folder: letters, digits and a few signs, no sign of a
+    path, and not hidden."""
+    safe = re.sub(r"[^\w.,+:=@-]", "_", text, flags=re.ASCII if not text.isprintable() else 0)
+    return safe.encode()[:_LONGEST].decode("utf-8", "ignore").lstrip(".-") or "_"
+
+
+def is_id(text: str) -> bool:
+    """Return whether text can be the id of a run: printable, and the name of one folder."""
+    if not text.isprintable() or "/" in text or "\\" in text or text.startswith((".", "-")):
+        return False
+    return 0 < len(text.encode()) <= _LONGEST + 5
+
+
+def folder_of(out: Path, run: str) -> Path:
+    """Return the folder in `out` for the files of the run with this id; always one inside it."""
+    return out / slug(run)

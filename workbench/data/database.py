@@ -7,28 +7,32 @@ line of JSON, so nothing is lost, and the columns can be rebuilt from it.
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+import os
 import sqlite3
+import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
+from workbench.data.checked import checked
 from workbench.data.environment import environment_id
-from workbench.data.events import BadLine, Event, RunFinished, RunState, read
+from workbench.data.events import BadLine, Event, RunFinished, RunState, iterate
 from workbench.data.record import Comparison, Failure, Finding, Outcome, Record, Run, dumps, loads
 from workbench.spec import WorkbenchError
-
-if TYPE_CHECKING:
-    pass
 
 SCHEMA = 2  # version that this code writes; a higher one was written by a newer workbench
 
@@ -68,6 +72,8 @@ _RUNS = sa.Table(
     sa.Column("payload", sa.Text, nullable=False),
 )
 
+_FILTERS = ("kernel", "impl", "device", "dtype", "stage")
+
 _OUTCOMES = sa.Table(
     "outcomes",
     _METADATA,
@@ -91,11 +97,25 @@ _OUTCOMES = sa.Table(
     sa.Column("bytes", sa.Double),
     sa.Column("reason", sa.Text),
     sa.Column("at", sa.Text, nullable=False),
-    sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
+    sa.Column("at_epoch_s", sa.Double, nullable=False),
     sa.Column("payload", sa.Text, nullable=False),
     sa.Index("ix_outcomes_key_at", "key", "at_epoch_s"),
-    sa.Index("ix_outcomes_kernel_at", "kernel", "at_epoch_s"),
+    # Each holds all that `search` filters by, so that no row is read that does not match: the
+    # payloads make rows long. With all filters in one index, every combination of them is fast.
+    sa.Index("ix_outcomes_newest", "at_epoch_s", "id", *_FILTERS),
+    sa.Index("ix_outcomes_kernel_newest", "kernel", "at_epoch_s", "id", *_FILTERS[1:]),
+    sa.Index(
+        "ix_outcomes_failed_newest",
+        "at_epoch_s",
+        "id",
+        *_FILTERS,
+        sqlite_where=sa.text("stage IS NOT NULL"),
+        postgresql_where=sa.text("stage IS NOT NULL"),
+    ),
 )
+
+# Indexes that earlier versions made, and that those above replace.
+_OBSOLETE = ("ix_outcomes_kernel_at", "ix_outcomes_at_epoch_s")
 
 # This and the next table were added later; opening an older database creates them.
 _COMPARISONS = sa.Table(
@@ -134,6 +154,8 @@ _FINDINGS = sa.Table(
 
 _BUSY_S = 30  # how long to wait for another process that is writing
 _KEYS_AT_ONCE = 500  # SQLite before 3.32 takes 999 parameters a statement
+_BATCH = 500  # events of an import that are added in one transaction
+_MANY_BAD = 100  # lines of a file whose faults are kept: more than anybody reads
 
 
 class HistoryError(WorkbenchError):
@@ -144,7 +166,8 @@ class Imported(NamedTuple):
     """Result of `import_events`."""
 
     kept: int  # runs, outcomes and ends of runs that the history now holds, new or not
-    bad: list[BadLine]
+    bad: list[BadLine]  # the first _MANY_BAD of them
+    unreadable: int  # how many lines were bad
 
 
 @dataclass(frozen=True)
@@ -172,6 +195,20 @@ class Row:
     dirty: bool | None
 
 
+@dataclass(frozen=True)
+class OldRuns:
+    """Runs that `History.delete` would delete, and how much with them."""
+
+    runs: tuple[str, ...]  # ids
+    oldest: str = ""  # when the first and the last of them began
+    newest: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)  # rows by table
+    orphans: int = 0  # outcomes of runs that are not stored
+    orphans_before_s: float = 0.0
+    kept: int = 0  # runs that stay
+    held: int = 0  # of these, runs that would go if nothing else needed them
+
+
 def default_url() -> str:
     """Return the URL of the default database. Its folder may not exist yet."""
     from platformdirs import user_data_dir
@@ -180,14 +217,17 @@ def default_url() -> str:
     return URL.create("sqlite", database=str(path)).render_as_string()
 
 
-def open_history(url: str | None = None) -> History:
-    """Open the database, and create its tables if it is new. Returns the history.
+def open_history(url: str | None = None, reading: bool = False) -> History:
+    """Open the database, and create its tables and indexes if they are missing. Returns the
+    history.
 
     `url` is SQLAlchemy's, `sqlite:////path/history.db` or `postgresql+psycopg://host/name`; None is
-    `default_url()`. Raises HistoryError where it cannot be opened.
+    `default_url()`. With `reading` nothing is created or written and no lock is waited for; a
+    database that does not exist yet is then an empty one, and one on a read-only disk can be read.
+    Raises HistoryError where it cannot be opened.
     """
     place = _place(url or default_url())
-    history = History(_engine(place), _name(place))
+    history = History(_engine(place, reading), _name(place), reading)
     try:
         history._prepare()
     except BaseException:
@@ -197,11 +237,23 @@ def open_history(url: str | None = None) -> History:
 
 
 class History:
-    """Runs and outcomes in a database; see `open_history`. Every method may raise HistoryError."""
+    """Runs and outcomes in a database; see `open_history`. Every method may raise HistoryError.
 
-    def __init__(self, engine: sa.Engine, name: str) -> None:
+    A damaged row is left out of what a method returns, and `damaged` counts it.
+    """
+
+    def __init__(self, engine: sa.Engine, name: str, reading: bool = False) -> None:
         self._engine = engine
         self._name = name
+        self._reading_only = reading
+        self._absent: frozenset[str] = frozenset()  # tables of later versions, when only reading
+        self.damaged = 0
+        self.exists = True  # False if there is none yet, and an empty one is read in its place
+
+    @property
+    def name(self) -> str:
+        """Name in messages, without a password: `the history /folder/history.db`."""
+        return self._name
 
     def close(self) -> None:
         """Close the connections. Everything is committed already."""
@@ -250,31 +302,49 @@ class History:
         """Store the events of a file; a second time adds nothing. Returns the count and the bad
         lines.
 
-        All or nothing: a failure half way leaves the database unchanged. Raises EventsError where
-        the file cannot be read.
+        Nothing is added if a run of the file has the id of another run. The events are then added
+        in batches, so that other processes can write between them; what a full disk interrupts,
+        the next import completes. Raises EventsError where the file cannot be read.
         """
-        result = read(path)
-        with self._writing() as db:
-            kept = sum(self._import(db, event) for event in result.events)
-        return Imported(kept, result.bad)
+        for event in iterate(path, word=b'"Run"'):
+            if isinstance(event, Run):
+                self._refuse_another(event)
+        kept, unreadable = 0, 0
+        bad: list[BadLine] = []
+        for some in _batches(iterate(path), _BATCH):
+            lines = [each for each in some if isinstance(each, BadLine)]
+            unreadable += len(lines)
+            bad = [*bad, *lines][:_MANY_BAD]
+            with self._writing() as db:
+                kept += self._import(db, [e for e in some if not isinstance(e, BadLine)])
+        return Imported(kept, bad, unreadable)
 
-    def _import(self, db: sa.Connection, event: Event) -> bool:
-        match event:
-            case Run():
-                self._insert_run(db, event)
-                return True
-            case RunFinished():
-                return _set_state(db, event.run, event.state)
-            case Record() | Failure():
-                _insert_once(db, _OUTCOMES, _outcome_row(event))
-                return True
-            case Comparison():
-                _insert_once(db, _COMPARISONS, _comparison_row(event))
-                return True
-            case Finding():
-                _insert_once(db, _FINDINGS, _finding_row(event))
-                return True
-        return False  # dispatches and steps stay in the events file
+    def _refuse_another(self, run: Run) -> None:
+        with self._reading() as db:
+            stored = db.scalar(sa.select(_RUNS.c.payload).where(_RUNS.c.id == run.id))
+        if stored is not None and stored != dumps(run):
+            raise self._another(run.id)
+
+    def _another(self, run_id: str) -> HistoryError:
+        return HistoryError(
+            f"{self._name} holds another run with the id {run_id}; give this one a new id"
+        )
+
+    def _import(self, db: sa.Connection, events: Sequence[Event]) -> int:
+        """Add some events; dispatches and steps stay in the events file. Returns how many the
+        database now holds."""
+        kept = 0
+        for run in (e for e in events if isinstance(e, Run)):
+            self._insert_run(db, run)
+            kept += 1
+        for table, kinds, row_of in _ROW_OF:
+            rows = [row_of(e) for e in events if isinstance(e, kinds)]
+            if rows:
+                _insert_all(db, table, rows)
+                kept += len(rows)
+        for end in (e for e in events if isinstance(e, RunFinished)):
+            kept += _set_state(db, end.run, end.state)
+        return kept
 
     def _insert_run(self, db: sa.Connection, run: Run) -> None:
         row = _run_row(run)
@@ -284,9 +354,7 @@ class History:
             return
         stored = db.scalar(sa.select(_RUNS.c.payload).where(_RUNS.c.id == run.id))
         if stored != row["payload"]:
-            raise HistoryError(
-                f"{self._name} holds another run with the id {run.id}; give this one a new id"
-            )
+            raise self._another(run.id)
 
     # Reading
 
@@ -298,7 +366,9 @@ class History:
         with self._reading() as db:
             for start in range(0, len(wanted), _KEYS_AT_ONCE):
                 query = _newest(wanted[start : start + _KEYS_AT_ONCE], phase)
-                results.update((row.key, loads(row.payload)) for row in db.execute(query))
+                for row in db.execute(query):
+                    if (outcome := self._loaded(row.payload, (Record, Failure))) is not None:
+                        results[row.key] = outcome
         return results
 
     def runs(
@@ -311,22 +381,34 @@ class History:
         """Return the runs that match, the newest first."""
         query = sa.select(_RUNS.c.payload).order_by(*_NEWEST_RUN).limit(limit)
         query = _equal(query, _RUNS, kernel=kernel, engine=engine, device=device)
-        with self._reading() as db:
-            return [loads(payload) for payload in db.scalars(query)]
+        return self._all(query, Run)
 
     def run(self, which: str) -> Run:
         """Return the run with this id, or the only one whose id begins so; "last" is the newest.
-        Raises HistoryError where there is none or several."""
+        Raises HistoryError where there is none or several, or where its row is damaged."""
         query = sa.select(_RUNS.c.id, _RUNS.c.payload).order_by(*_NEWEST_RUN).limit(4)
         if which != "last":
             query = query.where(_RUNS.c.id.startswith(which, autoescape=True))
         with self._reading() as db:
             exact = db.scalar(sa.select(_RUNS.c.payload).where(_RUNS.c.id == which))
             result = db.execute(query).all()
-            if exact or (result and which == "last") or len(result) == 1:
-                run: Run = loads(exact or result[0].payload)
-                return run
-        raise HistoryError(self._no_run(which, [row.id for row in result]))
+        if exact is None and which != "last" and len(result) > 1:
+            raise HistoryError(self._no_run(which, [str(row.id) for row in result]))
+        for payload in [row.payload for row in result] if exact is None else [exact]:
+            if (run := self._loaded(payload, Run)) is not None:
+                return cast(Run, run)
+        if exact is not None or result:
+            raise HistoryError(
+                f"the row of the run {which} in {self._name} is damaged; import its events file "
+                "into a new history"
+            )
+        raise HistoryError(self._no_run(which, []))
+
+    def stored_run(self, run_id: str) -> Run | None:
+        """Return the run with this id; None where there is none, as outcomes are kept without their
+        run, or where its row is damaged."""
+        query = sa.select(_RUNS.c.payload).where(_RUNS.c.id == run_id)
+        return next(iter(self._all(query, Run)), None)
 
     def state(self, run_id: str) -> str:
         """Return "complete", "interrupted" or "failed"; "running" also if the process was killed.
@@ -340,20 +422,17 @@ class History:
     def outcomes(self, run_id: str) -> list[Outcome]:
         """Return all outcomes of a run, in the order in which they were added."""
         query = sa.select(_OUTCOMES.c.payload).where(_OUTCOMES.c.run == run_id)
-        with self._reading() as db:
-            return [loads(payload) for payload in db.scalars(query.order_by(_OUTCOMES.c.id))]
+        return self._all(query.order_by(_OUTCOMES.c.id), (Record, Failure))
 
     def comparisons(self, run_id: str) -> list[Comparison]:
         """Return all comparisons of a run, in the order in which they were added."""
         query = sa.select(_COMPARISONS.c.payload).where(_COMPARISONS.c.run == run_id)
-        with self._reading() as db:
-            return [loads(payload) for payload in db.scalars(query.order_by(_COMPARISONS.c.id))]
+        return self._all(query.order_by(_COMPARISONS.c.id), Comparison, _COMPARISONS)
 
     def findings(self, run_id: str) -> list[Finding]:
         """Return all findings of a run, in the order in which they were added."""
         query = sa.select(_FINDINGS.c.payload).where(_FINDINGS.c.run == run_id)
-        with self._reading() as db:
-            return [loads(payload) for payload in db.scalars(query.order_by(_FINDINGS.c.id))]
+        return self._all(query.order_by(_FINDINGS.c.id), Finding, _FINDINGS)
 
     def search(
         self,
@@ -367,19 +446,124 @@ class History:
     ) -> list[Row]:
         """Return the outcomes that match, the newest first. `since` is an ISO 8601 date or time,
         UTC unless it has an offset."""
-        query = _equal(_ROWS, _OUTCOMES, kernel=kernel, impl=impl, device=device, dtype=dtype)
+        query = _equal(_PICKED, _OUTCOMES, kernel=kernel, impl=impl, device=device, dtype=dtype)
         if failures_only:
             query = query.where(_OUTCOMES.c.stage.is_not(None))
         if since is not None:
-            query = query.where(_OUTCOMES.c.at_epoch_s >= _since(since))
+            query = query.where(_OUTCOMES.c.at_epoch_s >= since_epoch(since))
         with self._reading() as db:
-            return [Row(**row) for row in db.execute(query.limit(limit)).mappings()]
+            result = db.execute(_rows_of(query.limit(limit))).mappings()
+            rows = [_row(dict(row)) for row in result]
+        self.damaged += rows.count(None)
+        return [row for row in rows if row is not None]
+
+    # Deleting
+
+    def old_runs(
+        self,
+        before_s: float | None,
+        keep: int = 0,
+        kernel: str | None = None,
+        device: str | None = None,
+        needed: Container[str] = (),
+    ) -> OldRuns:
+        """Return the runs that began before a moment (None: any), without the newest `keep` of
+        those that match, those `needed`, the newest complete ceilings of each device, and those
+        that may still run because they began in the last day. Deletes nothing."""
+        query = sa.select(_RUNS.c.id, _RUNS.c.started, _RUNS.c.started_epoch_s, _RUNS.c.state)
+        query = query.add_columns(_RUNS.c.engine, _RUNS.c.device).order_by(*_NEWEST_RUN)
+        with self._reading() as db:
+            every = db.execute(_equal(query, _RUNS, kernel=kernel, device=device)).all()
+            old = [r for r in every[keep:] if before_s is None or _began(r) < before_s]
+            held = _ceilings_in_use(every) | {r.id for r in old if r.id in needed}
+            held |= {r.id for r in old if r.state == "running" and time.time() - _began(r) < 86400}
+            going = [r for r in old if r.id not in held]
+            ids = tuple(r.id for r in going)
+            orphans = 0
+            if before_s is not None and kernel is None and device is None:
+                orphans = db.scalar(sa.select(sa.func.count()).where(_orphaned(before_s))) or 0
+            return OldRuns(
+                ids,
+                str(going[-1].started) if going else "",
+                str(going[0].started) if going else "",
+                {table.name: _count(db, table, ids) for table in _OF_A_RUN},
+                orphans,
+                before_s or 0.0,
+                len(every) - len(going),
+                len(old) - len(going),
+            )
+
+    def delete(self, old: OldRuns) -> None:
+        """Delete runs with all that was stored of them, some at a time so that other processes can
+        write between, and give the space back."""
+        for ids in _batches(old.runs, _BATCH):
+            with self._writing() as db:
+                for table in _OF_A_RUN:
+                    db.execute(table.delete().where(table.c.run.in_(ids)))
+                db.execute(_RUNS.delete().where(_RUNS.c.id.in_(ids)))
+        with self._writing() as db:
+            if old.orphans:
+                db.execute(_OUTCOMES.delete().where(_orphaned(old.orphans_before_s)))
+            used = sa.select(_RUNS.c.environment)
+            db.execute(_ENVIRONMENTS.delete().where(_ENVIRONMENTS.c.id.not_in(used)))
+        with self._guard("compact"), self._engine.connect() as connection:
+            _compact(connection)
+
+    def problems(self) -> list[str]:
+        """Return what the database itself finds wrong with its file, a sentence each; empty if it
+        finds nothing or is a server, which checks its own."""
+        if self._engine.dialect.name != "sqlite":
+            return []
+        with self._reading() as db:
+            lines = db.exec_driver_sql("PRAGMA integrity_check(20)").scalars().all()
+        return [str(line) for line in lines if line != "ok"]
+
+    def _all(self, query: sa.Select[Any], kinds: Any, table: sa.Table | None = None) -> list[Any]:
+        """Return the objects of the payloads that can be read."""
+        if table is not None and table.name in self._absent:
+            return []
+        with self._reading() as db:
+            loaded = [self._loaded(payload, kinds) for payload in db.scalars(query)]
+        return [each for each in loaded if each is not None]
+
+    def _loaded(self, payload: object, kinds: Any) -> Any:
+        """Return the object of a payload; None, and count it, if it is damaged."""
+        try:
+            result = checked(loads(payload)) if isinstance(payload, str) else None
+        except (ValueError, TypeError, RecursionError, ArithmeticError, AttributeError):
+            result = None
+        if isinstance(result, kinds):
+            return result
+        self.damaged += 1
+        return None
 
     # The database
 
     def _prepare(self) -> None:
+        """Create what is missing, under a lock; when only reading, note what is missing."""
+        if self._reading_only:
+            with self._reading() as db:
+                tables = set(sa.inspect(db).get_table_names())
+                if _SCHEMA.name in tables:
+                    self._refuse_newer(db)
+            if _SCHEMA.name in tables:
+                self._absent = frozenset(set(_METADATA.tables) - tables)
+            else:
+                self._refuse_foreign(tables)
+                self._read_an_empty_one()
+            return
         if self._engine.dialect.name == "sqlite":
             self._use_wal()
+        with self._reading() as db:
+            whole = _is_whole(db)
+            if whole:
+                self._refuse_newer(db)
+        if not whole:
+            self._migrate()
+
+    def _migrate(self) -> None:
+        """Create the tables of a new database, or those tables and indexes that an older version
+        did not make."""
         with self._writing() as db:
             if self._engine.dialect.name == "postgresql":  # no concurrent creation of tables
                 db.execute(sa.select(sa.func.pg_advisory_xact_lock(0x6B776264)))
@@ -388,11 +572,26 @@ class History:
                 self._refuse_foreign(tables)
                 _METADATA.create_all(db)
                 db.execute(_SCHEMA.insert().values(version=SCHEMA))
-            else:
-                for later in (_COMPARISONS, _FINDINGS):
-                    if later.name not in tables:
-                        later.create(db)
-            version = db.scalar(sa.select(sa.func.max(_SCHEMA.c.version)))
+                return
+            self._refuse_newer(db)
+            _METADATA.create_all(db)  # tables that are missing
+            known = _index_names(db)
+            for index in sorted(_OUTCOMES.indexes, key=lambda i: str(i.name)):
+                if index.name not in known:
+                    index.create(db)
+            for name in sorted(known.intersection(_OBSOLETE)):
+                db.execute(sa.text(f"DROP INDEX {name}"))
+
+    def _read_an_empty_one(self) -> None:
+        """Read an empty database in memory in place of one that is not there yet."""
+        self.exists = False
+        self._engine.dispose()
+        self._engine = _sqlite(URL.create("sqlite"), reading=False)
+        with self._engine.begin() as db:
+            _METADATA.create_all(db)
+
+    def _refuse_newer(self, db: sa.Connection) -> None:
+        version = db.scalar(sa.select(sa.func.max(_SCHEMA.c.version)))
         if not isinstance(version, int) or version > SCHEMA:
             raise HistoryError(
                 f"{self._name} has schema {version}, and this workbench knows schemas up to "
@@ -425,6 +624,8 @@ class History:
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
+        if self._reading_only:
+            raise HistoryError(f"{self._name} was opened to be read; open it without `reading`")
         with self._guard("write"), self._engine.execution_options(writes=True).begin() as db:
             yield db
 
@@ -452,23 +653,101 @@ class History:
 
 _NEWEST_RUN = (_RUNS.c.started_epoch_s.desc(), _RUNS.c.id.desc())
 
-_ROWS = (
-    sa.select(
-        *(
-            _OUTCOMES.c[name]
-            for name in Row.__dataclass_fields__
-            if name not in ("commit", "dirty")
-        ),
-        _ENVIRONMENTS.c["commit"],
-        _ENVIRONMENTS.c.dirty,
-    )
-    .select_from(
-        _OUTCOMES.outerjoin(_RUNS, _RUNS.c.id == _OUTCOMES.c.run).outerjoin(
-            _ENVIRONMENTS, _ENVIRONMENTS.c.id == _RUNS.c.environment
+_NEWEST_OUTCOME = (_OUTCOMES.c.at_epoch_s.desc(), _OUTCOMES.c.id.desc())
+
+# Which outcomes `search` returns: an index alone holds the whole result.
+_PICKED = sa.select(_OUTCOMES.c.id).order_by(*_NEWEST_OUTCOME)
+
+
+def _rows_of(picked: sa.Select[Any]) -> sa.Select[Any]:
+    """Return the query of the rows that another query picks by their ids. Values come as they are
+    stored: a damaged one must not end the query."""
+    columns = {name: _OUTCOMES.c[name] for name in Row.__dataclass_fields__ if name in _OUTCOMES.c}
+    columns |= {"commit": _ENVIRONMENTS.c["commit"], "dirty": _ENVIRONMENTS.c.dirty}
+    ids = picked.subquery()
+    query: Any = (
+        sa.select(*(sa.type_coerce(c, sa.types.NullType()).label(n) for n, c in columns.items()))
+        .select_from(
+            ids.join(_OUTCOMES, _OUTCOMES.c.id == ids.c.id)
+            .outerjoin(_RUNS, _RUNS.c.id == _OUTCOMES.c.run)
+            .outerjoin(_ENVIRONMENTS, _ENVIRONMENTS.c.id == _RUNS.c.environment)
         )
+        .order_by(*_NEWEST_OUTCOME)
     )
-    .order_by(_OUTCOMES.c.at_epoch_s.desc(), _OUTCOMES.c.id.desc())
-)
+    return cast("sa.Select[Any]", query)
+
+
+def _row(values: dict[str, Any]) -> Row | None:
+    """Return a row of `search`; None if a value is not what it must be."""
+    try:
+        for name in ("sizes", "config"):
+            if isinstance(values[name], str):
+                values[name] = json.loads(values[name])
+        for name in ("predicted", "dirty"):
+            if values[name] in (0, 1):
+                values[name] = bool(values[name])
+        return cast(Row, checked(Row(**values)))
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+# Tables whose rows belong to a run.
+_OF_A_RUN = (_OUTCOMES, _COMPARISONS, _FINDINGS)
+
+
+def _compact(connection: sa.Connection) -> None:
+    """Give the space of deleted rows back; neither database does so inside a transaction."""
+    if connection.dialect.name == "sqlite":
+        plain: Any = connection.connection.driver_connection
+        plain.execute("VACUUM")
+        plain.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    else:
+        connection.execution_options(isolation_level="AUTOCOMMIT").exec_driver_sql("VACUUM")
+
+
+def _orphaned(before_s: float) -> sa.ColumnElement[bool]:
+    return sa.and_(_OUTCOMES.c.at_epoch_s < before_s, _OUTCOMES.c.run.not_in(sa.select(_RUNS.c.id)))
+
+
+def _ceilings_in_use(newest_first: Sequence[Any]) -> set[str]:
+    """Return the newest complete run of `ceilings` of each device, which pages and experiments
+    take."""
+    by_device: dict[str, str] = {}
+    for run in newest_first:
+        if run.engine == "ceilings" and run.state == "complete":
+            by_device.setdefault(run.device, run.id)
+    return set(by_device.values())
+
+
+def _began(run: Any) -> float:
+    """Return when a run began, in seconds since 1970; of a damaged row never, so that it stays."""
+    began = run.started_epoch_s
+    return float(began) if isinstance(began, (int, float)) else math.inf
+
+
+def _count(db: sa.Connection, table: sa.Table, runs: Sequence[str]) -> int:
+    some = (runs[n : n + _BATCH] for n in range(0, len(runs), _BATCH))
+    counts = (sa.select(sa.func.count()).where(table.c.run.in_(ids)) for ids in some)
+    return sum(db.scalar(query) or 0 for query in counts)
+
+
+def _is_whole(db: sa.Connection) -> bool:
+    """Return whether every table and index is there, and none that was replaced."""
+    tables = set(sa.inspect(db).get_table_names())
+    if not set(_METADATA.tables) <= tables:
+        return False
+    known = _index_names(db)
+    return {str(i.name) for i in _OUTCOMES.indexes} <= known and not known & set(_OBSOLETE)
+
+
+def _index_names(db: sa.Connection) -> set[str]:
+    return {str(index["name"]) for index in sa.inspect(db).get_indexes(_OUTCOMES.name)}
+
+
+def _batches(each: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    rest = iter(each)
+    while some := list(islice(rest, size)):
+        yield some
 
 
 def _phases(phase: str) -> tuple[str, ...]:
@@ -508,114 +787,146 @@ def _set_state(db: sa.Connection, run_id: str, state: str) -> bool:
     return done.rowcount > 0
 
 
+def _insert_all(db: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert the rows of which none with the same identity exists, in one statement for all."""
+    insert = sqlite.insert if db.dialect.name == "sqlite" else postgresql.insert
+    db.execute(insert(table).on_conflict_do_nothing(), list(rows))
+
+
 def _environment_row(run: Run, identity: str) -> dict[str, Any]:
     env = run.environment
-    return {
-        "id": identity,
-        "gpu": env.gpu,
-        "driver": env.driver,
-        "commit": env.commit,
-        "dirty": env.dirty,
-        "payload": dumps(env),
-    }
+    return _storable(
+        {
+            "id": identity,
+            "gpu": env.gpu,
+            "driver": env.driver,
+            "commit": env.commit,
+            "dirty": env.dirty,
+            "payload": dumps(env),
+        }
+    )
 
 
 def _run_row(run: Run) -> dict[str, Any]:
-    return {
-        "id": run.id,
-        "engine": run.engine,
-        "name": run.name,
-        "kernel": run.kernel,
-        "device": run.device,
-        "dtype": run.dtype,
-        "predicted": run.predicted,
-        "started": run.started,
-        "started_epoch_s": _epoch(run.started),
-        "state": "running",
-        "environment": environment_id(run.environment),
-        "payload": dumps(run),
-    }
+    return _storable(
+        {
+            "id": run.id,
+            "engine": run.engine,
+            "name": run.name,
+            "kernel": run.kernel,
+            "device": run.device,
+            "dtype": run.dtype,
+            "predicted": run.predicted,
+            "started": run.started,
+            "started_epoch_s": _epoch(run.started),
+            "state": "running",
+            "environment": environment_id(run.environment),
+            "payload": dumps(run),
+        }
+    )
 
 
 def _outcome_row(outcome: Outcome) -> dict[str, Any]:
     case, payload = outcome.case, dumps(outcome)
     record = outcome if isinstance(outcome, Record) else None
-    return {
-        "digest": hashlib.sha256(payload.encode()).hexdigest(),
-        "key": outcome.key,
-        "run": outcome.run,
-        "kernel": case.kernel,
-        "impl": case.impl,
-        "backend": case.backend,
-        "dtype": case.dtype,
-        "device": case.device,
-        "sizes": dict(case.sizes),
-        "config": dict(case.config),
-        "phase": record and record.phase,
-        "stage": None if isinstance(outcome, Record) else outcome.stage,
-        "predicted": record and not record.measured,
-        "time_s": record and record.time_s,
-        "flops": record and float(record.flops),
-        "bytes": record and float(record.bytes),
-        "reason": None if isinstance(outcome, Record) else _storable(outcome.reason),
-        "at": outcome.at,
-        "at_epoch_s": _epoch(outcome.at),
-        "payload": payload,
-    }
+    return _storable(
+        {
+            "digest": hashlib.sha256(payload.encode()).hexdigest(),
+            "key": outcome.key,
+            "run": outcome.run,
+            "kernel": case.kernel,
+            "impl": case.impl,
+            "backend": case.backend,
+            "dtype": case.dtype,
+            "device": case.device,
+            "sizes": dict(case.sizes),
+            "config": dict(case.config),
+            "phase": record and record.phase,
+            "stage": None if isinstance(outcome, Record) else outcome.stage,
+            "predicted": record and not record.measured,
+            "time_s": record and record.time_s,
+            "flops": record and float(record.flops),
+            "bytes": record and float(record.bytes),
+            "reason": None if isinstance(outcome, Record) else outcome.reason,
+            "at": outcome.at,
+            "at_epoch_s": _epoch(outcome.at),
+            "payload": payload,
+        }
+    )
 
 
 def _comparison_row(result: Comparison) -> dict[str, Any]:
     payload = dumps(result)
-    return {
-        "digest": hashlib.sha256(payload.encode()).hexdigest(),
-        "run": result.run,
-        "kernel": result.kernel,
-        "dtype": result.dtype,
-        "sizes": dict(result.sizes),
-        "left_side": result.left,
-        "right_side": result.right,
-        "word": result.verdict and result.verdict.word,
-        "ratio": result.verdict and result.verdict.time.middle,
-        "at": result.at,
-        "at_epoch_s": _epoch(result.at),
-        "payload": payload,
-    }
+    return _storable(
+        {
+            "digest": hashlib.sha256(payload.encode()).hexdigest(),
+            "run": result.run,
+            "kernel": result.kernel,
+            "dtype": result.dtype,
+            "sizes": dict(result.sizes),
+            "left_side": result.left,
+            "right_side": result.right,
+            "word": result.verdict and result.verdict.word,
+            "ratio": result.verdict and result.verdict.time.middle,
+            "at": result.at,
+            "at_epoch_s": _epoch(result.at),
+            "payload": payload,
+        }
+    )
 
 
 def _finding_row(result: Finding) -> dict[str, Any]:
     payload = dumps(result)
+    return _storable(
+        {
+            "digest": hashlib.sha256(payload.encode()).hexdigest(),
+            "run": result.run,
+            "experiment": result.experiment,
+            "kernel": result.kernel,
+            "dtype": result.dtype,
+            "sizes": dict(result.sizes),
+            "word": result.word,
+            "at": result.at,
+            "at_epoch_s": _epoch(result.at),
+            "payload": payload,
+        }
+    )
+
+
+_ROW_OF: tuple[tuple[sa.Table, Any, Callable[[Any], dict[str, Any]]], ...] = (
+    (_OUTCOMES, (Record, Failure), _outcome_row),
+    (_COMPARISONS, Comparison, _comparison_row),
+    (_FINDINGS, Finding, _finding_row),
+)
+
+
+def _storable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row whose texts hold no NUL and no lone surrogates (of a compiler's broken UTF-8),
+    which databases refuse. The payload, in ASCII, keeps the original text."""
     return {
-        "digest": hashlib.sha256(payload.encode()).hexdigest(),
-        "run": result.run,
-        "experiment": result.experiment,
-        "kernel": result.kernel,
-        "dtype": result.dtype,
-        "sizes": dict(result.sizes),
-        "word": result.word,
-        "at": result.at,
-        "at_epoch_s": _epoch(result.at),
-        "payload": payload,
+        name: value.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+        if isinstance(value, str)
+        else value
+        for name, value in row.items()
     }
-
-
-def _storable(text: str) -> str:
-    """Return text without NUL and lone surrogates (of a compiler's broken UTF-8), which databases
-    refuse. The payload keeps the original text."""
-    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 def _epoch(at: str) -> float:
     """Return seconds since 1970, which sort across offsets; 0 if the text cannot be parsed."""
     try:
         when = datetime.fromisoformat(at)
-    except ValueError:
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
         return 0.0
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-def _since(text: str) -> float:
+def since_epoch(
+    text: str, named: str = "", example: str = "it as 2026-11-21 or 2026-11-21T09:30"
+) -> float:
+    """Return seconds since 1970 of an ISO 8601 date, UTC unless it has an offset. Raises
+    HistoryError, which calls the text `named`."""
     if not (seconds := _epoch(text)):
-        raise HistoryError(f"{text!r} is not a date; write it as 2026-11-21 or 2026-11-21T09:30")
+        raise HistoryError(f"{named or repr(text)} is not a date; write {example}")
     return seconds
 
 
@@ -638,7 +949,7 @@ def _name(place: URL) -> str:
     return f"the history {place.render_as_string(hide_password=True)}"
 
 
-def _engine(place: URL) -> sa.Engine:
+def _engine(place: URL, reading: bool = False) -> sa.Engine:
     kind, name = place.get_backend_name(), _name(place)
     if kind not in ("sqlite", "postgresql"):
         raise HistoryError(
@@ -646,7 +957,9 @@ def _engine(place: URL) -> sa.Engine:
             "begin the URL with sqlite:/// or postgresql+psycopg://"
         )
     try:
-        return sa.create_engine(place, pool_pre_ping=True) if kind != "sqlite" else _sqlite(place)
+        if kind == "sqlite":
+            return _sqlite(place, reading)
+        return sa.create_engine(place, pool_pre_ping=True)
     except OSError as error:
         what = (error.strerror or "refused").lower()
         raise HistoryError(
@@ -661,17 +974,72 @@ def _engine(place: URL) -> sa.Engine:
         raise HistoryError(f"cannot open {name}: {_first_line(error)}; correct the URL") from None
 
 
-def _sqlite(place: URL) -> sa.Engine:
+def _sqlite(place: URL, reading: bool) -> sa.Engine:
+    path = None
     if place.database and not place.database.startswith((":memory:", "file:")):
-        Path(place.database).parent.mkdir(parents=True, exist_ok=True)
+        path = Path(place.database)
+        _refuse_irregular(path, _name(place))
+        if reading:
+            place = _to_read(place, path)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _refuse_read_only(path, _name(place))
     engine = sa.create_engine(place, connect_args={"timeout": _BUSY_S})
     sa.event.listen(engine, "connect", _set_up_sqlite)
+    if reading:
+        sa.event.listen(engine, "connect", _never_write)
     sa.event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
+def _refuse_irregular(path: Path, name: str) -> None:
+    """Raise HistoryError for a FIFO or a device, which SQLite would wait for or write into."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # not there yet; NUL in the name
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise HistoryError(f"cannot open {name}: it is no regular file; choose a file")
+
+
+def _refuse_read_only(path: Path, name: str) -> None:
+    """Raise HistoryError where nothing can be written: before a run begins, not at its first
+    outcome."""
+    if path.is_file() and not (_writable(path) and _writable(path.parent)):
+        raise HistoryError(
+            f"cannot write {name}: it is read-only; choose a file in a folder that you may write to"
+        )
+
+
+def _to_read(place: URL, path: Path) -> URL:
+    """Return the URL that reads a database: in memory where there is none yet; without any lock or
+    file beside it where nothing can be written."""
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return URL.create("sqlite")
+    if _writable(path) and _writable(path.parent):
+        return place
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size and not _writable(path.parent):
+        raise HistoryError(
+            f"cannot read {_name(place)}: its newest rows are in {log.name}, which needs a folder "
+            "that you may write to; copy both files there"
+        )
+    how = {"mode": "ro"} if _writable(path.parent) else {"mode": "ro", "immutable": "1"}
+    named = f"file:{quote(str(path.absolute()))}"
+    return URL.create("sqlite", database=named, query={**how, "uri": "true"})
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK)
+
+
+def _never_write(connection: Any, _: object) -> None:
+    connection.execute("PRAGMA query_only=ON")
+
+
 def _set_up_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # Python's own BEGIN leaves CREATE TABLE outside
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")  # of a damaged row
     connection.execute("PRAGMA foreign_keys=ON")
     # With a write-ahead log NORMAL survives a kill -9; only a power cut can lose the newest rows.
     connection.execute("PRAGMA synchronous=NORMAL")

@@ -10,14 +10,14 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import TracebackType, UnionType
-from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
+from types import TracebackType
+from typing import Any, Literal, Self, cast
 
-from workbench.data.files import is_stream, open_stream
+from workbench.data.checked import checked
+from workbench.data.files import is_stream, open_stream, reason_of
 from workbench.data.record import Comparison, Failure, Finding, Record, Run, from_plain, to_plain
 from workbench.spec import WorkbenchError
 
@@ -163,22 +163,32 @@ def read(path: Path | str) -> Events:
     Raises EventsError where the file cannot be read at all.
     """
     result = Events([], [])
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    _take(result, number, line)
-    except OSError as error:
-        raise EventsError(_sentence("read", Path(path), error)) from None
+    for each in iterate(path):
+        (result.bad if isinstance(each, BadLine) else result.events).append(each)  # type: ignore
     return result
 
 
-def _take(result: Events, number: int, line: bytes) -> None:
+def iterate(path: Path | str, word: bytes = b"") -> Iterator[Event | BadLine]:
+    """Yield every line of a file, as `read` returns them, without holding the file in memory. Lines
+    without `word` are passed over.
+
+    Raises EventsError where the file cannot be read at all.
+    """
     try:
-        result.events.append(_event(line))
-    except (ValueError, TypeError, RecursionError) as error:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip() and word in line:
+                    yield _taken(number, line)
+    except (OSError, ValueError) as error:  # ValueError: NUL in the name
+        raise EventsError(_sentence("read", Path(path), error)) from None
+
+
+def _taken(number: int, line: bytes) -> Event | BadLine:
+    try:
+        return _event(line)
+    except (ValueError, TypeError, RecursionError, ArithmeticError, AttributeError) as error:
         torn = "" if line.endswith(b"\n") else "the line is cut short: "
-        result.bad.append(BadLine(number, torn + _reason(error)))
+        return BadLine(number, torn + _reason(error))
 
 
 def _event(line: bytes) -> Event:
@@ -189,8 +199,7 @@ def _event(line: bytes) -> Event:
     if name not in _OWN and name not in _RECORDS:
         raise ValueError(f"unknown event type {name!r}")
     event: Event = _own(_OWN[name], plain) if name in _OWN else from_plain(plain)
-    _require(event)
-    return event
+    return cast(Event, checked(event))
 
 
 def _own(restored: type, plain: Mapping[str, Any]) -> Any:
@@ -221,39 +230,6 @@ def _ends_torn(file: int) -> bool:
     return os.read(file, 1) != b"\n"
 
 
-# A line can be JSON with all its fields and still hold a string where an object should be; code
-# that uses the event later would then fail far from the file.
-
-
-def _require(value: object) -> None:
-    """Raise ValueError naming the first field of a dataclass that holds the wrong type."""
-    kind: Any = type(value)
-    for name, hint in _hints(kind).items():
-        inner = getattr(value, name)
-        if not _fits(inner, hint):
-            raise ValueError(f"the field {name} of a {kind.__name__} is not what it must be")
-        if is_dataclass(inner):
-            _require(inner)
-
-
-@lru_cache(maxsize=32)
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in args)
-    if origin is Literal:
-        return isinstance(value, str)  # a newer writer may know more words
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(v, args[0]) for v in value)
-    if hint in (int, float):
-        return isinstance(value, (int, float))
-    return isinstance(value, origin or hint)  # a mapping's values are the engine's own affair
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "not UTF-8 text"
@@ -274,7 +250,9 @@ _NEXT: Mapping[int, str] = {
 }
 
 
-def _sentence(verb: str, path: Path, error: OSError) -> str:
-    what = (error.strerror or type(error).__name__).lower()
-    then = _NEXT.get(error.errno or 0, "choose a file in a folder that you may write to")
+def _sentence(verb: str, path: Path, error: OSError | ValueError) -> str:
+    what = reason_of(error)
+    then = _NEXT.get(
+        getattr(error, "errno", None) or 0, "choose a file in a folder that you may write to"
+    )
     return f"cannot {verb} the events file {path}: {what}; {then}"

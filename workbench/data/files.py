@@ -98,7 +98,11 @@ def is_output(path: Path) -> bool:
 def open_stream(path: Path) -> int:
     """Return a descriptor to write to a path for which `is_stream` holds. Raises OSError."""
     ours = _descriptor(path.stat())
-    return os.dup(ours) if ours is not None else os.open(path, os.O_WRONLY | os.O_NOCTTY)
+    return (
+        os.dup(ours)
+        if ours is not None
+        else os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0))
+    )
 
 
 def _descriptor(known: os.stat_result) -> int | None:
@@ -138,7 +142,9 @@ def _write_draft(draft: Path, target: Path, data: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new name survive a power cut as well."""
+    """Make a new name survive a power cut as well, where folders can be opened."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -46,7 +46,9 @@ def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
         runs |= {earlier.final[b.key].run for b in plan.baselines if b.key in earlier.final}
     if len(runs) != 1:
         return None
-    run = history.run(runs.pop())
+    run = history.stored_run(runs.pop())
+    if run is None:
+        return None
     same = (run.vary, run.tune) == (plan.run.vary, plan.run.tune)
     return run if same and history.state(run.id) == "complete" else None
 
@@ -56,7 +58,8 @@ def measured_ceilings(history: History, earlier: Earlier) -> Mapping[str, Mappin
     old = next((o for known in (earlier.final, earlier.first) for o in known.values()), None)
     if old is None:
         return {}
-    ceilings = history.run(old.run).ceilings
+    run = history.stored_run(old.run)
+    ceilings = run.ceilings if run else {}
     return {name: ceilings[name] for name in ceilings if name.endswith("_measured")}
 
 
