@@ -39,6 +39,10 @@ class Candidate:
         return {**self.__dict__, "impl": None, "config": None}
 
 
+class Untimed(Exception):
+    """A call that cannot be timed; the message is a sentence about its launch."""
+
+
 @dataclass(frozen=True)
 class Timed:
     """The time of a config that passed its check."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 from workbench.measurement import inputs as inputs_
 from workbench.spec import Impl, Sizes, Spec, Tolerance
 
+KEPT = 2  # right outputs kept for each problem
 GUARD = 1024  # elements on each side of a fresh output that no kernel may write
 EMPTY = {
     torch.empty,
@@ -39,6 +40,11 @@ class PreparedProblem:
     dtype: str
     inputs: tuple[Any, ...]
     expected: tuple[Any, ...]  # float64
+    # right outputs of other configs: most configs of a kernel give the same bits, and comparing
+    # those takes a hundredth of the time that comparing with the reference does
+    right: list[tuple[tuple[Any, ...], Checked]] = field(
+        default_factory=list, compare=False, repr=False
+    )
 
     @staticmethod
     def of(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> PreparedProblem:
@@ -107,6 +113,8 @@ def bits_of(outputs: Sequence[Any]) -> str:
     digest = 0
     for n, x in enumerate(outputs):
         words = _bits(x).reshape(-1)
+        if words.numel() * words.element_size() % 8 == 0 and words.data_ptr() % 8 == 0:
+            words = words.view(torch.int64)
         whole = len(words) // _ROW * _ROW
         table = words[:whole].reshape(-1, _ROW)
         for axis in (0, 1):
@@ -147,6 +155,9 @@ def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
     if len(outputs) != len(spec.outputs):
         wanted = len(spec.outputs)
         return Checked(float("inf"), f"{len(outputs)} outputs where {wanted} were expected")
+    for known, checked in problem.right:
+        if all(_same_bits(a, b) for a, b in zip(outputs, known, strict=True)):
+            return checked
     verdicts = [
         _compare_one(
             name, actual, expected, spec.tolerance, spec.outputs[name].dtype or problem.dtype
@@ -154,7 +165,18 @@ def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
         for name, actual, expected in zip(spec.outputs, outputs, problem.expected, strict=True)
     ]
     worst = max(verdicts, key=lambda v: v.error)
-    return worst if worst.wrong else Checked(worst.error, None, bits_of(outputs))
+    if worst.wrong:
+        return worst
+    checked = Checked(worst.error, None, bits_of(outputs))
+    problem.right.insert(0, (tuple(x.clone() for x in outputs), checked))
+    del problem.right[KEPT:]
+    return checked
+
+
+def _same_bits(a: Any, b: Any) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype or a.device != b.device:
+        return False
+    return bool(torch.equal(_bits(a), _bits(b)))
 
 
 def _compare_one(

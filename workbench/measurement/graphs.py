@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 import torch
 
+from workbench.measurement.candidate import Untimed
+
 THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads are not restricted
 KERNEL, COPIES = 0, (1, 2)  # CU_GRAPH_NODE_TYPE_KERNEL; _MEMCPY and _MEMSET
 UNJOINED = "(CUDA error 904)"  # CUDA_ERROR_STREAM_CAPTURE_UNJOINED
@@ -31,7 +33,7 @@ class NotCapturable(Exception):
     forbids."""
 
 
-class NotJoined(Exception):
+class NotJoined(Untimed):
     """A call leaves work on another stream that the current one does not wait for."""
 
 
@@ -183,6 +185,8 @@ def _nodes(graph: ctypes.c_void_p, *kinds: int) -> int:
     """Return the number of nodes of these kinds in a driver's graph."""
     count = ctypes.c_size_t()
     _ask("cuGraphGetNodes", graph, None, ctypes.byref(count))
+    if not count.value:
+        return 0
     nodes = (ctypes.c_void_p * count.value)()
     _ask("cuGraphGetNodes", graph, nodes, ctypes.byref(count))
     kind, result = ctypes.c_int(), 0
@@ -203,6 +207,8 @@ def kernel_names(graph: ctypes.c_void_p) -> list[str]:
     need CUDA 12.3; before that they are left out."""
     count = ctypes.c_size_t()
     _ask("cuGraphGetNodes", graph, None, ctypes.byref(count))
+    if not count.value:
+        return []
     nodes = (ctypes.c_void_p * count.value)()
     _ask("cuGraphGetNodes", graph, nodes, ctypes.byref(count))
     kind, names = ctypes.c_int(), []

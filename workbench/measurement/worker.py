@@ -22,7 +22,7 @@ from workbench.data.errors import first_sentence
 from workbench.data.record import Environment, Measured, Stage, Verdict
 from workbench.device import hardware
 from workbench.measurement import preflight, rounds
-from workbench.measurement.candidate import Candidate, Refusal, Timed
+from workbench.measurement.candidate import Candidate, Refusal, Timed, Untimed
 from workbench.measurement.halving import halve
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
@@ -263,7 +263,7 @@ def first_pass(
     over `give_up` times `best_s`. A call must launch the compiled function `kernel`, if named."""
     try:
         return _first_pass(candidate, best_s, kernel)
-    except Exception as error:
+    except BaseException as error:
         return _failed(error, "launch")
 
 
@@ -323,7 +323,7 @@ def duplicate(candidate: Candidate, leader: str) -> Timed | Refusal | None:
     try:
         bench = _state().bench
         launches = bench.launches(bench.calls(*resolve(candidate)))
-    except Exception as error:
+    except BaseException as error:
         return _failed(error, "launch")
     known = _state().launches.get(leader)
     if launches is None or launches != known:
@@ -362,7 +362,7 @@ def final(candidates: Sequence[Candidate], estimates: Sequence[float]) -> list[T
     """
     try:
         return _final(candidates, estimates)
-    except Exception as error:
+    except BaseException as error:
         return [_failed(error, "measure") for _ in candidates]
 
 
@@ -401,7 +401,7 @@ def _checked_again(
     with _checking():
         try:
             timed = state.bench.check_timed(entrant, [state.problems[0], state.problems[1]])
-        except Exception as error:
+        except BaseException as error:
             return _failed(error, "measure"), None
     if wrong := next((c.wrong for c in timed if c.wrong), None):
         return Refusal("check", f"in timed calls, {wrong}"), None
@@ -427,7 +427,7 @@ def _entrants(
             rotation = bench.calls(*resolve(candidate))
             first = bench.first_time(rotation)
             entrants[i] = bench.timed(rotation, estimate or first)
-        except Exception as error:
+        except BaseException as error:
             failed[i] = _failed(error, "measure")
     return entrants, failed
 
@@ -482,7 +482,7 @@ def _with_time(
     try:
         timing = _state().bench.measured(entrant, windows, regime, state, **also)
         return _timed(timing, checked, repeats)
-    except Exception as impossible:
+    except BaseException as impossible:
         return _failed(impossible, "measure")
 
 
@@ -498,7 +498,7 @@ def _checked(candidate: Candidate, seed: int = 0) -> Checked | Refusal:
                 inputs = state.bench.second_inputs
                 state.problems[seed] = PreparedProblem.given(state.spec, state.job.dtype, inputs)
             checked = check(*resolve(candidate), state.problems[seed])
-        except Exception as error:
+        except BaseException as error:
             return _failed(error, "launch")
     if _before is not None and (name := _before.changed()) is not None:
         reason = f"the kernel's code replaced {name}, on which checks and times rely"
@@ -522,7 +522,7 @@ def hot(candidate: Candidate) -> Timed | Refusal:
         windows, also = _played(entrants)
         timing = bench.measured(entrants[1], windows[1], "hot", "sustained", **also)
         return Timed(timing, 0.0, "gpu")
-    except Exception as error:
+    except BaseException as error:
         return _failed(error, "measure")
 
 
@@ -561,7 +561,7 @@ def compare(left: Candidate, right: Candidate, requested_threshold: float) -> Pa
                 if isinstance(last, Refusal)
                 else _with_time(last, entrant, taken, "sustained", also, repeats=repeats)
             )
-    except Exception as error:
+    except BaseException as error:
         return PairTime(None, _failed(error, "measure"))
     verdict = played.verdict if all(isinstance(t, Timed) for t in timed) else None
     return PairTime(timed[0], timed[1], verdict)
@@ -595,13 +595,13 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
                         failed[i] = checked
                     else:
                         entrants[i], counts[i] = _entrant(part)
-            except Exception as unable:
+            except BaseException as unable:
                 failed[i] = _failed(unable, "measure")
             if i in failed and failed[i].poisoned:  # the others cannot be timed either
                 return [TaskTime(failed.get(n, failed[i])) for n in range(len(parts))]
         try:
             windows, also = _played(entrants, parts[0].job.protocol, _heaviest(entrants))
-        except Exception as cause:  # it is unknown which task caused it
+        except BaseException as cause:  # it is unknown which task caused it
             refusal = _failed(cause, "measure")
             if refusal.poisoned:  # the parent identifies it, as when the process dies
                 raise ChildProcessError(f"the GPU answers it no more ({refusal.reason})") from cause
@@ -685,7 +685,7 @@ def resolve(candidate: Candidate) -> tuple[Impl, Any]:
     return impl, impl.config(**candidate.case.config)
 
 
-def _failed(error: Exception, stage: Stage) -> Refusal:
+def _failed(error: BaseException, stage: Stage) -> Refusal:
     if isinstance(error, SourceChanged):  # nothing more can be measured
         raise error
     if type(error).__name__ == "OutOfMemoryError":
@@ -693,6 +693,8 @@ def _failed(error: Exception, stage: Stage) -> Refusal:
 
         torch.cuda.empty_cache()
         return Refusal("measure", _out_of_memory(str(error)))
+    if isinstance(error, Untimed):
+        return Refusal("check", str(error))
     lost = _lost()
     return Refusal(stage, first_sentence(error), poisoned=lost, cause="crash" if lost else None)
 
