@@ -19,6 +19,7 @@ import torch
 from workbench.measurement.candidate import Untimed
 
 THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads are not restricted
+OTHER_NODE = "graph node of type "  # copies, fills and the like; see CUgraphNodeType in cuda.h
 KERNEL, COPIES = 0, (1, 2)  # CU_GRAPH_NODE_TYPE_KERNEL; _MEMCPY and _MEMSET
 UNJOINED = "(CUDA error 904)"  # CUDA_ERROR_STREAM_CAPTURE_UNJOINED
 OTHER_STREAM = (
@@ -86,7 +87,7 @@ class DriverGraphs:
     def kernels(self, call: Callable[[], Any]) -> int | None:
         """Return the number of kernels of one call, from the nodes of a graph that is never run."""
         names = self.launches(call)
-        return None if names is None else len(names)
+        return None if names is None else sum(not name.startswith(OTHER_NODE) for name in names)
 
     def launches(self, call: Callable[[], Any]) -> list[str] | None:
         """Return the kernels of one call with their shapes, in order; None where no graph can hold
@@ -96,7 +97,7 @@ class DriverGraphs:
         except Exception:  # a call that is not capturable has no graph to count in
             return None
         try:
-            return kernel_names(captured)
+            return node_names(captured)
         finally:
             _driver().cuGraphDestroy(captured)
 
@@ -202,9 +203,9 @@ def reset_persisting_lines() -> None:
         _ask("cuCtxResetPersistingL2Cache")
 
 
-def kernel_names(graph: ctypes.c_void_p) -> list[str]:
-    """Return name, grid and block of each kernel node of a driver's graph, in their order. Names
-    need CUDA 12.3; before that they are left out."""
+def node_names(graph: ctypes.c_void_p) -> list[str]:
+    """Return name, grid and block of each kernel node of a driver's graph, and the type of each
+    other node, in their order. Names need CUDA 12.3; before that they are left out."""
     count = ctypes.c_size_t()
     _ask("cuGraphGetNodes", graph, None, ctypes.byref(count))
     if not count.value:
@@ -214,8 +215,10 @@ def kernel_names(graph: ctypes.c_void_p) -> list[str]:
     kind, names = ctypes.c_int(), []
     for node in nodes:
         _ask("cuGraphNodeGetType", ctypes.c_void_p(node), ctypes.byref(kind))
-        if kind.value == KERNEL:
-            names.append(_kernel_text(ctypes.c_void_p(node)))
+        is_kernel = kind.value == KERNEL
+        names.append(
+            _kernel_text(ctypes.c_void_p(node)) if is_kernel else f"{OTHER_NODE}{kind.value}"
+        )
     return names
 
 
