@@ -147,7 +147,9 @@ class _OneSize:
         if command.tables:  # the first size's seconds count from the command's start
             command.started = time.monotonic()
         run = sweep_run(options, sweep, self.problem, impls, backend)
-        run = replace(run, previous_best=self._previous_best(run))
+        run = replace(
+            run, previous_best=self._previous_best(run), same_bits_as=bits_wanted(options, backend)
+        )
         most = predicted_configs(self.search) if backend.predicts else 0
         plan = plan_sweep(
             run,
@@ -160,9 +162,8 @@ class _OneSize:
             most=most,
         )
         history = self.opened.history
-        earlier = (
-            Earlier() if options.fresh else earlier_outcomes(history, plan, options.retry_failures)
-        )
+        anew = options.fresh or run.same_bits_as  # bits compare only on the same inputs
+        earlier = Earlier() if anew else earlier_outcomes(history, plan, options.retry_failures)
         earlier = replace(earlier, previous_best=previous_best_keys(plan))
         search = self.search
         if search and backend.predicts:
@@ -351,6 +352,21 @@ def _kind(outcome: Outcome) -> str:
         kinds = {"first_pass": "measured", "predict": "predicted"}
         return kinds.get(outcome.phase, outcome.phase)
     return {"refused": "refused", "check": "wrong"}.get(outcome.stage, "failed")
+
+
+def bits_wanted(options: SweepOptions, backend: Backend) -> str:
+    """Return the value of `--same-bits-as`. Raises CommandError where it is no config that the
+    workbench knows, or where no outputs of the GPU are there to compare."""
+    if options.same_bits_as not in ("", "default"):
+        raise CommandError(
+            f"--same-bits-as {options.same_bits_as} is not known; write --same-bits-as default."
+        )
+    if options.same_bits_as and backend.predicts:
+        raise CommandError(
+            "--same-bits-as compares outputs of a GPU, and none takes part here; leave it out, or "
+            "run where there is one."
+        )
+    return options.same_bits_as
 
 
 def previous_best_keys(plan: Plan) -> frozenset[str]:

@@ -280,6 +280,7 @@ class Run:
     source: str = ""  # file of the kernel, as the user named it
     # by Impl, the best config of an earlier run of the same problem; it wins ties
     previous_best: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    same_bits_as: str = ""  # "default": the winner's outputs must have the bits of the default's
 
 
 Word = Literal["SLOW", "FAST", "SAME", "CLOCK", "INCONCLUSIVE"]

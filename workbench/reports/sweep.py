@@ -27,6 +27,7 @@ from workbench.tuner.selection import (
     comparable_times,
     config_key,
     memory_bound,
+    modes_text,
     ranking,
     rate,
     relevant,
@@ -195,7 +196,9 @@ def _doubts(winner: Record | None) -> list[str]:
     if not isinstance(timing, Measured):
         return []
     text = []
-    if not timing.stable:
+    if timing.modes:
+        text.append(f"The winner's time has {modes_text(timing)}.")
+    elif not timing.stable:
         wide = (timing.high_s - timing.low_s) / timing.median_s / 2
         text.append(
             f"The winner's time is unstable: its interval, ± {100 * wide:.2g} %, is wider than the "

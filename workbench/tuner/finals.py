@@ -11,7 +11,7 @@ from workbench.compile import Compiled
 from workbench.data.record import Outcome, Phase, Record
 from workbench.measurement.candidate import Candidate, Timed
 from workbench.tuner.first_pass import seconds_of
-from workbench.tuner.selection import select
+from workbench.tuner.selection import select, with_bits_of_default
 from workbench.tuner.space import Earlier, Plan, RecordFactory
 
 
@@ -39,7 +39,8 @@ class Finals:
             r.key: Compiled(r.resources, "", (), 1) for r in first_pass if r.resources
         }
         self._times = {r.key: r.time_s for r in first_pass}
-        self._ranked = [r.key for r in first_pass]
+        allowed = with_bits_of_default(plan.run, first_pass, first_pass)
+        self._ranked = [r.key for r in allowed]
 
     def outcomes(self) -> Iterator[Outcome | Step]:
         """Yield each step as it begins and each outcome as it is known."""

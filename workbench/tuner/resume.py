@@ -49,7 +49,8 @@ def covering_run(history: History, plan: Plan, earlier: Earlier) -> Run | None:
     run = history.stored_run(runs.pop())
     if run is None:
         return None
-    same = (run.vary, run.tune) == (plan.run.vary, plan.run.tune)
+    ours, theirs = ((r.vary, r.tune, r.same_bits_as) for r in (plan.run, run))
+    same = ours == theirs
     return run if same and history.state(run.id) == "complete" else None
 
 

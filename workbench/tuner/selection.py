@@ -6,6 +6,7 @@ final records are ranked if there are any, else first-pass records.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -67,6 +68,8 @@ class Selection:
     ties: tuple[Record, ...] = ()  # others that cannot be told from the fastest
     duplicates: tuple[Record, ...] = ()  # others with the winner's machine code
     edges: tuple[Edge, ...] = ()
+    unsteady: tuple[Record, ...] = ()  # two modes, and slower on the average than another
+    other_bits: int = 0  # configs whose outputs differ in bits from those that were requested
     ridge: float = RIDGE  # FLOP a byte below which memory limits, on this device
     impls: int = 0  # that were swept, baselines not counted
     configs: int = 0
@@ -161,6 +164,12 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     if not records:
         return result
     pool = [r for r in records if r.phase == records[0].phase]
+    allowed = with_bits_of_default(run, pool, records)
+    result = replace(result, other_bits=len(pool) - len(allowed))
+    if not allowed:
+        return result
+    unsteady = tuple(r for r in allowed if any(_steadier(other, r) for other in allowed))
+    pool = [r for r in allowed if r not in unsteady]
     fastest = min(pool, key=lambda r: (r.time_s, *_frugality(r, run.previous_best)))
     near = [r for r in pool if _cannot_tell(r, fastest)]
     # Only final times are precise enough for a rule inside ties, and the model has no noise.
@@ -171,6 +180,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     return replace(
         result,
         winner=winner,
+        unsteady=unsteady,
         times={phase: r.time_s for phase, r in _phases(winner, outcomes).items()},
         fastest=fastest,
         default=_baseline(default, winner, outcomes) if isinstance(default, Record) else None,
@@ -180,6 +190,46 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         duplicates=tuple(r for r in others if _same_code(r, winner)),
         edges=_edges(run, winner),
     )
+
+
+def with_bits_of_default(
+    run: Run, records: Sequence[Record], known: Iterable[Record]
+) -> list[Record]:
+    """Return the records whose outputs have the bits of the default's, where the run was restricted
+    to them; else all. Bits compare only between checks on the same inputs."""
+    if run.same_bits_as != "default":
+        return list(records)
+    wanted = {(r.seed, r.bits) for r in known if r.default and r.bits}
+    return [r for r in records if (r.seed, r.bits) in wanted]
+
+
+def bit_classes(records: Iterable[Record]) -> dict[tuple[int | None, str], str]:
+    """Return a letter for each set of bits that configs gave on the same inputs: A for the most
+    common one."""
+    counts = Counter((r.seed, r.bits) for r in records if r.bits)
+    ordered = sorted(counts, key=lambda k: (-counts[k], k[1]))
+    return {key: _letters(n) for n, key in enumerate(ordered)}
+
+
+def _letters(number: int) -> str:
+    text = chr(ord("A") + number % 26)
+    return text if number < 26 else _letters(number // 26 - 1) + text
+
+
+def _steadier(other: Record, record: Record) -> bool:
+    """Return whether a record with two modes loses to another one: mean and 95th percentile of the
+    other are lower, whatever the medians."""
+    a, b = other.timing, record.timing
+    if not (isinstance(a, Measured) and isinstance(b, Measured)) or a.modes or not b.modes:
+        return False
+    p95 = [stats.quantile(t.samples_s, 0.95) for t in (a, b)]
+    return a.mean_s < b.mean_s and p95[0] < p95[1]
+
+
+def modes_text(timing: Measured) -> str:
+    """Return two modes as text: `two modes, 61 % at 40 us, 39 % at 125 us; mean 72.6 us`."""
+    parts = [f"{m.share * 100:.0f} % at {three_digits(m.median_s * 1e6)} us" for m in timing.modes]
+    return f"two modes, {', '.join(parts)}; mean {three_digits(timing.mean_s * 1e6)} us"
 
 
 def sentence(result: Selection) -> str:
@@ -200,6 +250,11 @@ def sentence(result: Selection) -> str:
         )
     if winner.phase == "first_pass":
         parts.append("screening times only, as no config reached the final")
+    for record in result.unsteady[:1]:
+        assert isinstance(record.timing, Measured)
+        parts.append(f"{record.case.label} is passed over: {modes_text(record.timing)}")
+    if result.other_bits:
+        parts.append(f"{result.other_bits} configs with other bits are left out")
     if result.edges:
         *most, last = [_further(edge) for edge in result.edges]
         parts.append(f"extend {', '.join(most)}{' and ' if most else ''}{last}")

@@ -153,7 +153,9 @@ def doubts(record: Record) -> list[str]:
     timing = record.timing
     if not isinstance(timing, Measured):
         return []
-    result = [] if timing.stable else ["unstable"]
+    result = ["two modes"] if timing.modes else [] if timing.stable else ["unstable"]
+    result += ["bits vary"] if record.repeats is False else []
+    result += ["shared GPU"] if timing.others_on_gpu else []
     result += ["throttled"] if timing.throttle else []
     return [*result, f"{timing.left_out} left out"] if timing.left_out else result
 

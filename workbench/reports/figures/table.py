@@ -18,7 +18,7 @@ from workbench.data.record import (
 from workbench.reports.figures.detail import doubts
 from workbench.reports.figures.sweep import Board
 from workbench.spec import brief
-from workbench.tuner.selection import Selection
+from workbench.tuner.selection import Selection, bit_classes
 
 PHASE_WORDS = {"final": "final", "first_pass": "first pass", "hot": "hot", "predict": "predicted"}
 
@@ -47,7 +47,7 @@ def columns(board: Board, records: Sequence[Record]) -> list[Column]:
     columns.append(_falling("% of best", lambda r: _of_best(board, r)))
     if any(isinstance(r.timing, Predicted) for r in records):
         columns += _terms(board)
-    return [*columns, *_resource_columns(), *_provenance(any(r.same_as for r in records))]
+    return [*columns, *_resource_columns(), *_provenance(records)]
 
 
 def _of_best(board: Board, record: Record) -> str:
@@ -84,13 +84,18 @@ def _reader(name: str, metric: Metric) -> Callable[[Any], str]:
     return lambda resources: metric.cell(getattr(resources, name))
 
 
-def _provenance(duplicates: bool) -> list[Column]:
+def _provenance(records: Sequence[Record]) -> list[Column]:
     columns = [
         Column("checked by", lambda r: r.checked, text=True, minor=True),
         Column("error / tolerance", lambda r: f"{r.error:.2g}", minor=True),
     ]
     same = Column("same code as", _same, text=True, minor=True)
-    return [*columns, same] if duplicates else columns
+    classes = bit_classes(records)
+    if classes:
+        columns.append(
+            Column("bits", lambda r: classes.get((r.seed, r.bits or ""), ""), text=True, minor=True)
+        )
+    return [*columns, same] if any(r.same_as for r in records) else columns
 
 
 def _same(record: Record) -> str:
