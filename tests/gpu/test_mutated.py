@@ -53,9 +53,9 @@ def test_every_call_finds_its_input_as_it_was_made(regime, below, count):
     if timed.graph is not None:  # hot, the last replay is that of the restores alone
         timed.rotation.turn_over()
         timed.graph.replay()
-    x, y = before
-    for (result,) in timed.rotation._kept.values():
-        assert torch.equal(result, x + y)
+    x, _ = before
+    for at, (result,) in timed.rotation._kept.items():  # x is a copy, y that of the set
+        assert torch.equal(result, x + timed.rotation.sets[at][1])
     assert all(torch.equal(a, b) for a, b in zip(bench.first_inputs, before, strict=True))
     assert (
         check(impl, NoKnobs(), PreparedProblem.given(impl.spec, "fp32", bench.first_inputs)).wrong

@@ -58,7 +58,7 @@ def test_the_folder_of_a_run_lies_inside_the_results(text):
     folder = clock.folder_of(out, text)
     assert folder.parent == out and folder.resolve().parent == out and folder != out
     assert folder.name.isprintable() and len(folder.name.encode()) < 200
-    assert _place(replace(RUN, id=text), "report.html").parent.parent == Path("results")
+    assert _place([replace(RUN, id=text)], "report.html").parent.parent == Path("results")
 
 
 @given(st.from_regex(r"\A[0-9]{8}-[0-9]{6}-[\w.-]{1,40}\Z"))

@@ -81,7 +81,9 @@ def test_exhaustive_goes_by_the_prediction_and_random_by_the_seed():
     space = [point(f"k{i}", "tiles", (("block_m", i),), 1e-6 * (i * 7 % 20)) for i in range(20)]
     by_model = search_of(Strategy.EXHAUSTIVE, space).order(20)
     assert [p.predicted_s for p in by_model] == sorted(p.predicted_s for p in space)
-    orders = {tuple(search_of(Strategy.RANDOM, space, seed).order(20)) for seed in range(8)}
+    orders = {
+        tuple(p.key for p in search_of(Strategy.RANDOM, space, seed).order(20)) for seed in range(8)
+    }
     assert len(orders) == 8
 
 

@@ -164,7 +164,8 @@ class Live:
         return cast(Timed | Refusal, result)
 
     def duplicate(self, candidate: Candidate, compiled: Compiled, leader: str) -> Future[Any]:
-        """Check a config with the machine code of another one; see `Backend.duplicate`."""
+        """Check a config with the machine code of another one. Returns a future; see
+        `Backend.duplicate`."""
         given: Future[Any] = Future()
         try:
             result = self._gpu.ask(

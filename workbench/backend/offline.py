@@ -99,7 +99,8 @@ class Offline:
         return given
 
     def duplicate(self, candidate: Candidate, compiled: Compiled, leader: str) -> Future[Any]:
-        """Check a config with the machine code of another one; see `Backend.duplicate`."""
+        """Check a config with the machine code of another one. Returns a future; see
+        `Backend.duplicate`."""
         return self.timed(candidate, compiled, None)
 
     def _settle(self, given: Future[Any], *of: Any) -> None:

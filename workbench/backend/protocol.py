@@ -80,8 +80,10 @@ class Backend(Protocol):
         self, candidate: Candidate, compiled: Compiled, leader: str
     ) -> Future[Timed | Refusal | None]:
         """Check a config whose machine code is that of the timed config with the key `leader`.
-        The future's result is a Timed where the leader's time is also its own (its timing is not
-        used), a Refusal where it is wrong, None where it must be timed by itself."""
+
+        Returns a future of a Timed where the leader's time is also its own (its timing is not
+        used), of a Refusal where it is wrong, and of None where it must be timed by itself.
+        """
 
     def measure_interleaved(self, parts: Sequence[TimingTask]) -> list[TimingResult]:
         """Compile, check and time tasks of different problems in turns; return their results.

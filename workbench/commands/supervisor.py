@@ -13,10 +13,11 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
-from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, stopped_by
+from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import ctrl_c
 from workbench.data.memory import limit_memory
 from workbench.data.user_code import Marks, user_code, watch
@@ -55,11 +56,13 @@ def _child(command: Callable[[], int], marks: Marks, result: int, alive: int) ->
         signal.signal(signal.SIGINT, ctrl_c)
     watch(marks)
     limit_memory()
-    code = 1
+    code = INTERNAL
     try:
         code = command()
-        os.write(result, b"%d" % code)
+    except BaseException:  # `cli.main` reports all that it expects
+        traceback.print_exc()
     finally:
+        os.write(result, b"%d" % code)
         with suppress(BaseException), user_code("the end of the process", ENDING_S):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -137,7 +140,7 @@ class _Supervisor:
         if code:
             return int(code)
         if self._ended == "interrupted":
-            print("stopped", file=sys.stderr)
+            _say("stopped")
             return INTERRUPTED
         running = [words for words, _ in self._marks.running()]
         whose = running[0] if running else "the code that it ran"
@@ -152,5 +155,11 @@ class _Supervisor:
             name = signal.Signals(number).name
             killed = "; the system may have run out of memory" if number == signal.SIGKILL else ""
             reason = f"{whose} ended the process ({name}{killed})"
-        print(f"error: {reason}; correct it and run the command again.", file=sys.stderr)
+        _say(f"error: {reason}; correct it and run the command again.")
         return COULD_NOT_RUN
+
+
+def _say(text: str) -> None:
+    from workbench.commands.console import say  # only now: `--help` does not need it
+
+    say(text, err=True)

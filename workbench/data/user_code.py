@@ -11,8 +11,6 @@ import mmap
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from workbench import spec
 from workbench.data.interrupts import CtrlC
@@ -66,25 +64,27 @@ def watch(marks: Marks) -> None:
     spec.watched = user_code
 
 
-@contextmanager
-def user_code(what: str, limit_s: float = LIMIT_S) -> Iterator[None]:
-    """Return a context manager for code of the user; `what` names it in messages.
+class user_code:
+    """Context manager for code of the user; `what` names it in messages.
 
     Raises UserCodeExit where the code raises SystemExit, GeneratorExit or, without Ctrl-C,
     KeyboardInterrupt. In a command, the process is ended after `limit_s` seconds.
     """
-    marks = _marks
-    before = marks.set(what, time.monotonic() + limit_s) if marks else None
-    try:
-        yield
-    except SystemExit as error:
-        raise UserCodeExit(f"it called sys.exit({error.code!r})") from error
-    except GeneratorExit as error:
-        raise UserCodeExit("it raised GeneratorExit") from error
-    except KeyboardInterrupt as error:
-        if marks is None or isinstance(error, CtrlC):
-            raise
-        raise UserCodeExit("it raised KeyboardInterrupt") from error
-    finally:
-        if marks and before is not None:
-            marks.set(*before)
+
+    def __init__(self, what: str, limit_s: float = LIMIT_S) -> None:
+        self._what, self._limit_s = what, limit_s
+        self._before: tuple[str, float] | None = None
+
+    def __enter__(self) -> None:
+        if _marks is not None:
+            self._before = _marks.set(self._what, time.monotonic() + self._limit_s)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if _marks is not None and self._before is not None:
+            _marks.set(*self._before)
+        if isinstance(error, SystemExit):
+            raise UserCodeExit(f"it called sys.exit({error.code!r})") from error
+        if isinstance(error, GeneratorExit):
+            raise UserCodeExit("it raised GeneratorExit") from error
+        if isinstance(error, KeyboardInterrupt) and not isinstance(error, CtrlC) and _marks:
+            raise UserCodeExit("it raised KeyboardInterrupt") from error

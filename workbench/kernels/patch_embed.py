@@ -235,8 +235,8 @@ def refuse_tiles(config, limits, *, itemsize, N, **sizes):
     if N % 16:  # addends that are not loaded 128 bits wide change their layout on the way
         last += last // 2
     # there the next tile's stages are already on their way
-    ahead = limits.nvidia and isinstance(config, Persistent)
-    shared = shared + last if ahead else max(shared, last)
+    early = limits.nvidia and isinstance(config, Persistent)
+    shared = shared + last if early else max(shared, last)
     if reason := limits.refuse_sums(held):
         return reason
     if held < 8:

@@ -47,7 +47,7 @@ from workbench.measurement.stream import (
     host_samples,
     other_streams_s,
     runs_while_held,
-    side_stream,
+    second_stream,
     timer_step_s,
     wait,
 )
@@ -149,10 +149,10 @@ class Bench:
         else:
             raise NotJoined(OTHER_STREAM)
         if not rotation.waits and rotation.copies is None:
-            memory = Poisoned(filling=side_stream())
+            memory = Poisoned(filling=second_stream())
             with memory:
                 early = runs_while_held(
-                    rotation.call, memory.written, side_stream(), rotation.host_s
+                    rotation.call, memory.written, second_stream(), rotation.host_s
                 )
             rotation.forget()
             if early:
@@ -172,6 +172,8 @@ class Bench:
         are no more. Outputs are poisoned, and the timed calls run once more. Empty where a call
         changes its inputs. `problems` are those of even and of odd sets."""
         rotation = timed.rotation
+        if rotation.copies is not None:
+            return []
         sets = [at for at in range(min(3, len(rotation.sets))) if rotation.outputs(at)]
         for at in sets:
             if not poison_outputs(rotation.outputs(at), rotation.sets[at]):

@@ -151,7 +151,7 @@ def wait() -> None:
 
 
 @cache
-def side_stream() -> Any:
+def second_stream() -> Any:
     """Return a stream beside the current one, on which memory is filled and read."""
     return torch.cuda.Stream()
 
@@ -165,17 +165,17 @@ def other_streams_s() -> float:
 
 
 def runs_while_held(
-    call: Callable[[], Any], seen: Callable[[], bool], side: Any, host_s: float
+    call: Callable[[], Any], seen: Callable[[], bool], second: Any, host_s: float
 ) -> bool:
     """Return whether `seen` comes true while the current stream is held before the call: its work
     then runs on another stream, without waiting for this one. `seen` reads memory of the device on
-    the stream `side`; a call that outlasts the hold proves nothing."""
+    the stream `second`; a call that outlasts the hold proves nothing."""
     held = _plain_mark()
     wait()
     delay(2e-4 + 4 * host_s)
     held.record()
     call()
-    with torch.cuda.stream(side):
+    with torch.cuda.stream(second):
         result = seen()
     proved = not held.query()
     wait()

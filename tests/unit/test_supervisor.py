@@ -1,0 +1,129 @@
+"""The user's code in a command: whatever it does at its import, the command ends in a sentence."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED
+from workbench.data.user_code import UserCodeExit, user_code
+
+pytestmark = pytest.mark.unit
+
+PLAIN = """
+import sys
+from workbench.commands.supervisor import supervised
+from workbench.data import user_code
+user_code.LIMIT_S = {limit}
+
+def command():
+    with user_code.user_code("the import of k.py", {limit}):
+        {code}
+    print("done")
+    return {result}
+
+raise SystemExit(supervised(command))
+"""
+
+
+def ran(code, result=0, limit=20.0, **how):
+    script = PLAIN.format(code=code, result=result, limit=limit)
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, **how
+    )
+
+
+@pytest.mark.parametrize("result", [0, 1, 2, 3, 4, 130])
+def test_the_exit_code_is_that_of_the_command(result):
+    done = ran("pass", result)
+    assert (done.returncode, done.stdout, done.stderr) == (result, "done\n", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import os; os._exit(0)", "the import of k.py ended the process (exit code 0)"),
+        ("import os; os._exit(3)", "the import of k.py ended the process (exit code 3)"),
+        ("import ctypes; ctypes.string_at(0)", "the import of k.py ended the process (SIGSEGV)"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "(SIGKILL; the system may"),
+    ],
+)
+def test_code_that_ends_the_process_is_named(code, words):
+    done = ran(code)
+    assert done.returncode == COULD_NOT_RUN and words in done.stderr and not done.stdout
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(1000)"])
+def test_code_that_never_returns_is_ended_at_its_limit(code):
+    done = ran(code, limit=0.5)
+    assert done.returncode == COULD_NOT_RUN
+    assert "the import of k.py took longer than its limit" in done.stderr
+
+
+def test_a_thread_of_the_code_keeps_no_command_alive():
+    code = "import threading, time; threading.Thread(target=lambda: time.sleep(1000)).start()"
+    done = ran(code, 3)
+    assert (done.returncode, done.stdout) == (3, "done\n")
+
+
+def test_memory_is_limited():
+    """More than the machine has: the system would end other processes for it."""
+    done = ran("bytearray(1 << 44)")
+    assert "MemoryError" in done.stderr and done.returncode != 0
+
+
+def test_code_that_holds_on_to_ctrl_c_is_ended():
+    hold = "\n".join(
+        [
+            "import time; print(1, flush=True)",
+            "        while True:",
+            "            try:",
+            "                time.sleep(0.01)",
+            "            except BaseException: pass",
+        ]
+    )
+    script = PLAIN.format(code=hold, result=0, limit=60.0)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    process.stdout.read(1)
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert (process.returncode, error) == (INTERRUPTED, b"stopped\n")
+
+
+def test_the_command_ends_with_the_process_that_the_user_started():
+    code = "print(os.getpid(), flush=True); time.sleep(1000)"
+    script = PLAIN.format(code=code, result=0, limit=60)
+    script = "import os, time\n" + script
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    child = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    for _ in range(100):
+        try:
+            os.kill(child, 0)
+        except ProcessLookupError:
+            return
+        state = Path(f"/proc/{child}/stat").read_text().split(")")[-1].split()[0]
+        if state == "Z":
+            return
+        time.sleep(0.05)
+    pytest.fail("the child outlives its parent")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [(SystemExit(3), r"sys.exit\(3\)"), (GeneratorExit(), "GeneratorExit")],
+)
+def test_exits_become_errors(error, words):
+    with pytest.raises(UserCodeExit, match=words), user_code("k.py"):
+        raise error
