@@ -19,7 +19,16 @@ from workbench.backend.protocol import Problem, TimingResult, TimingTask
 from workbench.compile import Compiled
 from workbench.compile.loops import Code
 from workbench.data import stats
-from workbench.data.record import Cause, Environment, Measured, Predicted, Ratio, Resources, Verdict
+from workbench.data.record import (
+    Cause,
+    Energy,
+    Environment,
+    Measured,
+    Predicted,
+    Ratio,
+    Resources,
+    Verdict,
+)
 from workbench.data.verdict import verdict
 from workbench.device.hardware import Device, device_named
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -60,6 +69,22 @@ class Fate:
     code: tuple[Code, ...] = ()  # what its machine code says
     kernels: int | None = 1  # of one call
     peak_bytes: int | None = None
+    power_w: float = 500.0  # of which IDLE_W are idle
+    no_energy: str | None = None  # why its energy cannot be had
+
+
+IDLE_W = 100.0
+
+
+def energy_of(time_s: float, power_w: float, windows: int = 6, seed: str = "") -> Energy:
+    """The energy of a call that takes this long at this power, each window off by a thousandth."""
+    dice = random.Random(seed)
+    each = tuple(time_s * power_w * (1 + 0.001 * dice.gauss(0, 1)) for _ in range(windows))
+    low, high = stats.median_interval(each)
+    return Energy(
+        stats.median(each), low, high, power_w, IDLE_W, 1000 * windows, windows, 0.4, 0.02,
+        "made up", "cold", each,
+    )  # fmt: skip
 
 
 class Null:
@@ -163,6 +188,16 @@ class Null:
         self._note("hot", candidate)
         fate = self._fate(candidate)
         return Timed(self._measured(candidate, fate.time_s * 0.8, fate.noise, "hot"), 0.1, "gpu")
+
+    def energy(self, candidates: Sequence[Candidate], windows: int) -> list[Energy | str]:
+        """The power of each one's fate times its time."""
+        results: list[Energy | str] = []
+        for candidate in candidates:
+            self._note("energy", candidate)
+            fate = self._fate(candidate)
+            took = energy_of(fate.time_s, fate.power_w, windows, candidate.key)
+            results.append(fate.no_energy or took)
+        return results
 
     def compare(
         self, left: Candidate, right: Candidate, requested_threshold: float

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 BAR = 12  # characters
 COUNTED = ("compiled", "duplicate", "wrong", "failed", "measured", "predicted")
 CONCLUDED = ("measured", "predicted", "duplicate", "wrong", "failed", "refused")
-STEPS = {"halving": "halving of {}", "final": "final of {}", "hot": "the winner, hot"}
+STEPS = {
+    "halving": "halving of {}",
+    "final": "final of {}",
+    "hot": "the winner, hot",
+    "energy": "energy of {}",
+}
 
 
 # Control characters but for line ends and tabs, half characters, and characters that turn the

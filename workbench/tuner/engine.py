@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from workbench.backend.protocol import Backend, Measures
+from workbench.data.energy import energy_of
 from workbench.data.record import Outcome, Record
 from workbench.measurement.candidate import Candidate
 from workbench.tuner.finals import Finals, Step
@@ -52,8 +53,17 @@ class TimeBreakdown:
 class Engine:
     """Run one sweep. `first` is the batch that is compiled first, `outcomes` the sweep itself."""
 
-    def __init__(self, plan: Plan, backend: Backend, earlier: Earlier, search: SearchPlan) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        backend: Backend,
+        earlier: Earlier,
+        search: SearchPlan,
+        energy: bool = False,
+    ) -> None:
+        """Plan the sweep. With `energy`, the joules of the finalists are measured too."""
         self._plan, self._backend, self._earlier = plan, backend, earlier
+        self._energy = energy
         self._known: dict[str, Outcome] = {
             c.key: replace(old, run=plan.run.id, default=c.default)
             for c in plan.candidates
@@ -93,7 +103,8 @@ class Engine:
         if not self._backend.predicts and (first_pass := self._first_pass_records()):
             old = self._old_finals()
             measures = cast(Measures, self._backend)  # it does not predict
-            yield from old or Finals(self._plan, measures, self._earlier, first_pass).outcomes()
+            finals = Finals(self._plan, measures, self._earlier, first_pass, self._energy)
+            yield from old or finals.outcomes()
 
     def _first_pass_records(self) -> list[Record]:
         """Return the records of the first pass, fastest first."""
@@ -123,6 +134,8 @@ class Engine:
         ours = [o for o in held if isinstance(o, Record) and o.run in runs]
         if not ours or not {o.run for o in old} <= runs:
             return []
+        if self._energy and any(o.phase == "final" and energy_of(o) is None for o in ours):
+            return []  # their times are known, their energy is not
         return [replace(o, run=self._plan.run.id) for o in ours]
 
 
