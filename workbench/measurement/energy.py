@@ -113,6 +113,7 @@ class Meter:
     clock: Clock
     rules: Rules
     step_s: float = 0.0  # between two updates; 0 until it is known
+    _value: int = 0  # at the last look
 
     def edge(self, each: Callable[[], object] = lambda: None) -> Edge:
         """Return the next update that is placed sharply; `each` is called before every look.
@@ -137,8 +138,14 @@ class Meter:
             before_s, value = at_s, now
 
     def _look(self) -> tuple[float, int]:
-        value = self.counter.millijoules()
-        return self.clock.now(), value
+        """Return the moment and the counter's value. Raises WentBack where it fell."""
+        before, self._value = self._value, self.counter.millijoules()
+        if self._value < before:
+            raise WentBack(
+                "the energy counter began again while it was read; run the command again, or leave "
+                "out --energy"
+            )
+        return self.clock.now(), self._value
 
     def find_step(self) -> float:
         """Return the seconds between two updates, and keep them: the median of several."""
@@ -179,6 +186,7 @@ class Meter:
             while not over():
                 each()
                 self.clock.pause()
+                self._look()  # so that a counter that falls is seen
 
         start = self.clock.now() + max(rules.lead_steps * self.step_s, rules.lead_s)
         run_until(lambda: self.clock.now() >= start and len(progress) > 1)
@@ -209,13 +217,7 @@ def done_at(progress: Sequence[tuple[float, int]], at_s: float) -> float:
 
 
 def _joules(first: Edge, last: Edge) -> float:
-    taken = last.millijoules - first.millijoules
-    if taken <= 0:
-        raise WentBack(
-            "the energy counter began again while it was read; run the command again, or leave "
-            "out --energy"
-        )
-    return taken * 1e-3
+    return (last.millijoules - first.millijoules) * 1e-3
 
 
 def energies(
@@ -234,7 +236,7 @@ def energies(
     if not loads:
         return {}
     meter = Meter(counter, clock or Clock(), rules or Rules())
-    meter.find_step()
+    _again(meter.find_step, meter.rules.retries)
     idle_w = _again(meter.idle_w, meter.rules.retries)
     taken: dict[K, list[EnergyWindow]] = {key: [] for key in loads}
     for order in islice(orders(list(loads)), windows):
