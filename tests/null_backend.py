@@ -15,6 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+import synthetic
+
 from workbench.backend.protocol import Problem, TimingResult, TimingTask
 from workbench.compile import Compiled
 from workbench.compile.loops import Code
@@ -69,22 +71,8 @@ class Fate:
     code: tuple[Code, ...] = ()  # what its machine code says
     kernels: int | None = 1  # of one call
     peak_bytes: int | None = None
-    power_w: float = 500.0  # of which IDLE_W are idle
+    power_w: float = 500.0
     no_energy: str | None = None  # why its energy cannot be had
-
-
-IDLE_W = 100.0
-
-
-def energy_of(time_s: float, power_w: float, windows: int = 6, seed: str = "") -> Energy:
-    """The energy of a call that takes this long at this power, each window off by a thousandth."""
-    dice = random.Random(seed)
-    each = tuple(time_s * power_w * (1 + 0.001 * dice.gauss(0, 1)) for _ in range(windows))
-    low, high = stats.median_interval(each)
-    return Energy(
-        stats.median(each), low, high, power_w, IDLE_W, 1000 * windows, windows, 0.4, 0.02,
-        "made up", "cold", each,
-    )  # fmt: skip
 
 
 class Null:
@@ -195,7 +183,7 @@ class Null:
         for candidate in candidates:
             self._note("energy", candidate)
             fate = self._fate(candidate)
-            took = energy_of(fate.time_s, fate.power_w, windows, candidate.key)
+            took = synthetic.energy_of(fate.time_s, fate.power_w, windows, candidate.key)
             results.append(fate.no_energy or took)
         return results
 

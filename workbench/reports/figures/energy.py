@@ -128,8 +128,9 @@ def energy_fact(record: Record) -> list[tuple[str, str, str]]:
 
 
 def front_of(records: Sequence[Record]) -> list[Record]:
-    """Return the records that no other beats in both time and energy, the fastest first."""
-    known = [(r, energy) for r in records if (energy := energy_of(r))]
+    """Return the configs that no other beats in both time and energy, the fastest first. Library
+    baselines cannot be selected, so they are not on it."""
+    known = [(r, e) for r in records if (e := energy_of(r)) and not r.case.is_baseline]
     points = [(r.time_s, energy.joules) for r, energy in known]
     return [known[n][0] for n in pareto_front(points)]
 
@@ -189,6 +190,8 @@ def _whiskers(ax: Any, board: Board, record: Record, energy: Energy) -> None:
 
 def _front(ax: Any, board: Board, front: Sequence[Record]) -> None:
     """Draw the Pareto front as steps: what lies above and to the right is beaten in both."""
+    if not front:
+        return
     steps = [(board.time(r.time_s), 1e3 * e.joules) for r in front if (e := energy_of(r))]
     right, top = ax.get_xlim()[1], ax.get_ylim()[1]
     xs, ys = [steps[0][0]], [top]
