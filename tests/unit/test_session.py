@@ -159,6 +159,71 @@ def test_a_predicted_time_stays_predicted_and_has_no_final(context):
     assert all(isinstance(o.timing, Measured) for o in measured if isinstance(o, Record))
 
 
+# Energy
+
+
+def test_energy_is_asked_for_last_and_kept_with_the_finals(context):
+    outcomes = context.sweep(energy=True)
+    words = [word for word, _ in context.null.requests]
+    assert words.index("energy") > max(n for n, w in enumerate(words) if w in ("final", "hot"))
+    assert context.labels("energy") == context.labels("final")
+    finals = of(context.stored(), "final")
+    assert finals == of(outcomes, "final") and len(finals) == len(context.labels("final"))
+    for record in finals:
+        energy = record.timing.energy
+        assert energy.joules == pytest.approx(100e-6 * 500, rel=0.01) and energy.windows == 6
+    assert all(o.timing.energy is None for o in of(outcomes, "first_pass") + of(outcomes, "hot"))
+
+
+def test_energy_changes_no_time(context):
+    without = context.sweep()
+    times = {(o.key, o.phase): o.timing.samples_s for o in without if isinstance(o, Record)}
+    outcomes = context.sweep(energy=True)
+    assert context.labels("time") == [], "the first pass is known"
+    assert set(context.labels("energy")) == set(context.labels("final")) != set()
+    again = {(o.key, o.phase): o.timing.samples_s for o in outcomes if isinstance(o, Record)}
+    assert again == times
+    context.sweep(energy=True)
+    assert context.null.requests == [], "a sweep whose finals have their energy is complete"
+    context.sweep()
+    assert context.null.requests == []
+
+
+def test_an_energy_that_cannot_be_had_is_a_sentence_and_costs_no_time(context, capsys):
+    outcomes = context.sweep(lambda c: Fate(no_energy="no counter here"), energy=True)
+    finals = of(outcomes, "final")
+    assert finals and {o.timing.no_energy for o in finals} == {"no counter here"}
+    assert "No energy: no counter here." in capsys.readouterr().out
+    context.sweep(energy=True)
+    assert context.labels("energy"), "it is tried again"
+
+
+def test_the_console_says_which_takes_least(context, capsys):
+    def fate(candidate):
+        slow = getattr(candidate.config, "num_warps", 0) == 4
+        return Fate(time_s=101e-6, power_w=300.0) if slow else Fate()
+
+    context.sweep(fate, energy=True)
+    text = capsys.readouterr().out
+    assert "Least energy: blocks" in text and "4 warps, 30.3 mJ a call: 39 % less" in text
+
+
+def test_energy_that_is_stopped_leaves_the_times(context, monkeypatch):
+    def stopped(self, candidates, windows):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("null_backend.Null.energy", stopped)
+    outcomes = context.sweep(energy=True)
+    assert context.code == 130 and of(outcomes, "final") and of(outcomes, "hot")
+    assert context.stored() == outcomes
+
+
+def test_a_prediction_has_no_energy(context):
+    with pytest.raises(CommandError, match="energy has no prediction; leave out --energy"):
+        context.sweep(energy=True, predicts=True)
+    assert context.null.requests == [] and context.null.closed
+
+
 # Not obtained twice
 
 
