@@ -128,6 +128,12 @@ class SweepConsole:
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             self._start()
 
+    def joined(self, known: int) -> None:
+        """Print how many configs another process obtained meanwhile."""
+        self._line.earlier += known
+        if not self.quiet:
+            self.console.print(f"{known} more are known by now from another process.")
+
     def again(self, run: Run) -> None:
         """Print that an earlier run holds every outcome."""
         if not self.quiet:

@@ -178,7 +178,10 @@ class _OneSize:
 
     def _execute(self, run: Run, engine: Engine, earlier: Earlier) -> int:
         options = self.command.options
+        waited = not engine.finished
         ceilings = self._begin(engine, earlier)
+        if waited and not options.fresh:
+            self._look_again(engine)
         self.breakdown.begin(self.opened.backend)
         recorder = self.opened.recorder(run)
         recorder.counts = self.counts
@@ -199,6 +202,12 @@ class _OneSize:
             return INTERRUPTED
         self._remember(recorder.run, recorder.outcomes)
         return 0
+
+    def _look_again(self, engine: Engine) -> None:
+        """Take over what another process stored while this one waited for the GPU."""
+        history, retry = self.opened.history, self.command.options.retry_failures
+        if new := engine.look_again(earlier_outcomes(history, engine.plan, retry)):
+            self.command.console.joined(new)
 
     def _previous_best(self, run: Run) -> dict[str, dict[str, int]]:
         """Return the config that an earlier sweep of the same problem chose, by Impl."""
@@ -349,8 +358,11 @@ class _OneSize:
         if not self.command.options.energy:
             return []
         final = [o for o in outcomes if isinstance(o, Record) and o.phase == "final"]
-        said = [energy_sentence(final, selection.winner), *energy_notes(final, run.environment)]
-        return [words for words in said if words]
+        sentences = [
+            energy_sentence(final, selection.winner),
+            *energy_notes(final, run.environment),
+        ]
+        return [words for words in sentences if words]
 
 
 def _import_page() -> None:

@@ -20,8 +20,8 @@ MOST_PIECES = 128  # enqueued at once: the queue of a CUDA stream holds about 10
 
 
 class BackToBack:
-    """A `Load` of `energy`: pieces, each a replay of the graph or one call, with an event behind
-    each that says when it is done."""
+    """An `EnergyLoad`: pieces, each a replay of the graph or one call, with an event behind each
+    that says when it is done."""
 
     def __init__(self, timed: BenchTime) -> None:
         """Take the calls of a timed entrant.

@@ -37,7 +37,7 @@ class Counter(Protocol):
         """Return the counter's present value."""
 
 
-class Load(Protocol):
+class EnergyLoad(Protocol):
     """A call that is kept running back to back."""
 
     estimate_s: float  # of one call
@@ -74,7 +74,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Edge:
+class CounterUpdate:
     """An update of the counter: the value it changed to, and when, within half of `gap_s`."""
 
     at_s: float
@@ -115,7 +115,7 @@ class Meter:
     step_s: float = 0.0  # between two updates; 0 until it is known
     _value: int = 0  # at the last look
 
-    def edge(self, each: Callable[[], object] = lambda: None) -> Edge:
+    def edge(self, each: Callable[[], object] = lambda: None) -> CounterUpdate:
         """Return the next update that is placed sharply; `each` is called before every look.
 
         Raises EnergyError where the counter stands still.
@@ -129,7 +129,7 @@ class Meter:
             self.clock.pause()
             at_s, now = self._look()
             if now != value and at_s - before_s <= max(sharp_s, 1e-3):
-                return Edge((before_s + at_s) / 2, now, at_s - before_s)
+                return CounterUpdate((before_s + at_s) / 2, now, at_s - before_s)
             if at_s > end:
                 raise EnergyError(
                     f"the energy counter was not updated within {self.rules.wait_s:g} s, so it "
@@ -167,14 +167,14 @@ class Meter:
         rules = self.rules
         return max(rules.steps * self.step_s, rules.least_s, rules.least_calls * call_s)
 
-    def window(self, load: Load) -> EnergyWindow:
+    def window(self, load: EnergyLoad) -> EnergyWindow:
         """Return one window of calls back to back. Raises WentBack where the counter fell."""
         try:
             return self._window(load)
         finally:
             load.drain()
 
-    def _window(self, load: Load) -> EnergyWindow:
+    def _window(self, load: EnergyLoad) -> EnergyWindow:
         rules, progress = self.rules, [(self.clock.now(), 0)]
 
         def each() -> None:
@@ -216,12 +216,12 @@ def done_at(progress: Sequence[tuple[float, int]], at_s: float) -> float:
     return x + (y - x) * (at_s - a) / (b - a)
 
 
-def _joules(first: Edge, last: Edge) -> float:
+def _joules(first: CounterUpdate, last: CounterUpdate) -> float:
     return (last.millijoules - first.millijoules) * 1e-3
 
 
 def energies(
-    loads: Mapping[K, Load],
+    loads: Mapping[K, EnergyLoad],
     counter: Counter,
     windows: int = WINDOWS,
     rules: Rules | None = None,
