@@ -27,6 +27,7 @@ from workbench.measurement.energy import (
     step_of,
 )
 from workbench.measurement.energy_counter import NvmlCounter, open_counter
+from workbench.reports.figures.energy import millijoules
 
 pytestmark = pytest.mark.unit
 
@@ -234,6 +235,13 @@ def test_the_front_is_what_nothing_beats(points):
     best = {p for p in points if not any(beats(q, p) for q in points)}
     assert {points[n] for n in front} == best and len(front) == len(best)
     assert [points[n] for n in front] == sorted(points[n] for n in front)
+
+
+@given(st.floats(1e-6, 100.0))
+def test_millijoules_keep_four_digits(joules):
+    text = millijoules(joules)
+    assert float(text) == pytest.approx(1e3 * joules, rel=6e-4)
+    assert len(text.replace(".", "").lstrip("0")) >= 3 and "e" not in text
 
 
 def test_windows_of_other_rounds_have_no_ratio():

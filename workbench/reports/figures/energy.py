@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from markupsafe import Markup
 
 from workbench.data.energy import absences, energy_of, energy_ratio, pareto_front, work_per_joule
 from workbench.data.record import Energy, Environment, Measured, Outcome, Ratio, Record
-from workbench.data.units import counted, duration, four_digits, three_digits
+from workbench.data.units import counted, duration, three_digits
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import axes, note, plain_ticks
 from workbench.reports.figures.sweep import Board, laid, one_two_five
@@ -34,8 +35,10 @@ def energy_cells(record: Record, memory: bool) -> list[str]:
 
 
 def millijoules(joules: float) -> str:
-    """Return joules in mJ, without the unit."""
-    return four_digits(1e3 * joules)
+    """Return joules in mJ to four digits, zeros at the end included, without the unit."""
+    value = 1e3 * joules
+    before = math.floor(math.log10(value)) if value > 0 else 0
+    return f"{value:.{min(6, max(0, 3 - before))}f}"
 
 
 def per_joule(record: Record, memory: bool) -> str:
