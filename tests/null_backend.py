@@ -15,11 +15,22 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+import synthetic
+
 from workbench.backend.protocol import Problem, TimingResult, TimingTask
 from workbench.compile import Compiled
 from workbench.compile.loops import Code
 from workbench.data import stats
-from workbench.data.record import Cause, Environment, Measured, Predicted, Ratio, Resources, Verdict
+from workbench.data.record import (
+    Cause,
+    Energy,
+    Environment,
+    Measured,
+    Predicted,
+    Ratio,
+    Resources,
+    Verdict,
+)
 from workbench.data.verdict import verdict
 from workbench.device.hardware import Device, device_named
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -61,6 +72,8 @@ class Fate:
     code: tuple[Code, ...] = ()  # what its machine code says
     kernels: int | None = 1  # of one call
     peak_bytes: int | None = None
+    power_w: float = 500.0
+    no_energy: str | None = None  # why its energy cannot be had
 
 
 class Null:
@@ -172,6 +185,16 @@ class Null:
         self._note("hot", candidate)
         fate = self._fate(candidate)
         return Timed(self._measured(candidate, fate.time_s * 0.8, fate.noise, "hot"), 0.1, "gpu")
+
+    def energy(self, candidates: Sequence[Candidate], windows: int) -> list[Energy | str]:
+        """The power of each one's fate times its time."""
+        results: list[Energy | str] = []
+        for candidate in candidates:
+            self._note("energy", candidate)
+            fate = self._fate(candidate)
+            took = synthetic.energy_of(fate.time_s, fate.power_w, windows, candidate.key)
+            results.append(fate.no_energy or took)
+        return results
 
     def compare(
         self, left: Candidate, right: Candidate, requested_threshold: float

@@ -14,6 +14,7 @@ from typing import Any
 
 from workbench.data.record import (
     Case,
+    Energy,
     Environment,
     Failure,
     Measured,
@@ -81,6 +82,34 @@ def matmul(predicted: bool = False, finals: bool = True) -> tuple[Run, list[Outc
     if finals and not predicted:
         outcomes += _finals(run, outcomes, dice)
     return run, outcomes
+
+
+def matmul_with_energy(reason: str = "") -> tuple[Run, list[Outcome]]:
+    """The tile sweep with an energy for each finalist: the slower ones need less power, one runs
+    out of the front, and with `reason` none could be measured."""
+    run, outcomes = matmul()
+    finals = [n for n, o in enumerate(outcomes) if isinstance(o, Record) and o.phase == "final"]
+    for place, n in enumerate(finals):
+        record = outcomes[n]
+        assert isinstance(record, Record) and isinstance(record.timing, Measured)
+        power_w = 690.0 - 14 * place - (60 if place == 3 else 0)
+        energy = None if reason else energy_of(record.time_s, power_w, seed=record.key)
+        timing = replace(record.timing, energy=energy, no_energy=reason)
+        outcomes[n] = replace(record, timing=timing)
+    return run, outcomes
+
+
+def energy_of(
+    time_s: float, power_w: float, windows: int = 6, seed: str = "", noise: float = 0.001
+) -> Energy:
+    """The energy of a call that takes this long at this power, each window a little off."""
+    dice = random.Random(seed)
+    each = tuple(time_s * power_w * (1 + noise * dice.gauss(0, 1)) for _ in range(windows))
+    low, high = median_interval(each)
+    return Energy(
+        median(each), low, high, power_w, 100.0, 1000 * windows, windows, 0.4, 0.02, "made up",
+        "cold", each,
+    )  # fmt: skip
 
 
 def softmax(predicted: bool = False, device: str = "NVIDIA H200") -> tuple[Run, list[Outcome]]:

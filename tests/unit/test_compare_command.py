@@ -116,6 +116,39 @@ def test_the_exit_code_is_that_of_the_verdict(place, by, code, word):
     assert text.left == "blocks block_n 32, 2 warps" and "4 warps" in text.right
 
 
+def test_the_ratio_of_energies_stands_beside_the_verdict(place):
+    def fate(candidate):
+        return Fate(power_w=400.0 if candidate.config.num_warps == 4 else 500.0)
+
+    assert place.compare("blocks:num_warps=2", "blocks:num_warps=4", fate, energy=True) == 0
+    assert place.comparisons()[-1].verdict.word == "SAME"
+    assert "energy  0.80" in place.text() and "energy, mJ" in place.text()
+    records = [e for e in place.events() if isinstance(e, Record)]
+    assert [r.timing.energy.windows for r in records] == [12, 12]
+    words = [word for word, _ in place.null.requests]
+    assert words.index("energy") > words.index("contest")
+
+
+def test_without_energy_nothing_is_said_of_it(place):
+    assert place.compare("blocks:num_warps=2", "blocks:num_warps=4") == 0
+    assert "mJ" not in place.text() and "energy" not in dict(place.null.requests)
+
+
+def test_energy_that_is_stopped_leaves_the_verdict(place, monkeypatch):
+    def stopped(self, candidates, windows):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("null_backend.Null.energy", stopped)
+    assert place.compare("blocks:num_warps=2", "blocks:num_warps=4", energy=True) == 130
+    assert place.comparisons()[-1].verdict.word == "SAME"
+
+
+def test_stored_runs_have_no_energy_to_measure(place):
+    run = "20261121-093000-tile_size-toy-3f2a"
+    with pytest.raises(CommandError, match="compared without measuring; leave out --energy"):
+        place.compare(run, run, energy=True)
+
+
 def test_the_threshold_is_the_users(place):
     assert place.compare("blocks:num_warps=2", "blocks:num_warps=4", slower(4, 1.05)) == 1
     assert (

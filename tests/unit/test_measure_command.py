@@ -98,6 +98,37 @@ def test_both_places_hold_the_same_and_the_page_is_drawn_again(tmp_path):
     assert draw("measure", run.id, tmp_path / "again.html", place.url).read_text() == first
 
 
+def test_energy_follows_all_times_of_a_problem(place):
+    assert place.measure(energy=True, sizes=("N=1024",)) == 0
+    words = [word for word, _ in place.null.requests]
+    assert words.index("energy") > max(n for n, w in enumerate(words) if w == "hot")
+    energies = [r.timing.energy for r in place.records("final")]
+    assert len(energies) == 2 and all(e.windows == 6 for e in energies)
+    assert all(r.timing.energy is None for r in place.records("hot"))
+    assert "energy, mJ" in place.text() and "50." in place.text()
+    assert any(unit in place.text() for unit in ("GB/J", "GFLOP/J"))
+
+
+def test_energy_that_is_stopped_leaves_the_times(place, monkeypatch):
+    def stopped(self, candidates, windows):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("null_backend.Null.energy", stopped)
+    assert place.measure(energy=True, sizes=("N=1024",)) == 130
+    assert len(place.records("final")) == len(place.records("hot")) == 2
+
+
+def test_an_energy_that_cannot_be_had_says_why(place):
+    assert place.measure(lambda c: Fate(no_energy="no counter"), energy=True) == 0
+    assert "No energy: no counter." in place.text() and "energy, mJ" not in place.text()
+    assert {r.timing.no_energy for r in place.records("final")} == {"no counter"}
+
+
+def test_a_prediction_has_no_energy(place):
+    with pytest.raises(CommandError, match="leave out --energy"):
+        place.measure(predicts=True, energy=True)
+
+
 def test_a_config_is_as_asked_else_tuned_else_the_default(place):
     spec = catalog.spec_of(str(place.kernel))
     versions = place.null.environment.versions

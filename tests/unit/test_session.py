@@ -16,9 +16,11 @@ from null_backend import ENVIRONMENT, Fate, Null
 from nullside import CONFIGS, Place
 
 from workbench import catalog
+from workbench.commands.console import SweepConsole
 from workbench.commands.options import SweepOptions
 from workbench.commands.problem import sizes_of
 from workbench.commands.run import CommandError, check_writable
+from workbench.commands.sweep import SweepCommand
 from workbench.data.database import History, HistoryError, open_history
 from workbench.data.events import Events, RunFinished, read
 from workbench.data.interrupts import Interrupts
@@ -159,6 +161,72 @@ def test_a_predicted_time_stays_predicted_and_has_no_final(context):
     assert all(isinstance(o.timing, Measured) for o in measured if isinstance(o, Record))
 
 
+# Energy
+
+
+def test_energy_is_asked_for_last_and_kept_with_the_finals(context):
+    outcomes = context.sweep(energy=True)
+    words = [word for word, _ in context.null.requests]
+    assert words.index("energy") > max(n for n, w in enumerate(words) if w in ("final", "hot"))
+    assert context.labels("energy") == context.labels("final")
+    finals = of(context.stored(), "final")
+    assert finals == of(outcomes, "final") and len(finals) == len(context.labels("final"))
+    for record in finals:
+        energy = record.timing.energy
+        assert energy.joules == pytest.approx(100e-6 * 500, rel=0.01) and energy.windows == 6
+    assert all(o.timing.energy is None for o in of(outcomes, "first_pass") + of(outcomes, "hot"))
+
+
+def test_energy_changes_no_time(context):
+    without = context.sweep()
+    times = {(o.key, o.phase): o.timing.samples_s for o in without if isinstance(o, Record)}
+    outcomes = context.sweep(energy=True)
+    assert context.labels("time") == [], "the first pass is known"
+    assert set(context.labels("energy")) == set(context.labels("final")) != set()
+    again = {(o.key, o.phase): o.timing.samples_s for o in outcomes if isinstance(o, Record)}
+    assert again == times
+    context.sweep(energy=True)
+    assert context.null.requests == [], "a sweep whose finals have their energy is complete"
+    context.sweep()
+    assert context.null.requests == []
+
+
+def test_an_energy_that_cannot_be_had_is_a_sentence_and_costs_no_time(context, capsys):
+    outcomes = context.sweep(lambda c: Fate(no_energy="no counter here"), energy=True)
+    finals = of(outcomes, "final")
+    assert finals and {o.timing.no_energy for o in finals} == {"no counter here"}
+    assert "No energy: no counter here." in capsys.readouterr().out
+    context.sweep(energy=True)
+    assert context.labels("energy"), "it is tried again"
+
+
+def test_the_console_says_which_takes_least(context, capsys):
+    def fate(candidate):
+        slow = getattr(candidate.config, "num_warps", 0) == 4
+        return Fate(time_s=101e-6, power_w=300.0) if slow else Fate()
+
+    context.sweep(fate, energy=True)
+    text = capsys.readouterr().out
+    least = r"Least energy: blocks block_n \d+, 4 warps, 30\.\d+ mJ a call: (39|40) % less"
+    assert re.search(least, " ".join(text.split()))
+
+
+def test_energy_that_is_stopped_leaves_the_times(context, monkeypatch):
+    def stopped(self, candidates, windows):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("null_backend.Null.energy", stopped)
+    outcomes = context.sweep(energy=True)
+    assert context.code == 130 and of(outcomes, "final") and of(outcomes, "hot")
+    assert context.stored() == outcomes
+
+
+def test_a_prediction_has_no_energy(context):
+    with pytest.raises(CommandError, match="energy has no prediction; leave out --energy"):
+        context.sweep(energy=True, predicts=True)
+    assert context.null.requests == [] and context.null.closed
+
+
 # Not obtained twice
 
 
@@ -173,6 +241,64 @@ def test_a_finished_sweep_run_again_asks_for_nothing(context, predicts):
     page.unlink()
     context.sweep(predicts=predicts)
     assert page.is_file(), "drawn again where it is missing"
+
+
+class Waiting(Null):
+    """A backend that waits for the GPU while another process sweeps on it."""
+
+    def __init__(self, meanwhile):
+        super().__init__()
+        self._meanwhile = meanwhile
+
+    def begin(self, problem, candidates=()):
+        self._meanwhile()
+        return super().begin(problem, candidates)
+
+
+def swept_while(context, meanwhile, **more):
+    """A sweep that waits for its GPU until `meanwhile` is done; the backend and the outcomes."""
+    null = Waiting(meanwhile)
+    command = SweepCommand(
+        SweepOptions(**{**context.words(), **more}), SweepConsole(quiet=False),
+        lambda device, folder: null, tuned_file=context.folder / "tuned.json",
+    )  # fmt: skip
+    assert command.go() == 0
+    return null, command.outcomes
+
+
+def timed(null):
+    return [label for word, label in null.requests if word == "time"]
+
+
+@pytest.mark.parametrize("search", [{}, {"search": "random"}, {"search": "model"}])
+@pytest.mark.parametrize("theirs", [{}, {"only": True}, {"budget": "3"}])
+def test_what_another_process_obtained_meanwhile_is_not_obtained_again(
+    context, capsys, theirs, search
+):
+    other = []
+    null, outcomes = swept_while(
+        context, lambda: other.append((context.sweep(**theirs), context.labels("time"))), **search
+    )
+    ((first, before),) = other
+    own = timed(null)
+    assert before and not set(before) & set(own), "nothing is timed twice"
+    assert len(before) + len(own) == CONFIGS, "and nothing is left out"
+    assert len({o.key for o in of(outcomes, "first_pass")}) == CONFIGS
+    assert {o.key for o in of(first, "first_pass")} <= {o.key for o in of(outcomes, "first_pass")}
+    (run,) = {o.run for o in outcomes}
+    with open_history(context.url) as history:
+        assert history.outcomes(run) == outcomes
+    assert f"{len(before)} more are known by now from another process." in capsys.readouterr().out
+
+
+def test_a_sweep_that_another_process_finished_meanwhile_measures_nothing(context):
+    null, outcomes = swept_while(context, context.sweep)
+    assert [w for w, _ in null.requests] == [] and of(outcomes, "final") and of(outcomes, "hot")
+
+
+def test_fresh_obtains_all_whatever_others_did_meanwhile(context):
+    null, _ = swept_while(context, context.sweep, fresh=True)
+    assert len(timed(null)) == CONFIGS
 
 
 def test_what_several_runs_obtained_becomes_a_run_of_its_own(context):

@@ -111,6 +111,21 @@ def slow() -> str:
     return compare_page(of, *compared(of, 1.02))
 
 
+def with_energy(record: Outcome, power_w: float, windows: int = 6) -> Outcome:
+    """The same with an energy, where it has a measured time."""
+    if not isinstance(record, Record) or not isinstance(record.timing, Measured):
+        return record
+    energy = synthetic.energy_of(record.time_s, power_w, windows, record.key)
+    return replace(record, timing=replace(record.timing, energy=energy))
+
+
+def saved() -> str:
+    """A little slower, and less energy."""
+    of = run("compare", "versions")
+    (left, right), text = compared(of, 1.02)
+    return compare_page(of, [with_energy(left, 650, 12), with_energy(right, 500, 12)], text)
+
+
 def failed() -> str:
     of = run("compare", "versions")
     (left, right), (text,) = compared(of, 1.0)
@@ -146,6 +161,7 @@ def measured() -> str:
             ]  # fmt: skip
     case = Case("matmul", "split", "triton", {"block_m": 64}, SIZES, "bf16", of.device)
     outcomes.append(Failure(case, "f", of.id, of.started, "compile", "PassManager::run failed"))
+    outcomes = [o if getattr(o, "phase", "") == "hot" else with_energy(o, 600) for o in outcomes]
     return measure_page(of, outcomes)
 
 
@@ -174,7 +190,7 @@ def experiment() -> str:
     return experiment_page(of, variants, [result, replace(result, kernel="", charts=())])
 
 
-MAKERS = {"slow": slow, "experiment": experiment, "failed": failed, "suite": suite,
+MAKERS = {"slow": slow, "saved": saved, "experiment": experiment, "failed": failed, "suite": suite,
           "measured": measured, "predicted": predicted,
           "nothing": lambda: measure_page(run("measure", "tiles"), []),
           "no bout": lambda: compare_page(run("compare", "impls"), [], [])}  # fmt: skip
@@ -281,6 +297,17 @@ def test_a_side_that_failed_says_why_and_nothing_is_drawn(show: Open) -> None:
     tab = show("failed")
     assert "31 tolerances off" in tab.inner_text("#answer")
     assert tab.locator("svg.figure").count() == 0
+
+
+def test_energy_stands_beside_the_verdict(show: Open) -> None:
+    tab = show("saved")
+    assert tab.locator("#answer .word").inner_text() == "SLOW", "the verdict is of time"
+    facts = tab.locator(".facts").inner_text()
+    assert "ratio in energy" in facts.lower() and "0.78" in facts
+    heads = tab.locator("#h-operands ~ .rows th").all_inner_texts()
+    assert {"energy, mJ", "power, W", "per joule"} <= set(heads)
+    assert "energy, mJ" not in show("slow").inner_text("body")
+    assert "energy, mJ" in show("measured").inner_text("body")
 
 
 def test_a_suite_opens_what_is_slow_alone(show: Open) -> None:

@@ -34,6 +34,8 @@ FLAGS = [
 ]
 MAKERS = {
     "matmul": synthetic.matmul,
+    "energy": synthetic.matmul_with_energy,
+    "no energy": lambda: synthetic.matmul_with_energy("this GPU has no energy counter"),
     "predicted": lambda: synthetic.matmul(predicted=True),
     "softmax": synthetic.softmax,
     "copy": synthetic.copy,
@@ -412,6 +414,30 @@ def test_paper_has_no_controls_and_light_colours(show: Open, name: str) -> None:
     assert seen > 20 and poor == []
     paper = tab.pdf(prefer_css_page_size=True)
     assert paper.startswith(b"%PDF")
+
+
+def test_energy_is_drawn_with_its_front_and_fills_columns(show: Open) -> None:
+    tab = show("energy")
+    section = tab.locator('section[aria-labelledby="h-energy"]')
+    assert "Least energy: tiles 128x256x64" in section.inner_text()
+    drawn = section.locator('svg[aria-label="Time and energy"]')
+    finals = tab.locator("section[aria-labelledby=h-full] tbody tr").count() - 1  # one is hot
+    assert drawn.locator(".points use").count() == finals
+    assert "Pareto front" in drawn.text_content()
+    heads = [h.split("\n")[0] for h in tab.locator("#configs th").all_inner_texts()]
+    at = heads.index("energy, mJ")
+    assert {"energy 95 % interval, mJ", "GFLOP/J", "GB/J"} <= set(heads)
+    values = [float(v) for v in column(tab, at) if v]
+    assert len(values) == finals and all(90 < v < 150 for v in values)
+    assert "mJ" in tab.locator(".facts").inner_text()
+    assert "NVML" in tab.inner_text("body") or "made up, updated every 20" in tab.inner_text("body")
+
+
+def test_an_absent_energy_says_why(show: Open) -> None:
+    section = show("no energy").locator('section[aria-labelledby="h-energy"]')
+    assert "No energy: this GPU has no energy counter." in section.inner_text()
+    assert section.locator("svg").count() == 0
+    assert show("matmul").locator("#h-energy").count() == 0
 
 
 def test_the_predicted_page_opens_with_the_word(show: Open) -> None:

@@ -18,7 +18,7 @@ from workbench.backend.prewarm import Prewarm, compilers
 from workbench.backend.processes import compile_all, compile_parts
 from workbench.backend.protocol import Problem, TimingResult, TimingTask
 from workbench.compile import Compiled
-from workbench.data.record import Environment, Verdict
+from workbench.data.record import Energy, Environment, Verdict
 from workbench.device.hardware import Device
 from workbench.measurement import preflight, worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
@@ -28,6 +28,7 @@ from workbench.spec import WorkbenchError
 # A config that hangs may cost 3 s, of which 0.5 s go into starting the next process.
 FIRST_PASS_TIMEOUT_S = 2.0
 INTERLEAVED_TIMEOUT_S = 300.0
+ENERGY_TIMEOUT_S = 10.0  # for each window of each config: at most a second of steps, or ten calls
 ALONE_TIMEOUT_S = 30.0  # one task by itself, timed with very few windows
 ATTEMPTS = 3  # at interleaved tasks: two of them may kill the process
 CEILINGS = {
@@ -226,6 +227,18 @@ class Live:
             self._gpu.poisoned()
         untimed = Refusal("measure", "gave no time", own=False)
         return result.left or untimed, result.right or untimed, result.verdict
+
+    def energy(self, candidates: Sequence[Candidate], windows: int) -> list[Energy | str]:
+        """Return each candidate's energy of one call, or why it has none; see `worker.energy`."""
+        limit_s = INTERLEAVED_TIMEOUT_S + ENERGY_TIMEOUT_S * windows * len(candidates)
+        try:
+            self._gpu.wait_idle()
+            result: list[Energy | str] = self._gpu.ask(
+                worker.energy, candidates, windows, timeout_s=limit_s
+            )
+        except (Lost, CannotBegin) as error:
+            return [_refusal(error, own=False).reason] * len(candidates)
+        return result
 
     def _measure_interleaved(
         self, task: Any, candidates: Sequence[Candidate], estimates: Sequence[float], *more: Any

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from workbench.compile import Compiled
-from workbench.data.record import Environment, Verdict
+from workbench.data.record import Energy, Environment, Verdict
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol as Rules
@@ -111,6 +111,10 @@ class Measures(Backend, Protocol):
 
     def hot(self, candidate: Candidate) -> Timed | Refusal:
         """Return the candidate's time on data that the cache may hold."""
+
+    def energy(self, candidates: Sequence[Candidate], windows: int) -> list[Energy | str]:
+        """Return the energy of one call of each candidate, from `windows` windows in turns, or one
+        sentence that says why it has none. To be called after all times are taken."""
 
     def compare(
         self, left: Candidate, right: Candidate, requested_threshold: float

@@ -69,6 +69,11 @@ class CompareCommand:
         after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
         options = self.options
         if is_run(options.left) and is_run(options.right):
+            if options.energy:
+                raise CommandError(
+                    "Two stored runs are compared without measuring; leave out --energy, or name "
+                    "two operands to run on the GPU."
+                )
             return compare_runs(options, self.console)
         kernel = kernel_of(options.left, options.right, options.kernel)
         spec = catalog.spec_of(kernel)
@@ -100,7 +105,7 @@ class CompareCommand:
         factory = RecordFactory(run, problem, backend.protocol)
 
         def obtain(recorder: Recorder) -> None:
-            compared = compare_pair(pair, recorder, options.threshold)
+            compared = compare_pair(pair, recorder, options.threshold, options.energy)
             show_comparison(self.console, compared, recorder.run)
 
         with ExitStack() as stack:

@@ -17,7 +17,9 @@ from workbench.compile import Compiled
 from workbench.data.clock import timestamp
 from workbench.data.record import Comparison, Run, Verdict, key_of
 from workbench.measurement.candidate import Candidate, Refusal, Timed
+from workbench.measurement.energy import COMPARED_WINDOWS
 from workbench.reports import write_page
+from workbench.tuner.energy import with_energies
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
@@ -36,9 +38,12 @@ class Pair:
     names: tuple[str, str]
 
 
-def compare_pair(pair: Pair, recorder: Recorder, threshold: float) -> Compared:
+def compare_pair(
+    pair: Pair, recorder: Recorder, threshold: float, energy: bool = False
+) -> Compared:
     """Compare a pair, and store both outcomes and the comparison. Returns them. A candidate that
-    fails is an outcome too, and then there is no verdict."""
+    fails is an outcome too, and then there is no verdict. With `energy` the joules of both are
+    measured too, after the verdict; if that is stopped, the rest is stored."""
     from workbench.reports.compare import Compared
 
     backend = cast(Measures, recorder.backend)
@@ -51,6 +56,12 @@ def compare_pair(pair: Pair, recorder: Recorder, threshold: float) -> Compared:
     else:
         *both, verdict = backend.compare(pair.left, pair.right, threshold)
         results = both[0], both[1]
+    stopped: KeyboardInterrupt | None = None
+    if energy and all(isinstance(result, Timed) for result in results):
+        try:
+            results = _with_energy(backend, pair, results)
+        except KeyboardInterrupt as error:
+            stopped = error
     factory = RecordFactory(recorder.run, pair.problem, backend.protocol)
     left, right = (
         factory.outcome(c, result, "compare", compiled.get(c.key))
@@ -72,7 +83,16 @@ def compare_pair(pair: Pair, recorder: Recorder, threshold: float) -> Compared:
     for entry in (left, right, comparison):
         recorder.keep(entry)
     recorder.counts[verdict.word if verdict else "none"] += 1
+    if stopped is not None:
+        raise stopped
     return Compared(comparison, left, right)
+
+
+def _with_energy(
+    backend: Measures, pair: Pair, results: tuple[Timed | Refusal, Timed | Refusal]
+) -> tuple[Timed | Refusal, Timed | Refusal]:
+    left, right = with_energies(backend, (pair.left, pair.right), results, COMPARED_WINDOWS)
+    return left, right
 
 
 def _compiled(pair: Pair, recorder: Recorder) -> tuple[dict[str, Compiled], dict[str, Refusal]]:
@@ -169,19 +189,28 @@ def show_comparison(console: Console, compared: Compared, run: Run) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from workbench.reports.compare import HEADS, conclusion, operand_rows, ratio_lines
+    from workbench.reports.compare import (
+        HEADS,
+        conclusion,
+        energy_lines,
+        filled_columns,
+        operand_rows,
+        ratio_lines,
+    )
 
     rows = operand_rows(compared, run)
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(max_width=40)
     table.add_column(max_width=40)
-    for n in range(len(HEADS)):
+    for n in filled_columns(rows):
         cells = [row[n] if n < len(row) else "" for row in rows]
         table.add_row(Text(HEADS[n]), *map(Text, cells))
     console.print(table)
     verdict = compared.comparison.verdict
     for line in ratio_lines(verdict) if verdict else []:
+        console.print(line)
+    for line in energy_lines(compared, run):
         console.print(line)
     word = f"{verdict.word}. " if verdict else ""
     console.print(word + conclusion([compared]), style="bold")

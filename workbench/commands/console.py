@@ -25,7 +25,12 @@ if TYPE_CHECKING:
 BAR = 12  # characters
 COUNTED = ("compiled", "duplicate", "wrong", "failed", "measured", "predicted")
 CONCLUDED = ("measured", "predicted", "duplicate", "wrong", "failed", "refused")
-STEPS = {"halving": "halving of {}", "final": "final of {}", "hot": "the winner, hot"}
+STEPS = {
+    "halving": "halving of {}",
+    "final": "final of {}",
+    "hot": "the winner, hot",
+    "energy": "energy of {}",
+}
 
 
 # Control characters but for line ends and tabs, half characters, and characters that turn the
@@ -122,6 +127,12 @@ class SweepConsole:
         self._line = ProgressLine(len(plan.candidates), earlier)
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             self._start()
+
+    def joined(self, known: int) -> None:
+        """Print how many configs another process obtained meanwhile."""
+        self._line.earlier += known
+        if not self.quiet:
+            self.console.print(f"{known} more are known by now from another process.")
 
     def again(self, run: Run) -> None:
         """Print that an earlier run holds every outcome."""

@@ -42,7 +42,7 @@ BINARY_TOOLS = ("cuobjdump", "nvdisasm")
 
 # Optional packages by pip's name, and what they are used for.
 PACKAGES: Mapping[str, str] = {
-    "nvidia-ml-py": "clocks, temperature and power while measuring on NVIDIA GPUs",
+    "nvidia-ml-py": "clocks, temperature, power and energy (--energy) on NVIDIA GPUs",
     "psycopg": "a history in PostgreSQL, which a team can share",
     "hypothesis": "the property tests",
     "scipy": "a second opinion on the statistics, in the tests",

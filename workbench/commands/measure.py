@@ -19,6 +19,7 @@ from workbench.commands.run import (
     OpenResources,
     Recorder,
     backend_for,
+    check_energy,
     execute,
     new_run,
     repository_of,
@@ -28,12 +29,13 @@ from workbench.commands.run import (
 from workbench.compile import Compiled
 from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
-from workbench.data.record import Failure, Outcome, Phase, Run
+from workbench.data.record import Outcome, Phase, Run
 from workbench.data.tuned_cache import Entry, Tuned, default_path
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.reports import write_page
 from workbench.spec import Impl, Spec, sizes_text
 from workbench.tuner import tuned
+from workbench.tuner.energy import with_energies
 from workbench.tuner.space import RecordFactory
 
 if TYPE_CHECKING:
@@ -67,6 +69,7 @@ class MeasureCommand:
         cache = Tuned.load(self.tuned_file or default_path())
         repository = repository_of(options.kernel)
         with resources(options, lambda: self.open_backend(options.device, repository)) as opened:
+            check_energy(opened.backend, options.energy)
             return self._go(problems, Selected(operands, cache, opened.backend), opened)
 
     def _go(self, problems: Sequence[Problem], selected: Selected, opened: OpenResources) -> int:
@@ -98,7 +101,10 @@ class MeasureCommand:
         """Measure one problem: each outcome is stored before the next, then all are shown."""
         backend = recorder.backend
         group = ProblemGroup(
-            RecordFactory(recorder.run, problem, backend.protocol), backend, selected
+            RecordFactory(recorder.run, problem, backend.protocol),
+            backend,
+            selected,
+            self.options.energy,
         )
         recorder.begin(group.begin())
         before = len(recorder.outcomes)
@@ -177,6 +183,7 @@ class ProblemGroup:
     factory: RecordFactory
     backend: Backend
     selected: Selected
+    energy: bool = False  # measured too, after all times
     origins: dict[str, str] = field(default_factory=dict)
     _todo: list[Candidate] = field(default_factory=list)
     _refusals: dict[str, Refusal] = field(default_factory=dict)
@@ -237,13 +244,40 @@ class ProblemGroup:
             return
         measures = cast(Measures, self.backend)
         finals = measures.final(ready, [0.0] * len(ready))  # no estimate: it is made there
-        right = []
-        for candidate, result in zip(ready, finals, strict=True):
-            outcome = self._outcome(candidate, result, "final", compiled)
-            right += [] if isinstance(outcome, Failure) else [candidate]
-            yield outcome
-        for candidate in right:
-            result = measures.hot(candidate)
+        cold = self._cold(ready, finals, compiled)
+        if not self.energy:
+            yield from cold
+            yield from self._hot(measures, ready, finals, compiled)
+            return
+        hot: list[Outcome] = []
+        stopped: KeyboardInterrupt | None = None
+        try:  # energy comes last; if it is stopped, the times are kept
+            hot += self._hot(measures, ready, finals, compiled)
+            cold = self._cold(ready, with_energies(measures, ready, finals), compiled)
+        except KeyboardInterrupt as error:
+            stopped = error
+        yield from (*cold, *hot)
+        if stopped is not None:
+            raise stopped
+
+    def _cold(
+        self,
+        ready: Sequence[Candidate],
+        finals: Sequence[Timed | Refusal],
+        compiled: Mapping[str, Compiled],
+    ) -> list[Outcome]:
+        both = zip(ready, finals, strict=True)
+        return [self._outcome(candidate, result, "final", compiled) for candidate, result in both]
+
+    def _hot(
+        self,
+        measures: Measures,
+        ready: Sequence[Candidate],
+        finals: Sequence[Timed | Refusal],
+        compiled: Mapping[str, Compiled],
+    ) -> Iterator[Outcome]:
+        for candidate, final in zip(ready, finals, strict=True):
+            result = measures.hot(candidate) if isinstance(final, Timed) else None
             if isinstance(result, Timed):
                 yield self._outcome(candidate, result, "hot", compiled)
 

@@ -50,6 +50,11 @@ def strict(stored: bool = False) -> Any:
     return flag("Refuse to measure while others use the GPU.", "--strict", stored=stored)
 
 
+def energy() -> Any:
+    """Return a field that declares `--energy`."""
+    return flag("Also measure the joules of a call, after the times.", "--energy")
+
+
 def database() -> Any:
     """Return a field that declares `--database`."""
     return option(None, "Database URL; SQLite in the user's data folder by default.", stored=False)
@@ -117,6 +122,7 @@ class SweepOptions(Options):
     budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")
     search: str | None = option(None, "Which configs come first: exhaustive, model, random, tpe.")
     same_bits_as: str = option("", "default: the winner gives the bits that the default gives.")
+    energy: bool = energy()
     strict: bool = strict(stored=True)
     out: Path = out("Folder for pages and events.")
     metrics: Path | None = option(
@@ -149,6 +155,7 @@ class CompareOptions(Options):
     sizes: str | None = option(None, SIZES)
     dtype: str = option("bf16", DTYPE)
     threshold: float = threshold()
+    energy: bool = energy()
     out: Path = out()
     strict: bool = strict()
     trust: bool = flag("Of stored runs: execute the kernel's file that they name.", "--trust")
@@ -194,6 +201,7 @@ class MeasureOptions(Options):
         ("bf16",), "fp32, fp16 or bf16; may be repeated. Default: bf16."
     )
     device: str | None = option(None, DEVICE)
+    energy: bool = energy()
     out: Path = out()
     strict: bool = strict()
     database: str | None = database()

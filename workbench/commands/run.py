@@ -125,6 +125,15 @@ def check_exclusive(backend: Backend, strict: bool) -> None:
         )
 
 
+def check_energy(backend: Backend, wanted: bool) -> None:
+    """Raise CommandError if energy is `wanted` where times are predicted: no counter ran."""
+    if wanted and backend.predicts:
+        raise CommandError(
+            f"Times for {backend.device.name} are predicted, and energy has no prediction; leave "
+            "out --energy, or run it where the GPU is."
+        )
+
+
 # Backends
 
 

@@ -32,6 +32,7 @@ from workbench.commands.run import (
     OpenResources,
     Recorder,
     backend_for,
+    check_energy,
     check_writable,
     execute,
     new_run,
@@ -106,6 +107,7 @@ class SweepCommand:
         opener = self.open_backend or partial(backend_for, prewarm=self.prewarm)
         repository = repository_of(options.kernel)
         with resources(options, lambda: opener(options.device, repository)) as opened:
+            check_energy(opened.backend, options.energy)
             try:
                 for at, problem in enumerate(problems):
                     share = search.share(len(problems) - at) if search else None
@@ -168,7 +170,8 @@ class _OneSize:
         search = self.search
         if search and backend.predicts:
             search = replace(search, final_s=0.0)
-        engine = Engine(plan, backend, earlier, search or default_search(plan, backend))
+        search = search or default_search(plan, backend)
+        engine = Engine(plan, backend, earlier, search, options.energy)
         if engine.finished and (old := covering_run(history, plan, earlier)):
             return self._show_again(old)
         command.console.begin(run, plan, len(earlier.first))
@@ -176,7 +179,10 @@ class _OneSize:
 
     def _execute(self, run: Run, engine: Engine, earlier: Earlier) -> int:
         options = self.command.options
+        waited = not engine.finished
         ceilings = self._begin(engine, earlier)
+        if waited and not options.fresh:
+            self._look_again(engine)
         self.breakdown.begin(self.opened.backend)
         recorder = self.opened.recorder(run)
         recorder.counts = self.counts
@@ -197,6 +203,12 @@ class _OneSize:
             return INTERRUPTED
         self._remember(recorder.run, recorder.outcomes)
         return 0
+
+    def _look_again(self, engine: Engine) -> None:
+        """Take over what another process stored while this one waited for the GPU."""
+        history, retry = self.opened.history, self.command.options.retry_failures
+        if new := engine.look_again(earlier_outcomes(history, engine.plan, retry)):
+            self.command.console.joined(new)
 
     def _previous_best(self, run: Run) -> dict[str, dict[str, int]]:
         """Return the config that an earlier sweep of the same problem chose, by Impl."""
@@ -336,7 +348,22 @@ class _OneSize:
         command = self.command
         command.tables[sizes_text(self.problem.sizes)] = outcomes
         command.run, command.selection, command.page = run, selection, page
-        command.console.conclude(sentence(selection), self.counts, self.breakdown, page, events)
+        about = self._energy_words(run, outcomes, selection)
+        text = " ".join([sentence(selection), *about])
+        command.console.conclude(text, self.counts, self.breakdown, page, events)
+
+    def _energy_words(self, run: Run, outcomes: list[Outcome], selection: Selection) -> list[str]:
+        """Return what the console says of energy, where it was requested."""
+        from workbench.reports.figures.energy import energy_notes, energy_sentence
+
+        if not self.command.options.energy:
+            return []
+        final = [o for o in outcomes if isinstance(o, Record) and o.phase == "final"]
+        sentences = [
+            energy_sentence(final, selection.winner),
+            *energy_notes(final, run.environment),
+        ]
+        return [words for words in sentences if words]
 
 
 def _import_page() -> None:

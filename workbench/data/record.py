@@ -34,6 +34,31 @@ class Mode:
 
 
 @dataclass(frozen=True)
+class Energy:
+    """Energy of one call on the whole board, by the driver's counter, idle power included. `joules`
+    is the median of the windows; `low_joules` to `high_joules` is its 95 % order-statistic
+    interval."""
+
+    joules: float
+    low_joules: float
+    high_joules: float
+    power_w: float  # average during the calls, median of the windows
+    idle_w: float  # just before, with nothing on the GPU
+    calls: int  # in all windows
+    windows: int
+    window_s: float  # how long a window lasted, median
+    step_s: float  # between two updates of the counter, as seen before the windows
+    source: str  # "nvml"
+    regime: Literal["cold", "warm"] = "cold"  # warm: between calls the cache was not flushed
+    window_joules: tuple[float, ...] = ()  # of one call, by window, in the order taken
+
+    @property
+    def active_joules(self) -> float:
+        """Joules of one call beyond what the idle board takes in the same time."""
+        return self.joules * (1 - self.idle_w / self.power_w) if self.power_w else self.joules
+
+
+@dataclass(frozen=True)
 class Measured:
     """A measured time. Seconds; `low_s` to `high_s` is the 95 % order-statistic interval of the
     median; `samples_s` are all samples kept, in the order they were taken."""
@@ -57,6 +82,8 @@ class Measured:
     stable: bool = True  # the interval became as narrow as the protocol requires, of one mode
     modes: tuple[Mode, ...] = ()  # two, where a call takes one of two times
     others_on_gpu: int = 0  # processes that came while this was measured
+    energy: Energy | None = None  # of one call, where it was requested
+    no_energy: str = ""  # one sentence: why it was requested and is absent
 
     @property
     def mean_s(self) -> float:
@@ -407,6 +434,7 @@ def _register(*types: type) -> None:
 
 _register(
     Mode,
+    Energy,
     Measured,
     Predicted,
     Resources,

@@ -107,7 +107,7 @@ def play(
     waiting, start = list(entrants), now()
     if not entrants:
         return windows
-    endless = ((key, entrants[key]) for order in _orders(list(entrants)) for key in order)
+    endless = ((key, entrants[key]) for order in orders(list(entrants)) for key in order)
     for taken, (key, window) in enumerate(stream(endless, protocol.window_s, now), 1):
         windows[key].append(window)
         medians[key].append(stats.median(window.samples_s))
@@ -134,7 +134,7 @@ def play(
     return windows
 
 
-def _orders(keys: list[K]) -> Iterator[list[K]]:
+def orders(keys: list[K]) -> Iterator[list[K]]:
     """Yield orders without end: as given and reversed, then shuffled and reversed, and so on; the
     same in every run."""
     dice, order = random.Random(0), list(keys)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
-from workbench.data.record import Environment, Measured, Stage, Verdict
+from workbench.data.record import Energy, Environment, Measured, Stage, Verdict
 from workbench.device import hardware
 from workbench.measurement import preflight, rounds
 from workbench.measurement.candidate import Candidate, Refusal, Timed, Untimed
@@ -565,6 +565,37 @@ def compare(left: Candidate, right: Candidate, requested_threshold: float) -> Pa
         return PairTime(None, _failed(error, "measure"))
     verdict = played.verdict if all(isinstance(t, Timed) for t in timed) else None
     return PairTime(timed[0], timed[1], verdict)
+
+
+@accounted
+def energy(candidates: Sequence[Candidate], windows: int) -> list[Energy | str]:
+    """Return the energy of one call of each candidate, from `windows` windows in turns, or one
+    sentence that says why it has none. Taken after all times, which it does not change."""
+    import torch
+
+    from workbench.measurement.back_to_back import BackToBack
+    from workbench.measurement.energy import EnergyError, energies
+    from workbench.measurement.energy_counter import open_counter
+
+    reasons: dict[int, str] = {}
+    try:
+        counter = open_counter(torch.cuda.current_device())
+        entrants, failed = _entrants(candidates, [0.0] * len(candidates))
+        reasons |= {i: refusal.reason for i, refusal in failed.items()}
+        loads: dict[int, Any] = {}
+        for i, entrant in entrants.items():
+            try:
+                loads[i] = BackToBack(entrant)
+            except EnergyError as error:
+                reasons[i] = str(error)
+        torch.cuda.synchronize()
+        taken = energies(loads, counter, windows)
+    except EnergyError as error:
+        return [reasons.get(i, str(error)) for i in range(len(candidates))]
+    except BaseException as error:
+        reason = _failed(error, "measure").reason
+        return [reasons.get(i, reason) for i in range(len(candidates))]
+    return [taken[i] if i in taken else reasons[i] for i in range(len(candidates))]
 
 
 def _refused(checked: Checked | Refusal) -> Refusal | None:

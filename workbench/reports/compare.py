@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.data import verdict
+from workbench.data.energy import energy_of, energy_ratio
 from workbench.data.record import (
     Comparison,
     Measured,
@@ -23,15 +24,16 @@ from workbench.data.record import (
 from workbench.data.units import unit_of
 from workbench.reports import render
 from workbench.reports.figures import compare as draw
+from workbench.reports.figures import energy
 from workbench.reports.figures.compare import Operands
 from workbench.reports.figures.timing import timings_of
 from workbench.reports.measure import SPREAD, spread_cells
 from workbench.spec import sizes_text
-from workbench.tuner.selection import rate, ridge_of
+from workbench.tuner.selection import memory_bound, rate, ridge_of
 
 ENGINES = ("compare", "gate")  # engines whose runs this page can draw
 
-HEADS = ("operand", *SPREAD, "SM clock, MHz", "cycles", "rate")
+HEADS = ("operand", *SPREAD, "SM clock, MHz", "cycles", "rate", *energy.HEADS)
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ class Compared:
         c = self.comparison
         impl = self.right.case.impl if self.right else ""
         return f"{c.kernel} {impl}, {sizes_text(c.sizes, ' ')}, {c.dtype}"
+
+    @property
+    def energy_ratio(self) -> Ratio | None:
+        """Return the joules of the right operand over the left one's, or None."""
+        return energy_ratio(energy_of(self.left), energy_of(self.right))
 
     @property
     def operands(self) -> Operands | None:
@@ -89,8 +96,7 @@ def page(
         env=run.environment,
         sentence=text or conclusion(shown_pairs),
         word=one.word if one else "",
-        facts=_facts(one),
-        heads=HEADS,
+        facts=[*_facts(one), *(_energy_facts(shown_pairs[0]) if len(shown_pairs) == 1 else ())],
         shown_pairs=[_shown(n, b, run) for n, b in enumerate(shown_pairs)],
         forest=_forest(shown_pairs),
         verdicts=[_line(b) for b in shown_pairs] if len(shown_pairs) > 1 else [],
@@ -146,7 +152,22 @@ def operand_rows(compared: Compared, run: Run) -> list[list[str]]:
 
 def _cells(record: Record, t: Measured, run: Run) -> list[str]:
     clock = [f"{value:.0f}" if value else "unknown" for value in (t.sm_mhz, t.cycles)]
-    return [*spread_cells(t, *unit_of(t.median_s)), *clock, rate(record, ridge_of(run))]
+    ridge = ridge_of(run)
+    energies = energy.energy_cells(record, memory_bound(record, ridge))
+    return [*spread_cells(t, *unit_of(t.median_s)), *clock, rate(record, ridge), *energies]
+
+
+def filled_columns(rows: Sequence[Sequence[str]]) -> list[int]:
+    """Return the indices in HEADS of the columns that some operand fills."""
+    whole = [row for row in rows if len(row) == len(HEADS)]
+    return [n for n in range(len(HEADS)) if not whole or any(row[n] for row in whole)]
+
+
+def energy_lines(compared: Compared, run: Run) -> list[str]:
+    """Return the ratio in energy, and why an energy is absent, as lines for the terminal."""
+    ratio = compared.energy_ratio
+    lines = [f"energy  {ratio.middle:.4f}  {_span(ratio)}"] if ratio else []
+    return [*lines, *_energy_notes(compared, run)]
 
 
 def ratio_lines(v: Verdict) -> list[str]:
@@ -201,7 +222,16 @@ def _facts(v: Verdict | None) -> list[tuple[str, str, str]]:
     ]
 
 
+def _energy_facts(compared: Compared) -> list[tuple[str, str, str]]:
+    ratio = compared.energy_ratio
+    if ratio is None:
+        return []
+    return [(f"{ratio.middle:.4f}", "ratio in energy", f"95 %: {_span(ratio)}")]
+
+
 def _shown(n: int, compared: Compared, run: Run) -> dict[str, Any]:
+    rows = operand_rows(compared, run)
+    columns = filled_columns(rows)
     operands = compared.operands
     figures: Mapping[str, Any] = {}
     if operands is not None:
@@ -216,11 +246,12 @@ def _shown(n: int, compared: Compared, run: Run) -> dict[str, Any]:
         "name": compared.name,
         "word": verdict.word if verdict else "no verdict",
         "reason": verdict.reason if verdict else "; ".join(troubles(compared)),
-        "rows": operand_rows(compared, run),
+        "heads": [HEADS[c] for c in columns],
+        "rows": [[row[c] for c in columns] if len(row) == len(HEADS) else row for row in rows],
         "unstable": operands is not None and not all(t.stable for t in operands.timings),
         "figures": figures,
         "names": (compared.comparison.left, compared.comparison.right),
-        "notes": _notes(compared),
+        "notes": [*_notes(compared), *_energy_notes(compared, run)],
         "made": _resources(compared),
     }
 
@@ -238,6 +269,11 @@ def _notes(compared: Compared) -> list[str]:
     if len(binaries) == 2 and binaries[0] == binaries[1]:
         notes.append("Both operands are the same machine code.")
     return notes
+
+
+def _energy_notes(compared: Compared, run: Run) -> list[str]:
+    both = [o for o in (compared.left, compared.right) if o]
+    return energy.energy_notes(both, run.environment)
 
 
 def _resources(compared: Compared) -> list[tuple[str, str, str]]:
@@ -268,7 +304,8 @@ def _how(run: Run, shown_pairs: Sequence[Compared]) -> list[tuple[str, str]]:
     ]
     if len(shown_pairs) > 1:
         shown.append(("Correction", f"Holm over {len(shown_pairs)} comparisons"))
-    return shown
+    outcomes = [o for b in shown_pairs for o in (b.left, b.right) if o]
+    return [*shown, *energy.energy_how(outcomes)]
 
 
 def _span(ratio: Ratio) -> str:

@@ -15,20 +15,21 @@ from workbench.data import stats
 from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run, grouped
 from workbench.data.units import span_text, text_of, unit_of, whole_percent
 from workbench.reports import render
-from workbench.reports.figures import sweep
+from workbench.reports.figures import energy, sweep
 from workbench.reports.figures.measure import Share, shares
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.timing import how_timed, timings_of
 from workbench.reports.sweep import legend_of, nearest_ceiling
 from workbench.spec import sizes_text
-from workbench.tuner.selection import rate, ridge_of
+from workbench.tuner.selection import memory_bound, rate, ridge_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 SPREAD = ("median", "95 % interval", "min", "p5", "p95", "n")  # heads of `spread_cells`
-HEADS = ("impl", "regime", *SPREAD, "rate", "of ceiling", "vs baseline")
-NARROW = ("impl", "regime", "median", "rate", "of ceiling", "vs baseline")  # for 100 columns
+HEADS = ("impl", "regime", *SPREAD, "rate", "of ceiling", "vs baseline", *energy.HEADS)
+# for 100 columns
+NARROW = ("impl", "regime", "median", "rate", "of ceiling", "vs baseline", energy.HEADS[0])
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
         groups=[_shown(n, g, impls) for n, g in enumerate(groups)],
         shares=_shares(groups, impls),
         marks=legend_of(impls, outcomes),
-        how=how_timed(outcomes),
+        how=[*how_timed(outcomes), *energy.energy_how(outcomes)],
     )
 
 
@@ -132,7 +133,8 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
         spread = [t.regime, *spread_cells(t, scale, unit)]
     speed = ("" if record.measured else "~") + rate(record, ridge_of(group.run))
     share = whole_percent(ceiling[0]) if ceiling else ""
-    return [name, *spread, speed, share, f"{against:.3f}x" if against else ""]
+    energies = energy.energy_cells(record, memory_bound(record, ridge_of(group.run)))
+    return [name, *spread, speed, share, f"{against:.3f}x" if against else "", *energies]
 
 
 def spread_cells(t: Measured, scale: float, unit: str) -> list[str]:
@@ -166,6 +168,8 @@ def show_group(
             table.add_row(*(Text(cells[n]) for n in shown))
         if lines:
             console.print(table)
+        for words in energy.energy_notes(group.outcomes, run.environment):
+            console.print(words)
         for failure in group.failures:
             console.print(f"{failure.case.label}: {failure.stage}: {failure.reason}")
 
@@ -183,6 +187,7 @@ def _shown(n: int, group: Group, impls: Sequence[str]) -> dict[str, Any]:
         "rows": [[line[c] for c in columns] for line in lines],
         "unstable": any(not t.stable for t in timings_of(group.records)),
         "failures": [(f.case.label, f.stage, f.reason) for f in group.failures],
+        "notes": energy.energy_notes(group.outcomes, group.run.environment),
         "ceiling": ", ".join(dict.fromkeys(name for _, name in ceilings)),
         "figure": _figure(n, group, impls),
     }

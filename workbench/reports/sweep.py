@@ -17,6 +17,14 @@ from workbench.reports import render
 from workbench.reports.figures import limit_lines as ceilings
 from workbench.reports.figures import sweep as draw
 from workbench.reports.figures.detail import for_csv, in_full, spent
+from workbench.reports.figures.energy import (
+    energy_fact,
+    energy_how,
+    energy_notes,
+    energy_sentence,
+    front_of,
+    time_and_energy,
+)
 from workbench.reports.figures.final import lines, rounds
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.table import PHASE_WORDS, columns, row
@@ -79,6 +87,8 @@ def page(
         scatter=_scatter(even, compared),
         finals=draw.finals(board, finals, "finals", words) if finals else None,
         rounds=rounds(board, finals, lined, "rounds"),
+        energy=_energy(board, finals, result),
+        energy_notes=energy_notes(finals, run.environment),
         library=lined.library.case.impl if lined.library else "",
         windows=any(len(t.window_medians) > 1 for t in timings_of(finals)),
         full=in_full(run, board, [*finals, *hot], words),
@@ -92,7 +102,7 @@ def page(
         impls=board.impls,
         baselines=[i for i in board.impls if i in libraries],
         ceilings=[_ceiling(k, c) for k, c in _rates(run).items()],
-        how=_how(run, result, records),
+        how=[*_how(run, result, records), *energy_how(finals)],
     )
 
 
@@ -155,7 +165,7 @@ def _facts(
         facts.append((whole_percent(nearest[0]), "of the ceiling", nearest[1]))
     for record in hot[:1]:
         facts.append((f"{board.text(record.time_s)} {unit}", "hot", "inputs left in the cache"))
-    return facts
+    return [*facts, *energy_fact(winner)]
 
 
 def _same_config(record: Record, other: Record | None) -> bool:
@@ -365,6 +375,16 @@ def _ceiling_words(run: Run, winner: Record | None) -> str:
     if isinstance(winner.timing, Predicted):
         return f"{words}. The model's longest term is {winner.timing.bound}."
     return f"{words}: {'memory' if memory else 'arithmetic'} limits it."
+
+
+def _energy(board: Board, finals: Sequence[Record], result: Selection) -> dict[str, Any]:
+    """Return the figure of time and energy, its sentence and the names on the front; {} where
+    fewer than two finalists have an energy."""
+    svg = time_and_energy(board, finals, "energy")
+    if svg is None:
+        return {}
+    front = [r.case.short for r in front_of(finals)]
+    return {"svg": svg, "sentence": energy_sentence(finals, result.winner), "front": front}
 
 
 def _rates(run: Run) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from workbench.backend.protocol import Backend, Measures
+from workbench.data.energy import energy_of
 from workbench.data.record import Outcome, Record
 from workbench.measurement.candidate import Candidate
 from workbench.tuner.finals import Finals, Step
@@ -52,14 +53,38 @@ class TimeBreakdown:
 class Engine:
     """Run one sweep. `first` is the batch that is compiled first, `outcomes` the sweep itself."""
 
-    def __init__(self, plan: Plan, backend: Backend, earlier: Earlier, search: SearchPlan) -> None:
-        self._plan, self._backend, self._earlier = plan, backend, earlier
-        self._known: dict[str, Outcome] = {
-            c.key: replace(old, run=plan.run.id, default=c.default)
-            for c in plan.candidates
+    def __init__(
+        self,
+        plan: Plan,
+        backend: Backend,
+        earlier: Earlier,
+        search: SearchPlan,
+        energy: bool = False,
+    ) -> None:
+        """Plan the sweep. With `energy`, the joules of the finalists are measured too."""
+        self.plan = plan
+        self._backend, self._earlier = backend, earlier
+        self._energy = energy
+        self._known = self._of_this_run(earlier)
+        self._first_pass = FirstPass(plan, backend, self._known, search)
+
+    def _of_this_run(self, earlier: Earlier) -> dict[str, Outcome]:
+        return {
+            c.key: replace(old, run=self.plan.run.id, default=c.default)
+            for c in self.plan.candidates
             if (old := earlier.first.get(c.key)) is not None
         }
-        self._first_pass = FirstPass(plan, backend, self._known, search)
+
+    def look_again(self, earlier: Earlier) -> int:
+        """Take over the outcomes that another process stored after the sweep was planned, for
+        instance while this one waited for the GPU. To be called before `outcomes`. Returns the
+        number of configs that are known now and were not."""
+        known = self._of_this_run(earlier)
+        new = {key: outcome for key, outcome in known.items() if key not in self._known}
+        self._known |= new
+        self._earlier = replace(earlier, previous_best=self._earlier.previous_best)
+        self._first_pass.skip(new)
+        return len(new)
 
     @property
     def first(self) -> list[Candidate]:
@@ -84,7 +109,7 @@ class Engine:
 
         Known outcomes come first, marked as of this run, and are not obtained again.
         """
-        yield from self._plan.refused
+        yield from self.plan.refused
         yield from list(self._known.values())
         for result in self._first_pass.outcomes():
             if not isinstance(result, tuple):
@@ -93,7 +118,8 @@ class Engine:
         if not self._backend.predicts and (first_pass := self._first_pass_records()):
             old = self._old_finals()
             measures = cast(Measures, self._backend)  # it does not predict
-            yield from old or Finals(self._plan, measures, self._earlier, first_pass).outcomes()
+            finals = Finals(self.plan, measures, self._earlier, first_pass, self._energy)
+            yield from old or finals.outcomes()
 
     def _first_pass_records(self) -> list[Record]:
         """Return the records of the first pass, fastest first."""
@@ -111,7 +137,7 @@ class Engine:
         first pass. (The halving may have found others faster than that one.)"""
         first_pass, finals = self._first_pass_records(), self._earlier.final
         best = first_pass[0].key
-        sure = [r.key for r in first_pass if r.default] + [b.key for b in self._plan.baselines]
+        sure = [r.key for r in first_pass if r.default] + [b.key for b in self.plan.baselines]
         known = [self._earlier.first[r.key] for r in first_pass if r.key in self._earlier.first]
         runs = {o.run for o in known}
         if best in finals:
@@ -123,7 +149,9 @@ class Engine:
         ours = [o for o in held if isinstance(o, Record) and o.run in runs]
         if not ours or not {o.run for o in old} <= runs:
             return []
-        return [replace(o, run=self._plan.run.id) for o in ours]
+        if self._energy and any(o.phase == "final" and energy_of(o) is None for o in ours):
+            return []  # their times are known, their energy is not
+        return [replace(o, run=self.plan.run.id) for o in ours]
 
 
 def run(

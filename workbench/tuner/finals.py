@@ -9,7 +9,8 @@ from typing import Literal
 from workbench.backend.protocol import Measures
 from workbench.compile import Compiled
 from workbench.data.record import Outcome, Phase, Record
-from workbench.measurement.candidate import Candidate, Timed
+from workbench.measurement.candidate import Candidate, Refusal, Timed
+from workbench.tuner.energy import with_energies
 from workbench.tuner.first_pass import seconds_of
 from workbench.tuner.selection import select, with_bits_of_default
 from workbench.tuner.space import Earlier, Plan, RecordFactory
@@ -18,19 +19,26 @@ from workbench.tuner.space import Earlier, Plan, RecordFactory
 @dataclass(frozen=True)
 class Step:
     """The step that begins now and may take longer than one config: a `halving` or `final` of so
-    many configs, or the winner once more on `hot` data."""
+    many configs, the winner once more on `hot` data, or the `energy` of the finalists."""
 
-    name: Phase | Literal["halving"]
+    name: Phase | Literal["halving", "energy"]
     of: int
 
 
 class Finals:
     """Halve the best of the first pass, then compare the finalists, the default, the previous best
-    and the baselines; last, time the winner on data that the cache may hold."""
+    and the baselines; last, time the winner on data that the cache may hold. With `energy`, the
+    joules of each finalist are measured after all times."""
 
     def __init__(
-        self, plan: Plan, backend: Measures, earlier: Earlier, first_pass: Sequence[Record]
+        self,
+        plan: Plan,
+        backend: Measures,
+        earlier: Earlier,
+        first_pass: Sequence[Record],
+        energy: bool = False,
     ) -> None:
+        self._energy = energy
         self._plan, self._backend = plan, backend
         self._previous_best = earlier.previous_best
         self._factory = RecordFactory(plan.run, plan.problem, backend.protocol)
@@ -48,12 +56,43 @@ class Finals:
         finalists = self._finalists()
         yield Step("final", len(finalists))
         results = self._backend.final(finalists, [self._times.get(c.key, 0.0) for c in finalists])
-        outcomes = [
+        outcomes = self._outcomes(finalists, results)
+        if self._energy:
+            yield from self._with_energy(finalists, results, outcomes)
+        else:
+            yield from outcomes
+            yield from self._hot(outcomes)
+
+    def _outcomes(
+        self, finalists: Sequence[Candidate], results: Sequence[Timed | Refusal]
+    ) -> list[Outcome]:
+        return [
             self._factory.outcome(c, r, "final", self._compiled.get(c.key))
             for c, r in zip(finalists, results, strict=True)
             if isinstance(r, Timed) or r.own
         ]
-        yield from outcomes
+
+    def _with_energy(
+        self,
+        finalists: Sequence[Candidate],
+        results: Sequence[Timed | Refusal],
+        outcomes: list[Outcome],
+    ) -> Iterator[Outcome | Step]:
+        """Yield the outcomes with their energy, which is measured last; if that is stopped, the
+        outcomes as they are."""
+        hot: list[Outcome] = []
+        stopped: KeyboardInterrupt | None = None
+        yield Step("energy", len(finalists))
+        try:
+            hot += [o for o in self._hot(outcomes) if not isinstance(o, Step)]
+            outcomes = self._outcomes(finalists, with_energies(self._backend, finalists, results))
+        except KeyboardInterrupt as error:
+            stopped = error
+        yield from (*outcomes, *hot)
+        if stopped is not None:
+            raise stopped
+
+    def _hot(self, outcomes: Sequence[Outcome]) -> Iterator[Outcome | Step]:
         won = select(self._plan.run, outcomes).winner  # the fastest, or by rule inside a tie
         if won is not None:
             winner = self._by_key[won.key]

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -87,12 +87,27 @@ class FirstPass:
         self._lost: dict[str, tuple[Candidate, Compiled, Refusal]] = {}
         self._best: float | None = None
         self.wait_s = 0.0
+        self._skipped: set[str] = set()  # keys of known outcomes
         self._learn(known)
+        self.first = self._first_batch()
+
+    def _first_batch(self) -> list[Candidate]:
         # known outcomes count, so that a second run with the same budget finds it spent
-        self.first = [] if search.budget.spent(0.0, self._measured) else self._batch(known)
+        spent = self._search_plan.budget.spent(0.0, self._measured)
+        return [] if spent else self._batch()
+
+    def skip(self, known: Mapping[str, Outcome]) -> None:
+        """Do not obtain these, whose outcomes became known before anything was timed. What is being
+        compiled goes on, unless all of it is known."""
+        self._learn(known)
+        if self._search_plan.budget.spent(0.0, self._measured):
+            self.first = []
+        elif self.first and all(c.key in self._skipped for c in self.first):
+            self.first = self._first_batch()
 
     def _learn(self, known: Mapping[str, Outcome]) -> None:
         """Count the results of earlier runs as measured, and register their machine code."""
+        self._skipped |= known.keys()
         for key, old in known.items():
             record = old if isinstance(old, Record) else None
             self._search.tell(self._by_key[key], record.time_s if record else None)
@@ -108,13 +123,13 @@ class FirstPass:
                     record.timing, record.error, record.checked, record.bits, record.seed
                 )
 
-    def _batch(self, known: Collection[str] = ()) -> list[Candidate]:
+    def _batch(self) -> list[Candidate]:
         """Return the next candidates to compile: all, unless measured times decide the order."""
         changes = self._search_plan.strategy in (Strategy.MODEL, Strategy.TPE)
         size = BATCH * cpu_count() if changes else len(self._by_key)
         results: list[Candidate] = []
         while points := self._search.order(size - len(results)):
-            results += [p for p in points if p.key not in known]
+            results += [p for p in points if p.key not in self._skipped]
         return results
 
     def outcomes(self) -> Iterator[Outcome | Dispatch]:
@@ -214,6 +229,8 @@ class FirstPass:
     def _on_compiled(
         self, candidate: Candidate, compiled: Compiled | Refusal
     ) -> Iterator[Outcome | Dispatch]:
+        if candidate.key in self._skipped:  # known since it was given to the compilers
+            return
         if isinstance(compiled, Refusal):
             self._search.tell(candidate, None)
             yield self._factory.failure(candidate, compiled)

@@ -234,13 +234,14 @@ def _time_scale(ax: Any, board: Board, records: Sequence[Record]) -> None:
         return
     ax.set_yscale("log")
     ax.set_ylim(low / 1.15, high * 1.15)
-    ax.set_yticks(_one_two_five(low / 1.15, high * 1.15), minor=False)
+    ax.set_yticks(one_two_five(low / 1.15, high * 1.15), minor=False)
     plain_ticks(ax.yaxis)
     ax.yaxis.minorticks_off()
     ax.set_ylabel(ax.get_ylabel() + " (log)")
 
 
-def _one_two_five(low: float, high: float) -> list[float]:
+def one_two_five(low: float, high: float) -> list[float]:
+    """Return round numbers from `low` to `high` as ticks of a logarithmic axis."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 1.5, 2, 3, 4, 5, 7) if high / low < 20 else (1, 2, 5) if high / low < 200 else (1,)
     return [s * 10.0**d for d in decades for s in steps if low <= s * 10.0**d <= high]

@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.data.energy import energy_of, work_per_joule
 from workbench.data.record import (
+    Energy,
     Failure,
     Measured,
     Metric,
@@ -16,6 +18,7 @@ from workbench.data.record import (
     metrics,
 )
 from workbench.reports.figures.detail import doubts
+from workbench.reports.figures.energy import millijoules
 from workbench.reports.figures.sweep import Board
 from workbench.spec import brief
 from workbench.tuner.selection import Selection, bit_classes
@@ -45,6 +48,8 @@ def columns(board: Board, records: Sequence[Record]) -> list[Column]:
         columns.append(_falling("TFLOP/s", lambda r: _rate(r.flops / r.time_s / 1e12)))
     columns.append(_falling("GB/s", lambda r: _rate(r.bytes / r.time_s / 1e9)))
     columns.append(_falling("% of best", lambda r: _of_best(board, r)))
+    if any(energy_of(r) for r in records):
+        columns += _energies(any(r.flops for r in records))
     if any(isinstance(r.timing, Predicted) for r in records):
         columns += _terms(board)
     return [*columns, *_resource_columns(), *_provenance(records)]
@@ -57,6 +62,28 @@ def _of_best(board: Board, record: Record) -> str:
 
 def _falling(head: str, cell: Callable[[Record], Any]) -> Column:
     return Column(head, cell, best_first="descending")
+
+
+def _energies(flops: bool) -> list[Column]:
+    """Return the columns of the energy of a call."""
+
+    def of(head: str, cell: Callable[[Energy], str]) -> Column:
+        return Column(head, lambda r: cell(e) if (e := energy_of(r)) else "")
+
+    def work(memory: bool) -> Column:
+        unit = "GB/J" if memory else "GFLOP/J"
+        return _falling(unit, lambda r: _rate(w[0]) if (w := work_per_joule(r, memory)) else "")
+
+    return [
+        of("energy, mJ", lambda e: millijoules(e.joules)),
+        of(
+            "energy 95 % interval, mJ",
+            lambda e: f"{millijoules(e.low_joules)}–{millijoules(e.high_joules)}",
+        ),
+        of("power, W", lambda e: f"{e.power_w:.0f}"),
+        *([work(False)] if flops else []),
+        work(True),
+    ]
 
 
 def _terms(board: Board) -> list[Column]:
