@@ -28,7 +28,7 @@ from workbench.data.record import Stage
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.source import SourceChanged, loaded
-from workbench.spec import Sizes
+from workbench.spec import Sizes, SpecFault
 
 COMPILE_TIMEOUT_S = 60.0
 
@@ -235,7 +235,7 @@ def outcome_of(future: Future[Any], stage: Stage) -> Any:
     """Return a task's result, or a Refusal that names what happened to its process."""
     try:
         return future.result()
-    except SourceChanged:
+    except (SourceChanged, SpecFault):
         raise
     except LOST as error:
         return Refusal(stage, f"the {stage} {error}", cause=cause_of(error))

@@ -26,7 +26,7 @@ from workbench.measurement.halving import halve
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
 from workbench.source import Loaded, SourceChanged, loaded
-from workbench.spec import Impl, Sizes
+from workbench.spec import Impl, Sizes, SpecFault
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _prepared(job: MeasureJob) -> _State:
     cache = cache_bytes(device)
     clock = sm_clock(sensors)
     bench = Bench(spec, job.sizes, job.dtype, cache, bound, job.protocol, clock)
-    problems = {0: PreparedProblem.given(spec, job.dtype, bench.first_inputs)}
+    problems = {0: PreparedProblem.given(spec, job.dtype, bench.first_inputs, job.sizes)}
     _load_checks(problems[0])
     return _State(job, spec, bench, device, sensors, problems, kernel)
 
@@ -586,7 +586,7 @@ def resolve(candidate: Candidate) -> tuple[Impl, Any]:
 
 
 def _failed(error: Exception, stage: Stage) -> Refusal:
-    if isinstance(error, SourceChanged):  # nothing more can be measured
+    if isinstance(error, (SourceChanged, SpecFault)):  # nothing more can be measured
         raise error
     if type(error).__name__ == "OutOfMemoryError":
         import torch
