@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib.util
+import os
 import pkgutil
 import re
 import sys
@@ -228,7 +229,7 @@ def _lies_in(folder: Path, module: ModuleType) -> bool:
 def _name_of(path: Path) -> str:
     """Return the name of a file's module in `sys.modules`: files of the same name get different
     ones."""
-    return f"_kernel_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}"
+    return f"_kernel_{path.stem}_{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:8]}"
 
 
 _OURS = ("workbench", "metal_shim", "__main__", "__mp_main__")  # never two versions of these
@@ -309,8 +310,8 @@ def _import_failure(kernel: str, error: Exception) -> str:
     if isinstance(error, SyntaxError) and error.lineno:
         line = f", line {error.lineno}"
     kind = "" if isinstance(error, UserCodeExit) else f"{type(error).__name__}{line}: "
-    said = " ".join(str(error).split())[:300]
-    return f"{kernel} cannot be imported ({kind}{said}); correct it first."
+    text = " ".join(str(error).split())[:300]
+    return f"{kernel} cannot be imported ({kind}{text}); correct it first."
 
 
 def _spec_in(module: ModuleType, kernel: str) -> Spec:

@@ -110,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code, one of `data.exits`: 2 after an error, which is printed
     in one sentence, 4 after a fault of the workbench itself, and 128 and the signal's number after
     a signal."""
+    _print_anything()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = _take_debug(words)
     signals = Stops()
@@ -137,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command in a process of its own. Returns its exit code; see `main` and
     `commands.supervisor`."""
+    _print_anything()
     return supervised(lambda: main(arguments))
 
 
@@ -148,6 +150,14 @@ def _take_debug(words: list[str]) -> bool:
     given = len(kept) < len(words)
     words[:] = kept
     return given
+
+
+def _print_anything() -> None:
+    """Let output in an encoding that lacks a character, such as ASCII, show it as `?` or by its
+    number, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
+            reconfigure(errors="backslashreplace")
 
 
 def _find_modules_here() -> None:

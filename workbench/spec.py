@@ -331,7 +331,8 @@ class Spec:
         checked like any output. Raises ValueError if mutates names no input, or if `resolve` is
         missing.
         """
-        if isinstance(mutates, str) or not all(isinstance(n, str) for n in mutates):
+        several = isinstance(mutates, (tuple, list)) and all(isinstance(n, str) for n in mutates)
+        if not several:
             raise ValueError(f"mutates is a tuple of names of inputs, not {short(mutates)}")
         if odd := [n for n in mutates if n not in self.inputs]:
             raise ValueError(
