@@ -152,8 +152,8 @@ def launch_pdl(pdl: bool) -> dict[str, bool]:
 
 
 def upcast(tensor: Any) -> bool:
-    """Return whether tiles of this tensor must be widened before they are multiplied: bf16 in
-    Triton's interpreter."""
+    """Return whether tiles of this tensor are widened before they are multiplied: bf16 in Triton's
+    interpreter. A kernel need not do so, as `interpreter.py` widens them, too."""
     return INTERPRETED and str(tensor.dtype) == "torch.bfloat16"
 
 
