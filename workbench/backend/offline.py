@@ -177,9 +177,10 @@ def interpret(kernel: str, candidate: Candidate, dtype: str, limits: Limits) -> 
         if computed.rejection_reason(chosen, limits, dtype, sizes) is not None:
             continue
         taken += 1
-        problem = PreparedProblem.of(spec, sizes, dtype, "cpu")  # may raise SpecFault
         try:
-            result = check(computed, chosen, problem)
+            result = check(computed, chosen, PreparedProblem.of(spec, sizes, dtype, "cpu"))
+        except SpecFault:
+            raise
         except Exception as error:
             return f"the interpreter stopped at {dict(sizes)}: {first_sentence(error)}"
         if result.wrong:

@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
-from workbench.spec import ITEMSIZE, Sizes, Spec, SpecFault, short, sizes_text
+from workbench.spec import ITEMSIZE, Sizes, Spec, SpecFault, WorkbenchError, short, sizes_text
 
 # Torch's names where they differ from `spec.ITEMSIZE`. fp8 is e4m3, as in the devices' peaks.
 TORCH_NAMES = {
@@ -62,7 +62,7 @@ def _created(
     try:
         with user_code(whose):
             result = make(shape, dtype, device, seed)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, WorkbenchError):
         raise
     except Exception as error:
         raise SpecFault(

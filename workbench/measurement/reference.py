@@ -13,7 +13,16 @@ import torch
 
 from workbench.data.errors import first_sentence
 from workbench.data.user_code import user_code
-from workbench.spec import Sizes, Spec, SpecFault, Tensor, short, sizes_text, solved
+from workbench.spec import (
+    Sizes,
+    Spec,
+    SpecFault,
+    Tensor,
+    WorkbenchError,
+    short,
+    sizes_text,
+    solved,
+)
 
 WIDE = torch.float64  # of every reference
 
@@ -41,7 +50,7 @@ def expected(
     try:
         with user_code(where.strip()):
             outputs = as_tuple(spec.reference(*wide))
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, WorkbenchError):
         raise
     except Exception as error:
         raise SpecFault(
