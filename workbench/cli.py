@@ -6,6 +6,7 @@ module of its name, which is imported only then.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import inspect
 import os
@@ -153,11 +154,22 @@ def _take_debug(words: list[str]) -> bool:
 
 
 def _print_anything() -> None:
-    """Let output in an encoding that lacks a character, such as ASCII, show it as `?` or by its
-    number, instead of failing."""
+    """Let output in an encoding that lacks a character, such as ASCII, show a like one or `?`,
+    instead of failing."""
+    codecs.register_error("workbench", _like)
     for stream in (sys.stdout, sys.stderr):
         if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
-            reconfigure(errors="backslashreplace")
+            reconfigure(errors="workbench")
+
+
+_LIKE = {"\xb5": "u", "\xd7": "x", "\u2013": "-", "\u2014": "-", "\u2026": "..."}
+
+
+def _like(error: UnicodeError) -> tuple[str, int]:
+    """Return what stands for characters that cannot be encoded, and where the text goes on."""
+    assert isinstance(error, UnicodeEncodeError)
+    lost = error.object[error.start : error.end]
+    return "".join(_LIKE.get(letter, "?") for letter in lost), error.end
 
 
 def _find_modules_here() -> None:

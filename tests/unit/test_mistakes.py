@@ -154,6 +154,11 @@ def test_text_beyond_ascii_still_prints(setting, tmp_path):
         assert done.returncode == (COULD_NOT_RUN if words[0] == "measure" else 0)
 
 
+def test_what_an_encoding_lacks_is_like_it_or_a_question_mark(said):
+    said("devices")
+    assert "64 µs × 2… größe \U0001f600".encode("ascii", "workbench") == b"64 us x 2... gr??e ?"
+
+
 # Temporary folders
 
 

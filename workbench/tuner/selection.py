@@ -238,8 +238,8 @@ def _nothing(result: Selection) -> str:
         return "No outcome was recorded, so there is no result."
     stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in result.failed.items())
     each = "The only config" if result.configs == 1 else f"All {result.configs} configs"
-    why = f" ({' '.join(result.reason.split()).rstrip('.')})" if result.reason else ""
-    return f"{each} failed, so there is no time: {stages}{why}."
+    reason = f" ({' '.join(result.reason.split()).rstrip('.')})" if result.reason else ""
+    return f"{each} failed, so there is no time: {stages}{reason}."
 
 
 def _most_frequent(reasons: Sequence[str]) -> str:
