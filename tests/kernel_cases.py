@@ -26,11 +26,11 @@ from workbench.measurement import inputs
 from workbench.measurement.correctness import (
     Poisoned,
     PreparedProblem,
-    as_tuple,
     check,
     check_outputs,
 )
 from workbench.measurement.inputs import torch_dtype
+from workbench.measurement.reference import as_tuple
 from workbench.spec import Extent, Impl, Limits, Sizes, Spec, stages, threads, values
 
 # Set by tests/run.py for the older of two versions of Triton: each Impl once in each test.

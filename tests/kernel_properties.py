@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from kernel_cases import LAYOUTS, ONLY, REFUSED, bits, triton_impls, verify
 
-from workbench.dsl import INTERPRETED
 from workbench.measurement import inputs
 from workbench.measurement.correctness import PreparedProblem
 from workbench.measurement.inputs import torch_dtype
@@ -25,8 +24,8 @@ from workbench.spec import Impl, Tensor
 
 FOLDER = Path(__file__).parent / "properties"
 INF, NAN = float("inf"), float("nan")
-# What one rounding may lose, relative: half a step, but Triton's interpreter cuts bf16 off.
-ROUNDING = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-7 if INTERPRETED else 2.0**-8}
+# What one rounding may lose, relative: half a step.
+ROUNDING = {"fp32": 2.0**-24, "fp16": 2.0**-11, "bf16": 2.0**-8}
 NEAR = {"fp32": 1e-4, "fp16": 3e-2, "bf16": 3e-2}  # for `Subject.near`
 
 Property = Callable[["Subject"], None]

@@ -17,11 +17,11 @@ from pathlib import Path
 from types import ModuleType
 
 from workbench.data.user_code import UserCodeExit, user_code
-from workbench.spec import ITEMSIZE, Impl, Sizes, Spec, WorkbenchError
+from workbench.declared import misfit
+from workbench.spec import Impl, Spec, WorkbenchError
 
 KERNELS = "workbench.kernels"
 VARIANTS = "workbench.variants"  # kernels that exist for experiments
-WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")  # compared exactly
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"  # exists only in a clone
 METAL = "metal_shim.kernels"  # the same file names; each adds an Impl to the same Spec
 
@@ -325,7 +325,8 @@ def _import_failure(kernel: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.lineno:
         line = f", line {error.lineno}"
     kind = "" if isinstance(error, UserCodeExit) else f"{type(error).__name__}{line}: "
-    return f"{kernel} cannot be imported ({kind}{error}); correct it first."
+    text = " ".join(str(error).split())[:300]
+    return f"{kernel} cannot be imported ({kind}{text}); correct it first."
 
 
 def _spec_in(module: ModuleType, kernel: str) -> Spec:
@@ -337,55 +338,16 @@ def _spec_in(module: ModuleType, kernel: str) -> Spec:
         lack = "a Spec" if not specs else "an impl: decorate a launcher with @<spec>.impl(Config)"
         raise CatalogError(f"{kernel} lacks {lack}; {see}.")
     if len(mine) > 1:
-        names = ", ".join(s.name for s in mine)
+        names = ", ".join(str(s.name)[:64] for s in mine)
         raise CatalogError(f"{kernel} holds {len(mine)} Specs ({names}); one file is one kernel.")
     spec = mine[0]
     if not any(i.backend == "triton" for i in spec.impls):
         raise CatalogError(f"{kernel} has no Triton impl, so there is nothing to sweep; {see}.")
-    if reason := _misfit(spec):
+    if reason := misfit(spec):
         raise CatalogError(f"{kernel}: {reason}; {see}.")
     return spec
 
 
-_AXIS = re.compile(r"\w+([*/]\w+)*")
-
-
-def _misfit(spec: Spec) -> str | None:
-    """Return what contradicts itself in a Spec, or None."""
-    tensors = {**spec.inputs, **spec.outputs}
-    for name, tensor in tensors.items():
-        if bad := [a for a in tensor.axes.split() if not _AXIS.fullmatch(a)]:
-            return f"{name} has the axis {bad[0]!r}; an axis is names and numbers joined by * and /"
-        if tensor.dtype is not None and tensor.dtype not in ITEMSIZE:
-            return f"{name} has the unknown dtype {tensor.dtype!r}"
-    if unknown := [a for a in spec.extents if a not in spec.axes]:
-        return f"extents names {unknown[0]}, which no tensor has"
-    own = [t.dtype for t in spec.outputs.values() if t.dtype is not None]
-    for dtype in own:
-        if dtype not in WHOLE and dtype not in spec.tolerance:
-            return f"an output is always {dtype}, and tolerance says nothing of it"
-    for part in ("check", "bench"):
-        if not getattr(spec, part):
-            return f"it names no sizes to {part}: fill `{part}=[...]`"
-        for sizes in getattr(spec, part):
-            if reason := _no_problem(spec, sizes):
-                return f"the {part} sizes {dict(sizes)} {reason}"
-    return None
-
-
-def _no_problem(spec: Spec, sizes: Sizes) -> str | None:
-    if missing := [a for a in spec.axes if a not in sizes]:
-        return f"lack {', '.join(missing)}"
-    if unknown := [a for a in sizes if a not in spec.axes]:
-        return f"name {unknown[0]}, which no tensor has"
-    try:
-        for tensor in (*spec.inputs.values(), *spec.outputs.values()):
-            tensor.shape(sizes)
-    except ValueError as error:
-        return f"do not fit: {error}"
-    reason = spec.refuse(sizes)
-    return f"do not fit: {reason}" if reason else None
-
-
 def _declared_in(spec: Spec, module: ModuleType) -> bool:
-    return any(impl.launch.__module__ == module.__name__ for impl in spec.impls)
+    homes = (getattr(impl.launch, "__module__", None) for impl in spec.impls)
+    return module.__name__ in homes

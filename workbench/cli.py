@@ -6,6 +6,7 @@ module of its name, which is imported only then.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import inspect
 import io
@@ -111,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code, one of `data.exits`: 2 after an error, which is printed
     in one sentence, 4 after a fault of the workbench itself, and 128 and the signal's number after
     a signal."""
+    _print_anything()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = _take_debug(words)
     for stream in (sys.stdout, sys.stderr):
@@ -141,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command in a process of its own. Returns its exit code; see `main` and
     `commands.supervisor`."""
+    _print_anything()
     return supervised(lambda: main(arguments))
 
 
@@ -152,6 +155,25 @@ def _take_debug(words: list[str]) -> bool:
     given = len(kept) < len(words)
     words[:] = kept
     return given
+
+
+def _print_anything() -> None:
+    """Let output in an encoding that lacks a character, such as ASCII, show a like one or `?`,
+    instead of failing."""
+    codecs.register_error("workbench", _like)
+    for stream in (sys.stdout, sys.stderr):
+        if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
+            reconfigure(errors="workbench")
+
+
+_LIKE = {"\xb5": "u", "\xd7": "x", "\u2013": "-", "\u2014": "-", "\u2026": "..."}
+
+
+def _like(error: UnicodeError) -> tuple[str, int]:
+    """Return what stands for characters that cannot be encoded, and where the text goes on."""
+    assert isinstance(error, UnicodeEncodeError)
+    lost = error.object[error.start : error.end]
+    return "".join(_LIKE.get(letter, "?") for letter in lost), error.end
 
 
 def _find_modules_here() -> None:

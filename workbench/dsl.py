@@ -24,8 +24,6 @@ try:
     import triton.language as tl
     from triton.tools.tensor_descriptor import TensorDescriptor
 
-    # Triton's interpreter computes on the raw bits of bf16 (seen in 3.6.0 and 3.9.0), so a kernel
-    # that multiplies bf16 tiles must widen them there and only there.
     INTERPRETED = bool(triton.knobs.runtime.interpret)
 except ModuleNotFoundError:
 
@@ -43,23 +41,10 @@ except ModuleNotFoundError:
     INTERPRETED = False
 
 
-def _mend_interpreter() -> None:
-    """Patch the interpreter of Triton 3.6. It converts a tensor to an index by int(array), which
-    numpy 2.4 allows only for an array without axes; without this, no loop over a tensor's extent
-    runs."""
-    from triton.runtime import interpreter
-
-    real = interpreter._patch_lang_tensor
-
-    def patched(tensor: Any, *scope: Any) -> None:
-        real(tensor, *scope)  # registers `__index__` to be restored after the launch
-        tensor.__index__ = lambda self: int(self.handle.data.squeeze())
-
-    interpreter._patch_lang_tensor = patched
-
-
 if INTERPRETED:
-    _mend_interpreter()
+    from workbench.interpreter import mend
+
+    mend()
 
 # 3, so that in the interpreter each program still computes several tiles and the last round is
 # partial
@@ -167,8 +152,8 @@ def launch_pdl(pdl: bool) -> dict[str, bool]:
 
 
 def upcast(tensor: Any) -> bool:
-    """Return whether tiles of this tensor must be widened before they are multiplied: bf16 in
-    Triton's interpreter."""
+    """Return whether tiles of this tensor are widened before they are multiplied: bf16 in Triton's
+    interpreter. A kernel need not do so, as `interpreter.py` widens them, too."""
     return INTERPRETED and str(tensor.dtype) == "torch.bfloat16"
 
 

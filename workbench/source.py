@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from workbench import catalog
 from workbench.spec import Impl, Spec, WorkbenchError
@@ -30,7 +31,7 @@ def code_hash(impl: Impl) -> str:
     no file.
     """
     file = _file_of(impl)
-    return _hash_of(file, impl.launch.__name__, _modified(file)) if file else ""
+    return _hash_of(file, getattr(impl.launch, "__name__", ""), _modified(file)) if file else ""
 
 
 class SourceChanged(WorkbenchError):
@@ -72,8 +73,9 @@ def file_hash(impl: Impl) -> str:
 def _file_of(impl: Impl) -> str:
     """The file of the module that declares the launcher, which is not where its code lies for a
     function that was taken over: `workbench.adapted` names the generated file."""
-    module = sys.modules.get(impl.launch.__module__)
-    file = getattr(module, "__file__", None) or impl.launch.__globals__.get("__file__")
+    module = sys.modules.get(getattr(impl.launch, "__module__", None) or "")
+    known: Mapping[str, Any] = getattr(impl.launch, "__globals__", {})  # builtins have none
+    file = getattr(module, "__file__", None) or known.get("__file__")
     return str(file) if file and Path(file).is_file() else ""
 
 

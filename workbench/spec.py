@@ -9,10 +9,11 @@ varies.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
 from functools import cached_property
 from importlib import import_module
@@ -228,6 +229,18 @@ class Work:
     dot: tuple[int, int, int] | None = None  # m, n, k of the matrix product in one trip
     band: int = 1  # tile rows that are visited together, so that they share loads in the cache
 
+    def odd_field(self) -> str | None:
+        """Return the first field that describes no launch, with its value, or None."""
+        least = {"tiles": 1, "steps": 0, "load_bytes": 0, "store_bytes": 0, "band": 1}
+        for name, low in least.items():
+            if not is_number(value := getattr(self, name), low):
+                return f"{name} = {short(value)}"
+        if self.dot is not None:
+            whole = isinstance(self.dot, tuple) and len(self.dot) == 3
+            if not (whole and all(is_number(n, 1) for n in self.dot)):
+                return f"dot = {short(self.dot)}"
+        return None
+
     @classmethod
     def of_product(
         cls, config: Any, itemsize: int, *, M: int, N: int, K: int, band: int = 1
@@ -318,6 +331,9 @@ class Spec:
         checked like any output. Raises ValueError if mutates names no input, or if `resolve` is
         missing.
         """
+        several = isinstance(mutates, (tuple, list)) and all(isinstance(n, str) for n in mutates)
+        if not several:
+            raise ValueError(f"mutates is a tuple of names of inputs, not {short(mutates)}")
         if odd := [n for n in mutates if n not in self.inputs]:
             raise ValueError(
                 f"mutates names {odd[0]!r}, which is no input of {self.name}; "
@@ -325,7 +341,9 @@ class Spec:
             )
 
         def add(launch: Callable[..., Any]) -> Impl:
-            named = name or launch.__name__
+            if not callable(launch):
+                raise ValueError(f"an impl of {self.name} launches by a function, not {launch!r}")
+            named = name or str(getattr(launch, "__name__", type(launch).__name__))
             by_name = {n: c for names, c in (defaults or {}).items() for n in names.split()}
             created = Impl(
                 self,
@@ -407,9 +425,10 @@ class Impl:
     @cached_property
     def auto(self) -> tuple[str, ...]:
         """Fields of the config whose default depends on the sizes."""
+        declared = fields(self.config) if is_dataclass(self.config) else ()  # see `declared.py`
         return tuple(
             f.name
-            for f in fields(self.config)
+            for f in declared
             if f.default == AUTO and AUTO not in f.metadata.get("choices", (AUTO,))
         )
 
@@ -431,6 +450,11 @@ class Impl:
         except Exception as error:
             text = f"`resolve` of {self.title} failed at {sizes_text(sizes)}"
             raise ResolveError(f"{text} ({type(error).__name__}: {error}); correct it.") from error
+        if not isinstance(result, self.config):
+            raise ResolveError(
+                f"`resolve` of {self.title} returned {short(result)}; return a config, as by "
+                "dataclasses.replace(config, ...)."
+            )
         if self.is_open(result):
             open_ = next(name for name in self.auto if getattr(result, name) == AUTO)
             raise ResolveError(f"`resolve` of {self.title} leaves {open_} AUTO; correct it.")
@@ -444,15 +468,36 @@ class Impl:
     def rejection_reason(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> str | None:
         """Return in one sentence why this config cannot run at these sizes, or None if it can. It
         cannot if it has more warps than a block may have, or if the kernel's own `refuse` rejects
-        it or raises."""
+        it, raises, or returns neither a sentence nor None."""
         warps = getattr(config, "num_warps", 0)
         if warps * limits.warp_size > limits.threads_per_block:
             return f"{warps} warps are more than one block may have here"
         try:
             with watched(f"`refuse` of {self.title}"):
-                return self.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+                reason = self.refuse(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
         except Exception as error:  # the kernel's own code
             return f"`refuse` of {self.title} failed ({type(error).__name__}: {error})"
+        if reason is None or (isinstance(reason, str) and reason.strip()):
+            return reason
+        return f"`refuse` of {self.title} returned {short(reason)}; return one sentence, or None"
+
+    def work_of(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> Work | None:
+        """Return the kernel's own description of a launch, or None where it has none. Raises
+        WorkError where `work` raises, or returns no Work of finite numbers."""
+        if self.work is None:
+            return None
+        named = f"`work` of {self.title}"
+        try:
+            with watched(named):
+                result = self.work(config, limits, itemsize=ITEMSIZE[dtype], **sizes)
+        except Exception as error:
+            text = f"{named} failed at {sizes_text(sizes)} ({type(error).__name__}: {error})"
+            raise WorkError(f"{text}; correct it.") from error
+        if not isinstance(result, Work):
+            raise WorkError(f"{named} returned {short(result)}; return a Work.")
+        if odd := result.odd_field():
+            raise WorkError(f"{named} returned a Work with {odd}; correct it.")
+        return result
 
     def declared(self, limits: Limits, dtype: str) -> Any:
         """Return the default as the file declares it, with AUTO where it depends on the sizes."""
@@ -470,7 +515,17 @@ class Impl:
             else (getattr(default, f.name),)
             for f in fields(self.config)
         ]
-        return (self.config(*point) for point in itertools.product(*axes))
+        names = [f.name for f in fields(self.config)]
+        return (self._created(dict(zip(names, p, strict=True))) for p in itertools.product(*axes))
+
+    def _created(self, point: Mapping[str, Any]) -> Any:
+        try:
+            return self.config(**point)
+        except Exception as error:  # the config's own `__post_init__`
+            raise ConfigError(
+                f"{self.config.__name__} of {self.title} cannot be made of {label(point)} "
+                f"({type(error).__name__}: {error}); let `refuse` reject such a config instead."
+            ) from error
 
     def knobs(self) -> dict[str, str]:
         """Return the knob word of each field: `{"block_m": "tile", "num_warps": "threads",
@@ -484,6 +539,35 @@ class Impl:
 
 class ResolveError(WorkbenchError, ValueError):
     """A kernel's `resolve` failed or left a field AUTO; the message is one sentence."""
+
+
+class WorkError(WorkbenchError, ValueError):
+    """A kernel's `work` failed or describes no launch; the message is one sentence."""
+
+
+class ConfigError(WorkbenchError, ValueError):
+    """A config type rejects one of its own choices; the message is one sentence."""
+
+
+class SpecFault(WorkbenchError, ValueError):
+    """A Spec's own reference or maker is wrong, whatever the kernel does; the message is one
+    sentence."""
+
+
+def is_number(value: object, least: float = 0.0) -> bool:
+    """Return whether a value is a finite number, and at least `least`; truth values are none."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number and least <= value < math.inf  # type: ignore[operator]
+
+
+def short(value: object) -> str:
+    """Return a value as Python writes it, in at most 80 characters of one line; its type where it
+    cannot be written."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        return f"a {type(value).__name__}"
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def sizes_text(sizes: Sizes, separator: str = ",") -> str:
@@ -532,6 +616,8 @@ def _whole(axis: str, sizes: Sizes) -> int:
     value = Fraction(1)
     for sign, part in _JOINED.findall(axis):
         factor = int(part) if part.isdigit() else sizes[part]
+        if sign == "/" and not factor:
+            raise ValueError(f"{axis} divides by zero at {sizes_text(sizes)}")
         value = value / factor if sign == "/" else value * factor
     if value.denominator != 1:
         raise ValueError(f"{axis} is no whole number at {sizes_text(sizes)}")
@@ -565,8 +651,11 @@ def solved(axis: str, extent: int, sizes: Sizes) -> dict[str, int] | None:
 
 
 def among(*choices: int, default: int, knob: Knob | None = None) -> Any:
-    """Return a config field with these choices. Raises ValueError where the default is not one of
-    them."""
+    """Return a config field with these choices. Raises ValueError where one of them is no whole
+    number, or where the default is not one of them."""
+    if odd := [c for c in (*choices, default) if type(c) is not int]:
+        word = (knob or among).__name__
+        raise ValueError(f"{word}: {short(odd[0])} is no whole number; the values of a knob are")
     if default not in choices and default != AUTO:
         raise ValueError(f"default {default} is not among the choices {choices}")
     return field(default=default, metadata={"choices": choices, "knob": knob or among})
@@ -585,6 +674,7 @@ def threads(lo: int, hi: int, default: int) -> Any:
 
 def stages(lo: int, hi: int, default: int) -> Any:
     """Return a config field for the number of stages of the software pipeline."""
+    _check_range(lo, hi)
     return among(*range(lo, hi + 1), default=default, knob=stages)
 
 
@@ -594,7 +684,16 @@ def given(value: int, otherwise: int) -> int:
 
 
 def _powers(lo: int, hi: int) -> tuple[int, ...]:
+    _check_range(lo, hi)
     return tuple(1 << e for e in range(lo.bit_length() - 1, hi.bit_length()))
+
+
+def _check_range(lo: int, hi: int) -> None:
+    if type(lo) is not int or type(hi) is not int or not 0 < lo <= hi:
+        raise ValueError(
+            f"a knob from {short(lo)} to {short(hi)}: the ends are whole numbers above 0, the "
+            "smaller first"
+        )
 
 
 def _product(extents: Sequence[int]) -> int:

@@ -18,26 +18,27 @@ if hardware.live() is None:
 
 KERNEL = str(Path(__file__).parents[2] / "benchmarks" / "hostile_kernel.py")
 TELLING = {
-    1: "took longer than",
-    2: "took longer than",
-    3: "illegal memory access",
-    4: "tried to allocate 200.00 GiB",
-    5: "its process died (exit code -11)",
-    6: "the first is [16777215]",
-    7: "NaN",
-    8: "another stream",
-    9: "another stream",
-    11: "the first is [16777215]",
-    12: "does not launch the compiled kernel `_doubled`, but nothing",
-    13: "does not launch the compiled kernel `_doubled`, but nothing",
-    14: "replaced torch.equal",
-    15: "shares memory with an input",
-    16: "does not launch the compiled kernel `_doubled`, but",
-    18: "another stream",
-    19: "SystemExit",
-    20: "is on cpu",
-    21: "shares memory with an input",
-    22: "is wrong in",
+    1: ("took longer than",),
+    2: ("took longer than",),
+    3: ("illegal memory access",),
+    4: ("tried to allocate 200.00 GiB",),
+    5: ("its process died (exit code -11)",),
+    6: ("the first is [16777215]",),
+    7: ("NaN",),
+    # of two streams that do not wait for each other, either may come first
+    8: ("another stream", "is wrong in"),
+    9: ("another stream", "is wrong in"),
+    11: ("the first is [16777215]",),
+    12: ("does not launch the compiled kernel `_doubled`, but nothing", "is wrong in"),
+    13: ("does not launch the compiled kernel `_doubled`, but nothing",),
+    14: ("replaced torch.equal",),
+    15: ("shares memory with an input",),
+    16: ("does not launch the compiled kernel `_doubled`, but",),
+    18: ("another stream", "is wrong in"),
+    19: ("SystemExit",),
+    20: ("is on cpu",),
+    21: ("shares memory with an input",),
+    22: ("does not launch the compiled kernel `_doubled`, but nothing", "is wrong in"),
 }
 SLOW = (10, 17)  # right, and slower than they pretend to be
 
@@ -67,7 +68,7 @@ def test_exactly_the_deceptions_are_lost(failures):
 @pytest.mark.alone
 @pytest.mark.parametrize("fault", TELLING)
 def test_its_reason_names_it(failures, fault):
-    assert TELLING[fault] in failures[fault].reason
+    assert any(words in failures[fault].reason for words in TELLING[fault])
 
 
 @pytest.mark.alone

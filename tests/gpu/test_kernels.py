@@ -40,7 +40,8 @@ from kernel_properties import Subject, promises
 from workbench import dsl
 from workbench.device import hardware
 from workbench.measurement import inputs
-from workbench.measurement.correctness import Poisoned, PreparedProblem, as_tuple
+from workbench.measurement.correctness import Poisoned, PreparedProblem
+from workbench.measurement.reference import as_tuple
 from workbench.spec import ITEMSIZE, Impl, values
 
 DEVICE = hardware.live()

@@ -11,6 +11,7 @@ from workbench.backend.workers import BEGIN_S, LOST, Solo, cause_of
 from workbench.data.record import Environment
 from workbench.device.hardware import Device
 from workbench.measurement import worker
+from workbench.spec import SpecFault
 
 
 class Lost(Exception):
@@ -67,7 +68,9 @@ class Measuring:
         except LOST as error:
             self._replace()
             raise CannotBegin(f"the process that makes the inputs {error}") from None
-        except Exception as error:  # out of memory, a reference that fails
+        except SpecFault:  # no other process could prepare the problem either
+            raise
+        except Exception as error:  # out of memory
             text = str(error).strip().splitlines() or [type(error).__name__]
             raise CannotBegin(text[0]) from None
         self._begun = True

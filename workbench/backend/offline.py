@@ -18,12 +18,11 @@ from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
 from workbench.data.record import Predicted
-from workbench.data.user_code import user_code
 from workbench.device import cost_model
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.source import SourceChanged, loaded
-from workbench.spec import ITEMSIZE, Limits, Work, values
+from workbench.spec import Limits, SpecFault, Work, values
 
 INTERPRET_TIMEOUT_S = 120.0
 
@@ -106,7 +105,7 @@ class Offline:
     def _settle(self, given: Future[Any], *of: Any) -> None:
         try:
             given.set_result(self._analysed(*of))
-        except SourceChanged as error:
+        except (SourceChanged, SpecFault) as error:
             given.set_exception(error)
 
     def _analysed(
@@ -171,7 +170,8 @@ def _beyond(part: TimingTask) -> str:
 
 def interpret(kernel: str, candidate: Candidate, dtype: str, limits: Limits) -> float | str:
     """Return the largest error over all check sizes, in tolerances, or a sentence that says what
-    failed. Runs in an interpreting worker; sizes that reject this config are skipped."""
+    failed. Runs in an interpreting worker; sizes that reject this config are skipped. Raises
+    SpecFault where the Spec itself is wrong, which no config can mend."""
     from workbench.measurement.correctness import PreparedProblem, check
 
     known = loaded(kernel)
@@ -184,6 +184,8 @@ def interpret(kernel: str, candidate: Candidate, dtype: str, limits: Limits) -> 
         taken += 1
         try:
             result = check(computed, chosen, PreparedProblem.of(spec, sizes, dtype, "cpu"))
+        except SpecFault:
+            raise
         except Exception as error:
             return f"the interpreter stopped at {dict(sizes)}: {first_sentence(error)}"
         if result.wrong:
@@ -196,13 +198,12 @@ def prediction(
     problem: Problem, candidate: Candidate, compiled: Compiled, device: Device
 ) -> Predicted:
     """Return the analytic model's time. Raises ValueError where the device lacks a figure."""
-    itemsize = ITEMSIZE[problem.dtype]
     bytes_ = problem.spec.bytes(problem.sizes, problem.dtype)
-    if candidate.impl.work is not None:
-        with user_code(f"`work` of {candidate.impl.title}"):
-            work = candidate.impl.work(
-                candidate.config, device.limits, itemsize=itemsize, **problem.sizes
-            )
+    described = candidate.impl.work_of(
+        candidate.config, device.limits, problem.dtype, problem.sizes
+    )
+    if described is not None:
+        work = described
     else:  # without a declared `work`, assume that the launch moves its least bytes
         programs = max(1, compiled.resources.programs)
         work = Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2)

@@ -12,7 +12,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from workbench.backend.protocol import Problem, TimingTask
@@ -25,10 +24,11 @@ from workbench.compile import (
     compile_unless_duplicate,
 )
 from workbench.data.record import Stage
+from workbench.data.temporary import temporary_folder
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.source import SourceChanged, loaded
-from workbench.spec import Sizes
+from workbench.spec import Sizes, SpecFault
 
 COMPILE_TIMEOUT_S = 60.0
 
@@ -106,8 +106,8 @@ def compile_all(
     after the config whose machine code it shares, with that one's resources, its own seconds and
     `duplicate` set. Where the other one failed, it is compiled by itself.
     """
-    with TemporaryDirectory(prefix="workbench-claims-", ignore_cleanup_errors=True) as folder:
-        under_way = _UnderWay(pool, problem, device, timeout_s, Path(folder), code)
+    with temporary_folder() as folder:
+        under_way = _UnderWay(pool, problem, device, timeout_s, folder, code)
         try:
             for candidate in candidates:
                 under_way.submit(candidate, shared=not code)
@@ -235,7 +235,7 @@ def outcome_of(future: Future[Any], stage: Stage) -> Any:
     """Return a task's result, or a Refusal that names what happened to its process."""
     try:
         return future.result()
-    except SourceChanged:
+    except (SourceChanged, SpecFault):
         raise
     except LOST as error:
         return Refusal(stage, f"the {stage} {error}", cause=cause_of(error))

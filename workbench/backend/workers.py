@@ -244,6 +244,8 @@ def _begin(interpreted: bool) -> None:
     import torch
 
     torch.set_num_threads(1)
+    if interpreted:
+        import workbench.dsl  # noqa: F401  # mends the interpreter, also for files without it
 
 
 def _end_with_parent() -> None:

@@ -9,8 +9,8 @@ from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.options import SweepOptions
 from workbench.commands.run import CommandError
-from workbench.data.user_code import user_code
-from workbench.spec import Impl, Sizes, Spec, sizes_text
+from workbench.declared import flops_fault, size_fault
+from workbench.spec import Impl, Spec, sizes_text
 from workbench.sweeps import Sweep
 from workbench.tuner.first_pass import SearchPlan
 from workbench.tuner.search import Budget, Strategy
@@ -41,8 +41,6 @@ def problems_of(options: SweepOptions) -> tuple[list[Problem], list[Impl]]:
     spec = catalog.spec_of(options.kernel)
     check_dtype(spec, options.dtype)
     every = [sizes_of(spec, text) for text in options.sizes] or [sizes_of(spec, None)]
-    for sizes in every:
-        _check_flops(spec, sizes)
     impls = [catalog.impl_of(spec, name) for name in dict.fromkeys(options.impl)]
     triton = [i for i in spec.impls if i.backend == "triton"]
     for impl in impls:
@@ -54,17 +52,6 @@ def problems_of(options: SweepOptions) -> tuple[list[Problem], list[Impl]]:
     kernel, dtype = options.kernel, options.dtype
     each = {sizes_text(sizes): Problem(kernel, spec, sizes, dtype) for sizes in every}
     return list(each.values()), impls or triton
-
-
-def _check_flops(spec: Spec, sizes: Sizes) -> None:
-    try:
-        with user_code(f"`flops` of {spec.name}"):
-            spec.flops(**sizes)
-    except Exception as error:
-        raise CommandError(
-            f"`flops` of {spec.name} fails ({type(error).__name__}: {error}); it must take the "
-            f"axes {', '.join(spec.axes)} as keywords."
-        ) from error
 
 
 def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:
@@ -84,13 +71,15 @@ def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:
             raise CommandError(
                 f"{axis}={extent} is not a positive whole number; write --sizes {example}."
             )
+        if axis in sizes:
+            raise CommandError(f"--sizes {text} names {axis} twice; write --sizes {example}.")
         sizes[axis] = int(extent[:40])  # forty digits are more than any device holds
     if missing := [axis for axis in spec.axes if axis not in sizes]:
         raise CommandError(f"--sizes {text} lacks {', '.join(missing)}; write --sizes {example}.")
-    if reason := spec.refuse(sizes):
-        raise CommandError(f"{reason}; write --sizes {example}.")
-    if spec.bytes(sizes, "fp32") * 3 > 1 << 42:
-        raise CommandError(f"--sizes {text} needs terabytes, which no device holds; name smaller.")
+    if reason := size_fault(spec, sizes):
+        raise CommandError(f"--sizes {text}: the sizes {reason}; write --sizes {example}.")
+    if reason := flops_fault(spec, sizes):
+        raise CommandError(f"{reason}.")
     return sizes
 
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypedDict, Unpack
 
 from workbench.adapted import autotuned, write
@@ -32,6 +31,7 @@ from workbench.commands.console import SweepConsole
 from workbench.commands.options import SweepOptions
 from workbench.commands.run import check_writable, gpu_present, require_triton
 from workbench.commands.sweep import SweepCommand
+from workbench.data.temporary import temporary_folder
 from workbench.spec import Tolerance, label
 from workbench.tuner.selection import sentence
 
@@ -162,8 +162,8 @@ def take_over(
     outputs, reference = tuple(options.get("outputs", ())), options.get("reference")
     if odd := [n for n in outputs if n not in call.tensors]:
         raise AdaptedError(unknown(f"tensor among the arguments of {call.name}", odd[0], memory))
-    with TemporaryDirectory(dir=home, prefix=".") as name:
-        stage = Path(name, "kernel")
+    with temporary_folder(home, prefix=".workbench-") as passing:
+        stage = passing / "kernel"
         stage.mkdir()
         call.write(stage)
         torch.save(memory, stage / ARGS)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
+
+from workbench.data.temporary import temporary_folder
 
 BY_DESCRIPTOR = "descriptor"  # a load of the copy engine (TMA), whose descriptor holds the size
 ASYNC = "async"  # from global into shared memory, bypassing the registers
@@ -86,8 +86,8 @@ def disassembled(cubin: bytes) -> str:
     none, ValueError where it rejects the image, SubprocessError after a minute."""
     from triton import knobs
 
-    with tempfile.TemporaryDirectory() as folder:
-        image = Path(folder) / "kernel.cubin"
+    with temporary_folder() as folder:
+        image = folder / "kernel.cubin"
         image.write_bytes(cubin)
         command = [knobs.nvidia.nvdisasm.path, "-c", str(image)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from workbench.spec import WorkbenchError
+
 
 def first_sentence(error: BaseException) -> str:
     """Return an exception as one line of at most 300 characters, from the part of its text that
     names the reason."""
+    if isinstance(error, WorkbenchError):  # a sentence of ours
+        return " ".join(str(error).split())[:300].rstrip(".")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "fatal" in line or "error:" in line.lower()]
     if telling:

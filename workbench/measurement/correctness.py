@@ -10,6 +10,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from workbench.measurement import inputs as inputs_
+from workbench.measurement import reference
+from workbench.measurement.reference import as_tuple
 from workbench.spec import Impl, Sizes, Spec, Tolerance
 
 KEPT = 2  # right outputs kept for each problem
@@ -50,13 +52,15 @@ class PreparedProblem:
     def of(spec: Spec, sizes: Sizes, dtype: str, device: str, seed: int = 0) -> PreparedProblem:
         """Return a problem with inputs made on `device` and their float64 reference."""
         inputs = inputs_.make(spec, sizes, dtype, device, seed)
-        return PreparedProblem.given(spec, dtype, inputs)
+        return PreparedProblem.given(spec, dtype, inputs, sizes)
 
     @staticmethod
-    def given(spec: Spec, dtype: str, compiled: tuple[Any, ...]) -> PreparedProblem:
-        """Return the problem of these inputs, with their float64 reference."""
-        wide = (x.double() if x.is_floating_point() else x for x in compiled)
-        return PreparedProblem(spec, dtype, compiled, as_tuple(spec.reference(*wide)))
+    def given(
+        spec: Spec, dtype: str, compiled: tuple[Any, ...], sizes: Sizes | None = None
+    ) -> PreparedProblem:
+        """Return the problem of these inputs, with their float64 reference. Raises SpecFault where
+        the reference does not give the outputs that the Spec declares."""
+        return PreparedProblem(spec, dtype, compiled, reference.expected(spec, compiled, sizes))
 
 
 def check(impl: Impl, config: Any, problem: PreparedProblem) -> Checked:
@@ -152,9 +156,8 @@ def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
     """Compare outputs with the expected ones and return the largest error. NaN and infinities must
     be in the same places."""
     spec = problem.spec
-    if len(outputs) != len(spec.outputs):
-        wanted = len(spec.outputs)
-        return Checked(float("inf"), f"{len(outputs)} outputs where {wanted} were expected")
+    if wrong := reference.returned_fault(spec, outputs, problem.expected):
+        return Checked(float("inf"), wrong)
     for known, checked in problem.right:
         if all(_same_bits(a, b) for a, b in zip(outputs, known, strict=True)):
             return checked
@@ -182,9 +185,6 @@ def _same_bits(a: Any, b: Any) -> bool:
 def _compare_one(
     name: str, actual: Any, expected: Any, tolerance: Mapping[str, Tolerance], dtype: str
 ) -> Checked:
-    if actual.shape != expected.shape:
-        shapes = f"{tuple(actual.shape)} where {tuple(expected.shape)} was expected"
-        return Checked(float("inf"), f"{name} has shape {shapes}")
     wanted = inputs_.torch_dtype(dtype)
     if actual.dtype != wanted:
         return Checked(float("inf"), f"{name} has dtype {actual.dtype} where {wanted} was expected")
@@ -323,8 +323,3 @@ def _bits(x: Any) -> Any:
     """Return the same memory as integers, in which NaN equals NaN."""
     by_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return x.contiguous().view(by_size[x.element_size()])
-
-
-def as_tuple(value: Any) -> tuple[Any, ...]:
-    """Return a launcher's outputs, one tensor or several, as a tuple."""
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)

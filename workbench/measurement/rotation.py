@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.measurement.correctness import as_tuple
 from workbench.measurement.mutated import Copies
+from workbench.measurement.reference import as_tuple
 from workbench.measurement.stream import (
     FirstCall,
     Flush,

@@ -27,7 +27,7 @@ from workbench.measurement.halving import halve
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
 from workbench.source import Loaded, SourceChanged, loaded
-from workbench.spec import Impl, Sizes
+from workbench.spec import Impl, Sizes, SpecFault
 
 if TYPE_CHECKING:
     from workbench.measurement.correctness import Checked
@@ -189,7 +189,7 @@ def _prepared(job: MeasureJob) -> _State:
     cache = cache_bytes(device)
     clock, seeds = sm_clock(sensors), (job.seed, job.seed + 1)
     bench = Bench(spec, job.sizes, job.dtype, cache, bound, job.protocol, clock, seeds)
-    problems = {0: PreparedProblem.given(spec, job.dtype, bench.first_inputs)}
+    problems = {0: PreparedProblem.given(spec, job.dtype, bench.first_inputs, job.sizes)}
     _load_checks(problems[0])
     return _State(job, spec, bench, device, sensors, problems, kernel)
 
@@ -496,7 +496,9 @@ def _checked(candidate: Candidate, seed: int = 0) -> Checked | Refusal:
         try:
             if seed not in state.problems:
                 inputs = state.bench.second_inputs
-                state.problems[seed] = PreparedProblem.given(state.spec, state.job.dtype, inputs)
+                state.problems[seed] = PreparedProblem.given(
+                    state.spec, state.job.dtype, inputs, state.job.sizes
+                )
             checked = check(*resolve(candidate), state.problems[seed])
         except BaseException as error:
             return _failed(error, "launch")
@@ -717,7 +719,7 @@ def resolve(candidate: Candidate) -> tuple[Impl, Any]:
 
 
 def _failed(error: BaseException, stage: Stage) -> Refusal:
-    if isinstance(error, SourceChanged):  # nothing more can be measured
+    if isinstance(error, (SourceChanged, SpecFault)):  # nothing more can be measured
         raise error
     if type(error).__name__ == "OutOfMemoryError":
         import torch

@@ -75,6 +75,7 @@ class Selection:
     configs: int = 0
     binaries: int = 0
     failed: Mapping[Stage, int] = field(default_factory=dict)  # configs by the stage of failure
+    reason: str = ""  # the most frequent one among the failures
 
     @property
     def phase(self) -> Phase | None:
@@ -159,6 +160,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         configs=len(swept),
         binaries=len(binaries),
         failed={stage: n for stage, n in counts.items() if n},
+        reason=_most_frequent([o.reason for o in failed if o.stage != "refused"]),
     )
     records = [o for o in swept if isinstance(o, Record)]
     if not records:
@@ -291,7 +293,12 @@ def _nothing(result: Selection) -> str:
         return "No outcome was recorded, so there is no result."
     stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in result.failed.items())
     each = "The only config" if result.configs == 1 else f"All {result.configs} configs"
-    return f"{each} failed, so there is no time: {stages}."
+    reason = f" ({' '.join(result.reason.split()).rstrip('.')})" if result.reason else ""
+    return f"{each} failed, so there is no time: {stages}{reason}."
+
+
+def _most_frequent(reasons: Sequence[str]) -> str:
+    return max(dict.fromkeys(reasons), key=list(reasons).count, default="")
 
 
 def _against(result: Selection) -> list[str]:

@@ -13,13 +13,12 @@ from workbench.backend.protocol import Problem
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
 from workbench.data.record import Case, Failure, Outcome, Phase, Record, Run, key_of
-from workbench.data.user_code import user_code
 from workbench.device import cost_model
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
 from workbench.source import code_hash, file_hash
-from workbench.spec import ITEMSIZE, Impl, Knob, WorkbenchError, sizes_text, values
+from workbench.spec import Impl, Knob, WorkbenchError, sizes_text, values
 from workbench.sweeps import Sweep
 
 
@@ -106,9 +105,10 @@ def _nothing(problem: Problem, refused: Sequence[Failure], knobs: Sequence[Knob]
     reasons = [f.reason for f in refused]
     usual = max(set(reasons), key=reasons.count)
     sizes = sizes_text(problem.sizes)
+    remedy = "correct it" if usual.startswith("`refuse` of") else "name other sizes with --sizes"
     return (
         f"No config of {problem.kernel} can take {sizes} in {problem.dtype} on "
-        f"{refused[0].case.device}: {usual}; name other sizes with --sizes."
+        f"{refused[0].case.device}: {usual}; {remedy}."
     )
 
 
@@ -144,11 +144,10 @@ def expected(candidate: Candidate, problem: Problem, device: Device) -> float:
     impl, config = candidate.impl, values(candidate.config)
     if impl.work is None:
         return math.inf
-    itemsize = ITEMSIZE[problem.dtype]
     warps, stages = config.get("num_warps", 4), config.get("num_stages", 1)
     try:
-        with user_code(f"`work` of {impl.title}"):
-            work = impl.work(candidate.config, device.limits, itemsize=itemsize, **problem.sizes)
+        work = impl.work_of(candidate.config, device.limits, problem.dtype, problem.sizes)
+        assert work is not None
         guess = cost_model.guess(device, work, problem.dtype, warps=warps, stages=stages)
         return cost_model.predict(
             device,

@@ -1,0 +1,44 @@
+"""Where a Spec contradicts its reference, or a launch its Spec, the right one of them is blamed."""
+
+import pytest
+from mistaken_kernels import LAUNCH_FAULTS, SPEC_FAULTS, write
+
+from workbench.backend.offline import interpret
+from workbench.device.hardware import DEVICES
+from workbench.measurement.candidate import Candidate
+from workbench.spec import SpecFault
+
+LIMITS = DEVICES["h200"].limits
+CONFIG = Candidate.by_name("blocks", {"block_n": 256, "num_warps": 4})
+
+
+def checked(folder, changes, dtype="fp32"):
+    return interpret(str(write(folder, changes)), CONFIG, dtype, LIMITS)
+
+
+def test_the_starter_itself_is_right_in_every_dtype(tmp_path):
+    for dtype in ("fp32", "fp16", "bf16"):
+        assert checked(tmp_path, {}, dtype) <= 1
+
+
+def test_arithmetic_on_bf16_itself_is_right(tmp_path):
+    raw = "n < N).to(tl.float32)\n"
+    changes = {raw: "n < N)\n", "x * tl.sigmoid(x)": "x + x", "x * torch.sigmoid(x)": "x + x"}
+    assert checked(tmp_path, changes, "bf16") <= 1
+
+
+@pytest.mark.parametrize("mistake", SPEC_FAULTS)
+def test_the_spec_is_blamed_and_no_kernel(mistake, tmp_path):
+    changes, part = SPEC_FAULTS[mistake]
+    with pytest.raises(SpecFault) as caught:
+        checked(tmp_path, changes)
+    sentence = str(caught.value)
+    assert part in sentence and "the Spec mine" in sentence and "\n" not in sentence
+    assert sentence.endswith("no kernel was tried.")
+
+
+@pytest.mark.parametrize("mistake", LAUNCH_FAULTS)
+def test_the_launch_is_held_to_the_spec(mistake, tmp_path):
+    changes, part = LAUNCH_FAULTS[mistake]
+    sentence = checked(tmp_path, changes)
+    assert isinstance(sentence, str) and part in sentence and "\n" not in sentence

@@ -1,0 +1,81 @@
+"""Temporary folders that a process which was killed leaves to the next one to remove.
+
+Each holds a file that is locked as long as its process lives. A lock ends with its process however
+that ends, so a folder whose lock is free is a leftover.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from tempfile import gettempdir, mkdtemp
+
+PREFIX = "workbench-tmp-"  # of folders among other programs' own
+LOCK = "owner.lock"
+
+
+@contextmanager
+def temporary_folder(home: Path | None = None, prefix: str = PREFIX) -> Iterator[Path]:
+    """Return a context manager of a new folder in `home`, by default that of all temporary files.
+
+    It is removed at the end of the block. The first call of a process for a `home` and a `prefix`
+    removes the folders of processes that were killed.
+    """
+    within = Path(home or gettempdir()).resolve()
+    _removed_leftovers(within, prefix, os.getpid())
+    folder = Path(mkdtemp(prefix=prefix, dir=within))
+    lock = _locked(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+
+
+@cache
+def _removed_leftovers(home: Path, prefix: str, process: int) -> None:
+    """Remove the leftovers in a folder, once in each process."""
+    for folder in home.glob(f"{prefix}*"):
+        if (lock := _lock_of_dead(folder)) is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.close(lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """Return the descriptor of a new lock in a folder, held until it is closed or its process ends;
+    None where the system has no locks. It is locked before it has its name, so that nobody takes it
+    for a dead one."""
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    draft = folder / f"{LOCK}.new"
+    handle = os.open(draft, os.O_RDWR | os.O_CREAT, 0o600)
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        draft.rename(folder / LOCK)
+    return handle
+
+
+def _lock_of_dead(folder: Path) -> int | None:
+    """Return the lock of a leftover, held so that no other process removes it at the same time;
+    None if its process lives, or if the folder is none of this user's."""
+    try:
+        import fcntl
+
+        if folder.is_symlink() or folder.lstat().st_uid != os.getuid():
+            return None
+        handle = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        return None
+    return handle
