@@ -121,7 +121,9 @@ class SweepOptions(Options):
     only: bool = flag("Keep the knobs to tune at their default.", "--only")
     budget: str | None = option(None, "30s, 2m, or 200 (configs): stop then with the best so far.")
     search: str | None = option(None, "Which configs come first: exhaustive, model, random, tpe.")
-    same_bits_as: str = option("", "default: the winner gives the bits that the default gives.")
+    same_bits_as: str | None = option(
+        None, "default: the winner gives the bits that the default gives."
+    )
     energy: bool = energy()
     strict: bool = strict(stored=True)
     out: Path = out("Folder for pages and events.")

@@ -384,7 +384,7 @@ def _kind(outcome: Outcome) -> str:
 def bits_wanted(options: SweepOptions, backend: Backend) -> str:
     """Return the value of `--same-bits-as`. Raises CommandError where it is no config that the
     workbench knows, or where no outputs of the GPU are there to compare."""
-    if options.same_bits_as not in ("", "default"):
+    if options.same_bits_as not in (None, "default"):
         raise CommandError(
             f"--same-bits-as {options.same_bits_as} is not known; write --same-bits-as default."
         )
@@ -393,7 +393,7 @@ def bits_wanted(options: SweepOptions, backend: Backend) -> str:
             "--same-bits-as compares outputs of a GPU, and none takes part here; leave it out, or "
             "run where there is one."
         )
-    return options.same_bits_as
+    return options.same_bits_as or ""
 
 
 def previous_best_keys(plan: Plan) -> frozenset[str]:
