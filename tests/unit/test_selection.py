@@ -65,7 +65,7 @@ def test_only_a_library_gave_a_time() -> None:
 
 
 def test_screens_alone_are_marked_as_such() -> None:
-    assert "screening times only" in sentence(select(RUN, SCREENS))
+    assert "first-pass times only" in sentence(select(RUN, SCREENS))
 
 
 def test_a_faster_screen_never_beats_a_final() -> None:

@@ -111,8 +111,10 @@ def test_a_config_that_fails_after_its_screen_is_kept_as_a_failure(context):
 
 def test_all_failures_are_still_a_sweep(context):
     outcomes = context.sweep(lambda c: Fate(wrong="NaN"))
-    assert context.code == 0 and len(outcomes) == CONFIGS + 1
+    assert context.code == 2 and len(outcomes) == CONFIGS + 1
     assert not context.labels("final") and not context.labels("halve")
+    context.sweep(lambda c: Fate(wrong="NaN"))
+    assert context.code == 2 and not context.labels("time"), "the stored run says the same"
 
 
 def test_duplicates_are_told_and_not_timed(context):

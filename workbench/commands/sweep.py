@@ -41,7 +41,7 @@ from workbench.commands.run import (
 )
 from workbench.data.clock import folder_of, slug, timestamp
 from workbench.data.events import EventLog, KernelDispatched, OpCompleted, RunFinished
-from workbench.data.exits import INTERRUPTED
+from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Failure, Measured, Outcome, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.reports import write_page
@@ -181,7 +181,7 @@ class _OneSize:
         options = self.command.options
         waited = not engine.finished
         ceilings = self._begin(engine, earlier)
-        if waited and not options.fresh:
+        if waited and not options.fresh and not run.same_bits_as:
             self._look_again(engine)
         self.breakdown.begin(self.opened.backend)
         recorder = self.opened.recorder(run)
@@ -202,7 +202,7 @@ class _OneSize:
         if state == "interrupted":
             return INTERRUPTED
         self._remember(recorder.run, recorder.outcomes)
-        return 0
+        return _exit_code(recorder.outcomes)
 
     def _look_again(self, engine: Engine) -> None:
         """Take over what another process stored while this one waited for the GPU."""
@@ -329,7 +329,7 @@ class _OneSize:
         if not page.is_file():
             self._page(old, outcomes, selection)
         self._conclude(old, outcomes, selection, page, None)
-        return 0
+        return _exit_code(outcomes)
 
     def _page(self, run: Run, outcomes: Sequence[Outcome], selection: Selection) -> Path:
         from workbench.reports.sweep import page
@@ -379,6 +379,10 @@ def _kind(outcome: Outcome) -> str:
         kinds = {"first_pass": "measured", "predict": "predicted"}
         return kinds.get(outcome.phase, outcome.phase)
     return {"refused": "refused", "check": "wrong"}.get(outcome.stage, "failed")
+
+
+def _exit_code(outcomes: Sequence[Outcome]) -> int:
+    return PASSED if any(isinstance(o, Record) for o in outcomes) else COULD_NOT_RUN
 
 
 def bits_wanted(options: SweepOptions, backend: Backend) -> str:

@@ -251,7 +251,7 @@ def sentence(result: Selection) -> str:
             else f"{n} configs tie within noise"
         )
     if winner.phase == "first_pass":
-        parts.append("screening times only, as no config reached the final")
+        parts.append("first-pass times only, as no config reached the final")
     for record in result.unsteady[:1]:
         assert isinstance(record.timing, Measured)
         parts.append(f"{record.case.label} is passed over: {modes_text(record.timing)}")
