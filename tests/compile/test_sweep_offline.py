@@ -1,5 +1,6 @@
 """Whole sweeps for a GPU that is not here: compiled for real, interpreted, predicted."""
 
+import contextlib
 import os
 import re
 import signal
@@ -58,7 +59,7 @@ def test_a_launcher_that_raises_dies_or_hangs_costs_its_config_only(tmp_path):
     h200 = device_named("h200")
     session = SweepCommand(
         wanted, SweepConsole(quiet=True),
-        lambda device, folder: Offline(h200, folder, compile_s=15, interpret_s=15),
+        lambda device, folder: Offline(h200, folder, compile_s=5, interpret_s=5),
     )  # fmt: skip
     assert session.go() == 0
     results = {o.case.config["block_n"]: o for o in session.outcomes}
@@ -129,13 +130,21 @@ def test_ctrl_c_ends_all_processes_and_keeps_what_there_is(tmp_path, results):
         assert logged == outcomes(tmp_path)
 
 
+def children_of(pid):
+    with contextlib.suppress(OSError):
+        return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
 def wait_for_torch(child, limit_s=60.0):
     """Until the process maps torch's libraries: the command line is read by then, nothing is
     planned yet, and no slow machine is at another point."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end and child.poll() is None:
-        if "libtorch" in Path(f"/proc/{child.pid}/maps").read_text():
-            return
+        for pid in (child.pid, *children_of(child.pid)):  # the command runs in a child
+            with contextlib.suppress(OSError):
+                if "libtorch" in Path(f"/proc/{pid}/maps").read_text():
+                    return
         time.sleep(0.01)
     raise AssertionError(f"torch was not loaded: {child.communicate()}")
 

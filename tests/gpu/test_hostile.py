@@ -32,12 +32,12 @@ TELLING = {
     12: ("does not launch the compiled kernel `_doubled`, but nothing", "is wrong in"),
     13: ("does not launch the compiled kernel `_doubled`, but nothing",),
     14: ("replaced torch.equal",),
-    15: ("shares memory with an input",),
+    15: ("shares memory with an input", "is wrong in"),
     16: ("does not launch the compiled kernel `_doubled`, but",),
     18: ("another stream", "is wrong in"),
     19: ("SystemExit",),
-    20: ("is on cpu",),
-    21: ("shares memory with an input",),
+    20: ("is on cpu where the inputs are",),
+    21: ("the launch changed its input x",),
     22: ("does not launch the compiled kernel `_doubled`, but nothing", "is wrong in"),
 }
 SLOW = (10, 17)  # right, and slower than they pretend to be

@@ -78,30 +78,29 @@ def check(impl: Impl, config: Any, problem: PreparedProblem) -> Checked:
         outputs = as_tuple(impl(*given, config=config))
     if any(x.device.type == "cuda" for x in given):
         torch.cuda.synchronize()  # of all streams: a result of another one is not late, but wrong
-    if alien := _unlike_an_output(outputs, problem.inputs, impl):
-        return Checked(float("inf"), alien)
     changed = [n for n, now, kept in untouched if not torch.equal(_bits(kept), _bits(now))]
     for _, now, kept in (u for u in untouched if u[0] in changed):
         _restore(now, kept)  # other configs are checked on the same inputs
     if wrong := memory.trespass() or _undeclared(changed):
         return Checked(float("inf"), wrong)
-    return check_outputs(outputs, problem)
+    checked = check_outputs(outputs, problem)
+    if not checked.wrong and (borrowed := _borrowed(outputs, problem.inputs, impl)):
+        return Checked(float("inf"), borrowed)
+    return checked
 
 
-def _unlike_an_output(outputs: Sequence[Any], inputs: Sequence[Any], impl: Impl) -> str | None:
-    """Return why something that a launcher returned is no output of its own, or None."""
-    device = inputs[0].device if inputs else None
-    taken: dict[int, str] = {}
-    shared = {} if impl.mutates else {_memory(x): "an input" for x in inputs if x.numel()}
+def _borrowed(outputs: Sequence[Any], inputs: Sequence[Any], impl: Impl) -> str | None:
+    """Return why a kernel's output has no memory of its own, or None. Libraries may return views,
+    and an Impl may return inputs that it declares to change."""
+    if impl.backend == "torch" or not all(isinstance(x, torch.Tensor) for x in outputs):
+        return None
+    taken = {} if impl.mutates else {_memory(x): "an input" for x in inputs if x.numel()}
     for name, x in zip(impl.spec.outputs, outputs, strict=False):
         if type(x) is not torch.Tensor:
-            kind = type(x).__name__
-            return f"{name} is a {kind} where a torch.Tensor was expected"
-        if device is not None and x.device != device:
-            return f"{name} is on {x.device} where {device} was expected"
+            return f"{name} is a {type(x).__name__} where a torch.Tensor was expected"
         if _shares(x):
             return f"{name} is expanded: several of its elements share memory"
-        if x.numel() and (owner := {**shared, **taken}.get(_memory(x))):
+        if x.numel() and (owner := taken.get(_memory(x))):
             return f"{name} shares memory with {owner}; an output needs memory of its own"
         taken[_memory(x)] = "another output"
     return None
