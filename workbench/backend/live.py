@@ -25,7 +25,7 @@ from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
 from workbench.spec import WorkbenchError
 
-# A config that hangs may cost 3 s, of which 0.5 s go into starting the next process.
+# A config that hangs costs this, then PATIENCE times as much alone, and 0.5 s for each new process.
 FIRST_PASS_TIMEOUT_S = 2.0
 INTERLEAVED_TIMEOUT_S = 300.0
 ENERGY_TIMEOUT_S = 10.0  # for each window of each config: at most a second of steps, or ten calls
