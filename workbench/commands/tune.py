@@ -31,6 +31,7 @@ from workbench.commands.console import SweepConsole
 from workbench.commands.options import SweepOptions
 from workbench.commands.run import check_writable, gpu_present, require_triton
 from workbench.commands.sweep import SweepCommand
+from workbench.data.exits import INTERRUPTED
 from workbench.data.temporary import temporary_folder
 from workbench.spec import Tolerance, label
 from workbench.tuner.selection import sentence
@@ -247,7 +248,7 @@ def _swept(path: Path, call: Call, configs: Sequence[Any], out: Path, options: T
         fresh=options.get("fresh", False),
     )
     command = SweepCommand(sweep, SweepConsole(options.get("quiet", False)))
-    if command.go() != 0:
+    if command.go() == INTERRUPTED:
         raise KeyboardInterrupt
     selection, page = command.selection, command.page
     assert selection is not None and page is not None  # the sweep has ended
