@@ -106,18 +106,21 @@ class SweepCommand:
             check_writable(options.metrics.parent, options.metrics)
         opener = self.open_backend or partial(backend_for, prewarm=self.prewarm)
         repository = repository_of(options.kernel)
+        worst = PASSED
         with resources(options, lambda: opener(options.device, repository)) as opened:
             check_energy(opened.backend, options.energy)
             try:
                 for at, problem in enumerate(problems):
                     share = search.share(len(problems) - at) if search else None
-                    if code := _OneSize(self, problem, opened, share).go(sweep, impls):
+                    code = _OneSize(self, problem, opened, share).go(sweep, impls)
+                    if code == INTERRUPTED:
                         return code
+                    worst = max(worst, code)
             finally:
                 self.console.end()
         if len(problems) > 1:
             self._portfolio(problems)
-        return 0
+        return worst
 
     def _portfolio(self, problems: Sequence[Problem]) -> None:
         """Write and print the smallest set of configs that serves all sizes, if there are
