@@ -121,6 +121,14 @@ def test_a_final_ranks_rightly_while_the_clock_wanders(wandering):
     assert spent.timed == pytest.approx(taken) and spent.total > 0
 
 
+def test_a_process_that_comes_during_a_final_is_counted(wandering, monkeypatch):
+    seen = iter([[1, 2], [1, 2], [1, 2, 3]])
+    processes = lambda: next(seen, [1, 2])  # noqa: E731
+    monkeypatch.setattr(worker._now.sensors, "processes", processes)
+    (result,), _ = worker.final([Candidate.by_name("fast", {})], [1e-4])
+    assert result.timing.others_on_gpu == 1
+
+
 def test_a_finalist_that_cannot_be_timed_costs_itself_alone(wandering, monkeypatch):
     def timed(rotation, estimate_s):
         if rotation == ("slow", "cold"):

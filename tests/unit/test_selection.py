@@ -12,8 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.data import stats
-from workbench.data.record import Measured, Outcome, Record, Run
-from workbench.tuner.selection import best_per_group, ranking, rate, relevant, select, sentence
+from workbench.data.record import Measured, Mode, Outcome, Record, Run
+from workbench.tuner.selection import (
+    best_per_group,
+    bit_classes,
+    ranking,
+    rate,
+    relevant,
+    select,
+    sentence,
+)
 
 RUN, OUTCOMES = synthetic.matmul()
 SCREENS = [o for o in OUTCOMES if isinstance(o, Record) and o.phase == "first_pass"]
@@ -66,6 +74,58 @@ def test_only_a_library_gave_a_time() -> None:
 
 def test_screens_alone_are_marked_as_such() -> None:
     assert "first-pass times only" in sentence(select(RUN, SCREENS))
+
+
+def by_turns(of: Record, fast: float, slow: float, share: float) -> Record:
+    """A final that takes one of two times."""
+    count = round(100 * share)
+    samples = (fast,) * count + (slow,) * (100 - count)
+    record = timed(of, fast if share > 0.5 else slow, phase="final")
+    timing = record.timing
+    assert isinstance(timing, Measured)
+    modes = (Mode(share, fast), Mode(1 - share, slow))
+    return replace(record, timing=replace(timing, samples_s=samples, modes=modes, stable=False))
+
+
+def test_a_time_with_two_modes_does_not_win_by_its_median() -> None:
+    honest = timed(SCREENS[0], 60e-6, phase="final")
+    result = select(RUN, [by_turns(SCREENS[1], 40e-6, 125e-6, 0.61), honest])
+    assert result.winner is honest
+    text = sentence(result)
+    assert "is passed over: two modes, 61 % at 40 us, 39 % at 125 us; mean 73.2 us" in text
+
+
+def test_two_modes_win_where_both_are_fast_or_nothing_else_is_there() -> None:
+    slower = timed(SCREENS[0], 200e-6, phase="final")
+    fast = by_turns(SCREENS[1], 40e-6, 125e-6, 0.61)
+    assert select(RUN, [fast, slower]).winner is fast
+    assert select(RUN, [fast]).winner is fast
+
+
+def test_the_same_bits_as_the_default_restrict_the_winner() -> None:
+    default, same, other = (
+        replace(r, seed=7, bits=bits)
+        for r, bits in zip(finals(90e-6, 80e-6, 60e-6), "AAB", strict=True)
+    )
+    default = replace(default, default=True)
+    strict = replace(RUN, same_bits_as="default")
+    assert select(RUN, [default, same, other]).winner is other
+    result = select(strict, [default, same, other])
+    assert result.winner is same and "1 config with other bits left out" in sentence(result)
+    elsewhere = replace(same, seed=8)  # on other inputs, bits say nothing
+    assert select(strict, [default, elsewhere, other]).winner is default
+
+
+def test_classes_of_bits_are_letters_by_their_number() -> None:
+    records = [
+        replace(r, seed=seed, bits=bits)
+        for r, (seed, bits) in zip(
+            SCREENS, [(1, "x"), (1, "y"), (1, "y"), (2, "y"), (1, None)], strict=False
+        )
+    ]
+    assert bit_classes(records) == {(1, "y"): "A", (1, "x"): "B", (2, "y"): "C"}
+    many = [replace(SCREENS[0], seed=1, bits=f"{n:03}") for n in range(30)]
+    assert list(bit_classes(many).values())[25:28] == ["Z", "AA", "AB"]
 
 
 def test_a_faster_screen_never_beats_a_final() -> None:

@@ -199,6 +199,58 @@ def test_a_lost_process_is_tried_once_more_alone_and_two_equal_losses_stand(
         assert _lasting(outcome) == (causes[0] == causes[1])
 
 
+KINDS = st.sampled_from(["good", "good", "wrong", "differs", "lost", "lost for good"])
+
+
+def fate_of(kind, binary):
+    return {
+        "good": Fate(binary=binary),
+        "wrong": Fate(binary=binary, wrong="y is wrong"),
+        "differs": Fate(binary=binary, differs=True),
+        "lost": Fate(binary=binary, lost=("crash",)),
+        "lost for good": Fate(binary=binary, lost=("crash", "crash")),
+    }[kind]
+
+
+@pytest.mark.parametrize("predicts", [True, False])
+@given(
+    kinds=st.lists(KINDS, min_size=CONFIGS, max_size=CONFIGS),
+    binaries=st.lists(st.sampled_from("abc"), min_size=CONFIGS, max_size=CONFIGS),
+)
+@settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_each_config_has_one_outcome_of_its_own_whatever_its_duplicates_do(
+    problem, predicts, kinds, binaries
+):
+    """Host code may differ where machine code is equal: nobody's failure is another's."""
+    created = planned(problem)
+    fates = {
+        c.key: fate_of(kind, binary)
+        for c, kind, binary in zip(created.candidates, kinds, binaries, strict=True)
+    }
+    null = Null(lambda c: fates.get(c.key, Fate()), predicts=predicts)
+    first = [
+        o
+        for o in run(created, null, Earlier())
+        if isinstance(o, (Record, Failure)) and o.key in fates
+        and getattr(o, "phase", "first_pass") in ("first_pass", "predict")
+    ]  # fmt: skip
+    assert sorted(o.key for o in first) == sorted(fates)
+    by_key = {o.key: o for o in first}
+    for key, kind in zip(fates, kinds, strict=True):
+        bad = kind in ("wrong", "lost for good")
+        assert isinstance(by_key[key], Failure if bad else Record)
+        if kind == "differs":
+            assert by_key[key].same_as is None
+    timed = [o for o in first if isinstance(o, Record) and o.same_as is None]
+    alike = [o for o in first if isinstance(o, Record) and o.same_as is not None]
+    for outcome in alike:
+        (leader,) = (o for o in timed if dict(o.case.config) == dict(outcome.same_as))
+        assert leader.resources.binary == outcome.resources.binary
+        assert leader.timing == outcome.timing
+
+
 def test_one_that_hangs_keeps_nobody_waiting(problem):
     created = planned(problem)
     null = Null(lambda c: Fate(hangs=c.config.block_n == 16 and c.config.num_warps == 1),

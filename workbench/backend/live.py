@@ -63,7 +63,7 @@ class Live:
         """
         self.rules = rules or Protocol()
         self.protocol = self.rules.id
-        self._refused = on_wait
+        self._on_wait = on_wait
         self._gpu = prewarm.gpu if prewarm else Measuring()
         self._compilers = prewarm.compilers if prewarm else None
         try:
@@ -105,7 +105,7 @@ class Live:
         if candidates:  # compiled meanwhile
             self._prewarm = list(candidates), Arrivals(self._compile(candidates))
         if not self._locked:
-            self._held.enter_context(preflight.gpu_lock(self._lock, self._refused))
+            self._held.enter_context(preflight.gpu_lock(self._lock, self._on_wait))
             self._locked = True
         try:
             self._gpu.begin(
@@ -322,9 +322,9 @@ class Live:
     ) -> list[worker.TaskTime]:
         """Return the results of `worker.measure_interleaved`. Raises Lost and CannotBegin."""
         self._gpu.wait_idle()
-        requested_threshold = [_part(part, rules, self._seed) for part in parts]
+        tasks = [_part(part, rules, self._seed) for part in parts]
         result: list[worker.TaskTime] = self._gpu.ask(
-            worker.measure_interleaved, requested_threshold, timeout_s=timeout_s
+            worker.measure_interleaved, tasks, timeout_s=timeout_s
         )
         return result
 

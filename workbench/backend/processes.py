@@ -191,9 +191,9 @@ class _UnderWay:
         self, candidate: Candidate, duplicate: Duplicate
     ) -> Iterator[tuple[Candidate, Compiled]]:
         first_key = duplicate.duplicate
-        if (compile_some := self._compiled.get(first_key.key)) is not None:
-            resources = replace(compile_some.resources, compile_s=first_key.compile_s)
-            yield candidate, replace(compile_some, resources=resources, duplicate=True)
+        if (known := self._compiled.get(first_key.key)) is not None:
+            resources = replace(known.resources, compile_s=first_key.compile_s)
+            yield candidate, replace(known, resources=resources, duplicate=True)
         elif duplicate.owner in self._open:
             self._waiting.setdefault(duplicate.owner, []).append((candidate, first_key))
         else:

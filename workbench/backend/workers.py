@@ -20,6 +20,7 @@ from typing import Any
 
 from workbench.data.memory import limit_memory
 from workbench.data.record import Cause
+from workbench.data.user_code import Marks, user_code, watch
 
 # Imported once (1.5 to 4 s), then inherited by every worker. Not Triton: it decides at its import
 # whether it interprets.
@@ -130,10 +131,10 @@ class Solo:
             self._ours.send((task, args))
         except OSError:
             raise self._died() from None
-        right, selection = self._reply(timeout_s)
+        right, result = self._reply(timeout_s)
         if right:
-            return selection
-        raise selection
+            return result
+        raise result
 
     def _reply(self, timeout_s: float) -> tuple[bool, Any]:
         wait([self._ours, self._process.sentinel], timeout_s)
@@ -183,24 +184,20 @@ def _serve(theirs: Any) -> None:
         while True:
             task, args = theirs.recv()
             try:
-                selection = (True, guarded(task, *args))
+                reply = (True, guarded(task, *args))
             except Exception as error:
-                selection = (False, error)
+                reply = (False, error)
             try:
-                theirs.send(selection)
+                theirs.send(reply)
             except (TypeError, AttributeError, PicklingError) as error:
                 theirs.send((False, RuntimeError(f"an answer that cannot travel: {error}")))
 
 
 def guarded(task: Callable[..., Any], *args: Any) -> Any:
-    """Run a task and return its result. Raises RuntimeError in place of an exception that is meant
+    """Run a task and return its result. Raises UserCodeExit in place of an exception that is meant
     to end a process, such as that of `sys.exit`: it would end the parent's threads as well."""
-    try:
+    with user_code(task.__name__):
         return task(*args)
-    except SystemExit as error:
-        raise RuntimeError(f"it called sys.exit({error.code!r})") from None
-    except (KeyboardInterrupt, GeneratorExit) as error:  # the parent alone handles Ctrl-C
-        raise RuntimeError(f"it raised {type(error).__name__}") from None
 
 
 def _start_server() -> None:
@@ -231,6 +228,7 @@ def _begin(interpreted: bool) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
     limit_memory()
+    watch(Marks())  # Ctrl-C is the parent's: any KeyboardInterrupt here is raised by user code
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # 3.10 flips the default
     if interpreted:

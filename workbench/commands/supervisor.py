@@ -20,7 +20,7 @@ from contextlib import suppress
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import ctrl_c
 from workbench.data.memory import limit_memory
-from workbench.data.user_code import Marks, user_code, watch
+from workbench.data.user_code import Mark, Marks, user_code, watch
 
 POLL_S = 0.1
 PATIENCE_S = 3.0  # from Ctrl-C to the end of user code that goes on
@@ -129,10 +129,10 @@ class _Supervisor:
         """End the child where the user's code has outlasted its limit, or goes on after Ctrl-C."""
         now = time.monotonic()
         running = self._marks.running()
-        late = [words for words, deadline in running if now > deadline]
+        late = [mark for mark in running if now > mark.deadline]
         stuck = self._interrupted is not None and now - self._interrupted > PATIENCE_S
         if late or (stuck and running):
-            self._ended = "interrupted" if stuck else f"{late[0]} took longer than its limit"
+            self._ended = "interrupted" if stuck else _late(late[0])
             with suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGKILL)
 
@@ -142,8 +142,8 @@ class _Supervisor:
         if self._ended == "interrupted":
             _say("stopped")
             return INTERRUPTED
-        running = [words for words, _ in self._marks.running()]
-        whose = running[0] if running else "the code that it ran"
+        running = self._marks.running()
+        whose = running[0].what if running else "the code that it ran"
         if self._ended is not None:
             reason = self._ended
         elif not os.WIFSIGNALED(status):
@@ -157,6 +157,10 @@ class _Supervisor:
             reason = f"{whose} ended the process ({name}{killed})"
         _say(f"error: {reason}; correct it and run the command again.")
         return COULD_NOT_RUN
+
+
+def _late(mark: Mark) -> str:
+    return f"{mark.what} took longer than {mark.limit_s:.3g} s"
 
 
 def _say(text: str) -> None:

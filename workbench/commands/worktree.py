@@ -15,11 +15,11 @@ from types import TracebackType
 from typing import Self
 
 from workbench.data.interrupts import Interrupts
+from workbench.data.temporary import lock_of_dead, locked
 from workbench.spec import WorkbenchError
 
 WORKING = "WORKING"  # the files of the work tree, instead of a revision
 FOLDER = "workbench-"  # how the names of the folders of checkouts begin
-LOCK = "owner.lock"  # a file in such a folder, locked as long as its process lives
 
 
 class WorktreeError(WorkbenchError):
@@ -121,7 +121,7 @@ class Worktrees:
             if self._folder is None:
                 _remove_leftovers(self.repository.root)
                 self._folder = Path(mkdtemp(prefix=FOLDER)).resolve()
-                self._lock = _locked(self._folder)
+                self._lock = locked(self._folder)
             path = self._folder / commit[:12]
             self._created[commit] = path  # before git begins, so that it is removed in any case
             # no hooks: a post-checkout hook may write anywhere
@@ -208,43 +208,12 @@ def _redirect(checkout: Path, link: Path, root: Path) -> None:
     here.symlink_to(there)
 
 
-def _locked(folder: Path) -> int:
-    """Return the descriptor of a new lock in a folder, held until it is closed or its process
-    ends. It is locked before it has its name, so that nobody takes it for a dead one."""
-    import fcntl
-
-    draft = folder / f"{LOCK}.new"
-    handle = os.open(draft, os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    draft.rename(folder / LOCK)
-    return handle
-
-
-def _lock_of_dead(folder: Path) -> int | None:
-    """Return the lock of a folder of checkouts whose owner has ended, so that no other process
-    removes it at the same time; None if it lives, or if the folder is none of ours."""
-    import fcntl
-
-    try:
-        if folder.is_symlink() or folder.lstat().st_uid != os.getuid():
-            return None
-        handle = os.open(folder / LOCK, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        return None
-    return handle
-
-
 def _remove_leftovers(root: Path) -> None:
     """Remove the checkouts of processes that were killed."""
     listed = _git(root, "worktree", "list", "--porcelain").splitlines()
     folders = {Path(line[9:]).parent for line in listed if line.startswith("worktree ")}
     for folder in folders | set(Path(gettempdir()).glob(f"{FOLDER}*")):
-        if not folder.name.startswith(FOLDER) or (handle := _lock_of_dead(folder)) is None:
+        if not folder.name.startswith(FOLDER) or (handle := lock_of_dead(folder)) is None:
             continue
         for path in [p for p in folder.iterdir() if p.is_dir()]:
             _quietly(root, "worktree", "remove", "--force", "--force", str(path))

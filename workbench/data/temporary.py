@@ -28,7 +28,7 @@ def temporary_folder(home: Path | None = None, prefix: str = PREFIX) -> Iterator
     within = Path(home or gettempdir()).resolve()
     _removed_leftovers(within, prefix, os.getpid())
     folder = Path(mkdtemp(prefix=prefix, dir=within))
-    lock = _locked(folder)
+    lock = locked(folder)
     try:
         yield folder
     finally:
@@ -41,12 +41,12 @@ def temporary_folder(home: Path | None = None, prefix: str = PREFIX) -> Iterator
 def _removed_leftovers(home: Path, prefix: str, process: int) -> None:
     """Remove the leftovers in a folder, once in each process."""
     for folder in home.glob(f"{prefix}*"):
-        if (lock := _lock_of_dead(folder)) is not None:
+        if (lock := lock_of_dead(folder)) is not None:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
 
 
-def _locked(folder: Path) -> int | None:
+def locked(folder: Path) -> int | None:
     """Return the descriptor of a new lock in a folder, held until it is closed or its process ends;
     None where the system has no locks. It is locked before it has its name, so that nobody takes it
     for a dead one."""
@@ -62,7 +62,7 @@ def _locked(folder: Path) -> int | None:
     return handle
 
 
-def _lock_of_dead(folder: Path) -> int | None:
+def lock_of_dead(folder: Path) -> int | None:
     """Return the lock of a leftover, held so that no other process removes it at the same time;
     None if its process lives, or if the folder is none of this user's."""
     try:

@@ -11,17 +11,28 @@ import mmap
 import struct
 import threading
 import time
+from dataclasses import dataclass
 
 from workbench import spec
 from workbench.data.interrupts import CtrlC
 
 LIMIT_S = 60.0  # of an import, or of one call of `refuse`, `resolve`, `work` or `flops`
 THREADS = 16  # that can run the user's code at once; later ones are not watched
-_SLOT = struct.Struct("d200p")  # the deadline on the monotonic clock, 0 if none; the words
+# the deadline on the monotonic clock, 0 if none; the limit in seconds; the words
+_SLOT = struct.Struct("dd200p")
 
 
 class UserCodeExit(Exception):
     """The user's code raised an exception that is meant to end a process."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Code of the user that runs now. Times are seconds of the monotonic clock."""
+
+    what: str = ""
+    limit_s: float = 0.0
+    deadline: float = 0.0  # 0: nothing runs
 
 
 class Marks:
@@ -32,26 +43,28 @@ class Marks:
         self._threads: dict[int, int] = {}
         self._lock = threading.Lock()
 
-    def set(self, what: str, deadline: float) -> tuple[str, float]:
-        """Mark that this thread runs `what` until `deadline`, in seconds of the monotonic clock; 0
-        ends the mark. Returns the mark before."""
+    def set(self, mark: Mark) -> Mark:
+        """Set the mark of this thread. Returns the one before."""
         slot = self._slot()
         if slot is None:
-            return "", 0.0
-        before, words = _SLOT.unpack_from(self._memory, slot)
-        _SLOT.pack_into(self._memory, slot, deadline, what.encode("utf-8", "replace")[:199])
-        return words.decode("utf-8", "replace"), before
+            return Mark()
+        before = self._read(slot)
+        words = mark.what.encode("utf-8", "replace")[:199]
+        _SLOT.pack_into(self._memory, slot * _SLOT.size, mark.deadline, mark.limit_s, words)
+        return before
 
-    def running(self) -> list[tuple[str, float]]:
-        """Return the code that runs now, with the deadline of each."""
-        slots = (_SLOT.unpack_from(self._memory, _SLOT.size * n) for n in range(THREADS))
-        return [(words.decode("utf-8", "replace"), end) for end, words in slots if end]
+    def running(self) -> list[Mark]:
+        """Return the marks of the code that runs now."""
+        return [mark for slot in range(THREADS) if (mark := self._read(slot)).deadline]
+
+    def _read(self, slot: int) -> Mark:
+        deadline, limit_s, words = _SLOT.unpack_from(self._memory, slot * _SLOT.size)
+        return Mark(words.decode("utf-8", "replace"), limit_s, deadline)
 
     def _slot(self) -> int | None:
-        me = threading.get_ident()
         with self._lock:
-            number = self._threads.setdefault(me, len(self._threads))
-        return number * _SLOT.size if number < THREADS else None
+            slot = self._threads.setdefault(threading.get_ident(), len(self._threads))
+        return slot if slot < THREADS else None
 
 
 _marks: Marks | None = None  # None outside a supervised command
@@ -73,15 +86,16 @@ class user_code:
 
     def __init__(self, what: str, limit_s: float = LIMIT_S) -> None:
         self._what, self._limit_s = what, limit_s
-        self._before: tuple[str, float] | None = None
+        self._before: Mark | None = None
 
     def __enter__(self) -> None:
         if _marks is not None:
-            self._before = _marks.set(self._what, time.monotonic() + self._limit_s)
+            deadline = time.monotonic() + self._limit_s
+            self._before = _marks.set(Mark(self._what, self._limit_s, deadline))
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if _marks is not None and self._before is not None:
-            _marks.set(*self._before)
+            _marks.set(self._before)
         if isinstance(error, SystemExit):
             raise UserCodeExit(f"it called sys.exit({error.code!r})") from error
         if isinstance(error, GeneratorExit):

@@ -56,11 +56,11 @@ class PreparedProblem:
 
     @staticmethod
     def given(
-        spec: Spec, dtype: str, compiled: tuple[Any, ...], sizes: Sizes | None = None
+        spec: Spec, dtype: str, inputs: tuple[Any, ...], sizes: Sizes | None = None
     ) -> PreparedProblem:
         """Return the problem of these inputs, with their float64 reference. Raises SpecFault where
         the reference does not give the outputs that the Spec declares."""
-        return PreparedProblem(spec, dtype, compiled, reference.expected(spec, compiled, sizes))
+        return PreparedProblem(spec, dtype, inputs, reference.expected(spec, inputs, sizes))
 
 
 def check(impl: Impl, config: Any, problem: PreparedProblem) -> Checked:
@@ -111,10 +111,10 @@ def _memory(x: Any) -> int:
 
 
 def bits_of(outputs: Sequence[Any]) -> str:
-    """Return a hash of 16 hex digits of the bits of all outputs. It reads them once on their
-    device: sums of the words of each row and of each column, weighted by position, modulo 2^64."""
-    digest = 0
-    for n, x in enumerate(outputs):
+    """Return a hash of 16 hex digits of the bits of all outputs, computed on their device: sums of
+    the words of each row and of each column of a table, weighted by position, modulo 2^64."""
+    parts: list[int] = []
+    for x in outputs:
         words = _bits(x).reshape(-1)
         if words.numel() * words.element_size() % 8 == 0 and words.data_ptr() % 8 == 0:
             words = words.view(torch.int64)
@@ -122,17 +122,21 @@ def bits_of(outputs: Sequence[Any]) -> str:
         table = words[:whole].reshape(-1, _ROW)
         for axis in (0, 1):
             sums = table.sum(axis, dtype=torch.int64)
-            digest += (2 * n + axis + 1) * int((sums * _weights(len(sums), x.device)).sum())
+            parts.append(int((sums * _weights(len(sums), x.device)).sum()))
         rest = words[whole:].to(torch.int64)
-        digest += 3 * int((rest * _weights(len(rest), x.device)).sum())
-    return f"{digest % 2**64:016x}"
+        parts.append(int((rest * _weights(len(rest), x.device)).sum()))
+    digest = 0
+    for part in parts:
+        digest = (digest * _PRIME + part) % 2**64
+    return f"{digest:016x}"
 
 
 _ROW = 4096
+_PRIME = 0x100000001B3  # of the FNV hash
 
 
 def _weights(count: int, device: Any) -> Any:
-    """Return odd numbers that differ in all of their bits (Knuth's multiplicative hash)."""
+    """Return odd numbers, one for each position, spread by a factor near the golden ratio."""
     return torch.arange(1, count + 1, device=device) * 0x9E3779B97F4A7C1 | 1
 
 

@@ -39,14 +39,11 @@ class Snapshot:
         for title, (owner, name, value) in self.known.items():
             if owner.__dict__.get(name) is not value:
                 return title
-        shadows = _INHERITED & vars(torch.Tensor).keys() - self._own
+        shadows = _INHERITED & vars(torch.Tensor).keys()
         return f"torch.Tensor.{min(shadows)}" if shadows else None
 
-    @property
-    def _own(self) -> set[str]:
-        return {name for owner, name, _ in self.known.values() if owner is torch.Tensor}
 
-
+# Methods that torch.Tensor has from its base: one that is set on it hides that of the base.
 _INHERITED = frozenset(dir(torch._C.TensorBase)) - set(vars(torch.Tensor))
 
 

@@ -84,7 +84,7 @@ class FirstPass:
         self._stopped = False
         self._measured = 0
         # configs whose process was lost: each is tried once more, alone
-        self._lost: dict[str, tuple[Candidate, Compiled, Refusal]] = {}
+        self._lost: deque[tuple[Candidate, Compiled, Refusal]] = deque()
         self._best: float | None = None
         self.wait_s = 0.0
         self._skipped: set[str] = set()  # keys of known outcomes
@@ -119,9 +119,7 @@ class FirstPass:
             self._best = min(record.time_s, self._best or math.inf)
             if record.resources is not None:
                 self._leaders[record.resources.binary] = self._by_key[key]
-                self._finished[key] = Timed(
-                    record.timing, record.error, record.checked, record.bits, record.seed
-                )
+                self._finished[key] = Timed(record.timing, record.error, record.checked)
 
     def _batch(self) -> list[Candidate]:
         """Return the next candidates to compile: all, unless measured times decide the order."""
@@ -137,7 +135,7 @@ class FirstPass:
         is done."""
         self._compile(self.first)
         try:
-            while self._compiling or self._ready or self._waiting or self._unchecked:
+            while self._busy or self._lost:
                 if self._search_plan.over(self._measured):
                     self._stopped = True
                     self._ready.clear()
@@ -147,22 +145,22 @@ class FirstPass:
                         return
                 elif self._compiling <= 1 and len(self._ready) < cpu_count() and not self._stopped:
                     self._compile(self._batch())
-                yield from self._next()
-            yield from self._tried_again()
+                yield from self._next() if self._busy else self._tried_again()
         finally:
             self._stopped = True
 
-    def _tried_again(self) -> Iterator[Outcome | Dispatch]:
-        """Try configs whose process was lost once more, one at a time and with a larger limit. What
-        ends them a second time in the same way stands."""
-        for candidate, compiled, first in self._lost.values():
-            future = self._backend.timed(candidate, compiled, self._best, PATIENCE)
-            result = _result_of(future)
-            if isinstance(result, Refusal) and result.cause == first.cause:
-                result = replace(result, attempts=first.attempts + 1)
-            yield from self._final_result(candidate, compiled, result or first)
-        while self._unchecked or self._waiting or self._ready:
-            yield from self._next()
+    @property
+    def _busy(self) -> bool:
+        return bool(self._compiling or self._ready or self._waiting or self._unchecked)
+
+    def _tried_again(self) -> Iterator[Outcome]:
+        """Try a config whose process was lost once more, alone and with a larger limit. What ends
+        it a second time in the same way stands."""
+        candidate, compiled, first = self._lost.popleft()
+        result = _result_of(self._backend.timed(candidate, compiled, self._best, PATIENCE))
+        if isinstance(result, Refusal) and result.cause == first.cause:
+            result = replace(result, attempts=first.attempts + 1)
+        yield from self._final_result(candidate, compiled, result or first)
 
     def _next(self) -> Iterator[Outcome | Dispatch]:
         """Start timing one candidate if the backend has room for it, else wait for the next
@@ -263,15 +261,14 @@ class FirstPass:
         elif leader is not None and isinstance(result, Timed):
             yield self._of_leader(leader, candidate, compiled, result)
         elif isinstance(result, Refusal) and result.cause:
-            self._lost[candidate.key] = candidate, compiled, result
-            self._search.tell(candidate, None)
+            self._lost.append((candidate, compiled, result))
         elif result is not None:
             yield from self._final_result(candidate, compiled, result)
 
     def _given_up(self) -> Iterator[Outcome]:
         """Report configs whose process was lost, where the budget leaves no second attempt."""
-        for candidate, compiled, refusal in self._lost.values():
-            yield from self._final_result(candidate, compiled, refusal)
+        while self._lost:
+            yield from self._final_result(*self._lost.popleft())
 
     def _final_result(
         self, candidate: Candidate, compiled: Compiled, result: Timed | Refusal
@@ -280,8 +277,7 @@ class FirstPass:
         self._finished[candidate.key] = result
         if isinstance(result, Timed):
             self._best = min(seconds_of(result), self._best or math.inf)
-        if candidate.key not in self._lost:
-            self._tell(candidate, result)
+        self._tell(candidate, result)
         yield self._factory.outcome(candidate, result, self._phase, compiled)
         if duplicates := self._duplicates.pop(candidate.key, []):
             self._pass_on(candidate, duplicates)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from workbench.data import stats
 from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
-from workbench.data.units import three_digits
+from workbench.data.units import counted, three_digits
 from workbench.spec import label
 
 TIE_SHARE = 0.005  # medians closer than this share tie, however narrow their intervals are
@@ -256,7 +256,7 @@ def sentence(result: Selection) -> str:
         assert isinstance(record.timing, Measured)
         parts.append(f"{record.case.label} is passed over: {modes_text(record.timing)}")
     if result.other_bits:
-        parts.append(f"{result.other_bits} configs with other bits are left out")
+        parts.append(f"{counted(result.other_bits, 'config')} with other bits left out")
     if result.edges:
         *most, last = [_further(edge) for edge in result.edges]
         parts.append(f"extend {', '.join(most)}{' and ' if most else ''}{last}")
