@@ -16,9 +16,12 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import workbench.spec
 from workbench.data.user_code import UserCodeExit, user_code
 from workbench.declared import misfit
 from workbench.spec import Impl, Spec, WorkbenchError
+
+workbench.spec.watched = user_code  # also around the functions of kernels that are found elsewhere
 
 KERNELS = "workbench.kernels"
 VARIANTS = "workbench.variants"  # kernels that exist for experiments

@@ -12,7 +12,6 @@ import inspect
 import io
 import os
 import sys
-import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, fields
@@ -22,7 +21,6 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from workbench.commands.options import Options, commands
-from workbench.commands.supervisor import supervised
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import Stops
 
@@ -141,10 +139,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run a command in a process of its own. Returns its exit code; see `main` and
-    `commands.supervisor`."""
+    """Run a command in a process of its own, and the help in this one, as it runs no code of the
+    user. Returns the exit code; see `main` and `commands.supervisor`."""
     _print_anything()
-    return supervised(lambda: main(arguments))
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if not words or {"--help", "--version"} & set(words):
+        return main(words)
+    from workbench.commands.supervisor import supervised
+
+    return supervised(lambda: main(words))
 
 
 def _take_debug(words: list[str]) -> bool:
@@ -253,6 +256,8 @@ def _internal(error: Exception, debug: bool) -> str:
 
 def _kept_traceback(error: Exception) -> str:
     text = "".join(traceback.format_exception(error))
+    import tempfile
+
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="workbench-fault-", suffix=".txt", delete=False, errors="replace"

@@ -31,8 +31,8 @@ AUTO = -1
 LAUNCH = "workbench.adapted.launch"
 
 
-# Called around each of a kernel's own functions, with its name. A command sets it, in order to end
-# functions that hang: see `data/user_code.py`.
+# Called around each of a kernel's own functions, with its name. `catalog` sets it, so that commands
+# can end functions that hang: see `data/user_code.py`.
 watched: Callable[[str], AbstractContextManager[Any]] = nullcontext
 
 

@@ -13,7 +13,6 @@ import threading
 import time
 from dataclasses import dataclass
 
-from workbench import spec
 from workbench.data.interrupts import CtrlC
 
 LIMIT_S = 60.0  # of an import, or of one call of `refuse`, `resolve`, `work` or `flops`
@@ -74,7 +73,6 @@ def watch(marks: Marks) -> None:
     """Mark the user's code in these marks from now on."""
     global _marks
     _marks = marks
-    spec.watched = user_code
 
 
 class user_code:
