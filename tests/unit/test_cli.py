@@ -19,7 +19,7 @@ from workbench.data.events import EventLog
 
 ROOT = Path(__file__).parents[2]
 SLOW_TO_LOAD = ("torch", "triton", "numpy", "matplotlib", "jinja2", "sqlalchemy", "pandas",
-                "optuna", "pebble")  # fmt: skip
+                "optuna")  # fmt: skip
 
 
 @pytest.fixture

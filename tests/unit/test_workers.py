@@ -2,6 +2,7 @@
 
 import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -10,10 +11,14 @@ from concurrent.futures import CancelledError, Future
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from workbench.backend import replies
 from workbench.backend.processes import outcome_of
-from workbench.backend.workers import Solo, Workers, _pass_on, cpu_count
+from workbench.backend.workers import Solo, Workers, cpu_count
 from workbench.measurement.candidate import Refusal
+from workbench.source import SourceChanged
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +42,7 @@ def test_what_a_task_raises_is_raised(pool):
 
 def test_one_that_hangs_is_ended_and_the_next_runs(pool):
     hung = pool.submit(os.getpid, timeout_s=30).result()
-    with pytest.raises(TimeoutError, match="took longer than 0 s"):
+    with pytest.raises(TimeoutError, match=r"took longer than 0\.3 s"):
         pool.submit(signal.pause, timeout_s=0.3).result()
     assert pool.submit(os.getpid, timeout_s=30).result() != hung
     assert waited(lambda: not alive(hung)), "the one that hangs is still there"
@@ -57,7 +62,10 @@ def test_a_restart_gives_a_fresh_process(pool):
 
 
 def test_workers_leave_ctrl_c_to_their_parent(pool):
-    assert pool.submit(signal.getsignal, signal.SIGINT, timeout_s=30).result() == signal.SIG_IGN
+    pid = pool.submit(os.getpid, timeout_s=30).result()
+    status = Path(f"/proc/{pid}/status").read_text()
+    ignored = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
+    assert int(ignored.split()[1], 16) >> (signal.SIGINT - 1) & 1
 
 
 def test_no_worker_outlives_a_parent_that_was_killed(tmp_path):
@@ -114,17 +122,32 @@ def test_a_lost_task_is_a_refusal_that_says_how():
         assert isinstance(result, Refusal) and result.reason.startswith(words)
 
 
-def test_nobody_hears_of_a_result_that_nobody_waits_for():
-    done, given = Future(), Future()
-    done.set_result(1)
-    given.cancel()
-    _pass_on(done, given, 1.0)
+def test_a_closed_pool_answers_everyone_who_waits():
+    pool = Workers(1)
+    running = pool.submit(time.sleep, 60, timeout_s=60)
+    waiting = pool.submit(time.sleep, 60, timeout_s=60)
+    assert waited(running.running)
+    pool.close()
+    assert isinstance(running.exception(timeout=30), ChildProcessError)
     with pytest.raises(CancelledError):
-        given.result()
+        waiting.result(timeout=30)
 
 
 def test_cpus_are_those_of_this_process():
     assert 1 <= cpu_count() <= (os.cpu_count() or 1)
+
+
+def test_a_killed_process_costs_its_own_task_alone():
+    """At any moment, also between two bytes of a result."""
+    with Workers(2) as pool:
+        hung = pool.submit(signal.pause, timeout_s=60)
+        assert waited(hung.running)
+        done = [pool.submit(os.getpid, timeout_s=60) for _ in range(4)]
+        (other,) = {future.result() for future in done}
+        (first,) = {solo.pid for solo in pool._all} - {other}
+        os.kill(first, signal.SIGKILL)
+        assert isinstance(hung.exception(timeout=30), ChildProcessError)
+        assert pool.submit(os.getpid, timeout_s=60).result() == other
 
 
 # One process, one task at a time
@@ -174,6 +197,57 @@ def test_a_solo_that_dies_says_how(solo, begun):
     with pytest.raises(ChildProcessError, match=r"exit code 3\)"):
         solo.ask(os._exit, 3, timeout_s=30)
     solo.end()  # again
+
+
+# What a process may send
+
+
+class Own(Exception):
+    pass
+
+
+@given(st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+))  # fmt: skip
+def test_values_arrive_as_they_were_sent(value):
+    assert replies.read(replies.written(True, value)) == (True, value)
+    refusal = Refusal("check", "wrong", cause="crash")
+    assert replies.read(replies.written(True, [refusal, value])) == (True, [refusal, value])
+
+
+def test_an_error_arrives_by_its_class_or_by_its_name():
+    _, known = replies.read(replies.written(False, SourceChanged("changed")))
+    assert type(known) is SourceChanged
+    _, alien = replies.read(replies.written(False, Own("their text")))
+    assert type(alien) is RuntimeError and str(alien) == "Own: their text"
+
+
+class Runs:
+    def __init__(self, function, *given):
+        self._call = function, given
+
+    def __reduce__(self):
+        return self._call
+
+
+@pytest.mark.parametrize("call", [
+    (os.system, "true"), (eval, "1"), (getattr, "x", "upper"), (print, "x"),
+    (subprocess.Popen, "true"), (Path.touch, Path("x")), (replies.written, True, 1), (Solo,),
+])  # fmt: skip
+def test_bytes_that_name_a_function_are_not_read(call):
+    for sent in (pickle.dumps((True, Runs(*call))), replies.written(True, Runs(*call))):
+        with pytest.raises(replies.Unreadable, match="which is no value"):
+            replies.read(sent)
+
+
+@given(st.binary())
+def test_other_bytes_are_no_result(data):
+    try:
+        right, result = replies.read(data)
+    except replies.Unreadable:
+        return
+    assert right is True or isinstance(result, Exception)
 
 
 def test_everywhere_reaches_each_process_and_spoils_none(tmp_path):

@@ -9,15 +9,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import struct
 import sys
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import wait
-from pickle import PicklingError
 from typing import Any
 
+from workbench.backend import replies
 from workbench.data.memory import limit_memory
 from workbench.data.record import Cause
 from workbench.data.user_code import Marks, user_code, watch
@@ -38,24 +40,25 @@ def cause_of(error: BaseException) -> Cause | None:
 
 
 class Workers:
-    """A pool of processes. `close` or the end of a `with` block ends them all."""
+    """A pool of processes. `close` or the end of a `with` block ends them all.
+
+    Each task is given to an idle `Solo` by a thread. A process shares no pipe and no lock with
+    another one, so a process that is killed at any moment stops no other.
+    """
 
     def __init__(self, count: int, *, interpreted: bool = False) -> None:
-        """Start `count` processes; `interpreted` ones run Triton kernels in its interpreter, on the
-        CPU."""
+        """Hold at most `count` processes, each started when it is needed; `interpreted` ones run
+        Triton kernels in its interpreter, on the CPU."""
         self._count, self._interpreted = count, interpreted
-        self._pool = self._fresh()
+        _context()  # in this thread: it changes the process's signals and files for a moment
+        self._open()
 
-    def _fresh(self) -> Any:
-        import pebble
-
-        context = _context()
-        return pebble.ProcessPool(
-            max_workers=self._count,
-            context=context,
-            initializer=_begin,
-            initargs=(self._interpreted,),
-        )
+    def _open(self) -> None:
+        self._threads = ThreadPoolExecutor(self._count)
+        self._lock = threading.Lock()
+        self._idle: list[Solo] = []
+        self._all: set[Solo] = set()
+        self._closed = False
 
     def submit(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
         """Submit a task and return a future of its result.
@@ -63,25 +66,54 @@ class Workers:
         The future raises what the task raised, TimeoutError after `timeout_s` seconds of work, or
         ChildProcessError when the process died.
         """
-        given: Future[Any] = Future()
-        inner = self._pool.schedule(guarded, args=(task, *args), timeout=timeout_s)
-        inner.add_done_callback(lambda done: _pass_on(done, given, timeout_s))
-        return given
+        return self._threads.submit(self._run, task, args, timeout_s)
 
     def everywhere(self, task: Callable[..., Any], *args: Any) -> None:
-        """Submit the task once for each process and drop its results and errors."""
+        """Start the task once in each process, at the start of the pool; drop its results and
+        errors."""
         for _ in range(self._count):
-            self._pool.schedule(task, args=args, timeout=BEGIN_S)
+            solo = self._started()
+            solo.begin(task, *args)
+            self._idle.append(solo)
+
+    def _run(self, task: Callable[..., Any], args: tuple[Any, ...], timeout_s: float) -> Any:
+        with self._lock:
+            solo = self._idle.pop() if self._idle else None
+        solo = solo or self._started()
+        try:
+            return solo.ask(task, *args, timeout_s=timeout_s)
+        finally:
+            with self._lock:
+                usable = solo.alive and not self._closed
+                (self._idle.append if usable else self._all.discard)(solo)
+            if not usable:
+                solo.end()
+
+    def _started(self) -> Solo:
+        solo = Solo(interpreted=self._interpreted)
+        with self._lock:
+            if not self._closed:
+                self._all.add(solo)
+                return solo
+        solo.end()
+        raise ChildProcessError("was stopped, because its pool is closed")
 
     def restart(self) -> None:
         """End every process and start new ones, after an error that poisons its process."""
         self.close()
-        self._pool = self._fresh()
+        self._open()
 
     def close(self) -> None:
         """End every process now."""
-        self._pool.stop()
-        self._pool.join()
+        with self._lock:
+            self._closed = True
+            every, idle = list(self._all), list(self._idle)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for solo in every:
+            solo.kill()
+        self._threads.shutdown()  # each thread ends the process that it used
+        for solo in idle:
+            solo.end()
 
     def __enter__(self) -> Workers:
         return self
@@ -91,21 +123,29 @@ class Workers:
 
 
 class Solo:
-    """One process that runs one task at a time, with a round trip below a millisecond, unlike a
-    pool's. When it is lost, its owner starts another."""
+    """One process that runs one task at a time, with a round trip below a millisecond. When it is
+    lost, its owner starts another."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, interpreted: bool = False) -> None:
+        """Start the process, and let it import torch, or Triton's interpreter if `interpreted`."""
         context = _context()
         self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, interpreted), daemon=True)
         self._process.start()
         theirs.close()
+        self._unread = b""  # the beginning of a result
         self._owed = 0  # results of tasks that were begun and not waited for
+        self.begin(os.getpid)  # so that the start of the process is no part of a task's time
 
     @property
     def pid(self) -> int:
         """Return the id of the process."""
         return int(self._process.pid or 0)
+
+    @property
+    def alive(self) -> bool:
+        """Return whether the process can take another task."""
+        return not self._ours.closed and self._process.is_alive()
 
     def begin(self, task: Callable[..., Any], *args: Any) -> None:
         """Start a task without waiting; the next `ask` drops its result or error."""
@@ -124,7 +164,7 @@ class Solo:
         """Run a task and return its result.
 
         Raises what the task raised, TimeoutError after `timeout_s` seconds, or ChildProcessError
-        when the process died; after the last two the process is gone.
+        when the process died or sent no result; after the last two the process is gone.
         """
         self.settle()
         try:
@@ -137,21 +177,53 @@ class Solo:
         raise result
 
     def _reply(self, timeout_s: float) -> tuple[bool, Any]:
-        wait([self._ours, self._process.sentinel], timeout_s)
+        """Return the next result. The process may be ended by its own code at any byte of it, and
+        another process that this code started may hold the pipe open."""
+        end = time.monotonic() + timeout_s
+        while (data := self._whole()) is None:
+            left = end - time.monotonic()
+            ready = wait([self._ours, self._process.sentinel], left) if left > 0 else []
+            if self._ours in ready:
+                if not self._read():
+                    raise self._died()
+            elif ready:
+                raise self._died()
+            elif left <= 0:
+                self.end()
+                raise TimeoutError(f"took longer than {timeout_s:.3g} s")
         try:
-            if self._ours.poll():
-                result: tuple[bool, Any] = self._ours.recv()
-                return result
-        except (EOFError, OSError):
-            raise self._died() from None
-        if self._process.is_alive():
+            return replies.read(data)
+        except replies.Unreadable as error:
             self.end()
-            raise TimeoutError(f"took longer than {timeout_s:.1f} s")
-        raise self._died()
+            raise ChildProcessError(f"sent something that is no result ({error})") from None
+
+    def _read(self) -> bool:
+        """Add what the pipe holds. Returns False where the process has closed it."""
+        try:
+            more = os.read(self._ours.fileno(), 1 << 20)
+        except OSError:
+            return False
+        self._unread += more
+        return bool(more)
+
+    def _whole(self) -> bytes | None:
+        """Return the bytes of the next result if all of it has been read."""
+        if len(self._unread) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._unread)
+        end = _LENGTH.size + length
+        if len(self._unread) < end:
+            return None
+        data, self._unread = self._unread[_LENGTH.size : end], self._unread[end:]
+        return data
 
     def _died(self) -> ChildProcessError:
         self._process.join(KILLED_S)
         return ChildProcessError(f"its process died (exit code {self._process.exitcode})")
+
+    def kill(self) -> None:
+        """Kill the process; whoever waits for its result gets a ChildProcessError."""
+        self._process.kill()
 
     def end(self) -> None:
         """Kill the process and wait until the driver has released it."""
@@ -160,6 +232,7 @@ class Solo:
         self._ours.close()
 
 
+_LENGTH = struct.Struct("!Q")  # of a result in bytes, before it
 BEGIN_S = 180.0  # the first import of torch on a cold disk took 60 s
 KILLED_S = 10.0  # the driver takes seconds to tear down a kernel that never ends
 
@@ -177,20 +250,23 @@ def _context() -> Any:
     return context
 
 
-def _serve(theirs: Any) -> None:
+def _serve(theirs: Any, interpreted: bool) -> None:
     """Serve the tasks of a `Solo` until its pipe is closed."""
-    _begin(False)
+    _begin(interpreted)
     with suppress(EOFError, OSError):
         while True:
             task, args = theirs.recv()
             try:
-                reply = (True, guarded(task, *args))
+                data = replies.written(True, guarded(task, *args))
             except Exception as error:
-                reply = (False, error)
-            try:
-                theirs.send(reply)
-            except (TypeError, AttributeError, PicklingError) as error:
-                theirs.send((False, RuntimeError(f"an answer that cannot travel: {error}")))
+                data = replies.written(False, error)
+            _send(theirs.fileno(), _LENGTH.pack(len(data)) + data)
+
+
+def _send(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
 
 
 def guarded(task: Callable[..., Any], *args: Any) -> Any:
@@ -200,23 +276,32 @@ def guarded(task: Callable[..., Any], *args: Any) -> Any:
         return task(*args)
 
 
+_server = threading.Lock()
+_served: int | None = None  # the process whose fork server was started
+
+
 def _start_server() -> None:
-    """Start the fork server with SIGINT blocked and stderr closed: it imports for a second or two,
-    and its messages when it is ended meanwhile mean nothing."""
+    """Start the fork server, once, with SIGINT blocked and stderr closed: it imports for a second
+    or two, and its messages when it is ended meanwhile mean nothing."""
+    global _served
     if not hasattr(signal, "pthread_sigmask"):
         return
     from multiprocessing import forkserver
 
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, 2)
-        forkserver.ensure_running()
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(null)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with _server:
+        if _served == os.getpid():
+            return
+        _served = os.getpid()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(null, 2)
+            forkserver.ensure_running()
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            os.close(null)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(interpreted: bool) -> None:
@@ -251,22 +336,3 @@ def _end_with_parent() -> None:
     if (parent := multiprocessing.parent_process()) is not None:
         wait([parent.sentinel])
         os._exit(1)
-
-
-def _pass_on(done: Any, given: Future[Any], timeout_s: float) -> None:
-    """Set the result on `given`, with pebble's own exceptions as standard ones."""
-    from pebble import ProcessExpired
-
-    if done.cancelled():
-        given.cancel()
-    if not given.set_running_or_notify_cancel():  # it was cancelled
-        return
-    error = done.exception()
-    if isinstance(error, ProcessExpired):
-        given.set_exception(ChildProcessError(f"its process died (exit code {error.exitcode})"))
-    elif isinstance(error, TimeoutError):
-        given.set_exception(TimeoutError(f"took longer than {timeout_s:.0f} s"))
-    elif error is not None:
-        given.set_exception(error)
-    else:
-        given.set_result(done.result())
