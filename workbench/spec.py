@@ -285,6 +285,11 @@ class Spec:
         names = (name for t in tensors for name in re.findall(r"[A-Za-z_]\w*", t.axes))
         return tuple(dict.fromkeys(names))
 
+    @property
+    def contiguous(self) -> bool:
+        """Return whether outputs that a launch makes must be contiguous."""
+        return True
+
     def refuse(self, sizes: Sizes) -> str | None:
         """Return in one sentence why the sizes are not allowed, or None if they are."""
         for axis, extent in self.extents.items():

@@ -3,17 +3,22 @@
 import pytest
 from mistaken_kernels import LAUNCH_FAULTS, SPEC_FAULTS, write
 
-from workbench.backend.offline import interpret
-from workbench.device.hardware import DEVICES
-from workbench.measurement.candidate import Candidate
+from workbench.backend.checking import Question, judge_calls, prepare_calls, run_calls
+from workbench.measurement.candidate import Candidate, Refusal
+from workbench.source import loaded
 from workbench.spec import SpecFault
 
-LIMITS = DEVICES["h200"].limits
 CONFIG = Candidate.by_name("blocks", {"block_n": 256, "num_warps": 4})
 
 
 def checked(folder, changes, dtype="fp32"):
-    return interpret(str(write(folder, changes)), CONFIG, dtype, LIMITS)
+    """The largest error, or why the result is wrong: all three tasks, here in one process."""
+    kernel = str(write(folder, changes))
+    asked = Question.of(kernel, dtype, loaded(kernel).spec.check, seed=5)
+    result = run_calls(asked, CONFIG, prepare_calls(asked))
+    if not isinstance(result, Refusal):
+        result = judge_calls(asked, result)
+    return result.reason if isinstance(result, Refusal) else result.error
 
 
 def test_the_starter_itself_is_right_in_every_dtype(tmp_path):

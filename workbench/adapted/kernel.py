@@ -37,6 +37,11 @@ class TakenInput(Spec):
 
     unread: tuple[str, ...] = ()
 
+    @property
+    def contiguous(self) -> bool:
+        """Return False: outputs have the strides of the tensors that the function was given."""
+        return False
+
     def bytes(self, sizes: Sizes, dtype: str) -> int:
         """Return the least bytes like any Spec, but without inputs that are not known to be read:
         integers that a launch changes, and memory that begins as zeros. Counting them would make

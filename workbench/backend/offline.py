@@ -6,11 +6,12 @@ No GPU need be present; every time comes from the analytic model.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workbench.backend.checking import Checks
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_parts, outcome_of
 from workbench.backend.protocol import Problem, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
@@ -21,8 +22,8 @@ from workbench.data.record import Predicted
 from workbench.device import cost_model
 from workbench.device.hardware import Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
-from workbench.source import SourceChanged, loaded
-from workbench.spec import Limits, SpecFault, Work, values
+from workbench.source import SourceChanged
+from workbench.spec import SpecFault, Work, values
 
 INTERPRET_TIMEOUT_S = 120.0
 
@@ -52,7 +53,7 @@ class Offline:
         self.device = device
         self.environment = fingerprint(None, repository)
         self._compilers = Workers(cpu_count())
-        self._interpreters = Workers(cpu_count(), interpreted=True)
+        self._checks = Checks(cpu_count())
         self._checked: dict[tuple[Any, ...], Future[Any]] = {}
         self._problem: Problem
 
@@ -82,20 +83,29 @@ class Offline:
         seen = {k: v for k, v in values(candidate.config).items() if knobs[k] not in ALIKE}
         same = (candidate.impl.name, patience, *seen.items())
         if same not in self._checked:
-            self._checked[same] = self._interpreters.submit(
-                interpret,
-                self._problem.kernel,
-                candidate,
-                self._problem.dtype,
-                self.device.limits,
-                timeout_s=patience * self._interpret_s,
-            )
+            self._checked[same] = self._check(candidate, patience * self._interpret_s)
         given: Future[Any] = Future()
         problem = self._problem  # bound now: another may have begun when the check ends
         self._checked[same].add_done_callback(
             lambda done: self._settle(given, done, problem, candidate, compiled)
         )
         return given
+
+    def _check(self, candidate: Candidate, timeout_s: float) -> Future[Any]:
+        """Return a future of the check at all sizes of the Spec that do not reject this config."""
+        problem, limits = self._problem, self.device.limits
+        impl, config = candidate.impl, candidate.config
+        sizes = [
+            s
+            for s in problem.spec.check
+            if impl.rejection_reason(config, limits, problem.dtype, s) is None
+        ]
+        if sizes:
+            return self._checks.check(problem, candidate, sizes, timeout_s)
+        none: Future[Any] = Future()
+        reason = "it takes none of the sizes to check, so its result is unchecked"
+        none.set_result(Refusal("check", reason))
+        return none
 
     def duplicate(self, candidate: Candidate, compiled: Compiled, leader: str) -> Future[Any]:
         """Check a config with the machine code of another one. Returns a future; see
@@ -111,17 +121,15 @@ class Offline:
     def _analysed(
         self, done: Future[Any], problem: Problem, candidate: Candidate, compiled: Compiled
     ) -> Any:
-        if done.cancelled():
+        if done.cancelled() or isinstance(done.exception(), CancelledError):
             return Refusal("check", "the sweep ended before it was checked")
-        error = outcome_of(done, "check")
-        if isinstance(error, Refusal):
-            return error
-        if isinstance(error, str):
-            return Refusal("check", error)
+        checked = outcome_of(done, "check")
+        if isinstance(checked, Refusal):
+            return checked
         try:
-            return Timed(
-                prediction(problem, candidate, compiled, self.device), error, "interpreter"
-            )
+            predicted = prediction(problem, candidate, compiled, self.device)
+            seed, bits = self._checks.seed, checked.bits
+            return Timed(predicted, checked.error, "interpreter", bits, seed)
         except ValueError as unknown:
             return Refusal("measure", str(unknown))
         except Exception as error:  # from the kernel's own `work`: the future must be set
@@ -153,7 +161,7 @@ class Offline:
     def close(self) -> None:
         """End both worker pools."""
         self._compilers.close()
-        self._interpreters.close()
+        self._checks.close()
 
 
 ALIKE = ("threads", "stages")
@@ -166,32 +174,6 @@ def _beyond(part: TimingTask) -> str:
     if part.clock == "host":
         return "what the CPU takes to launch is not predicted; it is timed where there is a GPU"
     return "calls on cached data are not predicted; they are timed where there is a GPU"
-
-
-def interpret(kernel: str, candidate: Candidate, dtype: str, limits: Limits) -> float | str:
-    """Return the largest error over all check sizes, in tolerances, or a sentence that says what
-    failed. Runs in an interpreting worker; sizes that reject this config are skipped. Raises
-    SpecFault where the Spec itself is wrong, which no config can mend."""
-    from workbench.measurement.correctness import PreparedProblem, check
-
-    known = loaded(kernel)
-    spec, computed = known.spec, known.impl(candidate.case.impl, candidate.code)
-    chosen = computed.config(**candidate.case.config)
-    worst, taken = 0.0, 0
-    for sizes in spec.check:
-        if computed.rejection_reason(chosen, limits, dtype, sizes) is not None:
-            continue
-        taken += 1
-        try:
-            result = check(computed, chosen, PreparedProblem.of(spec, sizes, dtype, "cpu"))
-        except SpecFault:
-            raise
-        except Exception as error:
-            return f"the interpreter stopped at {dict(sizes)}: {first_sentence(error)}"
-        if result.wrong:
-            return f"at {dict(sizes)} {result.wrong}"
-        worst = max(worst, result.error)
-    return worst if taken else "it takes none of the sizes to check, so its result is unchecked"
 
 
 def prediction(

@@ -11,10 +11,12 @@ import io
 import pickle
 import sys
 from dataclasses import is_dataclass
+from importlib import import_module
 from typing import Any
 
 from workbench.data.errors import first_sentence
 
+_KERNELS = ("workbench.kernels", "workbench.variants")
 _BUILTINS = ("bytearray", "complex", "frozenset", "range", "set", "slice")
 _STANDARD = {
     ("collections", "Counter"),
@@ -76,8 +78,9 @@ def _is_value(kind: type) -> bool:
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return a class that is a value. Raises UnpicklingError for all others."""
-        # only what this process has imported: an import would run code that the bytes name
-        kind = getattr(sys.modules.get(module), name, None)
+        # of other packages only what this process has imported: an import runs code
+        ours = module.startswith("workbench.") and not module.startswith(_KERNELS)
+        kind = getattr(import_module(module) if ours else sys.modules.get(module), name, None)
         if isinstance(kind, type) and kind.__module__ == module and _is_known(kind):
             return kind
         raise pickle.UnpicklingError(f"it names {module}.{name}, which is no value")

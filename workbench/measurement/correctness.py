@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,30 +64,52 @@ class PreparedProblem:
         return PreparedProblem(spec, dtype, inputs, reference.expected(spec, inputs, sizes))
 
 
+@dataclass(frozen=True)
+class Launched:
+    """Outputs of one launch on guarded memory, and what it did beside writing them."""
+
+    outputs: tuple[Any, ...]
+    wrong: str | None = None  # one sentence: a write outside the tensors, or to an input
+    borrowed: str | None = None  # one sentence: an output without memory of its own
+
+
 def check(impl: Impl, config: Any, problem: PreparedProblem) -> Checked:
     """Run `impl` once on poisoned memory and return the check of its outputs, guards and inputs.
+    Errors of the launch, such as a compiler's or a driver's, are raised."""
+    launched = launch(impl, config, problem.inputs)
+    if launched.wrong:
+        return Checked(float("inf"), launched.wrong)
+    checked = check_outputs(launched.outputs, problem)
+    if not checked.wrong and launched.borrowed:
+        return Checked(float("inf"), launched.borrowed)
+    return checked
 
-    Inputs that the Impl declares to mutate are guarded copies, so that the problem's own are kept;
-    all others must not change. Errors of the launch, such as a compiler's or a driver's, are
-    raised.
+
+def launch(
+    impl: Impl,
+    config: Any,
+    inputs: Sequence[Any],
+    during: AbstractContextManager[Any] = nullcontext(),  # noqa: B008  # it holds no state
+) -> Launched:
+    """Run `impl` once on poisoned memory, inside the context `during`, and return its outputs,
+    uncompared.
+
+    Inputs that the Impl declares to mutate are guarded copies, so that the caller's own are kept;
+    all others must not change, and are restored if they do.
     """
     memory = Poisoned()
-    named = list(zip(problem.spec.inputs, problem.inputs, strict=True))
+    named = list(zip(impl.spec.inputs, inputs, strict=True))
     given = [memory.copied(x, n) if n in impl.mutates else x for n, x in named]
     untouched = [(n, x, x.clone()) for n, x in named if n not in impl.mutates]
-    with memory:
+    with memory, during:
         outputs = as_tuple(impl(*given, config=config))
     if any(x.device.type == "cuda" for x in given):
         torch.cuda.synchronize()  # of all streams: a result of another one is not late, but wrong
     changed = [n for n, now, kept in untouched if not torch.equal(_bits(kept), _bits(now))]
     for _, now, kept in (u for u in untouched if u[0] in changed):
         _restore(now, kept)  # other configs are checked on the same inputs
-    if wrong := memory.trespass() or _undeclared(changed):
-        return Checked(float("inf"), wrong)
-    checked = check_outputs(outputs, problem)
-    if not checked.wrong and (borrowed := _borrowed(outputs, problem.inputs, impl)):
-        return Checked(float("inf"), borrowed)
-    return checked
+    wrong = memory.trespass() or _undeclared(changed)
+    return Launched(outputs, wrong, None if wrong else _borrowed(outputs, inputs, impl))
 
 
 def _borrowed(outputs: Sequence[Any], inputs: Sequence[Any], impl: Impl) -> str | None:
@@ -100,6 +123,8 @@ def _borrowed(outputs: Sequence[Any], inputs: Sequence[Any], impl: Impl) -> str 
             return f"{name} is a {type(x).__name__} where a torch.Tensor was expected"
         if _shares(x):
             return f"{name} is expanded: several of its elements share memory"
+        if impl.spec.contiguous and not impl.mutates and not x.is_contiguous():
+            return f"{name} has the strides {tuple(x.stride())}; return it contiguous"
         if x.numel() and (owner := taken.get(_memory(x))):
             return f"{name} shares memory with {owner}; an output needs memory of its own"
         taken[_memory(x)] = "another output"

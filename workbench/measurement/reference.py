@@ -81,8 +81,17 @@ def returned_fault(
                 f"{name} has shape {tuple(actual.shape)} where {tuple(right.shape)} was expected "
                 f"(the Spec's axes {short(tensor.axes)})"
             )
-        if actual.device != right.device:
-            return f"{name} is on {actual.device} where the inputs are on {right.device}"
+    return form_fault(spec, outputs, wanted[0].device) if wanted else None
+
+
+def form_fault(spec: Spec, outputs: Sequence[Any], device: torch.device) -> str | None:
+    """Return in one sentence why the outputs of a launch are not as many dense tensors on this
+    device as the Spec declares, or None."""
+    if fault := _count_fault(spec, outputs):
+        return f"the launch {fault}"
+    for name, actual in zip(spec.outputs, outputs, strict=True):
+        if actual.device != device:
+            return f"{name} is on {actual.device} where the inputs are on {device}"
         if actual.layout is not torch.strided:
             return f"{name} is not dense: its layout is {actual.layout}"
     return None
