@@ -3,7 +3,14 @@
 import pytest
 from mistaken_kernels import LAUNCH_FAULTS, SPEC_FAULTS, write
 
-from workbench.backend.checking import Question, judge_calls, prepare_calls, run_calls
+from workbench.backend.checking import (
+    CheckCall,
+    CheckRequest,
+    compare_outputs,
+    joined,
+    launch_calls,
+    make_inputs,
+)
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.source import loaded
 from workbench.spec import SpecFault
@@ -14,10 +21,11 @@ CONFIG = Candidate.by_name("blocks", {"block_n": 256, "num_warps": 4})
 def checked(folder, changes, dtype="fp32"):
     """The largest error, or why the result is wrong: all three tasks, here in one process."""
     kernel = str(write(folder, changes))
-    asked = Question.of(kernel, dtype, loaded(kernel).spec.check, seed=5)
-    result = run_calls(asked, CONFIG, prepare_calls(asked))
+    calls = tuple(CheckCall.at(sizes, 5) for sizes in loaded(kernel).spec.check)
+    request = CheckRequest(kernel, dtype, calls)
+    result = launch_calls(kernel, CONFIG, make_inputs(request))
     if not isinstance(result, Refusal):
-        result = judge_calls(asked, result)
+        result = joined(request, compare_outputs(request, result))
     return result.reason if isinstance(result, Refusal) else result.error
 
 

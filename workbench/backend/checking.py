@@ -25,65 +25,92 @@ if TYPE_CHECKING:
     from workbench.measurement.handover import Given, Returned
     from workbench.measurement.tamper import Snapshot
 
-PREPARE_TIMEOUT_S = 300.0  # of inputs and references at all sizes to check
-JUDGE_TIMEOUT_S = 60.0
+INPUTS_TIMEOUT_S = 300.0  # of inputs and references of all calls
+COMPARE_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Question:
-    """The calls of one problem that a config is checked by."""
+class CheckCall:
+    """One call of a check: its sizes, as pairs, and the seed of its inputs."""
 
-    kernel: str
-    dtype: str
-    calls: tuple[tuple[tuple[str, int], ...], ...]  # the sizes of each, as pairs
+    pairs: tuple[tuple[str, int], ...]
     seed: int
 
     @staticmethod
-    def of(kernel: str, dtype: str, sizes: Sequence[Mapping[str, int]], seed: int) -> Question:
-        """Return the question that has one call for each of these sizes."""
-        return Question(kernel, dtype, tuple(tuple(s.items()) for s in sizes), seed)
+    def at(sizes: Sizes, seed: int) -> CheckCall:
+        """Return the call at these sizes."""
+        return CheckCall(tuple(sizes.items()), seed)
 
     @property
-    def sizes(self) -> list[dict[str, int]]:
-        """Return the sizes of each call."""
-        return [dict(pairs) for pairs in self.calls]
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes by axis."""
+        return dict(self.pairs)
+
+
+@dataclass(frozen=True)
+class CheckRequest:
+    """The calls by which launchers of one Spec are checked."""
+
+    kernel: str  # that holds the Spec
+    dtype: str
+    calls: tuple[CheckCall, ...]
 
 
 class Checks:
-    """Processes that check configs, and the questions that were asked so far."""
+    """The processes that check configs."""
 
     def __init__(self, count: int) -> None:
         """Run at most `count` configs at once, and one checker."""
         self._runners = Workers(count, interpreted=True)
         self._checker = Workers(1)
         self.seed = secrets.randbits(31)  # of all inputs
-        self._given: dict[Question, Future[Any]] = {}
+        self._inputs: dict[CheckRequest, Future[Any]] = {}
 
     def check(
         self, problem: Problem, candidate: Candidate, sizes: Sequence[Sizes], timeout_s: float
     ) -> Future[Checked | Refusal]:
-        """Return a future of the result over these sizes: the largest error, or a Refusal.
+        """Return a future of the result over these sizes: the largest error with the bits of all
+        outputs, or a Refusal. See `calls` for what it raises."""
+        each = tuple(CheckCall.at(s, self.seed) for s in sizes)
+        request = CheckRequest(problem.kernel, problem.dtype, each)
+        compared = self.calls(request, problem.kernel, candidate, timeout_s)
+        return then(compared, lambda results: _done(joined(request, results)))
+
+    def calls(
+        self, request: CheckRequest, kernel: str, candidate: Candidate, timeout_s: float
+    ) -> Future[list[Checked] | Refusal]:
+        """Launch a candidate of `kernel` on the inputs of each call, one after the other in one
+        process; return a future of the results, or of a Refusal where a launch failed.
 
         It raises SpecFault where the Spec itself is wrong, SourceChanged where the kernel's file
         is not the one that was planned, and CancelledError where the processes were ended first.
         """
-        asked = Question.of(problem.kernel, problem.dtype, sizes, self.seed)
 
-        def run(given: list[Given]) -> Future[Any]:
-            return self._runners.submit(run_calls, asked, candidate, given, timeout_s=timeout_s)
+        def launched(inputs: list[Given]) -> Future[Any]:
+            return self._runners.submit(
+                launch_calls, kernel, candidate, inputs, timeout_s=timeout_s
+            )
 
-        def judge(answers: list[Returned] | Refusal) -> Future[Any]:
-            if isinstance(answers, Refusal):
-                return _done(answers)
-            return self._checker.submit(judge_calls, asked, answers, timeout_s=JUDGE_TIMEOUT_S)
+        def compared(results: list[Returned] | Refusal) -> Future[Any]:
+            if isinstance(results, Refusal):
+                return _done(results)
+            return self.ask(compare_outputs, request, results, timeout_s=COMPARE_TIMEOUT_S)
 
-        return then(then(self._inputs(asked), run), judge)
+        return then(then(self._inputs_of(request), launched), compared)
 
-    def _inputs(self, asked: Question) -> Future[Any]:
-        if asked not in self._given:
-            prepared = self._checker.submit(prepare_calls, asked, timeout_s=PREPARE_TIMEOUT_S)
-            self._given[asked] = _blaming_the_spec(prepared)
-        return self._given[asked]
+    def ask(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
+        """Run a task in the checker and return a future of its result."""
+        return self._checker.submit(task, *args, timeout_s=timeout_s)
+
+    def run(self, task: Callable[..., Any], *args: Any, timeout_s: float) -> Future[Any]:
+        """Run a task in a process that runs the code under test; return a future of its result."""
+        return self._runners.submit(task, *args, timeout_s=timeout_s)
+
+    def _inputs_of(self, request: CheckRequest) -> Future[Any]:
+        if request not in self._inputs:
+            inputs = self.ask(make_inputs, request, timeout_s=INPUTS_TIMEOUT_S)
+            self._inputs[request] = _blaming_the_spec(inputs)
+        return self._inputs[request]
 
     def close(self) -> None:
         """End all processes."""
@@ -91,29 +118,48 @@ class Checks:
         self._checker.close()
 
 
+def joined(request: CheckRequest, results: Sequence[Checked] | Refusal) -> Checked | Refusal:
+    """Return the largest error of several calls with one hash of their bits, or a Refusal for the
+    first call that is wrong."""
+    from workbench.measurement.correctness import Checked
+
+    if isinstance(results, Refusal):
+        return results
+    for call, result in zip(request.calls, results, strict=True):
+        if result.wrong:
+            return Refusal("check", f"at {call.sizes} {result.wrong}", rule=result.rule)
+    words = " ".join(result.bits for result in results)
+    bits = hashlib.sha256(words.encode()).hexdigest()[:16]
+    return Checked(max(result.error for result in results), bits=bits)
+
+
+# Futures
+
+
 def then(first: Future[Any], follow: Callable[[Any], Future[Any]]) -> Future[Any]:
     """Return a future of `follow`'s result, which starts with the result of `first`."""
     result: Future[Any] = Future()
 
-    def settle(done: Future[Any]) -> None:
-        if done.cancelled():
-            result.set_exception(CancelledError())
-        elif (error := done.exception()) is not None:
-            result.set_exception(error)
-        else:
-            result.set_result(done.result())
-
     def begin(done: Future[Any]) -> None:
         if done.cancelled() or done.exception() is not None:
-            settle(done)
+            _settle(result, done)
             return
         try:
-            follow(done.result()).add_done_callback(settle)
+            follow(done.result()).add_done_callback(lambda last: _settle(result, last))
         except RuntimeError:  # the pool is closed
             result.set_exception(CancelledError())
 
     first.add_done_callback(begin)
     return result
+
+
+def _settle(given: Future[Any], done: Future[Any]) -> None:
+    """Give one future the result or the error of another one that is done."""
+    error = CancelledError() if done.cancelled() else done.exception()
+    if error is None:
+        given.set_result(done.result())
+    else:
+        given.set_exception(error)
 
 
 def _done(value: Any) -> Future[Any]:
@@ -122,25 +168,19 @@ def _done(value: Any) -> Future[Any]:
     return future
 
 
-def _blaming_the_spec(prepared: Future[Any]) -> Future[Any]:
+def _blaming_the_spec(inputs: Future[Any]) -> Future[Any]:
     """Return the future with a SpecFault in place of a lost process: only the Spec's code ran."""
     result: Future[Any] = Future()
 
     def settle(done: Future[Any]) -> None:
-        error = CancelledError() if done.cancelled() else done.exception()
-        if error is None:
-            result.set_result(done.result())
-        elif isinstance(error, LOST):
-            result.set_exception(
-                SpecFault(
-                    f"The process that makes the inputs and the reference {error}; correct the "
-                    "Spec: no kernel was tried."
-                )
-            )
-        else:
-            result.set_exception(error)
+        error = None if done.cancelled() else done.exception()
+        if not isinstance(error, LOST):
+            _settle(result, done)
+            return
+        lost = f"The process that makes the inputs and the reference {error}"
+        result.set_exception(SpecFault(f"{lost}; correct the Spec: no kernel was tried."))
 
-    prepared.add_done_callback(settle)
+    inputs.add_done_callback(settle)
     return result
 
 
@@ -151,80 +191,80 @@ _problems: dict[tuple[Any, ...], Any] = {}
 _KEPT = 64  # problems
 
 
-def prepare_calls(asked: Question) -> list[Given]:
-    """Return the inputs of each call, and keep the reference. Raises SpecFault."""
+def make_inputs(request: CheckRequest) -> list[Given]:
+    """Return the inputs of each call, and keep their reference. Raises SpecFault."""
     from workbench.measurement.handover import given
+
+    problems = [_problem(request, call) for call in request.calls]
+    return [given(p.spec, c.sizes, p.inputs) for p, c in zip(problems, request.calls, strict=True)]
+
+
+def trusted(kernel: str) -> Any:
+    """Import the Spec of a kernel in the checker and return it. Functions that the check relies on
+    are remembered as they were before."""
     from workbench.measurement.tamper import snapshot
 
     global _before
     _before = _before or snapshot()
-    problems = [_problem(asked, sizes) for sizes in asked.sizes]
-    return [given(p.spec, s, p.inputs) for p, s in zip(problems, asked.sizes, strict=True)]
+    return loaded(kernel).spec
 
 
-def _problem(asked: Question, sizes: Sizes) -> Any:
+def _problem(request: CheckRequest, call: CheckCall) -> Any:
     from workbench.measurement.correctness import PreparedProblem
 
-    key = (asked.kernel, asked.dtype, asked.seed, *sizes.items())
+    key = (request.kernel, request.dtype, call)
     if key not in _problems:
-        spec = loaded(asked.kernel).spec
+        spec = trusted(request.kernel)
         while len(_problems) >= _KEPT:
             del _problems[next(iter(_problems))]
-        _problems[key] = PreparedProblem.of(spec, sizes, asked.dtype, "cpu", asked.seed)
+        _problems[key] = PreparedProblem.of(spec, call.sizes, request.dtype, "cpu", call.seed)
     return _problems[key]
 
 
-def judge_calls(asked: Question, answers: Sequence[Returned]) -> Checked | Refusal:
-    """Compare what the launches returned with the reference, and return the largest error with the
-    bits of all outputs, or a Refusal for the first that is wrong."""
-    from workbench.measurement.correctness import Checked
+def compare_outputs(request: CheckRequest, results: Sequence[Returned]) -> list[Checked] | Refusal:
+    """Compare what the launches returned with the reference of each call. Returns a Refusal where
+    the file of the Spec replaced a function that this relies on."""
     from workbench.measurement.handover import checked
 
-    results = []
-    for sizes, answer in zip(asked.sizes, answers, strict=True):
-        result = checked(_problem(asked, sizes), answer)
-        if _before is not None and (name := _before.changed()) is not None:
-            reason = f"importing the kernel's file replaces {name}, on which checks rely"
-            return Refusal("check", reason)
-        if result.wrong:
-            return Refusal("check", f"at {dict(sizes)} {result.wrong}")
-        results.append(result)
-    bits = _joined([r.bits for r in results])
-    return Checked(max(r.error for r in results), None, bits)
-
-
-def _joined(bits: Sequence[str]) -> str:
-    """Return one hash, in 16 hex digits, of several."""
-    return hashlib.sha256(" ".join(bits).encode()).hexdigest()[:16]
+    pairs = zip(request.calls, results, strict=True)
+    compared = [checked(_problem(request, call), result) for call, result in pairs]
+    if _before is not None and (name := _before.changed()) is not None:
+        reason = f"importing the kernel's file replaces {name}, on which checks rely"
+        return Refusal("check", reason, rule="functions")
+    return compared
 
 
 # Tasks of the processes that run the code under test
 
 
-def run_calls(
-    asked: Question, candidate: Candidate, calls: Sequence[Given]
+def launch_calls(
+    kernel: str, candidate: Candidate, calls: Sequence[Given]
 ) -> list[Returned] | Refusal:
     """Launch one config on the inputs of each call, in an interpreting worker, and return the
-    outputs, or a Refusal where the interpreter stopped."""
+    outputs, or a Refusal for the first launch that fails."""
     from workbench.measurement.handover import returned
 
-    kernel = loaded(asked.kernel)
-    impl = kernel.impl(candidate.case.impl, candidate.code)
+    known = loaded(kernel)
+    impl = known.impl(candidate.case.impl, candidate.code)
     config = impl.config(**candidate.case.config)
-    answers = []
+    results: list[Returned] = []
     for call in calls:
+        at = dict(call.sizes)
         try:
-            answers.append(returned(impl, config, call))
+            results.append(returned(impl, config, call))
         except (SpecFault, SourceChanged):
             raise
         except Exception as error:
-            at, why = dict(call.sizes), first_sentence(error)
-            return Refusal("check", f"the interpreter stopped at {at}: {why}")
-        if answers[-1].wrong:  # the others cannot mend it
-            return _first_wrong(answers, calls)
-    return answers
+            reason = f"the interpreter stopped at {at}: {first_sentence(error)}"
+            return Refusal("check", reason)
+        if (fault := results[-1].fault) is not None:  # the other calls cannot mend it
+            return Refusal("check", f"at {at} {fault.reason}", rule=fault.rule)
+    return results
 
 
-def _first_wrong(answers: Sequence[Returned], calls: Sequence[Given]) -> Refusal:
-    at = dict(calls[len(answers) - 1].sizes)
-    return Refusal("check", f"at {at} {answers[-1].wrong}")
+def sizes_taken(
+    candidate: Candidate, limits: Any, dtype: str, every: Sequence[Mapping[str, int]]
+) -> list[Mapping[str, int]]:
+    """Return those of the sizes that do not reject the candidate's config."""
+    impl, config = candidate.impl, candidate.config
+    return [s for s in every if impl.rejection_reason(config, limits, dtype, s) is None]

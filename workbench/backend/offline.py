@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workbench.backend.checking import Checks
+from workbench.backend.checking import Checks, sizes_taken
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_parts, outcome_of
 from workbench.backend.protocol import Problem, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
@@ -94,12 +94,7 @@ class Offline:
     def _check(self, candidate: Candidate, timeout_s: float) -> Future[Any]:
         """Return a future of the check at all sizes of the Spec that do not reject this config."""
         problem, limits = self._problem, self.device.limits
-        impl, config = candidate.impl, candidate.config
-        sizes = [
-            s
-            for s in problem.spec.check
-            if impl.rejection_reason(config, limits, problem.dtype, s) is None
-        ]
+        sizes = sizes_taken(candidate, limits, problem.dtype, problem.spec.check)
         if sizes:
             return self._checks.check(problem, candidate, sizes, timeout_s)
         none: Future[Any] = Future()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.data.record import Case, Cause, Checked, Measured, Predicted, Stage
+from workbench.measurement.rules import RuleName
 from workbench.spec import Impl
 
 
@@ -65,3 +66,4 @@ class Refusal:
     poisoned: bool = False  # the process that measured it can measure nothing any more
     cause: Cause | None = None  # see `Failure.cause`
     attempts: int = 1
+    rule: RuleName | None = None  # that the config breaks, where it is known

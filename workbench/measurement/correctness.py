@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from workbench.measurement import inputs as inputs_
 from workbench.measurement import reference
 from workbench.measurement.reference import as_tuple
+from workbench.measurement.rules import Fault, RuleName
 from workbench.spec import Impl, Sizes, Spec, Tolerance
 
 KEPT = 2  # right outputs kept for each problem
@@ -32,6 +33,7 @@ class Checked:
 
     error: float
     wrong: str | None = None  # one sentence, where the result is wrong
+    rule: RuleName | None = None  # that it breaks then
     bits: str = ""  # hash of the outputs' bits
 
 
@@ -69,20 +71,25 @@ class Launched:
     """Outputs of one launch on guarded memory, and what it did beside writing them."""
 
     outputs: tuple[Any, ...]
-    wrong: str | None = None  # one sentence: a write outside the tensors, or to an input
-    borrowed: str | None = None  # one sentence: an output without memory of its own
+    fault: Fault | None = None  # a write outside the tensors, or to an input
+    borrowed: Fault | None = None  # an output without memory of its own
 
 
 def check(impl: Impl, config: Any, problem: PreparedProblem) -> Checked:
     """Run `impl` once on poisoned memory and return the check of its outputs, guards and inputs.
     Errors of the launch, such as a compiler's or a driver's, are raised."""
     launched = launch(impl, config, problem.inputs)
-    if launched.wrong:
-        return Checked(float("inf"), launched.wrong)
+    if launched.fault:
+        return broken(launched.fault)
     checked = check_outputs(launched.outputs, problem)
     if not checked.wrong and launched.borrowed:
-        return Checked(float("inf"), launched.borrowed)
+        return broken(launched.borrowed)
     return checked
+
+
+def broken(fault: Fault) -> Checked:
+    """Return the check of a result that breaks a rule."""
+    return Checked(float("inf"), fault.reason, fault.rule)
 
 
 def launch(
@@ -108,11 +115,14 @@ def launch(
     changed = [n for n, now, kept in untouched if not torch.equal(_bits(kept), _bits(now))]
     for _, now, kept in (u for u in untouched if u[0] in changed):
         _restore(now, kept)  # other configs are checked on the same inputs
-    wrong = memory.trespass() or _undeclared(changed)
-    return Launched(outputs, wrong, None if wrong else _borrowed(outputs, inputs, impl))
+    if (reason := memory.trespass()) is not None:
+        return Launched(outputs, Fault("guards", reason))
+    if (reason := _undeclared(changed)) is not None:
+        return Launched(outputs, Fault("inputs", reason))
+    return Launched(outputs, None, _borrowed(outputs, inputs, impl))
 
 
-def _borrowed(outputs: Sequence[Any], inputs: Sequence[Any], impl: Impl) -> str | None:
+def _borrowed(outputs: Sequence[Any], inputs: Sequence[Any], impl: Impl) -> Fault | None:
     """Return why a kernel's output has no memory of its own, or None. Libraries may return views,
     and an Impl may return inputs that it declares to change."""
     if impl.backend == "torch" or not all(isinstance(x, torch.Tensor) for x in outputs):
@@ -120,13 +130,16 @@ def _borrowed(outputs: Sequence[Any], inputs: Sequence[Any], impl: Impl) -> str 
     taken = {} if impl.mutates else {_memory(x): "an input" for x in inputs if x.numel()}
     for name, x in zip(impl.spec.outputs, outputs, strict=False):
         if type(x) is not torch.Tensor:
-            return f"{name} is a {type(x).__name__} where a torch.Tensor was expected"
+            kind = type(x).__name__
+            return Fault("form", f"{name} is a {kind} where a torch.Tensor was expected")
         if _shares(x):
-            return f"{name} is expanded: several of its elements share memory"
+            return Fault("memory", f"{name} is expanded: several of its elements share memory")
         if impl.spec.contiguous and not impl.mutates and not x.is_contiguous():
-            return f"{name} has the strides {tuple(x.stride())}; return it contiguous"
+            strides = tuple(x.stride())
+            return Fault("memory", f"{name} has the strides {strides}; return it contiguous")
         if x.numel() and (owner := taken.get(_memory(x))):
-            return f"{name} shares memory with {owner}; an output needs memory of its own"
+            reason = f"{name} shares memory with {owner}; an output needs memory of its own"
+            return Fault("memory", reason)
         taken[_memory(x)] = "another output"
     return None
 
@@ -185,7 +198,7 @@ def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
     be in the same places."""
     spec = problem.spec
     if wrong := reference.returned_fault(spec, outputs, problem.expected):
-        return Checked(float("inf"), wrong)
+        return broken(Fault("form", wrong))
     for known, checked in problem.right:
         if all(_same_bits(a, b) for a, b in zip(outputs, known, strict=True)):
             return checked
@@ -198,7 +211,7 @@ def check_outputs(outputs: Sequence[Any], problem: PreparedProblem) -> Checked:
     worst = max(verdicts, key=lambda v: v.error)
     if worst.wrong:
         return worst
-    checked = Checked(worst.error, None, bits_of(outputs))
+    checked = Checked(worst.error, bits=bits_of(outputs))
     problem.right.insert(0, (tuple(x.clone() for x in outputs), checked))
     del problem.right[KEPT:]
     return checked
@@ -215,7 +228,8 @@ def _compare_one(
 ) -> Checked:
     wanted = inputs_.torch_dtype(dtype)
     if actual.dtype != wanted:
-        return Checked(float("inf"), f"{name} has dtype {actual.dtype} where {wanted} was expected")
+        reason = f"{name} has dtype {actual.dtype} where {wanted} was expected"
+        return broken(Fault("form", reason))
     if not actual.is_floating_point():
         return _compare_exactly(name, actual, expected)
     allowed = tolerance[dtype]
@@ -223,7 +237,8 @@ def _compare_one(
     a, e = actual.double(), torch.where(rounded.double().isfinite(), expected, rounded.double())
     alien = (a.isnan() != e.isnan()) | ((a.isinf() | e.isinf()) & ~e.isnan() & (a != e))
     if bool(alien.any()):
-        return Checked(float("inf"), _first(name, alien, a, e, "NaN or infinity out of place"))
+        reason = _first(name, alien, a, e, "NaN or infinity out of place")
+        return broken(Fault("values", reason))
     finite = e.isfinite()
     e, a = torch.where(finite, e, 0.0), torch.where(finite, a, 0.0)
     scale = e.square().mean().sqrt() if e.numel() else e.sum()
@@ -232,7 +247,8 @@ def _compare_one(
     worst = float(ratio.max()) if ratio.numel() else 0.0
     if worst <= 1:
         return Checked(worst)
-    return Checked(worst, _first(name, ratio > 1, a, e, f"off by up to {worst:.3g} tolerances"))
+    reason = _first(name, ratio > 1, a, e, f"off by up to {worst:.3g} tolerances")
+    return Checked(worst, reason, "values")
 
 
 def _compare_exactly(name: str, actual: Any, expected: Any) -> Checked:
@@ -240,7 +256,7 @@ def _compare_exactly(name: str, actual: Any, expected: Any) -> Checked:
     off = actual != expected.to(actual.dtype)
     if not bool(off.any()):
         return Checked(0.0)
-    return Checked(float("inf"), _first(name, off, actual, expected, "which must be exact"))
+    return broken(Fault("values", _first(name, off, actual, expected, "which must be exact")))
 
 
 def _least(dtype: torch.dtype) -> float:

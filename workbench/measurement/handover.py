@@ -6,17 +6,26 @@ expected output and no tolerance, and the other one compares the bytes that it r
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from workbench.measurement.correctness import Checked, PreparedProblem, check_outputs, launch
+from workbench.measurement.correctness import (
+    Checked,
+    PreparedProblem,
+    broken,
+    check_outputs,
+    launch,
+)
 from workbench.measurement.observed import Observed, observing
 from workbench.measurement.packed import Packed, Unpackable, packed, unpacked
 from workbench.measurement.reference import form_fault
+from workbench.measurement.rules import Fault
 from workbench.spec import Impl, Sizes, Spec
 
 
@@ -33,8 +42,8 @@ class Returned:
     """Outputs of one call, and what the process that made it saw."""
 
     outputs: tuple[Packed, ...]
-    wrong: str | None = None  # one sentence on the launch, which then has no outputs
-    borrowed: str | None = None  # one sentence on memory that the outputs share
+    fault: Fault | None = None  # of the launch, which then has no outputs
+    borrowed: Fault | None = None  # of the memory of the outputs
     launches: tuple[str, ...] = ()  # names of the device functions, in order
     operators: tuple[str, ...] = ()  # those of torch that compute, by name
 
@@ -48,27 +57,48 @@ def returned(impl: Impl, config: Any, call: Given) -> Returned:
     """Launch on these inputs, in poisoned memory, and return the outputs as values. Errors of the
     launch are raised."""
     inputs = [unpacked(x) for x in call.inputs]
-    seen = Observed()
+    seen, before = Observed(), _running()
     launched = launch(impl, config, inputs, observing(seen))
     launches, computing = tuple(seen.launches), seen.computing
-    wrong = launched.wrong or form_fault(impl.spec, launched.outputs, torch.device("cpu"))
-    if wrong:
-        return Returned((), wrong, None, launches, computing)
+    fault = launched.fault or _form(impl, launched.outputs) or _left_behind(before)
+    if fault:
+        return Returned((), fault, None, launches, computing)
     outputs = tuple(packed(x) for x in launched.outputs)
     return Returned(outputs, None, launched.borrowed, launches, computing)
 
 
-def checked(problem: PreparedProblem, answer: Returned) -> Checked:
+def _form(impl: Impl, outputs: Sequence[Any]) -> Fault | None:
+    reason = form_fault(impl.spec, outputs, torch.device("cpu"))
+    return Fault("form", reason) if reason else None
+
+
+def _running() -> tuple[int, int]:
+    """Return the numbers of Python's threads and of child processes of this process."""
+    children = 0
+    for task in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            children += len(task.read_text().split())
+    return threading.active_count(), children
+
+
+def _left_behind(before: tuple[int, int]) -> Fault | None:
+    for noun, then, now in zip(("thread", "process"), before, _running(), strict=True):
+        if now > then:
+            return Fault("process", f"the launch leaves a {noun} running when it has returned")
+    return None
+
+
+def checked(problem: PreparedProblem, result: Returned) -> Checked:
     """Compare what another process returned with the reference. No part of it is trusted."""
-    if answer.wrong:
-        return Checked(inf, str(answer.wrong))
+    if result.fault:
+        return broken(result.fault)
     try:
-        outputs = [unpacked(x) for x in answer.outputs]
+        outputs = [unpacked(x) for x in result.outputs]
     except Unpackable as error:
-        return Checked(inf, f"what the launch returned is no tensor: {error}")
-    result = check_outputs(outputs, problem)
-    if not result.wrong and answer.borrowed:
-        return Checked(inf, str(answer.borrowed))
-    if not result.wrong and not answer.launches:
-        return Checked(inf, "the launch runs no Triton kernel")
-    return result
+        return broken(Fault("form", f"what the launch returned is no tensor: {error}"))
+    verdict = check_outputs(outputs, problem)
+    if not verdict.wrong and result.borrowed:
+        return broken(result.borrowed)
+    if not verdict.wrong and not result.launches:
+        return broken(Fault("launches", "the launch runs no Triton kernel"))
+    return verdict

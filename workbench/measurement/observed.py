@@ -52,8 +52,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of
 
 @contextmanager
 def observing(seen: Observed) -> Iterator[None]:
-    """Record in `seen` what the launchers that are called inside the block do. The interpreter's
-    own copies of memory are left out."""
+    """Return a context manager that records in `seen` what the launchers inside the block do. The
+    interpreter's own copies of memory are left out."""
     mode = _Operators(seen)
     restore = _watch_interpreter(mode)
     try:

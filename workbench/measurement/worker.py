@@ -277,7 +277,7 @@ def _first_pass(candidate: Candidate, best_s: float | None, kernel: str | None) 
     rotation = bench.calls(*resolve(candidate))
     first = bench.first_time(rotation)
     if reason := _unlike_compiled(candidate, rotation, kernel):
-        return Refusal("check", reason)
+        return Refusal("check", reason, rule="launches")
     slow = best_s is not None and first > protocol.give_up * best_s and first > 20e-6
     for attempt in (1, 2):
         try:
@@ -288,7 +288,7 @@ def _first_pass(candidate: Candidate, best_s: float | None, kernel: str | None) 
             return _timed(bench.measured(timed, [window], "cold"), checked)
         except Impossible as impossible:
             if attempt == 2:
-                return Refusal("measure", str(impossible))
+                return Refusal("measure", str(impossible), rule="floor")
     raise AssertionError("unreachable")
 
 
@@ -404,7 +404,7 @@ def _checked_again(
         except BaseException as error:
             return _failed(error, "measure"), None
     if wrong := next((c.wrong for c in timed if c.wrong), None):
-        return Refusal("check", f"in timed calls, {wrong}"), None
+        return Refusal("check", f"in timed calls, {wrong}", rule="timed"), None
     worst = max((first, second, *timed), key=lambda c: c.error)
     bits = [c.bits == (second if n % 2 else first).bits for n, c in enumerate(timed)]
     return replace(first, error=worst.error), all(bits) if bits else None
@@ -504,8 +504,8 @@ def _checked(candidate: Candidate, seed: int = 0) -> Checked | Refusal:
             return _failed(error, "launch")
     if _before is not None and (name := _before.changed()) is not None:
         reason = f"the kernel's code replaced {name}, on which checks and times rely"
-        return Refusal("check", reason, poisoned=True)
-    return Refusal("check", checked.wrong) if checked.wrong else checked
+        return Refusal("check", reason, poisoned=True, rule="functions")
+    return Refusal("check", checked.wrong, rule=checked.rule) if checked.wrong else checked
 
 
 @accounted
@@ -727,9 +727,15 @@ def _failed(error: BaseException, stage: Stage) -> Refusal:
         torch.cuda.empty_cache()
         return Refusal("measure", _out_of_memory(str(error)))
     if isinstance(error, Untimed):
-        return Refusal("check", str(error))
+        return Refusal("check", str(error), rule="streams" if _is_unjoined(error) else None)
     lost = _lost()
     return Refusal(stage, first_sentence(error), poisoned=lost, cause="crash" if lost else None)
+
+
+def _is_unjoined(error: Untimed) -> bool:
+    from workbench.measurement.graphs import NotJoined
+
+    return isinstance(error, NotJoined)
 
 
 def _out_of_memory(text: str) -> str:
