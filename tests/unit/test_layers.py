@@ -32,6 +32,7 @@ ORDER = [
     "measurement",
     "compile",
     "backend",
+    "evaluation",
     "tuner",
     "adapted",
     "reports",

@@ -22,7 +22,7 @@ from workbench.spec import Sizes, SpecFault
 
 if TYPE_CHECKING:
     from workbench.measurement.correctness import Checked
-    from workbench.measurement.handover import Given, Returned
+    from workbench.measurement.handover import CallResult, Given, Returned
     from workbench.measurement.tamper import Snapshot
 
 INPUTS_TIMEOUT_S = 300.0  # of inputs and references of all calls
@@ -78,7 +78,7 @@ class Checks:
 
     def calls(
         self, request: CheckRequest, kernel: str, candidate: Candidate, timeout_s: float
-    ) -> Future[list[Checked] | Refusal]:
+    ) -> Future[list[CallResult] | Refusal]:
         """Launch a candidate of `kernel` on the inputs of each call, one after the other in one
         process; return a future of the results, or of a Refusal where a launch failed.
 
@@ -118,19 +118,20 @@ class Checks:
         self._checker.close()
 
 
-def joined(request: CheckRequest, results: Sequence[Checked] | Refusal) -> Checked | Refusal:
+def joined(request: CheckRequest, results: Sequence[CallResult] | Refusal) -> Checked | Refusal:
     """Return the largest error of several calls with one hash of their bits, or a Refusal for the
     first call that is wrong."""
     from workbench.measurement.correctness import Checked
 
     if isinstance(results, Refusal):
         return results
-    for call, result in zip(request.calls, results, strict=True):
-        if result.wrong:
-            return Refusal("check", f"at {call.sizes} {result.wrong}", rule=result.rule)
-    words = " ".join(result.bits for result in results)
+    each = [result.checked for result in results]
+    for call, checked in zip(request.calls, each, strict=True):
+        if checked.wrong:
+            return Refusal("check", f"at {call.sizes} {checked.wrong}", rule=checked.rule)
+    words = " ".join(checked.bits for checked in each)
     bits = hashlib.sha256(words.encode()).hexdigest()[:16]
-    return Checked(max(result.error for result in results), bits=bits)
+    return Checked(max(checked.error for checked in each), bits=bits)
 
 
 # Futures
@@ -221,17 +222,26 @@ def _problem(request: CheckRequest, call: CheckCall) -> Any:
     return _problems[key]
 
 
-def compare_outputs(request: CheckRequest, results: Sequence[Returned]) -> list[Checked] | Refusal:
+def compare_outputs(
+    request: CheckRequest, results: Sequence[Returned]
+) -> list[CallResult] | Refusal:
     """Compare what the launches returned with the reference of each call. Returns a Refusal where
     the file of the Spec replaced a function that this relies on."""
-    from workbench.measurement.handover import checked
+    from workbench.measurement.handover import CallResult, checked
 
-    pairs = zip(request.calls, results, strict=True)
-    compared = [checked(_problem(request, call), result) for call, result in pairs]
-    if _before is not None and (name := _before.changed()) is not None:
+    compared = [
+        CallResult(checked(_problem(request, call), result), result.launches, result.operators)
+        for call, result in zip(request.calls, results, strict=True)
+    ]
+    if (name := replaced_function()) is not None:
         reason = f"importing the kernel's file replaces {name}, on which checks rely"
         return Refusal("check", reason, rule="functions")
     return compared
+
+
+def replaced_function() -> str | None:
+    """Return the name of a function that checks rely on and that importing a Spec replaced."""
+    return _before.changed() if _before is not None else None
 
 
 # Tasks of the processes that run the code under test
@@ -256,10 +266,19 @@ def launch_calls(
             raise
         except Exception as error:
             reason = f"the interpreter stopped at {at}: {first_sentence(error)}"
-            return Refusal("check", reason)
+            return Refusal("check", reason, rule=None if _is_unsupported(error) else "process")
         if (fault := results[-1].fault) is not None:  # the other calls cannot mend it
             return Refusal("check", f"at {at} {fault.reason}", rule=fault.rule)
     return results
+
+
+def _is_unsupported(error: BaseException | None) -> bool:
+    """Return whether the interpreter lacks what a kernel uses, such as inline assembly."""
+    while error is not None:
+        if isinstance(error, NotImplementedError) or "InterpreterBuilder" in str(error):
+            return True
+        error = error.__cause__
+    return False
 
 
 def sizes_taken(

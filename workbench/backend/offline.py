@@ -175,23 +175,35 @@ def prediction(
     problem: Problem, candidate: Candidate, compiled: Compiled, device: Device
 ) -> Predicted:
     """Return the analytic model's time. Raises ValueError where the device lacks a figure."""
+    work = candidate.impl.work_of(candidate.config, device.limits, problem.dtype, problem.sizes)
     bytes_ = problem.spec.bytes(problem.sizes, problem.dtype)
-    described = candidate.impl.work_of(
-        candidate.config, device.limits, problem.dtype, problem.sizes
-    )
-    if described is not None:
-        work = described
-    else:  # without a declared `work`, assume that the launch moves its least bytes
+    flops = problem.spec.flops(**problem.sizes)
+    stages = values(candidate.config).get("num_stages", 1)
+    return predicted_time(device, compiled, work, problem.dtype, flops, bytes_, stages)
+
+
+def predicted_time(
+    device: Device,
+    compiled: Compiled,
+    work: Work | None,
+    dtype: str,
+    flops: int,
+    bytes_: int,
+    stages: int,
+) -> Predicted:
+    """Return the analytic model's time of a compiled config. Without a declared `work` a launch is
+    taken to move its least bytes. Raises ValueError where the device lacks a figure."""
+    if work is None:
         programs = max(1, compiled.resources.programs)
         work = Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2)
     computed = cost_model.predict(
         device,
         work,
         compiled.resources,
-        dtype=problem.dtype,
-        flops=problem.spec.flops(**problem.sizes),
+        dtype=dtype,
+        flops=flops,
         bytes_=bytes_,
-        stages=values(candidate.config).get("num_stages", 1),
+        stages=stages,
     )
     launches = compiled.launches - 1
     return replace(computed, predicted_s=computed.predicted_s + launches * computed.launch_s)

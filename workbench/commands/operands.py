@@ -110,10 +110,12 @@ def _of_impl(text: str, spec: Spec) -> Operand | None:
     name = head.removeprefix(f"{spec.name}.")
     if name not in [i.name for i in spec.impls]:
         return None
-    return Operand(name, _knobs(text, rest) if colon else {})
+    return Operand(name, knobs_of(text, rest) if colon else {})
 
 
-def _knobs(operand: str, text: str) -> dict[str, int]:
+def knobs_of(operand: str, text: str) -> dict[str, int]:
+    """Return the knobs that `block_m=128,num_warps=8` names. Raises OperandError, which quotes the
+    whole operand."""
     knobs = {}
     for part in text.split(","):
         name, _, value = (word.strip() for word in part.partition("="))

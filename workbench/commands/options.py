@@ -210,6 +210,23 @@ class MeasureOptions(Options):
 
 
 @dataclass(frozen=True)
+class EvaluateOptions(Options):
+    """Judge one kernel: is it correct, how fast is it, and which rule does it break?"""
+
+    COMMAND: ClassVar[str] = "evaluate"
+
+    kernel: str = argument("A kernel's name, package.module, or file.")
+    spec: str | None = option(
+        None, "Kernel whose Spec it is held to. Default: the one in the file, which is trusted."
+    )
+    impl: str | None = option(None, "tiles or tiles:block_m=128. Default: the file's first.")
+    sizes: str | None = option(None, f"Sizes to time: {SIZES}. Default: the Spec's first.")
+    dtype: str = option("bf16", DTYPE)
+    device: str | None = option(None, DEVICE)
+    json: Path | None = option(None, "Write the verdict to this file.", stored=False)
+
+
+@dataclass(frozen=True)
 class ExperimentOptions(Options):
     """Run an experiment on kernels, such as memory_vs_compute, and report a finding."""
 

@@ -62,10 +62,23 @@ def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:
     if text is None:
         return dict(spec.bench[0])
     example = sizes_text(spec.bench[0])
+    sizes = parsed_sizes(text, example, spec)
+    if missing := [axis for axis in spec.axes if axis not in sizes]:
+        raise CommandError(f"--sizes {text} lacks {', '.join(missing)}; write --sizes {example}.")
+    if reason := size_fault(spec, sizes):
+        raise CommandError(f"--sizes {text}: the sizes {reason}; write --sizes {example}.")
+    if reason := flops_fault(spec, sizes):
+        raise CommandError(f"{reason}.")
+    return sizes
+
+
+def parsed_sizes(text: str, example: str, spec: Spec | None = None) -> dict[str, int]:
+    """Return the sizes that a text names: positive whole numbers, of the axes of the Spec where one
+    is given. Raises CommandError, which shows the `example`."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         axis, _, extent = (word.strip() for word in part.partition("="))
-        if axis not in spec.axes:
+        if spec is not None and axis not in spec.axes:
             raise CommandError(catalog.unknown(f"axis of {spec.name}", axis, spec.axes))
         if not (extent.isascii() and extent.isdecimal() and int(extent[:40])):
             raise CommandError(
@@ -74,12 +87,6 @@ def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:
         if axis in sizes:
             raise CommandError(f"--sizes {text} names {axis} twice; write --sizes {example}.")
         sizes[axis] = int(extent[:40])  # forty digits are more than any device holds
-    if missing := [axis for axis in spec.axes if axis not in sizes]:
-        raise CommandError(f"--sizes {text} lacks {', '.join(missing)}; write --sizes {example}.")
-    if reason := size_fault(spec, sizes):
-        raise CommandError(f"--sizes {text}: the sizes {reason}; write --sizes {example}.")
-    if reason := flops_fault(spec, sizes):
-        raise CommandError(f"{reason}.")
     return sizes
 
 

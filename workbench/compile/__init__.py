@@ -74,6 +74,15 @@ def compile_config(
     return replace(compiled, code=tuple(read[id(launch.kernel)] for launch in launches))
 
 
+def functions_launched(
+    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device
+) -> tuple[str, ...]:
+    """Return the names of the device functions that one call launches, in order. They are compiled
+    for that. Raises CompileError."""
+    launches = _launched(impl, config, sizes, dtype, device, Dedup())
+    return tuple(launch.function for launch in launches)
+
+
 def compile_unless_duplicate(
     impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device, claim: Claim
 ) -> Compiled | CompiledDuplicate:

@@ -23,6 +23,7 @@ class Launch:
     kernel: Any  # triton.compiler.CompiledKernel, not loaded
     grid: tuple[int, ...]
     arguments: str  # those that are not constants of the machine code
+    function: str  # name of the device function in its file
 
     @property
     def programs(self) -> int:
@@ -60,7 +61,7 @@ def captured(device: Device, dedup: Dedup | None = None) -> Iterator[list[Launch
         except Stop:
             return None
         dedup.end(kernel)
-        launches.append(Launch(kernel, shape, arguments))
+        launches.append(Launch(kernel, shape, arguments, self.fn.__name__))
         return kernel
 
     def add_stages(self: Any, stages: dict[str, Any], options: Any, *more: Any) -> None:

@@ -48,6 +48,15 @@ class Returned:
     operators: tuple[str, ...] = ()  # those of torch that compute, by name
 
 
+@dataclass(frozen=True)
+class CallResult:
+    """The check of one call, with what its process says that it did."""
+
+    checked: Checked
+    launches: tuple[str, ...]
+    operators: tuple[str, ...]
+
+
 def given(spec: Spec, sizes: Sizes, inputs: Sequence[torch.Tensor]) -> Given:
     """Return the inputs of one call as values."""
     return Given(dict(sizes), tuple(packed(x) for x in inputs))

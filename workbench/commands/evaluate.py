@@ -1,0 +1,197 @@
+"""The `evaluate` command: put all rules of one kernel, and its time, into one verdict."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.commands.console import plain_console
+from workbench.commands.operands import knobs_of
+from workbench.commands.options import SIZES, EvaluateOptions
+from workbench.commands.problem import parsed_sizes
+from workbench.commands.run import DEFAULT_TARGET, CommandError, gpu_present, require_triton
+from workbench.compile import Compiled
+from workbench.data.exits import FAILED, PASSED, UNDECIDED
+from workbench.data.files import write_file
+from workbench.device import hardware
+from workbench.device.hardware import Device
+from workbench.evaluation.evaluator import Evaluator
+from workbench.evaluation.problem import SpecFacts
+from workbench.evaluation.submission import Submission, Wanted
+from workbench.evaluation.times import Times, measured_times, predicted_times
+from workbench.evaluation.verdict import Verdict, refused, verdict_of
+from workbench.measurement.candidate import Refusal
+from workbench.spec import label, sizes_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from workbench.backend.live import Live
+
+SCHEMA = 1  # of the JSON file
+EXIT_CODES = {"correct": PASSED, "rejected": FAILED, "undecided": UNDECIDED}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The verdict on one kernel, with all that it was reached by."""
+
+    wanted: Wanted
+    device: Device
+    predicted: bool
+    facts: SpecFacts
+    verdict: Verdict
+    submission: Submission | None = None  # None where its process ended before it was described
+    compiled: Compiled | None = None
+    times: Times | None = None
+    untold: Sequence[Mapping[str, int]] = ()
+    seed: int = 0
+
+    def plain(self) -> dict[str, Any]:
+        """Return the content of the JSON file. Times are in seconds."""
+        broken, submission = self.verdict.broken, self.submission
+        return {
+            "schema": SCHEMA,
+            "file": self.wanted.kernel,
+            "kernel": self.facts.name,
+            "impl": submission.impl if submission else None,
+            "config": dict(submission.config) if submission else {},
+            "dtype": self.wanted.dtype,
+            "sizes": dict(self.facts.timed),
+            "device": self.device.name,
+            "predicted": self.predicted,
+            "verdict": self.verdict.word,
+            "rule": broken.rule if broken else None,
+            "reason": broken.reason if broken else None,
+            "rules": [asdict(result) for result in self.verdict.rules],
+            "error_in_tolerances": self.verdict.error,
+            "untold_sizes": [dict(sizes) for sizes in self.untold],
+            "seed": self.seed,
+            "resources": asdict(self.compiled.resources) if self.compiled else None,
+            "times": self.times.plain() if self.times else None,
+        }
+
+
+def run(options: EvaluateOptions) -> int:
+    """Run the command. Returns its exit code: 0 if the kernel is correct, 1 if it breaks a rule, 3
+    if that is undecided. Raises the errors of the parts, each of which is one sentence."""
+    require_triton()
+    with ExitStack() as opened:
+        evaluation = _evaluate(options, opened)
+    if options.json is not None:
+        write_file(options.json, json.dumps(evaluation.plain(), indent=1) + "\n")
+    show(plain_console(), evaluation)
+    return EXIT_CODES[evaluation.verdict.word]
+
+
+def _evaluate(options: EvaluateOptions, opened: ExitStack) -> Evaluation:
+    wanted = _wanted(options)
+    timed = parsed_sizes(options.sizes, SIZES) if options.sizes else None
+    live, device = _target(options, opened)
+    seed = secrets.randbits(62)
+    evaluator = Evaluator(wanted, options.spec or options.kernel, device, seed)
+    opened.callback(evaluator.close)
+    facts = evaluator.facts(timed)
+    known: dict[str, Any] = {
+        "wanted": wanted, "device": device, "predicted": live is None, "facts": facts, "seed": seed,
+    }  # fmt: skip
+    submission = evaluator.describe(facts)
+    if isinstance(submission, Refusal):
+        return Evaluation(verdict=verdict_of(refused(submission)), **known)
+    compiled = evaluator.compile(submission, facts)
+    checked = evaluator.check(submission, facts)
+    known |= {"submission": submission, "untold": checked.untold}
+    results = [*checked.results]
+    if isinstance(compiled, Refusal):
+        verdict = verdict_of([*results, *refused(compiled)], checked.error)
+        return Evaluation(verdict=verdict, **known)
+    times = None
+    verdict = verdict_of(results, checked.error)
+    if verdict.broken is None and live is not None:
+        more, times = measured_times(live, submission, facts, compiled, wanted.kernel, wanted.dtype)
+        verdict = verdict_of([*results, *more], checked.error)
+    elif verdict.word == "correct":
+        times = predicted_times(device, submission, facts, compiled, wanted.dtype)
+    return Evaluation(verdict=verdict, compiled=compiled, times=times, **known)
+
+
+def _wanted(options: EvaluateOptions) -> Wanted:
+    impl, colon, rest = (options.impl or "").partition(":")
+    knobs = knobs_of(options.impl or "", rest) if colon else {}
+    return Wanted(options.kernel, impl.rpartition(".")[2] or None, knobs, options.dtype)
+
+
+def _target(options: EvaluateOptions, opened: ExitStack) -> tuple[Live | None, Device]:
+    """Return the GPU that is measured on, if there is one and no other was named, and the device
+    that is compiled for."""
+    if options.device is None and gpu_present():
+        from workbench.backend.live import Live
+
+        live = Live(None)
+        opened.callback(live.close)
+        return live, live.device
+    try:
+        return None, hardware.device_named(options.device or DEFAULT_TARGET)
+    except hardware.UnknownDevice as error:
+        raise CommandError(str(error)) from error
+
+
+# The console
+
+
+def show(console: Console, evaluation: Evaluation) -> None:
+    """Print the verdict, the rules and the times."""
+    from rich.table import Table
+
+    for line in _heading(evaluation):
+        console.print(line)
+    table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
+    for name in ("rule", "", "reason"):
+        table.add_column(name, overflow="fold")
+    for result in evaluation.verdict.rules:
+        table.add_row(result.rule, result.state, result.reason)
+    console.print(table)
+    for line in _time_lines(evaluation):
+        console.print(line)
+    console.print(_last(evaluation), style="bold")
+
+
+def _heading(evaluation: Evaluation) -> Iterator[str]:
+    submission, facts = evaluation.submission, evaluation.facts
+    name = submission.title if submission else facts.name
+    config = f", {label(submission.config)}" if submission else ""
+    kind = "no GPU took part" if evaluation.predicted else "measured"
+    yield f"{name}{config}"
+    yield f"{sizes_text(facts.timed)}, {evaluation.wanted.dtype}, {evaluation.device.name} ({kind})"
+    if evaluation.untold:
+        others = " and ".join(sizes_text(sizes) for sizes in evaluation.untold)
+        yield f"also checked at {others}"
+
+
+def _time_lines(evaluation: Evaluation) -> Iterator[str]:
+    times = evaluation.times
+    if times is None:
+        yield "No time is given: only a correct result has one."
+        return
+    tilde = "~" if evaluation.predicted else ""
+    share = f", {times.bound_s / times.seconds:.0%} of the bound" if times.bound_s else ""
+    kind = "predicted" if evaluation.predicted else "measured"
+    yield f"time    {tilde}{times.seconds * 1e6:.4g} us {kind}{share}"
+    if times.best_library is not None:
+        name, seconds = times.best_library
+        ratio = seconds / times.seconds
+        yield f"library {seconds * 1e6:.4g} us {name}: the kernel is {ratio:.2f} times as fast"
+    elif evaluation.predicted:
+        yield "library not predicted; it is measured where there is a GPU"
+
+
+def _last(evaluation: Evaluation) -> str:
+    verdict = evaluation.verdict
+    if verdict.broken is not None:
+        return f"{verdict.word}: {verdict.broken.rule}"
+    open_ = [result.rule for result in verdict.rules if result.state == "not run"]
+    return f"{verdict.word}" + (f"; not run: {', '.join(open_)}" if open_ else "")

@@ -1,0 +1,54 @@
+"""Choose the calls by which a kernel is evaluated: sizes, values and their order are not known to
+it beforehand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from workbench.backend.checking import CheckCall
+from workbench.declared import size_fault
+from workbench.spec import Sizes, Spec
+
+UNTOLD = 2  # sizes that the kernel was not told
+OFFERED = 12  # such sizes, of which the config may reject some
+TRIES = 400
+REPEATS = 3  # calls on equal inputs
+
+
+def untold_sizes(spec: Spec, dtype: str, seed: int) -> list[dict[str, int]]:
+    """Return up to OFFERED sizes near those to check, and equal to none that the Spec names.
+
+    Each axis of one of the sizes to check is scaled by 0.6 to 1.5 and moved by up to 3, to the
+    nearest allowed extent. None needs more than twice the bytes of the largest size to check.
+    """
+    chance = random.Random(seed)
+    told = [dict(sizes) for sizes in (*spec.check, *spec.bench)]
+    most = 2 * max(spec.bytes(sizes, dtype) for sizes in spec.check)
+    offered: list[dict[str, int]] = []
+    for _ in range(TRIES):
+        base = chance.choice(list(spec.check))
+        moved = {
+            axis: max(1, round(extent * chance.uniform(0.6, 1.5)) + chance.randint(-3, 3))
+            for axis, extent in base.items()
+        }
+        sizes = spec.near(moved)
+        if sizes in told or sizes in offered or size_fault(spec, sizes) is not None:
+            continue
+        if spec.bytes(sizes, dtype) <= most:
+            offered.append(sizes)
+        if len(offered) == OFFERED:
+            break
+    return offered
+
+
+def calls_at(told: Sequence[Sizes], untold: Sequence[Sizes], seed: int) -> tuple[CheckCall, ...]:
+    """Return the calls of an evaluation in a random order: at each of the sizes on inputs of two
+    seeds, and at the first one of each kind REPEATS times on the same inputs."""
+    chance = random.Random(seed)
+    first, second = chance.sample(range(1 << 31), 2)
+    calls = [CheckCall.at(sizes, s) for sizes in (*told, *untold) for s in (first, second)]
+    for sizes in (*told[:1], *untold[:1]):
+        calls += [CheckCall.at(sizes, first)] * (REPEATS - 1)
+    chance.shuffle(calls)
+    return tuple(calls)

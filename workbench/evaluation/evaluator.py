@@ -1,0 +1,151 @@
+"""Run the parts of an evaluation, each in the process that may run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.backend.checking import CheckRequest, Checks
+from workbench.backend.processes import COMPILE_TIMEOUT_S, CompileJob, compile_task, outcome_of
+from workbench.backend.workers import LOST, Workers, cpu_count
+from workbench.compile import Compiled
+from workbench.data.user_code import LIMIT_S
+from workbench.device.hardware import Device
+from workbench.evaluation.calls import UNTOLD, calls_at
+from workbench.evaluation.problem import SpecError, SpecFacts, spec_facts
+from workbench.evaluation.submission import Submission, Wanted, describe, functions_of
+from workbench.evaluation.verdict import RuleResult, of_calls, refused
+from workbench.measurement.candidate import Refusal
+from workbench.spec import Sizes
+
+INTERPRET_TIMEOUT_S = 300.0  # of all calls of an evaluation
+
+
+@dataclass(frozen=True)
+class CheckedCalls:
+    """The results of the rules that the interpreter decides, and the sizes that decided them."""
+
+    results: Sequence[RuleResult]
+    error: float | None = None  # largest, in tolerances
+    untold: Sequence[Mapping[str, int]] = ()
+
+
+class Evaluator:
+    """The processes of one evaluation: compilers, one that runs the code under test, and one that
+    holds the reference."""
+
+    def __init__(
+        self,
+        wanted: Wanted,
+        spec: str,
+        device: Device,
+        seed: int,
+        limit_s: float = INTERPRET_TIMEOUT_S,
+    ) -> None:
+        """`spec` names the kernel whose Spec is trusted; `seed` decides sizes, values and order.
+        All calls in the interpreter may take `limit_s` seconds."""
+        self.wanted, self._spec, self.device, self._seed = wanted, spec, device, seed
+        self._limit_s = limit_s
+        self._checks = Checks(1)
+        self._compilers = Workers(cpu_count())
+
+    def facts(self, timed: Mapping[str, int] | None) -> SpecFacts:
+        """Return the facts of the Spec. Raises SpecError and CatalogError."""
+        task = self._checks.ask(
+            spec_facts, self._spec, self.wanted.dtype, timed, self._seed, timeout_s=LIMIT_S
+        )
+        try:
+            facts: SpecFacts = task.result()
+        except LOST as error:
+            reason = f"The process that imports the Spec of {self._spec} {error}"
+            raise SpecError(f"{reason}; correct that file.") from None
+        return facts
+
+    def describe(self, facts: SpecFacts) -> Submission | Refusal:
+        """Return the code under test, or a Refusal where its process is lost. Raises CatalogError
+        and SubmissionError."""
+        every = (facts.timed, *facts.told, *facts.untold)
+        limits = self.device.limits
+        task = self._checks.run(describe, self.wanted, limits, every, timeout_s=LIMIT_S)
+        try:
+            submission: Submission = task.result()
+        except LOST as error:
+            return Refusal("check", f"the import of the file: {error}", rule="process")
+        return submission
+
+    def compile(self, submission: Submission, facts: SpecFacts) -> Compiled | Refusal:
+        """Return the config compiled at the sizes to time, or why it cannot be."""
+        if submission.rejected[0] is not None:
+            return Refusal("refused", submission.rejected[0])
+        job = CompileJob(
+            self.wanted.kernel,
+            submission.candidate,
+            facts.timed,
+            self.wanted.dtype,
+            self.device,
+            None,
+            submission.title,
+        )
+        return self._outcome(self._compilers.submit(compile_task, job, timeout_s=COMPILE_TIMEOUT_S))
+
+    def check(self, submission: Submission, facts: SpecFacts) -> CheckedCalls:
+        """Return the results of calls in the interpreter, at sizes that the Spec names and at
+        others."""
+        told, untold = _taken(submission, facts)
+        if not told:
+            reason = "the config takes none of the sizes to check"
+            return CheckedCalls(refused(Refusal("check", reason)))
+        calls = calls_at(told, untold, self._seed)
+        functions = self._functions(submission, (*told, *untold))
+        if isinstance(functions, Refusal):
+            return CheckedCalls(refused(functions), untold=untold)
+        request = CheckRequest(self._spec, self.wanted.dtype, calls)
+        results = self._outcome(
+            self._checks.calls(request, self.wanted.kernel, submission.candidate, self._limit_s)
+        )
+        if isinstance(results, Refusal):
+            return CheckedCalls(refused(results), untold=untold)
+        by_call = {call: functions[tuple(call.pairs)] for call in calls}
+        right = [result.checked.error for result in results if not result.checked.wrong]
+        rules = of_calls(calls, results, by_call, told)
+        return CheckedCalls(rules, max(right, default=None), untold)
+
+    def _functions(
+        self, submission: Submission, sizes: Sequence[Sizes]
+    ) -> dict[Any, tuple[str, ...]] | Refusal:
+        """Return the device functions that a call launches at each of the sizes."""
+        task = self._compilers.submit(
+            functions_of,
+            self.wanted.kernel,
+            submission.candidate,
+            sizes,
+            self.wanted.dtype,
+            self.device,
+            timeout_s=COMPILE_TIMEOUT_S * len(sizes),
+        )
+        names = self._outcome(task)
+        if isinstance(names, Refusal):
+            return names
+        return {tuple(at.items()): each for at, each in zip(sizes, names, strict=True)}
+
+    @staticmethod
+    def _outcome(task: Future[Any]) -> Any:
+        return outcome_of(task, "check")
+
+    def close(self) -> None:
+        """End all processes."""
+        self._compilers.close()
+        self._checks.close()
+
+
+def _taken(
+    submission: Submission, facts: SpecFacts
+) -> tuple[list[Mapping[str, int]], list[Mapping[str, int]]]:
+    """Return the sizes to check that the config takes, and the first others that it takes."""
+    reasons = submission.rejected[1:]
+    count = len(facts.told)
+    told = [s for s, reason in zip(facts.told, reasons, strict=False) if reason is None]
+    rest = zip(facts.untold, reasons[count:], strict=True)
+    return told, [s for s, reason in rest if reason is None][:UNTOLD]

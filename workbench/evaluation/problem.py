@@ -1,0 +1,83 @@
+"""The facts of a Spec that an evaluation needs, from the process that holds the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench import catalog
+from workbench.backend.checking import trusted
+from workbench.declared import flops_fault, size_fault
+from workbench.evaluation.calls import untold_sizes
+from workbench.spec import Spec, WorkbenchError, sizes_text
+
+
+class SpecError(WorkbenchError, ValueError):
+    """A Spec cannot be evaluated at these sizes or in this dtype; one sentence says why."""
+
+
+@dataclass(frozen=True)
+class SpecFacts:
+    """What an evaluation needs to know of a Spec. Bytes and FLOPs are those of `timed`."""
+
+    name: str
+    told: tuple[Mapping[str, int], ...]  # sizes to check
+    untold: tuple[Mapping[str, int], ...]  # sizes that the file does not name
+    timed: Mapping[str, int]
+    bytes: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class KnownCosts(Spec):
+    """A Spec of which only the costs at one set of sizes are known: its code is in another
+    process."""
+
+    known_bytes: int = 0
+
+    def bytes(self, sizes: Mapping[str, int], dtype: str) -> int:
+        """Return the least bytes that must move."""
+        return self.known_bytes
+
+    @staticmethod
+    def of(facts: SpecFacts) -> KnownCosts:
+        """Return the Spec that has the costs of these facts, and no tensors."""
+        return KnownCosts(
+            facts.name,
+            inputs={},
+            outputs={},
+            reference=_no_reference,
+            flops=lambda **sizes: facts.flops,
+            check=(),
+            bench=(facts.timed,),
+            known_bytes=facts.bytes,
+        )
+
+
+def _no_reference(*inputs: Any) -> Any:
+    raise RuntimeError("the reference is in another process")
+
+
+def spec_facts(kernel: str, dtype: str, timed: Mapping[str, int] | None, seed: int) -> SpecFacts:
+    """Return the facts of a kernel's Spec; `timed` are the sizes to time, by default its first.
+    Raises CatalogError or SpecError."""
+    spec = trusted(kernel)
+    if dtype not in spec.tolerance:
+        raise SpecError(catalog.unknown("dtype", dtype, spec.tolerance))
+    sizes = dict(spec.bench[0]) if timed is None else dict(timed)
+    example = sizes_text(spec.bench[0])
+    if reason := size_fault(spec, sizes):
+        raise SpecError(
+            f"--sizes {sizes_text(sizes)}: the sizes {reason}; write --sizes {example}."
+        )
+    if reason := flops_fault(spec, sizes):
+        raise SpecError(f"{reason}.")
+    return SpecFacts(
+        spec.name,
+        tuple(dict(s) for s in spec.check),
+        tuple(untold_sizes(spec, dtype, seed)),
+        sizes,
+        spec.bytes(sizes, dtype),
+        spec.flops(**sizes),
+    )

@@ -1,0 +1,115 @@
+"""The time of a kernel that was evaluated: predicted, or measured beside the library's versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.backend.offline import predicted_time
+from workbench.backend.protocol import Measures, Problem
+from workbench.compile import Compiled
+from workbench.data.record import Measured, Predicted
+from workbench.device.hardware import Device
+from workbench.evaluation.problem import KnownCosts, SpecFacts
+from workbench.evaluation.submission import Submission
+from workbench.evaluation.verdict import RuleResult, refused
+from workbench.measurement.candidate import Candidate, Refusal
+from workbench.measurement.rules import RULES
+from workbench.measurement.worker import bound_s
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times of one call, in seconds. `libraries` holds those of the library's versions, from the
+    same final benchmark."""
+
+    timing: Measured | Predicted
+    bound_s: float  # least time by bandwidth and peak rate; 0 where neither is known
+    libraries: Mapping[str, Measured] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Return the time of a call."""
+        timing = self.timing
+        return timing.median_s if isinstance(timing, Measured) else timing.predicted_s
+
+    @property
+    def best_library(self) -> tuple[str, float] | None:
+        """Return the name and the seconds of the fastest library's version, or None."""
+        times = {name: timing.median_s for name, timing in self.libraries.items()}
+        return min(times.items(), key=lambda item: item[1]) if times else None
+
+    def plain(self) -> dict[str, Any]:
+        """Return the times for a JSON file, in seconds."""
+        timing = self.timing
+        measured = isinstance(timing, Measured)
+        return {
+            "kind": "measured" if measured else "predicted",
+            "time_s": self.seconds,
+            "low_s": timing.low_s if isinstance(timing, Measured) else None,
+            "high_s": timing.high_s if isinstance(timing, Measured) else None,
+            "bound_s": self.bound_s or None,
+            "share_of_bound": self.bound_s / self.seconds if self.bound_s else None,
+            "libraries": {
+                name: {
+                    "time_s": each.median_s,
+                    "low_s": each.low_s,
+                    "high_s": each.high_s,
+                    "speedup": each.median_s / self.seconds,
+                }
+                for name, each in self.libraries.items()
+            },
+        }
+
+
+def predicted_times(
+    device: Device, submission: Submission, facts: SpecFacts, compiled: Compiled, dtype: str
+) -> Times | None:
+    """Return the analytic model's time, or None where the device lacks a figure for it."""
+    stages = submission.config.get("num_stages", 1)
+    try:
+        timing = predicted_time(
+            device, compiled, submission.work, dtype, facts.flops, facts.bytes, stages
+        )
+    except ValueError:
+        return None
+    return Times(timing, bound_s(device, facts.bytes, facts.flops, dtype))
+
+
+def measured_times(
+    gpu: Measures,
+    submission: Submission,
+    facts: SpecFacts,
+    compiled: Compiled,
+    kernel: str,
+    dtype: str,
+) -> tuple[list[RuleResult], Times | None]:
+    """Return the results of the rules that a GPU decides, and the times, or None where one of them
+    is broken. The config and the library's versions take turns in one final benchmark."""
+    problem = Problem(kernel, KnownCosts.of(facts), facts.timed, dtype)
+    try:
+        gpu.begin(problem)
+    except RuntimeError as error:
+        return refused(Refusal("measure", str(error), own=False)), None
+    first = gpu.timed(submission.candidate, compiled, None).result()
+    if isinstance(first, Refusal):
+        return refused(first), None
+    entrants = [submission.candidate, *(Candidate.by_name(n, {}) for n in submission.libraries)]
+    finals = gpu.final(entrants, [0.0] * len(entrants))
+    own = finals[0]
+    if isinstance(own, Refusal):
+        return refused(own), None
+    assert isinstance(own.timing, Measured)
+    libraries = {
+        name: result.timing
+        for name, result in zip(submission.libraries, finals[1:], strict=True)
+        if not isinstance(result, Refusal) and isinstance(result.timing, Measured)
+    }
+    decided = [rule.name for rule in RULES if rule.gpu and rule.name != "sanitizer"]
+    kept = [RuleResult(name, "kept") for name in (*decided, "values", "launches")]
+    if own.repeats is False:
+        reason = "timed calls on equal inputs give different bits"
+        kept.append(RuleResult("repeat", "broken", reason))
+    times = Times(own.timing, bound_s(gpu.device, facts.bytes, facts.flops, dtype), libraries)
+    return kept, times

@@ -1,0 +1,142 @@
+"""Decide from the calls of a kernel which rules it keeps. Pure functions of values."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from workbench.backend.checking import CheckCall
+from workbench.measurement.candidate import Refusal
+from workbench.measurement.handover import CallResult
+from workbench.measurement.rules import RULES, RuleName
+from workbench.spec import Sizes, sizes_text
+
+State = Literal["kept", "broken", "not run"]
+Word = Literal["correct", "rejected", "undecided"]
+
+# Rules that calls in the interpreter decide; the others need a GPU.
+INTERPRETED: tuple[RuleName, ...] = tuple(rule.name for rule in RULES if not rule.gpu)
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """Whether one rule was kept; `reason` says why not, or why it did not run."""
+
+    rule: RuleName
+    state: State
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of all rules, in their order."""
+
+    rules: tuple[RuleResult, ...]
+    error: float | None = None  # largest, in tolerances; None where no result was right
+
+    @property
+    def word(self) -> Word:
+        """Return "rejected" if a rule is broken, "undecided" if no result was checked, or
+        "correct"."""
+        if self.broken is not None:
+            return "rejected"
+        values = next(result for result in self.rules if result.rule == "values")
+        return "correct" if values.state == "kept" else "undecided"
+
+    @property
+    def broken(self) -> RuleResult | None:
+        """Return the first rule that is broken, or None."""
+        return next((result for result in self.rules if result.state == "broken"), None)
+
+
+def verdict_of(results: Iterable[RuleResult], error: float | None = None) -> Verdict:
+    """Return the verdict of these results; later ones of a rule count only where earlier ones did
+    not run. Rules without a result did not run."""
+    known: dict[RuleName, RuleResult] = {}
+    for result in results:
+        before = known.get(result.rule)
+        if before is None or before.state == "not run" or result.state == "broken":
+            known[result.rule] = result
+    missing = {rule.name: "it needs a GPU" if rule.gpu else "" for rule in RULES}
+    every = (known.get(rule.name) or _not_run(rule.name, missing[rule.name]) for rule in RULES)
+    return Verdict(tuple(every), error)
+
+
+def _not_run(rule: RuleName, reason: str) -> RuleResult:
+    return RuleResult(rule, "not run", reason)
+
+
+def refused(refusal: Refusal) -> list[RuleResult]:
+    """Return the result of a config that failed as a whole: the rule that it broke, if that is
+    known, and no others."""
+    rule: RuleName | None = refusal.rule or ("process" if refusal.cause else None)
+    if rule is not None:
+        return [RuleResult(rule, "broken", refusal.reason)]
+    return [_not_run(name, refusal.reason) for name in INTERPRETED]
+
+
+def of_calls(
+    calls: Sequence[CheckCall],
+    results: Sequence[CallResult],
+    functions: Mapping[CheckCall, tuple[str, ...]],
+    told: Sequence[Sizes],
+) -> list[RuleResult]:
+    """Return the results of the rules that calls in the interpreter decide. `functions` are those
+    that a call launches when it is compiled; `told` are the sizes that the kernel's file names."""
+    pairs = list(zip(calls, results, strict=True))
+    broken: dict[RuleName, str] = {}
+    untold_right, told_wrong = 0, False
+    for call, result in pairs:
+        known = call.sizes in [dict(sizes) for sizes in told]
+        if result.checked.wrong:
+            told_wrong |= known
+            rule = result.checked.rule or "values"
+            broken.setdefault(rule if known else "sizes", _at(call, result.checked.wrong))
+        elif not known:
+            untold_right += 1
+        if result.operators:
+            names = ", ".join(result.operators[:4])
+            reason = f"in a launch torch itself computes ({names}); write it into the kernel"
+            broken.setdefault("operators", _at(call, reason))
+        if result.launches != functions[call]:
+            reason = _launches_reason(functions[call], result.launches)
+            broken.setdefault("launches", _at(call, reason))
+    if told_wrong:  # wrong results at other sizes say no more
+        broken.pop("sizes", None)
+    if reason := _unequal(pairs):
+        broken["repeat"] = reason
+    kept: list[RuleName] = [rule for rule in INTERPRETED if rule not in broken]
+    none = "no size was found that the Spec does not name and the config takes"
+    return [
+        *(RuleResult(rule, "broken", reason) for rule, reason in broken.items()),
+        *(
+            _not_run(rule, none if not told_wrong else "results are wrong at the sizes it knows")
+            if rule == "sizes" and not untold_right
+            else RuleResult(rule, "kept")
+            for rule in kept
+        ),
+    ]
+
+
+def _at(call: CheckCall, reason: str) -> str:
+    return f"at {sizes_text(call.sizes)} {reason}"
+
+
+def _launches_reason(compiled: tuple[str, ...], launched: tuple[str, ...]) -> str:
+    names = ", ".join(launched) or "nothing"
+    return f"a call launches {names}, and {', '.join(compiled)} was compiled"
+
+
+def _unequal(pairs: Sequence[tuple[CheckCall, CallResult]]) -> str | None:
+    """Return why calls on equal inputs disagree, or None."""
+    bits: dict[CheckCall, set[str]] = defaultdict(set)
+    counts: dict[CheckCall, int] = defaultdict(int)
+    for call, result in pairs:
+        bits[call].add("wrong" if result.checked.wrong else result.checked.bits)
+        counts[call] += 1
+    for call, different in bits.items():
+        if len(different) > 1:
+            return _at(call, f"{counts[call]} calls on equal inputs give {len(different)} results")
+    return None
