@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.backend.protocol import Problem
 from workbench.backend.workers import LOST, Workers
 from workbench.data.errors import first_sentence
+from workbench.data.user_code import user_code
 from workbench.measurement.candidate import Candidate, Refusal
 from workbench.source import SourceChanged, loaded
 from workbench.spec import Sizes, SpecFault
@@ -111,6 +112,14 @@ class Checks:
             inputs = self.ask(make_inputs, request, timeout_s=INPUTS_TIMEOUT_S)
             self._inputs[request] = _blaming_the_spec(inputs)
         return self._inputs[request]
+
+    def restart(self, checker: bool = True) -> None:
+        """Start new processes, into which no kernel's file was imported; also the checker's, unless
+        that is to keep its inputs and references."""
+        self._runners.restart()
+        if checker:
+            self._inputs.clear()
+            self._checker.restart()
 
     def close(self) -> None:
         """End all processes."""
@@ -261,7 +270,8 @@ def launch_calls(
     for call in calls:
         at = dict(call.sizes)
         try:
-            results.append(returned(impl, config, call))
+            with user_code(f"the launch of {impl.title}", INPUTS_TIMEOUT_S):
+                results.append(returned(impl, config, call))
         except (SpecFault, SourceChanged):
             raise
         except Exception as error:

@@ -19,7 +19,7 @@ from workbench.data.exits import FAILED, PASSED, UNDECIDED
 from workbench.data.files import write_file
 from workbench.device import hardware
 from workbench.device.hardware import Device
-from workbench.evaluation.evaluator import Evaluator
+from workbench.evaluation.evaluator import Evaluator, Processes
 from workbench.evaluation.problem import SpecFacts
 from workbench.evaluation.submission import Submission, Wanted
 from workbench.evaluation.times import Times, measured_times, predicted_times
@@ -93,8 +93,8 @@ def _evaluate(options: EvaluateOptions, opened: ExitStack) -> Evaluation:
     timed = parsed_sizes(options.sizes, SIZES) if options.sizes else None
     live, device = _target(options, opened)
     seed = secrets.randbits(62)
-    evaluator = Evaluator(wanted, options.spec or options.kernel, device, seed)
-    opened.callback(evaluator.close)
+    opened.callback((processes := Processes()).close)
+    evaluator = Evaluator(processes, wanted, options.spec or options.kernel, device, seed)
     facts = evaluator.facts(timed)
     known: dict[str, Any] = {
         "wanted": wanted, "device": device, "predicted": live is None, "facts": facts, "seed": seed,

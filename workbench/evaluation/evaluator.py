@@ -32,12 +32,27 @@ class CheckedCalls:
     untold: Sequence[Mapping[str, int]] = ()
 
 
-class Evaluator:
-    """The processes of one evaluation: compilers, one that runs the code under test, and one that
+class Processes:
+    """The processes of evaluations: compilers, one that runs the code under test, and one that
     holds the reference."""
+
+    def __init__(self) -> None:
+        """Start none of them before it is needed."""
+        self.checks = Checks(1)
+        self.compilers = Workers(cpu_count())
+
+    def close(self) -> None:
+        """End all processes."""
+        self.compilers.close()
+        self.checks.close()
+
+
+class Evaluator:
+    """One evaluation, part by part."""
 
     def __init__(
         self,
+        processes: Processes,
         wanted: Wanted,
         spec: str,
         device: Device,
@@ -48,8 +63,7 @@ class Evaluator:
         All calls in the interpreter may take `limit_s` seconds."""
         self.wanted, self._spec, self.device, self._seed = wanted, spec, device, seed
         self._limit_s = limit_s
-        self._checks = Checks(1)
-        self._compilers = Workers(cpu_count())
+        self._checks, self._compilers = processes.checks, processes.compilers
 
     def facts(self, timed: Mapping[str, int] | None) -> SpecFacts:
         """Return the facts of the Spec. Raises SpecError and CatalogError."""
@@ -133,11 +147,6 @@ class Evaluator:
     @staticmethod
     def _outcome(task: Future[Any]) -> Any:
         return outcome_of(task, "check")
-
-    def close(self) -> None:
-        """End all processes."""
-        self._compilers.close()
-        self._checks.close()
 
 
 def _taken(

@@ -44,6 +44,11 @@ class _Operators(TorchDispatchMode):  # type: ignore[misc]  # untyped, as all of
         super().__init__()
         self.observed, self.launching = observed, 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: torch would import its compiler here, which takes 2 s and more."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not self.launching:
             self.observed.operators.append(func.overloadpacket.__name__)
