@@ -234,7 +234,8 @@ class _OneSize:
         """Store the winners for launches that name no config. A failure to write affects no
         result."""
         try:
-            tuned.remember(run, outcomes, self.problem.spec, self.command.tuned_file)
+            limits = self.opened.backend.device.limits
+            tuned.remember(run, outcomes, self.problem.spec, self.command.tuned_file, limits)
         except TunedError as error:
             self.command.console.warn(str(error))
 
