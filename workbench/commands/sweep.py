@@ -35,6 +35,7 @@ from workbench.commands.run import (
     check_energy,
     check_writable,
     execute,
+    measured_peaks,
     new_run,
     repository_of,
     resources,
@@ -192,7 +193,9 @@ class _OneSize:
         events = options.metrics or folder_of(options.out, run.id) / "events.jsonl"
 
         def obtain(recorder: Recorder) -> None:
-            recorder.begin(ceilings)
+            opened = self.opened
+            peaks = measured_peaks(opened.history, opened.backend, [run.dtype])
+            recorder.begin({**peaks, **ceilings})
             self._obtain(engine, recorder)
 
         def draw(recorder: Recorder) -> tuple[Selection, Path]:

@@ -52,6 +52,7 @@ _LEVEL_OF = {"dram": "dram", "cache": "cache", "l2": "cache", "shared": "shared"
 # Preference among measured DRAM ceilings: most kernels' mix of reads and writes is like a copy's.
 _DRAM_ORDER = ("dram_copy", "dram", "dram_triad", "dram_read", "dram_write")
 _DTYPES = ("fp32_matrix", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+ALIKE = 0.02  # up to this difference the two states of a ceiling are one line
 MEASURED, _BOOST = "_measured", "_boost_measured"  # suffixes of names
 
 
@@ -221,12 +222,17 @@ class CeilingSet:
         return next(iter(self._ranked(level, dtype)), None)
 
     def drawn(self) -> list[Ceiling]:
-        """Return the ceilings to draw: for each level and dtype the measured one of each state, and
-        the stated one."""
+        """Return the ceilings to draw: for each level and dtype the measured one of each state, or
+        one where they are alike, and the stated one."""
         dtypes = sorted({c.dtype for c in self.ceilings if c.level == "compute"})
         memory: list[tuple[Level, str]] = [("shared", ""), ("cache", ""), ("dram", "")]
         every = [*memory, *(("compute", dtype) for dtype in dtypes)]
         return [c for level, dtype in every for c in self._first_of_each(level, dtype)]
+
+    def alike(self, c: Ceiling) -> bool:
+        """Return whether it was measured in both states and differs by no more than ALIKE."""
+        same = [d for d in self.ceilings if d.measured and (d.level, d.stem) == (c.level, c.stem)]
+        return c.measured and any(_alike(c, d) for d in same if d.state != c.state)
 
     def highest(self, level: Level) -> Ceiling | None:
         """Return the highest measured ceiling of a level over all mixes of reads and writes, or
@@ -259,8 +265,14 @@ class CeilingSet:
         measured = [c for c in ranked if c.measured]
         if any(c.stem != "dram" for c in measured):  # a run's own copy only where there is no other
             measured = [c for c in measured if c.stem != "dram"]
-        of_each = [next((c for c in measured if c.state == s), None) for s in _DRAWN]
-        return [c for c in of_each if c] + [c for c in ranked if not c.measured][:1]
+        first = [next((c for c in measured if c.state == s), None) for s in _DRAWN]
+        of_each = [c for c in first if c is not None]
+        different = of_each[:1] + [c for c in of_each[1:] if not _alike(c, of_each[0])]
+        return different + [c for c in ranked if not c.measured][:1]
+
+
+def _alike(c: Ceiling, other: Ceiling) -> bool:
+    return abs(c.value / other.value - 1) <= ALIKE
 
 
 _DRAWN = ("sustained", "boost", "")  # states in the order of drawing

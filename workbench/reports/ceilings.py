@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.data.record import Failure, Measured, Outcome, Record, Run, grouped
 from workbench.data.units import span_text, text_of, unit_of
-from workbench.device.ceilings import MEASURED, state_of, stem_of
+from workbench.device.ceilings import ALIKE, MEASURED, state_of, stem_of
 from workbench.reports import render
 from workbench.reports.figures.ceilings import Bar, Panel, bars
 from workbench.reports.figures.timing import timings_of
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 Plain = Mapping[str, Any]
 
 HEADS = (
-    "ceiling", "sustained", "p5 to p95", "MHz", "boost", "p5 to p95", "MHz", "share of stated",
-    "library reference", "verdict",
+    "ceiling", "sustained", "p5 to p95", "MHz", "boost", "p5 to p95", "MHz", "verdict",
+    "% of stated", "library reference",
 )  # fmt: skip
-NARROW = (0, 1, 3, 4, 6, 9)  # columns for a terminal of 100 columns
+NARROW = (0, 1, 3, 4, 6, 7)  # columns for a terminal of 100 columns
 STATED_HEADS = ("ceiling", "value", "clock", "kind", "source")
 LEVELS = {
     "dram": "DRAM",
@@ -50,7 +50,6 @@ WORDS = {
     "cache": "reads its cache at",
     "compute_bf16": "multiplies bf16 at",
 }
-ALIKE = 0.02  # largest difference of two states that the sentence leaves out
 NEEDS_GPU = "No GPU took part: nothing here was measured."
 
 
@@ -203,7 +202,7 @@ def with_zeros(value: float) -> str:
 def _cells(pair: StatePair) -> list[str]:
     """Return the cells under HEADS."""
     spreads = [*_spread(pair.settled), *_spread(pair.boost)]
-    return [pair.title, *spreads, _of_stated(pair), _libraries(pair), pair.word]
+    return [pair.title, *spreads, pair.word, _of_stated(pair), _libraries(pair)]
 
 
 def _spread(one: Plain | None) -> list[str]:
@@ -225,14 +224,14 @@ def _values(one: Plain) -> tuple[str, str, str, str]:
 
 
 def _of_stated(pair: StatePair) -> str:
-    """Return the share of the stated figure in each state: `81, boost 107 % of 989 TFLOP/s`."""
+    """Return the percent of the stated figure in each state: `81 / 107 of 989 TFLOP/s`."""
     one = pair.each[0]
     stated = one.get("stated")
     if not stated:
         return ""
     of = f"{amount(stated['value'], one)} ({kind_of(stated)})"
     shares = _of_each(pair, lambda c: f"{100 * c['value'] / stated['value']:.0f}")
-    return f"{shares} % of {of}" if shares else of
+    return f"{shares} of {of}" if shares else of
 
 
 def _libraries(pair: StatePair) -> str:
@@ -240,16 +239,16 @@ def _libraries(pair: StatePair) -> str:
     known = [c["library"] for c in pair.each if c.get("library")]
     if not known:
         return ""
+    scale, unit = scale_of(pair.each[0])
     rates = _of_each(
-        pair, lambda c: amount(c["library"]["value"], c) if c.get("library") else "none"
+        pair, lambda c: digits(c["library"]["value"] / scale) if c.get("library") else "none"
     )
-    return f"{known[0]['name']}: {rates}"
+    return f"{known[0]['name']}: {rates or 'none'} {unit}"
 
 
 def _of_each(pair: StatePair, text: Callable[[Plain], str]) -> str:
-    """Return a text of each state that has a value: the sustained one's, then `boost` and its."""
-    valued = [c for c in pair.each if "value" in c]
-    return ", ".join(("boost " if c.get("state") == "boost" else "") + text(c) for c in valued)
+    """Return a text of each state that has a value, the sustained one's first."""
+    return " / ".join(text(c) for c in pair.each if "value" in c)
 
 
 def _stated_cells(one: Plain) -> list[str]:

@@ -160,7 +160,8 @@ def _words(fig: Any, scene: Scene) -> None:
         what = ", ".join(line.dtypes) or _SHORT.get(c.level, LEVELS[c.level])
         ridge = f", ridge {line.ridge:.3g}" if line.ridge else ""
         start = f"{c.device} " if several else ""
-        state = f", {c.state}" if c.state else ""
+        clock = "both clocks" if line.alike else c.state
+        state = f", {clock}" if clock else ""
         words.append(f"{start}{what} {quantity(c.value, c.unit)}{state}{ridge}")
     points = scene.sheet.points
     numbers = {p.device if several else p.record.case.dtype: scene.number(p) for p in points}

@@ -8,7 +8,7 @@ switches joined by `|`: it is hidden where all switches of one of its words are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,13 +45,14 @@ class Line:
     end: tuple[float, float]
     ridge: float | None = None
     paired: bool = False  # also measured in the other state, and switched with its own
+    alike: bool = False  # in the other state it is the same, and not drawn again
 
     @property
     def words(self) -> str:
         """Return the label: `bf16, fp16 989 TFLOP/s, datasheet, boost clock`."""
         what, c = ", ".join(self.dtypes) or LEVELS[self.ceiling.level], self.ceiling
-        parts = [f"{what} {quantity(c.value, c.unit)}", c.origin, clock_words(c.state)]
-        words = ", ".join(filter(None, parts))
+        clock = "both clocks" if self.alike else clock_words(c.state)
+        words = ", ".join(filter(None, (f"{what} {quantity(c.value, c.unit)}", c.origin, clock)))
         return f"{words}; ridge {self.ridge:.3g}" if self.ridge else words
 
 
@@ -137,15 +138,22 @@ def _lines(drawn: Sequence[Ceiling], scene: Scene) -> list[Line]:
         start = max(x[0], c.value / widest) if widest else x[0]
         names = tuple(sorted(a.dtype for a in alike))
         ridge = scene.sheet.ceilings[c.device].ridge(c)
-        paired = c.measured and _limit(c) in both
-        flat.append(Line(c, names, (start, c.value), (x[1], c.value), ridge, paired))
+        ends = (start, c.value), (x[1], c.value)
+        flat.append(_line(Line(c, names, *ends, ridge), both, scene))
     top = max((n.ceiling.value for n in flat if not scene.off(n)), default=math.inf)
     lines = []
     for c in memory:
         reach = min(x[1], top / c.value)
         ends = (x[0], x[0] * c.value), (reach, reach * c.value)
-        lines.append(Line(c, (), *ends, paired=c.measured and _limit(c) in both))
+        lines.append(_line(Line(c, (), *ends), both, scene))
     return [*lines, *flat]
+
+
+def _line(line: Line, both: Container[tuple[str, str]], scene: Scene) -> Line:
+    """Return the line with its relation to the other state; `both` are limits drawn in both."""
+    c = line.ceiling
+    paired = c.measured and _limit(c) in both
+    return replace(line, paired=paired, alike=scene.sheet.ceilings[c.device].alike(c))
 
 
 def _limit(c: Ceiling) -> tuple[str, str]:
@@ -233,6 +241,7 @@ def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 
 def chart(scene: Scene, prefix: str) -> Markup:
     """Return rate against arithmetic intensity, log-log, under the ceilings of every device."""
+    scene = replace(scene, y=(scene.y[0], _top(scene)))
     longest = max((len(line_words(scene, n)) for n in scene.lines if n.dtypes), default=0)
     width = min(1.25 * WIDTH, max(WIDTH, LEFT + ACROSS + 40 + CHAR * longest))
     fig = figure(round(width), HEIGHT)
@@ -249,6 +258,15 @@ def chart(scene: Scene, prefix: str) -> Markup:
     parts += [points_drawn(scene, scene.placed, at), *warnings_drawn(scene, at, room)]
     parts += [*_names(scene, at, room), *_ridge_names(ax, scene, room)]
     return figure_svg(fig, prefix, "Roofline", "".join(parts))
+
+
+def _top(scene: Scene) -> float:
+    """Return the upper limit in FLOP/s that leaves room for memory's labels above all lines."""
+    high = [n.end[1] for n in scene.lines if not scene.off(n)]
+    low, labels = scene.y[0], sum(not n.dtypes for n in scene.lines)
+    room = min(0.5 * DOWN, LINE * labels + 14)
+    needed = math.log10(max(high, default=low) / low) * DOWN / (DOWN - room)
+    return max(scene.y[1], low * 10**needed)
 
 
 def _spot(ax: Any, scene: Scene, n: int) -> tuple[float, float]:
