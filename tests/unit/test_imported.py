@@ -20,7 +20,7 @@ from workbench.commands.console import clean, plain_console, say
 from workbench.commands.report import _place
 from workbench.data import clock
 from workbench.data.checked import checked
-from workbench.data.database import open_history
+from workbench.data.database import HistoryError, open_history
 from workbench.data.events import EventLog, read
 from workbench.data.record import dumps, loads
 
@@ -328,3 +328,37 @@ def test_an_import_survives_damage_everywhere(tmp_path, url, capsys):
     assert cli.main(["history", "--load", str(path), "--database", url]) == 0
     text = capsys.readouterr().out
     assert "1 events imported, 2000 lines unreadable" in text and text.count("  line ") == 5
+
+
+CEILING = {"unit": "FLOP/s", "kind": "measured", "source": "here", "value": 8e14}
+CLOCKS = st.fixed_dictionaries(
+    {},
+    optional={
+        "state": st.sampled_from(["boost", "sustained", "", "idle", None, 3, ["boost"]]),
+        "clock_mhz": st.sampled_from([1980.0, 1500, None, 0.0, -1.0, "1500", math.inf, math.nan]),
+    },
+)
+
+
+@given(CLOCKS)
+@settings(max_examples=30, deadline=None)
+def test_the_state_of_a_ceiling_is_written_and_read_by_both_stores_or_refused(
+    tmp_path_factory, clocks
+):
+    folder = tmp_path_factory.mktemp("c")
+    run = replace(RUN, ceilings={"compute_bf16_boost_measured": {**CEILING, **clocks}})
+    mhz = clocks.get("clock_mhz")
+    whole = mhz is None or (isinstance(mhz, float | int) and 0 < mhz < math.inf)
+    fits = whole and clocks.get("state", "boost") in ("boost", "sustained")
+    with EventLog(folder / "e.jsonl") as log:
+        log.write(run)
+    result = read(folder / "e.jsonl")
+    assert result.events == ([run] if fits else [])
+    assert fits or "the field ceilings of a Run" in result.bad[0].reason
+    with open_history(f"sqlite:///{folder / 'h.db'}") as history:
+        history.add_run(run)
+        if fits:
+            assert history.run(run.id) == run
+        else:
+            with pytest.raises(HistoryError, match="damaged"):
+                history.run(run.id)

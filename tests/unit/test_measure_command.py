@@ -86,6 +86,33 @@ def test_every_size_and_dtype_is_measured_cold_and_hot_beside_its_baseline(place
     assert "vs baseline" in place.text() and "N=4096, fp32" in place.text()
 
 
+def test_a_share_is_of_the_ceiling_of_the_times_own_state(place, monkeypatch):
+    """The newest measured peaks of the dtype are in the run, in both states."""
+    plain = {"unit": "FLOP/s", "kind": "measured", "source": "here", "level": "compute"}
+    peaks = {
+        "compute_bf16_measured": {**plain, "value": 1e9, "dtype": "bf16", "state": "sustained"},
+        "compute_bf16_boost_measured": {**plain, "value": 2e9, "dtype": "bf16", "state": "boost"},
+        "compute_fp16_measured": {**plain, "value": 1e9, "dtype": "fp16", "state": "sustained"},
+    }
+    assert place.measure(dtype=("bf16",)) == 0
+    (run,) = [e for e in place.events() if isinstance(e, Run)]
+    assert not peaks.keys() & run.ceilings.keys()
+    with open_history(place.url) as history:
+        history.add_run(replace(run, id="c-1", engine="ceilings", ceilings=peaks))
+        history.finish_run("c-1", "complete")
+        assert place.measure(dtype=("bf16",)) == 0
+        (run,) = history.runs(limit=1)
+        outcomes = history.outcomes(run.id)
+    assert peaks.keys() & run.ceilings.keys() == set(peaks) - {"compute_fp16_measured"}
+    record = next(o for o in outcomes if o.phase == "final")
+    few = {n: c for n, c in run.ceilings.items() if n in peaks}
+    for state, peak in (("sustained", 1e9), ("boost", 2e9)):
+        timed = replace(record, flops=10**6, timing=replace(record.timing, state=state))
+        group = Group(replace(run, ceilings=few), (timed,))
+        share, name = group.ceiling(timed)
+        assert share == pytest.approx(1e6 / timed.time_s / peak) and f"{state} clock" in name
+
+
 def test_both_places_hold_the_same_and_the_page_is_drawn_again(tmp_path):
     place = Place(tmp_path)
     assert place.measure(sizes=("N=1024",)) == 0

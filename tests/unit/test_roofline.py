@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from workbench.data.record import Case, Comparison, Predicted, Ratio, Record, Verdict, key_of
 from workbench.data.units import duration, quantity
 from workbench.device import hardware
-from workbench.device.ceilings import CeilingSet, Load, ceiling_of, ceiling_set, diagnose
+from workbench.device.ceilings import (
+    CeilingSet,
+    Load,
+    ceiling_of,
+    ceiling_set,
+    diagnose,
+    in_state,
+    stem_of,
+)
 from workbench.reports.figures import paper, roofline
 from workbench.reports.figures.roofline_points import (
     COLUMNS,
@@ -117,6 +125,82 @@ def test_only_what_passes_both_spreads_is_above(load):
 def test_the_ceiling_of_another_dtype_changes_nothing(load, dtype):
     other = ceiling(f"{dtype}_measured", 1e3, "FLOP/s", dtype=dtype)
     assert diagnose(load, known(other)) == diagnose(load, known())
+
+
+@given(loads, st.sampled_from(["boost", "sustained"]), st.floats(1.03, 2.0))
+def test_a_time_stands_under_the_ceiling_of_its_own_state(load, state, factor):
+    """Also where it is alone: a ceiling of the other state stands in, and the sentence says so."""
+    load = replace(load, state=state)
+    settled = [replace(c, state="sustained") for c in known().ceilings]
+    boost = [
+        replace(
+            c,
+            name=c.name.replace("_measured", "_boost_measured"),
+            state="boost",
+            **({} if c.level == "launch" else {"value": factor * c.value, "high": None}),
+        )
+        for c in settled
+    ]
+    both = CeilingSet("h200", (*boost, *settled), 60e6)
+    own, other = (boost, settled) if state == "boost" else (settled, boost)
+    assert diagnose(load, both) == diagnose(load, CeilingSet("h200", tuple(own), 60e6))
+    alone = diagnose(load, CeilingSet("h200", tuple(other), 60e6))
+    if alone.ceiling is not None:
+        assert alone.ceiling in other and f"the time is of the {state} clock" in alone.sentence
+        assert f"{alone.ceiling.state} clock (" in alone.sentence
+        assert "the time is of" not in diagnose(load, both).sentence
+    assert both.ridge(settled[2]) == pytest.approx(PEAK / DRAM)
+    assert both.ridge(boost[2]) == pytest.approx(PEAK / DRAM)
+    assert [c.state for c in both.drawn()] == ["sustained", "boost"] * 3
+
+
+NAMED = st.dictionaries(
+    st.sampled_from(["dram", "dram_measured", "dram_boost_measured", "compute_bf16_measured",
+                     "compute_bf16_boost_measured", "compute"]),
+    st.sampled_from([{}, {"state": "boost"}, {"state": "sustained"}]),
+)  # fmt: skip
+
+
+@given(NAMED, st.sampled_from(["boost", "sustained"]))
+def test_of_one_state_is_what_has_it_or_has_no_other(named, state):
+    result = in_state(named, state)
+    assert {stem_of(n) for n in result} == {stem_of(n) for n in named}
+    for name, c in named.items():
+        if c.get("state", state) == state:
+            assert result[name] == c
+        elif name in result:
+            same = [d for n, d in named.items() if stem_of(n) == stem_of(name)]
+            assert state not in [d.get("state") for d in same]
+
+
+def test_both_states_are_drawn_and_the_one_without_points_is_switched_off():
+    run, outcomes = synthetic.matmul()
+    outcomes = [
+        replace(o, timing=replace(o.timing, state="sustained"))
+        if isinstance(o, Record) and o.phase in ("final", "hot")
+        else o
+        for o in outcomes
+    ]
+    value = {"unit": "FLOP/s", "kind": "measured", "source": "here", "dtype": "bf16", "low": 1.0}
+    measured = {
+        "compute_bf16_measured": {**value, "value": 8e14, "state": "sustained"},
+        "compute_bf16_boost_measured": {**value, "value": 1.06e15, "state": "boost"},
+    }
+    own = replace(run, id="c", engine="ceilings", ceilings=measured)
+    sheet = sheet_of([RunWithOutcomes(run, outcomes)], [own])
+    assert {p.load.state for p in sheet.points} == {"sustained"}
+    html = page(sheet)
+    hidden = r'<g data-t="D0 T-bf16 O-measured S-{}" class="l-compute"{}>'
+    assert re.search(hidden.format("sustained", ""), html)
+    assert re.search(hidden.format("boost", ' style="display:none"'), html)
+    assert 'data-word="S-boost" aria-pressed="false"' in html
+    assert "1.06 PFLOP/s, measured, boost clock" in html and "roof boost" in html
+    every = sheet_of([RunWithOutcomes(run, outcomes)], [own], everything=True)
+    assert {p.load.state for p in every.points} == {"boost", "sustained"}
+    assert 'data-word="S-boost" aria-pressed="true"' in page(every)
+    for n in bests(every):
+        assert every.points[n].load.state == "sustained", "a first pass is not ranked with finals"
+    assert {r["ceiling_state"] for r in rows(every)} >= {"boost", "sustained"}
 
 
 def load_of(time_us, flops=0, moved=0, regime="cold", **more):
@@ -443,8 +527,8 @@ def test_a_page_of_nothing_says_so():
 def test_measured_and_predicted_look_different():
     html = page(sheet_of(lifelike()))
     assert "All times on mi300x are predicted" in html
-    assert re.search(r'<g data-t="D1 T-bf16 K-predicted" class="i1 p">', html)
-    assert re.search(r'<g data-t="D0 T-bf16 K-cold" class="i0 m">', html)
+    assert re.search(r'<g data-t="D1 T-bf16 K-predicted S-boost" class="i1 p">', html)
+    assert re.search(r'<g data-t="D0 T-bf16 K-cold S-sustained" class="i0 m">', html)
     assert re.search(r"<td>~\d[\d.]* µs", html), "the table of both devices marks a predicted time"
     kept = re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
     words = {name: each for name, each, _ in json.loads(kept[1])["columns"]}

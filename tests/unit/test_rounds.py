@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.data import stats, verdict
-from workbench.measurement.protocol import Protocol
+from workbench.measurement.protocol import BOOST, Protocol
 from workbench.measurement.rounds import (
     ORDERS,
     Window,
@@ -20,6 +20,7 @@ from workbench.measurement.rounds import (
     compare,
     decide,
     play,
+    rested,
     settle,
     stable,
     stream,
@@ -164,6 +165,22 @@ def test_the_interval_of_a_final_holds_the_true_median():
         low, high = stats.median_interval([s for w in samples for s in w])
         naive += low <= 1e-4 <= high
     assert hits >= 36 and naive <= 20
+
+
+@given(st.integers(0, 1000), st.integers(1, 16))
+@settings(max_examples=20)
+def test_rested_windows_are_at_the_boost_clock_where_a_final_is_under_the_cap(seed, count):
+    gpu = FakeGpu(seed, Weather.wait_idle(capped=0.78))
+    variants = {n: FakeVariant(gpu, 1e-4 * (n + 1)) for n in range(count)}
+    settle(variants[0], RULES, gpu.now)
+    windows = rested(variants, BOOST, gpu.idle)
+    clocks = [w.sm_mhz / 1980 for each in windows.values() for w in each]
+    assert min(clocks) > 0.95 and len(clocks) == BOOST.rounds * count
+    assert all(len(each) == BOOST.rounds for each in windows.values())
+    settle(variants[0], RULES, gpu.now)
+    final = play(variants, replace(RULES, most_rounds=4), now=gpu.now)
+    assert stats.median([w.sm_mhz / 1980 for each in final.values() for w in each]) < 0.80
+    assert rested({}, BOOST, gpu.idle) == {}
 
 
 def test_settling_waits_until_the_boost_is_over():

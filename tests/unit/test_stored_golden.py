@@ -9,6 +9,7 @@ import pytest
 
 from workbench import cli
 from workbench.commands.report import draw
+from workbench.commands.tuned import bits_text
 from workbench.data.database import History, open_history
 from workbench.data.events import RunFinished, read
 from workbench.data.record import Comparison, Failure, Finding, Measured, Record, Run
@@ -84,6 +85,17 @@ def test_comparisons_and_findings_are_there(history: History) -> None:
     assert "memory-bound" in finding.word
 
 
+def test_ceilings_have_the_state_that_they_were_measured_in(history: History) -> None:
+    known: dict[str, set[object]] = {}
+    for run in history.runs(limit=1000):
+        for name, ceiling in run.ceilings.items():
+            known.setdefault(name, set()).add(ceiling.get("state"))
+    sustained = {n for n, states in known.items() if "sustained" in states}
+    assert {"compute_bf16_measured", "dram_copy_measured", "shared_measured"} <= sustained
+    assert known["compute_bf16"] == known["h2d_pinned_measured"] == {None}
+    assert known["dram_measured"] == {"boost"} and known["resolution_measured"] == {None}
+
+
 def test_an_outcome_is_found_again_by_its_key(history: History) -> None:
     outcomes = history.outcomes("20261122-125832-full-softmax-5c64")
     some = {o.key for o in outcomes if isinstance(o, Record) and o.phase == "first_pass"}
@@ -145,6 +157,7 @@ def test_tuned_configs_are_listed_found_and_printed(capsys: pytest.CaptureFixtur
         where = entry.kernel, entry.impl, entry.sizes, entry.dtype, entry.device
         result = Tuned.load(file).find(*where, versions, entry.source)
         assert result is None if entry.predicted else result == entry
+        assert entry.same_bits_as_default is None and bits_text(entry) == "unknown"
     assert cli.main(["tuned", "--file", str(file)]) == 0
     assert cli.main(["tuned", "softmax", "--file", str(file), "--code"]) == 0
     assert "triton.Config" in capsys.readouterr().out

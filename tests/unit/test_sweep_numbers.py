@@ -74,7 +74,7 @@ def test_no_memory_ceiling_is_over_a_hot_call() -> None:
                                    "DRAM")  # fmt: skip
     assert hot.of("measured") is None
     result = hot.of("datasheet")
-    assert result is not None and result[1] == "bf16 compute"
+    assert result is not None and result[1] == "bf16 compute, boost clock"
 
 
 @given(st.booleans(), st.lists(st.just("power cap"), max_size=1), st.integers(0, 9))

@@ -17,7 +17,7 @@ from workbench.device.hardware import device_named
 from workbench.measurement import worker
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.correctness import Checked
-from workbench.measurement.protocol import Protocol
+from workbench.measurement.protocol import BoostRules, Protocol
 from workbench.measurement.rounds import Window
 from workbench.measurement.worker import MeasureJob, Spent, TaskTime
 
@@ -31,6 +31,7 @@ class Process:
 
     def __init__(self, monkeypatch):
         self.compiled, self.checks, self.played = [], [], []
+        monkeypatch.setattr(worker, "BOOST", BoostRules(3, 0.0, 0.0))
         for name in ("_prepared", "_checked", "_entrant", "_failed"):
             monkeypatch.setattr(worker, name, getattr(self, name))
         worker._now = self._prepared(MeasureJob("a", {"N": 0}, "bf16", RULES))
@@ -78,7 +79,9 @@ class Process:
 
     def measured(self, timed, windows, regime, state, **also):
         samples = tuple(s for w in windows for s in w.samples_s)
-        return Measured(samples[0], samples[0], samples[0], samples, regime, "graph", "p", 1)
+        return Measured(
+            samples[0], samples[0], samples[0], samples, regime, "graph", "p", 1, state=state
+        )
 
 
 @pytest.fixture
@@ -100,19 +103,24 @@ STAGES = {"wrong": "check", "wrong later": "check", "cannot be timed": "measure"
 @given(
     wanted=st.lists(
         st.tuples(st.sampled_from(["a", "b", "c", "huge"]), st.sampled_from(FATES),
-                  st.integers(0, 1), st.sampled_from(["cold", "hot"])),
+                  st.integers(0, 1), st.sampled_from(["cold", "hot"]), st.booleans()),
         max_size=7,
     )
 )  # fmt: skip
 def test_each_part_gets_what_is_its_own(wanted):
     with pytest.MonkeyPatch.context() as monkeypatch:
         process = Process(monkeypatch)
-        parts = [part(k, fate, N, regime=regime) for k, fate, N, regime in wanted]
+        parts = [part(k, fate, N, regime=regime, boost=b) for k, fate, N, regime, b in wanted]
         result, spent = worker.measure_interleaved(parts)
         assert worker._now is process.own and process.own.spent is spent
     assert len(result) == len(wanted)
-    for (kernel, fate, _, regime), taken in zip(wanted, result, strict=True):
+    for (kernel, fate, _, regime, boost), taken in zip(wanted, result, strict=True):
         text = taken.result
+        assert (taken.boost is not None) == (boost and isinstance(text, Timed))
+        if taken.boost is not None:
+            timings = taken.boost.timing, text.timing
+            assert [t.state for t in timings] == ["boost", "sustained"]
+            assert [len(t.samples_s) for t in timings] == [4 * 3, 4 * 2]
         if kernel == "huge":
             assert text.reason == "does not fit" and isinstance(text, Refusal)
         elif fate in STAGES:
@@ -123,10 +131,10 @@ def test_each_part_gets_what_is_its_own(wanted):
             assert text.error == 0.5
     fitting = [at for at in process.compiled if at[0] != "huge"]
     assert len(fitting) == len(set(fitting)), "inputs are made once for each problem"
-    named = {(k, f) for k, f, _, _ in wanted}
+    named = {(k, f) for k, f, *_ in wanted}
     assert {(k, f) for k, f, _ in process.checks} <= named, "each is checked on its own problem"
-    timed = sum(f in ("right", "wrong later") and k != "huge" for k, f, _, _ in wanted)
-    assert len(process.played) == 2 * timed, "two rounds"
+    timed = [b for k, f, *_, b in wanted if f in ("right", "wrong later") and k != "huge"]
+    assert len(process.played) == 2 * len(timed) + 3 * sum(timed), "two rounds, three at boost"
 
 
 def test_the_clock_settles_under_the_part_that_works_longest(process, monkeypatch):

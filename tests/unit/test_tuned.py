@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from workbench.data.tuned_cache import Entry, Tuned, TunedError, bucket, changin
 from workbench.device.hardware import DEVICES
 from workbench.source import code_hash, file_hash
 from workbench.spec import Spec, Tensor, among, stages, threads, tile
-from workbench.tuner.selection import select
+from workbench.tuner.selection import config_key, select
 from workbench.tuner.tuned import entries_of, remember
 
 pytestmark = pytest.mark.unit
@@ -69,6 +69,12 @@ def entries():
         ties=st.lists(st.dictionaries(st.just("block_m"), st.integers(1, 9)), max_size=2).map(
             tuple
         ),
+        same_bits_as_default=st.sampled_from([None, True, False]),
+        bits_class=st.sampled_from(["", "A", "AB"]),
+        bits_classes=st.none() | st.integers(1, 99),
+        bits_configs=st.none() | st.integers(1, 99),
+        repeats=st.sampled_from([None, True, False]),
+        same_bits_as=st.sampled_from(["", "default"]),
     )
 
 
@@ -296,7 +302,7 @@ def remember_in(path):
     return remember(RUN, OUTCOMES, a_spec(), path)
 
 
-@pytest.mark.parametrize("name", [f for f in asdict(BASE[0]) if f != "ties"])
+@pytest.mark.parametrize("name", [f.name for f in fields(Entry) if f.default is MISSING])
 def test_an_entry_must_be_whole(tmp_path, name):
     path = tmp_path / "t.json"
     entry = {k: v for k, v in GOOD["entries"][0].items() if k != name}
@@ -469,6 +475,59 @@ def test_each_impl_of_a_measured_run_has_its_own_winner():
 def test_screens_alone_are_no_answer():
     assert entries_of(*synthetic.matmul(finals=False), {}) == []
     assert entries_of(*synthetic.empty(), {}) == entries_of(*synthetic.all_failed(), {}) == []
+
+
+@given(
+    bits=st.lists(st.sampled_from([None, "aa", "bb", "cc"]), min_size=200, max_size=200),
+    seeds=st.sampled_from([(1,), (1, 2), (1, 2, 3)]),
+    repeats=st.sampled_from([None, True, True, False]),
+    required=st.sampled_from(["", "default"]),
+)
+def test_an_entry_says_whether_its_bits_are_those_of_the_default(bits, seeds, repeats, required):
+    of = {config_key(o.case): n for n, o in enumerate(OUTCOMES)}
+    own = {n: (seeds[n // 2 % len(seeds)], bits[n % len(bits)]) for n in of.values()}
+    given_ = [o for o in OUTCOMES if o.case.impl == "tiles"]
+    created = [
+        replace(
+            o,
+            seed=own[of[config_key(o.case)]][0],
+            bits=own[of[config_key(o.case)]][1],
+            repeats=repeats if o.phase == "final" else None,
+        )
+        if isinstance(o, Record)
+        else o
+        for o in given_
+    ]
+    run = replace(RUN, same_bits_as=required)
+    (default,) = {config_key(o.case) for o in created if o.default}
+    before = own[of[default]]
+    for entry in entries_of(run, created, {}):
+        key = next(k for k in of if k[1:] == ("tiles", tuple(sorted(entry.config.items()))))
+        seed, mine = own[of[key]]
+        comparable = mine and before[1] and seed == before[0]
+        same = mine == before[1] if comparable else None
+        assert entry.same_bits_as_default is (False if repeats is False else same)
+        assert entry.same_bits_as == required and entry.repeats is repeats
+        assert not required or same
+        assert (entry.bits_class != "") == (mine is not None)
+        records = {config_key(o.case) for o in created if isinstance(o, Record)}
+        alike = sum(own[of[k]] == (seed, mine) for k in records)
+        if mine is not None:
+            assert 1 <= entry.bits_configs <= alike and entry.bits_classes <= 3
+        write_and_read = dict(asdict(entry))
+        assert tuned_cache.unusable(write_and_read) is None
+
+
+def test_a_config_is_compared_with_the_default_of_its_own_impl():
+    records = [o for o in OUTCOMES if isinstance(o, Record)]
+    marked = [replace(o, seed=1, bits="aa", default=False) for o in records]
+    (entry,) = [e for e in entries_of(RUN, marked, {}) if e.impl == "persistent"]
+    assert entry.same_bits_as_default is None, "its default is not known"
+    other = next(o.case.config for o in marked if o.case.impl == "persistent")
+    (entry,) = [
+        e for e in entries_of(RUN, marked, {}, {"persistent": other}) if e.impl == "persistent"
+    ]
+    assert entry.same_bits_as_default is True and entry.bits_class == "A"
 
 
 def test_a_predicted_winner_is_marked_and_has_no_interval():
@@ -775,6 +834,24 @@ def test_the_list_shows_all_that_an_entry_was_found_for(filled, capsys):
                  "2026-11-21", "8w"):  # fmt: skip
         assert word in words
     assert "Nothing is tuned" in text(capsys, "softmax", "--file", filled)[1]
+
+
+@pytest.mark.parametrize(
+    ("known", "words"),
+    [
+        ({}, "unknown"),
+        ({"same_bits_as_default": True, "same_bits_as": "default"}, "as default, required"),
+        ({"same_bits_as_default": False, "bits_class": "B", "bits_classes": 3, "bits_configs": 1},
+         "not as default; B of 3, 1 config"),
+        ({"same_bits_as_default": False, "repeats": False}, "vary"),
+    ],
+)  # fmt: skip
+def test_the_list_says_whether_bits_change(tmp_path, capsys, monkeypatch, known, words):
+    path = tmp_path / "t.json"
+    write(path, [an_entry(**known)])
+    monkeypatch.setenv("COLUMNS", "300")
+    assert f" {words} " in text(capsys, "--file", path)[1]
+    assert f"; bits {words}" in text(capsys, "matmul", "--code", "--file", path)[1]
 
 
 def test_export_and_import_are_inverse(filled, tmp_path, capsys):

@@ -31,10 +31,22 @@ INTERLEAVED_TIMEOUT_S = 300.0
 ENERGY_TIMEOUT_S = 10.0  # for each window of each config: at most a second of steps, or ten calls
 ALONE_TIMEOUT_S = 30.0  # one task by itself, timed with very few windows
 ATTEMPTS = 3  # at interleaved tasks: two of them may kill the process
-CEILINGS = {
-    "dram": ("B/s", "the workbench's copy kernel, just before this run"),
-    "launch": ("s", "an empty launch in a graph, just before this run"),
-    "resolution": ("s", "least difference of two event pairs, just before this run"),
+# Measured before the first config, while the GPU is idle but for this: in the state boost.
+CEILINGS: Mapping[str, dict[str, str]] = {
+    "dram": {
+        "unit": "B/s",
+        "source": "the workbench's copy kernel, just before this run",
+        "state": "boost",
+    },
+    "launch": {
+        "unit": "s",
+        "source": "an empty launch in a graph, just before this run",
+        "state": "boost",
+    },
+    "resolution": {
+        "unit": "s",
+        "source": "least difference of two event pairs, just before this run",
+    },
 }
 
 
@@ -332,7 +344,7 @@ class Live:
         """Return why a task cannot be run by itself, or None where it can."""
         brief = replace(self.rules, settle_s=0.0, rounds=2, least_rounds=2, most_rounds=2)
         try:
-            (result,) = self._measured([part], brief, ALONE_TIMEOUT_S)
+            (result,) = self._measured([replace(part, boost=False)], brief, ALONE_TIMEOUT_S)
         except (Lost, CannotBegin) as error:
             return _refusal(error)
         return cast(Refusal, self._seen(result.result)) if _poisons(result.result) else None
@@ -350,7 +362,8 @@ class Live:
             return TimingResult(refusal[i], known)
         if i not in taken:
             return TimingResult(Refusal("measure", "gave no time", own=False), known)
-        return TimingResult(taken[i].result, known, taken[i].kernels, taken[i].peak_bytes)
+        one = taken[i]
+        return TimingResult(one.result, known, one.kernels, one.peak_bytes, one.boost)
 
     def close(self) -> None:
         """End all processes and release the GPU's lock."""
@@ -369,7 +382,7 @@ def interleaved_s(parts: int) -> float:
 def _part(part: TimingTask, rules: Protocol, seed: int) -> worker.WorkerTask:
     problem = part.problem
     job = worker.MeasureJob(problem.kernel, problem.sizes, problem.dtype, rules, seed)
-    return worker.WorkerTask(job, part.candidate, part.regime, part.clock)
+    return worker.WorkerTask(job, part.candidate, part.regime, part.clock, part.boost)
 
 
 def _poisons(result: Timed | Refusal | None) -> bool:
@@ -389,12 +402,7 @@ def _refusal(error: Exception, own: bool = True) -> Refusal:
 def _ceilings(results: Mapping[str, float]) -> dict[str, dict[str, Any]]:
     """Return ceilings in the format of `hardware.ceilings`."""
     return {
-        f"{name}_measured": {
-            "value": results[name],
-            "unit": unit,
-            "source": source,
-            "kind": "measured",
-        }
-        for name, (unit, source) in CEILINGS.items()
+        f"{name}_measured": {"value": results[name], **about, "kind": "measured"}
+        for name, about in CEILINGS.items()
         if name in results
     }

@@ -28,12 +28,14 @@ class Problem:
 @dataclass(frozen=True)
 class TimingTask:
     """One variant of an experiment to time. With the `host` clock a call lasts until the GPU is
-    idle, including all launches by the CPU."""
+    idle, including all launches by the CPU. With `boost` it is also timed in that state, before the
+    clock settles."""
 
     problem: Problem
     candidate: Candidate
     regime: Literal["cold", "hot"] = "cold"
     clock: Literal["device", "host"] = "device"
+    boost: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class TimingResult:
     compiled: Compiled | None = None  # with its `code`
     kernels: int | None = None  # launched by one call
     peak_bytes: int | None = None  # peak of GPU memory during one call, beyond its inputs
+    boost: Timed | Refusal | None = None  # in that state; None if not requested or not correct
 
 
 class Backend(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +18,7 @@ from workbench.commands.experiment import (
     begin,
     compile_all,
     prepare,
-    timed,
+    timed_in_states,
     variant_problem,
 )
 from workbench.commands.options import CeilingsOptions
@@ -42,17 +42,19 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Failure, Outcome, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
 from workbench.device import hardware
-from workbench.experiments import Context
+from workbench.experiments import Context, VariantResult
 from workbench.experiments.analysis import ceilings
 from workbench.experiments.analysis.ceilings import CeilingGroup
 from workbench.measurement import transfers
 from workbench.measurement.protocol import Protocol
 from workbench.reports import write_page
+from workbench.spec import Limits
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 Copies = Callable[[], list[transfers.Copied]]
+Results = Mapping[str, VariantResult]
 
 # All ceilings are precise after ten rounds, except the matrix unit under the power cap: there the
 # clock of an H200 varies by 10 % a few times a second, and the median over 0.1 s is off by up to
@@ -152,12 +154,22 @@ class CeilingsCommand:
         compile_all(every, backend)
         for group, prepared in zip(groups, every, strict=True):
             begin(prepared, backend)
-            results = timed(prepared, recorder.run, backend)
-            for result in results.values():
+            sustained, boost = timed_in_states(prepared, recorder.run, backend)
+            for result in (*boost.values(), *sustained.values()):
                 recorder.keep(result.outcome)
-            limits = backend.device.limits
-            self._add(ceilings.evaluate(group.sought, results, limits, self.ceilings))
+            self._evaluate(group, sustained, boost, backend.device.limits)
         self._copies(recorder)
+
+    def _evaluate(
+        self, group: CeilingGroup, sustained: Results, boost: Results, at: Limits
+    ) -> None:
+        """Add the ceilings of a group in both states."""
+        settled = ceilings.evaluate(group.sought, sustained, at, self.ceilings)
+        known, risen = {**self.ceilings, **settled}, {}
+        if group.boost:
+            without = {name: r for name, r in sustained.items() if r.failure}  # and the reason
+            risen = ceilings.evaluate(group.sought, {**without, **boost}, at, known, "boost")
+        self._add({**settled, **risen})
 
     def _copies(self, recorder: Recorder) -> None:
         reason, copies = "", []
@@ -174,11 +186,11 @@ class CeilingsCommand:
         self._add(ceilings.link_ceilings(times, reason))
 
     def _add(self, measured: dict[str, dict[str, Any]]) -> None:
-        from workbench.reports.ceilings import line
+        from workbench.reports.ceilings import line, pairs_of
 
         self.ceilings |= measured
-        for ceiling in measured.values():
-            self.console.print(line(ceiling), soft_wrap=True)
+        for pair in pairs_of(measured):
+            self.console.print(line(pair), soft_wrap=True)
 
     def _draw(self, recorder: Recorder) -> Path:
         run = recorder.run
@@ -244,9 +256,11 @@ def stated_run(device: hardware.Device, options: CeilingsOptions) -> Run:
 
 
 def prepare_group(group: CeilingGroup, run: Run, backend: Backend) -> Prepared:
-    """Return the timing tasks of a group."""
+    """Return the timing tasks of a group, in both states if it has them."""
     context = Context("", None, "", backend.device, backend.predicts)
-    return prepare(context, group.variants, run, backend, Tuned())
+    prepared = prepare(context, group.variants, run, backend, Tuned())
+    tasks = {name: replace(task, boost=group.boost) for name, task in prepared.tasks.items()}
+    return replace(prepared, tasks=tasks)
 
 
 def copy_outcome(copied: transfers.Copied, run: Run, backend: Backend) -> Outcome:

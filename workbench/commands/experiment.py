@@ -48,7 +48,7 @@ from workbench.experiments import (
 )
 from workbench.experiments.analysis import ceilings
 from workbench.measurement.candidate import Refusal
-from workbench.measurement.protocol import Protocol
+from workbench.measurement.protocol import BOOST, Protocol
 from workbench.reports import write_page
 from workbench.spec import ITEMSIZE, Impl, Sizes
 from workbench.tuner import tuned
@@ -346,12 +346,37 @@ def begin(prepared: Prepared, backend: Backend) -> dict[str, dict[str, Any]]:
 
 def timed(prepared: Prepared, run: Run, backend: Backend) -> dict[str, VariantResult]:
     """Return the result of each variant, by name."""
+    return timed_in_states(prepared, run, backend)[0]
+
+
+def timed_in_states(
+    prepared: Prepared, run: Run, backend: Backend
+) -> tuple[dict[str, VariantResult], dict[str, VariantResult]]:
+    """Return the result of each variant by name: sustained, then those in the state boost, of tasks
+    that request it and were correct."""
     todo = [name for name in prepared.tasks if name not in prepared.refused]
     tasks = [prepared.tasks[name] for name in todo]
     results = backend.measure_interleaved(tasks) if tasks else []
     known = dict(zip(todo, results, strict=True))
     mine = prepared.variants
-    return {v.name: _result(v, prepared, known.get(v.name), run, backend) for v in mine}
+    boosted = {
+        v.name: _boosted(v, prepared.tasks[v.name], result, run, backend)
+        for v in mine
+        if (result := known.get(v.name)) is not None and result.boost is not None
+    }
+    return {v.name: _result(v, prepared, known.get(v.name), run, backend) for v in mine}, boosted
+
+
+def _boosted(
+    variant: Variant, task: TimingTask, result: TimingResult, run: Run, backend: Backend
+) -> VariantResult:
+    """Return the result in the state boost, which has a key of its own: it is no final."""
+    assert result.boost is not None
+    key = key_of(task.candidate.case, of=task.candidate.key, state="boost", rules=BOOST.id)
+    factory = RecordFactory(run, task.problem, backend.protocol)
+    candidate = replace(task.candidate, key=key)
+    outcome = factory.outcome(candidate, result.boost, "first_pass", result.compiled)
+    return VariantResult(variant, outcome, result.compiled, result.kernels, result.peak_bytes)
 
 
 def _result(

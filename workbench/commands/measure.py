@@ -21,6 +21,7 @@ from workbench.commands.run import (
     backend_for,
     check_energy,
     execute,
+    measured_peaks,
     new_run,
     repository_of,
     resources,
@@ -82,6 +83,8 @@ class MeasureCommand:
         )
         name = ", ".join(dict.fromkeys(selected.names(problems[0].spec)))
         run = new_run("measure", name, whole.command, backend, problems)
+        peaks = measured_peaks(opened.history, backend, whole.dtype)
+        run = replace(run, ceilings={**run.ceilings, **peaks})
         self._say_begin(run)
 
         def obtain(recorder: Recorder) -> None:

@@ -240,6 +240,21 @@ def _stated_ceilings(backend: Backend, dtypes: Sequence[str]) -> dict[str, dict[
     return stated
 
 
+def measured_peaks(
+    history: History, backend: Backend, dtypes: Sequence[str]
+) -> dict[str, Mapping[str, Any]]:
+    """Return the arithmetic ceilings of these dtypes, in both states, that the latest complete
+    `workbench ceilings` measured on this device; none for a prediction."""
+    from workbench.experiments.analysis.ceilings import known
+
+    measured = {} if backend.predicts else known(history, backend.device.name) or {}
+    return {
+        name: c
+        for name, c in measured.items()
+        if c.get("level") == "compute" and c.get("dtype") in dtypes
+    }
+
+
 @dataclass
 class Recorder:
     """Record one run. Every outcome is in the events file and in the database before the next is

@@ -35,6 +35,7 @@ from workbench.commands.run import (
     check_energy,
     check_writable,
     execute,
+    measured_peaks,
     new_run,
     repository_of,
     resources,
@@ -192,7 +193,9 @@ class _OneSize:
         events = options.metrics or folder_of(options.out, run.id) / "events.jsonl"
 
         def obtain(recorder: Recorder) -> None:
-            recorder.begin(ceilings)
+            opened = self.opened
+            peaks = measured_peaks(opened.history, opened.backend, [run.dtype])
+            recorder.begin({**peaks, **ceilings})
             self._obtain(engine, recorder)
 
         def draw(recorder: Recorder) -> tuple[Selection, Path]:
@@ -234,7 +237,8 @@ class _OneSize:
         """Store the winners for launches that name no config. A failure to write affects no
         result."""
         try:
-            tuned.remember(run, outcomes, self.problem.spec, self.command.tuned_file)
+            limits = self.opened.backend.device.limits
+            tuned.remember(run, outcomes, self.problem.spec, self.command.tuned_file, limits)
         except TunedError as error:
             self.command.console.warn(str(error))
 

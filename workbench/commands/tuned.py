@@ -20,7 +20,7 @@ from workbench.data.tuned_cache import (
     read,
     write,
 )
-from workbench.data.units import console_microseconds
+from workbench.data.units import console_microseconds, counted
 from workbench.spec import brief, sizes_text
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def use(options: TunedOptions, console: Console) -> None:
         show_tuned(entries, console)
 
 
-HEADINGS = ("kernel", "sizes", "dtype", "device", "config", "time", "date", "versions")
+HEADINGS = ("kernel", "sizes", "dtype", "device", "config", "time", "bits", "date", "versions")
 
 
 def show_tuned(entries: Sequence[Entry], console: Console) -> None:
@@ -137,6 +137,7 @@ def show_tuned(entries: Sequence[Entry], console: Console) -> None:
             e.device,
             brief(e.config),
             _time(e),
+            bits_text(e),
             e.at[:10],
             f"torch {e.torch}, triton {e.triton}",
         )
@@ -150,6 +151,24 @@ def _time(entry: Entry) -> str:
     return (f"~{time_us} predicted" if entry.predicted else time_us) + tie
 
 
+def bits_text(entry: Entry) -> str:
+    """Return whether a launch keeps its bits when it takes this config in place of the default:
+    `as default`, `not as default`, `vary` (from call to call) or `unknown`; then the class of bits
+    in its run, and `required` where only such a config could win."""
+    if entry.repeats is False:
+        text = "vary"
+    else:
+        text = {True: "as default", False: "not as default", None: "unknown"}[
+            entry.same_bits_as_default
+        ]
+    if entry.same_bits_as:
+        text += ", required"
+    if not entry.bits_class:
+        return text
+    many = f", {counted(entry.bits_configs, 'config')}" if entry.bits_configs else ""
+    return f"{text}; {entry.bits_class} of {entry.bits_classes}{many}"
+
+
 _TRITONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")  # parameters of triton.Config
 
 
@@ -160,6 +179,7 @@ def code(entries: Sequence[Entry]) -> str:
     for e in entries:
         text = f"{sizes_text(e.sizes)} {e.dtype} on {e.device}: {_time(e)}"
         text += f"; torch {e.torch}, triton {e.triton}; {e.at[:10]}, run {e.run}"
+        text += f"; bits {bits_text(e)}"
         if e.config.get("num_warps") == 0:
             text += "; its launcher chose num_warps from the sizes, so here it is Triton's 4"
         configs = lists.setdefault(f"{e.kernel}.{e.impl}", {})

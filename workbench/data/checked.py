@@ -14,7 +14,7 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from workbench.data.clock import is_id
-from workbench.data.record import Phase, Stage
+from workbench.data.record import Phase, Stage, State
 
 LARGEST = 10**300  # of whole numbers: it still has a float
 
@@ -132,7 +132,7 @@ def _ceilings(value: Mapping[str, Mapping[str, Any]]) -> bool:
 def _ceiling(value: Mapping[str, Any]) -> bool:
     """Return whether this is a ceiling as `device.hardware.ceilings` states one, or as `workbench
     ceilings` measured it: one that could not be has no value."""
-    numbers = [value[name] for name in ("value", "low", "high") if value.get(name) is not None]
+    numbers = [value[n] for n in ("value", "low", "high", "clock_mhz") if value.get(n) is not None]
     texts = [value[n] for n in ("unit", "source", "kind", "title", "level", "dtype", "reason")
              if n in value]  # fmt: skip
     inner = [value[name] for name in ("stated", "library") if value.get(name) is not None]
@@ -142,6 +142,7 @@ def _ceiling(value: Mapping[str, Any]) -> bool:
         and all(_fits(n, float) and _positive(n) for n in numbers)
         and all(isinstance(text, str) for text in texts)
         and all(isinstance(one, Mapping) for one in inner)
+        and value.get("state", "boost") in get_args(State)
     )
 
 

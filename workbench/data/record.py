@@ -19,6 +19,7 @@ from workbench.spec import brief, label
 Phase = Literal["first_pass", "final", "hot", "predict", "compare"]
 Stage = Literal["refused", "compile", "check", "launch", "measure"]
 Checked = Literal["gpu", "interpreter", "library"]
+State = Literal["boost", "sustained"]  # of the clock: after a pause, or settled under load
 # How a process ended in place of an answer: it died, or outlasted its limit.
 Cause = Literal["crash", "timeout"]
 Item = TypeVar("Item")
@@ -74,7 +75,7 @@ class Measured:
     sm_mhz: float | None = None
     temperature_c: float | None = None
     power_w: float | None = None
-    state: Literal["boost", "sustained"] = "boost"  # sustained: after the clock has settled
+    state: State = "boost"
     window_sizes: tuple[int, ...] = ()  # samples in each window, in order
     window_mhz: tuple[float, ...] = ()  # the SM clock during each window
     throttle: tuple[str, ...] = ()  # reasons that the driver gave for a lowered clock
@@ -507,10 +508,28 @@ def _renamed(plain: Mapping[str, Any]) -> dict[str, Any]:
     if renamed["type"] == "Run":
         ceilings = dict(renamed.get("ceilings", {}))
         renamed["ceilings"] = {
-            name: {_FORMER_CEILING.get(k, k): v for k, v in dict(ceiling).items()}
+            name: _stateful({_FORMER_CEILING.get(k, k): v for k, v in dict(ceiling).items()})
             for name, ceiling in ceilings.items()
         }
     return renamed
+
+
+# What the sources of measured ceilings said before ceilings had a `state`: groups of variants took
+# turns once the clock had settled; the test before a run followed a pause.
+_FORMER_STATES = {
+    ", sustained clock,": "sustained",
+    "copy kernel, just before this run": "boost",
+    "launch in a graph, just before this run": "boost",
+}
+
+
+def _stateful(ceiling: dict[str, Any]) -> dict[str, Any]:
+    """Return a ceiling with the state in which it was measured, where only its source said so."""
+    source = str(ceiling.get("source", ""))
+    known = next((state for words, state in _FORMER_STATES.items() if words in source), None)
+    if known is None or "state" in ceiling or ceiling.get("kind") != "measured":
+        return ceiling
+    return {**ceiling, "state": known}
 
 
 def dumps(value: Any) -> str:

@@ -38,6 +38,12 @@ class Entry:
 
     A predicted entry has no interval, names the model in `protocol`, and is never launched. `ties`
     are the configs that tie with the fastest; `configs` counts those of the sweep.
+
+    The bits of its outputs were compared with those of other configs on the inputs of its run, and
+    a hash of them would mean nothing in another run. So the entry holds what was learnt:
+    `same_bits_as_default` compares with the config that a launch of the Impl takes where nothing is
+    tuned. It is false also where one of the two changes its bits from call to call, and None where
+    they were not compared, as in files from before and in predicted entries.
     """
 
     kernel: str
@@ -59,6 +65,12 @@ class Entry:
     at: str  # ISO 8601 with offset
     configs: int
     ties: tuple[Mapping[str, int], ...] = ()
+    same_bits_as_default: bool | None = None
+    bits_class: str = ""  # its letter among the classes of bits on the page of its run
+    bits_classes: int | None = None  # of that run, on the same inputs
+    bits_configs: int | None = None  # in its class, itself included
+    repeats: bool | None = None  # whether its bits were the same again; None if not looked at
+    same_bits_as: str = ""  # "default": only configs with the bits of the run's default could win
 
     @property
     def key(self) -> Key:
@@ -274,6 +286,20 @@ def _date(value: object) -> bool:
         return False
 
 
+def _count(value: object) -> bool:
+    return value is None or (_whole(value) and value > 0)  # type: ignore[operator]
+
+
+def _truth(value: object) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _letters(value: object) -> bool:
+    return value == "" or (
+        isinstance(value, str) and value.isascii() and value.isalpha() and value.isupper()
+    )
+
+
 _FITS: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys((f.name for f in fields(Entry)), _text),
     "config": _numbers,
@@ -285,6 +311,12 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
     "at": _date,
     "configs": _whole,
     "ties": lambda v: isinstance(v, (list, tuple)) and all(map(_numbers, v)),
+    "same_bits_as_default": _truth,
+    "bits_class": _letters,
+    "bits_classes": _count,
+    "bits_configs": _count,
+    "repeats": _truth,
+    "same_bits_as": lambda v: v in ("", "default"),
 }
 
 

@@ -5,16 +5,21 @@ carries its origin, since a share of a measured ceiling and a share of a datashe
 numbers. `CeilingSet` picks the ceilings of a kernel, `diagnose` says in words which of them limits
 it. The model is that of Williams, Waterman and Patterson (Roofline, CACM 52(4), 2009): no kernel is
 faster than its bytes over a bandwidth and its FLOPs over a peak, nor than a launch.
+
+A measured ceiling has the state of the clock in which it was taken, `boost` or `sustained`, and a
+time is compared with the ceiling of its own state: the power cap takes the clock of an H200 from
+1980 to some 1500 MHz under products. Where only the other state is known that ceiling counts, and
+every text names its state.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from workbench.data.record import Run
+from workbench.data.record import Measured, Record, Run, State
 from workbench.data.units import duration, percent, quantity
 from workbench.device.hardware import DEVICES, Device
 
@@ -47,12 +52,15 @@ _LEVEL_OF = {"dram": "dram", "cache": "cache", "l2": "cache", "shared": "shared"
 # Preference among measured DRAM ceilings: most kernels' mix of reads and writes is like a copy's.
 _DRAM_ORDER = ("dram_copy", "dram", "dram_triad", "dram_read", "dram_write")
 _DTYPES = ("fp32_matrix", "fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8")
+ALIKE = 0.02  # up to this difference the two states of a ceiling are one line
+MEASURED, _BOOST = "_measured", "_boost_measured"  # suffixes of names
 
 
 @dataclass(frozen=True)
 class Ceiling:
     """One limit of one device. `value` is in B/s, FLOP/s (operations for integers) or, for a
-    launch, s; `low` to `high` is the spread of its samples where it was measured here."""
+    launch, s; `low` to `high` is the spread of its samples where it was measured here. `state` is
+    that of the clock; empty where it is unknown or the clock of the cores does not matter."""
 
     device: str
     name: str  # as recorded: "dram_copy_measured"
@@ -64,6 +72,8 @@ class Ceiling:
     low: float | None = None
     high: float | None = None
     run: str = ""  # id of the run that recorded it; empty for a device file's
+    state: State | Literal[""] = ""
+    clock_mhz: float | None = None  # of the cores while it was measured, median
 
     @property
     def measured(self) -> bool:
@@ -84,16 +94,67 @@ class Ceiling:
 
     @property
     def text(self) -> str:
-        """Return origin, resource and value: `measured DRAM (4.3 TB/s)`, or `measured DRAM, read
-        (..)` for a mix of reads and writes other than a copy's."""
+        """Return origin, resource, state and value: `measured DRAM, sustained clock (4.3 TB/s)`, or
+        `measured DRAM, read, ..` for a mix of reads and writes other than a copy's."""
         mix = self.stem.removeprefix("dram_") if self.level == "dram" else ""
-        named = f"{self.what}, {mix}" if mix not in ("", "dram", "copy") else self.what
+        parts = [self.what, mix if mix not in ("", "dram", "copy") else "", clock_words(self.state)]
+        named = ", ".join(filter(None, parts))
         return f"{self.origin} {named} ({quantity(self.value, self.unit)})"
 
     @property
     def stem(self) -> str:
-        """Return the name without the suffix of measured ceilings."""
-        return self.name.removesuffix("_measured")
+        """Return the name without the suffix of measured ceilings and of their state."""
+        return stem_of(self.name)
+
+    def suits(self, state: State) -> bool:
+        """Return whether it holds for times of this state: it is of that state, or of none."""
+        return self.state in (state, "")
+
+
+def measured_name(stem: str, state: State) -> str:
+    """Return the name under which a run holds the measured ceiling of this state. The sustained one
+    has the name that ceilings had before they had states: `compute_bf16_measured`."""
+    return stem + (_BOOST if state == "boost" else MEASURED)
+
+
+def stem_of(name: str) -> str:
+    """Return what a ceiling limits, from its name: `compute_bf16` of `compute_bf16_measured`."""
+    return name.removesuffix(_BOOST).removesuffix(MEASURED)
+
+
+def clock_words(state: str) -> str:
+    """Return `boost clock`; empty where there is no state."""
+    return f"{state} clock" if state else ""
+
+
+def state_of(name: str, text: Mapping[str, Any]) -> State | Literal[""]:
+    """Return the state of a ceiling in plain data; empty where it has none.
+
+    A maker states arithmetic at the boost clock, and bank bandwidth is computed at it. DRAM has a
+    clock of its own, and of somebody else's measurement the state is unknown.
+    """
+    known: State | Literal[""] = text.get("state", "")
+    if known or text.get("kind", "datasheet") == "measured":
+        return known
+    return "boost" if _level(name, str(text.get("unit"))) in ("compute", "shared") else ""
+
+
+def clock_state(record: Record) -> State:
+    """Return the state of the clock that a time is of; the model's is the boost clock."""
+    return record.timing.state if isinstance(record.timing, Measured) else "boost"
+
+
+def in_state(
+    ceilings: Mapping[str, Mapping[str, Any]], state: State
+) -> dict[str, Mapping[str, Any]]:
+    """Return the plain ceilings without those measured in the other state, where one of this state
+    limits the same. Stated ones stay."""
+    own = {stem_of(n) for n, c in ceilings.items() if c.get("state") == state}
+    return {
+        name: c
+        for name, c in ceilings.items()
+        if c.get("state", state) == state or stem_of(name) not in own
+    }
 
 
 def ceiling_of(
@@ -116,7 +177,8 @@ def ceiling_of(
     origin: Origin = "measured" if here else "published" if kind == "measured" else kind
     dtype = str(text.get("dtype") or _dtype(name)) if level == "compute" else ""
     source, ends = str(text.get("source", "source not stated")), (text.get("low"), text.get("high"))
-    return Ceiling(device, name, level, float(value), origin, source, dtype, *ends, run)
+    clock = state_of(name, text), text.get("clock_mhz")
+    return Ceiling(device, name, level, float(value), origin, source, dtype, *ends, run, *clock)
 
 
 def _level(name: str, unit: str) -> Level | None:
@@ -142,28 +204,41 @@ def known_device(name: str) -> Device | None:
 
 @dataclass(frozen=True)
 class CeilingSet:
-    """All ceilings of one device, one for each name, and the bytes of its last-level cache."""
+    """All ceilings of one device, one for each name, and the bytes of its last-level cache. `state`
+    is that of the times to compare with them: measured ceilings of it come before the others."""
 
     device: str
     ceilings: tuple[Ceiling, ...] = ()
     cache_bytes: float | None = None
     failed: tuple[tuple[str, str], ...] = ()  # name and reason of those that failed their check
+    state: State = "sustained"
+
+    def of(self, state: State) -> CeilingSet:
+        """Return the same ceilings for times of this state."""
+        return self if self.state == state else replace(self, state=state)
 
     def best(self, level: Level, dtype: str = "") -> Ceiling | None:
         """Return the ceiling to compare kernels with, preferably a measured one, or None."""
         return next(iter(self._ranked(level, dtype)), None)
 
     def drawn(self) -> list[Ceiling]:
-        """Return the ceilings to draw: for each level and dtype the measured and the stated one."""
+        """Return the ceilings to draw: for each level and dtype the measured one of each state, or
+        one where they are alike, and the stated one."""
         dtypes = sorted({c.dtype for c in self.ceilings if c.level == "compute"})
         memory: list[tuple[Level, str]] = [("shared", ""), ("cache", ""), ("dram", "")]
         every = [*memory, *(("compute", dtype) for dtype in dtypes)]
         return [c for level, dtype in every for c in self._first_of_each(level, dtype)]
 
+    def alike(self, c: Ceiling) -> bool:
+        """Return whether it was measured in both states and differs by no more than ALIKE."""
+        same = [d for d in self.ceilings if d.measured and (d.level, d.stem) == (c.level, c.stem)]
+        return c.measured and any(_alike(c, d) for d in same if d.state != c.state)
+
     def highest(self, level: Level) -> Ceiling | None:
         """Return the highest measured ceiling of a level over all mixes of reads and writes, or
         None. Leaves out `dram`, which is a run's own copy, measured on another day."""
         results = [c for c in self._ranked(level, "") if c.measured and c.stem != "dram"]
+        results = [c for c in results if c.suits(self.state)] or results
         return max(results, key=lambda c: c.value, default=None)
 
     def launch(self, host: bool) -> Ceiling | None:
@@ -172,19 +247,35 @@ class CeilingSet:
         return next((c for c in self._ranked("launch", "") if c.stem in wanted), None)
 
     def ridge(self, ceiling: Ceiling) -> float | None:
-        """Return the FLOP/byte where a compute ceiling meets DRAM, both measured or both stated.
-        None where no such DRAM ceiling is known."""
-        alike = [c for c in self._ranked("dram", "") if c.measured == ceiling.measured]
+        """Return the FLOP/byte where a compute ceiling meets DRAM, both measured or both stated,
+        and of one state where DRAM has it. None where no such DRAM ceiling is known."""
+        known = self.of(ceiling.state or self.state)._ranked("dram", "")
+        alike = [c for c in known if c.measured == ceiling.measured]
         return ceiling.value / alike[0].value if alike else None
 
     def _ranked(self, level: Level, dtype: str) -> list[Ceiling]:
         results = [c for c in self.ceilings if c.level == level and c.dtype == dtype]
-        return sorted(results, key=lambda c: (not c.measured, _preference(c), -c.value))
+        return sorted(results, key=self._rank)
+
+    def _rank(self, c: Ceiling) -> tuple[bool, bool, int, float]:
+        return not c.measured, c.measured and not c.suits(self.state), _preference(c), -c.value
 
     def _first_of_each(self, level: Any, dtype: str) -> list[Ceiling]:
         ranked = self._ranked(level, dtype)
-        measured = [c for c in ranked if c.measured][:1]
-        return measured + [c for c in ranked if not c.measured][:1]
+        measured = [c for c in ranked if c.measured]
+        if any(c.stem != "dram" for c in measured):  # a run's own copy only where there is no other
+            measured = [c for c in measured if c.stem != "dram"]
+        first = [next((c for c in measured if c.state == s), None) for s in _DRAWN]
+        of_each = [c for c in first if c is not None]
+        different = of_each[:1] + [c for c in of_each[1:] if not _alike(c, of_each[0])]
+        return different + [c for c in ranked if not c.measured][:1]
+
+
+def _alike(c: Ceiling, other: Ceiling) -> bool:
+    return abs(c.value / other.value - 1) <= ALIKE
+
+
+_DRAWN = ("sustained", "boost", "")  # states in the order of drawing
 
 
 def _preference(ceiling: Ceiling) -> int:
@@ -203,7 +294,7 @@ def ceiling_set(device: str, runs: Iterable[Run]) -> CeilingSet:
     mine.sort(key=lambda run: run.started, reverse=True)
     mine.sort(key=lambda run: run.engine != "ceilings")
     known = known_device(device)
-    results: dict[tuple[str, str, bool], Ceiling] = {}
+    results: dict[tuple[str, ...], Ceiling] = {}
     failed: dict[str, str] = {}
     for run in mine:
         for name, text in run.ceilings.items():
@@ -219,10 +310,11 @@ def ceiling_set(device: str, runs: Iterable[Run]) -> CeilingSet:
     return CeilingSet(device, tuple(results.values()), cache_bytes, tuple(failed.items()))
 
 
-def _same_limit(ceiling: Ceiling) -> tuple[str, str, bool]:
+def _same_limit(ceiling: Ceiling) -> tuple[str, ...]:
     """Return the key of equal ceilings, such as `compute`, `compute_bf16` and `bf16`."""
     named = ceiling.dtype if ceiling.level == "compute" else ceiling.stem
-    return ceiling.level, named, ceiling.measured
+    origin = f"measured {ceiling.state}" if ceiling.measured else "stated"
+    return ceiling.level, named, origin
 
 
 def _whole(run: Run, known: Device) -> bool:
@@ -254,7 +346,7 @@ class Load:
     """One call on the roofline: seconds, and the least bytes and FLOPs that its Spec declares.
 
     `high_s` is the upper end of its median's interval, or its time where it has none; `dtype` is
-    that of the units that do its arithmetic.
+    that of the units that do its arithmetic. A predicted time is of the boost clock.
     """
 
     time_s: float
@@ -264,6 +356,7 @@ class Load:
     dtype: str
     regime: Regime
     host: bool = False  # timed by the host's clock, so compared with a launch by the CPU
+    state: State = "sustained"  # of the clock
 
     @property
     def intensity(self) -> float | None:
@@ -290,8 +383,10 @@ def diagnose(load: Load, ceilings: CeilingSet) -> Held:
     words.
 
     Cold and predicted times are compared with DRAM; hot ones with the last-level cache where their
-    bytes fit into it, as nothing need come from DRAM then.
+    bytes fit into it, as nothing need come from DRAM then. Ceilings of the call's own state come
+    before those of the other.
     """
+    ceilings = ceilings.of(load.state)
     memory, compute = _memory(load, ceilings), ceilings.best("compute", load.dtype)
     bounds = [(load.bytes / memory.value, memory)] if memory and load.bytes else []
     if compute and load.flops:
@@ -310,7 +405,8 @@ def diagnose(load: Load, ceilings: CeilingSet) -> Held:
     word = _word(load, bounds, share, launch_s, bool(above))
     if kinder:
         above = "above a copy's ceiling, as its mix of reads and writes is kinder"
-    parts = [_of_ceiling(word, share, ceiling, len(bounds)), above, _launch_words(load, launch_s)]
+    parts = [_of_ceiling(word, share, ceiling, len(bounds)), _of_clock(load, ceiling), above]
+    parts.append(_launch_words(load, launch_s))
     gains = gain_s > 0 and word != "above its ceiling"
     parts.append(f"{duration(gain_s)} to gain" if gains else "")
     start = "Predicted: " if load.regime == "predicted" else ""
@@ -384,6 +480,11 @@ def _of_ceiling(word: Word, share: float, ceiling: Ceiling, bounds: int) -> str:
     return f"{word}: {reached}" + (at if share > 1 and word != "above its ceiling" else "")
 
 
+def _of_clock(load: Load, ceiling: Ceiling) -> str:
+    """Return the state of the time where the ceiling's is another."""
+    return "" if ceiling.suits(load.state) else f"the time is of the {load.state} clock"
+
+
 def _launch_words(load: Load, launch_s: float) -> str:
     share = launch_s / load.time_s
     if share < NOTABLE or launch_s > load.time_s:
@@ -400,6 +501,8 @@ def _part(share: float) -> str:
 
 def _above(load: Load, ceiling: Ceiling, ceilings: CeilingSet) -> str:
     """Return the likeliest reason, given the numbers, why a kernel is above a physical ceiling."""
+    if load.state == "boost" and ceiling.state == "sustained" and ceiling.level != "dram":
+        return "its clock was higher than when that ceiling was measured"
     if ceiling.level == "compute":
         though = "" if ceiling.measured else ", though its maker states it"
         return (

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench import catalog
-from workbench.data.record import Chart, Evidence, Finding, Kind, Measured, Outcome, Record
+from workbench.data.record import Chart, Evidence, Finding, Kind, Measured, Outcome, Record, State
 from workbench.device.hardware import Device
 from workbench.spec import Sizes, WorkbenchError
 
@@ -61,6 +61,12 @@ class Context:
     ceilings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     given_s: float | None = None  # a time that the user wants compared with the expected one
     earlier: Sequence[Row] = ()  # stored outcomes of the kernel, where nothing is run
+
+    @property
+    def state(self) -> State:
+        """State of the clock that its times are of: variants take turns once it has settled, and
+        the model takes the boost clock."""
+        return "boost" if self.predicts else "sustained"
 
 
 @dataclass(frozen=True)

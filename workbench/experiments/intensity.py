@@ -123,7 +123,7 @@ def analyse(context: Context, results: Mapping[str, VariantResult]) -> list[Anal
     points = sorted((p for p in map(point, timed) if p), key=lambda p: p.intensity)
     kind = kind_of(*timed)
     # the FP32 units do the arithmetic, whatever the dtype in memory
-    measured, stated = split(ceilings(context.device, context.ceilings))
+    measured, stated = split(ceilings(context.device, context.ceilings, context.state))
     curve = [row(f"at {p.intensity:.3g} FLOP/B", p.rate, "FLOP/s", kind, "rate") for p in points]
     charts = [_chart(points, kind, measured, stated)] if points else []
     caveats = [*reasons(results), *_undone(timed), _counted(context)]

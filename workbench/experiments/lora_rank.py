@@ -165,7 +165,7 @@ def _text(each: Layer, kind: Kind) -> str:
 
 
 def _evidence(spec: Spec, context: Context, each: Layer, kind: Kind) -> list[Evidence]:
-    at = ceilings(context.device, context.ceilings)
+    at = ceilings(context.device, context.ceilings, context.state)
     rows: list[Evidence | None] = []
     for rank, results in each.ours.items():
         rows.append(results.evidence(f"rank {rank}: {results.variant.impl}", each.name))

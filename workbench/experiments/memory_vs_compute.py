@@ -436,7 +436,7 @@ def _limits(context: Context, matrix: bool) -> tuple[float, float]:
     best = measured if len(measured) > 1 else dram
     dtypes = (context.dtype, "tf32") if context.dtype == "fp32" else (context.dtype,)
     dtypes, packed = (dtypes, 1) if matrix else (("fp32",), 4 // ITEMSIZE[context.dtype])
-    # stated peaks too: a variant may run at a higher clock than the measurement of the peak did
+    # stated peaks and both states: a variant may run at a higher clock than the measurement did
     peaks = [c.value for c in known if c.level == "compute" and c.dtype in dtypes]
     return max((c.value for c in best), default=0.0), packed * max(peaks, default=0.0)
 

@@ -174,7 +174,7 @@ def _caveats(context: Context, sizes: Sizes, results: Mapping[str, VariantResult
             f"Hot calls are not comparable: the last-level cache of {reading(cache, 'B')} holds "
             f"the {reading(packed, 'B')} of B, and not the {reading(whole, 'B')} of A."
         )
-    launch = ceilings(context.device, context.ceilings).best("launch")
+    launch = ceilings(context.device, context.ceilings, context.state).best("launch")
     if launch is not None:
         text.append(
             f"Both times contain a launch, {reading(launch.value, 's')} here, which no packing "

@@ -67,6 +67,26 @@ class Protocol:
         return "p3-" + _digest({_FORMER.get(k, k): v for k, v in asdict(self).items()})
 
 
+@dataclass(frozen=True)
+class BoostRules:
+    """Parameters of ceilings in the state boost, times in seconds. They are part of those keys
+    alone."""
+
+    # After a window at full power the pause is ten times as long, so the board takes little more
+    # than its idle power on average and its power cap does not bite.
+    rounds: int = 6
+    first_pause_s: float = 0.3  # before the first window: the checks have loaded the GPU
+    pause_s: float = 0.03
+    window_s: float = 0.003  # as long as a config of the first pass
+
+    @property
+    def id(self) -> str:
+        """Return the short hash that names these parameters: `b1-3f2a91`."""
+        return "b1-" + _digest(asdict(self))
+
+
+BOOST = BoostRules()
+
 # Names of parameters in schema 1, where they were part of the hash.
 _FORMER = {
     "first_pass_samples": "screen_samples",

@@ -8,13 +8,13 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Protocol as Interface
 from typing import TypeVar
 
 from workbench.data import stats, verdict
 from workbench.data.record import Ratio, Verdict
-from workbench.measurement.protocol import Protocol
+from workbench.measurement.protocol import BoostRules, Protocol
 
 K = TypeVar("K")
 Now = Callable[[], float]  # seconds on a monotonic clock
@@ -131,6 +131,22 @@ def play(
             waiting.pop(0)
         if not waiting:
             break
+    return windows
+
+
+def rested(
+    entrants: Mapping[K, Entrant], rules: BoostRules, rest: Callable[[float], None] = time.sleep
+) -> dict[K, list[Window]]:
+    """Return windows of all entrants in turn, each after a pause in which the clock recovers: times
+    in the state boost. `rest` passes that many seconds with nothing on the GPU."""
+    windows: dict[K, list[Window]] = {key: [] for key in entrants}
+    if not entrants:
+        return windows
+    rest(rules.first_pause_s)
+    for order in islice(orders(list(entrants)), rules.rounds):
+        for key in order:
+            rest(rules.pause_s)
+            windows[key].append(entrants[key].begin(rules.window_s).window())
     return windows
 
 

@@ -24,7 +24,7 @@ from workbench.device import hardware
 from workbench.measurement import preflight, rounds
 from workbench.measurement.candidate import Candidate, Refusal, Timed, Untimed
 from workbench.measurement.halving import halve
-from workbench.measurement.protocol import Protocol
+from workbench.measurement.protocol import BOOST, Protocol
 from workbench.measurement.rounds import Window
 from workbench.source import Loaded, SourceChanged, loaded
 from workbench.spec import Impl, Sizes, SpecFault
@@ -48,23 +48,26 @@ class MeasureJob:
 @dataclass(frozen=True)
 class WorkerTask:
     """One variant of an experiment: a candidate at its own problem. With the `host` clock a call
-    lasts until the GPU is idle, including all launches by the CPU."""
+    lasts until the GPU is idle, including all launches by the CPU. With `boost` it is also timed in
+    that state, before the clock settles."""
 
     job: MeasureJob
     candidate: Candidate
     regime: Literal["cold", "hot"] = "cold"
     clock: Literal["device", "host"] = "device"
+    boost: bool = False
 
 
 @dataclass(frozen=True)
 class TaskTime:
     """The outcome of one task. `kernels` is the number of kernels that one call launches, from a
     captured graph, and `peak_bytes` the GPU memory of a call beyond its inputs; None where
-    unknown."""
+    unknown. `boost` is its time in that state; None where not requested or not correct."""
 
     result: Timed | Refusal
     kernels: int | None = None
     peak_bytes: int | None = None
+    boost: Timed | Refusal | None = None
 
 
 @dataclass(frozen=True)
@@ -455,6 +458,14 @@ def _played(
     return windows, {**state.sensors.summary(readings), "others_on_gpu": came}
 
 
+def _rested(entrants: Mapping[int, Any]) -> dict[int, list[Window]]:
+    """Return windows of each entrant in the state boost."""
+    windows = rounds.rested(entrants, BOOST)
+    for i, taken in windows.items():
+        _took(entrants[i], taken)
+    return windows
+
+
 def _processes(sensors: Any) -> int:
     """Return the number of processes on the GPU, 0 if the driver does not list them."""
     return len(sensors.processes() or ())
@@ -609,7 +620,8 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
     """Return the times of tasks of different problems, measured against each other.
 
     Each is checked, then all are timed in rounds as in `final` and by the protocol of the first,
-    then each is checked again with other values. A task after which the GPU no longer responds is
+    then each is checked again with other values. Those with `boost` are timed in that state before
+    the rounds, each window after a pause. A task after which the GPU no longer responds is
     the first that is `poisoned`, and none has a time then. Raises ChildProcessError where it is not
     known which task did that.
     """
@@ -619,6 +631,7 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
     entrants: dict[int, Any] = {}
     counts: dict[int, tuple[int | None, int | None]] = {}
     results: list[Timed | Refusal] = []
+    boosts: dict[int, Timed | Refusal] = {}
     try:
         for i, part in enumerate(parts):
             try:
@@ -633,6 +646,7 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
             if i in failed and failed[i].poisoned:  # the others cannot be timed either
                 return [TaskTime(failed.get(n, failed[i])) for n in range(len(parts))]
         try:
+            rested = _rested({i: e for i, e in entrants.items() if parts[i].boost})
             windows, also = _played(entrants, parts[0].job.protocol, _heaviest(entrants))
         except BaseException as cause:  # it is unknown which task caused it
             refusal = _failed(cause, "measure")
@@ -651,6 +665,10 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
                                 checked, entrants[i], windows[i], "sustained", also, part.regime
                             )
                         )
+                        if i in rested:
+                            boosts[i] = _with_time(
+                                checked, entrants[i], rested[i], "boost", {}, part.regime
+                            )
             else:
                 results.append(failed[i])
             last = results[-1]
@@ -659,7 +677,7 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
                 break
     finally:
         _enter(own, own.spent)
-    return [TaskTime(r, *counts.get(i, (None, None))) for i, r in enumerate(results)]
+    return [TaskTime(r, *counts.get(i, (None, None)), boosts.get(i)) for i, r in enumerate(results)]
 
 
 def _known(states: dict[Any, _State], job: MeasureJob) -> _State:

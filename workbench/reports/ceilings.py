@@ -5,12 +5,13 @@ Everything here is a pure function of records, and runs without torch and Triton
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from workbench.data.record import Failure, Measured, Outcome, Record, Run
+from workbench.data.record import Failure, Measured, Outcome, Record, Run, grouped
 from workbench.data.units import span_text, text_of, unit_of
+from workbench.device.ceilings import ALIKE, MEASURED, state_of, stem_of
 from workbench.reports import render
 from workbench.reports.figures.ceilings import Bar, Panel, bars
 from workbench.reports.figures.timing import timings_of
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
 
 Plain = Mapping[str, Any]
 
-MEASURED = "_measured"
-HEADS = ("ceiling", "low", "median", "high", "share of stated", "library reference", "verdict")
-STATED_HEADS = ("ceiling", "value", "kind", "source")
+HEADS = (
+    "ceiling", "sustained", "p5 to p95", "MHz", "boost", "p5 to p95", "MHz", "verdict",
+    "% of stated", "library reference",
+)  # fmt: skip
+NARROW = (0, 1, 3, 4, 6, 7)  # columns for a terminal of 100 columns
+STATED_HEADS = ("ceiling", "value", "clock", "kind", "source")
 LEVELS = {
     "dram": "DRAM",
     "cache": "Last-level cache",
@@ -49,6 +53,46 @@ WORDS = {
 NEEDS_GPU = "No GPU took part: nothing here was measured."
 
 
+@dataclass(frozen=True)
+class StatePair:
+    """A measured ceiling in both states of the clock. One without a state, such as a copy between
+    host and device, is `settled`, and its `boost` is None, as is that of older runs."""
+
+    settled: Plain | None
+    boost: Plain | None
+
+    @property
+    def each(self) -> list[Plain]:
+        """Return those that are there, the sustained one first."""
+        return [one for one in (self.settled, self.boost) if one is not None]
+
+    @property
+    def title(self) -> str:
+        """Return what is limited."""
+        return str(self.each[0]["title"])
+
+    @property
+    def word(self) -> str:
+        """Return the word of both, or `sound; boost failed`."""
+        words = [word(one) for one in self.each]
+        return words[0] if len(set(words)) == 1 else f"{words[0]}; boost {words[1]}"
+
+
+def pairs_of(ceilings: Mapping[str, Plain]) -> list[StatePair]:
+    """Return the measured ceilings by what they limit, in the order of first appearance."""
+    named = [(stem_of(n), c) for n, c in ceilings.items() if n.endswith(MEASURED)]
+    pairs = []
+    for group in grouped(named, lambda pair: pair[0]).values():
+        known = {c.get("state") == "boost": c for _, c in group}
+        pairs.append(StatePair(known.get(False), known.get(True)))
+    return pairs
+
+
+def paired(run: Run) -> list[StatePair]:
+    """Return the run's measured ceilings in both states, level by level."""
+    return pairs_of({c["name"]: c for c in measured_of(run)})
+
+
 def measured_of(run: Run) -> list[dict[str, Any]]:
     """Return the run's measured ceilings, and those that failed, level by level."""
     results = [dict(c, name=n) for n, c in run.ceilings.items() if n.endswith(MEASURED)]
@@ -64,7 +108,7 @@ def stated_of(run: Run) -> list[dict[str, Any]]:
 
 def page(run: Run, outcomes: Sequence[Outcome]) -> str:
     """Return the page as HTML. A run without records gives a page, too."""
-    result = measured_of(run)
+    result, pairs = measured_of(run), paired(run)
     shown = replace(run, kernel="Ceilings", engine="bandwidths, rates, launches", predicted=False)
     return render(
         "ceilings.html.j2",
@@ -73,12 +117,13 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
         measured=bool(result),
         sentence=sentence(run),
         heads=HEADS,
-        rows=[_cells(c) for c in result],
-        doubts=[(c["title"], word(c), reason(c)) for c in result if word(c) != "sound"],
-        sources=[(c["title"], c["source"]) for c in result if "value" in c],
+        rows=[_cells(pair) for pair in pairs],
+        both=any(pair.boost for pair in pairs),
+        doubts=[(_titled(c), word(c), reason(c)) for c in result if word(c) != "sound"],
+        sources=[(_titled(c), c["source"]) for c in result if "value" in c],
         stated_heads=STATED_HEADS,
         stated=[_stated_cells(c) for c in stated_of(run)],
-        figure=bars(panels(result or stated_of(run)), "ceilings"),
+        figure=bars(panels(pairs or [StatePair(c, None) for c in stated_of(run)]), "ceilings"),
         copies=_copies(outcomes),
         variants=[_variant(o) for o in outcomes if o.case.kernel != "host_copy"],
         how=_how(outcomes),
@@ -89,8 +134,8 @@ def sentence(run: Run) -> str:
     """Return one sentence with the device's main measured ceilings."""
     device = run.environment.gpu or run.device
     known = {c["name"]: c for c in measured_of(run) if word(c) in ("sound", "unchecked")}
-    named = ((what, known.get(name + MEASURED)) for name, what in WORDS.items())
-    parts = [f"{what} {amount(c['value'], c)}" for what, c in named if c]
+    pairs = {stem_of(p.each[0]["name"]): p for p in pairs_of(known)}
+    parts = [f"{what} {_both(pairs[name])}" for name, what in WORDS.items() if name in pairs]
     one = known.get("launch" + MEASURED)
     launch = f"a launch in a graph takes {amount(one['value'], one)}" if one else ""
     text = "; ".join(filter(None, (f"{device} {', '.join(parts)}" if parts else "", launch)))
@@ -99,6 +144,22 @@ def sentence(run: Run) -> str:
     if measured_of(run):
         return f"No ceiling of {device} stands: see the reasons below."
     return f"What is stated of {device}. {NEEDS_GPU}"
+
+
+def _both(pair: StatePair) -> str:
+    """Return the values of a ceiling with their states, or the sustained one where the other is
+    within ALIKE of it."""
+    values = [c["value"] for c in pair.each]
+    texts = [amount(c["value"], c) for c in pair.each]
+    if len(values) == 2 and abs(values[1] / values[0] - 1) > ALIKE:
+        return f"{texts[0]} sustained and {texts[1]} at the boost clock"
+    state = pair.each[0].get("state")
+    return texts[0] + (f" ({state})" if state and len(values) == 1 else "")
+
+
+def _titled(one: Plain) -> str:
+    """Return the title, with the boost clock where it is of that."""
+    return f"{one['title']}, boost" if one.get("state") == "boost" else str(one["title"])
 
 
 def word(one: Plain) -> str:
@@ -138,29 +199,62 @@ def with_zeros(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:#.{4 if value >= 1 else 3}g}"
 
 
-def _cells(one: Plain) -> list[str]:
+def _cells(pair: StatePair) -> list[str]:
     """Return the cells under HEADS."""
-    stated, other = one.get("stated"), one.get("library")
-    of = f"{amount(stated['value'], one)} ({kind_of(stated)})" if stated else ""
+    spreads = [*_spread(pair.settled), *_spread(pair.boost)]
+    return [pair.title, *spreads, pair.word, _of_stated(pair), _libraries(pair)]
+
+
+def _spread(one: Plain | None) -> list[str]:
+    """Return the median with its unit, p5 to p95, and the clock in MHz."""
+    if one is None:
+        return ["", "", ""]
     if "value" not in one:
-        spread = ["", "missing", ""]
-    else:
-        spread = _spread(one)
-        of = f"{100 * one['value'] / stated['value']:.0f} % of {of}" if stated else ""
-    yard = f"{other['name']}: {amount(other['value'], one)}" if other else ""
-    return [one["title"], *spread, of, yard, word(one)]
+        return ["missing", "", ""]
+    low, middle, high, unit = _values(one)
+    clock = f"{one['clock_mhz']:.0f}" if one.get("clock_mhz") else ""
+    return [f"{middle} {unit}", f"{low} to {high}", clock if one.get("state") else "any"]
 
 
-def _spread(one: Plain) -> list[str]:
-    """Return p5, median with its unit, and p95."""
+def _values(one: Plain) -> tuple[str, str, str, str]:
+    """Return p5, median, p95 and their unit."""
     scale, unit = scale_of(one)
     low, middle, high = (with_zeros(one[end] / scale) for end in ("low", "value", "high"))
-    return [low, f"{middle} {unit}", high]
+    return low, middle, high, unit
+
+
+def _of_stated(pair: StatePair) -> str:
+    """Return the percent of the stated figure in each state: `81 / 107 of 989 TFLOP/s`."""
+    one = pair.each[0]
+    stated = one.get("stated")
+    if not stated:
+        return ""
+    of = f"{amount(stated['value'], one)} ({kind_of(stated)})"
+    shares = _of_each(pair, lambda c: f"{100 * c['value'] / stated['value']:.0f}")
+    return f"{shares} of {of}" if shares else of
+
+
+def _libraries(pair: StatePair) -> str:
+    """Return the library reference and its rate in each state."""
+    known = [c["library"] for c in pair.each if c.get("library")]
+    if not known:
+        return ""
+    scale, unit = scale_of(pair.each[0])
+    rates = _of_each(
+        pair, lambda c: digits(c["library"]["value"] / scale) if c.get("library") else "none"
+    )
+    return f"{known[0]['name']}: {rates or 'none'} {unit}"
+
+
+def _of_each(pair: StatePair, text: Callable[[Plain], str]) -> str:
+    """Return a text of each state that has a value, the sustained one's first."""
+    return " / ".join(text(c) for c in pair.each if "value" in c)
 
 
 def _stated_cells(one: Plain) -> list[str]:
     """Return the cells under STATED_HEADS."""
-    return [one["title"], amount(one["value"], one), kind_of(one), one["source"]]
+    clock = state_of(one["name"], one)
+    return [one["title"], amount(one["value"], one), clock, kind_of(one), one["source"]]
 
 
 def kind_of(stated: Plain) -> str:
@@ -168,13 +262,19 @@ def kind_of(stated: Plain) -> str:
     return "published" if stated["kind"] == "measured" else str(stated["kind"])
 
 
-def line(one: Plain) -> str:
-    """Return one ceiling as a line for the terminal."""
+def line(pair: StatePair) -> str:
+    """Return one ceiling in its states as a line for the terminal."""
+    return f"{pair.title}: " + "; ".join(map(_in_state, pair.each))
+
+
+def _in_state(one: Plain) -> str:
+    state = one.get("state", "")
     if "value" not in one:
-        return f"{one['title']}: missing: {one['reason']}"
-    low, middle, high = _spread(one)
-    text = f"{one['title']}: {middle} (p5 to p95: {low} to {high})"
-    return text if word(one) == "sound" else f"{text}; {word(one)}: {reason(one)}"
+        return f"{state} missing: {one['reason']}".strip()
+    low, middle, high, unit = _values(one)
+    clock = f", {one['clock_mhz']:.0f} MHz" if one.get("clock_mhz") else ""
+    text = f"{state} {middle} {unit} (p5 to p95: {low} to {high}{clock})".strip()
+    return text if word(one) == "sound" else f"{text}, {word(one)}: {reason(one)}"
 
 
 def show(console: Console, run: Run) -> None:
@@ -184,37 +284,41 @@ def show(console: Console, run: Run) -> None:
 
     result = measured_of(run)
     heads = HEADS if result else STATED_HEADS
-    lines = [_cells(c) for c in result] or [_stated_cells(c) for c in stated_of(run)]
+    lines = [_cells(c) for c in paired(run)] or [_stated_cells(c) for c in stated_of(run)]
+    wide = not result or not console.is_terminal or console.width >= 170
     table = Table(box=None, pad_edge=False)
-    for n, head in enumerate(heads):
-        right = (bool(result) and 0 < n < 4) or n == 1
-        table.add_column(head, justify="right" if right else "left")
+    shown = range(len(heads)) if wide else NARROW
+    for n in shown:
+        right = (bool(result) and 0 < n < 7) or n == 1
+        table.add_column(heads[n], justify="right" if right else "left")
     for cells in lines:
-        table.add_row(*map(Text, cells))
+        table.add_row(*(Text(cells[n]) for n in shown))
     console.print(table)
     for one in result:
         if word(one) != "sound":
-            console.print(f"{one['title']}: {word(one)}: {reason(one)}", soft_wrap=True)
+            console.print(f"{_titled(one)}: {word(one)}: {reason(one)}", soft_wrap=True)
 
 
 # The page's parts.
 
 
-def panels(ceilings: Sequence[Plain]) -> list[Panel]:
-    """Return the bars by level, each level on an axis of its own unit."""
+def panels(ceilings: Sequence[StatePair]) -> list[Panel]:
+    """Return the bars by level, each level on an axis of its own unit; the boost clock's under the
+    sustained one's."""
     drawn = []
     for level, title in LEVELS.items():
-        some = [c for c in ceilings if c.get("level") == level]
+        some = [pair for pair in ceilings if pair.each[0].get("level") == level]
         if not some:
             continue
-        units = list(dict.fromkeys(scale_of(c)[1] for c in some))
-        drawn.append(Panel(title, " or ".join(units), [_bar(c) for c in some], level))
+        units = list(dict.fromkeys(scale_of(c)[1] for pair in some for c in pair.each))
+        rows = [_bar(c) for pair in some for c in pair.each]
+        drawn.append(Panel(title, " or ".join(units), rows, level))
     return drawn
 
 
 def _bar(one: Plain) -> Bar:
     scale, unit = scale_of(one)
-    measured = one["name"].endswith(MEASURED)
+    measured, boost = one["name"].endswith(MEASURED), one.get("state") == "boost"
     own, stated = one.get("value"), one.get("stated", {}).get("value")
     drawn = {
         "value": own if measured else None,
@@ -226,7 +330,8 @@ def _bar(one: Plain) -> Bar:
     scaled = {name: None if v is None else v / scale for name, v in drawn.items()}
     shown = with_zeros if measured else digits
     text = f"{shown(own / scale)} {unit}" if own is not None else "missing"
-    return Bar(one["title"], text=text, word=word(one), **scaled)
+    title = "at the boost clock" if boost and measured else one["title"]
+    return Bar(title, text=text, word=word(one), boost=boost and measured, **scaled)
 
 
 def _copies(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
@@ -266,7 +371,7 @@ def _variant(outcome: Outcome) -> list[str]:
         return [*what, "predicted", f"~{text_of(outcome.time_s, scale)} {unit}", "", ""]
     interval = span_text(t.low_s, t.high_s, scale)
     note = "" if t.stable else "the interval is wider than the protocol requires"
-    regime = f"{t.regime}, {t.method}"
+    regime = f"{t.regime}, {t.state}, {t.method}"
     return [*what, regime, f"{text_of(t.median_s, scale)} {unit}", interval, note]
 
 
@@ -275,7 +380,9 @@ def _how(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
     if not timings:
         return []
     methods = ", ".join(dict.fromkeys(t.method for t in timings))
-    clocks = [t.sm_mhz for t in timings if t.sm_mhz]
-    text = f"{min(clocks):.0f} to {max(clocks):.0f} MHz" if clocks else "unknown"
+    clocks = grouped((t for t in timings if t.sm_mhz), lambda t: t.state)
+    spans = {s: [t.sm_mhz or 0.0 for t in some] for s, some in sorted(clocks.items())}
+    each = [f"{s} {min(mhz):.0f} to {max(mhz):.0f} MHz" for s, mhz in spans.items()]
+    text = "; ".join(each) or "unknown"
     protocols = ", ".join(dict.fromkeys(t.protocol for t in timings))
     return [("Methods", methods), ("SM clock", text), ("Protocols", protocols)]

@@ -22,7 +22,7 @@ from workbench.data.units import (
     percent,
     quantity,
 )
-from workbench.device.ceilings import LEVELS, Ceiling, CeilingSet, Level
+from workbench.device.ceilings import LEVELS, Ceiling, CeilingSet, Level, clock_words
 from workbench.reports import render
 from workbench.reports.figures import roofline as draw
 from workbench.reports.figures.roofline import Scene, scene_of
@@ -44,6 +44,7 @@ _PLURAL = {
     "above its ceiling": "above their ceilings",
     "unknown": "without a ceiling",
 }
+_CLOCKS = {"sustained": "sustained", "boost": "boost (dash-dotted)"}
 _KINDS = {"cold": "cold, measured", "hot": "hot, measured", "predicted": "predicted"}
 
 
@@ -153,10 +154,13 @@ def _switches(scene: Scene) -> list[dict[str, Any]]:
     names = {True: ("O-measured", "measured (solid)"), False: ("O-stated", "stated (dashed)")}
     there = {n.ceiling.measured for n in scene.lines}
     origins = [switch for measured, switch in names.items() if measured in there]
+    paired = {n.ceiling.state for n in scene.lines if n.paired}
+    clocks = [(f"S-{s}", n, s in scene.states) for s, n in _CLOCKS.items() if s in paired]
     groups = [
         ("Memory", [(f"L-{level}", LEVELS[level], True) for level in levels]),
         ("Dtypes", [(f"T-{d}", d, d in scene.dtypes) for d in sorted(dtypes)]),
         ("Ceilings", [(word, name, True) for word, name in origins]),
+        ("Clock", clocks),
         ("Points", [(f"K-{kind}", _KINDS[kind], True) for kind in kinds]),
         ("Shown", [("W", "p5 to p95", True), ("A", "arrows", True), ("N", "names", True)]),
     ]
@@ -181,13 +185,13 @@ def _marks(scene: Scene) -> list[tuple[str, int, str]]:
 
 
 def _ceilings(sheet: Sheet) -> list[dict[str, Any]]:
-    order = list(LEVELS)
     return [
         {
             "device": c.device,
             "what": c.what,
             "name": c.name,
             "origin": c.origin,
+            "clock": c.state + (f", {c.clock_mhz:.0f} MHz" if c.clock_mhz else ""),
             "value": quantity(c.value, c.unit),
             "low": "" if c.low is None else quantity(c.low, c.unit),
             "high": "" if c.high is None else quantity(c.high, c.unit),
@@ -196,8 +200,13 @@ def _ceilings(sheet: Sheet) -> list[dict[str, Any]]:
             "drawn": "drawn" if c in ceiling_set.drawn() else "",
         }
         for ceiling_set in sheet.ceilings.values()
-        for c in sorted(ceiling_set.ceilings, key=lambda c: (order.index(c.level), c.dtype, c.name))
+        for c in sorted(ceiling_set.ceilings, key=_in_table)
     ]
+
+
+def _in_table(c: Ceiling) -> tuple[int, str, str, bool, str]:
+    """Return the order of a ceiling in the table: both states of one limit lie together."""
+    return list(LEVELS).index(c.level), c.dtype, c.stem, not c.measured, c.name
 
 
 def _ridge(c: Ceiling, ceilings: CeilingSet) -> str:
@@ -235,10 +244,11 @@ def _pair(sheet: Sheet) -> dict[str, Any]:
 def _pair_of_ceilings(one: CeilingSet, other: CeilingSet) -> list[list[str]]:
     """Return a row for each ceiling that both have from the same kind of source."""
     lines = []
-    theirs = {(d.level, d.dtype, d.measured): d for d in reversed(other.drawn())}
+    theirs = {(d.level, d.dtype, d.measured, d.state): d for d in reversed(other.drawn())}
     for c in one.drawn():
-        if d := theirs.get((c.level, c.dtype, c.measured)):
+        if d := theirs.get((c.level, c.dtype, c.measured, c.state)):
             origin = c.origin if c.origin == d.origin else f"{c.origin}; {d.origin}"
+            origin += f", {clock_words(c.state)}" if c.state else ""
             values = [quantity(each.value, each.unit) for each in (c, d)]
             lines.append([c.what, origin, *values, f"{d.value / c.value:.2f}x"])
     return lines
@@ -345,7 +355,7 @@ def _row(n: int, p: Point, heads: Sequence[Head]) -> dict[str, Any]:
         "kernel": p.record.case.kernel,
         "name": p.name,
         "tags": [p.role] if p.role else [],
-        "state": "predicted" if predicted else f"{p.record.phase}, {p.regime}",
+        "state": "predicted" if predicted else f"{p.record.phase}, {p.regime}, {p.load.state}",
         "predicted": predicted,
         "above": bool(p.held.above),
         "cells": [head.cell(p) for head in heads],

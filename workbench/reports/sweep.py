@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from workbench.data.record import Measured, Outcome, Predicted, Record, Run, grouped
 from workbench.data.units import counted, unit_of, whole_percent
+from workbench.device.ceilings import clock_words, state_of
 from workbench.reports import render
 from workbench.reports.figures import limit_lines as ceilings
 from workbench.reports.figures import sweep as draw
@@ -394,14 +395,13 @@ def _rates(run: Run) -> dict[str, Any]:
 
 def _ceiling(name: str, ceiling: Any) -> tuple[str, bool, str, str]:
     """Return how a ceiling is drawn (kind of limit, whether dashed), its words and its source."""
-    what = {"dram": "DRAM", "cache": "last-level cache"}.get(name.removesuffix("_measured"), name)
-    if "dtype" in ceiling:
-        what = f"{ceiling['dtype']} {what}"
+    what = ceilings.what_of(name, ceiling)
     kind = ceiling.get("kind", "datasheet")
     value, unit = ceiling.get("value", 0), ceiling.get("unit", "")
     shown = f"{value / 1e12:.4g} T{unit}" if value >= 1e11 else f"{value / 1e9:.4g} G{unit}"
     drawn = "compute" if unit == "FLOP/s" else "cache" if name.startswith("cache") else "memory"
-    words = f"{what} at {shown} ({kind})"
+    origin = ", ".join(filter(None, (kind, clock_words(state_of(name, ceiling)))))
+    words = f"{what} at {shown} ({origin})"
     return drawn, kind != "measured", words, ceiling.get("source", "source not stated")
 
 

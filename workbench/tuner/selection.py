@@ -213,6 +213,16 @@ def bit_classes(records: Iterable[Record]) -> dict[tuple[int | None, str], str]:
     return {key: _letters(n) for n, key in enumerate(ordered)}
 
 
+def same_bits(one: Iterable[Record], other: Iterable[Record]) -> bool | None:
+    """Return whether two configs gave equal bits wherever both were checked on the same inputs;
+    None where they never were. False where one of them changes its bits from call to call."""
+    one, other = list(one), list(other)
+    if any(r.repeats is False for r in (*one, *other)):
+        return False
+    pairs = [(a.bits, b.bits) for a in one for b in other if a.seed == b.seed and a.bits and b.bits]
+    return all(a == b for a, b in pairs) if pairs else None
+
+
 def _letters(number: int) -> str:
     text = chr(ord("A") + number % 26)
     return text if number < 26 else _letters(number // 26 - 1) + text

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from workbench import catalog
 from workbench.data.record import Measured, Outcome, Predicted, Record, Run
 from workbench.data.tuned_cache import Entry, TunedError, changing, default_path, unusable
 from workbench.source import code_hash, file_hash
-from workbench.spec import Impl, Spec
-from workbench.tuner.selection import comparable_times, config_key, ranking, relevant, select
+from workbench.spec import Impl, Limits, Spec, values
+from workbench.tuner.selection import (
+    bit_classes,
+    comparable_times,
+    config_key,
+    ranking,
+    relevant,
+    same_bits,
+    select,
+)
 
 
 def sources_of(impl: Impl) -> tuple[str, str]:
@@ -20,23 +29,57 @@ def sources_of(impl: Impl) -> tuple[str, str]:
     return code_hash(impl), file_hash(impl)
 
 
-def entries_of(run: Run, outcomes: Sequence[Outcome], sources: Mapping[str, str]) -> list[Entry]:
+def entries_of(
+    run: Run,
+    outcomes: Sequence[Outcome],
+    sources: Mapping[str, str],
+    defaults: Mapping[str, Mapping[str, int]] | None = None,
+) -> list[Entry]:
     """Return the winner of each Impl as an entry: in a measured run by the final benchmark alone,
     in a predicted run marked as predicted.
 
-    `sources` is the `code_hash` of each Impl, by name. An Impl of which only the default was in the
-    final benchmark, where defaults always are, has no entry if another of its configs was faster in
-    the first pass.
+    `sources` is the `code_hash` of each Impl, by name, and `defaults` its default config, with
+    whose bits those of the winner are compared. An Impl of which only the default was in the final
+    benchmark, where defaults always are, has no entry if another of its configs was faster in the
+    first pass.
     """
     results = []
+    stand = [o for o in ranking(relevant(run, outcomes)) if isinstance(o, Record)]
     for impl in sorted({o.case.impl for o in outcomes if not o.case.is_baseline}):
         mine = [o for o in relevant(run, outcomes) if o.case.impl == impl]
         text = select(run, mine)
         if text.winner is None or (text.winner.measured and not _reached(mine)):
             continue
         ties = tuple(dict(r.case.config) for r in text.ties)
-        results.append(_entry(run, text.winner, sources.get(impl, ""), text.configs, ties))
+        bits = _bits(text.winner, mine, stand, (defaults or {}).get(impl))
+        entry = _entry(run, text.winner, sources.get(impl, ""), text.configs, ties)
+        results.append(replace(entry, **bits))
     return results
+
+
+def _bits(
+    won: Record,
+    mine: Sequence[Outcome],
+    stand: Sequence[Record],
+    default: Mapping[str, int] | None,
+) -> dict[str, Any]:
+    """Return the fields of an entry on bits. `mine` are the outcomes of its Impl, `stand` one
+    record of each config of the run, as its page shows them."""
+    records = [o for o in mine if isinstance(o, Record)]
+    wanted = None if default is None else dict(default)
+    of_default = [r for r in records if r.default or dict(r.case.config) == wanted]
+    own = [r for r in records if config_key(r.case) == config_key(won.case)]
+    fields: dict[str, Any] = {"repeats": won.repeats}
+    if of_default:
+        fields["same_bits_as_default"] = same_bits(own, of_default)
+    classes, mark = bit_classes(stand), (won.seed, won.bits or "")
+    if mark in classes:
+        fields |= {
+            "bits_class": classes[mark],
+            "bits_classes": sum(seed == won.seed for seed, _ in classes),
+            "bits_configs": sum((r.seed, r.bits) == mark and not r.case.is_baseline for r in stand),
+        }
+    return fields
 
 
 def _entry(
@@ -68,6 +111,7 @@ def _entry(
         at=won.at,
         configs=configs,
         ties=ties,
+        same_bits_as=run.same_bits_as,
     )
 
 
@@ -84,17 +128,24 @@ def _reached(outcomes: Sequence[Outcome]) -> bool:
 
 
 def remember(
-    run: Run, outcomes: Sequence[Outcome], spec: Spec | None = None, path: Path | None = None
+    run: Run,
+    outcomes: Sequence[Outcome],
+    spec: Spec | None = None,
+    path: Path | None = None,
+    limits: Limits | None = None,
 ) -> list[Entry]:
-    """Keep the winners of a finished sweep. Returns the entries that are now stored. Raises
-    TunedError where the tuned cache cannot be read or written; and, after the others are kept, for
-    a winner that cannot be kept, such as one whose knob is no whole number.
+    """Keep the winners of a finished sweep. Returns the entries that are now stored. With `limits`
+    of the device the bits of each are compared with those of its Impl's default, else only where
+    that is the run's. Raises TunedError where the tuned cache cannot be read or written; and, after
+    the others are kept, for a winner that cannot be kept, such as one whose knob is no whole
+    number.
 
     An older entry stays if a narrower sweep did worse: it tried fewer configs, and its time lies
     wholly above the older one under the same protocol, so it never tried the better config.
     """
     spec = spec or catalog.spec_of(run.source)
-    result = entries_of(run, outcomes, {impl.name: code_hash(impl) for impl in spec.impls})
+    sources = {impl.name: code_hash(impl) for impl in spec.impls}
+    result = entries_of(run, outcomes, sources, _defaults(run, spec, limits))
     if not result:
         return []
     reasons = {e.impl: reason for e in result if (reason := unusable(asdict(e))) is not None}
@@ -113,6 +164,14 @@ def remember(
             "config cannot use it."
         )
     return stored
+
+
+def _defaults(run: Run, spec: Spec, limits: Limits | None) -> dict[str, dict[str, int]]:
+    """Return the default config of each Impl on this device, by name."""
+    if limits is None:
+        return {}
+    own = [impl for impl in spec.impls if impl.backend == "triton"]
+    return {i.name: values(i.default(limits, run.dtype, run.sizes)) for i in own}
 
 
 def _missed(new: Entry, old: Entry) -> bool:

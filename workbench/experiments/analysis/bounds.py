@@ -6,18 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workbench.data.record import Evidence, Kind
-from workbench.device.ceilings import Ceiling, CeilingSet, ceiling_of, stated
+from workbench.data.record import Evidence, Kind, State
+from workbench.device.ceilings import Ceiling, CeilingSet, ceiling_of, clock_words, stated
 from workbench.device.hardware import Device
 from workbench.spec import Sizes, Spec
 
 
-def ceilings(device: Device, known: Mapping[str, Mapping[str, Any]]) -> CeilingSet:
-    """Return the ceilings of `known`, see `hardware.ceilings`, and the device's stated ones."""
+def ceilings(
+    device: Device, known: Mapping[str, Mapping[str, Any]], state: State = "sustained"
+) -> CeilingSet:
+    """Return the ceilings of `known`, see `hardware.ceilings`, and the device's stated ones, for
+    times of this state."""
     results = [ceiling_of(device.name, name, plain) for name, plain in known.items()]
     every = [*(c for c in results if c is not None), *stated(device.name, device)]
     by_name = {c.name: c for c in every}
-    return CeilingSet(device.name, tuple(by_name.values()), device.cache.value or None)
+    cache_bytes = device.cache.value or None
+    return CeilingSet(device.name, tuple(by_name.values()), cache_bytes, state=state)
 
 
 def split(every: CeilingSet) -> tuple[CeilingSet, CeilingSet]:
@@ -31,7 +35,8 @@ def ceiling_row(c: Ceiling, group: str, name: str = "") -> Evidence:
     """Return a ceiling as evidence, named after what it limits unless a name is given."""
     stated: Kind = "computed" if c.origin == "computed" else "datasheet"
     kind: Kind = "measured" if c.measured else stated
-    return Evidence(name or c.what, c.value, c.unit, kind, c.low, c.high, group)
+    what = ", ".join(filter(None, (name or c.what, clock_words(c.state))))
+    return Evidence(what, c.value, c.unit, kind, c.low, c.high, group)
 
 
 @dataclass(frozen=True)

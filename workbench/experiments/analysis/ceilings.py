@@ -2,8 +2,9 @@
 
 A ceiling is the best of a few configs of a kernel that does one thing alone. It is validated
 against library kernels that are timed beside it, against the other ceilings and against the maker's
-figures; one that fails is kept with the reason and never used. `commands/ceilings.py` times all
-this; `known` finds what was last measured on a device.
+figures; one that fails is kept with the reason and never used. Each is measured in both states of
+the clock, first `boost`, then `sustained`; those of one state are compared with each other alone.
+`commands/ceilings.py` times all this; `known` finds what was last measured on a device.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from workbench import catalog
 from workbench.data import stats
-from workbench.data.record import Measured
-from workbench.device.ceilings import Level
+from workbench.data.record import Measured, State
+from workbench.device.ceilings import MEASURED, Level, measured_name
 from workbench.device.hardware import Device, Quantity
 from workbench.experiments import Regime, Variant, VariantResult
 from workbench.spec import ITEMSIZE, Limits, Sizes, label, sizes_text
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 Ceiling = Mapping[str, Any]  # a ceiling as `hardware.ceilings` writes it
 Counted = Literal["bytes", "traffic", "flops", "launches"]
 
-MEASURED = "_measured"
+RECOVERED = 0.97  # least share of the sustained ceiling that one at the boost clock must reach
 STREAM = 1 << 28  # bf16 numbers, from which on a copy on an H200 reaches its full rate
 LINKS = 256  # launches in a chain
 EDGE = 8192  # of the square products that libraries are timed with
@@ -72,10 +73,12 @@ class Sought:
 
 @dataclass(frozen=True)
 class CeilingGroup:
-    """Ceilings whose variants are interleaved, being of one kind of load and so of one clock."""
+    """Ceilings whose variants are interleaved, being of one kind of load and so of one clock. With
+    `boost` they are measured in that state, too."""
 
     name: str
     sought: tuple[Sought, ...]
+    boost: bool = True
 
     @property
     def variants(self) -> list[Variant]:
@@ -301,7 +304,8 @@ def _launches() -> CeilingGroup:
         Sought(name, title, "launch", "launches", (variant,), (library,), share)
         for name, title, variant, library, share in rows
     ]
-    return CeilingGroup("launches", tuple(sought))
+    # an empty kernel loads nothing: its clock is the same in both states
+    return CeilingGroup("launches", tuple(sought), boost=False)
 
 
 # Evaluation
@@ -348,18 +352,27 @@ def amount_of(
 
 
 def evaluate(
-    sought: Sequence[Sought], results: Mapping[str, VariantResult], limits: Limits, earlier: Ceiling
+    sought: Sequence[Sought],
+    results: Mapping[str, VariantResult],
+    limits: Limits,
+    earlier: Ceiling,
+    state: State = "sustained",
 ) -> dict[str, dict[str, Any]]:
-    """Return every ceiling of a group by its measured name, validated; `earlier` are those of the
-    groups before. A ceiling without a time has no value, but a reason."""
+    """Return every ceiling of a group in one state by its measured name, validated; `earlier` are
+    those of the groups before, and of this group in the other state. A ceiling without a time has
+    no value, but a reason."""
     best = {s.name: _best(s, s.variants, results, limits) for s in sought}
-    plain = {s.name + MEASURED: _plain(s, best[s.name], results, limits) for s in sought}
+    plain = {
+        measured_name(s.name, state): {**_plain(s, best[s.name], results, limits), "state": state}
+        for s in sought
+    }
     known = {**earlier, **plain}
     for s in sought:
-        one, chosen = plain[s.name + MEASURED], best[s.name]
+        one, chosen = plain[measured_name(s.name, state)], best[s.name]
         if chosen is None:
             continue
-        if reason := doubt(s, one, known) or _miscounted(s, results) or unproved(s, chosen[0]):
+        reason = doubt(s, one, known) or _miscounted(s, results) or unproved(s, chosen[0])
+        if reason is not None:
             one |= {"failed": True, "reason": reason}
     return plain
 
@@ -389,6 +402,8 @@ def _plain(
         return {**text, **_missing("no variant gave a time", reason)}
     variant, rate = best
     text |= {**asdict(rate), "kind": "measured", "source": _source(variant, len(s.variants))}
+    if variant.timing is not None and variant.timing.sm_mhz:
+        text["clock_mhz"] = variant.timing.sm_mhz
     if yard := _best(s, s.libraries, results, limits):
         name, value = yard[0].variant.name, yard[1].value
         text["library"] = {"name": name, "value": value, "unit": s.unit}
@@ -416,8 +431,9 @@ def _source(result: VariantResult, count: int) -> str:
 
 def doubt(s: Sought, one: Ceiling, known: Mapping[str, Ceiling]) -> str | None:
     """Return in a sentence why a rate is not accepted; None if it agrees with its library
-    reference, with the ceilings `known` and with the stated figure."""
-    value = float(one["value"])
+    reference, with the ceilings `known` of its state, with that of the other state and with the
+    stated figure."""
+    value, state = float(one["value"]), one["state"]
     yard = one.get("library")
     if yard and s.counted == "launches" and value * s.share > yard["value"]:
         return (
@@ -430,9 +446,16 @@ def doubt(s: Sought, one: Ceiling, known: Mapping[str, Ceiling]) -> str | None:
             f"least {s.share:g} is required: this kernel does not reach the limit"
         )
     for name in s.above:
-        other = known.get(name + MEASURED, {})
+        other = known.get(measured_name(name, state), {})
         if "value" in other and value < 0.99 * other["value"]:
             return f"it lies below {other['title']}, which cannot be"
+    settled = known.get(measured_name(s.name, "sustained"), {})
+    stands = "value" in settled and not settled.get("failed")
+    if state == "boost" and stands and value < RECOVERED * settled["value"]:
+        return (
+            f"it is {value / settled['value']:.3f} of the sustained one, and at least "
+            f"{RECOVERED:g} is required: the clock had not recovered"
+        )
     if s.stated is not None and value > s.most * s.stated.value:
         return (
             f"it is {value / s.stated.value:.2f} of what is stated ({s.stated.kind}), and more "
@@ -521,7 +544,7 @@ def known(history: History, device: str) -> Mapping[str, Ceiling] | None:
 
 
 def usable(ceilings: Mapping[str, Ceiling]) -> dict[str, Ceiling]:
-    """Return the ceilings that were measured and passed validation."""
+    """Return the ceilings that were measured and passed validation, of both states."""
     return {
         name: c
         for name, c in ceilings.items()
@@ -567,7 +590,7 @@ def read_share(kernel: str, sizes: Sizes, dtype: str) -> float:
 
 
 def mixed(ceilings: Mapping[str, Ceiling], share: float) -> dict[str, Any] | None:
-    """Return the DRAM ceiling of a kernel that reads this share, 0 to 1, of its bytes.
+    """Return the sustained DRAM ceiling of a kernel that reads this share, 0 to 1, of its bytes.
 
     Between the two nearest measured mixes the time of a byte is interpolated linearly, 1/B = ((f2 -
     f) / B1 + (f - f1) / B2) / (f2 - f1): a kernel that spends part of its bytes like a copy and the

@@ -34,6 +34,7 @@ class Bar:
     library: float | None
     text: str
     word: str  # "sound", "unchecked", "failed", "missing"
+    boost: bool = False  # at the boost clock; else sustained, or of no clock
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,13 @@ def _panel(fig: object, panel: Panel, top: float) -> None:
 
 
 def _bar(ax: Any, row: int, one: Bar, ink: str) -> None:
-    """Draw a bar. Filled: measured, hollow: failed its check, tick: stated, cross: library."""
+    """Draw a bar. Filled: measured, thin: at the boost clock, hollow: failed its check, tick:
+    stated, cross: library."""
     if one.value is not None:
         look: dict[str, Any] = {"color": "none", "linestyle": (0, (3, 2))}
         if one.word in ("sound", "unchecked"):
             look = {"color": ink, "alpha": 0.75}
-        ax.barh(row, one.value, 0.5, edgecolor=ink, linewidth=1.2, **look)
+        ax.barh(row, one.value, 0.2 if one.boost else 0.5, edgecolor=ink, linewidth=1.2, **look)
         if one.low is not None and one.high is not None:
             bar(ax, one.low, one.high, row, "ink", 1.6)
     if one.stated is not None:

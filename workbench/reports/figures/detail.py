@@ -12,7 +12,8 @@ from typing import Any
 from workbench.data.record import Measured, Outcome, Record, Run
 from workbench.data.stats import Summary, summary
 from workbench.data.units import counted
-from workbench.reports.figures.limit_lines import shares_of
+from workbench.device.ceilings import clock_words, state_of
+from workbench.reports.figures.limit_lines import shares_of, what_of
 from workbench.reports.figures.sweep import Board
 from workbench.tuner.selection import config_key
 
@@ -32,15 +33,16 @@ class SampleTimes:
 
     def of(self, kind: str) -> tuple[float, str] | None:
         """Return the share of the nearest ceiling of this kind ("measured" or "datasheet"), and its
-        name.
+        name with its state.
 
         None where there is none. Memory ceilings do not bound a hot call, as its inputs may come
         from the cache.
         """
         results = []
-        for share, _, ceiling in shares_of(self.run.ceilings, self.record):
+        for share, name, ceiling in shares_of(self.run.ceilings, self.record):
             memory = ceiling["unit"] == "B/s"
-            what = "DRAM" if memory else f"{ceiling.get('dtype', '')} compute".strip()
+            clock = clock_words(state_of(name, ceiling))
+            what = ", ".join(filter(None, (what_of(name, ceiling), clock)))
             if ceiling.get("kind", "datasheet") == kind and share > 0:
                 results += [] if memory and self.timing.regime == "hot" else [(share, what)]
         return max(results, default=None)

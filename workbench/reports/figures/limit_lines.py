@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from workbench.data.record import Record
+from workbench.device.ceilings import clock_state, clock_words, in_state, state_of, stem_of
 from workbench.reports import colour, figure, figure_svg
 from workbench.reports.figures.drawing import axes, frame, note, plain_ticks
 from workbench.reports.figures.sweep import Board, jitter, laid
@@ -20,7 +22,9 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
     """Return rate against arithmetic intensity under the device's ceilings, log-log."""
     at = records[0].flops / records[0].bytes
     rates = [r.flops / r.time_s for r in records]
+    ceilings = _of_records(ceilings, records)
     ceiling_set, slopes = _known(ceilings, "FLOP/s"), _known(ceilings, "B/s")
+    ceiling_set.sort(key=lambda c: -c[1]["value"])  # labels go above the first, below the others
     ridges = [flat["value"] / slope["value"] for _, flat in ceiling_set for _, slope in slopes]
     lo, hi = min([at, *ridges]) / 8, max([at, *ridges]) * 8
     peak = max([*rates, *(c["value"] for _, c in ceiling_set)])
@@ -51,7 +55,7 @@ def roofline(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix
 
 def bandwidth(board: Board, records: Sequence[Record], ceilings: Ceilings, prefix: str) -> Markup:
     """Return the rate of least bytes under the memory ceilings, for a kernel without arithmetic."""
-    slopes = _known(ceilings, "B/s")
+    slopes = _known(_of_records(ceilings, records), "B/s")
     rates = [r.bytes / r.time_s / 1e9 for r in records]
     # The cache's ceiling only where it is close, as it would compress the range of the points.
     reach = max([*rates, *(c["value"] / 1e9 for k, c in slopes if not k.startswith("cache"))])
@@ -93,9 +97,10 @@ def _flops(value: float, _: Any = None) -> str:
 
 
 def shares_of(ceilings: Ceilings, record: Record) -> list[tuple[float, str, Mapping[str, Any]]]:
-    """Return the share of each ceiling but the cache's that a record reaches, its name, and it."""
+    """Return the share of each ceiling but the cache's that a record reaches, its name, and it. Of
+    a ceiling measured in both states that of the record's state counts."""
     results = []
-    for name, ceiling in ceilings.items():
+    for name, ceiling in in_state(ceilings, clock_state(record)).items():
         memory = ceiling.get("unit") == "B/s"
         if ceiling.get("value", 0) <= 0 or name.startswith("cache"):
             continue
@@ -105,22 +110,33 @@ def shares_of(ceilings: Ceilings, record: Record) -> list[tuple[float, str, Mapp
     return results
 
 
+def _of_records(ceilings: Ceilings, records: Sequence[Record]) -> Ceilings:
+    """Return the ceilings of the state that most records are of."""
+    ((state, _),) = Counter(map(clock_state, records)).most_common(1)
+    return in_state(ceilings, state)
+
+
 def _known(ceilings: Ceilings, unit: str) -> list[tuple[str, Mapping[str, Any]]]:
     return [(k, c) for k, c in ceilings.items() if c.get("unit") == unit and c.get("value", 0) > 0]
 
 
 def _ceiling_style(kind: str, ceiling: Mapping[str, Any]) -> dict[str, Any]:
-    dash = "-" if ceiling.get("kind") == "measured" else (0, (5, 3))
+    dash: Any = "-" if ceiling.get("kind") == "measured" else (0, (5, 3))
     return {"color": colour(f"roof-{kind}"), "linewidth": 1.4, "linestyle": dash, "zorder": 2}
 
 
 def _ceiling_name(name: str, ceiling: Mapping[str, Any]) -> str:
-    what = name.removesuffix("_measured")
-    what = {"dram": "DRAM", "cache": "last-level cache"}.get(what, what)
-    if "dtype" in ceiling:
-        what = f"{ceiling['dtype']} {what}"
     rate = f"{_flops(ceiling['value'])}{ceiling['unit']}"
-    return f"{what} {rate}, {ceiling.get('kind', 'datasheet')}"
+    parts = f"{what_of(name, ceiling)} {rate}", ceiling.get("kind", "datasheet")
+    return ", ".join(filter(None, (*parts, clock_words(state_of(name, ceiling)))))
+
+
+def what_of(name: str, ceiling: Mapping[str, Any]) -> str:
+    """Return the limited resource: `DRAM`, `bf16 compute`."""
+    what = stem_of(name)
+    if what.startswith("compute"):
+        return f"{ceiling.get('dtype', '')} compute".strip()
+    return {"dram": "DRAM", "cache": "last-level cache"}.get(what, what)
 
 
 def _aside(board: Board, record: Record, sloping: bool) -> float:

@@ -117,10 +117,9 @@ def _shown(scene: Scene) -> list[Line]:
     results = []
     for line in scene.lines:
         c = line.ceiling
-        best = scene.sheet.ceilings[c.device].best(c.level, c.dtype)
-        used = not line.dtypes or set(line.dtypes) & set(scene.dtypes)
+        best = scene.sheet.ceilings[c.device].of(c.state or "sustained").best(c.level, c.dtype)
         few = len(scene.sheet.devices) > 1 or c.level in ("cache", "shared")
-        if used and (c is best or not few):
+        if not scene.off(line) and (c is best or not few):
             results.append(line)
     return results
 
@@ -143,7 +142,9 @@ def _stroke(scene: Scene, line: Line) -> dict[str, Any]:
     """Return colour, width and dash of a ceiling's line."""
     devices, c = scene.sheet.devices, line.ceiling
     number = f"impl-{devices.index(c.device) % 4}" if len(devices) > 1 else _CEILING[c.level]
-    dash = "-" if c.measured else (0, (4, 2))
+    dash: Any = "-" if c.measured else (0, (4, 2))
+    if c.measured and c.state == "boost":
+        dash = (0, (8, 2, 1.5, 2))
     return {"color": INK[number], "linewidth": 0.9, "linestyle": dash}
 
 
@@ -159,7 +160,9 @@ def _words(fig: Any, scene: Scene) -> None:
         what = ", ".join(line.dtypes) or _SHORT.get(c.level, LEVELS[c.level])
         ridge = f", ridge {line.ridge:.3g}" if line.ridge else ""
         start = f"{c.device} " if several else ""
-        words.append(f"{start}{what} {quantity(c.value, c.unit)}{ridge}")
+        clock = "both clocks" if line.alike else c.state
+        state = f", {clock}" if clock else ""
+        words.append(f"{start}{what} {quantity(c.value, c.unit)}{state}{ridge}")
     points = scene.sheet.points
     numbers = {p.device if several else p.record.case.dtype: scene.number(p) for p in points}
     marks = [(k, _MARKERS[mark_of(n)], INK[f"impl-{n % 4}"], True) for k, n in numbers.items()]
@@ -174,7 +177,9 @@ def _words(fig: Any, scene: Scene) -> None:
         words.append(name)
     columns = 2 if max(map(len, words), default=0) <= _NARROW else 1
     room = {"handlelength": 1.8, "handletextpad": 0.5, "columnspacing": 0.8, "borderpad": 0.2}
-    head = {"title": "solid: measured; dashed: stated", "title_fontsize": SMALL}
+    boost = any(n.ceiling.measured and n.ceiling.state == "boost" for n in _shown(scene))
+    title = "solid: measured; dashed: stated" + ("; dash-dotted: at boost" if boost else "")
+    head = {"title": title, "title_fontsize": SMALL}
     look = {"fontsize": SMALL, "frameon": False, "labelspacing": 0.25, "alignment": "left"}
     fig.legend(handles, words, loc="outside lower left", ncols=columns, **room, **head, **look)
     rows = 1 + math.ceil(len(words) / columns)
@@ -249,7 +254,7 @@ def _annotate(ax: Any, scene: Scene) -> None:
 
 def _strip(ax: Any, scene: Scene, kernels: Sequence[str]) -> None:
     points = scene.sheet.points
-    bands = [n for n in scene.lines if not n.dtypes and n.ceiling.level == "dram"]
+    bands = [n for n in scene.lines if n.ceiling.level == "dram" and not scene.off(n)]
     rates = [points[n].bytes_rate for n in scene.strip]
     values = [*rates, *(n.ceiling.value for n in bands)]
     low, high = min(values), max(values)

@@ -8,14 +8,15 @@ switches joined by `|`: it is hidden where all switches of one of its words are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from markupsafe import Markup, escape
 
+from workbench.data.record import grouped
 from workbench.data.units import quantity
-from workbench.device.ceilings import LEVELS, Ceiling
+from workbench.device.ceilings import LEVELS, Ceiling, clock_words
 from workbench.reports import figure, figure_svg, place
 from workbench.reports.figures.drawing import axes
 from workbench.reports.figures.limit_lines import decades
@@ -43,12 +44,15 @@ class Line:
     start: tuple[float, float]  # FLOP/B, FLOP/s
     end: tuple[float, float]
     ridge: float | None = None
+    paired: bool = False  # also measured in the other state, and switched with its own
+    alike: bool = False  # in the other state it is the same, and not drawn again
 
     @property
     def words(self) -> str:
-        """Return the label: `bf16, fp16 989 TFLOP/s, datasheet`."""
-        what = ", ".join(self.dtypes) or LEVELS[self.ceiling.level]
-        words = f"{what} {quantity(self.ceiling.value, self.ceiling.unit)}, {self.ceiling.origin}"
+        """Return the label: `bf16, fp16 989 TFLOP/s, datasheet, boost clock`."""
+        what, c = ", ".join(self.dtypes) or LEVELS[self.ceiling.level], self.ceiling
+        clock = "both clocks" if self.alike else clock_words(c.state)
+        words = ", ".join(filter(None, (f"{what} {quantity(c.value, c.unit)}", c.origin, clock)))
         return f"{words}; ridge {self.ridge:.3g}" if self.ridge else words
 
 
@@ -63,6 +67,14 @@ class Scene:
     placed: tuple[int, ...]  # indices of points with an intensity in the sheet
     strip: tuple[int, ...]  # indices of those without FLOPs
     dtypes: tuple[str, ...]  # of points and of their ceilings: switched on at first
+    states: tuple[str, ...]  # of the points' clocks: switched on at first
+
+    def off(self, line: Line) -> bool:
+        """Return whether a ceiling is switched off at first: no point computes in its dtype, or
+        none has a time of its state and the other state is drawn."""
+        if line.dtypes and not set(line.dtypes) & set(self.dtypes):
+            return True
+        return line.paired and line.ceiling.state not in self.states
 
     def number(self, point: Point) -> int:
         """Return the number of a point's look: by device where there are several, else by dtype."""
@@ -95,38 +107,57 @@ def scene_of(sheet: Sheet) -> Scene:
     at = [p.load.intensity or 1.0 for p in points] or [1.0]
     ridges = [peak / rate for peak in peaks for rate in memory]
     x = min([*at, *ridges]) / 4, max([*at, *ridges]) * 3
+    states = tuple(dict.fromkeys(p.load.state for p in sheet.points)) or ("sustained",)
     rates = [p.flops_rate for p in points]
     ends = [p.load.flops / w for p in points if p.whisker_s for w in p.whisker_s]
     bound = [x[0] * 4 * min(memory)] if memory and not points else []
     y = min([*rates, *ends, *bound, *peaks], default=1e9) / 3
     y = min(y, max([*rates, *peaks], default=1e12) / 1e3)
     top = max([*rates, *ends, *peaks], default=1e12) * 3
-    lines = tuple(line for each in drawn.values() for line in _lines(each, sheet, x, dtypes))
-    return Scene(sheet, x, (y, top), lines, tuple(placed), tuple(strip), tuple(dtypes))
+    scene = Scene(sheet, x, (y, top), (), tuple(placed), tuple(strip), tuple(dtypes), states)
+    lines = [line for each in drawn.values() for line in _lines(each, scene)]
+    return replace(scene, lines=tuple(sorted(lines, key=scene.off)))
 
 
-def _lines(
-    drawn: Sequence[Ceiling], sheet: Sheet, x: tuple[float, float], dtypes: Iterable[str]
-) -> list[Line]:
+def _lines(drawn: Sequence[Ceiling], scene: Scene) -> list[Line]:
+    x, dtypes = scene.x, set(scene.dtypes)
     memory = [c for c in drawn if c.level in ("dram", "cache", "shared")]
-    merged: dict[tuple[float, bool], list[Ceiling]] = {}
+    both = {
+        key
+        for key, some in grouped((c for c in drawn if c.measured), _limit).items()
+        if len(some) > 1
+    }
+    merged: dict[tuple[float, bool, str], list[Ceiling]] = {}
     for c in drawn:
         if c.level == "compute":
-            merged.setdefault((c.value, c.measured), []).append(c)
+            merged.setdefault((c.value, c.measured, c.state), []).append(c)
     widest = max((c.value for c in memory), default=None)
-    on = [c.value for c in drawn if c.level == "compute" and c.dtype in set(dtypes)]
-    top = max(on, default=math.inf)
+    flat = []
+    for alike in merged.values():
+        c = next((c for c in alike if c.dtype in dtypes), alike[0])
+        start = max(x[0], c.value / widest) if widest else x[0]
+        names = tuple(sorted(a.dtype for a in alike))
+        ridge = scene.sheet.ceilings[c.device].ridge(c)
+        ends = (start, c.value), (x[1], c.value)
+        flat.append(_line(Line(c, names, *ends, ridge), both, scene))
+    top = max((n.ceiling.value for n in flat if not scene.off(n)), default=math.inf)
     lines = []
     for c in memory:
         reach = min(x[1], top / c.value)
-        lines.append(Line(c, (), (x[0], x[0] * c.value), (reach, reach * c.value)))
-    for alike in merged.values():
-        c = next((c for c in alike if c.dtype in set(dtypes)), alike[0])
-        start = max(x[0], c.value / widest) if widest else x[0]
-        names = tuple(sorted(a.dtype for a in alike))
-        ridge = sheet.ceilings[c.device].ridge(c)
-        lines.append(Line(c, names, (start, c.value), (x[1], c.value), ridge))
-    return lines
+        ends = (x[0], x[0] * c.value), (reach, reach * c.value)
+        lines.append(_line(Line(c, (), *ends), both, scene))
+    return [*lines, *flat]
+
+
+def _line(line: Line, both: Container[tuple[str, str]], scene: Scene) -> Line:
+    """Return the line with its relation to the other state; `both` are limits drawn in both."""
+    c = line.ceiling
+    paired = c.measured and _limit(c) in both
+    return replace(line, paired=paired, alike=scene.sheet.ceilings[c.device].alike(c))
+
+
+def _limit(c: Ceiling) -> tuple[str, str]:
+    return c.level, c.dtype
 
 
 # The chart.
@@ -210,6 +241,7 @@ def _meet(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 
 def chart(scene: Scene, prefix: str) -> Markup:
     """Return rate against arithmetic intensity, log-log, under the ceilings of every device."""
+    scene = replace(scene, y=(scene.y[0], _top(scene)))
     longest = max((len(line_words(scene, n)) for n in scene.lines if n.dtypes), default=0)
     width = min(1.25 * WIDTH, max(WIDTH, LEFT + ACROSS + 40 + CHAR * longest))
     fig = figure(round(width), HEIGHT)
@@ -228,6 +260,15 @@ def chart(scene: Scene, prefix: str) -> Markup:
     return figure_svg(fig, prefix, "Roofline", "".join(parts))
 
 
+def _top(scene: Scene) -> float:
+    """Return the upper limit in FLOP/s that leaves room for memory's labels above all lines."""
+    high = [n.end[1] for n in scene.lines if not scene.off(n)]
+    low, labels = scene.y[0], sum(not n.dtypes for n in scene.lines)
+    room = min(0.5 * DOWN, LINE * labels + 14)
+    needed = math.log10(max(high, default=low) / low) * DOWN / (DOWN - room)
+    return max(scene.y[1], low * 10**needed)
+
+
 def _spot(ax: Any, scene: Scene, n: int) -> tuple[float, float]:
     point = scene.sheet.points[n]
     return place(ax, point.load.intensity or 1.0, point.flops_rate)
@@ -236,7 +277,7 @@ def _spot(ax: Any, scene: Scene, n: int) -> tuple[float, float]:
 def tokens(scene: Scene, point: Point) -> str:
     """Return the switches of a point."""
     device = scene.sheet.devices.index(point.device)
-    return f"D{device} T-{point.record.case.dtype} K-{point.regime}"
+    return f"D{device} T-{point.record.case.dtype} K-{point.regime} S-{point.load.state}"
 
 
 def line_tokens(scene: Scene, line: Line) -> str:
@@ -244,12 +285,8 @@ def line_tokens(scene: Scene, line: Line) -> str:
     c = line.ceiling
     device = scene.sheet.devices.index(c.device)
     level = "|".join(f"T-{d}" for d in line.dtypes) if line.dtypes else f"L-{c.level}"
-    return f"D{device} {level} O-{'measured' if c.measured else 'stated'}"
-
-
-def _off(scene: Scene, line: Line) -> bool:
-    """Return whether a ceiling is switched off at first: no point computes in its dtype."""
-    return bool(line.dtypes) and not set(line.dtypes) & set(scene.dtypes)
+    state = f" S-{c.state}" if line.paired else ""
+    return f"D{device} {level} O-{'measured' if c.measured else 'stated'}{state}"
 
 
 def group(words: str, body: str, off: bool = False, kind: str = "") -> str:
@@ -275,7 +312,7 @@ def _draw_ceilings(ax: Any, scene: Scene, room: Room) -> list[str]:
     for line in scene.lines:
         ends = _cut(scene, line, line.ceiling.value)
         body = _band(ax, scene, line) + _stroke(ax, line, ends)
-        if not _off(scene, line):
+        if not scene.off(line):
             room.cross(*(v for end in ends for v in place(ax, *end)))
         if line.dtypes:
             px, py = place(ax, *line.end)
@@ -294,7 +331,7 @@ def _draw_ceilings(ax: Any, scene: Scene, room: Room) -> list[str]:
             body += _text(scene, line, LEFT + 58, ridge_point)
             room.take(LEFT + 4, ridge_point, "x" * (12 + len(line_words(scene, line))))
             ridge_point += LINE
-        parts.append(group(line_tokens(scene, line), body, _off(scene, line), ink_of(scene, line)))
+        parts.append(group(line_tokens(scene, line), body, scene.off(line), ink_of(scene, line)))
     return parts + _extended(ax, scene)
 
 
@@ -303,12 +340,13 @@ def _extended(ax: Any, scene: Scene) -> list[str]:
     parts = []
     for line in (n for n in scene.lines if not n.dtypes):
         c = line.ceiling
-        for flat in scene.lines:
+        for flat in (n for n in scene.lines if n.dtypes):
             end = flat.ceiling.value / c.value
-            if not _off(scene, flat) or flat.ceiling.device != c.device or end <= line.end[0]:
+            if not scene.off(flat) or flat.ceiling.device != c.device or end <= line.end[0]:
                 continue
             body = _stroke(ax, line, (line.end, (end, flat.ceiling.value)))
             words = f"{line_tokens(scene, line)} {'|'.join(f'T-{d}' for d in flat.dtypes)}"
+            words += f" S-{flat.ceiling.state}" if flat.paired else ""
             parts.append(group(words, body, True, ink_of(scene, line)))
     return parts
 
@@ -343,8 +381,11 @@ def _text(scene: Scene, line: Line, x: float, y: float) -> str:
 
 
 def dash(line: Line) -> str:
-    """Return the CSS class of stated ceilings, which are dashed; empty for measured ones."""
-    return "" if line.ceiling.measured else " stated"
+    """Return the CSS class of stated ceilings, which are dashed, and of those measured at the boost
+    clock, which have dashes and dots; empty for other measured ones."""
+    if not line.ceiling.measured:
+        return " stated"
+    return " boost" if line.ceiling.state == "boost" else ""
 
 
 def _stroke(ax: Any, line: Line, ends: Ends) -> str:
@@ -492,7 +533,7 @@ def _ridge_names(ax: Any, scene: Scene, room: Room) -> list[str]:
         if not line.ridge or not scene.x[0] < line.ridge < scene.x[1]:
             continue
         words = f"{line.ridge:.3g}"
-        off = _off(scene, line)
+        off = scene.off(line)
         x, y = place(ax, line.ridge, line.ceiling.value)
         spot = (x + 6, y - 6) if off else room.find(x, y, words, 6)
         if spot:

@@ -21,7 +21,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.data import stats
-from workbench.data.record import Comparison, Failure, Measured, Outcome, Record, Run, grouped
+from workbench.data.record import (
+    Comparison,
+    Failure,
+    Measured,
+    Outcome,
+    Record,
+    Run,
+    grouped,
+)
 from workbench.device.ceilings import (
     Ceiling,
     CeilingSet,
@@ -29,6 +37,7 @@ from workbench.device.ceilings import (
     Load,
     Regime,
     ceiling_set,
+    clock_state,
     diagnose,
     known_device,
 )
@@ -180,9 +189,14 @@ def _newest(chosen: Sequence[Chosen]) -> list[Chosen]:
     for record, run, role in sorted(chosen, key=lambda c: c[0].at):
         key = _problem_of(record)
         before = results.get(key)
-        if before is None or _RANK[record.phase] <= _RANK[before[0].phase]:
+        if before is None or _rank(record) <= _rank(before[0]):
             results[key] = record, run, role or (before[2] if before else "")
     return list(results.values())
+
+
+def _rank(record: Record) -> tuple[int, bool]:
+    """Return the precedence of a time among those of one config; the least counts."""
+    return _RANK[record.phase], clock_state(record) == "boost"
 
 
 def _problem_of(record: Record) -> tuple[Any, ...]:
@@ -303,7 +317,8 @@ def _load(record: Record, units: Mapping[tuple[str, str], bool]) -> Load:
         device = known_device(case.device)
         dtype = "fp32_matrix" if device and device.backend == "hip" else "tf32"
     done = record.flops, record.bytes
-    return Load(record.time_s, high_s, *done, dtype, _regime(record), _by_host(record))
+    host, state = _by_host(record), clock_state(record)
+    return Load(record.time_s, high_s, *done, dtype, _regime(record), host, state)
 
 
 def _beyond_fp32(record: Record) -> bool:
@@ -359,8 +374,9 @@ def bests(sheet: Sheet) -> list[int]:
         p, case = points[n], points[n].record.case
         return p.device, case.kernel, p.sizes, case.dtype, p.regime, p.load.host
 
-    def order(n: int) -> tuple[bool, float]:
-        return points[n].record.case.is_baseline, points[n].load.time_s
+    def order(n: int) -> tuple[bool, bool, float]:
+        p = points[n]  # times of the two states are not ranked together
+        return p.record.case.is_baseline, p.load.state == "boost", p.load.time_s
 
     return [min(group, key=order) for group in grouped(range(len(points)), problem).values()]
 
@@ -396,6 +412,7 @@ COLUMNS: Mapping[str, Callable[[Point], Any]] = {
     "ceiling": lambda p: p.held.ceiling and p.held.ceiling.name,
     "ceiling_value": lambda p: p.held.ceiling and p.held.ceiling.value,
     "ceiling_origin": lambda p: p.held.ceiling and p.held.ceiling.origin,
+    "ceiling_state": lambda p: (p.held.ceiling and p.held.ceiling.state) or None,
     "share_of_ceiling": lambda p: p.held.share,
     "gain_s": lambda p: p.held.gain_s,
     "share_of_time": lambda p: p.share_of_time,
@@ -431,7 +448,7 @@ def plain_ceilings(sheet: Sheet) -> list[dict[str, Any]]:
 def plain_ceiling(c: Ceiling, ceilings: CeilingSet) -> dict[str, Any]:
     """Return a ceiling as plain data, with its ridge in FLOP/byte and whether it is drawn."""
     ridge = ceilings.ridge(c) if c.level == "compute" else None
-    names = "device", "name", "level", "dtype", "value", "unit", "low", "high"
+    names = "device", "name", "level", "dtype", "value", "unit", "low", "high", "state", "clock_mhz"
     plain = {name: getattr(c, name) for name in (*names, "origin", "source", "run")}
     return {**plain, "ridge_flop_per_byte": ridge, "drawn": c in ceilings.drawn()}
 

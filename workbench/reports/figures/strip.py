@@ -84,7 +84,7 @@ def _uprights(ax: Any, scene: Scene, lines: Sequence[Line], top: float) -> list[
             a = place(ax, line.ceiling.low / 1e9, bottom)[0]
             b = place(ax, line.ceiling.high / 1e9, bottom)[0]
             body += f'<path class="band" d="M{a:g} {top:g}H{b:g}V{low:g}H{a:g}z"/>'
-        parts.append(group(line_tokens(scene, line), body, kind=ink_of(scene, line)))
+        parts.append(group(line_tokens(scene, line), body, scene.off(line), ink_of(scene, line)))
     return parts
 
 
