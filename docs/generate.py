@@ -1,4 +1,5 @@
-"""Write docs/kernels/: one page a kernel, from its file and from what was measured.
+"""Write docs/kernels/: one page a kernel, from its file and from what was measured; and the table
+of rules in docs/evaluate.md.
 
     python docs/generate.py            write them
     python docs/generate.py --check    exit 1 where one is not what it would be
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import catalog
+from workbench.measurement.rules import RULES
 from workbench.spec import AUTO, Impl, Spec, Tensor, brief, label, sizes_text, values
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +26,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import kernels  # noqa: E402
 
 PAGES = ROOT / "docs" / "kernels"
+EVALUATE = ROOT / "docs" / "evaluate.md"
 MEASURED = ROOT / "benchmarks" / "data" / "kernels_h200.json"
 
 
@@ -135,11 +138,22 @@ def index(names: list[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def rules() -> str:
+    """The page of `evaluate`, with its table of rules as they are now."""
+    head, _, rest = EVALUATE.read_text().partition("<!-- rules -->")
+    _, _, tail = rest.partition("<!-- /rules -->")
+    lines = ["| rule | requires | stops | shown by |", "|---|---|---|---|"]
+    for rule in RULES:
+        where = "a GPU" if rule.gpu else "a CPU"
+        lines.append(f"| `{rule.name}` | {rule.requires} | {rule.stops} | {where} |")
+    return f"{head}<!-- rules -->\n{chr(10).join(lines)}\n<!-- /rules -->{tail}"
+
+
 def all_pages() -> dict[Path, str]:
     measured = json.loads(MEASURED.read_text()) if MEASURED.is_file() else {}
     names = list(catalog.kernel_names())
     made = {PAGES / f"{name}.md": page(name, measured) for name in names}
-    return {**made, PAGES / "README.md": index(names)}
+    return {**made, PAGES / "README.md": index(names), EVALUATE: rules()}
 
 
 def main() -> int:

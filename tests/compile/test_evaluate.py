@@ -83,7 +83,7 @@ def test_the_command_says_it_to_people_and_programs(tmp_path, capsys):
     assert result["verdict"] == "correct" and result["rule"] is None
     assert result["impl"] == "mine" and result["kernel"] == "scaled_rows"
     assert result["times"]["kind"] == "predicted" and result["times"]["bound_s"] > 0
-    assert result["resources"]["registers"] > 0 and len(result["untold_sizes"]) == 2
+    assert result["resources"]["registers"] > 0 and len(result["hidden_sizes"]) == 2
 
 
 def test_a_rejected_kernel_has_no_time_and_exit_code_1(tmp_path, capsys):
@@ -106,6 +106,7 @@ def test_a_rejected_kernel_has_no_time_and_exit_code_1(tmp_path, capsys):
         (["softmax", "--sizes", "M=x,N=3"], "M=x is not a positive whole number"),
         (["softmax", "--impl", "colums"], "There is no impl of softmax 'colums'"),
         (["softmax", "--impl", "rows:block_q=3"], "There is no knob of softmax.rows 'block_q'"),
+        (["fp8_matmul", "--dtype", "bf16"], "fp8_matmul.tiles cannot take M=4096,N=4096,K=4096"),
         (["softmax", "--spec", "nothing"], "There is no kernel 'nothing'"),
         (["softmax", "--device", "h2000"], "h2000"),
     ],

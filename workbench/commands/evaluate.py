@@ -22,8 +22,8 @@ from workbench.device.hardware import Device
 from workbench.evaluation.evaluator import Evaluator, Processes
 from workbench.evaluation.problem import SpecFacts
 from workbench.evaluation.submission import Submission, Wanted
-from workbench.evaluation.times import Times, measured_times, predicted_times
-from workbench.evaluation.verdict import Verdict, refused, verdict_of
+from workbench.evaluation.times import EvaluatedTimes, measured_times, predicted_times
+from workbench.evaluation.verdict import RulesVerdict, refused, verdict_of
 from workbench.measurement.candidate import Refusal
 from workbench.spec import label, sizes_text
 
@@ -44,15 +44,15 @@ class Evaluation:
     device: Device
     predicted: bool
     facts: SpecFacts
-    verdict: Verdict
+    verdict: RulesVerdict
     submission: Submission | None = None  # None where its process ended before it was described
     compiled: Compiled | None = None
-    times: Times | None = None
-    untold: Sequence[Mapping[str, int]] = ()
+    times: EvaluatedTimes | None = None
+    hidden: Sequence[Mapping[str, int]] = ()
     seed: int = 0
 
     def plain(self) -> dict[str, Any]:
-        """Return the content of the JSON file. Times are in seconds."""
+        """Return the content of the JSON file. EvaluatedTimes are in seconds."""
         broken, submission = self.verdict.broken, self.submission
         return {
             "schema": SCHEMA,
@@ -69,7 +69,7 @@ class Evaluation:
             "reason": broken.reason if broken else None,
             "rules": [asdict(result) for result in self.verdict.rules],
             "error_in_tolerances": self.verdict.error,
-            "untold_sizes": [dict(sizes) for sizes in self.untold],
+            "hidden_sizes": [dict(sizes) for sizes in self.hidden],
             "seed": self.seed,
             "resources": asdict(self.compiled.resources) if self.compiled else None,
             "times": self.times.plain() if self.times else None,
@@ -104,7 +104,7 @@ def _evaluate(options: EvaluateOptions, opened: ExitStack) -> Evaluation:
         return Evaluation(verdict=verdict_of(refused(submission)), **known)
     compiled = evaluator.compile(submission, facts)
     checked = evaluator.check(submission, facts)
-    known |= {"submission": submission, "untold": checked.untold}
+    known |= {"submission": submission, "hidden": checked.hidden}
     results = [*checked.results]
     if isinstance(compiled, Refusal):
         verdict = verdict_of([*results, *refused(compiled)], checked.error)
@@ -152,8 +152,10 @@ def show(console: Console, evaluation: Evaluation) -> None:
     table = Table(box=None, pad_edge=False, show_header=True, header_style="bold")
     for name in ("rule", "", "reason"):
         table.add_column(name, overflow="fold")
-    for result in evaluation.verdict.rules:
-        table.add_row(result.rule, result.state, result.reason)
+    before = ""
+    for result in evaluation.verdict.rules:  # one reason of several rules is shown once
+        table.add_row(result.rule, result.state, "" if result.reason == before else result.reason)
+        before = result.reason
     console.print(table)
     for line in _time_lines(evaluation):
         console.print(line)
@@ -167,8 +169,8 @@ def _heading(evaluation: Evaluation) -> Iterator[str]:
     kind = "no GPU took part" if evaluation.predicted else "measured"
     yield f"{name}{config}"
     yield f"{sizes_text(facts.timed)}, {evaluation.wanted.dtype}, {evaluation.device.name} ({kind})"
-    if evaluation.untold:
-        others = " and ".join(sizes_text(sizes) for sizes in evaluation.untold)
+    if evaluation.hidden:
+        others = " and ".join(sizes_text(sizes) for sizes in evaluation.hidden)
         yield f"also checked at {others}"
 
 
@@ -181,6 +183,8 @@ def _time_lines(evaluation: Evaluation) -> Iterator[str]:
     share = f", {times.bound_s / times.seconds:.0%} of the bound" if times.bound_s else ""
     kind = "predicted" if evaluation.predicted else "measured"
     yield f"time    {tilde}{times.seconds * 1e6:.4g} us {kind}{share}"
+    if times.bound_s:
+        yield f"bound   {times.bound_s * 1e6:.4g} us by the stated bandwidth and peak rate"
     if times.best_library is not None:
         name, seconds = times.best_library
         ratio = seconds / times.seconds

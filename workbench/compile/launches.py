@@ -23,7 +23,7 @@ class Launch:
     kernel: Any  # triton.compiler.CompiledKernel, not loaded
     grid: tuple[int, ...]
     arguments: str  # those that are not constants of the machine code
-    function: str  # name of the device function in its file
+    function: str = ""  # name of the device function in its file
 
     @property
     def programs(self) -> int:

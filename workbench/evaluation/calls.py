@@ -10,20 +10,20 @@ from workbench.backend.checking import CheckCall
 from workbench.declared import size_fault
 from workbench.spec import Sizes, Spec
 
-UNTOLD = 2  # sizes that the kernel was not told
+HIDDEN = 2  # sizes that the Spec does not name
 OFFERED = 12  # such sizes, of which the config may reject some
 TRIES = 400
 REPEATS = 3  # calls on equal inputs
 
 
-def untold_sizes(spec: Spec, dtype: str, seed: int) -> list[dict[str, int]]:
+def hidden_sizes(spec: Spec, dtype: str, seed: int) -> list[dict[str, int]]:
     """Return up to OFFERED sizes near those to check, and equal to none that the Spec names.
 
     Each axis of one of the sizes to check is scaled by 0.6 to 1.5 and moved by up to 3, to the
     nearest allowed extent. None needs more than twice the bytes of the largest size to check.
     """
     chance = random.Random(seed)
-    told = [dict(sizes) for sizes in (*spec.check, *spec.bench)]
+    named = [dict(sizes) for sizes in (*spec.check, *spec.bench)]
     most = 2 * max(spec.bytes(sizes, dtype) for sizes in spec.check)
     offered: list[dict[str, int]] = []
     for _ in range(TRIES):
@@ -33,7 +33,7 @@ def untold_sizes(spec: Spec, dtype: str, seed: int) -> list[dict[str, int]]:
             for axis, extent in base.items()
         }
         sizes = spec.near(moved)
-        if sizes in told or sizes in offered or size_fault(spec, sizes) is not None:
+        if sizes in named or sizes in offered or size_fault(spec, sizes) is not None:
             continue
         if spec.bytes(sizes, dtype) <= most:
             offered.append(sizes)
@@ -42,13 +42,13 @@ def untold_sizes(spec: Spec, dtype: str, seed: int) -> list[dict[str, int]]:
     return offered
 
 
-def calls_at(told: Sequence[Sizes], untold: Sequence[Sizes], seed: int) -> tuple[CheckCall, ...]:
+def calls_at(named: Sequence[Sizes], hidden: Sequence[Sizes], seed: int) -> tuple[CheckCall, ...]:
     """Return the calls of an evaluation in a random order: at each of the sizes on inputs of two
     seeds, and at the first one of each kind REPEATS times on the same inputs."""
     chance = random.Random(seed)
     first, second = chance.sample(range(1 << 31), 2)
-    calls = [CheckCall.at(sizes, s) for sizes in (*told, *untold) for s in (first, second)]
-    for sizes in (*told[:1], *untold[:1]):
+    calls = [CheckCall.at(sizes, s) for sizes in (*named, *hidden) for s in (first, second)]
+    for sizes in (*named[:1], *hidden[:1]):
         calls += [CheckCall.at(sizes, first)] * (REPEATS - 1)
     chance.shuffle(calls)
     return tuple(calls)

@@ -13,12 +13,18 @@ from workbench.backend.workers import LOST, Workers, cpu_count
 from workbench.compile import Compiled
 from workbench.data.user_code import LIMIT_S
 from workbench.device.hardware import Device
-from workbench.evaluation.calls import UNTOLD, calls_at
+from workbench.evaluation.calls import HIDDEN, calls_at
 from workbench.evaluation.problem import SpecError, SpecFacts, spec_facts
-from workbench.evaluation.submission import Submission, Wanted, describe, functions_of
+from workbench.evaluation.submission import (
+    Submission,
+    SubmissionError,
+    Wanted,
+    describe,
+    functions_of,
+)
 from workbench.evaluation.verdict import RuleResult, of_calls, refused
 from workbench.measurement.candidate import Refusal
-from workbench.spec import Sizes
+from workbench.spec import Sizes, sizes_text
 
 INTERPRET_TIMEOUT_S = 300.0  # of all calls of an evaluation
 
@@ -29,7 +35,7 @@ class CheckedCalls:
 
     results: Sequence[RuleResult]
     error: float | None = None  # largest, in tolerances
-    untold: Sequence[Mapping[str, int]] = ()
+    hidden: Sequence[Mapping[str, int]] = ()
 
 
 class Processes:
@@ -78,21 +84,25 @@ class Evaluator:
         return facts
 
     def describe(self, facts: SpecFacts) -> Submission | Refusal:
-        """Return the code under test, or a Refusal where its process is lost. Raises CatalogError
-        and SubmissionError."""
-        every = (facts.timed, *facts.told, *facts.untold)
+        """Return the code under test, or a Refusal where its process is lost. Raises CatalogError,
+        and SubmissionError where its config cannot run at the sizes to time."""
+        every = (facts.timed, *facts.named, *facts.hidden)
         limits = self.device.limits
         task = self._checks.run(describe, self.wanted, limits, every, timeout_s=LIMIT_S)
         try:
             submission: Submission = task.result()
         except LOST as error:
             return Refusal("check", f"the import of the file: {error}", rule="process")
+        if (reason := submission.rejected[0]) is not None:
+            at = f"{sizes_text(facts.timed)} in {self.wanted.dtype} on {self.device.name}"
+            raise SubmissionError(
+                f"{submission.title} cannot take {at}: {reason}; name others with --sizes, "
+                "--dtype or --impl."
+            )
         return submission
 
     def compile(self, submission: Submission, facts: SpecFacts) -> Compiled | Refusal:
         """Return the config compiled at the sizes to time, or why it cannot be."""
-        if submission.rejected[0] is not None:
-            return Refusal("refused", submission.rejected[0])
         job = CompileJob(
             self.wanted.kernel,
             submission.candidate,
@@ -107,24 +117,24 @@ class Evaluator:
     def check(self, submission: Submission, facts: SpecFacts) -> CheckedCalls:
         """Return the results of calls in the interpreter, at sizes that the Spec names and at
         others."""
-        told, untold = _taken(submission, facts)
-        if not told:
+        named, hidden = _taken(submission, facts)
+        if not named:
             reason = "the config takes none of the sizes to check"
             return CheckedCalls(refused(Refusal("check", reason)))
-        calls = calls_at(told, untold, self._seed)
-        functions = self._functions(submission, (*told, *untold))
+        calls = calls_at(named, hidden, self._seed)
+        functions = self._functions(submission, (*named, *hidden))
         if isinstance(functions, Refusal):
-            return CheckedCalls(refused(functions), untold=untold)
+            return CheckedCalls(refused(functions), hidden=hidden)
         request = CheckRequest(self._spec, self.wanted.dtype, calls)
         results = self._outcome(
             self._checks.calls(request, self.wanted.kernel, submission.candidate, self._limit_s)
         )
         if isinstance(results, Refusal):
-            return CheckedCalls(refused(results), untold=untold)
+            return CheckedCalls(refused(results), hidden=hidden)
         by_call = {call: functions[tuple(call.pairs)] for call in calls}
         right = [result.checked.error for result in results if not result.checked.wrong]
-        rules = of_calls(calls, results, by_call, told)
-        return CheckedCalls(rules, max(right, default=None), untold)
+        rules = of_calls(calls, results, by_call, named)
+        return CheckedCalls(rules, max(right, default=None), hidden)
 
     def _functions(
         self, submission: Submission, sizes: Sequence[Sizes]
@@ -154,7 +164,7 @@ def _taken(
 ) -> tuple[list[Mapping[str, int]], list[Mapping[str, int]]]:
     """Return the sizes to check that the config takes, and the first others that it takes."""
     reasons = submission.rejected[1:]
-    count = len(facts.told)
-    told = [s for s, reason in zip(facts.told, reasons, strict=False) if reason is None]
-    rest = zip(facts.untold, reasons[count:], strict=True)
-    return told, [s for s, reason in rest if reason is None][:UNTOLD]
+    count = len(facts.named)
+    named = [s for s, reason in zip(facts.named, reasons, strict=False) if reason is None]
+    rest = zip(facts.hidden, reasons[count:], strict=True)
+    return named, [s for s, reason in rest if reason is None][:HIDDEN]

@@ -9,7 +9,7 @@ from typing import Any
 from workbench import catalog
 from workbench.backend.checking import trusted
 from workbench.declared import flops_fault, size_fault
-from workbench.evaluation.calls import untold_sizes
+from workbench.evaluation.calls import hidden_sizes
 from workbench.spec import Spec, WorkbenchError, sizes_text
 
 
@@ -22,8 +22,8 @@ class SpecFacts:
     """What an evaluation needs to know of a Spec. Bytes and FLOPs are those of `timed`."""
 
     name: str
-    told: tuple[Mapping[str, int], ...]  # sizes to check
-    untold: tuple[Mapping[str, int], ...]  # sizes that the file does not name
+    named: tuple[Mapping[str, int], ...]  # sizes to check
+    hidden: tuple[Mapping[str, int], ...]  # sizes that the file does not name
     timed: Mapping[str, int]
     bytes: int
     flops: int
@@ -76,7 +76,7 @@ def spec_facts(kernel: str, dtype: str, timed: Mapping[str, int] | None, seed: i
     return SpecFacts(
         spec.name,
         tuple(dict(s) for s in spec.check),
-        tuple(untold_sizes(spec, dtype, seed)),
+        tuple(hidden_sizes(spec, dtype, seed)),
         sizes,
         spec.bytes(sizes, dtype),
         spec.flops(**sizes),

@@ -53,8 +53,8 @@ class Submission:
 
 
 def describe(wanted: Wanted, limits: Limits, sizes: Sequence[Sizes]) -> Submission:
-    """Import a kernel's file and describe one config of it at these sizes. Raises SubmissionError
-    where the file has no such Impl or config."""
+    """Import a kernel's file and return the description of one config of it at these sizes. Raises
+    SubmissionError where the file has no such Impl or config."""
     module = catalog.module_of(wanted.kernel)
     spec = catalog.spec_of(wanted.kernel)
     impl = _impl(spec, wanted, module.__name__)

@@ -20,7 +20,7 @@ from workbench.measurement.worker import bound_s
 
 
 @dataclass(frozen=True)
-class Times:
+class EvaluatedTimes:
     """Times of one call, in seconds. `libraries` holds those of the library's versions, from the
     same final benchmark."""
 
@@ -65,7 +65,7 @@ class Times:
 
 def predicted_times(
     device: Device, submission: Submission, facts: SpecFacts, compiled: Compiled, dtype: str
-) -> Times | None:
+) -> EvaluatedTimes | None:
     """Return the analytic model's time, or None where the device lacks a figure for it."""
     stages = submission.config.get("num_stages", 1)
     try:
@@ -74,7 +74,7 @@ def predicted_times(
         )
     except ValueError:
         return None
-    return Times(timing, bound_s(device, facts.bytes, facts.flops, dtype))
+    return EvaluatedTimes(timing, bound_s(device, facts.bytes, facts.flops, dtype))
 
 
 def measured_times(
@@ -84,7 +84,7 @@ def measured_times(
     compiled: Compiled,
     kernel: str,
     dtype: str,
-) -> tuple[list[RuleResult], Times | None]:
+) -> tuple[list[RuleResult], EvaluatedTimes | None]:
     """Return the results of the rules that a GPU decides, and the times, or None where one of them
     is broken. The config and the library's versions take turns in one final benchmark."""
     problem = Problem(kernel, KnownCosts.of(facts), facts.timed, dtype)
@@ -111,5 +111,7 @@ def measured_times(
     if own.repeats is False:
         reason = "timed calls on equal inputs give different bits"
         kept.append(RuleResult("repeat", "broken", reason))
-    times = Times(own.timing, bound_s(gpu.device, facts.bytes, facts.flops, dtype), libraries)
+    times = EvaluatedTimes(
+        own.timing, bound_s(gpu.device, facts.bytes, facts.flops, dtype), libraries
+    )
     return kept, times

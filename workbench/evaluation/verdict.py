@@ -30,7 +30,7 @@ class RuleResult:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RulesVerdict:
     """The result of all rules, in their order."""
 
     rules: tuple[RuleResult, ...]
@@ -51,7 +51,7 @@ class Verdict:
         return next((result for result in self.rules if result.state == "broken"), None)
 
 
-def verdict_of(results: Iterable[RuleResult], error: float | None = None) -> Verdict:
+def verdict_of(results: Iterable[RuleResult], error: float | None = None) -> RulesVerdict:
     """Return the verdict of these results; later ones of a rule count only where earlier ones did
     not run. Rules without a result did not run."""
     known: dict[RuleName, RuleResult] = {}
@@ -61,7 +61,7 @@ def verdict_of(results: Iterable[RuleResult], error: float | None = None) -> Ver
             known[result.rule] = result
     missing = {rule.name: "it needs a GPU" if rule.gpu else "" for rule in RULES}
     every = (known.get(rule.name) or _not_run(rule.name, missing[rule.name]) for rule in RULES)
-    return Verdict(tuple(every), error)
+    return RulesVerdict(tuple(every), error)
 
 
 def _not_run(rule: RuleName, reason: str) -> RuleResult:
@@ -81,21 +81,21 @@ def of_calls(
     calls: Sequence[CheckCall],
     results: Sequence[CallResult],
     functions: Mapping[CheckCall, tuple[str, ...]],
-    told: Sequence[Sizes],
+    named: Sequence[Sizes],
 ) -> list[RuleResult]:
     """Return the results of the rules that calls in the interpreter decide. `functions` are those
-    that a call launches when it is compiled; `told` are the sizes that the kernel's file names."""
+    that a call launches when it is compiled; `named` are the sizes that the kernel's file names."""
     pairs = list(zip(calls, results, strict=True))
     broken: dict[RuleName, str] = {}
-    untold_right, told_wrong = 0, False
+    hidden_right, named_wrong = 0, False
     for call, result in pairs:
-        known = call.sizes in [dict(sizes) for sizes in told]
+        known = call.sizes in [dict(sizes) for sizes in named]
         if result.checked.wrong:
-            told_wrong |= known
+            named_wrong |= known
             rule = result.checked.rule or "values"
             broken.setdefault(rule if known else "sizes", _at(call, result.checked.wrong))
         elif not known:
-            untold_right += 1
+            hidden_right += 1
         if result.operators:
             names = ", ".join(result.operators[:4])
             reason = f"in a launch torch itself computes ({names}); write it into the kernel"
@@ -103,7 +103,7 @@ def of_calls(
         if result.launches != functions[call]:
             reason = _launches_reason(functions[call], result.launches)
             broken.setdefault("launches", _at(call, reason))
-    if told_wrong:  # wrong results at other sizes say no more
+    if named_wrong:  # wrong results at other sizes say no more
         broken.pop("sizes", None)
     if reason := _unequal(pairs):
         broken["repeat"] = reason
@@ -112,8 +112,8 @@ def of_calls(
     return [
         *(RuleResult(rule, "broken", reason) for rule, reason in broken.items()),
         *(
-            _not_run(rule, none if not told_wrong else "results are wrong at the sizes it knows")
-            if rule == "sizes" and not untold_right
+            _not_run(rule, none if not named_wrong else "results are wrong at the sizes it knows")
+            if rule == "sizes" and not hidden_right
             else RuleResult(rule, "kept")
             for rule in kept
         ),
