@@ -1,0 +1,194 @@
+"""What the calls of an evaluation decide, as pure functions, and values that travel."""
+
+import random
+from dataclasses import replace
+from math import inf
+
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from workbench import catalog
+from workbench.backend.checking import CheckCall, CheckRequest, Checks, joined
+from workbench.evaluation.calls import HIDDEN, calls_at, hidden_sizes
+from workbench.evaluation.verdict import RuleResult, of_calls, refused, verdict_of
+from workbench.measurement.candidate import Refusal
+from workbench.measurement.correctness import Checked, PreparedProblem
+from workbench.measurement.handover import CallResult, Returned, checked
+from workbench.measurement.packed import Packed, Unpackable, packed, unpacked
+from workbench.measurement.rules import RULES, Fault
+
+SEEDS = st.integers(0, 2**62)
+NAMES = [rule.name for rule in RULES]
+
+
+# Values
+
+
+@given(
+    st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool]),
+    st.lists(st.integers(0, 4), max_size=3), st.booleans(), SEEDS,
+)  # fmt: skip
+def test_a_tensor_is_the_same_after_it_travelled(dtype, shape, turned, seed):
+    x = (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) * 9).to(dtype)
+    x = x.t() if turned and x.dim() == 2 else x
+    back = unpacked(packed(x))
+    assert back.dtype == x.dtype and back.shape == x.shape and back.stride() == x.stride()
+    assert torch.equal(back, x) and back.data_ptr() % 16 == 0
+
+
+@given(
+    st.text(max_size=12), st.lists(st.integers(-3, 9), max_size=4),
+    st.lists(st.integers(-3, 9), max_size=4), st.binary(max_size=64),
+)  # fmt: skip
+def test_other_values_are_no_tensor_and_no_crash(dtype, shape, strides, data):
+    try:
+        x = unpacked(Packed(dtype, tuple(shape), tuple(strides), data))
+    except Unpackable:
+        return
+    assert x.numel() * x.element_size() <= max(len(data), 0) or 0 in x.shape or 0 in x.stride()
+
+
+# One call
+
+
+SPEC = catalog.spec_of("copy")
+PROBLEM = PreparedProblem.of(SPEC, SPEC.check[0], "fp32", "cpu", 3)
+RIGHT = Returned(tuple(packed(x.float()) for x in PROBLEM.expected), launches=("_copy",))
+
+
+def test_right_bytes_are_right_and_all_else_breaks_its_rule():
+    assert checked(PROBLEM, RIGHT).wrong is None and checked(PROBLEM, RIGHT).bits
+    y = RIGHT.outputs[0]
+    zeros = replace(y, data=bytes(len(y.data)))
+    cases = {
+        "values": replace(RIGHT, outputs=(zeros,)),
+        "form": replace(RIGHT, outputs=(replace(y, data=y.data[:-1]),)),
+        "launches": replace(RIGHT, launches=()),
+        "memory": replace(RIGHT, borrowed=Fault("memory", "it is an input")),
+        "guards": Returned((), Fault("guards", "it wrote behind")),
+    }
+    for rule, result in cases.items():
+        verdict = checked(PROBLEM, result)
+        assert verdict.rule == rule and verdict.wrong and verdict.error > 1
+
+
+def test_the_seed_of_a_check_is_another_one_each_time():
+    seeds = set()
+    for _ in range(3):
+        checks = Checks(1)
+        seeds.add(checks.seed)
+        checks.close()
+    assert len(seeds) == 3
+
+
+# Calls
+
+
+@pytest.mark.parametrize("kernel", ["softmax", "matmul", "q4_k_matmul", "attention"])
+@given(seed=SEEDS)
+def test_hidden_sizes_are_allowed_and_not_in_the_file(kernel, seed):
+    spec = catalog.spec_of(kernel)
+    dtype = next(iter(spec.tolerance))
+    hidden = hidden_sizes(spec, dtype, seed)
+    named = [dict(sizes) for sizes in (*spec.check, *spec.bench)]
+    most = max(spec.bytes(sizes, dtype) for sizes in spec.check)
+    assert hidden and len({tuple(s.items()) for s in hidden}) == len(hidden)
+    for sizes in hidden:
+        assert sizes not in named and spec.refuse(sizes) is None
+        assert spec.bytes(sizes, dtype) <= 2 * most
+    assert hidden == hidden_sizes(spec, dtype, seed)
+
+
+@given(SEEDS)
+def test_every_size_is_called_on_two_values_and_some_again(seed):
+    named, hidden = [{"N": 3}, {"N": 5}], [{"N": 4}]
+    calls = calls_at(named, hidden, seed)
+    for sizes in (*named, *hidden):
+        assert len({call.seed for call in calls if call.sizes == sizes}) == 2
+    counts = [calls.count(call) for call in set(calls)]
+    assert sorted(counts)[-2:] == [3, 3]
+
+
+CALLS = calls_at([{"N": 3}, {"N": 5}], [{"N": 4}, {"N": 6}], 1)
+FUNCTIONS = {call: ("_f",) for call in CALLS}
+GOOD = [CallResult(Checked(0.5, bits=f"{call.seed:x}{call.pairs}"), ("_f",), ()) for call in CALLS]
+NAMED = [{"N": 3}, {"N": 5}]
+
+
+def broken(results):
+    return {r.rule for r in of_calls(CALLS, results, FUNCTIONS, NAMED) if r.state == "broken"}
+
+
+def test_good_calls_keep_all_rules_that_a_cpu_decides():
+    results = of_calls(CALLS, GOOD, FUNCTIONS, NAMED)
+    assert {r.rule for r in results} == {rule.name for rule in RULES if not rule.gpu}
+    assert all(r.state == "kept" for r in results)
+    assert verdict_of(results, 0.5).word == "correct"
+
+
+@given(st.integers(0, len(CALLS) - 1))
+def test_one_bad_call_anywhere_breaks_its_rule(at):
+    def changed(**to):
+        return [replace(r, **to) if i == at else r for i, r in enumerate(GOOD)]
+
+    named = CALLS[at].sizes in NAMED
+    wrong = changed(checked=Checked(inf, "y is wrong", "values"))
+    assert ("values" if named else "sizes") in broken(wrong)
+    assert ("sizes" in broken(wrong)) is not named
+    assert broken(changed(operators=("add",))) == {"operators"}
+    assert broken(changed(launches=("_g",))) == {"launches"}
+    assert broken(changed(launches=())) == {"launches"}
+    varied = changed(checked=Checked(0.5, bits="other"))
+    assert ("repeat" in broken(varied)) == (CALLS.count(CALLS[at]) > 1)
+
+
+def test_without_hidden_sizes_that_rule_did_not_run():
+    calls = calls_at(NAMED, [], 1)
+    good = [CallResult(Checked(0.5, bits=str(call)), ("_f",), ()) for call in calls]
+    results = {r.rule: r for r in of_calls(calls, good, dict.fromkeys(calls, ("_f",)), NAMED)}
+    assert results["sizes"].state == "not run" and "no size was found" in results["sizes"].reason
+    assert verdict_of(results.values(), 0.5).word == "correct"
+
+
+def test_a_refusal_breaks_the_rule_that_it_names_or_leaves_all_open():
+    lost = refused(Refusal("check", "it took longer than 9 s", cause="timeout"))
+    assert [(r.rule, r.state) for r in lost] == [("process", "broken")]
+    unknown = verdict_of(refused(Refusal("check", "inline assembly")))
+    assert unknown.word == "undecided" and unknown.broken is None
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["kept", "broken", "not run"]))))
+def test_a_rule_once_broken_stays_broken(pairs):
+    results = [RuleResult(rule, state) for rule, state in pairs]
+    verdict = verdict_of(results)
+    assert [r.rule for r in verdict.rules] == NAMES
+    for result in verdict.rules:
+        states = {state for rule, state in pairs if rule == result.rule}
+        expected = next((s for s in ("broken", "kept") if s in states), "not run")
+        assert result.state == expected
+    assert (verdict.word == "rejected") == any(state == "broken" for _, state in pairs)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6), SEEDS)
+def test_several_sizes_have_the_largest_error_and_one_hash(errors, seed):
+    calls = tuple(CheckCall.at({"N": i + 1}, seed) for i in range(len(errors)))
+    request = CheckRequest("copy", "fp32", calls)
+    results = [CallResult(Checked(e, bits=f"{i:016x}"), (), ()) for i, e in enumerate(errors)]
+    result = joined(request, results)
+    assert result.error == max(errors) and len(result.bits) == 16
+    at = random.Random(seed).randrange(len(errors))
+    other = [replace(r, checked=replace(r.checked, bits="f" * 16)) if i == at else r
+             for i, r in enumerate(results)]  # fmt: skip
+    assume(other != results)
+    assert joined(request, other).bits != result.bits
+    bad = [replace(r, checked=Checked(2.0, "y is wrong", "values")) if i == at else r
+           for i, r in enumerate(results)]  # fmt: skip
+    refusal = joined(request, bad)
+    assert isinstance(refusal, Refusal) and refusal.rule == "values"
+    assert f"{{'N': {at + 1}}}" in refusal.reason
+
+
+def test_there_are_two_hidden_sizes():
+    assert HIDDEN == 2
