@@ -1,6 +1,7 @@
 """What the calls of an evaluation decide, as pure functions, and values that travel."""
 
 import random
+from concurrent.futures import Future
 from dataclasses import replace
 from math import inf
 
@@ -11,9 +12,14 @@ from hypothesis import strategies as st
 
 from workbench import catalog
 from workbench.backend.checking import CheckCall, CheckRequest, Checks, joined
+from workbench.data.record import Measured
+from workbench.device.hardware import DEVICES
 from workbench.evaluation.calls import HIDDEN, calls_at, hidden_sizes
+from workbench.evaluation.problem import SpecFacts
+from workbench.evaluation.submission import Submission
+from workbench.evaluation.times import measured_times
 from workbench.evaluation.verdict import RuleResult, of_calls, refused, verdict_of
-from workbench.measurement.candidate import Refusal
+from workbench.measurement.candidate import Refusal, Timed
 from workbench.measurement.correctness import Checked, PreparedProblem
 from workbench.measurement.handover import CallResult, Returned, checked
 from workbench.measurement.packed import Packed, Unpackable, packed, unpacked
@@ -192,3 +198,90 @@ def test_several_sizes_have_the_largest_error_and_one_hash(errors, seed):
 
 def test_there_are_two_hidden_sizes():
     assert HIDDEN == 2
+
+
+# On a GPU, with a fake one
+
+
+class FakeGpu:
+    """Gives the results that it was created with."""
+
+    device = DEVICES["h200"]
+
+    def __init__(self, first=None, finals=(), begins=True):
+        self.first, self.finals, self.begins = first, finals, begins
+        self.entrants = []
+
+    def begin(self, problem, candidates=()):
+        assert problem.spec.bytes(problem.sizes, problem.dtype) == FACTS.bytes
+        assert problem.spec.flops(**problem.sizes) == FACTS.flops
+        if not self.begins:
+            raise RuntimeError("the inputs do not fit")
+
+    def timed(self, candidate, compiled, best_s):
+        future = Future()
+        future.set_result(self.first)
+        return future
+
+    def final(self, candidates, estimates):
+        self.entrants = [c.case.impl for c in candidates]
+        return list(self.finals)
+
+
+FACTS = SpecFacts("copy", (), (), {"N": 1 << 20}, 8 << 20, 0)
+SUBMISSION = Submission("copy", "mine", {"block_n": 1024}, "", (None,), None, ("torch",))
+
+
+def time_of(seconds, repeats=True):
+    timing = Measured(seconds, seconds, seconds, (seconds,) * 5, "cold", "events", "p4-test")
+    return Timed(timing, 0.1, "gpu", "00", 7, repeats)
+
+
+def on(gpu):
+    results, times = measured_times(gpu, SUBMISSION, FACTS, None, "mine.py", "fp32")
+    return {r.rule: r for r in results}, times
+
+
+def test_a_right_kernel_has_its_time_beside_the_librarys():
+    gpu = FakeGpu(time_of(1e-5), [time_of(1e-5), time_of(2e-5)])
+    rules, times = on(gpu)
+    assert gpu.entrants == ["mine", "torch"]
+    assert {name for name, r in rules.items() if r.state == "kept"} >= {"streams", "timed", "floor"}
+    assert "sanitizer" not in rules
+    plain = times.plain()
+    assert plain["kind"] == "measured" and plain["time_s"] == 1e-5
+    assert plain["libraries"]["torch"]["speedup"] == 2.0 and times.best_library[0] == "torch"
+    assert plain["bound_s"] == pytest.approx(FACTS.bytes / gpu.device.dram.value)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "rule"),
+    [
+        (FakeGpu(Refusal("check", "another stream", rule="streams")), "streams"),
+        (FakeGpu(time_of(1e-5), [Refusal("check", "y is wrong", rule="timed")] * 2), "timed"),
+        (FakeGpu(Refusal("measure", "below what can be", rule="floor")), "floor"),
+        (FakeGpu(Refusal("measure", "it died", cause="crash")), "process"),
+    ],
+)
+def test_what_breaks_a_rule_on_a_gpu_is_rejected(gpu, rule):
+    rules, _ = on(gpu)
+    assert rules[rule].state == "broken" and rules[rule].reason
+    assert verdict_of(rules.values()).word == "rejected"
+
+
+def test_bits_that_vary_on_a_gpu_are_a_remark():
+    rules, times = on(FakeGpu(time_of(1e-5), [time_of(1e-5, repeats=False), time_of(2e-5)]))
+    interpreted = RuleResult("repeat", "kept")
+    verdict = verdict_of([interpreted, *rules.values()])
+    (repeat,) = (r for r in verdict.rules if r.rule == "repeat")
+    assert repeat.state == "kept" and "other bits" in repeat.reason and times is not None
+
+
+def test_what_does_not_fit_the_gpu_is_undecided():
+    rules, times = on(FakeGpu(begins=False))
+    assert times is None and verdict_of(rules.values()).word == "undecided"
+
+
+def test_a_library_that_has_no_time_is_left_out():
+    _, times = on(FakeGpu(time_of(1e-5), [time_of(1e-5), Refusal("measure", "no graph")]))
+    assert times.libraries == {} and times.best_library is None

@@ -116,7 +116,8 @@ def _evaluate(options: EvaluateOptions, opened: ExitStack) -> Evaluation:
         verdict = verdict_of([*results, *more], checked.error)
     elif verdict.word == "correct":
         times = predicted_times(device, submission, facts, compiled, wanted.dtype)
-    return Evaluation(verdict=verdict, compiled=compiled, times=times, **known)
+    kept = times if verdict.broken is None else None
+    return Evaluation(verdict=verdict, compiled=compiled, times=kept, **known)
 
 
 def _wanted(options: EvaluateOptions) -> Wanted:

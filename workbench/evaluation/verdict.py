@@ -22,7 +22,7 @@ INTERPRETED: tuple[RuleName, ...] = tuple(rule.name for rule in RULES if not rul
 
 @dataclass(frozen=True)
 class RuleResult:
-    """Whether one rule was kept; `reason` says why not, or why it did not run."""
+    """Whether one rule was kept; `reason` says why not, why it did not run, or adds a remark."""
 
     rule: RuleName
     state: State
@@ -57,7 +57,8 @@ def verdict_of(results: Iterable[RuleResult], error: float | None = None) -> Rul
     known: dict[RuleName, RuleResult] = {}
     for result in results:
         before = known.get(result.rule)
-        if before is None or before.state == "not run" or result.state == "broken":
+        noted = before is not None and before.state == result.state and result.reason
+        if before is None or before.state == "not run" or result.state == "broken" or noted:
             known[result.rule] = result
     missing = {rule.name: "it needs a GPU" if rule.gpu else "" for rule in RULES}
     every = (known.get(rule.name) or _not_run(rule.name, missing[rule.name]) for rule in RULES)
