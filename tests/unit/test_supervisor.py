@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -127,3 +128,17 @@ def is_alive(pid):
 def test_exits_become_errors(error, words):
     with pytest.raises(UserCodeExit, match=words), user_code("k.py"):
         raise error
+
+
+def test_what_a_killed_process_leaves_is_removed_by_the_next_command():
+    """Temporary files of processes that the command starts, and the folder of its sockets."""
+    begin = "import multiprocessing.util, subprocess, tempfile; multiprocessing.util.get_temp_dir()"
+    write = "subprocess.run([sys.executable, '-c', 'import tempfile; tempfile.mkstemp()'])"
+    kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    with tempfile.TemporaryDirectory() as short:  # the path of a socket has 104 letters
+        variables = {**os.environ, "TMPDIR": short}
+        assert ran(f"{begin}; {write}; {kill}", env=variables).returncode == COULD_NOT_RUN
+        (left,) = Path(short).iterdir()
+        assert len(list(left.iterdir())) == 2  # its lock and the file; sockets need no more
+        inside = ran("import tempfile; print(tempfile.gettempdir())", env=variables)
+        assert inside.stdout == f"{short}\ndone\n" and not list(Path(short).iterdir())

@@ -20,6 +20,7 @@ from contextlib import suppress
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import ctrl_c
 from workbench.data.memory import limit_memory
+from workbench.data.temporary import processes_in_a_folder
 from workbench.data.user_code import Mark, Marks, user_code, watch
 
 POLL_S = 0.1
@@ -58,15 +59,18 @@ def _child(command: Callable[[], int], marks: Marks, result: int, alive: int) ->
     limit_memory()
     code = INTERNAL
     try:
-        code = command()
-    except BaseException:  # `cli.main` reports all that it expects
-        traceback.print_exc()
+        with processes_in_a_folder():
+            try:
+                code = command()
+            except BaseException:  # `cli.main` reports all that it expects
+                traceback.print_exc()
+            finally:
+                os.write(result, b"%d" % code)
+                with suppress(BaseException), user_code("the end of the process", ENDING_S):
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    atexit._run_exitfuncs()
     finally:
-        os.write(result, b"%d" % code)
-        with suppress(BaseException), user_code("the end of the process", ENDING_S):
-            sys.stdout.flush()
-            sys.stderr.flush()
-            atexit._run_exitfuncs()
         os._exit(code & 0xFF)
 
 
