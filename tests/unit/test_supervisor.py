@@ -1,5 +1,6 @@
 """The user's code in a command: whatever it does at its import, the command ends in a sentence."""
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -121,9 +122,25 @@ def is_alive(pid):
     return False
 
 
+class Textless(Exception):
+    """Its text ends the process."""
+
+    def __str__(self):
+        raise SystemExit(3)
+
+    __repr__ = __str__
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
-    [(SystemExit(3), r"sys.exit\(3\)"), (GeneratorExit(), "GeneratorExit")],
+    [
+        (SystemExit(3), r"sys.exit\(3\)"),
+        (SystemExit(Textless()), r"sys.exit\(None\)"),
+        (GeneratorExit(), "GeneratorExit"),
+        (asyncio.CancelledError(), "it raised CancelledError"),
+        (BaseExceptionGroup("two", [SystemExit(0)]), "it raised BaseExceptionGroup"),
+        (Textless(), "it raised Textless, which has no text"),
+    ],
 )
 def test_exits_become_errors(error, words):
     with pytest.raises(UserCodeExit, match=words), user_code("k.py"):
