@@ -315,7 +315,7 @@ def run(case: Case, place: Place) -> list[Violation]:
     codes |= {exits.stopped_by(n) for n in (1, 2, 15)}  # a file that sends itself such a signal
     faults = [f for f in ended.faults(codes) if not (file.spoils and "no sentence" in f.text)]
     faults += _outcomes(file, place, words, ended)
-    return faults + left_after_the_next_start(place)
+    return faults + left_after_the_next_start(place, file.spoils)
 
 
 def _outcomes(file: File, place: Place, words: Sequence[str], ended: Ended) -> list[Violation]:
@@ -350,9 +350,9 @@ def stored(place: Place) -> list[Outcome]:
         return []
 
 
-def left_after_the_next_start(place: Place) -> list[Violation]:
-    """Temporary files that the next sweep does not remove."""
-    if not place.temporary():
+def left_after_the_next_start(place: Place, spoils: bool) -> list[Violation]:
+    """Temporary files that the next sweep does not remove. The traceback of a fault stays."""
+    if not _left(place, spoils):
         return []
     path = Path(place.here / "honest.py")
     path.write_text(text_of(SMALL), encoding="utf-8")
@@ -360,6 +360,10 @@ def left_after_the_next_start(place: Place) -> list[Violation]:
     words += ["h200", "--database", f"sqlite:///{place.folder / 'honest.db'}"]
     ended = place.forked([*words, "--out", str(place.folder / "out")], LIMIT_S)
     faults = ended.faults()
-    if names := place.temporary():
+    if names := _left(place, spoils):
         faults.append(Violation("leftover", f"temporary files: {', '.join(names)}"))
     return faults
+
+
+def _left(place: Place, spoils: bool) -> list[str]:
+    return [n for n in place.temporary() if not (spoils and n.startswith("workbench-fault-"))]

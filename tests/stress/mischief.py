@@ -86,15 +86,6 @@ ENDS: dict[str, str] = {
     "a thread that exits": (
         "threading.Thread(target=lambda: (time.sleep(0.1), os._exit(5))).start()\ntime.sleep(1)"
     ),
-    "ends its sibling processes": (
-        "for p in os.listdir('/proc'):\n"
-        "    if p.isdecimal() and int(p) != os.getpid():\n"
-        "        try:\n"
-        "            if os.getsid(int(p)) == os.getsid(0) and os.getppid() != int(p) and \\\n"
-        "                    os.getpid() > int(p) > os.getppid():\n"
-        "                os.kill(int(p), signal.SIGKILL)\n"
-        "        except OSError:\n            pass"
-    ),
 }  # fmt: skip
 
 # Never returns.

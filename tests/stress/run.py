@@ -39,7 +39,7 @@ from stress.server import Server  # noqa: E402
 
 SUITES = {module.NAME: module for module in (lines, hostile, kills)}
 PROCESSES = 2
-SHOWN = 1500  # letters of a violation
+SHOWN = 800  # letters of a violation
 STOPPED = 130
 
 
@@ -138,12 +138,12 @@ def table(counts: dict[str, Counts]) -> Table:
 def say(console: Console, result: Result) -> None:
     """Print the violations of a case, and the words that repeat it."""
     case = result.case
-    print_ = console.print
-    print_(f"{case.name} (--seed {case.seed} --only {case.name})", style="bold red", markup=False)
-    for violation in result.violations:
-        print_(f"  {violation.kind}: {violation.text[:SHOWN]!a}", markup=False, highlight=False)
+    heading = f"{case.name} (--seed {case.seed} --only {case.name})"
+    texts = [f"{v.kind}: {v.text[-SHOWN:]!a}" for v in result.violations]
+    for text, style in ((heading, "bold red"), *((t, None) for t in texts)):
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
     for line in result.ran:
-        print_(f"  {line[:SHOWN]!a}", markup=False, highlight=False, style="dim")
+        console.print(ascii(line[:SHOWN]), style="dim", markup=False, soft_wrap=True)
 
 
 def main(context: Sequence[str] | None = None) -> int:
