@@ -50,6 +50,7 @@ class Kill:
     signal: str
     after: int | None  # outcomes that are stored before; None: before the first
     share: float  # of the seconds of an undisturbed sweep to wait, beyond that
+    cpus: int  # 1: one worker of each kind; 0: one for each CPU
 
 
 def kill_of(rng: random.Random) -> Kill:
@@ -57,7 +58,7 @@ def kill_of(rng: random.Random) -> Kill:
     whom = rng.choice(WHOM)
     after = rng.choice((None, None, 1, 2, 3, 4, 5, 6))
     share = rng.uniform(0.0, 1.1) if after is None else rng.uniform(0.0, 0.05)
-    return Kill(whom, rng.choice(SIGNALS[whom]), after, share)
+    return Kill(whom, rng.choice(SIGNALS[whom]), after, share, rng.choice((0, 1, 1)))
 
 
 def words_of(place: Place, events: Path) -> list[str]:
@@ -153,7 +154,7 @@ def struck(place: Place, kill: Kill, events: Path, usual_s: float, rng: random.R
     with files[0].open("wb") as out, files[1].open("wb") as err:
         process = subprocess.Popen(
             line, cwd=place.here, env=place.environment(), stdin=subprocess.DEVNULL, stdout=out,
-            stderr=err, start_new_session=True, preexec_fn=_usual_signals,
+            stderr=err, start_new_session=True, preexec_fn=lambda: _prepare(kill.cpus),
         )  # fmt: skip
     wait_for(kill, process, events, began, usual_s)
     for pid in targets(kill.whom, process.pid, rng) if process.poll() is None else []:
@@ -171,7 +172,10 @@ def struck(place: Place, kill: Kill, events: Path, usual_s: float, rng: random.R
     return Ended(code, text[0], text[1], seconds, hung, () if hung else tuple(left))
 
 
-def _usual_signals() -> None:
+def _prepare(cpus: int) -> None:
+    if cpus:
+        known = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {known[os.getpid() % len(known)]})
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 

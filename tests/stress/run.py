@@ -88,7 +88,9 @@ def cases_of(suites: Sequence[str], seed: int, sample: bool, only: str | None) -
             raise ValueError(f"there is no case {only}; one is called lines/12")
         return [Case(suite, int(number), seed)]
     counts = {n: m.SAMPLE if sample else m.COUNT for n, m in SUITES.items() if n in suites}
-    return [Case(name, n, seed) for name, count in counts.items() for n in range(count)]
+    cases = [Case(name, n, seed) for name, count in counts.items() for n in range(count)]
+    random.Random(seed).shuffle(cases)  # so that the counts after Ctrl-C are of all generators
+    return cases
 
 
 def results_of(cases: Sequence[Case], processes: int, keep: Path | None) -> Iterator[Result]:

@@ -163,9 +163,11 @@ def _run(order: dict[str, Any]) -> None:
 
 def _limit(limits: dict[str, float]) -> None:
     """Shorten the limits of the user's code, of a compilation and of a check, in seconds: a kernel
-    that never ends would cost a minute of each."""
+    that never ends would cost a minute of each. Workers cost a second of CPU each."""
     if not limits:
         return
+    cpus = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cpus[os.getpid() % len(cpus)]})  # one worker of each kind
     from workbench.backend.offline import Offline
     from workbench.data.user_code import user_code
 
