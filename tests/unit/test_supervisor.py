@@ -116,6 +116,20 @@ def test_the_command_ends_with_the_process_that_the_user_started():
     assert not alive
 
 
+@pytest.mark.parametrize("end", ["pass", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_processes_that_the_code_started_end_with_the_command(end):
+    """Also those that a program of it started, in a session of their own."""
+    sleep = "time.sleep(1000)"
+    program = f"import os, time; print(os.getpid(), flush=True); os.fork(); {sleep}"
+    fork = f"os.fork() or (print(os.getpid(), flush=True), {sleep})"
+    start = f"subprocess.Popen([sys.executable, '-c', {program!r}], start_new_session=True)"
+    begin = "import os, signal, subprocess, time"
+    done = ran(f"{begin}; {fork}; {start}; time.sleep(0.5); {end}")
+    pids = [int(line) for line in done.stdout.split() if line.isdecimal()]
+    assert len(pids) == 2 and not any(map(is_alive, pids))
+    assert done.returncode == (0 if end == "pass" else COULD_NOT_RUN)
+
+
 def is_alive(pid):
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
