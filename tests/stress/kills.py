@@ -202,8 +202,9 @@ def targets(whom: str, parent: int, rng: random.Random) -> list[int]:
         return child
     if whom == "group":
         return sorted(every)  # as a terminal does, and a system that ends a whole job
-    others = sorted(set(every) - {parent, *child})
-    return [rng.choice(others)] if others else []
+    servers = {parent, *child, *(pid for one in child for pid in children(one))}
+    workers = sorted(set(every) - servers)  # the children of a fork server
+    return [rng.choice(workers)] if workers else []
 
 
 def children(pid: int) -> list[int]:
