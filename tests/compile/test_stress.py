@@ -4,7 +4,7 @@ import pytest
 from stress import run
 from stress.server import Server
 
-SEED = 20261123
+SEED = 9209  # a wrong result, a launcher that ends its process, a killed worker, a killed sweep
 pytestmark = pytest.mark.newest
 
 

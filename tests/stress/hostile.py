@@ -36,7 +36,7 @@ from workbench.data.database import open_history
 from workbench.data.record import Failure, Outcome, Record
 from workbench.spec import WorkbenchError
 
-NAME, COUNT, SAMPLE = "hostile", 400, 5
+NAME, COUNT, SAMPLE = "hostile", 400, 4
 WHICH = (*("sweep",) * 5, "measure", "experiment", "compare")
 LIMIT_S = 150.0
 LIMITS = {"user_code": 4.0, "worker": 6.0}  # seconds; the product's are 60 and 60 to 120

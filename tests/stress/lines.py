@@ -19,7 +19,7 @@ from stress.cases import CODES, ROOT, Case, Ended, Place, Violation
 from workbench.commands.new_kernel import write_kernel
 from workbench.commands.options import Options, commands
 
-NAME, COUNT, SAMPLE = "lines", 1000, 60
+NAME, COUNT, SAMPLE = "lines", 1000, 50
 LIMIT_S = 60.0
 REAL = 0.08  # share of cases that start Python anew: they cost seconds
 STORED = ROOT / "tests" / "golden" / "stored"

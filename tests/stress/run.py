@@ -128,7 +128,7 @@ def results_of(cases: Sequence[Case], processes: int, keep: Path | None) -> Iter
 
 def table(counts: dict[str, Counts]) -> Table:
     """The counts of each generator."""
-    result = Table("", "cases", *KINDS, "seconds", box=None, pad_edge=False)
+    result = Table("", "cases", *KINDS, "seconds", box=None, padding=(0, 1, 0, 0))
     for column in result.columns[1:]:
         column.justify = "right"
     for name, one in counts.items():
