@@ -177,7 +177,6 @@ DEVICE: dict[str, str] = {
         "        tl.store(y_ptr + n, x, n < N)"
     ),
     "Python's print": "print('x', BLOCK_N)",
-    "a call of the host": "mischief()",
     "recursion": "_blocks(x_ptr, y_ptr, N, BLOCK_N)",
     "an exception": "raise ValueError('no')",
     "a barrier alone": "tl.debug_barrier()",

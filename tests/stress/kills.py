@@ -111,12 +111,10 @@ def run(case: Case, place: Place) -> list[Violation]:
     if kill.whom == "worker" and first.code != exits.PASSED:
         faults.append(Violation("lost", f"a lost worker ended the sweep: {first.code} {first.err}"))
     for number in range(AGAIN):
-        began = len(stored(place))
-        again = place.real(words_of(place, place.folder / f"again{number}.jsonl"), LIMIT_S)
+        again = place.forked(words_of(place, place.folder / f"again{number}.jsonl"), LIMIT_S)
         faults += again.faults()
         if again.code == 0 and {label(o) for o in newest(place)} == set(outcomes):
             break
-    del began
     faults += compared(place, logged, outcomes)
     if names := place.temporary():
         faults.append(Violation("leftover", f"temporary files: {', '.join(names)}"))

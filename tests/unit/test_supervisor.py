@@ -73,6 +73,12 @@ def test_a_thread_of_the_code_keeps_no_command_alive():
     assert (done.returncode, done.stdout) == (3, "done\n")
 
 
+def test_a_del_that_fails_is_one_line():
+    done = ran("type('Odd', (), {'__del__': lambda s: 1 // 0})()", 3)
+    assert (done.returncode, done.stdout) == (3, "done\n")
+    assert done.stderr.count("\n") == 1 and "raised ZeroDivisionError" in done.stderr
+
+
 def test_memory_is_limited():
     """More than the machine has: the system would end other processes for it."""
     done = ran("bytearray(1 << 44)")

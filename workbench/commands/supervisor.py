@@ -61,6 +61,7 @@ def _child(command: Callable[[], int], marks: Marks, result: int, alive: int) ->
         signal.signal(signal.SIGINT, ctrl_c)
     watch(marks)
     limit_memory()
+    sys.unraisablehook = _say_unraisable
     code = INTERNAL
     try:
         with processes_in_a_folder():
@@ -76,6 +77,12 @@ def _child(command: Callable[[], int], marks: Marks, result: int, alive: int) ->
                     atexit._run_exitfuncs()
     finally:
         os._exit(code & 0xFF)
+
+
+def _say_unraisable(ignored: sys.UnraisableHookArgs) -> None:
+    """Print in one line what a `__del__` raised, where Python prints a traceback."""
+    whose = getattr(ignored.object, "__qualname__", type(ignored.object).__name__)
+    _say(f"note: {whose} raised {ignored.exc_type.__name__}, which Python ignores.")
 
 
 def _end_with_parent(alive: int) -> None:
