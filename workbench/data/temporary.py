@@ -47,9 +47,9 @@ def processes_in_a_folder() -> Iterator[None]:
 
     The folder of this process stays what it is: locks that several commands share are in it.
     """
-    gettempdir()  # decides now, before the variable changes
     with ExitStack() as stack:
         with suppress(OSError):  # no folder can be written to: they do without
+            gettempdir()  # decides now, before the variable changes
             folder = stack.enter_context(temporary_folder())
             os.environ["TMPDIR"] = str(folder)
             if len(str(folder)) < SOCKET_MOST:
