@@ -17,13 +17,14 @@ OLDEST := 3.6.0
 NEWEST := 3.9.0
 endif
 
-.PHONY: help install sweep test lint mutants clean
+.PHONY: help install sweep test lint mutants stress clean
 
 help:
 	@echo "make sweep   find the best tile size of matmul; KERNEL=rms_norm, SWEEP=... for others"
 	@echo "make test    lint, and every test that this machine can run"
 	@echo "make lint    ruff and mypy alone"
 	@echo "make mutants plant known bugs and say which no test sees (an hour); MUTANTS='kernels softmax'"
+	@echo "make stress  malformed command lines, hostile files and kills (an hour); STRESS='--seed 7 lines'"
 	@echo "make clean   remove $(VENV) and all caches"
 
 install: $(VENV)/.installed
@@ -64,6 +65,9 @@ test: lint
 
 mutants: $(VENV)/.installed-tests
 	@$(BIN)/python tests/mutants/run.py $(MUTANTS)
+
+stress: $(VENV)/.installed-tests
+	@$(BIN)/python tests/stress/run.py $(STRESS)
 
 clean:
 	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -67,6 +67,14 @@ LOADED: dict[str, tuple[dict[str, str], str]] = {
     "a knob without a word": ({BLOCK: "2048"}, "block_n of Blocks is a plain 2048; declare it by"),
     "a knob without a default": ({f" = {BLOCK}": ""}, "block_n of Blocks has no default; declare"),
     "a config that can change": ({FROZEN: "@dataclass"}, "Blocks is not frozen; write @dataclass"),
+    "a config with a hash of its own": (
+        {f": int = {WARPS}": f": int = {WARPS}\n    def __hash__(self):\n        return 1 // 0"},
+        "Blocks has a function __hash__ of its own; leave it out",
+    ),
+    "a config that is compared in its own way": (
+        {f": int = {WARPS}": f": int = {WARPS}\n    def __eq__(self, other):\n        return True"},
+        "Blocks has a function __eq__ of its own; leave it out",
+    ),
     "a config that is no dataclass": ({f"{FROZEN}\n": ""}, "not a dataclass; write @dataclass"),
     "a config that is an object": ({IMPL: "@mine.impl(Blocks())"}, "not a dataclass"),
     "choices that are true": ({BLOCK: "among(True, False, default=True)"}, "no whole number"),

@@ -110,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. Returns its exit code, one of `data.exits`: 2 after an error, which is printed
     in one sentence, 4 after a fault of the workbench itself, and 128 and the signal's number after
     a signal."""
+    _open_closed_streams()
     _print_anything()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = _take_debug(words)
@@ -141,6 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command in a process of its own, and the help in this one, as it runs no code of the
     user. Returns the exit code; see `main` and `commands.supervisor`."""
+    _open_closed_streams()
     _print_anything()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or {"--help", "--version"} & set(words):
@@ -158,6 +160,18 @@ def _take_debug(words: list[str]) -> bool:
     given = len(kept) < len(words)
     words[:] = kept
     return given
+
+
+def _open_closed_streams() -> None:
+    """Connect streams that were closed before the start (`>&-`) to the null device. Python has None
+    for them, and a pipe or a database would get their descriptors."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            if null != number:
+                os.dup2(null, number)
+                os.close(null)
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
 def _print_anything() -> None:

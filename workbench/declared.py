@@ -223,6 +223,11 @@ def _config_faults(impl: Impl) -> Iterator[str]:
     settings = kind.__dataclass_params__  # type: ignore[attr-defined]
     if not settings.frozen or not settings.eq:
         yield f"the config {kind.__name__} is not frozen; write @dataclass(frozen=True) above it"
+    if own := [name for name in ("__eq__", "__hash__") if _is_written(getattr(kind, name))]:
+        yield (
+            f"the config {kind.__name__} has a function {own[0]} of its own; leave it out, as "
+            "configs are compared by their fields"
+        )
     for one in fields(kind):
         yield from _knob_faults(kind, one)
     try:
@@ -236,6 +241,12 @@ def _config_faults(impl: Impl) -> Iterator[str]:
     for name, config in impl.defaults.items():
         if not isinstance(config, kind):
             yield f"`defaults` of {impl.name} gives {name} {short(config)}, not a {kind.__name__}"
+
+
+def _is_written(function: object) -> bool:
+    """Return whether a function is in a file, and not one that `dataclass` made or Python has."""
+    code = getattr(function, "__code__", None)
+    return getattr(code, "co_filename", "<string>") != "<string>"
 
 
 def _knob_faults(kind: type, one: Field[Any]) -> Iterator[str]:

@@ -569,7 +569,8 @@ def short(value: object) -> str:
     """Return a value as Python writes it, in at most 80 characters of one line; its type where it
     cannot be written."""
     try:
-        text = " ".join(repr(value).split())
+        with watched(f"the text of a {type(value).__name__}"):
+            text = " ".join(repr(value).split())
     except Exception:
         return f"a {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."

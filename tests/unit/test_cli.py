@@ -117,6 +117,18 @@ def kernel_module(context, compiled=None):
     return module
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+def test_streams_that_are_closed_are_none_of_anybodys(closed, tmp_path):
+    """Nothing that is printed goes into a file or a pipe that got the closed one's descriptor."""
+    words = "-m workbench history --database nonsense"
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" {words} {closed}', sys.executable],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert ("the history's URL" in done.stderr) == ("2>&-" not in closed)
+
+
 @pytest.fixture
 def broken(monkeypatch):
     def fails(*_):

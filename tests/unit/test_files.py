@@ -75,6 +75,33 @@ def test_a_fifo_and_a_link_to_it_are_written_through(fifo, tmp_path):
     assert taken() == b"text" and (tmp_path / "link").is_symlink()
 
 
+@pytest.mark.parametrize("text", [b"", b"{", b"line\n" * 100_000])
+def test_a_fifo_is_read_to_its_end(text, tmp_path):
+    """Whether its writer comes first or later, and writes more than a pipe holds."""
+    os.mkfifo(path := tmp_path / "fifo")
+    writer = threading.Thread(target=lambda: path.write_bytes(text), daemon=True)
+    if text:
+        threading.Timer(0.1, writer.start).start()
+        with files.open_to_read(path) as file:
+            assert file.read() == text
+    else:
+        held = os.open(path, os.O_RDWR)  # a writer that has written nothing yet
+        threading.Timer(0.2, os.close, [held]).start()
+        with files.open_to_read(path) as file:
+            assert file.read() == b""
+
+
+def test_a_fifo_without_another_end_is_one_sentence(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(files, "OTHER_END_S", 0.1)
+    os.mkfifo(path := tmp_path / "fifo")
+    with pytest.raises(FileError, match="no process reads from it"):
+        write_file(path, "text")
+    url = ["--database", f"sqlite:///{tmp_path / 'h.db'}"]
+    for words in (["history", "--load", str(path), *url], ["tuned", "--import", str(path)]):
+        assert cli.main(words) == 2
+        assert "no process writes to it" in capsys.readouterr().err
+
+
 def test_a_device_stays_one(tmp_path):
     (tmp_path / "link").symlink_to("/dev/null")
     for path in (Path("/dev/null"), tmp_path / "link"):

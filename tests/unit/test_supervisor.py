@@ -1,10 +1,12 @@
 """The user's code in a command: whatever it does at its import, the command ends in a sentence."""
 
+import asyncio
 import contextlib
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -71,6 +73,12 @@ def test_a_thread_of_the_code_keeps_no_command_alive():
     assert (done.returncode, done.stdout) == (3, "done\n")
 
 
+def test_a_del_that_fails_is_one_line():
+    done = ran("type('Odd', (), {'__del__': lambda s: 1 // 0})()", 3)
+    assert (done.returncode, done.stdout) == (3, "done\n")
+    assert done.stderr.count("\n") == 1 and "raised ZeroDivisionError" in done.stderr
+
+
 def test_memory_is_limited():
     """More than the machine has: the system would end other processes for it."""
     done = ran("bytearray(1 << 44)")
@@ -114,16 +122,60 @@ def test_the_command_ends_with_the_process_that_the_user_started():
     assert not alive
 
 
+@pytest.mark.parametrize("end", ["pass", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_processes_that_the_code_started_end_with_the_command(end):
+    """Also those that a program of it started, in a session of their own."""
+    sleep = "time.sleep(1000)"
+    program = f"import os, time; print(os.getpid(), flush=True); os.fork(); {sleep}"
+    fork = f"os.fork() or (print(os.getpid(), flush=True), {sleep})"
+    start = f"subprocess.Popen([sys.executable, '-c', {program!r}], start_new_session=True)"
+    begin = "import os, signal, subprocess, time"
+    done = ran(f"{begin}; {fork}; {start}; time.sleep(0.5); {end}")
+    pids = [int(line) for line in done.stdout.split() if line.isdecimal()]
+    assert len(pids) == 2 and not any(map(is_alive, pids))
+    assert done.returncode == (0 if end == "pass" else COULD_NOT_RUN)
+
+
 def is_alive(pid):
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
+class Textless(Exception):
+    """Its text ends the process."""
+
+    def __str__(self):
+        raise SystemExit(3)
+
+    __repr__ = __str__
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
-    [(SystemExit(3), r"sys.exit\(3\)"), (GeneratorExit(), "GeneratorExit")],
+    [
+        (SystemExit(3), r"sys.exit\(3\)"),
+        (SystemExit(Textless()), r"sys.exit\(None\)"),
+        (GeneratorExit(), "GeneratorExit"),
+        (asyncio.CancelledError(), "it raised CancelledError"),
+        (BaseExceptionGroup("two", [SystemExit(0)]), "it raised BaseExceptionGroup"),
+        (Textless(), "it raised Textless, which has no text"),
+    ],
 )
 def test_exits_become_errors(error, words):
     with pytest.raises(UserCodeExit, match=words), user_code("k.py"):
         raise error
+
+
+def test_what_a_killed_process_leaves_is_removed_by_the_next_command():
+    """Temporary files of processes that the command starts, and the folder of its sockets."""
+    begin = "import multiprocessing.util, subprocess, tempfile; multiprocessing.util.get_temp_dir()"
+    write = "subprocess.run([sys.executable, '-c', 'import tempfile; tempfile.mkstemp()'])"
+    kill = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    with tempfile.TemporaryDirectory() as short:  # the path of a socket has 104 letters
+        variables = {**os.environ, "TMPDIR": short}
+        assert ran(f"{begin}; {write}; {kill}", env=variables).returncode == COULD_NOT_RUN
+        (left,) = Path(short).iterdir()
+        assert len(list(left.iterdir())) == 2  # its lock and the file; sockets need no more
+        inside = ran("import tempfile; print(tempfile.gettempdir())", env=variables)
+        assert inside.stdout == f"{short}\ndone\n" and not list(Path(short).iterdir())

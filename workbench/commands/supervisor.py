@@ -16,15 +16,20 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
 from workbench.data.interrupts import ctrl_c
 from workbench.data.memory import limit_memory
+from workbench.data.temporary import processes_in_a_folder
 from workbench.data.user_code import Mark, Marks, user_code, watch
 
 POLL_S = 0.1
 PATIENCE_S = 3.0  # from Ctrl-C to the end of user code that goes on
 ENDING_S = 10.0  # of handlers that run when the child ends
+ORPHANS_S = 2.0  # for helpers of multiprocessing, which end by themselves
+ORPHANS_POLL_S = 0.005
+_PR_SET_CHILD_SUBREAPER = 36  # of Linux' prctl
 _FORWARDED = ("SIGTERM", "SIGHUP", "SIGQUIT")
 
 
@@ -56,18 +61,28 @@ def _child(command: Callable[[], int], marks: Marks, result: int, alive: int) ->
         signal.signal(signal.SIGINT, ctrl_c)
     watch(marks)
     limit_memory()
+    sys.unraisablehook = _say_unraisable
     code = INTERNAL
     try:
-        code = command()
-    except BaseException:  # `cli.main` reports all that it expects
-        traceback.print_exc()
+        with processes_in_a_folder():
+            try:
+                code = command()
+            except BaseException:  # `cli.main` reports all that it expects
+                traceback.print_exc()
+            finally:
+                os.write(result, b"%d" % code)
+                with suppress(BaseException), user_code("the end of the process", ENDING_S):
+                    sys.stdout.flush()
+                    sys.stderr.flush()
+                    atexit._run_exitfuncs()
     finally:
-        os.write(result, b"%d" % code)
-        with suppress(BaseException), user_code("the end of the process", ENDING_S):
-            sys.stdout.flush()
-            sys.stderr.flush()
-            atexit._run_exitfuncs()
         os._exit(code & 0xFF)
+
+
+def _say_unraisable(ignored: sys.UnraisableHookArgs) -> None:
+    """Print in one line what a `__del__` raised, where Python prints a traceback."""
+    whose = getattr(ignored.object, "__qualname__", type(ignored.object).__name__)
+    _say(f"note: {whose} raised {ignored.exc_type.__name__}, which Python ignores.")
 
 
 def _end_with_parent(alive: int) -> None:
@@ -92,7 +107,8 @@ class _Supervisor:
             if signal.getsignal(number := getattr(signal, name)) is not signal.SIG_IGN:
                 before[number] = signal.signal(number, self._forward)
         try:
-            code, status = self._child_end()
+            with _Orphans():
+                code, status = self._child_end()
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -157,6 +173,47 @@ class _Supervisor:
             reason = f"{whose} ended the process ({name}{killed})"
         _say(f"error: {reason}; correct it and run the command again.")
         return COULD_NOT_RUN
+
+
+class _Orphans:
+    """Context manager that ends what a command leaves: processes that its child or a worker started
+    and that outlive them. Linux makes them children of this process."""
+
+    def __enter__(self) -> None:
+        self._before = _children()  # the child itself, and what is none of the command's
+        _adopt(True)
+
+    def __exit__(self, *_: object) -> None:
+        late = time.monotonic() + ORPHANS_S
+        while orphans := _children() - self._before:
+            now = time.monotonic()
+            for pid in orphans if now > late else ():
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in orphans:
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            if now > late + ENDING_S:  # a driver holds one that is killed
+                break
+            time.sleep(ORPHANS_POLL_S)
+        _adopt(False)
+
+
+def _adopt(wanted: bool) -> None:
+    """Let this process be the parent of its descendants' orphans, or leave them to the system."""
+    import ctypes
+
+    with suppress(OSError, AttributeError):  # only Linux has it
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
+
+
+def _children() -> set[int]:
+    """Return the ids of this process' children; none where the system does not tell."""
+    pids: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            pids |= {int(pid) for pid in path.read_text().split()}
+    return pids
 
 
 def _late(mark: Mark) -> str:

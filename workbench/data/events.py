@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, cast
 
 from workbench.data.checked import checked
-from workbench.data.files import is_stream, open_stream, reason_of
+from workbench.data.files import is_stream, open_stream, open_to_read, reason_of
 from workbench.data.record import Comparison, Failure, Finding, Record, Run, from_plain, to_plain
 from workbench.spec import WorkbenchError
 
@@ -175,7 +175,7 @@ def iterate(path: Path | str, word: bytes = b"") -> Iterator[Event | BadLine]:
     Raises EventsError where the file cannot be read at all.
     """
     try:
-        with open(path, "rb") as file:
+        with open_to_read(path) as file:
             for number, line in enumerate(file, start=1):
                 if line.strip() and word in line:
                     yield _taken(number, line)

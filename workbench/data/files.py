@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from workbench.spec import WorkbenchError
+
+OTHER_END_S = 5.0  # for a process that opens the other end of a FIFO
+POLL_S = 0.05
 
 
 class FileError(WorkbenchError):
@@ -96,13 +102,44 @@ def is_output(path: Path) -> bool:
 
 
 def open_stream(path: Path) -> int:
-    """Return a descriptor to write to a path for which `is_stream` holds. Raises OSError."""
-    ours = _descriptor(path.stat())
-    return (
-        os.dup(ours)
-        if ours is not None
-        else os.open(path, os.O_WRONLY | getattr(os, "O_NOCTTY", 0))
-    )
+    """Return a descriptor to write to a path for which `is_stream` holds. Raises OSError, also
+    where nobody reads a FIFO."""
+    known = path.stat()
+    if (ours := _descriptor(known)) is not None:
+        return os.dup(ours)
+    flags = os.O_WRONLY | getattr(os, "O_NOCTTY", 0)
+    if not stat.S_ISFIFO(known.st_mode):
+        return os.open(path, flags)
+    end = time.monotonic() + OTHER_END_S
+    while True:
+        try:
+            handle = os.open(path, flags | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > end:
+                raise OSError(errno.ENXIO, "no process reads from it") from None
+            time.sleep(POLL_S)
+        else:
+            os.set_blocking(handle, True)
+            return handle
+
+
+def open_to_read(path: Path | str) -> BinaryIO:
+    """Return a file that is open to be read, as bytes; what comes through a FIFO as a whole. Raises
+    OSError, also where nobody writes to a FIFO: a plain `open` would wait for ever."""
+    if not stat.S_ISFIFO(os.stat(path).st_mode):
+        return open(path, "rb")
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(handle, "rb", buffering=0) as file:
+        first, end = file.read(1), time.monotonic() + OTHER_END_S
+        while first == b"":  # nobody has opened it to write; None where somebody has
+            if time.monotonic() > end:
+                raise OSError(errno.ENXIO, "no process writes to it")
+            time.sleep(POLL_S)
+            first = file.read(1)
+        os.set_blocking(handle, True)
+        return io.BytesIO((first or b"") + file.readall())
 
 
 def _descriptor(known: os.stat_result) -> int | None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
+from multiprocessing import current_process
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
 PREFIX = "workbench-tmp-"  # of folders among other programs' own
 LOCK = "owner.lock"
+SOCKET_MOST = 70  # letters of a folder; the path of a socket below it has 32 more, of 104 in all
 
 
 @contextmanager
@@ -35,6 +37,24 @@ def temporary_folder(home: Path | None = None, prefix: str = PREFIX) -> Iterator
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+
+
+@contextmanager
+def processes_in_a_folder() -> Iterator[None]:
+    """Return a context manager in which the processes that this one starts have a temporary folder
+    of their own, so that what they leave when they are killed (a compiler's files, the sockets of
+    multiprocessing) is removed with it, at the end or by the next command.
+
+    The folder of this process stays what it is: locks that several commands share are in it.
+    """
+    with ExitStack() as stack:
+        with suppress(OSError):  # no folder can be written to: they do without
+            gettempdir()  # decides now, before the variable changes
+            folder = stack.enter_context(temporary_folder())
+            os.environ["TMPDIR"] = str(folder)
+            if len(str(folder)) < SOCKET_MOST:
+                current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]
+        yield
 
 
 @cache

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from workbench.data.files import FileError, reason_of, write_file
+from workbench.data.files import FileError, open_to_read, reason_of, write_file
 from workbench.spec import Sizes, WorkbenchError
 
 FORMAT = 1  # version that this code writes; a higher one was written by a newer workbench
@@ -198,7 +198,8 @@ def read(path: Path, on_damage: Callable[[str], object] | None = None) -> list[E
     """Return the usable entries of a file. `on_damage` is called with what is wrong with each of
     the others. Raises TunedError where the file cannot be read at all."""
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        with open_to_read(path) as file:
+            plain = json.loads(file.read().decode("utf-8"))
     except OSError as error:
         raise TunedError(
             f"{path} cannot be read ({reason_of(error)}); name another file."

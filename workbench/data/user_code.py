@@ -11,6 +11,7 @@ import mmap
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from workbench.data.interrupts import CtrlC
@@ -22,7 +23,7 @@ _SLOT = struct.Struct("dd200p")
 
 
 class UserCodeExit(Exception):
-    """The user's code raised an exception that is meant to end a process."""
+    """The user's code raised an exception that is meant to end a process, or one without a text."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,9 @@ def watch(marks: Marks) -> None:
 class user_code:
     """Context manager for code of the user; `what` names it in messages.
 
-    Raises UserCodeExit where the code raises SystemExit, GeneratorExit or, without Ctrl-C,
-    KeyboardInterrupt. In a command, the process is ended after `limit_s` seconds.
+    Raises UserCodeExit where the code raises an exception that would end a process, such as
+    SystemExit, or an error whose text cannot be had. In a command, KeyboardInterrupt is one of
+    these without Ctrl-C, and the process is ended after `limit_s` seconds.
     """
 
     def __init__(self, what: str, limit_s: float = LIMIT_S) -> None:
@@ -92,11 +94,31 @@ class user_code:
             self._before = _marks.set(Mark(self._what, self._limit_s, deadline))
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if _marks is not None and self._before is not None:
-            _marks.set(self._before)
-        if isinstance(error, SystemExit):
-            raise UserCodeExit(f"it called sys.exit({error.code!r})") from error
-        if isinstance(error, GeneratorExit):
-            raise UserCodeExit("it raised GeneratorExit") from error
-        if isinstance(error, KeyboardInterrupt) and not isinstance(error, CtrlC) and _marks:
-            raise UserCodeExit("it raised KeyboardInterrupt") from error
+        try:
+            if error is not None and not isinstance(error, CtrlC):
+                _check(error)
+        finally:
+            if _marks is not None and self._before is not None:
+                _marks.set(self._before)
+
+
+def _check(error: BaseException) -> None:
+    """Raise UserCodeExit in place of an exception that would end a process, or has no text."""
+    if isinstance(error, SystemExit):
+        raise UserCodeExit(f"it called sys.exit({_text(error.code, repr)})") from error
+    if isinstance(error, KeyboardInterrupt) and not _marks:
+        return
+    if not isinstance(error, Exception):
+        raise UserCodeExit(f"it raised {type(error).__name__}") from error
+    if _text(error, str) is None:
+        raise UserCodeExit(f"it raised {type(error).__name__}, which has no text") from None
+
+
+def _text(value: object, write: Callable[[object], str]) -> str | None:
+    """Return a value of the user's as text, or None where that fails or ends the process."""
+    try:
+        return write(value)[:300]
+    except BaseException as error:
+        if isinstance(error, CtrlC):
+            raise
+        return None
