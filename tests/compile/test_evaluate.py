@@ -44,6 +44,7 @@ def verdict(processes, cheat, folder, seed=11):
     return verdict_of(checked.results, checked.error)
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize("cheat", ON_CPU, ids=lambda c: c.name)
 def test_a_deception_is_rejected_by_its_rule(cheat, processes, tmp_path):
     result = verdict(processes, cheat, tmp_path)
@@ -86,6 +87,7 @@ def test_the_command_says_it_to_people_and_programs(tmp_path, capsys):
     assert result["resources"]["registers"] > 0 and len(result["hidden_sizes"]) == 2
 
 
+@pytest.mark.newest
 def test_a_rejected_kernel_has_no_time_and_exit_code_1(tmp_path, capsys):
     path = next(c for c in CHEATS if c.title == "one NaN").write(tmp_path)
     file = tmp_path / "verdict.json"
@@ -97,6 +99,7 @@ def test_a_rejected_kernel_has_no_time_and_exit_code_1(tmp_path, capsys):
     assert (result["verdict"], result["rule"], result["times"]) == ("rejected", "values", None)
 
 
+@pytest.mark.newest
 @pytest.mark.parametrize(
     ("words", "part"),
     [

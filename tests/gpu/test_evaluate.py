@@ -1,4 +1,4 @@
-"""Every deception is rejected on the GPU that is here, with the rules that a GPU alone can show, and
+"""On the GPU that is here every deception is rejected, also by the rules that only a GPU shows, and
 every kernel of the library is correct."""
 
 import pytest
