@@ -624,10 +624,11 @@ def test_an_impl_that_changes_nothing_is_neither_restored_nor_flushed_for_others
 # Results
 
 
-def bench_of(protocol, bound_s=0.0):
+def bench_of(protocol, bound_s=0.0, hot_bound_s=0.0):
     """A Bench of no problem."""
     bench = object.__new__(Bench)
     bench.protocol, bench.bound_s, bench.clock = protocol, bound_s, None
+    bench.hot_bound_s = hot_bound_s
     bench._flush = bench._graphs = None
     return bench
 
@@ -679,9 +680,11 @@ def test_throttled_windows_are_left_out_and_counted(slow, share):
     assert result.window_sizes == (2,) * 12 and result.window_mhz == (1500.0,) * 12
 
 
-def test_no_cold_time_beats_the_floor_and_a_hot_one_may():
+def test_no_time_beats_the_floor_of_its_regime():
     windows = [Window((9.6e-6,) * 5)]
-    bench = bench_of(Protocol(), bound_s=1e-5)
+    bench = bench_of(Protocol(), bound_s=1e-5, hot_bound_s=5e-6)
+    with pytest.raises(Impossible, match=r"4\.80 us is below"):
+        bench.measured(TIMED, [Window((4.8e-6,) * 5)], "hot")
     with pytest.raises(Impossible, match=r"9\.60 us is below"):
         bench.measured(TIMED, windows, "cold")
     assert bench.measured(TIMED, windows, "hot").median_s == 9.6e-6

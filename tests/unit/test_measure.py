@@ -15,7 +15,13 @@ from workbench.measurement.clocks import Clocks, Reading
 from workbench.measurement.correctness import Checked
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
-from workbench.measurement.worker import MeasureJob, _failed, bound_s
+from workbench.measurement.worker import (
+    CACHE_MARGIN,
+    MeasureJob,
+    _failed,
+    bound_s,
+    hot_bound_s,
+)
 from workbench.spec import Spec, Tensor
 
 H200 = device_named("h200")
@@ -32,8 +38,19 @@ def test_a_protocol_is_named_by_all_its_parameters():
 def test_no_call_can_beat_bytes_over_bandwidth_or_flops_over_peak():
     assert bound_s(H200, 4_800_000, 0, "bf16") == pytest.approx(1e-6, rel=0.01)
     assert bound_s(H200, 0, 10**12, "bf16") == pytest.approx(1e12 / H200.peaks["bf16"].value)
-    assert bound_s(H200, 0, 10**12, "fp32") == 0.0, "a library may choose tf32"
+    tf32 = 10**12 / H200.peaks["tf32"].value
+    assert bound_s(H200, 0, 10**12, "fp32") == pytest.approx(tf32), "a library may choose tf32"
+    alone = replace(H200, peaks={"fp32": H200.peaks["fp32"]})
+    assert bound_s(alone, 0, 10**12, "fp32") == 0.0, "its matrix unit is unknown"
     assert bound_s(H200, 0, 10**12, "no such dtype") == 0.0
+
+
+def test_cached_data_has_a_floor_of_its_own():
+    moved, peak = 1 << 30, H200.cache_bandwidth.value
+    assert hot_bound_s(H200, moved, 0, "bf16") == pytest.approx(moved / peak / CACHE_MARGIN)
+    assert hot_bound_s(H200, moved, 0, "bf16") < bound_s(H200, moved, 0, "bf16")
+    assert hot_bound_s(H200, 0, 10**12, "bf16") == bound_s(H200, 0, 10**12, "bf16")
+    assert hot_bound_s(replace(H200, cache_bandwidth=None), moved, 0, "bf16") == 0.0
 
 
 @pytest.mark.parametrize("answers", [True, False])

@@ -125,7 +125,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "floor",
-        "A cold time is no less than 0.97 of what bandwidth and peak rate allow.",
+        "A time is no less than 0.97 of what bandwidth and peak rate allow: cold by the memory's "
+        "bandwidth, hot by twice the figure of the last-level cache.",
         "times that leave work out, clocks that are wrong",
         gpu=True,
     ),

@@ -187,11 +187,12 @@ def _prepared(job: MeasureJob) -> _State:
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     kernel = loaded(job.kernel)
     spec = kernel.spec
-    bound = bound_s(device, spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype)
+    costs = spec.bytes(job.sizes, job.dtype), spec.flops(**job.sizes), job.dtype
+    bound, hot_bound = bound_s(device, *costs), hot_bound_s(device, *costs)
     sensors = Clocks(torch.cuda.current_device())
     cache = cache_bytes(device)
     clock, seeds = sm_clock(sensors), (job.seed, job.seed + 1)
-    bench = Bench(spec, job.sizes, job.dtype, cache, bound, job.protocol, clock, seeds)
+    bench = Bench(spec, job.sizes, job.dtype, cache, bound, job.protocol, clock, seeds, hot_bound)
     problems = {0: PreparedProblem.given(spec, job.dtype, bench.first_inputs, job.sizes)}
     _load_checks(problems[0])
     return _State(job, spec, bench, device, sensors, problems, kernel)
@@ -221,14 +222,32 @@ def cache_bytes(device: hardware.Device) -> int:
     return int(device.cache.value) if device.cache else 64 << 20
 
 
+CACHE_MARGIN = 2.0  # a cache's figure is of one working set; at twice that no data was moved
+
+
 def bound_s(device: hardware.Device, bytes_: int, flops: int, dtype: str) -> float:
-    """Return the roofline bound in seconds: least bytes over the peak bandwidth, FLOPs over the
-    peak."""
+    """Return the roofline bound of a cold call in seconds: the larger of least bytes over the peak
+    bandwidth and FLOPs over the peak."""
     dram = bytes_ / device.dram.value if device.dram else 0.0
-    peak = device.peaks.get(dtype)
-    # fp32 may run on the matrix unit where a library chooses tf32: fp32's own peak is no bound
-    compute = flops / peak.value if peak and dtype != "fp32" else 0.0
-    return max(dram, compute)
+    return max(dram, arithmetic_s(device, flops, dtype))
+
+
+def hot_bound_s(device: hardware.Device, bytes_: int, flops: int, dtype: str) -> float:
+    """Return the least seconds of a call whose data is in the last-level cache: each launch reads
+    its inputs from there, as nearer caches are emptied between launches."""
+    cache = device.cache_bandwidth
+    moved = bytes_ / (CACHE_MARGIN * cache.value) if cache else 0.0
+    return max(moved, arithmetic_s(device, flops, dtype))
+
+
+def arithmetic_s(device: hardware.Device, flops: int, dtype: str) -> float:
+    """Return the least seconds of so many FLOPs; 0 where the peak is unknown. fp32 may run on the
+    matrix unit where a library chooses tf32, so fp32's own peak is no bound."""
+    named = ("tf32", "fp32_matrix") if dtype == "fp32" else (dtype,)
+    peaks = [device.peaks[name].value for name in named if name in device.peaks]
+    if dtype == "fp32" and peaks and "fp32" in device.peaks:
+        peaks.append(device.peaks["fp32"].value)
+    return flops / max(peaks) if peaks else 0.0
 
 
 def accounted(task: Callable[..., Any]) -> Callable[..., tuple[Any, Spent]]:
