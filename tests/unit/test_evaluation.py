@@ -161,6 +161,8 @@ def test_without_hidden_sizes_that_rule_did_not_run():
 def test_a_refusal_breaks_the_rule_that_it_names_or_leaves_all_open():
     lost = refused(Refusal("check", "it took longer than 9 s", cause="timeout"))
     assert [(r.rule, r.state) for r in lost] == [("process", "broken")]
+    (static,) = refused(Refusal("compile", "it needs 300000 bytes of shared memory"))
+    assert (static.rule, static.state) == ("launches", "broken") and "compile" in static.reason
     unknown = verdict_of(refused(Refusal("check", "inline assembly")))
     assert unknown.word == "undecided" and unknown.broken is None
 

@@ -71,10 +71,11 @@ def _not_run(rule: RuleName, reason: str) -> RuleResult:
 
 def refused(refusal: Refusal) -> list[RuleResult]:
     """Return the result of a config that failed as a whole: the rule that it broke, if that is
-    known, and no others."""
-    rule: RuleName | None = refusal.rule or ("process" if refusal.cause else None)
-    if rule is not None:
-        return [RuleResult(rule, "broken", refusal.reason)]
+    known, and no others. What does not compile cannot launch."""
+    if refusal.rule is not None or refusal.cause is not None:
+        return [RuleResult(refusal.rule or "process", "broken", refusal.reason)]
+    if refusal.stage == "compile":
+        return [RuleResult("launches", "broken", f"it does not compile: {refusal.reason}")]
     return [_not_run(name, refusal.reason) for name in INTERPRETED]
 
 
