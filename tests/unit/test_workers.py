@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import CancelledError, Future
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,17 @@ def test_a_closed_pool_answers_everyone_who_waits():
 
 def test_cpus_are_those_of_this_process():
     assert 1 <= cpu_count() <= (os.cpu_count() or 1)
+
+
+def test_a_worker_has_no_pipe_to_what_others_need(pool):
+    """A byte that the user's code writes there would end the fork server, and with it all pools."""
+    pid = pool.submit(os.getpid, timeout_s=30).result()
+    held = {os.readlink(f) for f in Path(f"/proc/{pid}/fd").iterdir() if f.exists()}
+    for file in (
+        forkserver._forkserver._forkserver_alive_fd,
+        resource_tracker._resource_tracker._fd,
+    ):
+        assert os.readlink(f"/proc/self/fd/{file}") not in held
 
 
 def test_a_killed_process_costs_its_own_task_alone():

@@ -310,6 +310,7 @@ def _begin(interpreted: bool) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
+    _let_go()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
     limit_memory()
@@ -329,6 +330,22 @@ def _begin(interpreted: bool) -> None:
     torch.set_num_threads(1)
     if interpreted:
         import workbench.dsl  # noqa: F401  # mends the interpreter, also for files without it
+
+
+def _let_go() -> None:
+    """Close the pipes that a worker has to the fork server and to multiprocessing's tracker, and
+    needs for nothing: the user's code could write to them, and one byte ends the server."""
+    from multiprocessing import forkserver, resource_tracker
+
+    held = (
+        (forkserver._forkserver, "_forkserver_alive_fd"),
+        (resource_tracker._resource_tracker, "_fd"),
+    )
+    for owner, name in held:
+        if (file := getattr(owner, name, None)) is not None:
+            setattr(owner, name, None)
+            with suppress(OSError):
+                os.close(file)
 
 
 def _end_with_parent() -> None:
