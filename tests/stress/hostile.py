@@ -365,4 +365,6 @@ def left_after_the_next_start(place: Place, spoils: bool) -> list[Violation]:
 
 
 def _left(place: Place, spoils: bool) -> list[str]:
-    return [n for n in place.temporary() if not (spoils and n.startswith("workbench-fault-"))]
+    """Names of temporary files that must not stay; torch keeps a cache there."""
+    kept = ("torchinductor_", *(("workbench-fault-",) if spoils else ()))
+    return [name for name in place.temporary() if not name.startswith(kept)]

@@ -79,6 +79,29 @@ def test_a_del_that_fails_is_one_line():
     assert done.stderr.count("\n") == 1 and "raised ZeroDivisionError" in done.stderr
 
 
+def test_ctrl_c_in_a_del_is_not_lost():
+    """Python ignores whatever is raised there."""
+    code = "\n".join(
+        [
+            "import os, signal, time",
+            "        class Odd:",
+            "            def __del__(self): os.kill(os.getpid(), signal.SIGINT); time.sleep(0.01)",
+            "        try: Odd(); time.sleep(30)",
+            "        except KeyboardInterrupt: print('stopped')",
+        ]
+    )
+    done = ran(code, 3, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    assert (done.returncode, done.stdout, done.stderr) == (3, "stopped\ndone\n", "")
+
+
+@pytest.mark.parametrize("name", ["monotonic", "sleep"])
+def test_a_clock_that_was_replaced_is_put_back(name):
+    before = getattr(time, name)
+    with pytest.raises(UserCodeExit, match=f"it replaced time.{name}"), user_code("k.py"):
+        setattr(time, name, lambda *given: 0.0)
+    assert getattr(time, name) is before
+
+
 def test_memory_is_limited():
     """More than the machine has: the system would end other processes for it."""
     done = ran("bytearray(1 << 44)")

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
-from workbench.data.interrupts import ctrl_c
+from workbench.data.interrupts import CtrlC, ctrl_c
 from workbench.data.memory import limit_memory
 from workbench.data.temporary import processes_in_a_folder
 from workbench.data.user_code import Mark, Marks, user_code, watch
@@ -61,7 +61,7 @@ def _child(command: Callable[[], int], marks: Marks, result: int, alive: int) ->
         signal.signal(signal.SIGINT, ctrl_c)
     watch(marks)
     limit_memory()
-    sys.unraisablehook = _say_unraisable
+    sys.unraisablehook = _on_unraisable
     code = INTERNAL
     try:
         with processes_in_a_folder():
@@ -79,10 +79,21 @@ def _child(command: Callable[[], int], marks: Marks, result: int, alive: int) ->
         os._exit(code & 0xFF)
 
 
-def _say_unraisable(ignored: sys.UnraisableHookArgs) -> None:
-    """Print in one line what a `__del__` raised, where Python prints a traceback."""
+def _on_unraisable(ignored: sys.UnraisableHookArgs) -> None:
+    """Repeat a Ctrl-C that came in a `__del__` or a callback, where Python drops it. Print anything
+    else that was raised there in one line, where Python prints a traceback."""
+    if isinstance(ignored.exc_value, CtrlC):
+        again = threading.Timer(POLL_S, _interrupt)
+        again.daemon = True
+        again.start()
+        return
     whose = getattr(ignored.object, "__qualname__", type(ignored.object).__name__)
     _say(f"note: {whose} raised {ignored.exc_type.__name__}, which Python ignores.")
+
+
+def _interrupt() -> None:
+    heard = callable(signal.getsignal(signal.SIGINT))  # not in the background of a script
+    os.kill(os.getpid(), signal.SIGINT if heard else signal.SIGTERM)
 
 
 def _end_with_parent(alive: int) -> None:

@@ -21,9 +21,12 @@ THREADS = 16  # that can run the user's code at once; later ones are not watched
 # the deadline on the monotonic clock, 0 if none; the limit in seconds; the words
 _SLOT = struct.Struct("dd200p")
 
+_CLOCK = {name: getattr(time, name) for name in ("monotonic", "perf_counter", "sleep", "time")}
+
 
 class UserCodeExit(Exception):
-    """The user's code raised an exception that is meant to end a process, or one without a text."""
+    """The user's code raised an exception that is meant to end a process, or that has no text, or
+    it replaced the clock."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +98,23 @@ class user_code:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
-            if error is not None and not isinstance(error, CtrlC):
-                _check(error)
+            if not isinstance(error, CtrlC):
+                _restore_clock()
+                if error is not None:
+                    _check(error)
         finally:
             if _marks is not None and self._before is not None:
                 _marks.set(self._before)
+
+
+def _restore_clock() -> None:
+    """Put back functions of `time` that the code replaced, and raise UserCodeExit: by a clock that
+    stands still, processes are waited for without end."""
+    replaced = [name for name, own in _CLOCK.items() if getattr(time, name, None) is not own]
+    for name in replaced:
+        setattr(time, name, _CLOCK[name])
+    if replaced:
+        raise UserCodeExit(f"it replaced time.{replaced[0]}")
 
 
 def _check(error: BaseException) -> None:
