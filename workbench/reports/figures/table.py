@@ -11,7 +11,7 @@ from workbench.data.record import (
     Energy,
     Failure,
     Measured,
-    Metric,
+    ResourceColumn,
     Outcome,
     Predicted,
     Record,
@@ -107,7 +107,7 @@ def _resource_columns() -> list[Column]:
     ]
 
 
-def _reader(name: str, metric: Metric) -> Callable[[Any], str]:
+def _reader(name: str, metric: ResourceColumn) -> Callable[[Any], str]:
     return lambda resources: metric.cell(getattr(resources, name))
 
 
