@@ -150,7 +150,9 @@ class Resources:
     binary: str  # hash of the machine code
     registers: Annotated[int, ResourceColumn("registers")]  # per thread
     spill_bytes: Annotated[int, ResourceColumn("spills, B")]  # per thread
-    shared_bytes: Annotated[int, ResourceColumn("shared, KiB", "{:.3g}", scale=1 / 1024)]  # per block
+    shared_bytes: Annotated[
+        int, ResourceColumn("shared, KiB", "{:.3g}", scale=1 / 1024)
+    ]  # per block
     threads: int  # per block
     blocks_per_core: int  # resident at once on one SM or CU
     # resident warps over the most that fit, 0 to 1
@@ -165,9 +167,13 @@ class Resources:
     # share of the last wave's places that stay empty, 0 to 1
     tail: Annotated[float, ResourceColumn("idle tail, %", "{:.0f}", scale=100)]
     # widest global load of one thread; 0 when none was found
-    load_bits: Annotated[int, ResourceColumn("load, bits", none="", minor=True, best_first="descending")]
+    load_bits: Annotated[
+        int, ResourceColumn("load, bits", none="", minor=True, best_first="descending")
+    ]
     # wgmma, mma, tcgen05, mfma, wmma, or None where no launch uses one
-    matrix_unit: Annotated[str | None, ResourceColumn("matrix unit", none="none", text=True, minor=True)]
+    matrix_unit: Annotated[
+        str | None, ResourceColumn("matrix unit", none="none", text=True, minor=True)
+    ]
     compile_s: Annotated[float, ResourceColumn("compile, s", "{:.1f}", minor=True)]
     copy_engine: bool = False  # loads by tensor descriptor (TMA), whatever `load_bits` says
 

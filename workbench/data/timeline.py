@@ -211,9 +211,7 @@ def _times(
     moved = [table.bytes[i] for i in copies if table.bytes[i] >= 0]
     step = clock_step(table)
     busy = over(None)
-    waits = union(
-        (table.starts[i], table.ends[i]) for i in table.of_kind(ActivityKind.SYNC)
-    )
+    waits = union((table.starts[i], table.ends[i]) for i in table.of_kind(ActivityKind.SYNC))
     return DeviceTimes(
         device=device,
         order=order,
@@ -248,7 +246,9 @@ def _gaps(
         while table.starts[order[at]] < end:
             at += 1
         index = order[at]
-        result.append(Gap(start, end, _cause(table, index, launches[index], start, end, step), index))
+        result.append(
+            Gap(start, end, _cause(table, index, launches[index], start, end, step), index)
+        )
     return result
 
 

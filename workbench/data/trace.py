@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 
@@ -115,7 +116,7 @@ class Activities(Sequence[Activity]):
         it starts, and OverflowError for a time that 64 bits do not hold."""
         if end < start:
             raise ValueError(f"{name[:80]} ends before it starts")
-        if not (-(2**63) <= start and end < 2**63 and -(2**63) <= correlation < 2**63):
+        if not (start >= -(2**63) and end < 2**63 and -(2**63) <= correlation < 2**63):
             raise OverflowError("a number is larger than 64 bits hold")
         if not -(2**63) <= moved < 2**63:
             raise OverflowError("a number is larger than 64 bits hold")
@@ -378,7 +379,7 @@ def clock_step(activities: Activities) -> int | None:
     times = sorted(
         {t for i in activities.of_kind(*WORK) for t in (activities.starts[i], activities.ends[i])}
     )
-    return min((b - a for a, b in zip(times[:-1], times[1:], strict=True)), default=None)
+    return min((b - a for a, b in pairwise(times)), default=None)
 
 
 def plain(name: str) -> str:

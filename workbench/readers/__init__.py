@@ -1,4 +1,4 @@
-"""The engine of readers: find the reader of a file by its content, read it, join the files of a run.
+"""The engine of readers: find the reader of a file by its content, read it, join files of a run.
 
 One file of this folder is one format, with `READER = Reader(title, sniff, read)`. A reader sniffs
 the first 64 kB, never the extension. It keeps what it understands, and notes what it left out.

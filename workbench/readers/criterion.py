@@ -34,9 +34,7 @@ def read(source: Source) -> Trace:
             if line.strip() and not line.startswith((" ", "Benchmarking", "Found")):
                 name = plain(line.strip())
             continue
-        low, best, high = (
-            _ns(match[number], match[number + 1]) for number in (2, 4, 6)
-        )
+        low, best, high = (_ns(match[number], match[number + 1]) for number in (2, 4, 6))
         label = plain(match["name"] or name)
         trace.totals.append(Total(ActivityKind.OP, label, 1, best, "", low, high))
     return trace

@@ -1,5 +1,5 @@
-"""CUTracer's histogram: counts and cycles of instructions by warp and region, one kernel a file. The
-kernel's name stands in the name of the file alone."""
+"""CUTracer's histogram: counts and cycles of instructions by warp and region, one kernel a file.
+The kernel's name stands in the name of the file alone."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ EVENTS = re.compile(r'"traceEvents"\s*:\s*\[|\A\s*\[\s*\{\s*"(?:ph|cat|name|pid|
 def sniff(source: Source) -> bool:
     """Return whether a file is Kineto's: its own keys, or its categories of events."""
     text = source.head_text
-    if not text.lstrip()[:1] in ("{", "["):
+    if text.lstrip()[:1] not in ("{", "["):
         return False
     if text.lstrip()[:1] == "{" and '"schemaVersion"' in text and '"deviceProperties"' in text:
         return True
@@ -124,9 +124,7 @@ class _Builder:
         spelt = {name.capitalize() for name in names}
         self.wanted = frozenset(names | spelt)
 
-    def add(
-        self, category: str, name: Any, times: Any, pid: Any, tid: Any, arguments: Any
-    ) -> None:
+    def add(self, category: str, name: Any, times: Any, pid: Any, tid: Any, arguments: Any) -> None:
         """Add an event of a wanted category."""
         if not isinstance(name, str):
             raise TypeError("the name of an event is no text")
@@ -152,9 +150,7 @@ class _Builder:
     def _add(
         self, kind: ActivityKind, name: str, start: int, end: int, lane: Any, correlation: int
     ) -> None:
-        self.activities.add(
-            kind, name, start, end, "", str(lane), self.source.name, correlation
-        )
+        self.activities.add(kind, name, start, end, "", str(lane), self.source.name, correlation)
 
     def _add_work(
         self,

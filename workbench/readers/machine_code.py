@@ -8,16 +8,17 @@ from workbench.data.trace import Trace
 from workbench.readers import Reader, ptxas
 from workbench.readers.inputs.source import Source
 
+NVDISASM = r"^\s*\.headerflags\b|^//-+ \.text\.|^\s*\.section\s+\.text\."
 KINDS = (
     (re.compile(r"\A\s*(?://.*\n\s*)*\.version \d", re.M), "PTX"),
     (re.compile(r"^\s*\.amdgcn_target|^\s*\.amdhsa_|^amdhsa\.kernels:", re.M), "AMD assembly"),
     (re.compile(r"^\s*Function : \S+|^Fatbin elf code:", re.M), "a listing of SASS"),
-    (re.compile(r"^\s*\.headerflags\b|^//-+ \.text\.|^\s*\.section\s+\.text\.", re.M), "a listing of nvdisasm"),
+    (re.compile(NVDISASM, re.M), "a listing of nvdisasm"),
     (re.compile(r'"SM"\s*:\s*\{|"opcode"\s*:\s*"'), "JSON of nvdisasm"),
     (re.compile(r"\A\s*digraph\b"), "a control flow graph in DOT"),
     (re.compile(r"^Resource usage:|REG:\d+ STACK:\d+", re.M), "the resources of a cubin"),
     (re.compile(r"\A\s*(?:#\w+ = |module\b|#blocked)", re.M), "MLIR of Triton"),
-)  # fmt: skip
+)
 
 
 def sniff(source: Source) -> bool:

@@ -1,5 +1,5 @@
-"""Events of metallic, one JSON object a line. A file may hold several runs, and its last line may be
-cut. A duration of 0 µs means less than 1 µs."""
+"""Events of metallic, one JSON object a line. A file may hold several runs, and its last line may
+be cut. A duration of 0 µs means less than 1 µs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ EVENTS = ("GpuKernelDispatched", "GpuOpCompleted")
 def sniff(source: Source) -> bool:
     """Return whether the first lines are events of metallic."""
     text = source.head_text
-    return text.lstrip()[:1] == "{" and '"event"' in text and any(
-        f'"type":"{name}"' in text.replace(" ", "") for name in EVENTS
+    return (
+        text.lstrip()[:1] == "{"
+        and '"event"' in text
+        and any(f'"type":"{name}"' in text.replace(" ", "") for name in EVENTS)
     )
 
 

@@ -28,9 +28,15 @@ def read(source: Source) -> Trace:
         reason = "the driver lets only root read counters"
         remedy = "ask the administrator, see `workbench doctor`"
     elif match := ERROR.search(text):
-        reason, remedy = f"ncu failed ({plain(match[1])[:200].rstrip('.')})", "mend its command line"
+        reason, remedy = (
+            f"ncu failed ({plain(match[1])[:200].rstrip('.')})",
+            "mend its command line",
+        )
     elif "No kernels were profiled" in text:
-        reason, remedy = "no kernel was profiled", "check the filters and ranges of its command line"
+        reason, remedy = (
+            "no kernel was profiled",
+            "check the filters and ranges of its command line",
+        )
     elif match := REPORT.search(text):
         name = plain(match[1].rsplit("/", 1)[-1])
         reason = "it holds messages alone"

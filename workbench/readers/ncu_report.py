@@ -1,5 +1,5 @@
-"""Reports of ncu (`.ncu-rep`). NVIDIA's package `ncu_report` reads them, in a process of its own, as
-it is native code; without it the file is refused with the command that prints it as CSV."""
+"""Reports of ncu (`.ncu-rep`). NVIDIA's package `ncu_report` reads them, in a process of its own,
+as it is native code; without it the file is refused with the command that prints it as CSV."""
 
 from __future__ import annotations
 
@@ -58,15 +58,15 @@ def _launches(source: Source) -> list[dict[str, Any]]:
             source.fail(f"the package took longer than {SECONDS:g} s", "print it as CSV with ncu")
     if done.returncode:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-        source.fail(f"the package ncu_report failed ({lines[-1][:200]})", "print it as CSV with ncu")
+        source.fail(
+            f"the package ncu_report failed ({lines[-1][:200]})", "print it as CSV with ncu"
+        )
     launches: list[dict[str, Any]] = json.loads(done.stdout)
     return launches
 
 
 def _dispatch(launch: dict[str, Any]) -> Dispatch:
-    dispatch = Dispatch(
-        plain(str(launch["name"])), str(launch["id"]), str(launch.get("device", 0))
-    )
+    dispatch = Dispatch(plain(str(launch["name"])), str(launch["id"]), str(launch.get("device", 0)))
     for name, (value, unit) in launch["metrics"].items():
         key = plain(name)
         if isinstance(value, str) or value is None:
@@ -77,8 +77,8 @@ def _dispatch(launch: dict[str, Any]) -> Dispatch:
             dispatch.counters[key] = ncu.counter(key, unit, repr(value))
     grid, block = launch.get("grid"), launch.get("block")
     dispatch.geometry = Geometry(
-        tuple(grid) if grid else None,  # type: ignore[arg-type]
-        tuple(block) if block else None,  # type: ignore[arg-type]
+        tuple(grid) if grid else None,
+        tuple(block) if block else None,
     )
     if rows := launch.get("instructions"):
         table = InstructionTable(("samples", "samples_not_issued", "executed", "lanes"))

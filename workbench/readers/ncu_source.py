@@ -1,5 +1,5 @@
-"""CSV of ncu's source page: one row an instruction. Each kernel has a head of its own, of a width of
-its own. With `cuda,sass` source lines stand between, and a kernel has a table for each file."""
+"""CSV of ncu's source page: one row an instruction. Each kernel has a head of its own, of its
+own width. With `cuda,sass` source lines stand between, and a kernel has a table for each file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ HEADS = ("Address", "Line No", "#")
 
 def sniff(source: Source) -> bool:
     """Return whether a file begins with the name of a kernel or of a source file."""
-    text = "\n".join(
-        line for line in source.head_text.splitlines()[:200] if line.startswith('"')
-    )
+    text = "\n".join(line for line in source.head_text.splitlines()[:200] if line.startswith('"'))
     row = first_row(text)
     return bool(row) and row[0] in STARTS and 2 <= len(row) <= 3 and '"Source"' in text
 

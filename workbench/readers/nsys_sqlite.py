@@ -165,7 +165,13 @@ class _Tables:
                 continue
             name = plain(str(text)) if text is not None else self.name(number)
             self.trace.activities.add(
-                ActivityKind.RANGE, name, int(start), int(end), "", str(thread), self.process(thread)
+                ActivityKind.RANGE,
+                name,
+                int(start),
+                int(end),
+                "",
+                str(thread),
+                self.process(thread),
             )
 
 

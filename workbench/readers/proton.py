@@ -71,9 +71,7 @@ def _walk(tree: dict[str, Any], trace: Trace, source: Source) -> float:
     if name == "ROOT":
         return within
     count = integer(str(metrics.get("count", 0)))
-    device = " ".join(
-        str(metrics[key]) for key in ("device_type", "device_id") if key in metrics
-    )
+    device = " ".join(str(metrics[key]) for key in ("device_type", "device_id") if key in metrics)
     if time_ns is not None or (count and counters):
         total = Total(
             ActivityKind.KERNEL, name, count, time_ns or 0.0, plain(device), None, None, counters

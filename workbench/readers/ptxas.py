@@ -1,5 +1,5 @@
-"""Messages of `ptxas -v`: registers, stack, spills and shared memory of each entry, and what it says
-of lost performance."""
+"""Messages of `ptxas -v`: registers, stack, spills and shared memory of each entry, and what it
+says of lost performance."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from workbench.readers.inputs.source import Source
 LINE = re.compile(r"^ptxas[\w-]* (?:info|warning) *:", re.M)
 ENTRY = re.compile(r"Compiling entry function '([^']+)' for '([^']+)'")
 PROPERTIES = re.compile(r"Function properties for '?([^']+?)'?\s*$")
-FRAME = re.compile(
-    r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads"
-)
+FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 USED = re.compile(r"Used (\d+) registers")
 MORE = re.compile(r"(\d+) (barriers|bytes smem|bytes cmem\[\d+\]|bytes cumulative stack size)")
 LOST = re.compile(r"\((C\d+)\)\s*(.*)")

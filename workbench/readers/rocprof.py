@@ -22,12 +22,14 @@ from workbench.readers.inputs.tables import Row, first_row, need, pick, table
 
 STATS = ["Name", "Calls", "TotalDurationNs", "AverageNs", "Percentage"]
 LAUNCH = frozenset(
-    "index kernelname kernel_name name gpu-id gpu_id queue-id queue_id queue-index queue_index pid "
-    "tid grd wgr lds scr arch_vgpr accum_vgpr sgpr vgpr wave_size sig obj dispatchns beginns endns "
-    "completens durationns dispatch_id node_id start_timestamp end_timestamp correlation_id grid_size "
-    "workgroup_size lds_per_workgroup scratch_per_workitem xcc_index wave_size_1 "
-    "correlation_id_1 process_id thread_id kernel_id lds_block_size scratch_size vgpr_count "
-    "accum_vgpr_count sgpr_count".split()
+    """
+    accum_vgpr accum_vgpr_count arch_vgpr beginns completens correlation_id dispatch_id
+    dispatchns durationns end_timestamp endns gpu-id gpu_id grd grid_size index kernel_id
+    kernel_name kernelname lds lds_block_size lds_per_workgroup name node_id obj pid
+    process_id queue-id queue-index queue_id queue_index scr scratch_per_workitem
+    scratch_size sgpr sgpr_count sig start_timestamp thread_id tid vgpr vgpr_count wave_size
+    wgr workgroup_size xcc_index
+    """.split()
 )
 
 REPEATED = re.compile(r"_\d+\Z")  # columns of several passes that were joined

@@ -181,12 +181,15 @@ def _samples(rows: object, trace: Trace) -> None:
         if row.get("Wave_Issued_Instruction") == "0":
             counts[row.get("Stall_Reason", "").removeprefix(REASON).lower()] += 1
     for key, places in by_dispatch.items():
-        heads = ("samples", *sorted({h for counts in places.values() for h in counts} - {"samples"}))
+        heads = (
+            "samples",
+            *sorted({h for counts in places.values() for h in counts} - {"samples"}),
+        )
         instructions = InstructionTable(heads)
-        for (text, place), counts in places.items():
+        for (text, where), counts in places.items():
             instructions.addresses.append(-1)
             instructions.texts.append(text)
-            instructions.places.append(place)
+            instructions.places.append(where)
             instructions.values.append(tuple(float(counts[h]) for h in heads))
         trace.dispatches.append(Dispatch(f"dispatch {key}", key, instructions=instructions))
 
@@ -202,7 +205,6 @@ def _code(rows: object, trace: Trace) -> None:
         instructions.values.append(tuple(number(row.get(head, "")) for head in heads))
     if instructions.texts:
         trace.dispatches.append(Dispatch("thread trace", instructions=instructions))
-
 
 
 READER = Reader("CSV of rocprofv3", sniff, read)

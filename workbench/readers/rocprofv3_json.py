@@ -131,14 +131,12 @@ class _Process:
 
     def _counters(self) -> dict[int, dict[str, CounterValue]]:
         """Return the counters of each dispatch, summed over the instances of each."""
-        names = {
-            _handle(c["id"]): plain(str(c["name"])) for c in self.part.get("counters") or []
-        }
+        names = {_handle(c["id"]): plain(str(c["name"])) for c in self.part.get("counters") or []}
         result: dict[int, dict[str, CounterValue]] = {}
         callbacks = (self.part.get("callback_records") or {}).get("counter_collection") or []
         for record in callbacks:
             data = record.get("dispatch_data") or {}
-            number = (data.get("dispatch_info") or {}).get("dispatch_id")
+            number = integer(str((data.get("dispatch_info") or {}).get("dispatch_id")))
             sums: dict[str, float] = {}
             for item in record.get("records") or []:
                 name = names.get(_handle(item["counter_id"]), "counter")

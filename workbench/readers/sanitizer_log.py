@@ -102,7 +102,10 @@ def _place(line: str) -> dict[str, object]:
         return {}
     text = re.sub(r" \[\d+ hazards?\]\s*\Z", "", match[0])
     if known := AT_OFFSET.search(text):
-        facts: dict[str, object] = {"kernel": plain(known["kernel"]), "offset": int(known["pc"], 16)}
+        facts: dict[str, object] = {
+            "kernel": plain(known["kernel"]),
+            "offset": int(known["pc"], 16),
+        }
         if known["where"] and (where := WHERE.match(known["where"])):
             facts |= {"file": plain(where["file"]), "line": int(where["line"])}
         return facts

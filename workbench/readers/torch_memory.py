@@ -1,5 +1,5 @@
-"""torch.profiler's `export_memory_timeline` in its raw form: time, action, size and category of each
-allocation."""
+"""torch.profiler's `export_memory_timeline` in its raw form: time, action, size and category of
+each allocation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from workbench.readers import Reader
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.stream import loaded
 
-BEGIN = re.compile(r"\A\s*\[\s*\[\s*-?\d+\s*,\s*[1-4]\s*,\s*\d+\s*,\s*\d+\s*\]")
-SIGN = {1: 1, 2: 1, 3: 0, 4: -1}  # preexisting, create, increment a version, destroy
+BEGIN = re.compile(r"\A\s*\[\s*\[\s*-?\d+\s*,\s*[1-4]\s*,\s*-?\d+\s*,\s*\d+\s*\]")
+ACTIONS = range(1, 5)  # preexisting, create, increment a version, destroy
 
 
 def sniff(source: Source) -> bool:
@@ -29,7 +29,9 @@ def read(source: Source) -> Trace:
         time, action, size, category = row
         if any(type(value) is not int for value in (time, action, size, category)):
             raise TypeError("a value is no whole number")
-        now += SIGN[action] * size
+        if action not in ACTIONS:
+            raise ValueError(f"{action} is no action")
+        now += size  # negative where memory is given back
         peak, events = max(peak, now), events + 1
     trace.tables["memory"] = {"events": events, "peak_bytes": peak, "end_bytes": now}
     return trace

@@ -60,7 +60,9 @@ def has_decimal_comma(source: Source) -> bool:
     return any(DECIMAL_COMMA.match(text) for text in quoted)
 
 
-def counter(name: str, unit: str, text: str, comma: bool = False, scope: str = "launch") -> CounterValue:
+def counter(
+    name: str, unit: str, text: str, comma: bool = False, scope: str = "launch"
+) -> CounterValue:
     """Return a number of ncu in the unit without a prefix. `n/a` is a metric that ncu refused;
     empty and `nan` are absent, never 0; other text has no value."""
     stripped = text.strip()

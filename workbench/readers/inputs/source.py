@@ -116,7 +116,7 @@ class Source:
         encoding = "utf-16" if self.head[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
         most = self.limits.field_bytes * 4
         with self.open() as raw:
-            file = io.TextIOWrapper(raw, encoding, errors="replace", newline="")  # type: ignore[type-var]
+            file = io.TextIOWrapper(raw, encoding, errors="replace", newline="")
             number = 0
             while line := file.readline(most + 1):
                 number += 1
@@ -142,9 +142,7 @@ class Source:
         """Count events or rows. Raises ReadError beyond the limit of events or of time."""
         self._events += more
         if self._events > self.limits.events:
-            self.fail(
-                f"it has more than {self.limits.events:,} events", "record fewer steps"
-            )
+            self.fail(f"it has more than {self.limits.events:,} events", "record fewer steps")
         if more > 1 or self._events % 4096 == 0:
             self.check_time()
 
@@ -270,9 +268,7 @@ def _no_content() -> IO[bytes]:
     return io.BytesIO()
 
 
-def _of_file(
-    path: Path, name: str, limits: ReadLimits, range_name: str | None
-) -> list[Source]:
+def _of_file(path: Path, name: str, limits: ReadLimits, range_name: str | None) -> list[Source]:
     try:
         with path.open("rb") as file:
             magic = file.read(4)
@@ -280,11 +276,14 @@ def _of_file(
     except (OSError, ValueError) as error:
         raise ReadError(f"{name} cannot be read ({first_words(error)}); check it.") from None
     if magic[:2] == b"\x1f\x8b":
-        opener: Callable[[], IO[bytes]] = lambda: gzip.open(path, "rb")  # type: ignore[assignment,return-value]  # noqa: E731
-        return [Source(name, path, limits, opener, size, True, range_name=range_name)]
+        return [Source(name, path, limits, _unpacked(path), size, True, range_name=range_name)]
     if magic == b"PK\x03\x04":
         return _of_zip(path, name, limits, range_name)
     return [Source(name, path, limits, lambda: path.open("rb"), size, range_name=range_name)]
+
+
+def _unpacked(path: Path) -> Callable[[], IO[bytes]]:
+    return lambda: gzip.open(path, "rb")  # type: ignore[return-value]
 
 
 def _of_zip(path: Path, name: str, limits: ReadLimits, range_name: str | None) -> list[Source]:
@@ -292,7 +291,9 @@ def _of_zip(path: Path, name: str, limits: ReadLimits, range_name: str | None) -
         with zipfile.ZipFile(path) as packed:
             members = [member for member in packed.infolist() if not member.is_dir()]
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, EOFError) as error:
-        raise ReadError(f"{name} is no whole zip file ({first_words(error)}); copy it again.") from None
+        raise ReadError(
+            f"{name} is no whole zip file ({first_words(error)}); copy it again."
+        ) from None
     if len(members) > limits.members:
         raise ReadError(f"{name} holds more than {limits.members} files; unpack it yourself.")
     if sum(member.file_size for member in members) > limits.unpacked_bytes:
@@ -307,7 +308,9 @@ def _check_member(name: str, member: zipfile.ZipInfo) -> None:
     inside = plain(member.filename)[:80]
     parts = member.filename.replace("\\", "/").split("/")
     if ".." in parts or parts[0] == "" or ":" in parts[0]:
-        raise ReadError(f"{name} holds {inside}, which lies outside of its folder; do not unpack it.")
+        raise ReadError(
+            f"{name} holds {inside}, which lies outside of its folder; do not unpack it."
+        )
     if member.flag_bits & 1:
         raise ReadError(f"{name} holds {inside}, which needs a password; unpack it yourself.")
     if member.filename.lower().endswith(".zip"):
@@ -320,7 +323,7 @@ def _member(
     @contextmanager
     def opened() -> Iterator[IO[bytes]]:
         with zipfile.ZipFile(path) as packed, packed.open(member) as file:
-            if file.peek(2)[:2] == b"\x1f\x8b":
+            if file.peek(2)[:2] == b"\x1f\x8b":  # type: ignore[attr-defined]
                 with gzip.open(file, "rb") as inner:
                     yield inner  # type: ignore[misc]
             else:

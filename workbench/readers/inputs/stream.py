@@ -194,10 +194,14 @@ def loaded(source: Source) -> Any:
         depth += 1
         if depth > source.limits.depth:
             raise RecursionError
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ] if isinstance(level[0], dict | list) else []
+        level = (
+            [
+                inner
+                for outer in level
+                for inner in (outer.values() if isinstance(outer, dict) else outer)
+                if isinstance(inner, dict | list)
+            ]
+            if isinstance(level[0], dict | list)
+            else []
+        )
     return value

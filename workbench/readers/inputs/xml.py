@@ -1,4 +1,4 @@
-"""XML read element by element. A DOCTYPE is refused at its first token, so that no entity expands."""
+"""XML read element by element. A DOCTYPE is refused at its first token: no entity expands."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from workbench.data.record import (
     Energy,
     Failure,
     Measured,
-    ResourceColumn,
     Outcome,
     Predicted,
     Record,
+    ResourceColumn,
     metrics,
 )
 from workbench.reports.figures.detail import doubts
