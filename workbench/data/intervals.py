@@ -91,7 +91,9 @@ def _rest(left: Intervals, right: Intervals) -> Iterator[tuple[int, int]]:
             j += 1
         k = j
         while k < len(right.starts) and right.starts[k] < end:
-            yield start, right.starts[k]
+            if start < right.starts[k]:
+                yield start, right.starts[k]
             start = right.ends[k]
             k += 1
-        yield start, end  # empty where `right` reaches over the end
+        if start < end:
+            yield start, end

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +17,6 @@ from workbench.data.intervals import (
     clipped,
     difference,
     gaps,
-    intersection,
     intervals,
     union,
 )
@@ -289,11 +288,8 @@ def kernel_rows(trace: Trace, chosen: Sequence[DeviceTimes] = ()) -> list[Kernel
     return sorted(rows, key=_longest_first)
 
 
-_longest_first: Callable[[KernelRow], tuple[float, str, str]] = lambda row: (  # noqa: E731
-    -row.total_ns,
-    row.name,
-    row.device,
-)
+def _longest_first(row: KernelRow) -> tuple[float, str, str]:
+    return -row.total_ns, row.name, row.device
 
 
 def named_ranges(trace: Trace, name: str) -> Intervals:
@@ -305,8 +301,3 @@ def named_ranges(trace: Trace, name: str) -> Intervals:
         for i in numbers
         if table.names.values[table.name_numbers[i]] == name
     )
-
-
-def exposed(sync: Intervals, busy: Intervals) -> int:
-    """Return the time in ns in which the host waited and the device had no work."""
-    return sync.length - intersection(sync, busy).length

@@ -21,16 +21,15 @@ from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import Row, first_row, need, pick, table
 
 STATS = ["Name", "Calls", "TotalDurationNs", "AverageNs", "Percentage"]
-LAUNCH = frozenset(
-    """
+LAUNCH_HEADS = """
     accum_vgpr accum_vgpr_count arch_vgpr beginns completens correlation_id dispatch_id
     dispatchns durationns end_timestamp endns gpu-id gpu_id grd grid_size index kernel_id
     kernel_name kernelname lds lds_block_size lds_per_workgroup name node_id obj pid
     process_id queue-id queue-index queue_id queue_index scr scratch_per_workitem
     scratch_size sgpr sgpr_count sig start_timestamp thread_id tid vgpr vgpr_count wave_size
     wgr workgroup_size xcc_index
-    """.split()
-)
+"""
+LAUNCH = frozenset(LAUNCH_HEADS.split())
 
 REPEATED = re.compile(r"_\d+\Z")  # columns of several passes that were joined
 
