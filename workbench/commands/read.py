@@ -97,7 +97,7 @@ def _range(trace: Trace, name: str) -> Intervals:
     if not within.starts:
         table = trace.activities
         numbers = {table.name_numbers[i] for i in table.of_kind(ActivityKind.RANGE)}
-        names = sorted(table.names.values[n] for n in numbers)[:10]
+        names = sorted(table.names.known[n] for n in numbers)[:10]
         known = f"its ranges are {', '.join(names)}" if names else "it has none"
         raise ReadError(f"{trace.files[0].name} has no range {name}; {known}.")
     return within

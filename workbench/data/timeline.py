@@ -133,7 +133,7 @@ def devices(trace: Trace) -> list[str]:
     """Return the devices that have work on the timeline."""
     table = trace.activities
     numbers = {table.device_numbers[i] for i in table.of_kind(*WORK)}
-    return sorted(table.devices.values[number] for number in numbers)
+    return sorted(table.devices.known[number] for number in numbers)
 
 
 def device_times(
@@ -156,7 +156,7 @@ def device_times(
     """
     table = trace.activities
     launches = table.launches() if launches is None else launches
-    known = table.devices.values.index(device) if device in table.devices.values else -1
+    known = table.devices.known.index(device) if device in table.devices.known else -1
     numbers = [i for i in table.of_kind(*WORK) if table.device_numbers[i] == known]
     kernels = [i for i in numbers if table.kinds[i] == ActivityKind.KERNEL]
     launched = sum(launches[i] >= 0 for i in kernels)
@@ -299,5 +299,5 @@ def named_ranges(trace: Trace, name: str) -> Intervals:
     return union(
         (table.starts[i], table.ends[i])
         for i in numbers
-        if table.names.values[table.name_numbers[i]] == name
+        if table.names.known[table.name_numbers[i]] == name
     )

@@ -67,19 +67,17 @@ class Activity(NamedTuple):
         return self.end - self.start
 
 
-class NameTable:
-    """Texts by number, each stored once."""
+class NameTable(dict[Any, int]):
+    """Numbers of values, each value stored once; to ask for an unknown one adds it. `known` holds
+    the values in order of their numbers."""
 
     def __init__(self) -> None:
-        self.values: list[Any] = []
-        self._numbers: dict[Any, int] = {}
+        super().__init__()
+        self.known: list[Any] = []
 
-    def number(self, value: Any) -> int:
-        """Return the number of a value; an unknown one is added."""
-        number = self._numbers.get(value)
-        if number is None:
-            number = self._numbers[value] = len(self.values)
-            self.values.append(value)
+    def __missing__(self, value: Any) -> int:
+        number = self[value] = len(self.known)
+        self.known.append(value)
         return number
 
 
@@ -125,11 +123,11 @@ class Activities(Sequence[Activity]):
         self.ends.append(end)
         self.correlations.append(correlation)
         self.bytes.append(moved)
-        self.name_numbers.append(self.names.number(name))
-        self.device_numbers.append(self.devices.number(device))
-        self.lane_numbers.append(self.lanes.number(lane))
-        self.process_numbers.append(self.processes.number(process))
-        self.geometry_numbers.append(self.geometries.number(geometry))
+        self.name_numbers.append(self.names[name])
+        self.device_numbers.append(self.devices[device])
+        self.lane_numbers.append(self.lanes[lane])
+        self.process_numbers.append(self.processes[process])
+        self.geometry_numbers.append(self.geometries[geometry])
 
     def extend(self, others: Activities) -> None:
         """Add all activities of another table."""
@@ -143,14 +141,14 @@ class Activities(Sequence[Activity]):
         """Return one activity by its number."""
         return Activity(
             ActivityKind(self.kinds[index]),
-            self.names.values[self.name_numbers[index]],
+            self.names.known[self.name_numbers[index]],
             self.starts[index],
             self.ends[index],
-            self.devices.values[self.device_numbers[index]],
-            self.lanes.values[self.lane_numbers[index]],
-            self.processes.values[self.process_numbers[index]],
+            self.devices.known[self.device_numbers[index]],
+            self.lanes.known[self.lane_numbers[index]],
+            self.processes.known[self.process_numbers[index]],
             self.correlations[index],
-            self.geometries.values[self.geometry_numbers[index]],
+            self.geometries.known[self.geometry_numbers[index]],
             self.bytes[index],
         )
 
@@ -304,9 +302,9 @@ class Trace:
         for word, vendor in VENDORS:
             if word in names:
                 return vendor
-        if any(name.startswith("hip") for name in self.activities.names.values):
+        if any(name.startswith("hip") for name in self.activities.names.known):
             return "amd"
-        if any(name.startswith("cuda") for name in self.activities.names.values):
+        if any(name.startswith("cuda") for name in self.activities.names.known):
             return "nvidia"
         return ""
 

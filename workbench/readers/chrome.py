@@ -119,7 +119,7 @@ class _Events:
     def finish(self, stream: JsonStream) -> None:
         """Add notes."""
         trace = self.trace
-        trace.devices = {name: {} for name in sorted(set(trace.activities.devices.values) - {""})}
+        trace.devices = {name: {} for name in sorted(set(trace.activities.devices.known) - {""})}
         if self.inside:
             trace.notes.append(
                 "times inside kernels assume a clock of 1 GHz: compare them within one CTA only"

@@ -63,35 +63,54 @@ def read(source: Source) -> Trace:
     decode = _fast_decoder()
     number = 0
     for batch in stream.batches("traceEvents", decode):
-        for event in batch:
-            number += 1
-            if isinstance(event, dict):
-                category = event.get("cat")
-                if category is None or event.get("ph") != "X":
-                    continue
-                arguments: Any = event.get("args")
-                times = event.get("ts"), event.get("dur")
-                name, pid, tid = event.get("name"), event.get("pid"), event.get("tid")
-            else:
-                category = event.cat
-                if category not in builder.wanted or event.ph != "X":
-                    continue
-                arguments = json.loads(bytes(event.args)) if event.args else None
-                times = bytes(event.ts).decode(), bytes(event.dur).decode()
-                name, pid, tid = event.name, event.pid, event.tid
-            if category in builder.wanted:
-                source.place = f"event {number:,}"
-                builder.add(str(category).lower(), name, times, pid, tid, arguments)
+        if batch and not isinstance(batch[0], dict):
+            _add_structs(batch, number, builder)
+        else:
+            _add_dicts(batch, number, builder)
+        number += len(batch)
     builder.finish(stream, number)
     return builder.trace
 
 
-def _fast_decoder() -> Callable[[str], list[Any]] | None:
-    """Return a decoder of a list of events by msgspec, or None without it."""
+def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
+    """Add the events that the standard library decoded; `number` events came before."""
+    wanted, at = builder.kinds, number
+    try:
+        for at, event in enumerate(batch, number + 1):
+            if isinstance(event, dict) and event.get("cat") in wanted and event.get("ph") == "X":
+                builder.add(
+                    event["cat"], event.get("name"), event["ts"], event.get("dur", 0),
+                    (event.get("pid"), event.get("tid")), event.get("args"),
+                )  # fmt: skip
+    except Exception:
+        builder.source.place = f"event {at:,}"
+        raise
+
+
+def _add_structs(batch: list[Any], number: int, builder: _Builder) -> None:
+    """Add the events that msgspec decoded; the text of arguments is decoded here."""
+    wanted, at, decode = builder.kinds, number, builder.arguments
+    try:
+        for at, event in enumerate(batch, number + 1):
+            if event.cat in wanted and event.ph == "X":
+                arguments = decode(event.args) if event.args else None
+                begin, length = bytes(event.ts).decode(), bytes(event.dur).decode() or 0
+                builder.add(
+                    event.cat, event.name, begin, length, (event.pid, event.tid), arguments
+                )
+    except Exception:
+        builder.source.place = f"event {at:,}"
+        raise
+
+
+def _fast_decoder() -> Callable[[str], list[Any]]:
+    """Return a decoder of a list of events: by msgspec into objects that leave times and arguments
+    as text, or without it by the standard library into dicts."""
     try:
         import msgspec
     except ImportError:
-        return None
+        plain_decode: Callable[[str], list[Any]] = json.JSONDecoder(parse_float=str).decode
+        return plain_decode
     event = msgspec.defstruct(
         "KinetoEvent",
         [
@@ -118,39 +137,46 @@ class _Builder:
         self.trace = Trace("torch.profiler")
         self.activities: Activities = self.trace.activities
         self.dropped: Counter[str] = Counter()
-        names = {*WORK, *CALLS, *RANGES}
-        if source.range_name is not None:
-            names |= OPERATIONS
-        spelt = {name.capitalize() for name in names}
-        self.wanted = frozenset(names | spelt)
+        self.arguments = _arguments()
+        self.kinds = _kinds(source.range_name is not None)
+        self.names: dict[str, tuple[str, ActivityKind]] = {}  # as shown, and the kind of a call
+        self.texts: dict[Any, str] = {}  # of streams, threads and devices
 
-    def add(self, category: str, name: Any, times: Any, pid: Any, tid: Any, arguments: Any) -> None:
-        """Add an event of a wanted category."""
-        if not isinstance(name, str):
-            raise TypeError("the name of an event is no text")
-        if times[0] is None:
-            raise KeyError("an event has no ts")
-        start = _ns(times[0])
-        length = 0 if times[1] in (None, "") else _ns(times[1])
-        if length < 0:
+    def add(
+        self,
+        category: str,
+        raw_name: Any,
+        begin: Any,
+        length: Any,
+        where: tuple[Any, Any],
+        arguments: Any,
+    ) -> None:
+        """Add an event of a category in `kinds`; `where` is its process and thread."""
+        if (known := self.names.get(raw_name)) is None:
+            if not isinstance(raw_name, str):
+                raise TypeError("the name of an event is no text")
+            name = plain(raw_name)
+            known = self.names[raw_name] = name, kind_of_call(name)
+        name, call = known
+        kind = self.kinds[category]
+        start = _ns(begin)
+        end = start + _ns(length)
+        if end < start:
             self.dropped["a negative duration"] += 1
             return
         facts: Mapping[str, Any] = arguments if isinstance(arguments, dict) else {}
-        name = plain(name)
-        if (kind := WORK.get(category)) is not None:
-            self._add_work(kind, name, start, start + length, pid, tid, facts)
-        elif category in CALLS:
-            kind = kind_of_call(name)
-            self._add(kind, name, start, start + length, tid, _correlation(facts))
-        elif category in RANGES:
-            self._add(ActivityKind.RANGE, name, start, start + length, tid, -1)
-        elif name == self.source.range_name:
-            self._add(ActivityKind.OP, name, start, start + length, tid, -1)
-
-    def _add(
-        self, kind: ActivityKind, name: str, start: int, end: int, lane: Any, correlation: int
-    ) -> None:
-        self.activities.add(kind, name, start, end, "", str(lane), self.source.name, correlation)
+        correlation = facts.get("correlation", -1)
+        if type(correlation) is not int:
+            correlation = integer(correlation)
+        if kind <= ActivityKind.SET:
+            self._add_work(kind, name, start, end, where, correlation, facts)
+        elif kind != ActivityKind.OP or name == self.source.range_name:
+            if kind == ActivityKind.CALL:
+                kind = call
+            else:
+                correlation = -1
+            thread = self._text(where[1])
+            self.activities.add(kind, name, start, end, "", thread, self.source.name, correlation)
 
     def _add_work(
         self,
@@ -158,29 +184,36 @@ class _Builder:
         name: str,
         start: int,
         end: int,
-        pid: Any,
-        tid: Any,
+        where: tuple[Any, Any],
+        correlation: int,
         facts: Mapping[str, Any],
     ) -> None:
-        moved = facts.get("bytes")
+        moved = facts.get("bytes", -1)
         self.activities.add(
             kind,
             name,
             start,
             end,
-            plain(str(facts.get("device", pid))),
-            plain(str(facts.get("stream", tid))),
+            self._text(facts.get("device", where[0])),
+            self._text(facts.get("stream", where[1])),
             self.source.name,
-            _correlation(facts),
+            correlation,
             _geometry(facts) if kind == ActivityKind.KERNEL else NOWHERE,
-            -1 if moved is None else integer(moved),
+            moved if type(moved) is int else integer(moved),
         )
+
+    def _text(self, value: Any) -> str:
+        """Return a stream, thread or device as text."""
+        text = self.texts.get(value)
+        if text is None:
+            text = self.texts[value] = plain(str(value))
+        return text
 
     def finish(self, stream: JsonStream, number: int) -> None:
         """Add what the head of the file tells, and notes."""
         head, trace = stream.head, self.trace
         properties = head.get("deviceProperties")
-        used = set(self.activities.devices.values)
+        used = set(self.activities.devices.known)
         for device in properties if isinstance(properties, list) else []:
             if isinstance(device, dict) and str(device.get("id")) in used:
                 trace.devices[str(device["id"])] = device
@@ -198,8 +231,29 @@ class _Builder:
             trace.notes.append("no event ran on a device: the profiler recorded the host alone")
 
 
+def _kinds(with_operations: bool) -> dict[str, ActivityKind]:
+    """Return the kind of each category that is kept, also as older files write it: `Kernel`."""
+    kinds = {**WORK, **dict.fromkeys(CALLS, ActivityKind.CALL)}
+    kinds |= dict.fromkeys(RANGES, ActivityKind.RANGE)
+    if with_operations:
+        kinds |= dict.fromkeys(OPERATIONS, ActivityKind.OP)
+    return {spelt: kind for name, kind in kinds.items() for spelt in (name, name.capitalize())}
+
+
+def _arguments() -> Callable[[Any], Any]:
+    """Return a decoder of the arguments of one event."""
+    try:
+        from msgspec.json import Decoder
+    except ImportError:
+        return json.loads
+    decode: Callable[[Any], Any] = Decoder().decode
+    return decode
+
+
 def _ns(value: Any) -> int:
     """Return a time of an event in ns."""
+    if type(value) is str and value[-4:-3] == ".":
+        return ns_of_us(value)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError("a time is no number")
     if isinstance(value, str):
@@ -207,11 +261,6 @@ def _ns(value: Any) -> int:
         if value.lstrip("-").isdigit():
             return int(value) * 1000
     return ns_of_us(value)
-
-
-def _correlation(facts: Mapping[str, Any]) -> int:
-    value = facts.get("correlation")
-    return -1 if value is None else integer(value)
 
 
 def _geometry(facts: Mapping[str, Any]) -> Geometry:
@@ -225,13 +274,15 @@ def _geometry(facts: Mapping[str, Any]) -> Geometry:
 
 def _three(value: Any) -> tuple[int, int, int] | None:
     if isinstance(value, list) and len(value) == 3:
-        x, y, z = map(integer, value)
-        return x, y, z
+        x, y, z = value
+        if type(x) is type(y) is type(z) is int:
+            return x, y, z
+        return integer(x), integer(y), integer(z)
     return None
 
 
 def _whole(value: Any) -> int | None:
-    return None if value is None else integer(value)
+    return value if value is None or type(value) is int else integer(value)
 
 
 READER = Reader("trace of torch.profiler", sniff, read)

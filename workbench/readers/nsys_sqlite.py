@@ -31,7 +31,7 @@ def read(source: Source) -> Trace:
         reader.copies()
         reader.calls()
         reader.ranges()
-    used = set(trace.activities.devices.values) - {""}
+    used = set(trace.activities.devices.known) - {""}
     trace.devices = {name: trace.devices.get(name, {}) for name in sorted(used)}
     if not trace.activities:
         trace.notes.append("it has no kernel, copy, call or range; record with --trace=cuda,nvtx")

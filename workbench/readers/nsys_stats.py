@@ -30,7 +30,7 @@ def read(source: Source) -> Trace:
             _add_total(row, units, trace)
         elif "Start" in row and "Duration" in row:
             _add_activity(row, units, trace, source)
-    used = set(trace.activities.devices.values) - {""}
+    used = set(trace.activities.devices.known) - {""}
     trace.devices = {name: {} for name in sorted(used)}
     return trace
 

@@ -33,7 +33,7 @@ def read(source: Source) -> Trace:
         _copies(known, trace)
         _regions(known, trace)
         _counters(known, trace)
-    trace.devices = {n: {} for n in sorted(set(trace.activities.devices.values) - {""})}
+    trace.devices = {n: {} for n in sorted(set(trace.activities.devices.known) - {""})}
     return trace
 
 

@@ -60,7 +60,7 @@ def read(source: Source) -> Trace:
                 _kernel(row, trace)
             else:
                 _interval(row, trace)
-    used = {d for d in trace.activities.devices.values if d}
+    used = {d for d in trace.activities.devices.known if d}
     trace.devices = {name: {} for name in sorted(used | {d.device for d in trace.dispatches})}
     trace.devices.pop("", None)
     return trace

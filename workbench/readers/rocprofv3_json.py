@@ -32,7 +32,7 @@ def read(source: Source) -> Trace:
     for number, part in enumerate(loaded(source)["rocprofiler-sdk-tool"], 1):
         source.place = f"process {number}"
         _Process(part, trace, source).add()
-    used = set(trace.activities.devices.values) - {""}
+    used = set(trace.activities.devices.known) - {""}
     trace.devices = {name: trace.devices.get(name, {}) for name in sorted(used)}
     return trace
 

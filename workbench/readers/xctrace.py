@@ -47,11 +47,11 @@ def read(source: Source) -> Trace:
             for number, row in enumerate(table.rows, 1):
                 source.place = f"row {number} of {plain(table.schema)}"
                 _add(trace, table, [_resolved(value, known) for value in row])
-    trace.devices = {name: {} for name in sorted(set(trace.activities.devices.values) - {""})}
+    trace.devices = {name: {} for name in sorted(set(trace.activities.devices.known) - {""})}
     if not trace.activities:
         trace.notes.append("its tables are empty; some recordings hold no rows, record again")
     else:
-        names = sorted(set(trace.activities.processes.values))
+        names = sorted(set(trace.activities.processes.known))
         trace.notes.append(f"processes in it: {', '.join(names)[:300]}")
     return trace
 

@@ -29,7 +29,7 @@ def integer(text: str) -> int:
     where it is none."""
     try:
         return int(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         value = Decimal(str(text).strip().replace(",", "") or "x")
     except TypeError:
         raise ValueError(f"{text!r} is no number") from None
@@ -44,6 +44,8 @@ def ns_of_us(value: int | float | str) -> int:
     if isinstance(value, int):
         return value * 1000
     text = str(value)
+    if text[-4:-3] == "." and text[:-4].isdigit() and text[-3:].isdigit():  # as Kineto writes
+        return int(text[:-4] + text[-3:])
     whole, point, fraction = text.partition(".")
     if point and len(fraction) <= 3 and fraction.isdigit() and whole.lstrip("-").isdigit():
         part = int(fraction.ljust(3, "0"))
