@@ -1,4 +1,4 @@
-"""Memory and time of reading a large trace of torch.profiler, beside `json.load`; and damaged files.
+"""Memory and time of reading a large trace of torch.profiler beside `json.load`; damaged files.
 
     python benchmarks/reading.py streaming --mb 300 --out reading.json
     python benchmarks/reading.py damaged --count 1000 --out damaged.json

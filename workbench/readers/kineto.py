@@ -49,7 +49,7 @@ EVENTS = re.compile(r'"traceEvents"\s*:\s*\[|\A\s*\[\s*\{\s*"(?:ph|cat|name|pid|
 def sniff(source: Source) -> bool:
     """Return whether a file is Kineto's: its own keys, or its categories of events."""
     text = source.head_text
-    if text.lstrip()[:1] not in ("{", "["):
+    if text.lstrip()[:1] not in ("{", "[") or '"call_stack"' in text:  # that is Proton's
         return False
     if text.lstrip()[:1] == "{" and '"schemaVersion"' in text and '"deviceProperties"' in text:
         return True
@@ -76,7 +76,7 @@ def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
     """Add the events that the standard library decoded; `number` events came before."""
     wanted, at = builder.kinds, number
     try:
-        for at, event in enumerate(batch, number + 1):
+        for at, event in enumerate(batch, number + 1):  # noqa: B007
             if isinstance(event, dict) and event.get("cat") in wanted and event.get("ph") == "X":
                 builder.add(
                     event["cat"], event.get("name"), event["ts"], event.get("dur", 0),
@@ -91,13 +91,11 @@ def _add_structs(batch: list[Any], number: int, builder: _Builder) -> None:
     """Add the events that msgspec decoded; the text of arguments is decoded here."""
     wanted, at, decode = builder.kinds, number, builder.arguments
     try:
-        for at, event in enumerate(batch, number + 1):
+        for at, event in enumerate(batch, number + 1):  # noqa: B007
             if event.cat in wanted and event.ph == "X":
                 arguments = decode(event.args) if event.args else None
                 begin, length = bytes(event.ts).decode(), bytes(event.dur).decode() or 0
-                builder.add(
-                    event.cat, event.name, begin, length, (event.pid, event.tid), arguments
-                )
+                builder.add(event.cat, event.name, begin, length, (event.pid, event.tid), arguments)
     except Exception:
         builder.source.place = f"event {at:,}"
         raise

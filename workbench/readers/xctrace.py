@@ -1,6 +1,6 @@
 """XML of `xctrace export`: rows whose columns are positional after the schema, and values that
-refer to one another by id, forward too. No sample is at hand; the tests write one by the documented form.
-"""
+refer to one another by id, forward too. No sample is at hand; the tests write one by the documented
+form."""
 
 from __future__ import annotations
 
