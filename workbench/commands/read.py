@@ -33,7 +33,7 @@ NAME_WIDTH = 60
 
 
 @dataclass
-class _Summary:
+class TraceSummary:
     """All that is printed and written of a trace."""
 
     trace: Trace
@@ -63,11 +63,11 @@ def run(options: ReadOptions) -> int:
     return 0
 
 
-def summarise(trace: Trace, range_name: str | None = None) -> _Summary:
+def summarise(trace: Trace, range_name: str | None = None) -> TraceSummary:
     """Return the KPIs and kernels of a trace, of a named range alone if one is given. Raises
     ReadError where the file has no such range, or no work in it."""
     within = None if range_name is None else _range(trace, range_name)
-    summary = _Summary(trace, trace.activities.launches())
+    summary = TraceSummary(trace, trace.activities.launches())
     for device in devices(trace):
         try:
             times = device_times(trace, device, within=within, launches=summary.launches)
@@ -103,7 +103,7 @@ def _range(trace: Trace, name: str) -> Intervals:
     return within
 
 
-def _print(summary: _Summary, options: ReadOptions) -> None:
+def _print(summary: TraceSummary, options: ReadOptions) -> None:
     console = plain_console()
     trace = summary.trace
     names = ", ".join(file.name for file in trace.files[:5])

@@ -1,7 +1,8 @@
 """The engine of readers: find the reader of a file by its content, read it, join files of a run.
 
-One file of this folder is one format, with `READER = Reader(title, sniff, read)`. A reader sniffs
-the first 64 kB, never the extension. It keeps what it understands, and notes what it left out.
+One file of this folder is one format, with `READER = TraceReader(title, sniff, read)`. A reader
+sniffs the first 64 kB, never the extension. It keeps what it understands, and notes what it left
+out.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ DAMAGE = (
 
 
 @dataclass(frozen=True)
-class Reader:
+class TraceReader:
     """A format: its name in messages, and two functions.
 
     `sniff(source)` returns whether the head of a file is of this format. `read(source)` returns its
@@ -53,13 +54,13 @@ class Reader:
 
 
 @cache
-def readers() -> dict[str, Reader]:
+def readers() -> dict[str, TraceReader]:
     """Return every reader by the name of its file."""
     names = [info.name for info in pkgutil.iter_modules(__path__) if not info.ispkg]
     return {name: import_module(f"{__name__}.{name}").READER for name in sorted(names)}
 
 
-def reader_of(source: Source) -> Reader:
+def reader_of(source: Source) -> TraceReader:
     """Return the one reader whose format the file has. Raises ReadError where there is none, or
     more than one, with a word on what was seen."""
     if not source.is_folder and not source.head:

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from workbench.data.trace import WORK, ActivityKind, Trace, kind_of_call, plain
-from workbench.readers import Reader, kineto
+from workbench.readers import TraceReader, kineto
 from workbench.readers.inputs.numbers import integer, ns_of_us
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.stream import JsonStream
@@ -30,7 +30,7 @@ def read(source: Source) -> Trace:
     tool = "proton" if "call_stack" in text or INSIDE_MARK.search(text) else "chrome"
     if '"BeginNs"' in text or re.search(r'"args"\s*:\s*\{\s*"name"\s*:\s*"\d* ?GPU\d', text):
         tool = "rocprof"
-    builder = _Events(Trace(tool), source)
+    builder = _ChromeEvents(Trace(tool), source)
     stream = JsonStream(source)
     number = 0
     for batch in stream.batches():
@@ -43,7 +43,7 @@ def read(source: Source) -> Trace:
     return builder.trace
 
 
-class _Events:
+class _ChromeEvents:
     """Turns events into activities; processes are named by events of their own."""
 
     def __init__(self, trace: Trace, source: Source) -> None:
@@ -133,4 +133,4 @@ class _Events:
             trace.notes.append("no event is known to have run on a device")
 
 
-READER = Reader("Chrome trace", sniff, read)
+READER = TraceReader("Chrome trace", sniff, read)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NoReturn
 
-from workbench.data.trace import Trace
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.source import Source, is_text
 
 
@@ -68,11 +68,11 @@ def _closed(source: Source) -> _Closed | None:
     return UNPICKLED if PICKLE.match(source.head) else None
 
 
-def read(source: Source) -> Trace:
+def read(source: Source) -> NoReturn:
     """Raise ReadError with the reason and the remedy."""
     closed = _closed(source)
     assert closed is not None  # it was sniffed
     source.fail(closed.reason, closed.remedy)
 
 
-READER = Reader("closed file", sniff, read)
+READER = TraceReader("closed file", sniff, read)

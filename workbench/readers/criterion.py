@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from workbench.data.trace import ActivityKind, Total, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.numbers import to_ns
 from workbench.readers.inputs.source import Source
 
@@ -48,4 +48,4 @@ def _ns(text: str, unit: str) -> float:
     return value
 
 
-READER = Reader("output of criterion", sniff, read)
+READER = TraceReader("output of criterion", sniff, read)

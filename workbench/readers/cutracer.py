@@ -7,7 +7,7 @@ import re
 from collections import Counter
 
 from workbench.data.trace import CounterValue, Dispatch, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.numbers import integer
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import first_row, need, table
@@ -46,4 +46,4 @@ def read(source: Source) -> Trace:
     return trace
 
 
-READER = Reader("histogram of CUTracer", sniff, read)
+READER = TraceReader("histogram of CUTracer", sniff, read)

@@ -21,7 +21,7 @@ from workbench.data.trace import (
     kind_of_call,
     plain,
 )
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.numbers import integer, ns_of_us
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.stream import JsonStream
@@ -283,4 +283,4 @@ def _whole(value: Any) -> int | None:
     return value if value is None or type(value) is int else integer(value)
 
 
-READER = Reader("trace of torch.profiler", sniff, read)
+READER = TraceReader("trace of torch.profiler", sniff, read)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import NoReturn
 
-from workbench.data.trace import Trace
-from workbench.readers import Reader, ptxas
+from workbench.readers import TraceReader, ptxas
 from workbench.readers.inputs.source import Source
 
 NVDISASM = r"^\s*\.headerflags\b|^//-+ \.text\.|^\s*\.section\s+\.text\."
@@ -35,7 +35,7 @@ def _kind(source: Source) -> str | None:
     return next((name for pattern, name in KINDS if pattern.search(text)), None)
 
 
-def read(source: Source) -> Trace:
+def read(source: Source) -> NoReturn:
     """Raise ReadError with the remedy."""
     source.fail(
         f"it is {_kind(source)}, and no file of a profiler",
@@ -43,4 +43,4 @@ def read(source: Source) -> Trace:
     )
 
 
-READER = Reader("machine code", sniff, read)
+READER = TraceReader("machine code", sniff, read)

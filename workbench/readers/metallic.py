@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from workbench.data.trace import ActivityKind, Total, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.source import Source
 
 EVENTS = ("GpuKernelDispatched", "GpuOpCompleted")
@@ -81,4 +81,4 @@ def _take(
         others[name] = others.get(name, 0) + 1
 
 
-READER = Reader("events of metallic", sniff, read)
+READER = TraceReader("events of metallic", sniff, read)

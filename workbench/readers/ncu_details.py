@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from workbench.data.trace import Dispatch, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs import ncu
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import Row, table
@@ -65,4 +65,4 @@ def _note_refused(trace: Trace) -> None:
         trace.notes.append(f"ncu knows no such metric on this chip, or refused it: {text}")
 
 
-READER = Reader("details page of ncu (CSV)", sniff, read)
+READER = TraceReader("details page of ncu (CSV)", sniff, read)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from typing import NoReturn
 
-from workbench.data.trace import Trace, plain
-from workbench.readers import Reader, ncu_details, ncu_raw, ncu_source, ncu_summary, ncu_text
+from workbench.data.trace import plain
+from workbench.readers import TraceReader, ncu_details, ncu_raw, ncu_source, ncu_summary, ncu_text
 from workbench.readers.inputs.source import Source
 
 MESSAGE = re.compile(r"^==(?:PROF|WARNING|ERROR)==", re.M)
@@ -21,7 +22,7 @@ def sniff(source: Source) -> bool:
     return not any(table.sniff(source) for table in TABLES)
 
 
-def read(source: Source) -> Trace:
+def read(source: Source) -> NoReturn:
     """Raise ReadError with the reason and the remedy."""
     text = source.head_text
     if "ERR_NVGPUCTRPERM" in text:
@@ -46,4 +47,4 @@ def read(source: Source) -> Trace:
     source.fail(f"this log of ncu has no numbers ({reason})", remedy)
 
 
-READER = Reader("log of ncu", sniff, read)
+READER = TraceReader("log of ncu", sniff, read)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from workbench.data.trace import Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs import ncu
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import rows
@@ -54,4 +54,4 @@ def _add(heads: list[str], units: list[str], row: list[str], trace: Trace, comma
         facts["name"] = display.text
 
 
-READER = Reader("raw page of ncu (CSV)", sniff, read)
+READER = TraceReader("raw page of ncu (CSV)", sniff, read)

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from workbench.data.trace import CounterValue, Dispatch, Geometry, InstructionTable, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs import ncu
 from workbench.readers.inputs.source import Source
 
@@ -91,4 +91,4 @@ def _dispatch(launch: dict[str, Any]) -> Dispatch:
     return dispatch
 
 
-READER = Reader("report of ncu", sniff, read)
+READER = TraceReader("report of ncu", sniff, read)

@@ -4,7 +4,7 @@ own width. With `cuda,sass` source lines stand between, and a kernel has a table
 from __future__ import annotations
 
 from workbench.data.trace import Dispatch, InstructionTable, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs import ncu
 from workbench.readers.inputs.numbers import number
 from workbench.readers.inputs.source import Source
@@ -100,4 +100,4 @@ def _cell(text: str) -> float | None:
         return None
 
 
-READER = Reader("source page of ncu (CSV)", sniff, read)
+READER = TraceReader("source page of ncu (CSV)", sniff, read)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from workbench.data.trace import ActivityKind, CounterValue, Total, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs import ncu
 from workbench.readers.inputs.numbers import integer
 from workbench.readers.inputs.source import Source
@@ -63,4 +63,4 @@ def _total(key: Key, group: list[Row], comma: bool) -> Total:
     )
 
 
-READER = Reader("summary of ncu (CSV)", sniff, read)
+READER = TraceReader("summary of ncu (CSV)", sniff, read)

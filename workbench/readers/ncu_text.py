@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from workbench.data.trace import Dispatch, Geometry, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs import ncu
 from workbench.readers.inputs.numbers import DECIMAL_COMMA, triple
 from workbench.readers.inputs.source import Source
@@ -125,4 +125,4 @@ class _Page:
         self.cuts = None
 
 
-READER = Reader("page of ncu (text)", sniff, read)
+READER = TraceReader("page of ncu (text)", sniff, read)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.data.trace import NOWHERE, ActivityKind, Geometry, Trace, kind_of_call, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.database import Tables, has_table, tables
 from workbench.readers.inputs.source import Source
 
@@ -26,7 +26,7 @@ def read(source: Source) -> Trace:
         facts = dict(known.rows("META_DATA_EXPORT", ("name",), ("value",)))
         trace.version = _version(facts)
         _devices(known, trace)
-        reader = _Tables(known, trace, texts)
+        reader = _NsysTables(known, trace, texts)
         reader.kernels()
         reader.copies()
         reader.calls()
@@ -53,7 +53,7 @@ def _devices(known: Tables, trace: Trace) -> None:
         trace.devices[str(facts.get("id", len(trace.devices)))] = facts
 
 
-class _Tables:
+class _NsysTables:
     """Adds the rows of the tables to a trace."""
 
     def __init__(self, known: Tables, trace: Trace, texts: dict[Any, Any]) -> None:
@@ -190,4 +190,4 @@ def _three(values: tuple[Any, ...]) -> tuple[int, int, int] | None:
     return x, y, z
 
 
-READER = Reader("SQLite export of nsys", sniff, read)
+READER = TraceReader("SQLite export of nsys", sniff, read)

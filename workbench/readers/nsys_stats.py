@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from workbench.data.trace import ActivityKind, Geometry, Total, Trace, kind_of_call, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.numbers import UNIT_NS, integer, number
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import Row, rows
@@ -122,4 +122,4 @@ def _geometry(row: Row) -> Geometry:
     return Geometry(three("Grd"), three("Blk"), integer(registers) if registers else None)
 
 
-READER = Reader("CSV of nsys stats", sniff, read)
+READER = TraceReader("CSV of nsys stats", sniff, read)

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 from workbench.data.trace import ActivityKind, CounterValue, Total, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.numbers import UNIT_NS, integer
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.stream import loaded
@@ -104,4 +104,4 @@ def _metrics(metrics: dict[str, Any]) -> tuple[float | None, tuple[CounterValue,
     return time_ns, tuple(counters)
 
 
-READER = Reader("Proton profile", sniff, read)
+READER = TraceReader("Proton profile", sniff, read)

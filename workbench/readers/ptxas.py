@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from workbench.data.trace import CounterValue, Dispatch, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.source import Source
 
 LINE = re.compile(r"^ptxas[\w-]* (?:info|warning) *:", re.M)
@@ -60,4 +60,4 @@ def _add(line: str, entry: Dispatch) -> None:
         entry.counters[name] = CounterValue(name, float(text), unit, text)
 
 
-READER = Reader("messages of ptxas -v", sniff, read)
+READER = TraceReader("messages of ptxas -v", sniff, read)

@@ -15,7 +15,7 @@ from workbench.data.trace import (
     kind_of_call,
     plain,
 )
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.database import Tables, has_table, tables
 from workbench.readers.inputs.source import Source
 
@@ -128,4 +128,4 @@ def _number(value: Any) -> int:
     return -1 if value is None else int(value)
 
 
-READER = Reader("rocpd database", sniff, read)
+READER = TraceReader("rocpd database", sniff, read)

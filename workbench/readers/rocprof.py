@@ -15,7 +15,7 @@ from workbench.data.trace import (
     kind_of_call,
     plain,
 )
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.numbers import integer, number
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import Row, first_row, need, pick, table
@@ -111,4 +111,4 @@ def _whole(text: str | None) -> int | None:
     return integer(text) if text else None
 
 
-READER = Reader("CSV of rocprof", sniff, read)
+READER = TraceReader("CSV of rocprof", sniff, read)

@@ -6,7 +6,7 @@ There are thousands of counters, the case of heads varies, and channels carry an
 from __future__ import annotations
 
 from workbench.data.trace import Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.numbers import number
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import first_row, table
@@ -51,4 +51,4 @@ def read(source: Source) -> Trace:
     return trace
 
 
-READER = Reader("file of rocprof-compute", sniff, read)
+READER = TraceReader("file of rocprof-compute", sniff, read)

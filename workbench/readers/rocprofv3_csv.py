@@ -19,7 +19,7 @@ from workbench.data.trace import (
     kind_of_call,
     plain,
 )
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.numbers import integer, number
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import Row, first_row, need, pick, table
@@ -207,4 +207,4 @@ def _code(rows: object, trace: Trace) -> None:
         trace.dispatches.append(Dispatch("thread trace", instructions=instructions))
 
 
-READER = Reader("CSV of rocprofv3", sniff, read)
+READER = TraceReader("CSV of rocprofv3", sniff, read)

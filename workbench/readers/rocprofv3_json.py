@@ -14,7 +14,7 @@ from workbench.data.trace import (
     kind_of_call,
     plain,
 )
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.numbers import integer
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.stream import loaded
@@ -173,4 +173,4 @@ def _correlation(record: Mapping[str, Any]) -> int:
     return -1 if number is None else integer(number)
 
 
-READER = Reader("JSON of rocprofv3", sniff, read)
+READER = TraceReader("JSON of rocprofv3", sniff, read)

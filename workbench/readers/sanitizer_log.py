@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from workbench.data.trace import CheckerRecord, CheckerResult, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.source import Source
 
 PREFIX = "========="
@@ -134,4 +134,4 @@ def _count(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-READER = Reader("log of compute-sanitizer", sniff, read)
+READER = TraceReader("log of compute-sanitizer", sniff, read)

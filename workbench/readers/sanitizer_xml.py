@@ -4,7 +4,7 @@ one does not say that the program is clean."""
 from __future__ import annotations
 
 from workbench.data.trace import CheckerRecord, CheckerResult, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.xml import parse
 
@@ -65,4 +65,4 @@ def _record(facts: dict[str, str]) -> CheckerRecord:
     )
 
 
-READER = Reader("XML of compute-sanitizer", sniff, read)
+READER = TraceReader("XML of compute-sanitizer", sniff, read)

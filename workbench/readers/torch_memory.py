@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 
 from workbench.data.trace import Trace
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.stream import loaded
 
@@ -37,4 +37,4 @@ def read(source: Source) -> Trace:
     return trace
 
 
-READER = Reader("memory timeline of torch.profiler", sniff, read)
+READER = TraceReader("memory timeline of torch.profiler", sniff, read)

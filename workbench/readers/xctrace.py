@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from workbench.data.trace import ActivityKind, Trace, plain
-from workbench.readers import Reader
+from workbench.readers import TraceReader
 from workbench.readers.inputs.numbers import integer
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.xml import parse
@@ -19,7 +19,7 @@ def sniff(source: Source) -> bool:
 
 
 @dataclass
-class _Value:
+class _CellValue:
     """A value of a row: its id or the id that it refers to, its text and what is displayed."""
 
     id: str = ""
@@ -29,18 +29,18 @@ class _Value:
 
 
 @dataclass
-class _Table:
+class _SchemaTable:
     """A table of a schema."""
 
     schema: str
     columns: list[str] = field(default_factory=list)
-    rows: list[list[_Value]] = field(default_factory=list)
+    rows: list[list[_CellValue]] = field(default_factory=list)
 
 
 def read(source: Source) -> Trace:
     """Return the intervals of a file. Raises ValueError where it is damaged."""
     trace = Trace("xctrace")
-    known: dict[str, _Value] = {}
+    known: dict[str, _CellValue] = {}
     tables = _tables(source, known)
     for table in tables:
         if "start" in table.columns and "duration" in table.columns:
@@ -56,21 +56,21 @@ def read(source: Source) -> Trace:
     return trace
 
 
-def _tables(source: Source, known: dict[str, _Value]) -> list[_Table]:
-    tables: list[_Table] = []
+def _tables(source: Source, known: dict[str, _CellValue]) -> list[_SchemaTable]:
+    tables: list[_SchemaTable] = []
     path: list[str] = []
-    stack: list[_Value] = []
+    stack: list[_CellValue] = []
 
     def start(name: str, attributes: dict[str, str]) -> None:
         path.append(name)
         if name == "schema":
-            tables.append(_Table(attributes.get("name", "")))
+            tables.append(_SchemaTable(attributes.get("name", "")))
         elif name == "row":
             if not tables:
                 raise ValueError("a row stands before its schema")
             tables[-1].rows.append([])
         elif "row" in path:
-            value = _Value(
+            value = _CellValue(
                 attributes.get("id", ""), attributes.get("ref", ""), "", attributes.get("fmt", "")
             )
             stack.append(value)
@@ -90,7 +90,7 @@ def _tables(source: Source, known: dict[str, _Value]) -> list[_Table]:
     return tables
 
 
-def _resolved(value: _Value, known: dict[str, _Value]) -> _Value:
+def _resolved(value: _CellValue, known: dict[str, _CellValue]) -> _CellValue:
     if not value.ref:
         return value
     if value.ref not in known:
@@ -98,7 +98,7 @@ def _resolved(value: _Value, known: dict[str, _Value]) -> _Value:
     return known[value.ref]
 
 
-def _add(trace: Trace, table: _Table, values: list[_Value]) -> None:
+def _add(trace: Trace, table: _SchemaTable, values: list[_CellValue]) -> None:
     row = dict(zip(table.columns, values, strict=False))
 
     def shown(*names: str) -> str:
@@ -121,4 +121,4 @@ def _add(trace: Trace, table: _Table, values: list[_Value]) -> None:
     )
 
 
-READER = Reader("XML of xctrace", sniff, read)
+READER = TraceReader("XML of xctrace", sniff, read)

@@ -60,8 +60,8 @@ def quoted(name: str) -> str:
 
 @contextmanager
 def tables(source: Source) -> Iterator[Tables]:
-    """Open the file of a source. Raises ReadError where it is damaged, or where its own SQL asks
-    for more than it may."""
+    """Open the file of a source. Yields its tables. Raises ReadError where it is damaged, or where
+    its own SQL asks for more than it may."""
     with source.file() as path:
         uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         try:

@@ -82,7 +82,7 @@ class Source:
 
     @contextmanager
     def open(self) -> Iterator[IO[bytes]]:
-        """Open the content, unpacked, under the limits. Raises ReadError beyond them."""
+        """Open the content, unpacked. Yields a stream. Raises ReadError beyond the limits."""
         try:
             with self.opener() as file:
                 yield io.BufferedReader(_Limited(file, self), BLOCK_BYTES)
@@ -127,7 +127,7 @@ class Source:
 
     @contextmanager
     def file(self) -> Iterator[Path]:
-        """Give a path on disk with the content; of packed content a temporary copy."""
+        """Yield a path on disk with the content; of packed content that of a temporary copy."""
         if not self.is_packed:
             yield self.path
             return
