@@ -67,7 +67,8 @@ def _parameter(field: Field[Any], kind: Any) -> inspect.Parameter:
         text = typer.Option(*names, help=data["help"], **data["limits"])
     default: Any = inspect.Parameter.empty if field.default is MISSING else field.default
     if kind == tuple[str, ...]:
-        kind, default = list[str], list(default)
+        kind = list[str]
+        default = default if field.default is MISSING else list(default)
     return inspect.Parameter(
         field.name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -31,6 +31,7 @@ SCRIPTS = (
     "kernels",
     "sanitize",
     "experiments",
+    "reading",
 )
 KERNELS = {"matmul": 256, "softmax": 100, "rms_norm": 100, "copy": 100}
 POSITIVE = st.floats(1e-7, 1.0)

@@ -26,6 +26,7 @@ ORDER = [
     "variants",
     "data",
     "device",
+    "readers",
     "declared",
     "catalog",
     "source",
@@ -45,7 +46,7 @@ ORDER = [
 KERNEL_IMPORTS = {"spec", "dsl"}  # all that a kernel may import; a variant imports kernels, too
 
 # Folders in which one file is one thing that a person can ask for by its name.
-CONTRIBUTED = ("kernels", "sweeps", "experiments", "profilers", "reports")
+CONTRIBUTED = ("kernels", "sweeps", "experiments", "profilers", "readers", "reports")
 
 HEAVY = ("torch", "triton", "matplotlib", "pandas", "sqlalchemy", "jinja2", "rich")
 

@@ -277,6 +277,21 @@ class ReportOptions(Options):
 
 
 @dataclass(frozen=True)
+class ReadOptions(Options):
+    """Read the files of any profiler: KPIs with their targets, and one row a kernel."""
+
+    COMMAND: ClassVar[str] = "read"
+
+    files: tuple[str, ...] = argument("Files of one run, folders, .gz, .zip, or -.")
+    range: str | None = option(None, "Only what was launched in host ranges of this name.")
+    json: Path | None = option(None, "Write all of it to this file.", stored=False)
+    csv: Path | None = option(None, "Write the kernels to this file.", stored=False)
+    perfetto: Path | None = option(
+        None, "Write a timeline for ui.perfetto.dev to this file.", stored=False
+    )
+
+
+@dataclass(frozen=True)
 class HistoryOptions(Options):
     """List the outcomes of earlier runs."""
 

@@ -125,7 +125,7 @@ class Predicted:
 
 
 @dataclass(frozen=True)
-class Metric:
+class ResourceColumn:
     """The column that shows a field of Resources, which is annotated with it."""
 
     head: str  # with its unit
@@ -148,38 +148,44 @@ class Resources:
     """Resources of a compiled config on one target, and its occupancy of the device."""
 
     binary: str  # hash of the machine code
-    registers: Annotated[int, Metric("registers")]  # per thread
-    spill_bytes: Annotated[int, Metric("spills, B")]  # per thread
-    shared_bytes: Annotated[int, Metric("shared, KiB", "{:.3g}", scale=1 / 1024)]  # per block
+    registers: Annotated[int, ResourceColumn("registers")]  # per thread
+    spill_bytes: Annotated[int, ResourceColumn("spills, B")]  # per thread
+    shared_bytes: Annotated[
+        int, ResourceColumn("shared, KiB", "{:.3g}", scale=1 / 1024)
+    ]  # per block
     threads: int  # per block
     blocks_per_core: int  # resident at once on one SM or CU
     # resident warps over the most that fit, 0 to 1
     occupancy: Annotated[
-        float, Metric("occupancy, %", "{:.0f}", scale=100, best_first="descending")
+        float, ResourceColumn("occupancy, %", "{:.0f}", scale=100, best_first="descending")
     ]
     # registers, shared memory, threads or blocks
-    limiter: Annotated[str, Metric("limited by", text=True)]
+    limiter: Annotated[str, ResourceColumn("limited by", text=True)]
     programs: int  # blocks launched
     # programs over those resident at once on the whole device
-    waves: Annotated[float, Metric("waves", "{:.2f}")]
+    waves: Annotated[float, ResourceColumn("waves", "{:.2f}")]
     # share of the last wave's places that stay empty, 0 to 1
-    tail: Annotated[float, Metric("idle tail, %", "{:.0f}", scale=100)]
+    tail: Annotated[float, ResourceColumn("idle tail, %", "{:.0f}", scale=100)]
     # widest global load of one thread; 0 when none was found
-    load_bits: Annotated[int, Metric("load, bits", none="", minor=True, best_first="descending")]
+    load_bits: Annotated[
+        int, ResourceColumn("load, bits", none="", minor=True, best_first="descending")
+    ]
     # wgmma, mma, tcgen05, mfma, wmma, or None where no launch uses one
-    matrix_unit: Annotated[str | None, Metric("matrix unit", none="none", text=True, minor=True)]
-    compile_s: Annotated[float, Metric("compile, s", "{:.1f}", minor=True)]
+    matrix_unit: Annotated[
+        str | None, ResourceColumn("matrix unit", none="none", text=True, minor=True)
+    ]
+    compile_s: Annotated[float, ResourceColumn("compile, s", "{:.1f}", minor=True)]
     copy_engine: bool = False  # loads by tensor descriptor (TMA), whatever `load_bits` says
 
 
-def metrics() -> dict[str, Metric]:
+def metrics() -> dict[str, ResourceColumn]:
     """Return the metric of each field of Resources that declares one, by the field's name."""
     hints = get_type_hints(Resources, include_extras=True)
     return {
         name: declared
         for name, hint in hints.items()
         for declared in getattr(hint, "__metadata__", ())
-        if isinstance(declared, Metric)
+        if isinstance(declared, ResourceColumn)
     }
 
 

@@ -11,10 +11,10 @@ from workbench.data.record import (
     Energy,
     Failure,
     Measured,
-    Metric,
     Outcome,
     Predicted,
     Record,
+    ResourceColumn,
     metrics,
 )
 from workbench.reports.figures.detail import doubts
@@ -107,7 +107,7 @@ def _resource_columns() -> list[Column]:
     ]
 
 
-def _reader(name: str, metric: Metric) -> Callable[[Any], str]:
+def _reader(name: str, metric: ResourceColumn) -> Callable[[Any], str]:
     return lambda resources: metric.cell(getattr(resources, name))
 
 

@@ -1,0 +1,399 @@
+"""The nouns of a profiler's output: traces, activities, dispatches, counters, totals, records.
+
+Times are whole nanoseconds of the file's own clock. Activities are stored in columns, about 50
+bytes each, with every name once, so that a million of them fit into memory.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+
+class ActivityKind(IntEnum):
+    """Kinds of an activity. KERNEL, COPY and SET are work of a device, the others of the host."""
+
+    KERNEL = 0
+    COPY = 1
+    SET = 2
+    SYNC = 3  # the host waits for the device
+    CALL = 4  # any other call of the runtime or driver
+    OP = 5  # an operation of a framework
+    RANGE = 6  # a range that the user named
+
+
+WORK = (ActivityKind.KERNEL, ActivityKind.COPY, ActivityKind.SET)
+
+SYNCHRONIZE = re.compile(r"(?:cuda|hip)(?:Device|Stream|Event)Synchronize|cu\w*Synchronize")
+
+
+def kind_of_call(name: str) -> ActivityKind:
+    """Return SYNC for a call that waits for the device, and CALL for any other."""
+    return ActivityKind.SYNC if SYNCHRONIZE.match(name) else ActivityKind.CALL
+
+
+class Geometry(NamedTuple):
+    """Size and resources of a launch; None where the file does not tell."""
+
+    grid: tuple[int, int, int] | None = None  # in blocks
+    block: tuple[int, int, int] | None = None  # in threads
+    registers: int | None = None  # per thread
+    shared_bytes: int | None = None  # per block
+
+
+class Activity(NamedTuple):
+    """One interval on a timeline."""
+
+    kind: ActivityKind
+    name: str
+    start: int  # ns
+    end: int  # ns
+    device: str  # empty for the host
+    lane: str  # stream, queue or thread
+    process: str
+    correlation: int  # of a launch and what it started; -1 without one
+    geometry: Geometry
+    bytes: int  # moved; -1 where the file does not tell
+
+    @property
+    def duration(self) -> int:
+        """Length in ns."""
+        return self.end - self.start
+
+
+class NameTable(dict[Any, int]):
+    """Numbers of values, each value stored once; to ask for an unknown one adds it. `known` holds
+    the values in order of their numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: list[Any] = []
+
+    def __missing__(self, value: Any) -> int:
+        number = self[value] = len(self.known)
+        self.known.append(value)
+        return number
+
+
+NOWHERE = Geometry()
+
+
+class Activities(Sequence[Activity]):
+    """Activities in columns, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self.kinds = array("b")
+        self.starts, self.ends = array("q"), array("q")
+        self.correlations, self.bytes = array("q"), array("q")
+        self.name_numbers, self.device_numbers = array("i"), array("i")
+        self.lane_numbers, self.process_numbers = array("i"), array("i")
+        self.geometry_numbers = array("i")
+        self.names, self.devices, self.lanes = NameTable(), NameTable(), NameTable()
+        self.processes, self.geometries = NameTable(), NameTable()
+
+    def add(
+        self,
+        kind: ActivityKind,
+        name: str,
+        start: int,
+        end: int,
+        device: str = "",
+        lane: str = "",
+        process: str = "",
+        correlation: int = -1,
+        geometry: Geometry = NOWHERE,
+        moved: int = -1,
+    ) -> None:
+        """Add one activity; times in ns, `moved` in bytes. Raises ValueError where it ends before
+        it starts, and OverflowError for a time that 64 bits do not hold."""
+        if end < start:
+            raise ValueError(f"{name[:80]} ends before it starts")
+        if not (start >= -(2**63) and end < 2**63 and -(2**63) <= correlation < 2**63):
+            raise OverflowError("a number is larger than 64 bits hold")
+        if not -(2**63) <= moved < 2**63:
+            raise OverflowError("a number is larger than 64 bits hold")
+        self.kinds.append(kind)
+        self.starts.append(start)
+        self.ends.append(end)
+        self.correlations.append(correlation)
+        self.bytes.append(moved)
+        self.name_numbers.append(self.names[name])
+        self.device_numbers.append(self.devices[device])
+        self.lane_numbers.append(self.lanes[lane])
+        self.process_numbers.append(self.processes[process])
+        self.geometry_numbers.append(self.geometries[geometry])
+
+    def extend(self, others: Activities) -> None:
+        """Add all activities of another table."""
+        for activity in others:
+            self.add(*activity)
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return one activity by its number."""
+        return Activity(
+            ActivityKind(self.kinds[index]),
+            self.names.known[self.name_numbers[index]],
+            self.starts[index],
+            self.ends[index],
+            self.devices.known[self.device_numbers[index]],
+            self.lanes.known[self.lane_numbers[index]],
+            self.processes.known[self.process_numbers[index]],
+            self.correlations[index],
+            self.geometries.known[self.geometry_numbers[index]],
+            self.bytes[index],
+        )
+
+    def __iter__(self) -> Iterator[Activity]:
+        return (self[index] for index in range(len(self)))
+
+    def of_kind(self, *kinds: ActivityKind) -> Iterator[int]:
+        """Yield the numbers of the activities of some kinds, in the order of the file."""
+        wanted = frozenset(map(int, kinds))
+        return (index for index, kind in enumerate(self.kinds) if kind in wanted)
+
+    def launches(self) -> array[int]:
+        """Return, for each activity, the number of the call that launched it; -1 where none is in
+        the file. Many may share one call, as those of a graph do."""
+        calls: dict[tuple[int, int], int] = {}
+        for index in self.of_kind(ActivityKind.CALL, ActivityKind.SYNC):
+            if self.correlations[index] >= 0:
+                key = (self.process_numbers[index], self.correlations[index])
+                calls.setdefault(key, index)
+        result = array("q", [-1]) * len(self)
+        for index in self.of_kind(*WORK):
+            key = (self.process_numbers[index], self.correlations[index])
+            result[index] = calls.get(key, -1)
+        return result
+
+
+class CounterValue(NamedTuple):
+    """One number of the tool: by its own name, in its own unit."""
+
+    name: str
+    value: float | None  # None unless the state is ok
+    unit: str = ""
+    text: str = ""  # as the file has it
+    state: Literal["ok", "absent", "refused"] = "ok"
+    scope: Literal["launch", "summary", "sample", "instruction"] = "launch"
+
+    @property
+    def exact(self) -> float | None:
+        """Value, or None where it is no finite number."""
+        return self.value if self.value is not None and math.isfinite(self.value) else None
+
+
+@dataclass
+class InstructionTable:
+    """Counters by instruction: one row an instruction, with the heads of the tool."""
+
+    heads: tuple[str, ...]  # of `values`
+    addresses: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)  # file:line, or empty
+    values: list[tuple[float | None, ...]] = field(default_factory=list)
+
+    def total(self, head: str) -> float:
+        """Return the sum of a column over all instructions; 0 where there is none."""
+        if head not in self.heads:
+            return 0.0
+        at = self.heads.index(head)
+        return math.fsum(row[at] or 0.0 for row in self.values)
+
+
+@dataclass
+class Dispatch:
+    """One execution of a kernel, with the counters that the tool took."""
+
+    name: str
+    id: str = ""
+    device: str = ""
+    lane: str = ""
+    geometry: Geometry = NOWHERE
+    duration_ns: float | None = None
+    counters: dict[str, CounterValue] = field(default_factory=dict)  # by name
+    instructions: InstructionTable | None = None
+    notes: list[str] = field(default_factory=list)  # the tool's own advice
+
+
+@dataclass(frozen=True)
+class Total:
+    """Sums over all activities of one name, from files that hold no single ones."""
+
+    kind: ActivityKind
+    name: str
+    count: int
+    total_ns: float
+    device: str = ""
+    low_ns: float | None = None  # the least, or the lower end of an interval of confidence
+    high_ns: float | None = None
+    counters: tuple[CounterValue, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckerRecord:
+    """One error or hazard that a checker printed."""
+
+    level: str  # error, warning
+    text: str
+    kernel: str = ""
+    offset: int | None = None  # of the instruction, in bytes
+    file: str = ""
+    line: int | None = None
+    thread: tuple[int, int, int] | None = None
+    block: tuple[int, int, int] | None = None
+    bytes: int | None = None  # size of the access
+
+
+@dataclass
+class CheckerResult:
+    """The result of a checker: its records, and the count of its summary line, which decides."""
+
+    tool: str = ""  # memcheck, racecheck, ...; empty where the file does not tell
+    records: list[CheckerRecord] = field(default_factory=list)
+    errors: int | None = None  # of the summary; None without one
+    not_printed: int = 0
+
+    @property
+    def verdict(self) -> Literal["pass", "fail", "inconclusive"]:
+        """Verdict of the summary line; inconclusive without one, whatever was printed."""
+        if self.errors is None:
+            return "inconclusive"
+        return "fail" if self.errors else "pass"
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """A file that was read: its base name, its size in bytes and its hash."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass
+class Trace:
+    """The content of the files of one run of one tool."""
+
+    tool: str
+    version: str = ""
+    title: str = ""  # of the format
+    files: list[TraceFile] = field(default_factory=list)
+    devices: dict[str, dict[str, Any]] = field(default_factory=dict)  # properties by device
+    activities: Activities = field(default_factory=Activities)
+    dispatches: list[Dispatch] = field(default_factory=list)
+    totals: list[Total] = field(default_factory=list)
+    checker: CheckerResult | None = None
+    tables: dict[str, Any] = field(default_factory=dict)  # other facts of the file, by name
+    notes: list[str] = field(default_factory=list)  # what was left out or assumed, and why
+
+    @property
+    def vendor(self) -> str:
+        """Maker of the devices: `amd`, `nvidia`, `apple`, or empty where nothing tells."""
+        names = " ".join(str(device.get("name", "")) for device in self.devices.values()).lower()
+        for word, vendor in VENDORS:
+            if word in names:
+                return vendor
+        if any(name.startswith("hip") for name in self.activities.names.known):
+            return "amd"
+        if any(name.startswith("cuda") for name in self.activities.names.known):
+            return "nvidia"
+        return ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show."""
+        return not (
+            self.activities or self.dispatches or self.totals or self.checker or self.tables
+        )
+
+    def join(self, other: Trace) -> None:
+        """Add what another file of the same run holds."""
+        self.version = self.version or other.version
+        self.files += other.files
+        for name, properties in other.devices.items():
+            self.devices.setdefault(name, {}).update(properties)
+        self.activities.extend(other.activities)
+        self.totals += other.totals
+        self.tables |= other.tables
+        self.notes += [note for note in other.notes if note not in self.notes]
+        self._join_dispatches(other.dispatches)
+        if other.checker is not None:
+            self.checker = _joined(self.checker, other.checker)
+
+    def _join_dispatches(self, others: Sequence[Dispatch]) -> None:
+        known = {(d.id, d.name): d for d in self.dispatches if d.id}
+        for new in others:
+            old = known.get((new.id, new.name))
+            if old is None:
+                self.dispatches.append(new)
+                continue
+            old.counters = new.counters | old.counters
+            old.instructions = old.instructions or new.instructions
+            old.notes += [note for note in new.notes if note not in old.notes]
+            if old.duration_ns is None:
+                old.duration_ns = new.duration_ns
+            if old.geometry == NOWHERE:
+                old.geometry = new.geometry
+
+
+VENDORS = (
+    ("nvidia", "nvidia"),
+    ("geforce", "nvidia"),
+    ("amd", "amd"),
+    ("gfx", "amd"),
+    ("instinct", "amd"),
+    ("radeon", "amd"),
+    ("apple", "apple"),
+)
+
+
+def _joined(known: CheckerResult | None, more: CheckerResult) -> CheckerResult:
+    """Return the result of a log and an XML file of one run: the log has the summary."""
+    if known is None:
+        return more
+    records = max(known.records, more.records, key=len)
+    both = known.errors is not None and more.errors is not None
+    errors = (known.errors or 0) + (more.errors or 0) if both else known.errors
+    return CheckerResult(
+        known.tool or more.tool,
+        records if not both else known.records + more.records,
+        errors if errors is not None else more.errors,
+        known.not_printed + more.not_printed,
+    )
+
+
+def clock_step(activities: Activities) -> int | None:
+    """Return the least positive difference between starts and ends of a device's activities, in
+    ns; None where there are fewer than two times."""
+    times = sorted(
+        {t for i in activities.of_kind(*WORK) for t in (activities.starts[i], activities.ends[i])}
+    )
+    return min((b - a for a, b in pairwise(times)), default=None)
+
+
+def plain(name: str) -> str:
+    """Return a name without the control characters that a terminal would obey."""
+    return CONTROL.sub("", name)
+
+
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def dispatch_of(activity: Activity) -> Dispatch:
+    """Return a kernel on a timeline as a dispatch without counters."""
+    return Dispatch(
+        activity.name,
+        device=activity.device,
+        lane=activity.lane,
+        geometry=activity.geometry,
+        duration_ns=activity.duration,
+    )

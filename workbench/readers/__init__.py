@@ -1,0 +1,157 @@
+"""The engine of readers: find the reader of a file by its content, read it, join files of a run.
+
+One file of this folder is one format, with `READER = TraceReader(title, sniff, read)`. A reader
+sniffs the first 64 kB, never the extension. It keeps what it understands, and notes what it left
+out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pkgutil
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from workbench.data.trace import Trace, TraceFile
+from workbench.readers.inputs.source import (
+    BLOCK_BYTES,
+    ReadError,
+    ReadLimits,
+    Source,
+    first_words,
+    is_text,
+    sources,
+)
+
+DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    sqlite3.Error,
+)
+
+
+@dataclass(frozen=True)
+class TraceReader:
+    """A format: its name in messages, and two functions.
+
+    `sniff(source)` returns whether the head of a file is of this format. `read(source)` returns its
+    trace; it raises ReadError with a sentence, and ValueError, KeyError and the like where a value
+    is damaged, which the engine reports with the place.
+    """
+
+    title: str
+    sniff: Callable[[Source], bool]
+    read: Callable[[Source], Trace]
+
+
+@cache
+def readers() -> dict[str, TraceReader]:
+    """Return every reader by the name of its file."""
+    names = [info.name for info in pkgutil.iter_modules(__path__) if not info.ispkg]
+    return {name: import_module(f"{__name__}.{name}").READER for name in sorted(names)}
+
+
+def reader_of(source: Source) -> TraceReader:
+    """Return the one reader whose format the file has. Raises ReadError where there is none, or
+    more than one, with a word on what was seen."""
+    if not source.is_folder and not source.head:
+        raise ReadError(f"{source.name} is empty; record again.")
+    fitting = [reader for reader in readers().values() if reader.sniff(source)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        titles = " and ".join(reader.title for reader in fitting)
+        raise ReadError(f"{source.name} looks like {titles}; name a file of one format.")
+    raise ReadError(
+        f"{source.name} is of no known format (it begins with {_beginning(source.head)}); "
+        "`workbench read` takes what docs/commands.md lists."
+    )
+
+
+def _beginning(head: bytes) -> str:
+    if not is_text(head):
+        return "bytes " + head[:8].hex(" ")
+    text = " ".join(head[:400].decode("utf-8", "replace").split())[:60]
+    return repr(text) if text else "white space"
+
+
+def read_source(source: Source) -> Trace:
+    """Return the trace of one file. Raises ReadError in one sentence for any damage."""
+    reader = reader_of(source)
+    try:
+        trace = reader.read(source)
+    except DAMAGE as error:
+        kind = "it is nested too deeply" if isinstance(error, RecursionError) else ""
+        reason = kind or f"{type(error).__name__}, {first_words(error)}"
+        source.place = source.place or "in its structure"
+        source.fail(f"this {reader.title} is damaged ({reason})", "record or copy it again")
+    trace.title = reader.title
+    trace.files = [_file_of(source)]
+    if trace.is_empty:
+        reason = trace.notes[0] if trace.notes else "it holds no event"
+        source.place = ""
+        source.fail(f"this {reader.title} has nothing to show ({reason})", "record again")
+    return trace
+
+
+def _file_of(source: Source) -> TraceFile:
+    digest, size = hashlib.sha256(), 0
+    with source.path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+            size += len(block)
+    return TraceFile(source.name, size, digest.hexdigest())
+
+
+def read(
+    paths: Sequence[Path | str],
+    limits: ReadLimits | None = None,
+    range_name: str | None = None,
+) -> Trace:
+    """Return the files of one run as one trace.
+
+    Args:
+        paths: files, folders, packed files, or `-` for standard input.
+        range_name: host operations of this name are kept as well.
+
+    Raises ReadError, in one sentence, where a named file cannot be read, or where files are of
+    different tools. Files of a folder that are of no known format are noted and left out.
+    """
+    limits = limits or ReadLimits()
+    traces: list[Trace] = []
+    left_out: list[str] = []
+    for path in map(Path, paths):
+        many = sources(path, limits, range_name)
+        for source in many:
+            try:
+                traces.append(read_source(source))
+            except ReadError as error:
+                if len(many) == 1:
+                    raise
+                left_out.append(str(error))
+    if not traces:
+        first = left_out[0] if left_out else "No file was named; name one."
+        raise ReadError(first)
+    return _joined(traces, left_out)
+
+
+def _joined(traces: list[Trace], left_out: Iterable[str]) -> Trace:
+    first, *others = traces
+    for other in others:
+        if other.tool != first.tool:
+            raise ReadError(
+                f"{first.files[0].name} is of {first.tool} and {other.files[0].name} of "
+                f"{other.tool}; read the files of one tool together."
+            )
+        first.join(other)
+    first.notes += [f"left out: {sentence}" for sentence in left_out]
+    return first

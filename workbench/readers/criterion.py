@@ -1,0 +1,51 @@
+"""Output of criterion (`cargo bench`): a name, and low, best and high estimate of its time."""
+
+from __future__ import annotations
+
+import re
+
+from workbench.data.trace import ActivityKind, Total, Trace, plain
+from workbench.readers import TraceReader
+from workbench.readers.inputs.numbers import to_ns
+from workbench.readers.inputs.source import Source
+
+VALUE = r"([\d.]+) (ps|ns|µs|us|ms|s)"
+TIME = re.compile(rf"^(?P<name>\S.*?)?\s+time:\s+\[{VALUE} {VALUE} {VALUE}\]", re.M)
+LOOKS = re.compile(r"^\S*\s+time:\s+\[", re.M)
+
+
+def sniff(source: Source) -> bool:
+    """Return whether a file has a time in criterion's form."""
+    text = source.head_text
+    return bool(LOOKS.search(text)) and (" outliers among " in text or "Benchmarking " in text
+                                         or bool(TIME.search(text)))  # fmt: skip
+
+
+def read(source: Source) -> Trace:
+    """Return a total for each benchmark. Raises ValueError for a time that is damaged."""
+    trace = Trace("criterion")
+    name = ""
+    for line in source.lines():
+        source.count()
+        match = TIME.match(line)
+        if match is None:
+            if LOOKS.match(line):
+                raise ValueError("a time is damaged")
+            if line.strip() and not line.startswith((" ", "Benchmarking", "Found")):
+                name = plain(line.strip())
+            continue
+        low, best, high = (_ns(match[number], match[number + 1]) for number in (2, 4, 6))
+        label = plain(match["name"] or name)
+        trace.totals.append(Total(ActivityKind.OP, label, 1, best, "", low, high))
+    return trace
+
+
+def _ns(text: str, unit: str) -> float:
+    if unit == "ps":
+        return float(text) / 1000
+    value = to_ns(float(text), unit)
+    assert value is not None  # the pattern allows units of time alone
+    return value
+
+
+READER = TraceReader("output of criterion", sniff, read)

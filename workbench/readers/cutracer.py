@@ -1,0 +1,49 @@
+"""CUTracer's histogram: counts and cycles of instructions by warp and region, one kernel a file.
+The kernel's name stands in the name of the file alone."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from workbench.data.trace import CounterValue, Dispatch, Trace, plain
+from workbench.readers import TraceReader
+from workbench.readers.inputs.numbers import integer
+from workbench.readers.inputs.source import Source
+from workbench.readers.inputs.tables import first_row, need, table
+
+HEADS = ["warp_id", "region_id", "instruction", "count", "cycles"]
+NAME = re.compile(r"(?:kernel_)?(.+?)(?:_[0-9a-f]{8})?_hist\.csv")
+
+
+def sniff(source: Source) -> bool:
+    """Return whether the first row is CUTracer's."""
+    return first_row(source.head_text) == HEADS
+
+
+def read(source: Source) -> Trace:
+    """Return one dispatch with sums over warps. Raises ValueError where a row is damaged."""
+    counts: Counter[str] = Counter()
+    cycles: Counter[str] = Counter()
+    warps = set()
+    for row in table(source):
+        name = plain(need(row, "instruction"))
+        counts[name] += integer(need(row, "count"))
+        cycles[name] += integer(need(row, "cycles"))
+        warps.add((need(row, "warp_id"), need(row, "region_id")))
+    trace = Trace("cutracer")
+    if counts:
+        match = NAME.match(source.name.rsplit("/", 1)[-1])
+        dispatch = Dispatch(match[1] if match else source.name)
+        for prefix, table_of in (("instructions", counts), ("cycles", cycles)):
+            for name, value in sorted(table_of.items()):
+                key = f"{prefix}.{name}"
+                dispatch.counters[key] = CounterValue(
+                    key, float(value), prefix, str(value), "ok", "instruction"
+                )
+        dispatch.notes.append(f"sums over {len(warps)} warps and regions")
+        trace.dispatches.append(dispatch)
+    return trace
+
+
+READER = TraceReader("histogram of CUTracer", sniff, read)

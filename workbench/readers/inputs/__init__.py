@@ -1,0 +1,1 @@
+"""Shared by all readers: files under limits, text, tables, streams of JSON events, SQLite."""

@@ -1,0 +1,96 @@
+"""The process that reads a report of ncu with NVIDIA's package, and prints what it holds as JSON.
+
+The package is native code: where it crashes, only this process ends.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+SAMPLES = "smsp__pcsamp_warps_issue_stalled_"
+STEP = 16  # bytes of an instruction
+LONGEST = 1 << 20  # instructions of a kernel
+
+
+def launches(path: str) -> Iterator[dict[str, Any]]:
+    """Yield each launch of a report: name, grid, block, metrics and instructions."""
+    import ncu_report
+
+    context = ncu_report.load_report(path)
+    number = 0
+    for group in context:
+        for action in group:
+            metrics = {name: _value(action.metric_by_name(name)) for name in action.metric_names()}
+            yield {
+                "id": number,
+                "name": action.name(),
+                "device": _plain(metrics, "launch__device_id", 0),
+                "grid": _three(metrics, "launch__grid_dim_"),
+                "block": _three(metrics, "launch__block_dim_"),
+                "metrics": metrics,
+                "instructions": list(_instructions(action)),
+            }
+            number += 1
+
+
+def _value(metric: Any) -> tuple[Any, str]:
+    value = metric.value() if metric is not None and metric.has_value() else None
+    if isinstance(value, float) and not math.isfinite(value):
+        value = None
+    if value is not None and not isinstance(value, int | float | str):
+        value = str(value)
+    return value, metric.unit() if metric is not None else ""
+
+
+def _plain(metrics: dict[str, tuple[Any, str]], name: str, default: int) -> int:
+    value = metrics.get(name, (None, ""))[0]
+    return int(value) if isinstance(value, int | float) else default
+
+
+def _three(metrics: dict[str, tuple[Any, str]], start: str) -> list[int] | None:
+    values = [metrics.get(f"{start}{axis}", (None, ""))[0] for axis in "xyz"]
+    return [int(v) for v in values] if all(isinstance(v, int | float) for v in values) else None
+
+
+def _by_address(action: Any, name: str) -> dict[int, float]:
+    """Return the instances of a metric by address."""
+    metric = action.metric_by_name(name)
+    if metric is None or not metric.has_correlation_ids():
+        return {}
+    ids = metric.correlation_ids()
+    return {int(ids.value(i)): float(metric.value(i)) for i in range(metric.num_instances())}
+
+
+def _instructions(action: Any) -> Iterator[tuple[int, str, str, tuple[float, ...]]]:
+    """Yield address, text, place and values of each instruction."""
+    executed = _by_address(action, "inst_executed")
+    lanes = _by_address(action, "thread_inst_executed_true")
+    sampled: dict[bool, dict[int, float]] = {False: {}, True: {}}
+    for name in action.metric_names():
+        if name.startswith(SAMPLES):
+            table = sampled[name.endswith("_not_issued")]
+            for address, value in _by_address(action, name).items():
+                table[address] = table.get(address, 0.0) + value
+    known = sorted({*executed, *sampled[False]})
+    if not known:
+        return
+    first = known[0]
+    while action.sass_by_pc(first - STEP):
+        first -= STEP
+    for number in range(LONGEST):
+        address = first + number * STEP
+        text = action.sass_by_pc(address)
+        if not text:
+            return
+        info = action.source_info(address)
+        place = f"{info.file_name().rsplit('/', 1)[-1]}:{info.line()}" if info else ""
+        tables = sampled[False], sampled[True], executed, lanes
+        yield address, text.strip(), place, tuple(table.get(address, 0.0) for table in tables)
+
+
+if __name__ == "__main__":
+    json.dump(list(launches(sys.argv[1])), sys.stdout)

@@ -1,0 +1,286 @@
+"""Kineto JSON: torch.profiler's `export_chrome_trace`, read event by event.
+
+Times are microseconds whatever `displayTimeUnit` says. Host operations are kept only where a range
+of their name was asked for, since they are most of the file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workbench.data.trace import (
+    NOWHERE,
+    Activities,
+    ActivityKind,
+    Geometry,
+    Trace,
+    kind_of_call,
+    plain,
+)
+from workbench.readers import TraceReader
+from workbench.readers.inputs.numbers import integer, ns_of_us
+from workbench.readers.inputs.source import Source
+from workbench.readers.inputs.stream import JsonStream
+
+WORK = {
+    "kernel": ActivityKind.KERNEL,
+    "concurrent_kernel": ActivityKind.KERNEL,
+    "gpu_memcpy": ActivityKind.COPY,
+    "memcpy": ActivityKind.COPY,
+    "gpu_memset": ActivityKind.SET,
+    "memset": ActivityKind.SET,
+}
+CALLS = frozenset(["cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver"])
+RANGES = frozenset(["user_annotation"])
+OPERATIONS = frozenset(["cpu_op", "operator", "python_function"])
+
+MARKS = re.compile(
+    r'"(?:schemaVersion|deviceProperties|baseTimeNanoseconds|distributedInfo|cupti_version)"\s*:'
+    r'|"cat"\s*:\s*"(?:kernel|gpu_memcpy|cuda_runtime|cuda_driver|ac2g|cpu_op|python_function|'
+    r'user_annotation|Kernel|Runtime|Operator|Memcpy|hip_runtime)"'
+)
+EVENTS = re.compile(r'"traceEvents"\s*:\s*\[|\A\s*\[\s*\{\s*"(?:ph|cat|name|pid|ts)"')
+
+
+def sniff(source: Source) -> bool:
+    """Return whether a file is Kineto's: its own keys, or its categories of events."""
+    text = source.head_text
+    if text.lstrip()[:1] not in ("{", "[") or '"call_stack"' in text:  # that is Proton's
+        return False
+    if text.lstrip()[:1] == "{" and '"schemaVersion"' in text and '"deviceProperties"' in text:
+        return True
+    return bool(MARKS.search(text) and (EVENTS.search(text) or '"distributedInfo"' in text))
+
+
+def read(source: Source) -> Trace:
+    """Return the trace of a Kineto file. Raises ValueError where an event is damaged."""
+    builder = _Builder(source)
+    stream = JsonStream(source)
+    decode = _fast_decoder()
+    number = 0
+    for batch in stream.batches("traceEvents", decode):
+        if batch and not isinstance(batch[0], dict):
+            _add_structs(batch, number, builder)
+        else:
+            _add_dicts(batch, number, builder)
+        number += len(batch)
+    builder.finish(stream, number)
+    return builder.trace
+
+
+def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
+    """Add the events that the standard library decoded; `number` events came before."""
+    wanted, at = builder.kinds, number
+    try:
+        for at, event in enumerate(batch, number + 1):  # noqa: B007
+            if isinstance(event, dict) and event.get("cat") in wanted and event.get("ph") == "X":
+                builder.add(
+                    event["cat"], event.get("name"), event["ts"], event.get("dur", 0),
+                    (event.get("pid"), event.get("tid")), event.get("args"),
+                )  # fmt: skip
+    except Exception:
+        builder.source.place = f"event {at:,}"
+        raise
+
+
+def _add_structs(batch: list[Any], number: int, builder: _Builder) -> None:
+    """Add the events that msgspec decoded; the text of arguments is decoded here."""
+    wanted, at, decode = builder.kinds, number, builder.arguments
+    try:
+        for at, event in enumerate(batch, number + 1):  # noqa: B007
+            if event.cat in wanted and event.ph == "X":
+                arguments = decode(event.args) if event.args else None
+                begin, length = bytes(event.ts).decode(), bytes(event.dur).decode() or 0
+                builder.add(event.cat, event.name, begin, length, (event.pid, event.tid), arguments)
+    except Exception:
+        builder.source.place = f"event {at:,}"
+        raise
+
+
+def _fast_decoder() -> Callable[[str], list[Any]]:
+    """Return a decoder of a list of events: by msgspec into objects that leave times and arguments
+    as text, or without it by the standard library into dicts."""
+    try:
+        import msgspec
+    except ImportError:
+        plain_decode: Callable[[str], list[Any]] = json.JSONDecoder(parse_float=str).decode
+        return plain_decode
+    event = msgspec.defstruct(
+        "KinetoEvent",
+        [
+            ("ph", str, ""),
+            ("cat", str, ""),
+            ("name", str, ""),
+            ("ts", msgspec.Raw, msgspec.Raw(b"")),
+            ("dur", msgspec.Raw, msgspec.Raw(b"")),
+            ("pid", int | str | float, ""),
+            ("tid", int | str | float, ""),
+            ("args", msgspec.Raw, msgspec.Raw(b"")),
+        ],
+        gc=False,
+    )
+    decode: Callable[[str], list[Any]] = msgspec.json.Decoder(list[event]).decode  # type: ignore[valid-type]
+    return decode
+
+
+class _Builder:
+    """Turns the events of a file into activities."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.trace = Trace("torch.profiler")
+        self.activities: Activities = self.trace.activities
+        self.dropped: Counter[str] = Counter()
+        self.arguments = _arguments()
+        self.kinds = _kinds(source.range_name is not None)
+        self.names: dict[str, tuple[str, ActivityKind]] = {}  # as shown, and the kind of a call
+        self.texts: dict[Any, str] = {}  # of streams, threads and devices
+
+    def add(
+        self,
+        category: str,
+        raw_name: Any,
+        begin: Any,
+        length: Any,
+        where: tuple[Any, Any],
+        arguments: Any,
+    ) -> None:
+        """Add an event of a category in `kinds`; `where` is its process and thread."""
+        if (known := self.names.get(raw_name)) is None:
+            if not isinstance(raw_name, str):
+                raise TypeError("the name of an event is no text")
+            name = plain(raw_name)
+            known = self.names[raw_name] = name, kind_of_call(name)
+        name, call = known
+        kind = self.kinds[category]
+        start = _ns(begin)
+        end = start + _ns(length)
+        if end < start:
+            self.dropped["a negative duration"] += 1
+            return
+        facts: Mapping[str, Any] = arguments if isinstance(arguments, dict) else {}
+        correlation = facts.get("correlation", -1)
+        if type(correlation) is not int:
+            correlation = integer(correlation)
+        if kind <= ActivityKind.SET:
+            self._add_work(kind, name, start, end, where, correlation, facts)
+        elif kind != ActivityKind.OP or name == self.source.range_name:
+            if kind == ActivityKind.CALL:
+                kind = call
+            else:
+                correlation = -1
+            thread = self._text(where[1])
+            self.activities.add(kind, name, start, end, "", thread, self.source.name, correlation)
+
+    def _add_work(
+        self,
+        kind: ActivityKind,
+        name: str,
+        start: int,
+        end: int,
+        where: tuple[Any, Any],
+        correlation: int,
+        facts: Mapping[str, Any],
+    ) -> None:
+        moved = facts.get("bytes", -1)
+        self.activities.add(
+            kind,
+            name,
+            start,
+            end,
+            self._text(facts.get("device", where[0])),
+            self._text(facts.get("stream", where[1])),
+            self.source.name,
+            correlation,
+            _geometry(facts) if kind == ActivityKind.KERNEL else NOWHERE,
+            moved if type(moved) is int else integer(moved),
+        )
+
+    def _text(self, value: Any) -> str:
+        """Return a stream, thread or device as text."""
+        text = self.texts.get(value)
+        if text is None:
+            text = self.texts[value] = plain(str(value))
+        return text
+
+    def finish(self, stream: JsonStream, number: int) -> None:
+        """Add what the head of the file tells, and notes."""
+        head, trace = stream.head, self.trace
+        properties = head.get("deviceProperties")
+        used = set(self.activities.devices.known)
+        for device in properties if isinstance(properties, list) else []:
+            if isinstance(device, dict) and str(device.get("id")) in used:
+                trace.devices[str(device["id"])] = device
+        for name in used - {""} - set(trace.devices):
+            trace.devices[name] = {}
+        version = head.get("cupti_version", head.get("roctracer_version", ""))
+        trace.version = str(version)
+        if stream.is_cut:
+            trace.notes.append("the file ends within its events; its end is missing")
+        for reason, count in self.dropped.items():
+            trace.notes.append(f"{count} events with {reason} were left out")
+        if not self.activities:
+            trace.notes.insert(0, f"none of its {number:,} events ran on a device")
+        elif not any(True for _ in self.activities.of_kind(*WORK.values())):
+            trace.notes.append("no event ran on a device: the profiler recorded the host alone")
+
+
+def _kinds(with_operations: bool) -> dict[str, ActivityKind]:
+    """Return the kind of each category that is kept, also as older files write it: `Kernel`."""
+    kinds = {**WORK, **dict.fromkeys(CALLS, ActivityKind.CALL)}
+    kinds |= dict.fromkeys(RANGES, ActivityKind.RANGE)
+    if with_operations:
+        kinds |= dict.fromkeys(OPERATIONS, ActivityKind.OP)
+    return {spelt: kind for name, kind in kinds.items() for spelt in (name, name.capitalize())}
+
+
+def _arguments() -> Callable[[Any], Any]:
+    """Return a decoder of the arguments of one event."""
+    try:
+        from msgspec.json import Decoder
+    except ImportError:
+        return json.loads
+    decode: Callable[[Any], Any] = Decoder().decode
+    return decode
+
+
+def _ns(value: Any) -> int:
+    """Return a time of an event in ns."""
+    if type(value) is str and value[-4:-3] == ".":
+        return ns_of_us(value)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise TypeError("a time is no number")
+    if isinstance(value, str):
+        value = value.strip().strip('"')
+        if value.lstrip("-").isdigit():
+            return int(value) * 1000
+    return ns_of_us(value)
+
+
+def _geometry(facts: Mapping[str, Any]) -> Geometry:
+    return Geometry(
+        _three(facts.get("grid")),
+        _three(facts.get("block")),
+        _whole(facts.get("registers per thread")),
+        _whole(facts.get("shared memory")),
+    )
+
+
+def _three(value: Any) -> tuple[int, int, int] | None:
+    if isinstance(value, list) and len(value) == 3:
+        x, y, z = value
+        if type(x) is type(y) is type(z) is int:
+            return x, y, z
+        return integer(x), integer(y), integer(z)
+    return None
+
+
+def _whole(value: Any) -> int | None:
+    return value if value is None or type(value) is int else integer(value)
+
+
+READER = TraceReader("trace of torch.profiler", sniff, read)
