@@ -87,13 +87,7 @@ def _beginning(head: bytes) -> str:
 def read_source(source: Source) -> Trace:
     """Return the trace of one file. Raises ReadError in one sentence for any damage."""
     reader = reader_of(source)
-    try:
-        trace = reader.read(source)
-    except DAMAGE as error:
-        kind = "it is nested too deeply" if isinstance(error, RecursionError) else ""
-        reason = kind or f"{type(error).__name__}, {first_words(error)}"
-        source.place = source.place or "in its structure"
-        source.fail(f"this {reader.title} is damaged ({reason})", "record or copy it again")
+    trace = _read(reader, source)
     trace.title = reader.title
     trace.files = [_file_of(source)]
     if trace.is_empty:
@@ -101,6 +95,17 @@ def read_source(source: Source) -> Trace:
         source.place = ""
         source.fail(f"this {reader.title} has nothing to show ({reason})", "record again")
     return trace
+
+
+def _read(reader: TraceReader, source: Source) -> Trace:
+    """Call a reader, and raise ReadError where a value is damaged."""
+    try:
+        return reader.read(source)
+    except DAMAGE as error:
+        kind = "it is nested too deeply" if isinstance(error, RecursionError) else ""
+        reason = kind or f"{type(error).__name__}, {first_words(error)}"
+        source.place = source.place or "in its structure"
+        source.fail(f"this {reader.title} is damaged ({reason})", "record or copy it again")
 
 
 def _file_of(source: Source) -> TraceFile:
