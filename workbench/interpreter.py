@@ -35,6 +35,7 @@ def mend() -> None:
 
     _mend_index(interpreter)
     builder = interpreter.InterpreterBuilder
+    builder.create_dot = _by_rows(builder.create_dot)
     for name in (f"create_{short}" for short in (*_ROUNDED, *_OTHER)):
         if (real := getattr(builder, name, None)) is not None:  # a version may lack some
             rounds = name.removeprefix("create_") in _ROUNDED
@@ -62,6 +63,24 @@ def _mend_index(interpreter: Any) -> None:
         tensor.__index__ = lambda self: int(self.handle.data.squeeze())
 
     interpreter._patch_lang_tensor = patched
+
+
+def _by_rows(real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return products whose rows have the same bits wherever they stand, as on a GPU: summed in
+    fp64 and rounded once. In fp32 numpy's BLAS sums the rows at an edge in another order, on some
+    CPUs."""
+
+    @wraps(real)
+    def dot(self: Any, a: Any, b: Any, d: Any, *how: Any) -> Any:
+        import numpy as np
+        import triton.language as tl
+
+        if d.data.dtype != np.float32:
+            return real(self, a, b, d, *how)
+        exact = real(self, a, b, type(d)(d.data.astype(np.float64), tl.float64), *how)
+        return type(exact)(exact.data.astype(np.float32), d.dtype.scalar)
+
+    return dot
 
 
 def is_bf16(value: Any) -> bool:
