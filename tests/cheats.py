@@ -366,9 +366,9 @@ return y.to(x.dtype), s.to(x.dtype)
         own=True,
     ),
     Cheat(
-        "replaces a clock, in the file of its Spec",
+        "replaces torch.where, in the file of its Spec",
         ("functions",),
-        {"top": "import time\ntime.perf_counter = lambda: 0.0"},
+        {"top": "real = torch.where\ntorch.where = lambda *given: real(*given)"},
         own=True,
     ),
     # Process
