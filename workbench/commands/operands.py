@@ -15,6 +15,7 @@ from typing import Any
 
 from workbench import catalog
 from workbench.commands.worktree import WORKING, Repository, WorktreeError
+from workbench.data.errors import first_sentence
 from workbench.spec import Impl, Limits, Sizes, Spec, WorkbenchError, label
 
 DEFAULT_KERNEL = "matmul"
@@ -40,7 +41,13 @@ class Operand:
         impl = catalog.impl_of(spec, self.impl or first)
         if unknown := [name for name in self.knobs if name not in impl.knobs()]:
             raise OperandError(catalog.unknown(f"knob of {impl.title}", unknown[0], impl.knobs()))
-        text = replace(impl.declared(limits, dtype), **self.knobs)
+        try:
+            text = replace(impl.declared(limits, dtype), **self.knobs)
+        except Exception as error:  # the config's own `__post_init__`
+            raise OperandError(
+                f"{impl.config.__name__} of {impl.title} cannot be made of {label(self.knobs)} "
+                f"({first_sentence(error)}); name other values."
+            ) from error
         return impl, impl.resolved(text, limits, dtype, sizes)
 
 
