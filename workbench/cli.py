@@ -115,6 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _print_anything()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = _take_debug(words)
+    _keep_dashes(words)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # one that cannot show µ shows a question mark
             stream.reconfigure(errors="replace")
@@ -146,7 +147,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     _print_anything()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or {"--help", "--version"} & set(words):
+    own = words[: words.index("--")] if "--" in words else words
+    if not words or {"--help", "--version"} & set(own):
         return main(words)
     from workbench.commands.supervisor import supervised
 
@@ -161,6 +163,14 @@ def _take_debug(words: list[str]) -> bool:
     given = len(kept) < len(words)
     words[:] = kept
     return given
+
+
+def _keep_dashes(words: list[str]) -> None:
+    """Double the first `--` of a command that takes a program: the parser takes one of them for the
+    end of the options, and hands on the other with the program's words."""
+    command = commands().get(words[0]) if words else None
+    if command is not None and command.TAKES_PROGRAM and "--" in words:
+        words.insert(words.index("--"), "--")
 
 
 def _open_closed_streams() -> None:

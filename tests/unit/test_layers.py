@@ -27,6 +27,7 @@ ORDER = [
     "data",
     "device",
     "readers",
+    "profilers",
     "declared",
     "catalog",
     "source",

@@ -7,15 +7,11 @@ starting early lets these overlap.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from glob import glob
 
 from workbench.backend.measuring import Measuring
 from workbench.backend.processes import prepare
 from workbench.backend.workers import Workers, cpu_count
-from workbench.data.environment import torch_build
-
-# Device files of the drivers; `/dev/dxg` is that of the Windows Subsystem for Linux.
-SHOWN = {"cuda": ("/dev/nvidia[0-9]*", "/dev/dxg"), "hip": ("/dev/kfd",)}
+from workbench.data.environment import gpu_shown
 
 
 class Prewarm:
@@ -55,10 +51,3 @@ def compilers(kernel: str) -> Workers:
     pool = Workers(max(1, cpu_count() - 1))  # one CPU is left to launch
     pool.everywhere(prepare, kernel)
     return pool
-
-
-def gpu_shown() -> bool:
-    """Return whether a driver shows a GPU of the kind that torch was built for; imports nothing."""
-    build = torch_build()
-    shown = [kind for kind, files in SHOWN.items() if any(glob(file) for file in files)]
-    return any(build.get(kind) for kind in shown)

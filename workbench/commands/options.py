@@ -82,6 +82,7 @@ class Options:
 
     COMMAND: ClassVar[str] = ""
     PROGRAM: ClassVar[tuple[str, ...]] = ()  # in the stored command; `workbench COMMAND` else
+    TAKES_PROGRAM: ClassVar[bool] = False  # `--` and what follows arrive untouched in an argument
 
     @property
     def command(self) -> str:
@@ -289,6 +290,52 @@ class ReadOptions(Options):
     perfetto: Path | None = option(
         None, "Write a timeline for ui.perfetto.dev to this file.", stored=False
     )
+
+
+@dataclass(frozen=True)
+class ProfileOptions(Options):
+    """Record a trace of a kernel or of your own program with a profiler, and read it."""
+
+    COMMAND: ClassVar[str] = "profile"
+    TAKES_PROGRAM: ClassVar[bool] = True
+
+    tool: str | None = option(None, "trace (torch.profiler) or proton. Default: trace.")
+    impl: str | None = option(None, "Of a kernel: tiles or tiles:block_m=128. Default: the first.")
+    sizes: str | None = option(None, f"Of a kernel: {SIZES}.")
+    dtype: str | None = option(None, "Of a kernel: fp32, fp16 or bf16, which is the default.")
+    calls: int = option(10, "Of a kernel: calls to record.", min=1, max=100_000)
+    wait: int | None = option(None, "Of a program: steps to pass over first.", min=0)
+    warmup: int | None = option(None, "Then steps in which the profiler warms up.", min=0)
+    active: int | None = option(None, "Then steps to record; see workbench.step().", min=1)
+    shapes: bool = flag("trace: shapes of the operators' inputs.", "--shapes")
+    memory: bool = flag("trace: memory of the operators.", "--memory")
+    stacks: bool = flag("trace: Python's stack at each operator.", "--stacks")
+    data: str | None = option(None, "proton: tree, trace or inside. Default: tree.")
+    dry_run: bool = flag("Print what would be run and read, and run nothing.", stored=False)
+    out: Path = out("Folder for the run's files.")
+    database: str | None = database()
+    target: tuple[str, ...] = argument(
+        "A kernel; or -- and a program.", (), "[KERNEL | -- PROGRAM ARGUMENT...]"
+    )
+
+    @property
+    def kernel(self) -> str | None:
+        """Kernel as named, or None. Raises OptionError where there are several."""
+        named = self.target[: self._program_at()]
+        if len(named) > 1:
+            raise OptionError(
+                f"{named[1]} is one word too many; a program stands behind --: workbench profile "
+                f"-- {shlex.join(named)[:200]}."
+            )
+        return named[0] if named else None
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """Command line of the program, or empty."""
+        return self.target[self._program_at() + 1 :]
+
+    def _program_at(self) -> int:
+        return self.target.index("--") if "--" in self.target else len(self.target)
 
 
 @dataclass(frozen=True)

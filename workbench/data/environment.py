@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,20 @@ def torch_build() -> Mapping[str, str | None]:
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
     return vars(module)
+
+
+# Device files of the drivers; `/dev/dxg` is that of the Windows Subsystem for Linux.
+DRIVER_FILES = {"cuda": ("/dev/nvidia[0-9]*", "/dev/dxg"), "hip": ("/dev/kfd",)}
+
+
+def gpu_shown() -> str:
+    """Return the kind of GPU, `cuda` or `hip`, that a driver shows and that torch was built for;
+    empty for none. Imports nothing."""
+    build = torch_build()
+    for kind, files in DRIVER_FILES.items():
+        if build.get(kind) and any(glob(file) for file in files):
+            return kind
+    return ""
 
 
 def _ptxas(name: str) -> str | None:

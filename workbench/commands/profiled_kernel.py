@@ -1,0 +1,227 @@
+"""A kernel before it is profiled: its config is resolved, checked, and on a GPU measured without a
+tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench import catalog
+from workbench.backend.protocol import Problem, TimingTask
+from workbench.commands.console import plan_line
+from workbench.commands.operands import Operand, operands_of
+from workbench.commands.options import ProfileOptions
+from workbench.commands.problem import check_dtype, sizes_of
+from workbench.commands.run import (
+    DEFAULT_TARGET,
+    CommandError,
+    OpenResources,
+    Recorder,
+    backend_for,
+    execute,
+    new_run,
+    repository_of,
+    resources,
+)
+from workbench.data.clock import folder_of
+from workbench.data.exits import INTERRUPTED
+from workbench.data.record import Failure, Outcome, Record
+from workbench.data.units import duration
+from workbench.device import hardware
+from workbench.measurement.candidate import Candidate
+from workbench.profilers.running.call_script import OneCall
+from workbench.profilers.running.machine import Machine
+from workbench.profilers.running.workload import MarkedCalls
+from workbench.spec import Impl, Limits, Spec, label, sizes_text, values
+from workbench.tuner.space import RecordFactory
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+DEFAULT_DTYPE = "bf16"
+
+
+@dataclass(frozen=True)
+class PreparedKernel:
+    """A kernel that is ready to be profiled."""
+
+    run: str  # id of the run, which holds the plain time
+    call: OneCall
+    marked: MarkedCalls
+    sentence: str  # what will be recorded
+
+
+def prepare_kernel(
+    options: ProfileOptions, machine: Machine, console: Console
+) -> PreparedKernel | int:
+    """Resolve, check, and on a GPU measure a kernel. Returns what is to be profiled, or an exit
+    code after Ctrl-C. Raises CommandError where the config is wrong or cannot run."""
+    spec, sizes, dtype = _problem(options, machine)
+    problem = Problem(str(options.kernel), spec, sizes, dtype)
+    operand = _operand(options, spec)
+    with resources(
+        _Open(options), lambda: backend_for(None, repository_of(problem.kernel))
+    ) as opened:
+        limits = opened.backend.device.limits
+        impl, config = operand.chosen(spec, limits, dtype, sizes)
+        _check_config(impl, config, limits, dtype, sizes)
+        plain = _Plain(options, problem, impl, config, opened, console)
+        if not plain.go():
+            return INTERRUPTED
+    gpu = machine.gpu if not opened.backend.predicts else ""
+    call = _call(options, problem, impl, config, gpu)
+    result = plain.result
+    kernels = MarkedCalls(
+        options.calls, bool(gpu), plain.kernel, plain.launches if result is not None else None
+    )
+    return PreparedKernel(plain.run, call, kernels, _sentence(call, impl, config, plain.outcome))
+
+
+def planned_kernel(options: ProfileOptions, machine: Machine) -> PreparedKernel:
+    """Return what would be profiled, with the config resolved and nothing run. Raises CommandError
+    and the errors of kernels that are not there."""
+    spec, sizes, dtype = _problem(options, machine)
+    problem = Problem(str(options.kernel), spec, sizes, dtype)
+    device = (hardware.live() if machine.gpu else None) or hardware.device_named(DEFAULT_TARGET)
+    impl, config = _operand(options, spec).chosen(spec, device.limits, dtype, sizes)
+    _check_config(impl, config, device.limits, dtype, sizes)
+    call = _call(options, problem, impl, config, machine.gpu)
+    return PreparedKernel("RUN", call, MarkedCalls(options.calls, bool(machine.gpu)), "")
+
+
+def _problem(options: ProfileOptions, machine: Machine) -> tuple[Spec, dict[str, int], str]:
+    """Return Spec, sizes and dtype. Without a GPU the default sizes are the largest of those to
+    check: a reference on a CPU takes minutes at sizes to time."""
+    spec = catalog.spec_of(str(options.kernel))
+    dtype = options.dtype or DEFAULT_DTYPE
+    check_dtype(spec, dtype)
+    if options.sizes is None and not machine.gpu:
+        largest: Mapping[str, int] = max(spec.check, key=lambda sizes: spec.bytes(sizes, dtype))
+        return spec, dict(largest), dtype
+    return spec, sizes_of(spec, options.sizes), dtype
+
+
+def _operand(options: ProfileOptions, spec: Spec) -> Operand:
+    if options.impl is None:
+        return Operand()
+    return operands_of((options.impl, options.impl), None, spec, None)[0]
+
+
+def _check_config(
+    impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Mapping[str, int]
+) -> None:
+    reason = impl.rejection_reason(config, limits, dtype, sizes)
+    if reason is not None:
+        at = f" at {label(values(config))}" if values(config) else ""
+        raise CommandError(f"{impl.title}{at} cannot run ({reason}); name another config.")
+
+
+def _call(options: ProfileOptions, problem: Problem, impl: Impl, config: Any, gpu: str) -> OneCall:
+    """Return the call to record: the Impl on a GPU; on a CPU a library's own version as it is, and
+    for a kernel of Triton the reference, since the interpreter's calls say nothing of it."""
+    kernel = str(options.kernel)
+    own = bool(gpu) or impl.backend == "torch"
+    return OneCall(
+        str(Path(kernel).resolve()) if catalog.is_path(kernel) else kernel,
+        impl.title if own else f"{problem.spec.name}.reference",
+        impl.name if own else None,
+        values(config) if own else {},
+        problem.sizes,
+        problem.dtype,
+        gpu,
+        options.calls,
+        impl.mutates if own else (),
+    )
+
+
+def _sentence(call: OneCall, impl: Impl, config: Any, outcome: Outcome | None) -> str:
+    at = f"{sizes_text(call.sizes)}, {call.dtype}"
+    if call.gpu:
+        text = label(values(config))
+        spent = f"; {duration(outcome.time_s)} without a profiler" if outcome else ""  # type: ignore[union-attr]
+        return f"{impl.title}{f' {text}' if text else ''} at {at}{spent}."
+    if call.impl is not None:
+        return f"No GPU: {call.title} is recorded on the CPU at {at}; these are no times of a GPU."
+    return (
+        f"No GPU: what is recorded is the torch reference of {impl.spec.name} on the CPU at {at}, "
+        f"not {impl.title}; these are no times of a GPU."
+    )
+
+
+@dataclass(frozen=True)
+class _Open:
+    """The options that opening the database and the backend needs."""
+
+    options: ProfileOptions
+    strict: bool = False
+
+    @property
+    def out(self) -> Path:
+        return self.options.out
+
+    @property
+    def database(self) -> str | None:
+        return self.options.database
+
+
+class _Plain:
+    """The config checked, and timed or predicted, before any profiler enters; an ordinary outcome
+    of a run."""
+
+    def __init__(
+        self,
+        options: ProfileOptions,
+        problem: Problem,
+        impl: Impl,
+        config: Any,
+        opened: OpenResources,
+        console: Console,
+    ) -> None:
+        self._options, self._problem, self._impl, self._config = options, problem, impl, config
+        self._opened, self._console = opened, console
+        self.run, self.kernel = "", ""
+        self.launches: int | None = None
+        self.outcome: Record | None = None
+        self.result: Outcome | None = None
+
+    def go(self) -> bool:
+        """Obtain and store the outcome. Returns whether it was not interrupted. Raises CommandError
+        where the config is wrong."""
+        backend = self._opened.backend
+        whole = replace(
+            self._options, sizes=sizes_text(self._problem.sizes), dtype=self._problem.dtype
+        )
+        run = new_run("profile", self._impl.title, whole.command, backend, [self._problem])
+        self.run = run.id
+        if backend.predicts and self._impl.backend == "torch":
+            return True  # nothing to compile or to predict: the library is taken as it is
+        style = "bold yellow" if run.predicted else "bold"
+        self._console.print(plan_line(run), style=style)
+        events = folder_of(self._options.out, run.id) / "events.jsonl"
+        recorder = self._opened.recorder(run)
+        state = execute(recorder, events, self._obtain, lambda _: None)
+        if isinstance(self.result, Failure):
+            reason = f"{self.result.stage}: {self.result.reason}".rstrip(".")
+            raise CommandError(
+                f"{self._impl.title} fails before any profiler ({reason}); nothing is profiled "
+                "until it is right."
+            )
+        return state == "complete"
+
+    def _obtain(self, recorder: Recorder) -> None:
+        backend = recorder.backend
+        factory = RecordFactory(recorder.run, self._problem, backend.protocol)
+        candidate: Candidate = factory.candidate(self._impl, self._config, False)
+        compiling = [candidate] if self._impl.backend == "triton" else []
+        recorder.begin(backend.begin(self._problem, compiling))
+        task = TimingTask(self._problem, candidate)
+        (timed,) = backend.measure_interleaved([task])
+        phase = "predict" if backend.predicts else "final"
+        outcome = factory.outcome(candidate, timed.result, phase, timed.compiled)  # type: ignore[arg-type]
+        recorder.keep(outcome)
+        self.result = outcome
+        self.outcome = outcome if isinstance(outcome, Record) else None
+        self.kernel = timed.compiled.kernel if timed.compiled else ""
+        self.launches = timed.kernels

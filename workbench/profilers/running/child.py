@@ -1,0 +1,102 @@
+"""Run a command as a child that has this process' terminal, and wait for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from workbench.data.exits import stopped_by
+from workbench.spec import WorkbenchError
+
+PATIENCE = 2  # times Ctrl-C until the child is killed: the first one ends the program alone
+ENDING_S = 10.0  # of a child that was told to end
+
+
+class ChildError(WorkbenchError):
+    """A command cannot be started; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class ChildEnd:
+    """The end of a command: its exit code as a shell gives it, and how it came to it."""
+
+    code: int
+    interrupted: bool = False  # Ctrl-C, or a signal to this process, came before
+    timed_out: bool = False
+
+
+def run_child(
+    argv: Sequence[str], limit_s: float | None = None, more: Mapping[str, str] | None = None
+) -> ChildEnd:
+    """Run a command with the streams of this process and return how it ended.
+
+    Ctrl-C at a terminal reaches the child, too: this process waits until it has written what it
+    has. After `limit_s` seconds its program is interrupted, then killed. Raises ChildError where it
+    cannot be started.
+    """
+    variables = {**os.environ, "TMPDIR": tempfile.gettempdir(), **(more or {})}
+    with _Waiting() as waiting:
+        try:
+            process = subprocess.Popen(list(argv), env=variables)
+        except (OSError, ValueError) as error:
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
+            raise ChildError(f"{argv[0]} cannot be started ({reason}); name another one.") from None
+        waiting.process = process
+        timed_out = _wait(process, limit_s)
+    code = process.returncode
+    return ChildEnd(code if code >= 0 else stopped_by(-code), waiting.count > 0, timed_out)
+
+
+def _wait(process: subprocess.Popen[bytes], limit_s: float | None) -> bool:
+    """Wait for a child, and return whether it outlasted its limit."""
+    try:
+        process.wait(limit_s)
+        return False
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(ENDING_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    return True
+
+
+class _Waiting:
+    """Signals while a child runs: Ctrl-C is the child's own matter at first; what is sent to this
+    process alone interrupts it."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
+        self.count = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Waiting:
+        for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is None or signal.getsignal(number) in (signal.SIG_IGN, None):
+                continue
+            try:
+                self._before[number] = signal.signal(number, self._hit)
+            except ValueError:  # not the main thread
+                return self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _hit(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.process is None or self.process.poll() is not None:
+            return
+        if self.count > PATIENCE:
+            self.process.kill()
+        elif number != signal.SIGINT:
+            self.process.send_signal(signal.SIGINT)
