@@ -232,6 +232,7 @@ def base(command: str, kernel: str) -> list[str]:
         "ceilings": tiny,
         "report": ["sweep"],
         "new-kernel": ["another"],
+        "profile": [kernel, "--sizes", "N=1024", "--dry-run"],
     }
     return [command, *known.get(command, [])]
 

@@ -13,7 +13,7 @@ from workbench.commands.console import plain_console, say
 from workbench.commands.operators import operator_table, read_operators, write_operators
 from workbench.commands.options import OptionError, ProfileOptions, ReadOptions
 from workbench.data.clock import folder_of, run_id
-from workbench.data.exits import INTERRUPTED, PASSED
+from workbench.data.exits import PASSED, stopped_by
 from workbench.data.files import write_file
 from workbench.data.trace import Trace
 from workbench.data.units import counted
@@ -110,8 +110,8 @@ class ProfileCommand:
 
     def _exit_code(self, result: ToolRun) -> int:
         end, title = result.end, result.workload.title
-        if end.interrupted:
-            return INTERRUPTED
+        if end.stopped:
+            return stopped_by(end.stopped)
         if end.code:
             status = result.status
             of = f" ({status.exception})" if status is not None and status.exception else ""
@@ -261,9 +261,10 @@ def recorded_lines(tool: Profiler, result: ToolRun) -> list[str]:
         last = min(status.steps, first + workload.schedule.active - 1)
         end = ", in which it ended" if last == status.steps else ""
         return [f"recorded: steps {first} to {last} of {max(status.steps, last + 1)}{end}"]
-    asked = workload.schedule is not None
-    never = ": it never called workbench.step()" if asked else ""
-    return [f"recorded: the whole of {workload.title}{never}"]
+    never = "; it never called workbench.step()" if workload.schedule is not None else ""
+    extent = f"{workload.title} until it was stopped" if result.end.stopped else workload.title
+    whole = "" if result.end.stopped else "the whole of "
+    return [f"recorded: {whole}{extent}{never}"]
 
 
 def present(trace: Trace, console: Console) -> None:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.backend.protocol import Problem, TimingTask
-from workbench.commands.console import plan_line
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.options import ProfileOptions
 from workbench.commands.problem import check_dtype, sizes_of
@@ -136,18 +135,16 @@ def _call(options: ProfileOptions, problem: Problem, impl: Impl, config: Any, gp
     )
 
 
-def _sentence(call: OneCall, impl: Impl, config: Any, outcome: Outcome | None) -> str:
+def _sentence(call: OneCall, impl: Impl, config: Any, outcome: Record | None) -> str:
+    """Return what is known of the config and what will be recorded."""
     at = f"{sizes_text(call.sizes)}, {call.dtype}"
+    text = f"{impl.title} {label(values(config))}".rstrip()
+    spent = duration(outcome.time_s) if outcome else ""
     if call.gpu:
-        text = label(values(config))
-        spent = f"; {duration(outcome.time_s)} without a profiler" if outcome else ""  # type: ignore[union-attr]
-        return f"{impl.title}{f' {text}' if text else ''} at {at}{spent}."
-    if call.impl is not None:
-        return f"No GPU: {call.title} is recorded on the CPU at {at}; these are no times of a GPU."
-    return (
-        f"No GPU: what is recorded is the torch reference of {impl.spec.name} on the CPU at {at}, "
-        f"not {impl.title}; these are no times of a GPU."
-    )
+        return f"{text} at {at}: right{f', {spent} without a profiler' if spent else ''}."
+    right = f"{text}: right, {spent} predicted for {outcome.case.device}. " if outcome else ""
+    instead = "" if call.impl else f", in place of {impl.title}"
+    return f"{right}No GPU: {call.title} is recorded on the CPU at {at}{instead}."
 
 
 @dataclass(frozen=True)
@@ -197,8 +194,8 @@ class _Plain:
         self.run = run.id
         if backend.predicts and self._impl.backend == "torch":
             return True  # nothing to compile or to predict: the library is taken as it is
-        style = "bold yellow" if run.predicted else "bold"
-        self._console.print(plan_line(run), style=style)
+        how = "in Triton's interpreter" if backend.predicts else "and timed without a profiler"
+        self._console.print(f"{self._impl.title} is checked first, {how}.", soft_wrap=True)
         events = folder_of(self._options.out, run.id) / "events.jsonl"
         recorder = self._opened.recorder(run)
         state = execute(recorder, events, self._obtain, lambda _: None)

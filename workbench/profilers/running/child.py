@@ -27,7 +27,9 @@ class ChildEnd:
     """The end of a command: its exit code as a shell gives it, and how it came to it."""
 
     code: int
-    interrupted: bool = False  # Ctrl-C, or a signal to this process, came before
+    stopped: int = (
+        0  # the first signal, such as Ctrl-C, that came to this process before; 0 if none
+    )
     timed_out: bool = False
 
 
@@ -50,7 +52,7 @@ def run_child(
         waiting.process = process
         timed_out = _wait(process, limit_s)
     code = process.returncode
-    return ChildEnd(code if code >= 0 else stopped_by(-code), waiting.count > 0, timed_out)
+    return ChildEnd(code if code >= 0 else stopped_by(-code), waiting.first, timed_out)
 
 
 def _wait(process: subprocess.Popen[bytes], limit_s: float | None) -> bool:
@@ -74,7 +76,7 @@ class _Waiting:
 
     def __init__(self) -> None:
         self.process: subprocess.Popen[bytes] | None = None
-        self.count = 0
+        self.first, self._count = 0, 0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Waiting:
@@ -93,10 +95,10 @@ class _Waiting:
             signal.signal(number, before)
 
     def _hit(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
+        self.first, self._count = self.first or number, self._count + 1
         if self.process is None or self.process.poll() is not None:
             return
-        if self.count > PATIENCE:
+        if self._count > PATIENCE:
             self.process.kill()
         elif number != signal.SIGINT:
             self.process.send_signal(signal.SIGINT)

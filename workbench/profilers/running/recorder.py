@@ -91,7 +91,8 @@ def _run(words: Sequence[str]) -> None:
         sys.argv[:], sys.path[0] = words, os.path.dirname(os.path.realpath(words[0]))
         with open(words[0], "rb") as file:
             source = file.read()
-        _execute(source, words[0], words[0])
+        path = os.path.abspath(words[0])
+        _execute(source, path, path)
 
 
 def _execute(source: str | bytes, name: str, file: str | None) -> None:

@@ -61,8 +61,13 @@ class Workload:
 
 def title_of(words: Sequence[str]) -> str:
     """Return the name of a program in messages: `step.py` of `python step.py 3`."""
-    script = next((w for w in words[1:] if not w.startswith("-")), words[0])
-    return Path(script).name or words[0]
+    if not PYTHON.match(Path(words[0]).name):
+        return Path(words[0]).name or words[0]
+    rest = words[_end_of_flags(words) :]
+    if rest and rest[0] == "-m":
+        rest = rest[1:]
+    title = words[0] if not rest or rest[0].startswith("-") else rest[0]
+    return Path(title).name or title
 
 
 def python_command(words: Sequence[str], machine: Machine) -> tuple[list[str], list[str]]:
@@ -90,12 +95,10 @@ def python_command(words: Sequence[str], machine: Machine) -> tuple[list[str], l
 
 
 def _interpreter(words: Sequence[str], machine: Machine) -> tuple[list[str], list[str]]:
-    path = words[0] if words[0] == machine.python else machine.programs.get(words[0])
+    path = machine.programs.get(words[0])
     if path is None:
         raise ProgramError(f"There is no interpreter {words[0]}; name one that is on the path.")
-    at = 1
-    while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "-"):
-        at += 2 if words[at] in VALUED else 1
+    at = _end_of_flags(words)
     flags, rest = [path, *words[1:at]], list(words[at:])
     if not rest or rest[0] == "-" or (rest[0] in ("-m", "-c") and len(rest) < 2):
         raise ProgramError(
@@ -104,6 +107,14 @@ def _interpreter(words: Sequence[str], machine: Machine) -> tuple[list[str], lis
     if rest[0] not in ("-m", "-c") and not Path(rest[0]).exists():
         raise ProgramError(f"There is no script {rest[0]}; check its path.")
     return flags, rest
+
+
+def _end_of_flags(words: Sequence[str]) -> int:
+    """Return the place of the first word behind the options of an interpreter."""
+    at = 1
+    while at < len(words) and words[at].startswith("-") and words[at] not in ("-m", "-c", "-"):
+        at += 2 if words[at] in VALUED else 1
+    return at
 
 
 def _first_line(script: Path) -> list[str] | None:
@@ -124,7 +135,10 @@ def recorder_argv(
 ) -> list[str]:
     """Return the command line that runs the workload inside of the recorder. Raises
     ProgramError."""
-    python, program = python_command(workload.words, machine)
+    if workload.marked:  # a script of ours, which is written before it runs
+        python, program = [machine.python], list(workload.words[1:])
+    else:
+        python, program = python_command(workload.words, machine)
     steps = workload.schedule.words() if workload.schedule else []
     known = ["--stepping"] if workload.marked else []
     own = [str(RECORDER), tool, "--folder", str(folder), *steps, *known, *options]
