@@ -311,12 +311,10 @@ class ProfileOptions(Options):
     memory: bool = flag("trace: memory of the operators.", "--memory")
     stacks: bool = flag("trace: Python's stack at each operator.", "--stacks")
     data: str | None = option(None, "proton: tree, trace or inside. Default: tree.")
-    dry_run: bool = flag("Print what would be run and read, and run nothing.", stored=False)
+    dry_run: bool = flag("Print what would be run and read.", "--dry-run", stored=False)
     out: Path = out("Folder for the run's files.")
     database: str | None = database()
-    target: tuple[str, ...] = argument(
-        "A kernel; or -- and a program.", (), "[KERNEL | -- PROGRAM ARGUMENT...]"
-    )
+    target: tuple[str, ...] = argument("A kernel; or -- and a program.", (), "KERNEL|-- PROGRAM")
 
     @property
     def kernel(self) -> str | None:

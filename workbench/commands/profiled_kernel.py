@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.backend.protocol import Problem, TimingTask
+from workbench.commands.measure import Selected
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.options import ProfileOptions
 from workbench.commands.problem import check_dtype, sizes_of
@@ -27,6 +28,7 @@ from workbench.commands.run import (
 from workbench.data.clock import folder_of
 from workbench.data.exits import INTERRUPTED
 from workbench.data.record import Failure, Outcome, Record
+from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import duration
 from workbench.device import hardware
 from workbench.measurement.candidate import Candidate
@@ -63,19 +65,18 @@ def prepare_kernel(
     with resources(
         _Open(options), lambda: backend_for(None, repository_of(problem.kernel))
     ) as opened:
-        limits = opened.backend.device.limits
-        impl, config = operand.chosen(spec, limits, dtype, sizes)
-        _check_config(impl, config, limits, dtype, sizes)
+        selected = Selected([operand], Tuned.load(default_path()), opened.backend)
+        impl, config, origin = next(selected.of(problem))
+        _check_config(impl, config, opened.backend.device.limits, dtype, sizes)
         plain = _Plain(options, problem, impl, config, opened, console)
         if not plain.go():
             return INTERRUPTED
     gpu = machine.gpu if not opened.backend.predicts else ""
     call = _call(options, problem, impl, config, gpu)
-    result = plain.result
-    kernels = MarkedCalls(
-        options.calls, bool(gpu), plain.kernel, plain.launches if result is not None else None
-    )
-    return PreparedKernel(plain.run, call, kernels, _sentence(call, impl, config, plain.outcome))
+    kernels = MarkedCalls(options.calls, bool(gpu), plain.kernel, plain.launches)
+    text = f"{impl.title} {label(values(config))}".rstrip()
+    sentence = _sentence(call, f"{text} ({origin})", impl, plain.outcome)
+    return PreparedKernel(plain.run, call, kernels, sentence)
 
 
 def planned_kernel(options: ProfileOptions, machine: Machine) -> PreparedKernel:
@@ -135,10 +136,9 @@ def _call(options: ProfileOptions, problem: Problem, impl: Impl, config: Any, gp
     )
 
 
-def _sentence(call: OneCall, impl: Impl, config: Any, outcome: Record | None) -> str:
+def _sentence(call: OneCall, text: str, impl: Impl, outcome: Record | None) -> str:
     """Return what is known of the config and what will be recorded."""
     at = f"{sizes_text(call.sizes)}, {call.dtype}"
-    text = f"{impl.title} {label(values(config))}".rstrip()
     spent = duration(outcome.time_s) if outcome else ""
     if call.gpu:
         return f"{text} at {at}: right{f', {spent} without a profiler' if spent else ''}."
@@ -221,4 +221,5 @@ class _Plain:
         self.result = outcome
         self.outcome = outcome if isinstance(outcome, Record) else None
         self.kernel = timed.compiled.kernel if timed.compiled else ""
-        self.launches = timed.kernels
+        # what restores an input that a call changes is launched outside of the marked ranges
+        self.launches = None if self._impl.mutates else timed.kernels

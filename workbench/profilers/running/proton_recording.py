@@ -13,7 +13,7 @@ NAME = "proton"  # of the file, before Proton's own ending
 MARKED = "wb"  # scope around the marked steps
 
 
-class Recording:
+class ProtonRecording:
     """One profile: the tree, the trace, or the records inside of kernels."""
 
     MODULE = ""  # begun before the program, as Triton's own command line does
@@ -81,3 +81,6 @@ class Recording:
         finally:
             proton.finalize(self._running)
             self._running = None
+
+
+RECORDING = ProtonRecording

@@ -69,7 +69,7 @@ def _recording(options: argparse.Namespace) -> Any:
     assert spec is not None and spec.loader is not None  # a path of a Python file always has both
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.Recording(options)
+    return module.RECORDING(options)
 
 
 # The program

@@ -21,7 +21,7 @@ TWICE = (
 )
 
 
-class Recording:
+class TorchRecording:
     """One trace: of the whole program, or of the steps of a schedule."""
 
     MODULE = "torch"
@@ -171,3 +171,6 @@ def _operators(profiler: Any, shapes: bool) -> list[dict[str, Any]]:
             row["shapes"] = str(event.input_shapes)
         rows.append(row)
     return rows
+
+
+RECORDING = TorchRecording
