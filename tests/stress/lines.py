@@ -381,13 +381,14 @@ def run(case: Case, place: Place) -> list[Violation]:
     faults = ended.faults(CODES | around.codes | {PIPE_CLOSED})
     if around.silent or around.name == "full disk":
         faults = [f for f in faults if not f.text.startswith("no sentence")]
-    return faults + _behind(place, ended)
+    ran_program = words[:1] == ["profile"] and "--" in words  # whose temporary files are its own
+    return faults + _behind(place, ended, ran_program)
 
 
-def _behind(place: Place, ended: Ended) -> list[Violation]:
+def _behind(place: Place, ended: Ended, ran_program: bool) -> list[Violation]:
     """What a command left where it should not."""
     faults = []
-    if (names := place.temporary()) and not ended.hung:
+    if (names := place.temporary()) and not ended.hung and not ran_program:
         faults.append(Violation("leftover", f"temporary files: {', '.join(names)}"))
     for name in ("owned",):
         if (place.here / name).exists():

@@ -328,7 +328,7 @@ def run_both(folder, text, *words, options=()):
     out.mkdir(exist_ok=True)
     root = str(Path(__file__).parents[2])
     variables = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{root}"}
-    recorder = [str(RECORDER), "torch", "--folder", str(out), *options, "--"]
+    recorder = [str(RECORDER), "torch", "--folder", "out", *options, "--"]
     ends = []
     for before in ([], recorder):
         done = subprocess.run(
@@ -353,6 +353,7 @@ ALIKE = {
     "thread": "import threading, time\n"
     "threading.Thread(target=lambda: (time.sleep(.05), print('late'))).start()",
     "fork": "import os\nif os.fork() == 0:\n    raise SystemExit(1)\nprint(os.wait()[1])",
+    "chdir": "import os; os.chdir('out'); print(os.listdir() is None)",
     "pickle": "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))) is A)",
     "steps": "import workbench\nfor _ in range(3): workbench.step()\nprint('done')",
 }

@@ -22,7 +22,7 @@ from workbench.profilers.running.call_script import SCRIPT, script_of
 from workbench.profilers.running.expected import ending
 from workbench.profilers.running.machine import Machine, machine_here
 from workbench.profilers.running.torch_recording import OPERATORS
-from workbench.profilers.running.workload import StepSchedule, Workload, title_of
+from workbench.profilers.running.workload import MarkedCalls, StepSchedule, Workload, title_of
 from workbench.spec import WorkbenchError
 
 if TYPE_CHECKING:
@@ -87,7 +87,12 @@ class ProfileCommand:
         limit_s = KERNEL_LIMIT_S if workload.marked else None
         try:
             result = run_tool(tool, self.machine, workload, folder, limit_s)
-            self._show(tool, result)
+            try:
+                self._show(tool, result)
+            except WorkbenchError as error:
+                if not result.end.stopped:
+                    raise
+                say(f"error: {error}", err=True)
         finally:
             if not any(folder.iterdir()):
                 folder.rmdir()
@@ -128,9 +133,8 @@ class ProfileCommand:
         from workbench.commands.profiled_kernel import prepare_kernel
 
         assert self.machine is not None
-        if self.options.tool == "proton":  # before anything heavy
-            draft = Workload((), str(self.options.kernel), data=self.options.data or "tree")
-            preflight(tool, self.machine, draft)
+        marked = MarkedCalls(self.options.calls, bool(self.machine.gpu))
+        preflight(tool, self.machine, Workload((), str(self.options.kernel), marked=marked))
         prepared = prepare_kernel(self.options, self.machine, self.console)
         if isinstance(prepared, int):
             return prepared

@@ -97,7 +97,8 @@ def run_tool(
     Raises ProfilerError, ProgramError or ChildError where it cannot be started.
     """
     preflight(profiler, machine, workload)
-    end = run_child(profiler.argv(machine, workload, folder), limit_s)
+    argv = profiler.argv(machine, workload, folder)
+    end = run_child(argv, limit_s, own=workload.marked is not None)
     files = tuple(path for path in profiler.reads(workload, folder) if path.exists())
     return ToolRun(workload, folder, end, files, _status(folder))
 

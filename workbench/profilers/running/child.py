@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -33,16 +33,15 @@ class ChildEnd:
     timed_out: bool = False
 
 
-def run_child(
-    argv: Sequence[str], limit_s: float | None = None, more: Mapping[str, str] | None = None
-) -> ChildEnd:
+def run_child(argv: Sequence[str], limit_s: float | None = None, *, own: bool) -> ChildEnd:
     """Run a command with the streams of this process and return how it ended.
 
     Ctrl-C at a terminal reaches the child, too: this process waits until it has written what it
-    has. After `limit_s` seconds its program is interrupted, then killed. Raises ChildError where it
-    cannot be started.
+    has. After `limit_s` seconds its program is interrupted, then killed. Temporary files of a
+    program that is not our `own` stay where they would be without this process. Raises ChildError
+    where it cannot be started.
     """
-    variables = {**os.environ, "TMPDIR": tempfile.gettempdir(), **(more or {})}
+    variables = {**os.environ} if own else {**os.environ, "TMPDIR": tempfile.gettempdir()}
     with _Waiting() as waiting:
         try:
             process = subprocess.Popen(list(argv), env=variables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from bisect import bisect_right
 from collections import Counter
 from typing import NoReturn
 
@@ -135,7 +136,8 @@ def _kernels(trace: Trace, within: bool) -> Counter[str]:
         at = launches[index]
         if within and at >= 0 and ranges.starts:
             time = table.starts[at]
-            if not any(start <= time < end for start, end in ranges.pairs()):
+            place = bisect_right(ranges.starts, time) - 1
+            if place < 0 or time >= ranges.ends[place]:
                 continue
         counts[table.names.known[table.name_numbers[index]]] += 1
     return counts

@@ -59,7 +59,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     for name in ("shapes", "memory", "stacks", "stepping"):
         parser.add_argument(f"--{name}", action="store_true")
     parser.add_argument("--data", choices=("tree", "trace", "inside"), default="tree")
-    return parser.parse_args(words)
+    options = parser.parse_args(words)
+    options.folder = options.folder.absolute()  # the program may change the current folder
+    return options
 
 
 def _recording(options: argparse.Namespace) -> Any:
