@@ -352,7 +352,8 @@ ALIKE = {
     "ends": "import atexit; atexit.register(print, 'last'); print('first')",
     "thread": "import threading, time\n"
     "threading.Thread(target=lambda: (time.sleep(.05), print('late'))).start()",
-    "fork": "import os\nif os.fork() == 0:\n    raise SystemExit(1)\nprint(os.wait()[1])",
+    "fork": "import os\nif os.fork() == 0:\n    raise SystemExit(1)\n"
+    "print(os.wait()[1], os.path.exists('out/torch.pt.trace.json'))",
     "chdir": "import os; os.chdir('out'); print(os.listdir() is None)",
     "pickle": "import pickle\nclass A: pass\nprint(type(pickle.loads(pickle.dumps(A()))) is A)",
     "steps": "import workbench\nfor _ in range(3): workbench.step()\nprint('done')",
@@ -384,6 +385,9 @@ def test_a_schedule_counts_steps(tmp_path, count, recorded):
     """Without any step the whole program is kept; with some, nothing before the first to record."""
     _, _, status = run_both(tmp_path, STEPS.format(count), options=SCHEDULE)
     assert (status["recorded"], status["steps"]) == (recorded, count)
+    if recorded:
+        log = json.loads((tmp_path / "out" / "torch.pt.trace.json").read_text())["log"]
+        assert log == (["start", "stop", "start"] if count else ["start", "stop"])
 
 
 def test_a_program_that_profiles_itself_gets_an_error(tmp_path):

@@ -317,6 +317,11 @@ class ProfileOptions(Options):
     target: tuple[str, ...] = argument("A kernel; or -- and a program.", (), "KERNEL|-- PROGRAM")
 
     @property
+    def strict(self) -> bool:
+        """False: the time without a profiler counts other processes on the GPU."""
+        return False
+
+    @property
     def kernel(self) -> str | None:
         """Kernel as named, or None. Raises OptionError where there are several."""
         named = self.target[: self._program_at()]

@@ -62,13 +62,11 @@ def prepare_kernel(
     spec, sizes, dtype = _problem(options, machine)
     problem = Problem(str(options.kernel), spec, sizes, dtype)
     operand = _operand(options, spec)
-    with resources(
-        _Open(options), lambda: backend_for(None, repository_of(problem.kernel))
-    ) as opened:
+    with resources(options, lambda: backend_for(None, repository_of(problem.kernel))) as opened:
         selected = Selected([operand], Tuned.load(default_path()), opened.backend)
         impl, config, origin = next(selected.of(problem))
         _check_config(impl, config, opened.backend.device.limits, dtype, sizes)
-        plain = _Plain(options, problem, impl, config, opened, console)
+        plain = _PlainRun(options, problem, impl, config, opened, console)
         if not plain.go():
             return INTERRUPTED
     gpu = machine.gpu if not opened.backend.predicts else ""
@@ -147,23 +145,7 @@ def _sentence(call: OneCall, text: str, impl: Impl, outcome: Record | None) -> s
     return f"{right}No GPU: {call.title} is recorded on the CPU at {at}{instead}."
 
 
-@dataclass(frozen=True)
-class _Open:
-    """The options that opening the database and the backend needs."""
-
-    options: ProfileOptions
-    strict: bool = False
-
-    @property
-    def out(self) -> Path:
-        return self.options.out
-
-    @property
-    def database(self) -> str | None:
-        return self.options.database
-
-
-class _Plain:
+class _PlainRun:
     """The config checked, and timed or predicted, before any profiler enters; an ordinary outcome
     of a run."""
 
@@ -202,8 +184,8 @@ class _Plain:
         if isinstance(self.result, Failure):
             reason = f"{self.result.stage}: {self.result.reason}".rstrip(".")
             raise CommandError(
-                f"{self._impl.title} fails before any profiler ({reason}); nothing is profiled "
-                "until it is right."
+                f"{self._impl.title} fails before any profiler ({reason}); correct it, and "
+                "profile it then."
             )
         return state == "complete"
 
