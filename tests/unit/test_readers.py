@@ -14,7 +14,7 @@ from workbench.data.metric import exact_counters, metric_values, stall_shares
 from workbench.data.timeline import device_times, devices, kernel_rows
 from workbench.data.trace import ActivityKind
 from workbench.readers import read, readers
-from workbench.readers.inputs.source import ReadError
+from workbench.readers.inputs.source import ReadError, ReadLimits
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "traces"
@@ -207,10 +207,14 @@ def test_events_are_the_same_with_and_without_msgspec(monkeypatch):
     assert list(with_it.activities) == list(without.activities)
 
 
-def test_operations_of_the_host_are_kept_where_a_range_is_asked_for():
+def test_operations_of_the_host_are_kept_of_small_files_or_of_a_range():
     path = golden("torch_profiler/tracelens_h100_bert_small.json")
-    assert not kinds(read([path]), ActivityKind.OP)
-    assert kinds(read([path], range_name="aten::addmm"), ActivityKind.OP)
+    large = ReadLimits(operations_bytes=0)
+    whole, none = read([path]), read([path], large)
+    named = read([path], large, range_name="aten::addmm")
+    assert len(kinds(whole, ActivityKind.OP)) > len(kinds(named, ActivityKind.OP)) > 0
+    assert not kinds(none, ActivityKind.OP)
+    assert any("host operations were left out" in note for note in none.notes)
 
 
 def test_peak_memory_of_a_memory_timeline():

@@ -289,6 +289,8 @@ class ReadOptions(Options):
     perfetto: Path | None = option(
         None, "Write a timeline for ui.perfetto.dev to this file.", stored=False
     )
+    out: Path = out()
+    database: str | None = database()
 
 
 @dataclass(frozen=True)
