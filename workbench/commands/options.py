@@ -262,7 +262,7 @@ class ReportOptions(Options):
 
     COMMAND: ClassVar[str] = "report"
 
-    name: str = argument("sweep, compare, measure, experiment, ceilings, roofline or findings.")
+    name: str = argument("sweep, compare, measure, experiment, ceilings, trace, roofline, ...")
     runs: tuple[str, ...] = argument(
         "A run's id or its start, or an events file. Default: last.", (), "[RUN]..."
     )

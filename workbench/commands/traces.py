@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
@@ -16,9 +16,11 @@ from workbench.data.events import EventLog
 from workbench.data.interrupts import Interrupts
 from workbench.data.metric import metric_values
 from workbench.data.record import Evidence, Finding, Profile, Run
+from workbench.data.stats import least_for, median_interval
 from workbench.data.store import Store
 from workbench.data.timeline import KernelRow
 from workbench.data.trace import ActivityKind, Dispatch, Trace
+from workbench.data.trace_compare import STEPS
 from workbench.data.trace_kpis import TraceKpi
 from workbench.data.trace_summary import DeviceSummary, TraceSummary
 from workbench.data.units import percent
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from workbench.data.record import Record
 
 KEPT = 1000  # kernels and dispatches that are stored of one trace, the longest
+FEWEST = least_for(0.95)  # launches whose median has an interval
+SEVERAL = 3  # ranges of one name, from which on they have a spread
 HEALTHY = "nothing found"
 MET = {"yes": True, "no": False, "bad": False}
 
@@ -104,7 +108,16 @@ def _of_device(
 ) -> Finding:
     word = matches[0].rule.word if matches else HEALTHY
     sentence = matches[0].diagnosis.sentence if matches else _without_rule(summary)
-    return _finding(run, word, sentence, evidence_of(summary.kpis, group))
+    evidence = (*evidence_of(summary.kpis, group), *_ranges(summary))
+    return _finding(run, word, sentence, evidence)
+
+
+def _ranges(summary: DeviceSummary) -> Iterator[Evidence]:
+    """Yield the ranges that were entered several times: the median, the shortest, the longest."""
+    for row in summary.ranges:
+        if row.count >= SEVERAL:
+            times = row.median_ns / 1e9, row.low_ns / 1e9, row.high_ns / 1e9
+            yield Evidence(row.name, times[0], "s", "profiled", times[1], times[2], STEPS)
 
 
 def _without_rule(summary: DeviceSummary) -> str:
@@ -133,10 +146,9 @@ def _of_rule(match: RuleMatch, run: Run, summary: DeviceSummary, several: bool) 
 
 def evidence_of(kpis: Sequence[TraceKpi], group: str) -> tuple[Evidence, ...]:
     """Return the KPIs that have a value as evidence."""
-    units = {"copies": "1", "cycle": "1"}
     return tuple(
         Evidence(
-            kpi.name, kpi.value, units.get(kpi.unit, kpi.unit), "profiled",
+            kpi.name, kpi.value, kpi.unit, "profiled",
             group=group, target=kpi.target, met=MET.get(kpi.met),
         )
         for kpi in kpis
@@ -157,9 +169,9 @@ def profiles_of(summary: TraceSummary, run: Run) -> Iterator[Profile]:
         for dispatch in sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:KEPT]:
             yield _of_dispatch(dispatch, trace, run, at)
         return
-    medians = _medians(summary)
+    spent = _launch_times(summary)
     for row in summary.rows[:KEPT]:
-        yield _of_kernel(row, trace, run, at, medians)
+        yield _of_kernel(row, trace, run, at, spent.get((row.name, row.device), ()))
 
 
 def _of_dispatch(dispatch: Dispatch, trace: Trace, run: Run, at: str) -> Profile:
@@ -173,15 +185,16 @@ def _of_dispatch(dispatch: Dispatch, trace: Trace, run: Run, at: str) -> Profile
     )  # fmt: skip
 
 
-def _of_kernel(
-    row: KernelRow, trace: Trace, run: Run, at: str, medians: Mapping[tuple[str, str], float]
-) -> Profile:
+def _of_kernel(row: KernelRow, trace: Trace, run: Run, at: str, spent: Sequence[int]) -> Profile:
     low, high = (None if v is None else v / 1e9 for v in (row.low_ns, row.high_ns))
-    middle = medians.get((row.name, row.device))
+    ends = median_interval([float(ns) for ns in spent]) if len(spent) >= FEWEST else (None, None)
     return Profile(
         run.id, at, trace.tool, trace.version, _device(row.device, run), row.name,
         count=row.count, total_s=row.total_ns / 1e9,
-        median_s=None if middle is None else middle / 1e9, low_s=low, high_s=high,
+        median_s=median(spent) / 1e9 if spent else None,
+        median_low_s=None if ends[0] is None else ends[0] / 1e9,
+        median_high_s=None if ends[1] is None else ends[1] / 1e9,
+        low_s=low, high_s=high,
     )  # fmt: skip
 
 
@@ -190,8 +203,8 @@ def _device(name: str, run: Run) -> str:
     return run.device if "," not in run.device else name
 
 
-def _medians(summary: TraceSummary) -> dict[tuple[str, str], float]:
-    """Return the median ns of each kernel and device of the timelines."""
+def _launch_times(summary: TraceSummary) -> dict[tuple[str, str], list[int]]:
+    """Return the ns of each launch by kernel and device of the timelines."""
     groups: dict[tuple[str, str], list[int]] = {}
     table = summary.trace.activities
     for each in summary.devices:
@@ -200,7 +213,7 @@ def _medians(summary: TraceSummary) -> dict[tuple[str, str], float]:
                 name = table.names.known[table.name_numbers[index]]
                 spent = table.ends[index] - table.starts[index]
                 groups.setdefault((name, each.device), []).append(spent)
-    return {key: median(spent) for key, spent in groups.items()}
+    return groups
 
 
 # Storing

@@ -371,7 +371,7 @@ Kind = Literal["measured", "predicted", "computed", "datasheet", "profiled"]
 class Evidence:
     """One number behind a finding, with its unit; `kind` says whether it was measured, predicted,
     computed, profiled or is from a datasheet. Units: "s", "B", "FLOP", "B/s", "FLOP/s", "FLOP/B",
-    "kernels"; "1" is a ratio or a share. `low` to `high` is its 95 % interval."""
+    "kernels", "copies"; "1" is a ratio or a share. `low` to `high` is its 95 % interval."""
 
     name: str
     value: float
@@ -445,6 +445,8 @@ class Profile:
     count: int = 1  # launches
     total_s: float | None = None
     median_s: float | None = None
+    median_low_s: float | None = None  # its 95 % interval, from six launches on
+    median_high_s: float | None = None
     low_s: float | None = None  # the shortest
     high_s: float | None = None  # the longest
     metrics: tuple[Evidence, ...] = ()  # of kind `profiled`

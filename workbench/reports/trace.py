@@ -12,6 +12,13 @@ from workbench.data.host_work import ExplainedGap, OperationRow, RangeRow
 from workbench.data.record import Evidence, Finding, Outcome, Profile, Record, Run
 from workbench.data.repeats import Repeat
 from workbench.data.trace import CheckerResult, Trace
+from workbench.data.trace_compare import (
+    STEPS,
+    FigureChange,
+    KernelChange,
+    TraceComparison,
+    percent_change,
+)
 from workbench.data.trace_summary import DeviceSummary, TraceSummary
 from workbench.data.units import percent, reading
 from workbench.reports import render
@@ -92,13 +99,14 @@ def value_text(evidence: Evidence) -> str:
 def _kpi_rows(findings: Sequence[Finding]) -> Table:
     """Return the KPI table: a column for each device."""
     known = [f for f in findings if not f.rule]
-    names = list(dict.fromkeys(e.name for f in known for e in f.evidence))
+    figures = [{e.name: e for e in f.evidence if e.group != STEPS} for f in known]
+    names = list(dict.fromkeys(name for each in figures for name in each))
     rows = []
     for name in names:
-        each = [next((e for e in f.evidence if e.name == name), None) for f in known]
+        each = [mine.get(name) for mine in figures]
         first = next(e for e in each if e is not None)
         met = {True: "met", False: "missed", None: ""}[first.met] if first.target else ""
-        share = first.unit == "1" and name not in ("copies",)
+        share = first.unit == "1"
         cells = [_kpi(e, share) if e else "" for e in each]
         rows.append(([name, *cells, first.target, met], first.met is False))
     groups = [f.evidence[0].group if f.evidence else "" for f in known]
@@ -307,3 +315,54 @@ def _plain(record: Record) -> tuple[str, str]:
     """Return a config that was timed without a profiler, and its time."""
     tilde = "" if record.measured else "~"
     return f"{record.case.kernel} {record.case.label}", tilde + _time(record.time_s)
+
+
+# Two traces
+
+
+def comparison_page(result: TraceComparison, command: str, run: str, at: str) -> str:
+    """Return the page of two traces beside each other as HTML."""
+    return render(
+        "trace_compare.html.j2",
+        result=result,
+        figures=_change_table(result.figures),
+        kernels=_kernel_changes(result.kernels),
+        metrics=[(name, _change_table(changes)) for name, changes in result.metrics if changes],
+        command=command,
+        run=run,
+        at=at,
+    )
+
+
+def _change_table(figures: Sequence[FigureChange]) -> Table:
+    rows = [
+        ([each.name, _figure(each.before), _figure(each.after),
+          "" if each.ratio is None else percent_change(each.ratio), each.after.target], False)
+        for each in figures
+    ]  # fmt: skip
+    return {"heads": ["", "before", "after", "change", "target"], "rows": rows}
+
+
+def _figure(evidence: Evidence) -> str:
+    share = evidence.unit == "1"
+    return f"{100 * evidence.value:.2f} %" if share else value_text(evidence)
+
+
+def _kernel_changes(kernels: Sequence[KernelChange]) -> Table:
+    rows = []
+    for each in kernels[:FOLDED]:
+        before, after = each.before, each.after
+        between = "" if each.low is None or each.high is None else (
+            f"{percent_change(each.low)} to {percent_change(each.high)}"
+        )  # fmt: skip
+        sign = "-" if each.difference_s < 0 else "+"
+        rows.append((
+            [each.name[:160], f"{before.count:,}" if before else "", f"{after.count:,}" if after
+             else "", _time(before.total_s) if before else "", _time(after.total_s) if after
+             else "", f"{sign}{_time(abs(each.difference_s))}",
+             "" if each.ratio is None else percent_change(each.ratio), between, each.word],
+            each.word == "slower",
+        ))  # fmt: skip
+    heads = ["kernel", "count before", "after", "total before", "after", "difference",
+             "one launch", "95 % interval", ""]  # fmt: skip
+    return {"heads": heads, "rows": rows, "more": max(0, len(kernels) - FOLDED)}

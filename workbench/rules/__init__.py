@@ -43,6 +43,7 @@ class Rule:
     evaluate: Callable[[DeviceSummary, Mapping[str, float]], Diagnosis | None]
     thresholds: Mapping[str, float] = field(default_factory=dict)
     of_the_host: bool = False  # about launches: silent where the queue is full
+    yields_to: tuple[str, ...] = ()  # rules that say the same more sharply; silent where one holds
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,10 @@ def rules() -> Mapping[str, Rule]:
 def evaluated(summary: DeviceSummary) -> list[RuleMatch]:
     """Return the rules that hold on a device: the one that gives the word first, the others by the
     time that they may give back. A rule without a bound comes last."""
-    results = []
+    results: list[RuleMatch] = []
     full = queue_is_full(summary)
     for name, rule in rules().items():
-        if rule.of_the_host and full:
+        if (rule.of_the_host and full) or {r.name for r in results} & set(rule.yields_to):
             continue
         if (diagnosis := rule.evaluate(summary, rule.thresholds)) is not None:
             results.append(RuleMatch(name, rule, diagnosis))

@@ -36,4 +36,11 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     )
 
 
-RULE = Rule("host-bound", 4, evaluate, {"utilisation": 0.8, "waits": 0.2}, of_the_host=True)
+RULE = Rule(
+    "host-bound",
+    4,
+    evaluate,
+    {"utilisation": 0.8, "waits": 0.2},
+    of_the_host=True,
+    yields_to=("launch_bound",),
+)

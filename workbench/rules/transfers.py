@@ -34,8 +34,8 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
         f"{times.copy_count} copies, {small} of them below 64 kB.{moved}{kind}",
         (
             share("copies, exposed, share", part, "< 5 %", part < 0.05),
-            count("copies", times.copy_count, "1"),
-            count("copies below 64 kB", small, "1"),
+            count("copies", times.copy_count, "copies"),
+            count("copies below 64 kB", small, "copies"),
         ),
         "Keep the data on the device; else pin host memory, batch small copies, and copy beside "
         "kernels on another stream.",
