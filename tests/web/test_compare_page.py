@@ -403,8 +403,9 @@ def test_a_trace_shows_its_word_its_lanes_and_its_gaps(show: Open) -> None:
     lanes = tab.locator('svg[aria-label^="timeline of device"] text').all_text_contents()
     assert {"device", "idle", "stream 7"} <= {lane.strip() for lane in lanes}
     heads = tab.locator("h3").all_inner_texts()
-    assert {"Longest gaps", "Classes of kernels", "Repeated sequences"} <= set(heads)
-    assert tab.locator("#h-line1 ~ .rows").first.locator("tbody tr").count() == 10
+    assert {"Longest gaps", "Classes of kernels", "Ranges of the host"} <= set(heads)
+    gaps = tab.locator("h3", has_text="Longest gaps").locator("xpath=following-sibling::div[1]")
+    assert gaps.locator("tbody tr").count() == 10
 
 
 def test_names_of_a_trace_are_text(show: Open) -> None:

@@ -235,7 +235,8 @@ def most(dispatch: Dispatch, known: Mapping[str, MetricValue]) -> str:
     shares = stall_shares(counters)
     if shares:
         reason = max(shares, key=lambda name: shares[name])
-        return f"stall {reason} {percent(shares[reason])}"
+        few = f" of {len(shares)} reasons" if len(shares) < 10 else ""
+        return f"stall {reason} {percent(shares[reason])}{few}"
     if known:
         return ""
     first = [f"{c.name} {c.text}" for c in list(dispatch.counters.values())[:4]]

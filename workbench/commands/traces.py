@@ -14,7 +14,7 @@ from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.environment import UNKNOWN
 from workbench.data.events import EventLog
 from workbench.data.interrupts import Interrupts
-from workbench.data.metric import metric_values
+from workbench.data.metric import exact_counters, metric_values, stall_shares
 from workbench.data.record import Evidence, Finding, Profile, Run
 from workbench.data.stats import least_for, median_interval
 from workbench.data.store import Store
@@ -175,13 +175,19 @@ def profiles_of(summary: TraceSummary, run: Run) -> Iterator[Profile]:
 
 
 def _of_dispatch(dispatch: Dispatch, trace: Trace, run: Run, at: str) -> Profile:
-    metrics = metric_values(dispatch, trace.tool).values()
+    known = metric_values(dispatch, trace.tool)
+    shares = (
+        {} if any(n.startswith("stall_") for n in known) else stall_shares(exact_counters(dispatch))
+    )
     spent = None if dispatch.duration_ns is None else dispatch.duration_ns / 1e9
     return Profile(
         run.id, at, trace.tool, trace.version, _device(dispatch.device, run), dispatch.name,
         launch=dispatch.id, total_s=spent, median_s=spent, low_s=spent, high_s=spent,
-        metrics=tuple(Evidence(m.metric.name, m.value, m.metric.unit, "profiled")
-                      for m in metrics),
+        metrics=(
+            *(Evidence(m.metric.name, m.value, m.metric.unit, "profiled") for m in known.values()),
+            *(Evidence(f"stall_{reason}", share, "1", "profiled")
+              for reason, share in shares.items()),
+        ),
     )  # fmt: skip
 
 
