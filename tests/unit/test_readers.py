@@ -217,6 +217,22 @@ def test_operations_of_the_host_are_kept_of_small_files_or_of_a_range():
     assert any("host operations were left out" in note for note in none.notes)
 
 
+def test_ranks_of_a_job_keep_their_devices_apart(tmp_path):
+    """Each rank calls its device 0."""
+    for rank in range(2):
+        event = {"ph": "X", "cat": "kernel", "name": f"k{rank}", "pid": 0, "tid": 7, "ts": rank,
+                 "dur": 2, "args": {"device": 0, "stream": 7}}  # fmt: skip
+        head = {"schemaVersion": 1, "distributedInfo": {"rank": rank},
+                "deviceProperties": [{"id": 0, "name": "NVIDIA X"}]}  # fmt: skip
+        (tmp_path / f"{rank}.json").write_text(json.dumps({**head, "traceEvents": [event]}))
+    trace = read(sorted(tmp_path.iterdir()))
+    assert devices(trace) == ["rank 0, 0", "rank 1, 0"] == list(trace.devices)
+    for rank, device in enumerate(devices(trace)):
+        (row,) = kernel_rows(trace, [device_times(trace, device)])
+        assert row.name == f"k{rank}"
+    assert devices(read([tmp_path / "0.json"])) == ["0"]
+
+
 def test_peak_memory_of_a_memory_timeline():
     """Golden: the sizes are signed, so the peak is that of their running sum."""
     rows = json.loads(

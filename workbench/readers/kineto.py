@@ -224,6 +224,9 @@ class _Builder:
                 trace.devices[str(device["id"])] = device
         for name in used - {""} - set(trace.devices):
             trace.devices[name] = {}
+        job = head.get("distributedInfo")
+        rank = job.get("rank") if isinstance(job, dict) else None
+        trace.rank = rank if type(rank) is int else None
         version = head.get("cupti_version", head.get("roctracer_version", ""))
         trace.version = str(version)
         if stream.is_cut:
