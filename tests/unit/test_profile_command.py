@@ -85,7 +85,11 @@ def test_the_trace_is_read_back(steps):
     counts = {}
     for activity in trace.activities:
         counts[activity.name] = counts.get(activity.name, 0) + 1
-    assert counts == {"ProfilerStep#2": 1, "ProfilerStep#3": 1, "aten::mm": 2}
+    assert {name: n for name, n in counts.items() if name.startswith("Profiler")} == {
+        "ProfilerStep#2": 1,
+        "ProfilerStep#3": 1,
+    }
+    assert counts["aten::mm"] == 2
     assert "recorded: steps 2 to 3 of 6" in steps.out
     assert "the profiler recorded the host alone" in steps.out
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.commands.read import shown
+from workbench.commands.trace_tables import shown
 from workbench.data.files import write_file
 from workbench.data.trace import plain
 from workbench.data.trace_export import cell

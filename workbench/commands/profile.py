@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from workbench import __version__, catalog
 from workbench.commands.console import plain_console, say
 from workbench.commands.operators import operator_table, read_operators, write_operators
-from workbench.commands.options import OptionError, ProfileOptions, ReadOptions
+from workbench.commands.options import OptionError, ProfileOptions
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import PASSED, stopped_by
 from workbench.data.files import write_file
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from workbench.commands.profiled_kernel import PreparedKernel
+    from workbench.data.trace_summary import TraceSummary
 
 DEFAULT_TOOL = "trace"
 DEFAULT_STEPS = StepSchedule(wait=0, warmup=1, active=3)  # of what is left out, where one is given
@@ -103,11 +104,12 @@ class ProfileCommand:
         self.console.print()
         for line in recorded_lines(tool, result):
             self.console.print(line, soft_wrap=True)
-        present(trace, self.console)
+        summary = present(trace, self.console)
         operators = result.folder / OPERATORS
         if operators in result.files:
             rows = read_operators(operators)
-            if rows:
+            more = {"--shapes", "--memory"} & set(result.workload.options)
+            if rows and (more or summary.devices or not summary.operations):  # else shown above
                 self.console.print(operator_table(rows))
             self.written.append(write_operators(operators, rows))
         for path in (*result.files, *self.written):
@@ -271,8 +273,11 @@ def recorded_lines(tool: Profiler, result: ToolRun) -> list[str]:
     return [f"recorded: {whole}{extent}{never}"]
 
 
-def present(trace: Trace, console: Console) -> None:
-    """Print a trace that was recorded, as `workbench read` does."""
-    from workbench.commands import read
+def present(trace: Trace, console: Console) -> TraceSummary:
+    """Print a trace that was recorded, as `workbench read` does, and return its summary."""
+    from workbench.commands.trace_tables import print_trace
+    from workbench.data.trace_summary import summarise
 
-    read._print(read.summarise(trace), ReadOptions(()))
+    summary = summarise(trace)
+    print_trace(console, summary, ())
+    return summary

@@ -16,7 +16,7 @@ from workbench.data.clock import folder_of
 from workbench.data.database import History, default_url
 from workbench.data.events import RunFinished, read
 from workbench.data.files import FileError, is_output, is_stream, write_files
-from workbench.data.record import Comparison, Failure, Finding, Outcome, Record, Run
+from workbench.data.record import Comparison, Failure, Finding, Outcome, Profile, Record, Run
 from workbench.reports import ReportError, write_page
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class StoredRun:
     outcomes: Sequence[Outcome] = ()
     comparisons: Sequence[Comparison] = ()
     findings: Sequence[Finding] = ()
+    profiles: Sequence[Profile] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # empty if unknown
 
 
@@ -194,6 +195,8 @@ def _also(report: str, kept: StoredRun) -> tuple[object, ...]:
     """Return the further arguments of a page beside a run and its outcomes."""
     if report == "experiment":
         return (kept.findings,)
+    if report == "trace":
+        return kept.findings, kept.profiles
     if kept.comparisons:
         return (kept.comparisons,)
     return (kept.seconds,) if kept.seconds and report == "sweep" else ()
@@ -231,8 +234,13 @@ def _all_kept(runs: Sequence[str], database: str | None) -> list[StoredRun]:
 
 
 def _of_history(history: History, run: Run) -> StoredRun:
-    stored = history.outcomes(run.id), history.comparisons(run.id), history.findings(run.id)
-    return StoredRun(run, *stored)
+    return StoredRun(
+        run,
+        history.outcomes(run.id),
+        history.comparisons(run.id),
+        history.findings(run.id),
+        history.profiles(run.id),
+    )
 
 
 def _from_file(path: Path) -> list[StoredRun]:
@@ -253,7 +261,8 @@ def _from_file(path: Path) -> list[StoredRun]:
         comparisons = [e for e in own if isinstance(e, Comparison)]
         findings = [e for e in own if isinstance(e, Finding)]
         seconds = ends[-1].seconds if ends else {}
-        kept.append(StoredRun(run, outcomes, comparisons, findings, seconds))
+        profiles = [e for e in own if isinstance(e, Profile)]
+        kept.append(StoredRun(run, outcomes, comparisons, findings, profiles, seconds))
     return kept
 
 

@@ -24,7 +24,7 @@ from workbench.data.clock import run_id, timestamp
 from workbench.data.database import History
 from workbench.data.events import EventLog, RunState
 from workbench.data.interrupts import Interrupts
-from workbench.data.record import Comparison, Finding, Outcome, Record, Run
+from workbench.data.record import Comparison, Failure, Finding, Outcome, Record, Run
 from workbench.data.store import Entry, Store
 from workbench.device import hardware
 from workbench.reports import drawn_at_least
@@ -284,7 +284,7 @@ class Recorder:
             self.comparisons.append(entry)
         elif isinstance(entry, Finding):
             self.findings.append(entry)
-        else:
+        elif isinstance(entry, Record | Failure):
             self.outcomes.append(entry)
 
     @property
