@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ def run_child(argv: Sequence[str], limit_s: float | None = None, *, own: bool) -
     where it cannot be started.
     """
     variables = {**os.environ} if own else {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    sys.stdout.flush()  # what was printed before comes before the child's output
     with _Waiting() as waiting:
         try:
             process = subprocess.Popen(list(argv), env=variables)
