@@ -633,7 +633,7 @@ def bench_of(protocol, bound_s=0.0, hot_bound_s=0.0):
     return bench
 
 
-TIMED = SimpleNamespace(method="events")
+TIMED = SimpleNamespace(method="events", rotation=SimpleNamespace(issued_s=4e-6))
 windows_ = st.lists(
     st.builds(
         Window,
@@ -658,6 +658,7 @@ def test_a_result_holds_every_sample_with_its_window_and_clock(windows):
     assert result.low_s <= result.median_s == stats.median(samples) <= result.high_s
     assert (result.state, result.regime, result.left_out) == ("sustained", "cold", 0)
     assert result.power_w == 690.0 and result.protocol == Protocol().id
+    assert result.host_s == 4e-6
 
 
 @given(windows=windows_)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workbench.commands.console import plain_console
+from workbench.commands.console import aloud, console_for
 from workbench.commands.options import ReadOptions
 from workbench.data.files import write_files
 from workbench.data.intervals import Intervals
@@ -104,7 +104,7 @@ def _range(trace: Trace, name: str) -> Intervals:
 
 
 def _print(summary: TraceSummary, options: ReadOptions) -> None:
-    console = plain_console()
+    console = console_for(options)
     trace = summary.trace
     names = ", ".join(file.name for file in trace.files[:5])
     more = f" and {len(trace.files) - 5} more" if len(trace.files) > 5 else ""
@@ -112,7 +112,8 @@ def _print(summary: TraceSummary, options: ReadOptions) -> None:
     for line in _devices(trace):
         console.print(line, soft_wrap=True)
     if summary.kpis:
-        console.print(_kpi_table(summary.kpis))
+        with aloud(console):
+            console.print(_kpi_table(summary.kpis))
     counted_dispatches = [d for d in trace.dispatches if d.counters]
     if counted_dispatches and not summary.times:
         console.print(_dispatch_table(counted_dispatches, trace.tool))

@@ -127,7 +127,8 @@ class Bench:
 
     def first_time(self, rotation: Rotation) -> float:
         """Return the approximate seconds of one call: the least of three after a warm-up call.
-        Records the host's time to enqueue it, and whether the call waits for the GPU."""
+        Records the host's time to enqueue it, which `measured` stores, and whether the call waits
+        for the GPU."""
         rotation.restored_call()
         wait()
         reset_persisting_lines()
@@ -144,7 +145,7 @@ class Bench:
         calls = min(OTHER_CALLS, max(1, math.ceil(OTHER_S / max(seconds, 1e-6))))
         for _ in range(OTHER_LOOKS):  # the host may have been interrupted
             for _ in range(calls):
-                rotation.restored_call()
+                rotation.restored_issue()
             if other_streams_s() < OTHER_S / 4:
                 break
         else:
@@ -271,6 +272,7 @@ class Bench:
             # the first pass, at the boost clock, need not be narrow
             stable=not modes and (state == "boost" or stable(kept, self.protocol)),
             modes=modes,
+            host_s=timed.rotation.issued_s,
             **also,
         )
 
