@@ -86,8 +86,8 @@ class Measured:
     others_on_gpu: int = 0  # processes that came while this was measured
     energy: Energy | None = None  # of one call, where it was requested
     no_energy: str = ""  # one sentence: why it was requested and is absent
-    # host seconds to issue one call without waiting for it, the median of calls just before the
-    # samples; of a call that waits for the GPU itself, until it returns
+    # host seconds to issue one call without waiting for it, the median of a few calls (see
+    # `Rotation.learn_issue`); of a call that waits for the GPU itself, until it returns
     host_s: float | None = None
 
     @property

@@ -137,6 +137,8 @@ class Bench:
         # the first time of a call that waits is that of the delay kernel
         seconds = min(again) if first.waits else min(first.seconds, *again)
         self._refuse_other_streams(rotation, seconds)
+        if first.waits or seconds < self.protocol.graph_below_s:
+            rotation.learn_issue(seconds)  # of a longer call it is learnt while it is timed
         return seconds
 
     def _refuse_other_streams(self, rotation: Rotation, seconds: float) -> None:
@@ -145,7 +147,7 @@ class Bench:
         calls = min(OTHER_CALLS, max(1, math.ceil(OTHER_S / max(seconds, 1e-6))))
         for _ in range(OTHER_LOOKS):  # the host may have been interrupted
             for _ in range(calls):
-                rotation.restored_issue()
+                rotation.restored_call()
             if other_streams_s() < OTHER_S / 4:
                 break
         else:
@@ -321,7 +323,8 @@ class BenchTime:
             taken = host_samples(self.rotation.step(), count, clock)
             return lambda: taken
         if self.graph is None:
-            return begin_samples(self.rotation.step(self.estimate_s), count, clock).seconds
+            step = self.rotation.issued_step(self.estimate_s)
+            return begin_samples(step, count, clock).seconds
         if self.restores is not None:
             return self._differences(self.graph, self.restores, count, clock)
         rotation, replay = self.rotation, self.graph.replay

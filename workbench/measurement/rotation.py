@@ -21,7 +21,9 @@ from workbench.measurement.stream import (
 )
 from workbench.spec import Impl
 
-MOST_ISSUED = 64  # host times of calls that are kept, the newest: their median is steady by then
+MOST_ISSUED = 9  # calls that are issued one by one to learn the host's time, and
+ISSUE_S = 1e-3  # the device time that they may take together
+KEPT_ISSUED = 64  # the newest host times of timed calls: by then no call allocates its outputs
 
 
 @dataclass
@@ -38,7 +40,7 @@ class Rotation:
     waits: bool = False  # a call returns only when the GPU is done
     _turn: int = 0
     _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    _issued: deque[float] = field(default_factory=lambda: deque(maxlen=MOST_ISSUED))
+    _issued: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_ISSUED))
 
     def call(self) -> None:
         """Call the Impl on the next set."""
@@ -60,17 +62,30 @@ class Rotation:
         Of a call that waits for the GPU, the seconds until it returns."""
         return median(self._issued) if self._issued else None
 
+    def learn_issue(self, device_s: float) -> None:
+        """Record the host seconds to issue a call of about `device_s`, from a few calls on the
+        first set, each on an idle device, whose queue is empty. The one before them allocates the
+        memory that those after it reuse: an allocation by the driver takes as long as many
+        launches."""
+        self._issued.clear()
+        turn = self._turn
+        for number in range(1 + max(1, min(MOST_ISSUED, int(ISSUE_S / max(device_s, 1e-9))))):
+            self._turn = 0
+            if self.copies is not None:
+                self.copies.restore()
+            wait()
+            if number:
+                self.issue()
+            else:
+                self.call()
+        wait()
+        self._turn = turn
+
     def restored_call(self) -> None:
         """Restore the inputs, then call the Impl on the next set."""
         if self.copies is not None:
             self.copies.restore()
         self.call()
-
-    def restored_issue(self) -> None:
-        """Restore the inputs, then `issue` a call on the next set."""
-        if self.copies is not None:
-            self.copies.restore()
-        self.issue()
 
     def peak_bytes(self) -> int:
         """Return the peak of GPU memory in bytes during one call, beyond the memory held before
@@ -105,22 +120,24 @@ class Rotation:
         """Return one call as one sample; `device_s` are its approximate seconds on the device."""
         return self._step(self.call, device_s)
 
-    def _step(self, call: Callable[[], None], device_s: float = 0.0) -> TimerStep:
+    def issued_step(self, device_s: float) -> TimerStep:
+        """Return `step` for the time between events; the host seconds of each are recorded."""
+        return self._step(self.issue, device_s)
+
+    def _step(self, call: Callable[[], None], device_s: float) -> TimerStep:
         before = self.turn_over if self.flush or self.copies else None
         host_s = self.host_s + (self.copies.host_s if self.copies else 0.0)
         return TimerStep(call, host_s, device_s, before)
 
     def learn(self) -> FirstCall:
         """Return the result of one call behind a held stream, and record `waits` and `host_s`."""
-        result = first_call(self._step(self.issue))
+        result = first_call(self.step())
         self.waits = result.waits
-        if result.waits:
-            self._issued.clear()  # it waited for the hold too
-        else:
+        if not result.waits:
             self.host_s = result.host_s
         return result
 
     def samples(self, count: int, device_s: float = 0.0) -> list[float]:
         """Return the seconds of each of `count` calls between events; a call takes about
-        `device_s`. The host seconds to issue them are recorded."""
-        return event_samples(self._step(self.issue, device_s), count)
+        `device_s`."""
+        return event_samples(self.step(device_s), count)
