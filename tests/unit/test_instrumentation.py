@@ -20,7 +20,7 @@ from workbench import cli
 from workbench.commands import evaluate, experiment
 from workbench.commands.ceilings import CeilingsCommand
 from workbench.commands.compare import CompareCommand
-from workbench.commands.console import SweepConsole, console_for
+from workbench.commands.console import SweepConsole, console_for, prints_aside
 from workbench.commands.evaluate import Evaluation
 from workbench.commands.experiment import ExperimentCommand
 from workbench.commands.gate import GateCommand
@@ -36,7 +36,7 @@ from workbench.commands.options import (
     SweepOptions,
     commands,
 )
-from workbench.commands.result import MEANINGS, is_stdout, json_text
+from workbench.commands.result import MEANINGS, json_text
 from workbench.commands.run import CommandError
 from workbench.commands.sweep import SweepCommand
 from workbench.compile import Compiled
@@ -106,7 +106,7 @@ class Place:
         kernel, tuned = str(self.kernel), self.folder / "tuned.json"
         if name == "sweep":
             wanted = SweepOptions("tile_size", kernel, **kept)
-            console = SweepConsole(wanted.quiet, is_stdout(wanted.json))
+            console = SweepConsole(wanted.quiet, prints_aside(wanted))
             return SweepCommand(wanted, console, opened, tuned).go()
         if name == "measure":
             wanted = MeasureOptions(kernel, **kept)
@@ -281,6 +281,21 @@ def test_a_place_that_cannot_be_is_refused_before_any_work(place, option):
             git(place.folder, "branch", "-m", "other")
             subprocess.run(["rm", "-r", place.folder / ".git"], check=True)
     assert not place.out.exists()
+
+
+def test_events_and_document_are_two_files(place):
+    for one in (place.folder / "one", STDOUT):
+        with pytest.raises(CommandError, match=r"both name .*; give each its own file"):
+            place.run("measure", json=one, metrics=one)
+    assert not place.out.exists()
+
+
+def test_events_can_go_to_standard_output(place, capfd):
+    """No table lies between the lines."""
+    place.run("measure", metrics=STDOUT)
+    text, err = capfd.readouterr()
+    types = [json.loads(line)["type"] for line in text.splitlines()]
+    assert types[0] == "Run" and types[-1] == "RunFinished" and "vs baseline" in err
 
 
 def test_numbers_that_are_not_finite_are_null():

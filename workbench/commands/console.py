@@ -100,11 +100,17 @@ def plain_console(stderr: bool = False, width: int | None = None) -> Console:
 
 
 def console_for(options: Output) -> Console:
-    """Return the console of a command. With `--quiet` it prints nothing but `say_result`; with
-    `--json -` it prints to standard error, since standard output is the document's."""
-    console = plain_console(stderr=is_stdout(options.json))
+    """Return the console of a command. With `--quiet` it prints nothing but `say_result`. See
+    `prints_aside`."""
+    console = plain_console(stderr=prints_aside(options))
     console.quiet = options.quiet
     return console
+
+
+def prints_aside(options: Output) -> bool:
+    """Return whether a command prints to standard error, as standard output is that of `--json -`
+    or `--metrics -`."""
+    return is_stdout(options.json) or is_stdout(getattr(options, "metrics", None))
 
 
 def say_result(console: Console, text: str, style: str | None = None, whole: bool = True) -> None:

@@ -17,7 +17,7 @@ from workbench.commands.result import SCHEMA, write_result
 from workbench.commands.run import (
     DEFAULT_TARGET,
     CommandError,
-    check_file,
+    check_files,
     gpu_present,
     require_triton,
 )
@@ -99,8 +99,7 @@ def run(options: EvaluateOptions) -> int:
     """Run the command. Returns its exit code: 0 if the kernel is correct, 1 if it breaks a rule, 3
     if that is undecided. Raises the errors of the parts, each of which is one sentence."""
     require_triton()
-    check_file(options.json, "--json")
-    check_file(options.metrics, "--metrics")
+    check_files(options.metrics, options.json)
     with ExitStack() as opened:
         evaluation = _evaluate(options, opened)
     if options.metrics is not None:

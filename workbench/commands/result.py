@@ -23,7 +23,7 @@ from workbench.data.exits import (
     PASSED,
     UNDECIDED,
 )
-from workbench.data.files import is_output, write_files
+from workbench.data.files import is_output, is_stream, write_files
 from workbench.data.record import (
     Comparison,
     Failure,
@@ -91,7 +91,7 @@ class RunResult:
 
 
 def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path.resolve())
+    return None if path is None else str(path if is_stream(path) else path.resolve())
 
 
 def plain_record(record: Record) -> dict[str, Any]:

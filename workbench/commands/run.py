@@ -21,7 +21,7 @@ from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
 from workbench.commands.console import say_result
 from workbench.commands.instrumentation import completed, dispatched
-from workbench.commands.result import Output, RunResult
+from workbench.commands.result import Output, RunResult, is_stdout
 from workbench.commands.stored import stored_runs
 from workbench.compile import Compiled
 from workbench.data.clock import folder_of, run_id, timestamp
@@ -114,8 +114,18 @@ def resources(options: RunOptions, open_backend: Callable[[], Backend]) -> Itera
 def check_outputs(options: RunOptions) -> None:
     """Raise CommandError where `--out`, `--metrics` or `--json` cannot be written to."""
     check_writable(options.out)
-    check_file(options.metrics, "--metrics")
-    check_file(options.json, "--json")
+    check_files(options.metrics, options.json)
+
+
+def check_files(metrics: Path | None, json: Path | None) -> None:
+    """Raise CommandError where the files of `--metrics` and `--json` could not be written, or are
+    one: the document would replace the events."""
+    check_file(metrics, "--metrics")
+    check_file(json, "--json")
+    if metrics is None or json is None:
+        return
+    if metrics.resolve() == json.resolve() or (is_stdout(metrics) and is_stdout(json)):
+        raise CommandError(f"--metrics and --json both name {json}; give each its own file.")
 
 
 def check_file(file: Path | None, flag: str) -> None:

@@ -17,7 +17,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from workbench.backend.protocol import Backend, Problem
-from workbench.commands.console import SweepConsole
+from workbench.commands.console import SweepConsole, prints_aside
 from workbench.commands.options import SweepOptions
 from workbench.commands.problem import (
     default_search,
@@ -26,7 +26,7 @@ from workbench.commands.problem import (
     search_plan_of,
     sweep_named,
 )
-from workbench.commands.result import RunResult, is_stdout, write_result
+from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
     CommandError,
     Opener,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 def run(options: SweepOptions, prewarm: Prewarm | None = None) -> int:
     """Run the command. Returns its exit code."""
-    console = SweepConsole(options.quiet, stderr=is_stdout(options.json))
+    console = SweepConsole(options.quiet, stderr=prints_aside(options))
     return SweepCommand(options, console, prewarm=prewarm).go()
 
 
@@ -80,6 +80,7 @@ class SweepCommand:
     tables: dict[str, list[Outcome]] = field(default_factory=dict)  # by sizes, of finished runs
     results: list[RunResult] = field(default_factory=list)  # of finished runs
     sentences: list[str] = field(default_factory=list)
+    portfolio: dict[str, Any] | None = None  # of several sizes
     run: Run | None = None  # the last one, its selection and its page
     selection: Selection | None = None
     page: Path | None = None
@@ -92,7 +93,7 @@ class SweepCommand:
         """
         try:
             code = self._sizes()
-            more = {"sentences": self.sentences}
+            more = {"sentences": self.sentences, "portfolio": self.portfolio}
             return write_result(self.options, "sweep", code, self.results, **more)
         finally:
             if self.prewarm is not None:
@@ -136,7 +137,8 @@ class SweepCommand:
             return
         stamp = f"{slug(problems[0].spec.name)}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         file = self.options.out / f"portfolio-{stamp}.json"
-        write_page(file, json.dumps(asdict(chosen), indent=1) + "\n")
+        self.portfolio = asdict(chosen)
+        write_page(file, json.dumps(self.portfolio, indent=1) + "\n")
         self.console.portfolio(chosen, file)
 
 

@@ -13,7 +13,14 @@ from markupsafe import Markup
 
 from workbench.data import stats
 from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run, grouped
-from workbench.data.units import span_text, text_of, unit_of, whole_percent
+from workbench.data.units import (
+    four_digits,
+    microseconds,
+    span_text,
+    text_of,
+    unit_of,
+    whole_percent,
+)
 from workbench.reports import render
 from workbench.reports.figures import energy, sweep
 from workbench.reports.figures.measure import Share, shares
@@ -28,11 +35,11 @@ if TYPE_CHECKING:
 
 # heads of `spread_cells`
 SPREAD = ("median", "95 % interval", "mean", "std", "min", "p5", "p95", "max", "n")
-BYTES = ("read, MB", "written, MB")
-HEADS = ("impl", "regime", *SPREAD, "rate", "of ceiling", "vs baseline", *BYTES, *energy.HEADS)
+COSTS = ("to issue, µs", "read, MB", "written, MB")  # the host's time; least bytes
+HEADS = ("impl", "regime", *SPREAD, "rate", "of ceiling", "vs baseline", *COSTS, *energy.HEADS)
 # for 100 columns
 NARROW = ("impl", "regime", "median", "rate", "of ceiling", "vs baseline", energy.HEADS[0])
-MINOR = ("mean", "std", "max", *BYTES)  # left out of terminals under 200 columns
+MINOR = ("mean", "std", "max", *COSTS)  # left out of terminals under 200 columns
 
 
 @dataclass(frozen=True)
@@ -138,13 +145,16 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
     share = whole_percent(ceiling[0]) if ceiling else ""
     energies = energy.energy_cells(record, memory_bound(record, ridge_of(group.run)))
     ratio = f"{against:.3f}x" if against else ""
-    return [name, *spread, speed, share, ratio, *bytes_cells(record), *energies]
+    return [name, *spread, speed, share, ratio, *cost_cells(record), *energies]
 
 
-def bytes_cells(record: Record) -> list[str]:
-    """Return the cells under `BYTES`: least bytes of a call, read and written."""
+def cost_cells(record: Record) -> list[str]:
+    """Return the cells under `COSTS`: the host's time to issue a call, and its least bytes, read
+    and written. Empty where unknown."""
+    host_s = record.timing.host_s if isinstance(record.timing, Measured) else None
     parts = record.bytes_read, record.bytes_written
-    return ["" if n is None else f"{n / 1e6:.4g}" for n in parts]
+    megabytes = ["" if n is None else four_digits(n / 1e6) for n in parts]
+    return ["" if host_s is None else microseconds(host_s), *megabytes]
 
 
 def spread_cells(t: Measured, scale: float, unit: str) -> list[str]:
