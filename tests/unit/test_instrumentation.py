@@ -39,7 +39,7 @@ from workbench.commands.options import (
 from workbench.commands.result import MEANINGS, json_text
 from workbench.commands.run import CommandError
 from workbench.commands.sweep import SweepCommand
-from workbench.compile import Compiled
+from workbench.compile import Compiled, LaunchShape
 from workbench.data.clock import timestamp
 from workbench.data.events import (
     EventLog,
@@ -349,10 +349,20 @@ def test_a_path_is_as_long_as_the_run_needs():
     assert case.dtype in parts[-2] and op_path(RUN, replace(case, config={})).endswith(case.impl)
 
 
+def test_each_kernel_of_a_call_has_its_geometry():
+    parts = LaunchShape("_parts", (8,), 128, 0, 32, 1.0, launches=3)
+    shapes = (parts, LaunchShape("_merge", (1,), 64, 8, 40, 0.5))
+    compiled = Compiled(FIRST.resources, "_parts", (8,), 4, shapes=shapes)
+    first, second = dispatched(RUN, FIRST.case, compiled, "left")
+    assert (first.function, first.grid, first.launches) == ("_parts", (8,), 3)
+    assert (second.function, second.threads, second.occupancy) == ("_merge", 64, 0.5)
+    assert first.op_path == second.op_path == op_path(RUN, FIRST.case, "left")
+
+
 def test_an_older_event_is_read(tmp_path):
     """Events of version 0.1.0 had no path of a launch and no method."""
     compiled = Compiled(FIRST.resources, "_rows", (8, 2), 1)
-    new = [dispatched(RUN, FIRST.case, compiled), completed(RUN, FIRST)]
+    new = [*dispatched(RUN, FIRST.case, compiled), completed(RUN, FIRST)]
     later = ("op_path", "function", "launches"), ("predicted_us", "method")
     with EventLog(tmp_path / "new.jsonl") as log:
         for event in new:
@@ -375,7 +385,8 @@ def test_a_frame_has_both_events_and_reports_damage(tmp_path, caplog):
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log:
         log.write(RUN)
-        log.write(dispatched(RUN, FIRST.case, compiled))
+        for event in dispatched(RUN, FIRST.case, compiled):
+            log.write(event)
         log.write(FIRST)
         log.write(completed(RUN, FIRST))
         log.write(RunFinished(timestamp(), RUN.id, "complete", {}))

@@ -178,7 +178,7 @@ def events_of(
     if options.events and (submission := evaluation.submission) is not None:
         case = _case(evaluation, submission.impl, submission.config)
         if evaluation.compiled is not None:
-            yield dispatched(run, case, evaluation.compiled)
+            yield from dispatched(run, case, evaluation.compiled)
         if (times := evaluation.times) is not None:
             yield completed(run, _record(evaluation, run, case, times.timing))
             for name, timing in times.libraries.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.compile import Compiled
+from collections.abc import Iterator
+
+from workbench.compile import Compiled, LaunchShape
 from workbench.data.clock import timestamp
 from workbench.data.events import KernelDispatched, OpCompleted
 from workbench.data.record import Case, Measured, Record, Run
@@ -23,23 +25,32 @@ def op_path(run: Run, case: Case, part: str = "") -> str:
     return "/".join(word.replace("/", "_") for word in words if word)
 
 
-def dispatched(run: Run, case: Case, compiled: Compiled, part: str = "") -> KernelDispatched:
-    """Return the event of the launch of a compiled config."""
-    resources = compiled.resources
-    return KernelDispatched(
-        at=timestamp(),
-        run=run.id,
-        kernel=f"{case.kernel}.{case.impl}",
-        config=dict(case.config),
-        grid=compiled.grid,
-        threads=resources.threads,
-        shared_bytes=resources.shared_bytes,
-        registers=resources.registers,
-        occupancy=resources.occupancy,
-        op_path=op_path(run, case, part),
-        function=compiled.kernel,
-        launches=compiled.launches,
-    )
+def dispatched(
+    run: Run, case: Case, compiled: Compiled, part: str = ""
+) -> Iterator[KernelDispatched]:
+    """Yield the event of each kernel that a call of a compiled config launches, in their order."""
+    for shape in compiled.shapes or [_largest(compiled)]:
+        yield KernelDispatched(
+            at=timestamp(),
+            run=run.id,
+            kernel=f"{case.kernel}.{case.impl}",
+            config=dict(case.config),
+            grid=shape.grid,
+            threads=shape.threads,
+            shared_bytes=shape.shared_bytes,
+            registers=shape.registers,
+            occupancy=shape.occupancy,
+            op_path=op_path(run, case, part),
+            function=shape.function,
+            launches=shape.launches,
+        )
+
+
+def _largest(compiled: Compiled) -> LaunchShape:
+    """Return the largest launch, of a result that holds no other."""
+    r, name, grid = compiled.resources, compiled.kernel, compiled.grid
+    costs = r.threads, r.shared_bytes, r.registers, r.occupancy
+    return LaunchShape(name, grid, *costs, compiled.launches)
 
 
 def completed(run: Run, record: Record, part: str = "") -> OpCompleted:

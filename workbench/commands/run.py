@@ -322,10 +322,11 @@ class Recorder:
             self.begun = True
 
     def dispatched(self, case: Case, compiled: Compiled | None, part: str = "") -> None:
-        """Write the event of the launch of a config, if it was compiled. `part` is the operand or
-        the variant that it is; see `op_path`."""
+        """Write an event for each kernel that a config launches, if it was compiled. `part` is the
+        operand or the variant that it is; see `op_path`."""
         if self.events and compiled is not None:
-            self.store.log.write(dispatched(self.run, case, compiled, part))
+            for event in dispatched(self.run, case, compiled, part):
+                self.store.log.write(event)
 
     def keep(self, entry: Entry, part: str = "") -> None:
         """Store an outcome, a comparison or a finding; of a time also the event."""

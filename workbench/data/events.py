@@ -30,8 +30,8 @@ class EventsError(WorkbenchError):
 
 @dataclass(frozen=True)
 class KernelDispatched:
-    """The launch of a config: its geometry and its occupancy, of its largest kernel. Fields are
-    None where the backend does not report them."""
+    """One kernel that a call of a config launches: its geometry and its occupancy. Fields are None
+    where the backend does not report them."""
 
     at: str  # ISO 8601 with offset
     run: str
@@ -44,7 +44,7 @@ class KernelDispatched:
     occupancy: float | None  # resident warps over the most that fit, 0 to 1
     op_path: str = ""  # of its steps, without the phase: the start of their `op_path`
     function: str = ""  # name of the device function
-    launches: int | None = None  # of one call
+    launches: int | None = None  # of this function on this grid, in one call
 
 
 @dataclass(frozen=True)
