@@ -222,9 +222,13 @@ def contents(most: int | None = None) -> dict[str, bytes]:
 def outcome(name: str, data: bytes, folder: Path) -> str:
     """Return how reading a file ends: a result, a sentence, or else the fault."""
     from workbench.commands.read import summarise
+    from workbench.commands.traces import as_run
+    from workbench.data.checked import checked
+    from workbench.data.record import dumps, loads
     from workbench.data.trace_export import as_json, json_text, kernels_csv
     from workbench.readers import read
     from workbench.readers.inputs.source import ReadError
+    from workbench.reports.trace import page
 
     path = folder / Path(name).name
     path.write_bytes(data)
@@ -232,8 +236,13 @@ def outcome(name: str, data: bytes, folder: Path) -> str:
     try:
         trace = read([path])
         summary = summarise(trace)
-        json_text(as_json(trace, summary.kpis, summary.rows))
+        json_text(as_json(summary))
         kernels_csv(trace, summary.rows)
+        kept = as_run(summary, "read", path.name, "workbench read")
+        stored = [loads(dumps(each)) for each in (kept.run, *kept.findings, *kept.profiles)]
+        page(checked(stored[0]), (), kept.findings, kept.profiles, summary)
+        for each in stored[1:]:
+            checked(each)
         end = "result"
     except ReadError as error:
         sentence = str(error)

@@ -27,6 +27,7 @@ ORDER = [
     "data",
     "device",
     "readers",
+    "rules",
     "declared",
     "catalog",
     "source",
@@ -46,7 +47,7 @@ ORDER = [
 KERNEL_IMPORTS = {"spec", "dsl"}  # all that a kernel may import; a variant imports kernels, too
 
 # Folders in which one file is one thing that a person can ask for by its name.
-CONTRIBUTED = ("kernels", "sweeps", "experiments", "profilers", "readers", "reports")
+CONTRIBUTED = ("kernels", "sweeps", "experiments", "profilers", "readers", "rules", "reports")
 
 HEAVY = ("torch", "triton", "matplotlib", "pandas", "sqlalchemy", "jinja2", "rich")
 

@@ -1,6 +1,9 @@
 """Metrics: formulas of each tool, names of older tools and of the guides."""
 
+import gzip
+import json
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +12,8 @@ from hypothesis import strategies as st
 from workbench.data.metric import (
     BY_NAME,
     METRICS,
+    STALL_COUNTERS,
+    STALLS,
     counter_name,
     exact_counters,
     limiter,
@@ -111,3 +116,61 @@ def test_waves_leave_places_empty():
 def test_what_limits_occupancy():
     limits = {"launch__occupancy_limit_registers": 2.0, "launch__occupancy_limit_warps": 8.0}
     assert limiter(limits) == ["registers"] and limiter({}) == []
+
+
+CHIPS = {"sm_80": "GA100", "sm_89": "AD102", "sm_90": "GH100", "sm_100": "GB100", "sm_120": "GB202"}
+OWN = ("launch__", "derived__", "sass__", "memory_", "smsp__pcsamp_")  # of ncu, on every chip
+NCU_OWN = ("sm__maximum_warps_per_active_cycle_pct",)
+ELSEWHERE = {"stall_gmma": ["GH100"], "stall_imc_miss": ["GA100", "AD102", "GH100"]}
+
+
+def bases(chip):
+    """Names of the counters, ratios and throughputs of a chip, without rollups."""
+    path = Path(__file__).parents[1] / "golden/nvperf_metric_names_by_chip.json.gz"
+    kinds = json.loads(gzip.decompress(path.read_bytes()))[chip]
+    return {name for names in kinds.values() for name in names}
+
+
+@pytest.mark.parametrize("chip", CHIPS.values(), ids=CHIPS)
+def test_every_metric_has_a_formula_of_counters_that_the_chip_has(chip):
+    """But for two reasons to stall that some chips do not have."""
+    known = bases(chip)
+    for metric in METRICS:
+        formulas = [f for f in metric.formulas if "ncu" in f.tools]
+        if not formulas:
+            continue
+        there = [
+            all(n.startswith(OWN) or n in NCU_OWN or n.split(".")[0] in known for n in f.needs)
+            for f in formulas
+        ]
+        assert any(there) == (chip in ELSEWHERE.get(metric.name, [chip])), metric.name
+
+
+@pytest.mark.parametrize("chip", CHIPS.values(), ids=CHIPS)
+def test_names_of_guides_become_names_that_the_chip_has(chip):
+    known = bases(chip)
+    for of in ("inst", "thread_inst"):
+        name = f"smsp__{of}_executed_not_predicated_off.sum"
+        assert name.split(".")[0] not in known
+        assert counter_name(name).split(".")[0] in known
+
+
+@pytest.mark.parametrize("pattern", STALL_COUNTERS)
+@given(st.dictionaries(st.sampled_from(STALLS), st.floats(0.01, 100), min_size=1))
+def test_any_kind_of_stall_counter_gives_shares(pattern, cycles):
+    counters = {pattern.format(reason): value for reason, value in cycles.items()}
+    shares = stall_shares(counters)
+    assert sum(shares.values()) == pytest.approx(1)
+    assert shares == pytest.approx({r: v / sum(cycles.values()) for r, v in cycles.items()})
+
+
+def test_flop_counts_a_fused_operation_twice_and_a_packed_one_by_its_halves():
+    metric = BY_NAME["vector_flop"]
+    start = "smsp__sass_thread_inst_executed_op_"
+    counters = {f"{start}{k}{op}_pred_on.sum": 1.0 for k in "fhd" for op in ("add", "mul", "fma")}
+    assert metric_value(metric, counters, "ncu").value == 4 + 8 + 4
+    only = {n: v for n, v in counters.items() if "_op_f" in n}
+    assert metric_value(metric, only, "ncu").value == 4
+    waves = {f"SQ_INSTS_VALU_{op}_{kind}": 1.0 for op in ("ADD", "MUL", "TRANS", "FMA")
+             for kind in ("F16", "F32", "F64")}  # fmt: skip
+    assert metric_value(metric, waves, "rocprof-compute").value == 64 * 15

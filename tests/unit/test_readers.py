@@ -14,7 +14,7 @@ from workbench.data.metric import exact_counters, metric_values, stall_shares
 from workbench.data.timeline import device_times, devices, kernel_rows
 from workbench.data.trace import ActivityKind
 from workbench.readers import read, readers
-from workbench.readers.inputs.source import ReadError
+from workbench.readers.inputs.source import ReadError, ReadLimits
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "traces"
@@ -207,10 +207,30 @@ def test_events_are_the_same_with_and_without_msgspec(monkeypatch):
     assert list(with_it.activities) == list(without.activities)
 
 
-def test_operations_of_the_host_are_kept_where_a_range_is_asked_for():
+def test_operations_of_the_host_are_kept_of_small_files_or_of_a_range():
     path = golden("torch_profiler/tracelens_h100_bert_small.json")
-    assert not kinds(read([path]), ActivityKind.OP)
-    assert kinds(read([path], range_name="aten::addmm"), ActivityKind.OP)
+    large = ReadLimits(operations_bytes=0)
+    whole, none = read([path]), read([path], large)
+    named = read([path], large, range_name="aten::addmm")
+    assert len(kinds(whole, ActivityKind.OP)) > len(kinds(named, ActivityKind.OP)) > 0
+    assert not kinds(none, ActivityKind.OP)
+    assert any("host operations were left out" in note for note in none.notes)
+
+
+def test_ranks_of_a_job_keep_their_devices_apart(tmp_path):
+    """Each rank calls its device 0."""
+    for rank in range(2):
+        event = {"ph": "X", "cat": "kernel", "name": f"k{rank}", "pid": 0, "tid": 7, "ts": rank,
+                 "dur": 2, "args": {"device": 0, "stream": 7}}  # fmt: skip
+        head = {"schemaVersion": 1, "distributedInfo": {"rank": rank},
+                "deviceProperties": [{"id": 0, "name": "NVIDIA X"}]}  # fmt: skip
+        (tmp_path / f"{rank}.json").write_text(json.dumps({**head, "traceEvents": [event]}))
+    trace = read(sorted(tmp_path.iterdir()))
+    assert devices(trace) == ["rank 0, 0", "rank 1, 0"] == list(trace.devices)
+    for rank, device in enumerate(devices(trace)):
+        (row,) = kernel_rows(trace, [device_times(trace, device)])
+        assert row.name == f"k{rank}"
+    assert devices(read([tmp_path / "0.json"])) == ["0"]
 
 
 def test_peak_memory_of_a_memory_timeline():

@@ -1,5 +1,5 @@
-"""The pages of comparisons, measurements and experiments in a real browser: opened from a file,
-offline."""
+"""The pages of comparisons, measurements, experiments and traces in a real browser: opened from a
+file, offline."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 import synthetic
 from playwright.sync_api import sync_playwright
 
+from workbench.commands.traces import as_run
 from workbench.data import stats
 from workbench.data.record import (
     Case,
@@ -30,11 +31,18 @@ from workbench.data.record import (
     Run,
     Series,
 )
+from workbench.data.trace import ActivityKind, Trace
+from workbench.data.trace_compare import TraceOperand
+from workbench.data.trace_compare import compared as compared_traces
+from workbench.data.trace_summary import summarise
 from workbench.data.verdict import verdict
+from workbench.readers import read
 from workbench.reports import write_page
 from workbench.reports.compare import page as compare_page
 from workbench.reports.experiment import page as experiment_page
 from workbench.reports.measure import page as measure_page
+from workbench.reports.trace import comparison_page
+from workbench.reports.trace import page as trace_page
 
 pytestmark = pytest.mark.web
 
@@ -46,6 +54,9 @@ if BROWSER is None:
 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-sync"]  # fmt: skip
+TRACES = Path(__file__).parents[1] / "golden" / "traces"
+BERT = "tracelens_h100_bert_small.json.gz"
+HOSTILE = '<script>document.title = "owned"</script><img src=x onerror=alert(1)>&amp;"\''
 SIZES = {"M": 4096, "N": 4096, "K": 4096}
 CONFIG = {"block_m": 128, "block_n": 256, "block_k": 64, "num_warps": 8, "num_stages": 3}
 Open = Callable[..., Any]
@@ -190,10 +201,43 @@ def experiment() -> str:
     return experiment_page(of, variants, [result, replace(result, kernel="", charts=())])
 
 
+def trace(of: Trace) -> str:
+    summary = summarise(of)
+    kept = as_run(summary, "read", of.files[0].name if of.files else "t.json", "workbench read t")
+    return trace_page(kept.run, (), kept.findings, kept.profiles, summary)
+
+
+def hostile() -> str:
+    """Every name of the file is markup."""
+    of = Trace("torch.profiler", devices={"0": {"name": HOSTILE}}, notes=[HOSTILE])
+    at = 1000
+    for n in range(18):
+        of.activities.add(ActivityKind.OP, HOSTILE, at - 900, at + 10, "", "1", "p")
+        of.activities.add(ActivityKind.CALL, HOSTILE, at - 500, at, "", "1", "p", n)
+        name = f"{HOSTILE}{n % 3}"
+        of.activities.add(ActivityKind.KERNEL, name, at, at + 4000, "0", HOSTILE, "p", n)
+        of.activities.add(ActivityKind.RANGE, HOSTILE, at, at + 100, "", "1", "p")
+        at += 9000
+    return trace(of)
+
+
+def two_traces() -> str:
+    operands = []
+    for name in ("eager_trace.json.gz", "graph_trace.json.gz"):
+        kept = as_run(summarise(read([TRACES / "h200" / name])), "read", name, "")
+        operands.append(TraceOperand(name, kept.findings, kept.profiles))
+    result = compared_traces(operands[0], operands[1], 0.01)
+    return comparison_page(result, "workbench compare a b", "run", "2026-11-23T10:00:00")
+
+
 MAKERS = {"slow": slow, "saved": saved, "experiment": experiment, "failed": failed, "suite": suite,
           "measured": measured, "predicted": predicted,
           "nothing": lambda: measure_page(run("measure", "tiles"), []),
-          "no bout": lambda: compare_page(run("compare", "impls"), [], [])}  # fmt: skip
+          "no bout": lambda: compare_page(run("compare", "impls"), [], []),
+          "timeline": lambda: trace(read([TRACES / "torch_profiler" / BERT])),
+          "counters": lambda: trace(read([TRACES / "h200" / "raw_base.csv.gz"])),
+          "checker": lambda: trace(read([TRACES / "h200" / "oob.log.gz"])),
+          "hostile": hostile, "two traces": two_traces}  # fmt: skip
 
 # Text in figures against the page, and all other text against what lies under it.
 CONTRAST = """() => {
@@ -349,3 +393,36 @@ def test_an_experiment_says_its_word_first_and_which_targets_were_missed(show: O
     heads = tab.locator("h2").all_inner_texts()
     assert heads[:2] == ["matmul, M=4096 N=4096 K=4096, bf16",
                          "launch_overhead, M=4096 N=4096 K=4096, bf16"]  # fmt: skip
+
+
+def test_a_trace_shows_its_word_its_lanes_and_its_gaps(show: Open) -> None:
+    tab = show("timeline")
+    assert "profiled" in tab.inner_text("body").strip().splitlines()[0]
+    assert tab.locator('svg[aria-label^="timeline of device"]').count() == 1
+    assert tab.locator('svg[aria-label^="a part of"]').count() == 1
+    lanes = tab.locator('svg[aria-label^="timeline of device"] text').all_text_contents()
+    assert {"device", "idle", "stream 7"} <= {lane.strip() for lane in lanes}
+    heads = tab.locator("h3").all_inner_texts()
+    assert {"Longest gaps", "Classes of kernels", "Ranges of the host"} <= set(heads)
+    gaps = tab.locator("h3", has_text="Longest gaps").locator("xpath=following-sibling::div[1]")
+    assert gaps.locator("tbody tr").count() == 10
+
+
+def test_names_of_a_trace_are_text(show: Open) -> None:
+    """Escaped in tables, figures and their titles: nothing runs, and nothing is asked for."""
+    tab = show("hostile")
+    assert "owned" not in tab.title()
+    assert tab.locator("body script, body img").count() == 0
+    shown = tab.inner_text("main")
+    assert shown.count("<script>") > 8 and "&amp;" in shown
+
+
+def test_a_page_of_counters_and_one_of_a_checker(show: Open) -> None:
+    assert "DRAM throughput" in show("counters").inner_text("main")
+    text = show("checker").inner_text("main")
+    assert "memcheck: fail" in text and "oob+0x160" in text
+
+
+def test_two_traces_say_the_word_first(show: Open) -> None:
+    tab = show("two traces")
+    assert tab.locator("#answer .word").inner_text() == "suspected FAST"

@@ -40,6 +40,7 @@ from workbench.commands.run import (
 )
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.environment import fingerprint
+from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Failure, Outcome, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
@@ -121,6 +122,9 @@ class CeilingsCommand:
         for line in stated_lines(run) if self.console.quiet else ():
             say_result(self.console, line)
         page = self._write_page(run, [])
+        with EventLog(self.options.metrics) as log:
+            for event in (run, RunFinished(timestamp(), run.id, "complete", {})):
+                log.write(event)
         say_page(self.console, page)
         return write_result(self.options, "ceilings", PASSED, [RunResult(run, page=page)])
 

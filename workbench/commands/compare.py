@@ -1,4 +1,4 @@
-"""The `compare` command: compare two operands on the GPU, or two stored runs."""
+"""The `compare` command: compare two operands on the GPU, two stored runs, or two traces."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from workbench.commands.run import (
     say_page,
 )
 from workbench.commands.stored import stored_runs
+from workbench.commands.trace_comparison import compare_traces, trace_operands
 from workbench.commands.worktree import Repository, Worktrees
 from workbench.data import verdict
 from workbench.data.clock import folder_of, run_id, timestamp
@@ -69,6 +70,10 @@ class CompareCommand:
         """Run to the end. Returns the exit code of the verdict (see `verdict.exit_code`), or 130
         after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
         options = self.options
+        if options.metrics is not None and is_run(options.left) and is_run(options.right):
+            raise CommandError("Stored runs are compared without measuring; leave out --metrics.")
+        if traces := trace_operands(options):
+            return compare_traces(options, traces, self.console)
         if is_run(options.left) and is_run(options.right):
             if options.energy:
                 raise CommandError(

@@ -307,7 +307,7 @@ class ReportOptions(Options):
 
     COMMAND: ClassVar[str] = "report"
 
-    name: str = argument("sweep, compare, measure, experiment, ceilings, roofline or findings.")
+    name: str = argument("sweep, compare, measure, experiment, ceilings, trace, roofline, ...")
     runs: tuple[str, ...] = argument(
         "A run's id or its start, or an events file. Default: last.", (), "[RUN]..."
     )
@@ -335,7 +335,9 @@ class ReadOptions(Options):
     perfetto: Path | None = option(
         None, "Write a timeline for ui.perfetto.dev to this file.", stored=False
     )
-    quiet: bool = quiet("Print only the KPIs.")
+    quiet: bool = quiet("Print only KPIs, findings and the page's path.")
+    out: Path = out()
+    database: str | None = database()
 
 
 @dataclass(frozen=True)

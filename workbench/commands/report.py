@@ -18,7 +18,7 @@ from workbench.data.database import History, default_url
 from workbench.data.events import RunFinished, read
 from workbench.data.exits import PASSED
 from workbench.data.files import FileError, is_stream, write_files
-from workbench.data.record import Comparison, Failure, Finding, Outcome, Record, Run
+from workbench.data.record import Comparison, Failure, Finding, Outcome, Profile, Record, Run
 from workbench.reports import ReportError, write_page
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class StoredRun:
     outcomes: Sequence[Outcome] = ()
     comparisons: Sequence[Comparison] = ()
     findings: Sequence[Finding] = ()
+    profiles: Sequence[Profile] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)  # empty if unknown
 
 
@@ -89,7 +90,10 @@ def _with_document(
     """Write a report, and the JSON document of its runs if it was requested."""
     if options.json is None:
         return [_shown(write_page(place, text))]
-    runs = [RunResult(k.run, k.outcomes, k.comparisons, k.findings, page=place) for k in every]
+    runs = [
+        RunResult(k.run, k.outcomes, k.comparisons, k.findings, k.profiles, page=place)
+        for k in every
+    ]
     content = json_text(document("report", PASSED, runs))
     return _written([("--out", place, text), ("--json", options.json, content)])
 
@@ -209,6 +213,8 @@ def _also(report: str, kept: StoredRun) -> tuple[object, ...]:
     """Return the further arguments of a page beside a run and its outcomes."""
     if report == "experiment":
         return (kept.findings,)
+    if report == "trace":
+        return kept.findings, kept.profiles
     if kept.comparisons:
         return (kept.comparisons,)
     return (kept.seconds,) if kept.seconds and report == "sweep" else ()
@@ -246,8 +252,13 @@ def _all_kept(runs: Sequence[str], database: str | None) -> list[StoredRun]:
 
 
 def _of_history(history: History, run: Run) -> StoredRun:
-    stored = history.outcomes(run.id), history.comparisons(run.id), history.findings(run.id)
-    return StoredRun(run, *stored)
+    return StoredRun(
+        run,
+        history.outcomes(run.id),
+        history.comparisons(run.id),
+        history.findings(run.id),
+        history.profiles(run.id),
+    )
 
 
 def _from_file(path: Path) -> list[StoredRun]:
@@ -268,7 +279,8 @@ def _from_file(path: Path) -> list[StoredRun]:
         comparisons = [e for e in own if isinstance(e, Comparison)]
         findings = [e for e in own if isinstance(e, Finding)]
         seconds = ends[-1].seconds if ends else {}
-        kept.append(StoredRun(run, outcomes, comparisons, findings, seconds))
+        profiles = [e for e in own if isinstance(e, Profile)]
+        kept.append(StoredRun(run, outcomes, comparisons, findings, profiles, seconds))
     return kept
 
 

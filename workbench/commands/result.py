@@ -30,6 +30,7 @@ from workbench.data.record import (
     Finding,
     Measured,
     Outcome,
+    Profile,
     Record,
     Run,
     to_plain,
@@ -70,6 +71,7 @@ class RunResult:
     outcomes: Sequence[Outcome] = ()
     comparisons: Sequence[Comparison] = ()
     findings: Sequence[Finding] = ()
+    profiles: Sequence[Profile] = ()  # kernels of a trace
     state: RunState | None = None  # None where it is not known
     page: Path | None = None
     events: Path | None = None
@@ -85,6 +87,7 @@ class RunResult:
             "failures": [to_plain(o) for o in self.outcomes if isinstance(o, Failure)],
             "comparisons": to_plain(self.comparisons),
             "findings": to_plain(self.findings),
+            "profiles": to_plain(self.profiles),
             "page": _text(self.page),
             "events": _text(self.events),
         }

@@ -29,7 +29,7 @@ from workbench.data.database import History
 from workbench.data.events import EventLog, RunState
 from workbench.data.files import STDOUT
 from workbench.data.interrupts import Interrupts
-from workbench.data.record import Case, Comparison, Finding, Outcome, Record, Run
+from workbench.data.record import Case, Comparison, Failure, Finding, Outcome, Record, Run
 from workbench.data.store import Entry, Store
 from workbench.device import hardware
 from workbench.reports import drawn_at_least
@@ -337,7 +337,7 @@ class Recorder:
             self.comparisons.append(entry)
         elif isinstance(entry, Finding):
             self.findings.append(entry)
-        else:
+        elif isinstance(entry, Record | Failure):
             self.outcomes.append(entry)
 
     @property
@@ -348,7 +348,7 @@ class Recorder:
     def result(self, page: Path | None = None) -> RunResult:
         """Return the run with all that was stored of it, for the JSON document."""
         kept = self.outcomes, self.comparisons, self.findings
-        return RunResult(self.run, *kept, self.state, page, self.file)
+        return RunResult(self.run, *kept, state=self.state, page=page, events=self.file)
 
     def end(self, state: RunState) -> None:
         """Store how the run ended."""

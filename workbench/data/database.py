@@ -31,7 +31,17 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from workbench.data.checked import checked
 from workbench.data.environment import environment_id
 from workbench.data.events import BadLine, Event, RunFinished, RunState, iterate
-from workbench.data.record import Comparison, Failure, Finding, Outcome, Record, Run, dumps, loads
+from workbench.data.record import (
+    Comparison,
+    Failure,
+    Finding,
+    Outcome,
+    Profile,
+    Record,
+    Run,
+    dumps,
+    loads,
+)
 from workbench.spec import WorkbenchError
 
 SCHEMA = 2  # version that this code writes; a higher one was written by a newer workbench
@@ -117,7 +127,7 @@ _OUTCOMES = sa.Table(
 # Indexes that earlier versions made, and that those above replace.
 _OBSOLETE = ("ix_outcomes_kernel_at", "ix_outcomes_at_epoch_s")
 
-# This and the next table were added later; opening an older database creates them.
+# This and the next two tables were added later; opening an older database creates them.
 _COMPARISONS = sa.Table(
     "comparisons",
     _METADATA,
@@ -147,6 +157,29 @@ _FINDINGS = sa.Table(
     sa.Column("dtype", sa.Text, nullable=False),
     sa.Column("sizes", sa.JSON, nullable=False),
     sa.Column("word", sa.Text, nullable=False),
+    sa.Column("at", sa.Text, nullable=False),
+    sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
+    sa.Column("payload", sa.Text, nullable=False),
+)
+
+_PROFILES = sa.Table(
+    "profiles",
+    _METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    sa.Column("run", sa.Text, nullable=False, index=True),
+    sa.Column("kernel", sa.Text, nullable=False, index=True),  # empty for kernels of others
+    sa.Column("impl", sa.Text, nullable=False),
+    sa.Column("config", sa.JSON, nullable=False),
+    sa.Column("sizes", sa.JSON, nullable=False),
+    sa.Column("dtype", sa.Text, nullable=False),
+    sa.Column("device", sa.Text, nullable=False),
+    sa.Column("tool", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("name", sa.Text, nullable=False),  # of the kernel in the file
+    sa.Column("launch", sa.Text, nullable=False),
+    sa.Column("launches", sa.Integer, nullable=False),
+    sa.Column("duration_s", sa.Double),  # of all launches, while a profiler watched
     sa.Column("at", sa.Text, nullable=False),
     sa.Column("at_epoch_s", sa.Double, nullable=False, index=True),
     sa.Column("payload", sa.Text, nullable=False),
@@ -298,6 +331,16 @@ class History:
         with self._writing() as db:
             _insert_once(db, _FINDINGS, _finding_row(result))
 
+    def add_profile(self, result: Profile) -> None:
+        """Store a kernel as a profiler saw it; the same twice is stored once."""
+        with self._writing() as db:
+            _insert_once(db, _PROFILES, _profile_row(result))
+
+    def add_all(self, entries: Sequence[Outcome | Comparison | Finding | Profile]) -> None:
+        """Store outcomes, comparisons, findings and profiles in one transaction."""
+        with self._writing() as db:
+            self._import(db, entries)
+
     def import_events(self, path: Path | str) -> Imported:
         """Store the events of a file; a second time adds nothing. Returns the count and the bad
         lines.
@@ -433,6 +476,11 @@ class History:
         """Return all findings of a run, in the order in which they were added."""
         query = sa.select(_FINDINGS.c.payload).where(_FINDINGS.c.run == run_id)
         return self._all(query.order_by(_FINDINGS.c.id), Finding, _FINDINGS)
+
+    def profiles(self, run_id: str) -> list[Profile]:
+        """Return all profiles of a run, in the order in which they were added."""
+        query = sa.select(_PROFILES.c.payload).where(_PROFILES.c.run == run_id)
+        return self._all(query.order_by(_PROFILES.c.id), Profile, _PROFILES)
 
     def search(
         self,
@@ -692,7 +740,7 @@ def _row(values: dict[str, Any]) -> Row | None:
 
 
 # Tables whose rows belong to a run.
-_OF_A_RUN = (_OUTCOMES, _COMPARISONS, _FINDINGS)
+_OF_A_RUN = (_OUTCOMES, _COMPARISONS, _FINDINGS, _PROFILES)
 
 
 def _compact(connection: sa.Connection) -> None:
@@ -893,10 +941,36 @@ def _finding_row(result: Finding) -> dict[str, Any]:
     )
 
 
+def _profile_row(result: Profile) -> dict[str, Any]:
+    payload = dumps(result)
+    return _storable(
+        {
+            "digest": hashlib.sha256(payload.encode()).hexdigest(),
+            "run": result.run,
+            "kernel": result.kernel,
+            "impl": result.impl,
+            "config": dict(result.config),
+            "sizes": dict(result.sizes),
+            "dtype": result.dtype,
+            "device": result.device,
+            "tool": result.tool,
+            "version": result.version,
+            "name": result.name,
+            "launch": result.launch,
+            "launches": result.count,
+            "duration_s": result.total_s,
+            "at": result.at,
+            "at_epoch_s": _epoch(result.at),
+            "payload": payload,
+        }
+    )
+
+
 _ROW_OF: tuple[tuple[sa.Table, Any, Callable[[Any], dict[str, Any]]], ...] = (
     (_OUTCOMES, (Record, Failure), _outcome_row),
     (_COMPARISONS, Comparison, _comparison_row),
     (_FINDINGS, Finding, _finding_row),
+    (_PROFILES, Profile, _profile_row),
 )
 
 

@@ -94,6 +94,24 @@ def fingerprint(device_index: int | None, repository: Path | None) -> Environmen
     )
 
 
+# Of a run that only read the files of a profiler: the machine that reads is not the one measured.
+UNKNOWN = Environment(
+    gpu=None,
+    driver=None,
+    gpu_memory_bytes=None,
+    power_limit_w=None,
+    clock_policy="unknown",
+    others_on_gpu=None,
+    os="",
+    cpu="",
+    python="",
+    versions={},
+    settings={},
+    commit=None,
+    dirty=None,
+)
+
+
 def environment_id(env: Environment) -> str:
     """Return twelve hex digits, a hash of every field."""
     text = json.dumps(to_plain(env), sort_keys=True)

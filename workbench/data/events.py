@@ -18,7 +18,16 @@ from typing import Any, Literal, Self, cast
 
 from workbench.data.checked import checked
 from workbench.data.files import is_stream, open_stream, open_to_read, reason_of
-from workbench.data.record import Comparison, Failure, Finding, Record, Run, from_plain, to_plain
+from workbench.data.record import (
+    Comparison,
+    Failure,
+    Finding,
+    Profile,
+    Record,
+    Run,
+    from_plain,
+    to_plain,
+)
 from workbench.spec import WorkbenchError
 
 RunState = Literal["complete", "interrupted", "failed"]
@@ -77,10 +86,20 @@ class RunFinished:
     seconds: Mapping[str, float] = field(default_factory=dict)  # where the time went
 
 
-Event = Run | Record | Failure | Comparison | Finding | KernelDispatched | OpCompleted | RunFinished
+Event = (
+    Run
+    | Record
+    | Failure
+    | Comparison
+    | Finding
+    | Profile
+    | KernelDispatched
+    | OpCompleted
+    | RunFinished
+)
 
 _OWN: Mapping[str, type] = {t.__name__: t for t in (KernelDispatched, OpCompleted, RunFinished)}
-_RECORDS = frozenset(t.__name__ for t in (Run, Record, Failure, Comparison, Finding))
+_RECORDS = frozenset(t.__name__ for t in (Run, Record, Failure, Comparison, Finding, Profile))
 
 
 class EventLog:

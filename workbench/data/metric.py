@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -65,6 +65,19 @@ STALLS = (
 )  # fmt: skip
 
 
+# Counters of a reason to stall, the first that a file has; all are weights of one reason among all.
+STALL_COUNTERS = (
+    "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio",
+    "smsp__average_warp_latency_issue_stalled_{}.ratio",
+    "smsp__warp_issue_stalled_{}_per_warp_active.pct",
+    "smsp__warps_issue_stalled_{}.avg.pct_of_peak_sustained_active",
+    "smsp__warps_issue_stalled_{}.sum",
+    "smsp__pcsamp_warps_issue_stalled_{}",
+)
+# Reasons that some of these counters call otherwise.
+OTHER_REASONS = {"no_instruction": "no_instructions", "gmma": "warpgroup_arrive"}
+
+
 def _percent(name: str) -> Formula:
     """Return a formula that takes a percentage of ncu as a share."""
     return Formula(NCU, (name,), lambda value: value / 100)
@@ -76,7 +89,7 @@ def _same(*names: str, tools: tuple[str, ...] = NCU) -> tuple[Formula, ...]:
 
 def stall_counter(reason: str) -> str:
     """Return ncu's counter of the cycles that an instruction waited for a reason."""
-    return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
+    return STALL_COUNTERS[0].format(reason)
 
 
 def _elapsed(unit: str) -> Formula:
@@ -151,9 +164,51 @@ METRICS: tuple[Metric, ...] = (
             ("fma", "sm__pipe_fma_cycles_active"),
             ("alu", "sm__pipe_alu_cycles_active"),
             ("fp64", "sm__pipe_fp64_cycles_active"),
-            ("matrix", "sm__pipe_tensor_op_hmma_cycles_active"),
         )
     ),
+    Metric("matrix_pipe", "matrix pipe", "1", "neither", (
+        _percent("sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active"),
+        # GB100 and later have no counter of that name
+        _percent("sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"),
+    )),
+    Metric("vector_flop", "FLOP outside of the matrix unit", "FLOP", "neither", (
+        Formula(
+            NCU,
+            tuple(f"smsp__sass_thread_inst_executed_op_{kind}{op}_pred_on.sum"
+                  for kind in "fhd" for op in ("add", "mul", "fma")),
+            lambda fa, fm, ff, ha, hm, hf, da, dm, df: (
+                fa + fm + 2 * ff + 2 * (ha + hm + 2 * hf) + da + dm + 2 * df
+            ),
+        ),
+        Formula(
+            NCU,
+            tuple(f"smsp__sass_thread_inst_executed_op_f{op}_pred_on.sum"
+                  for op in ("add", "mul", "fma")),
+            lambda fa, fm, ff: fa + fm + 2 * ff,
+        ),
+        Formula(  # by wave of 64; a fused multiply-add is two operations
+            AMD,
+            tuple(f"SQ_INSTS_VALU_{op}_{kind}"
+                  for kind in ("F16", "F32", "F64") for op in ("ADD", "MUL", "TRANS", "FMA")),
+            lambda *n: 64 * sum(weight * each for weight, each in
+                                zip((1, 1, 1, 2) * 3, n, strict=True)),
+        ),
+    )),
+    Metric("matrix_flop", "FLOP of the matrix unit", "FLOP", "neither", (
+        Formula(  # a MOP is 512 operations
+            AMD,
+            tuple(f"SQ_INSTS_VALU_MFMA_MOPS_{kind}" for kind in ("F16", "BF16", "F32", "F64")),
+            lambda *mops: 512 * sum(mops),
+        ),
+    )),
+    *(
+        Metric(f"{kind.lower()}_share", f"{kind} instructions", "1", "neither",
+               (Formula(AMD, (f"SQ_INSTS_{kind}", "SQ_INSTS"), lambda some, whole: some / whole),))
+        for kind in ("VALU", "MFMA", "VMEM", "LDS", "SALU", "SMEM")
+    ),
+    Metric("waves_waiting", "waves waiting", "1", "lower", (
+        Formula(AMD, ("SQ_WAIT_ANY", "SQ_WAVE_CYCLES"), lambda wait, cycles: wait / cycles),
+    )),
     Metric("issue_active", "issue slots used", "1", "higher",
            _same("smsp__issue_active.avg.per_cycle_active")),
     Metric("instruction_latency", "cycles an instruction", "cycle", "lower",
@@ -239,14 +294,25 @@ def metric_values(dispatch: Dispatch, tool: str) -> dict[str, MetricValue]:
 
 
 def stall_shares(counters: Mapping[str, float]) -> dict[str, float]:
-    """Return each reason's share of the cycles of an instruction; empty where none is known."""
-    cycles = {
-        reason: counters[stall_counter(reason)]
-        for reason in STALLS
-        if stall_counter(reason) in counters
-    }
-    whole = math.fsum(cycles.values())
-    return {reason: value / whole for reason, value in cycles.items()} if whole > 0 else {}
+    """Return each reason's share of all stalls, from the first kind of counter that the file has;
+    empty where it has none."""
+    for pattern in STALL_COUNTERS:
+        weights = {
+            reason: counters[name]
+            for reason in STALLS
+            for name in _names_of(pattern, reason)
+            if name in counters
+        }
+        whole = math.fsum(weights.values())
+        if whole > 0:
+            return {reason: value / whole for reason, value in weights.items()}
+    return {}
+
+
+def _names_of(pattern: str, reason: str) -> Iterator[str]:
+    yield pattern.format(reason)
+    if reason in OTHER_REASONS:
+        yield pattern.format(OTHER_REASONS[reason])
 
 
 def limiter(counters: Mapping[str, float]) -> Sequence[str]:

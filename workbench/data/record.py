@@ -339,6 +339,8 @@ class Run:
     # by Impl, the best config of an earlier run of the same problem; it wins ties
     previous_best: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     same_bits_as: str = ""  # "default": the winner's outputs must have the bits of the default's
+    # of a profiler, each with name, bytes and sha256
+    files: tuple[Mapping[str, Any], ...] = ()
 
 
 Word = Literal["SLOW", "FAST", "SAME", "CLOCK", "INCONCLUSIVE"]
@@ -385,14 +387,15 @@ class Comparison:
     looks: int = 1  # how often it could have stopped, which widens its interval
 
 
-Kind = Literal["measured", "predicted", "computed", "datasheet"]
+# `profiled` numbers were taken while a profiler watched: never a measured time.
+Kind = Literal["measured", "predicted", "computed", "datasheet", "profiled"]
 
 
 @dataclass(frozen=True)
 class Evidence:
     """One number behind a finding, with its unit; `kind` says whether it was measured, predicted,
-    computed or is from a datasheet. Units: "s", "B", "FLOP", "B/s", "FLOP/s", "FLOP/B", "kernels";
-    "1" is a ratio or a share. `low` to `high` is its 95 % interval."""
+    computed, profiled or is from a datasheet. Units: "s", "B", "FLOP", "B/s", "FLOP/s", "FLOP/B",
+    "kernels", "copies"; "1" is a ratio or a share. `low` to `high` is its 95 % interval."""
 
     name: str
     value: float
@@ -444,6 +447,38 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     charts: tuple[Chart, ...] = ()
     caveats: tuple[str, ...] = ()  # a sentence each
+    rule: str = ""  # that holds; empty for an experiment's own finding
+    gain_s: float | None = None  # that it may give back at most; None without a bound
+    advice: str = ""
+    effort: str = ""  # small, medium, large
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Times and metrics of a kernel as a profiler saw them: of one launch, or of all launches of
+    one name. They are never measured times: a profiler slows launches, replays kernels and flushes
+    caches. Seconds; fields are None where the file does not tell."""
+
+    run: str
+    at: str  # when it was read, ISO 8601 with offset
+    tool: str
+    version: str
+    device: str
+    name: str  # of the kernel in the file
+    launch: str = ""  # the tool's id of one launch; empty for all of one name
+    count: int = 1  # launches
+    total_s: float | None = None
+    median_s: float | None = None
+    median_low_s: float | None = None  # its 95 % interval, from six launches on
+    median_high_s: float | None = None
+    low_s: float | None = None  # the shortest
+    high_s: float | None = None  # the longest
+    metrics: tuple[Evidence, ...] = ()  # of kind `profiled`
+    kernel: str = ""  # of the workbench, where it was profiled by it
+    impl: str = ""
+    config: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    dtype: str = ""
 
 
 def key_of(case: Case, **also: str) -> str:
@@ -481,6 +516,7 @@ _register(
     Series,
     Chart,
     Finding,
+    Profile,
 )
 
 

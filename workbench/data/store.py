@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workbench.data.clock import timestamp
 from workbench.data.database import History
 from workbench.data.events import EventLog, RunFinished, RunState
 from workbench.data.interrupts import Interrupts
-from workbench.data.record import Comparison, Finding, Outcome, Run
+from workbench.data.record import Comparison, Finding, Outcome, Profile, Run
 
-Entry = Outcome | Comparison | Finding
+Entry = Outcome | Comparison | Finding | Profile
 
 
 @dataclass
@@ -31,15 +31,25 @@ class Store:
             self.history.add_run(run)
 
     def keep(self, entry: Entry) -> None:
-        """Store an outcome, a comparison or a finding; it is in both stores on return."""
+        """Store an outcome, a comparison, a finding or a profile; it is in both stores on
+        return."""
         with self.interrupts.later():
             self.log.write(entry)
             if isinstance(entry, Comparison):
                 self.history.add_comparison(entry)
             elif isinstance(entry, Finding):
                 self.history.add_finding(entry)
+            elif isinstance(entry, Profile):
+                self.history.add_profile(entry)
             else:
                 self.history.add(entry)
+
+    def keep_all(self, entries: Sequence[Entry]) -> None:
+        """Store entries that were all obtained at once, in one transaction."""
+        with self.interrupts.later():
+            for entry in entries:
+                self.log.write(entry)
+            self.history.add_all(entries)
 
     def end(self, state: RunState, counts: Mapping[str, int], seconds: Mapping[str, float]) -> None:
         """Store how the run ended, and its seconds by part."""

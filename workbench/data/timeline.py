@@ -6,6 +6,7 @@ same time counts once.
 
 from __future__ import annotations
 
+import re
 import statistics
 from array import array
 from collections.abc import Sequence
@@ -292,12 +293,25 @@ def _longest_first(row: KernelRow) -> tuple[float, str, str]:
     return -row.total_ns, row.name, row.device
 
 
+NUMBER = re.compile(r"#\d+")
+
+
+def range_name(name: str) -> str:
+    """Return the name of a range without the number of its step: `ProfilerStep#`."""
+    return NUMBER.sub("#", name)
+
+
 def named_ranges(trace: Trace, name: str) -> Intervals:
-    """Return the union of the host ranges and operations of a name."""
+    """Return the union of the host ranges and operations of a name; `ProfilerStep#` is the name of
+    all steps."""
     table = trace.activities
-    numbers = table.of_kind(ActivityKind.RANGE, ActivityKind.OP)
+    wanted = {
+        number
+        for number, known in enumerate(table.names.known)
+        if name in (known, range_name(known))
+    }
     return union(
         (table.starts[i], table.ends[i])
-        for i in numbers
-        if table.names.known[table.name_numbers[i]] == name
+        for i in table.of_kind(ActivityKind.RANGE, ActivityKind.OP)
+        if table.name_numbers[i] in wanted
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
@@ -79,6 +79,12 @@ class NameTable(dict[Any, int]):
         number = self[value] = len(self.known)
         self.known.append(value)
         return number
+
+    def rename(self, change: Callable[[Any], Any]) -> None:
+        """Replace each value by what `change` returns for it, which must differ for each."""
+        self.known = [change(value) for value in self.known]
+        self.clear()
+        self.update({value: number for number, value in enumerate(self.known)})
 
 
 NOWHERE = Geometry()
@@ -293,6 +299,7 @@ class Trace:
     totals: list[Total] = field(default_factory=list)
     checker: CheckerResult | None = None
     tables: dict[str, Any] = field(default_factory=dict)  # other facts of the file, by name
+    rank: int | None = None  # of the process in a distributed job, where the file tells
     notes: list[str] = field(default_factory=list)  # what was left out or assumed, and why
 
     @property
@@ -314,6 +321,14 @@ class Trace:
         return not (
             self.activities or self.dispatches or self.totals or self.checker or self.tables
         )
+
+    def name_devices_by_rank(self) -> None:
+        """Put the rank before the names of the devices: each rank calls its first one 0."""
+        title = f"rank {self.rank}, "
+        self.devices = {title + name: facts for name, facts in self.devices.items()}
+        self.activities.devices.rename(lambda name: title + name if name else name)
+        for dispatch in self.dispatches:
+            dispatch.device = title + dispatch.device if dispatch.device else ""
 
     def join(self, other: Trace) -> None:
         """Add what another file of the same run holds."""

@@ -8,15 +8,16 @@ import io
 import json
 import math
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from workbench.data.metric import exact_counters as counters_of
 from workbench.data.metric import metric_values, stall_shares
+from workbench.data.record import Finding
 from workbench.data.timeline import DeviceTimes, KernelRow
 from workbench.data.trace import ActivityKind, Dispatch, Trace
-from workbench.data.trace_kpis import TraceKpi
+from workbench.data.trace_summary import DeviceSummary, TraceSummary
 
 FORMULAS = ("=", "+", "@", "-", "\t")  # a spreadsheet computes a cell that begins so
 
@@ -60,11 +61,11 @@ def _launch(dispatch: Dispatch) -> list[str]:
     return [cell(dispatch.name), cell(dispatch.id), cell(dispatch.device), *texts, spent]
 
 
-def as_json(
-    trace: Trace, kpis: Mapping[str, Sequence[TraceKpi]], rows: Sequence[KernelRow]
-) -> dict[str, Any]:
-    """Return a trace as plain data: files, devices, KPIs by device, kernels, dispatches with
-    metrics and counters, totals, the checker's result, and notes."""
+def as_json(summary: TraceSummary) -> dict[str, Any]:
+    """Return a trace as plain data: files, devices, KPIs by device, kernels, classes, repeated
+    sequences, ranges, longest gaps, dispatches with metrics and counters, totals, the checker's
+    result, and notes. Times are in ns where a name ends so, else in the unit beside them."""
+    trace = summary.trace
     return {
         "tool": trace.tool,
         "version": trace.version,
@@ -73,13 +74,35 @@ def as_json(
         "files": [asdict(file) for file in trace.files],
         "vendor": trace.vendor,
         "devices": trace.devices,
-        "kpis": {device: [asdict(kpi) for kpi in known] for device, known in kpis.items()},
-        "kernels": [asdict(row) for row in rows],
+        "kpis": {device: [asdict(kpi) for kpi in known] for device, known in summary.kpis.items()},
+        "kernels": [asdict(row) for row in summary.rows],
+        "timelines": {each.device: _timeline(each) for each in summary.devices},
+        "operations": [asdict(row) for row in summary.operations],
         "dispatches": [_dispatch(d, trace.tool) for d in trace.dispatches if d.counters],
         "totals": [asdict(total) | {"kind": total.kind.name.lower()} for total in trace.totals],
         "checker": _checker(trace),
         "tables": trace.tables,
         "notes": trace.notes,
+    }
+
+
+def _timeline(summary: DeviceSummary) -> dict[str, Any]:
+    return {
+        "classes": [asdict(row) for row in summary.classes],
+        "sequences": [asdict(row) for row in summary.repeats],
+        "ranges": [asdict(row) for row in summary.ranges],
+        "gaps": [
+            {
+                "start_ns": each.gap.start - summary.times.start,
+                "length_ns": each.gap.duration,
+                "cause": each.gap.cause,
+                "host": each.host,
+                "host_share": each.host_share,
+                "launch": each.launch,
+                "next": each.next,
+            }
+            for each in summary.gaps
+        ],
     }
 
 
@@ -127,12 +150,15 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def perfetto(trace: Trace, chosen: Sequence[DeviceTimes], launches: array[int]) -> str:
+def perfetto(summary: TraceSummary, findings: Sequence[Finding] = ()) -> str:
     """Return Chrome JSON for Perfetto and chrome://tracing: kernels, copies and sets by stream,
-    gaps by cause, the calls that launched or waited, and arrows from a launch to its kernel."""
+    gaps by cause, the calls that launched or waited, arrows from a launch to its kernel, and a lane
+    of findings over the whole window."""
+    trace, chosen = summary.trace, summary.times
     lines = ",\n".join(
         json.dumps(event, ensure_ascii=False, separators=(",", ":"))
-        for event in _events(trace, chosen, launches)
+        for events in (_events(trace, chosen, summary.launches), _findings(chosen, findings))
+        for event in events
     )
     return f'{{"displayTimeUnit":"ns","traceEvents":[\n{lines}\n]}}\n'
 
@@ -184,6 +210,20 @@ def _events(
         yield _box(
             activity.name, (HOST, lanes[HOST, host]), activity.start - base, activity.duration, {}
         )
+
+
+def _findings(
+    chosen: Sequence[DeviceTimes], findings: Sequence[Finding]
+) -> Iterator[dict[str, Any]]:
+    """Yield a lane for each finding, below the devices."""
+    process = len(chosen) + 1
+    length = max((times.window for times in chosen), default=0)
+    if findings:
+        yield _named("process_name", process, 0, "findings")
+    for lane, finding in enumerate(findings, 1):
+        yield _named("thread_name", process, lane, finding.rule or "result")
+        facts = {"sentence": finding.sentence, "advice": finding.advice}
+        yield _box(finding.word, (process, lane), 0, length, facts)
 
 
 def _named(kind: str, process: int, thread: int, name: str) -> dict[str, Any]:

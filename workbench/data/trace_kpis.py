@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from workbench.data.kernel_class import GEMM, ClassRow
 from workbench.data.timeline import SHORT_NS, DeviceTimes, KernelRow
 from workbench.data.trace import ActivityKind, Trace
 
@@ -26,8 +27,10 @@ class TraceKpi:
     note: str = ""
 
 
-def timeline_kpis(trace: Trace, times: DeviceTimes, launches: array[int]) -> list[TraceKpi]:
-    """Return the KPIs of a device's timeline."""
+def timeline_kpis(
+    trace: Trace, times: DeviceTimes, launches: array[int], classes: Sequence[ClassRow]
+) -> list[TraceKpi]:
+    """Return the KPIs of a device's timeline; `classes` are those of its kernels."""
     mean = times.kernel_sum / times.kernel_count / 1e9 if times.kernel_count else None
     return [
         TraceKpi("total time", times.window / 1e9, "s", BASELINE),
@@ -43,7 +46,17 @@ def timeline_kpis(trace: Trace, times: DeviceTimes, launches: array[int]) -> lis
         *_sync_kpis(trace, times),
         *_copy_kpis(times),
         *_launch_kpis(trace, times, launches),
+        *_gemm_share(times, classes),
     ]  # fmt: skip
+
+
+def _gemm_share(times: DeviceTimes, classes: Sequence[ClassRow]) -> list[TraceKpi]:
+    """Return the share of kernel time that matrix products take, sums over all streams."""
+    spent = sum(row.total_ns for row in classes if row.name == GEMM)
+    if not times.kernel_sum:
+        return []
+    share = spent / times.kernel_sum
+    return [TraceKpi("GEMM share", share, "1", "< 60 %", _met(share < 0.6), "of kernel time")]
 
 
 def _met(holds: bool) -> str:

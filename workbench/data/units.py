@@ -23,8 +23,10 @@ def reading(value: float, unit: str, figures: int = 3) -> str:
             return f"{digits(value * 1e9)} ns"
         scale, symbol = (1.0, "s") if abs(value) >= 1 else unit_of(abs(value))
         return f"{text_of(value, scale)} {symbol}"
-    if unit in ("1", "kernels"):
-        return f"{value:.0f}" if unit == "kernels" else digits(value, figures)
+    if unit in ("kernels", "copies"):
+        return f"{value:,.0f}"
+    if unit == "1":
+        return digits(value, figures)
     scale, prefix = (1.0, "") if unit == "FLOP/B" else _prefix_of(abs(value))
     return f"{value / scale:.{figures}g} {prefix}{unit}"
 

@@ -150,6 +150,10 @@ def read(
 
 
 def _joined(traces: list[Trace], left_out: Iterable[str]) -> Trace:
+    ranks = [trace.rank for trace in traces]
+    if None not in ranks and len(set(ranks)) > 1:
+        for trace in traces:
+            trace.name_devices_by_rank()
     first, *others = traces
     for other in others:
         if other.tool != first.tool:

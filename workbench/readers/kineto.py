@@ -1,7 +1,7 @@
 """Kineto JSON: torch.profiler's `export_chrome_trace`, read event by event.
 
-Times are microseconds whatever `displayTimeUnit` says. Host operations are kept only where a range
-of their name was asked for, since they are most of the file.
+Times are microseconds whatever `displayTimeUnit` says. Host operations are most of a file: all of a
+small file are kept, and of a large one those whose name was asked for as a range.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ WORK = {
 }
 CALLS = frozenset(["cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "hip_driver"])
 RANGES = frozenset(["user_annotation"])
-OPERATIONS = frozenset(["cpu_op", "operator", "python_function"])
+OPERATIONS = frozenset(["cpu_op", "operator"])
+FUNCTIONS = frozenset(["python_function"])  # of the stack; kept where a range names them
 
 MARKS = re.compile(
     r'"(?:schemaVersion|deviceProperties|baseTimeNanoseconds|distributedInfo|cupti_version)"\s*:'
@@ -136,7 +137,7 @@ class _Builder:
         self.activities: Activities = self.trace.activities
         self.dropped: Counter[str] = Counter()
         self.arguments = _arguments()
-        self.kinds = _kinds(source.range_name is not None)
+        self.kinds = _kinds(source)
         self.names: dict[str, tuple[str, ActivityKind]] = {}  # as shown, and the kind of a call
         self.texts: dict[Any, str] = {}  # of streams, threads and devices
 
@@ -168,13 +169,19 @@ class _Builder:
             correlation = integer(correlation)
         if kind <= ActivityKind.SET:
             self._add_work(kind, name, start, end, where, correlation, facts)
-        elif kind != ActivityKind.OP or name == self.source.range_name:
+        elif kind != ActivityKind.OP or self._wants(category, name):
             if kind == ActivityKind.CALL:
                 kind = call
             else:
                 correlation = -1
             thread = self._text(where[1])
             self.activities.add(kind, name, start, end, "", thread, self.source.name, correlation)
+
+    def _wants(self, category: str, name: str) -> bool:
+        """Return whether a host operation is kept."""
+        if name == self.source.range_name:
+            return True
+        return self.source.keeps_operations and category.lower() in OPERATIONS
 
     def _add_work(
         self,
@@ -217,24 +224,34 @@ class _Builder:
                 trace.devices[str(device["id"])] = device
         for name in used - {""} - set(trace.devices):
             trace.devices[name] = {}
+        job = head.get("distributedInfo")
+        rank = job.get("rank") if isinstance(job, dict) else None
+        trace.rank = rank if type(rank) is int else None
         version = head.get("cupti_version", head.get("roctracer_version", ""))
         trace.version = str(version)
         if stream.is_cut:
             trace.notes.append("the file ends within its events; its end is missing")
         for reason, count in self.dropped.items():
             trace.notes.append(f"{count} events with {reason} were left out")
+        if not self.source.keeps_operations:
+            trace.notes.append(
+                "host operations were left out, as the file is large: classes of kernels are by "
+                "the kernels' names, and gaps have no operation beside them"
+            )
         if not self.activities:
             trace.notes.insert(0, f"none of its {number:,} events ran on a device")
         elif not any(True for _ in self.activities.of_kind(*WORK.values())):
             trace.notes.append("no event ran on a device: the profiler recorded the host alone")
 
 
-def _kinds(with_operations: bool) -> dict[str, ActivityKind]:
+def _kinds(source: Source) -> dict[str, ActivityKind]:
     """Return the kind of each category that is kept, also as older files write it: `Kernel`."""
     kinds = {**WORK, **dict.fromkeys(CALLS, ActivityKind.CALL)}
     kinds |= dict.fromkeys(RANGES, ActivityKind.RANGE)
-    if with_operations:
+    if source.keeps_operations or source.range_name is not None:
         kinds |= dict.fromkeys(OPERATIONS, ActivityKind.OP)
+    if source.range_name is not None:
+        kinds |= dict.fromkeys(FUNCTIONS, ActivityKind.OP)
     return {spelt: kind for name, kind in kinds.items() for spelt in (name, name.capitalize())}
 
 

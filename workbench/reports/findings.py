@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from workbench.data.record import Evidence, Finding, Measured, Outcome, Record, Run
 from workbench.data.units import reading
@@ -58,6 +59,8 @@ def _section(run: Run, outcomes: Sequence[Outcome], findings: Sequence[Finding])
         "\n".join(_configuration(run, outcomes)),
         "### Baseline",
         *_baseline(run, outcomes, findings),
+        *_memory(run, findings),
+        *_of_a_step(findings),
         "### Key findings",
         *_findings(findings),
         "### Optimisation opportunities",
@@ -77,9 +80,11 @@ def _configuration(run: Run, outcomes: Sequence[Outcome]) -> list[str]:
         ("Run", code(run.id)),
         ("Command", code(run.command)),
         ("Device", text(_joined([env.gpu or run.device, driver, power, clocks, others]))),
-        ("Machine", text(_joined([env.os, env.cpu, f"Python {env.python}"]))),
+        ("Machine", text(_joined([env.os, env.cpu, f"Python {env.python}" if env.python else ""]))),
         ("Software", text(software)),
         ("Commit", text(f"{env.commit}{dirty}") if env.commit else ""),
+        ("Files", text("; ".join(f"{f['name']}, sha256 {f['sha256'][:12]}" for f in run.files))),
+        ("Page", text("report.html in the run's folder") if run.files else ""),
         ("Times", text(_times_are(run, outcomes))),
     ]
     return [f"- {name}: {words}" for name, words in lines if words]
@@ -89,6 +94,8 @@ def _times_are(run: Run, outcomes: Sequence[Outcome]) -> str:
     """Return the origin of the run's times."""
     if run.predicted:
         return "predicted by the analytic model, marked ~; no GPU took part"
+    if run.files:
+        return f"profiled by {run.name}: taken while it watched, never compared with measured ones"
     measured = timings_of(outcomes)
     if not measured:
         return "none"
@@ -156,13 +163,80 @@ def _time_row(record: Record) -> list[str]:
     return [code(case.kernel), *map(text, (case.short, about, regime_of(record), time, between))]
 
 
+# Memory, and the table of a step
+
+
+def _memory(run: Run, findings: Sequence[Finding]) -> list[str]:
+    """Return a table of bytes and bandwidths, beside the ceiling of the memory where the run has
+    one; nothing where no finding has any."""
+    ceiling = run.ceilings.get("memory", {}).get("value")
+    rows = []
+    for finding in findings:
+        for e in (e for e in finding.evidence if e.unit in ("B", "B/s") and not finding.rule):
+            of_ceiling = ""
+            if e.unit == "B/s" and ceiling and "copies" not in e.name:
+                of_ceiling = f"{100 * e.value / ceiling:.1f} %"
+            cells = (about(finding), text(e.group), *map(text, (e.name, number_text(e))))
+            rows.append([*cells, of_ceiling, text(e.kind)])
+    if not rows:
+        return []
+    heads = ("Kernel", "Of", "Metric", "Value", "Of the ceiling", "From")
+    return ["### Memory patterns", table(heads, rows, (3, 4))]
+
+
+# Rows of the table of a step, the names that findings give them, and the command that measures one.
+STEP = (
+    ("end-to-end latency", ("total time",), "decreasing"),
+    ("kernel count", ("kernel count",), "15 to 20 % fewer"),
+    ("GEMM share", ("GEMM share", "products, share"), "< 60 %"),
+    ("synchronisation, wall", ("synchronisation, wall", "waiting for the GPU, share at most"),
+     "< 5 %"),
+    ("synchronisation, exposed", ("synchronisation, exposed",), "< 5 %"),
+    ("launch overhead", ("launch overhead, share", "launch overhead, share at most",
+                         "idle: host wait"), "near zero"),
+    ("peak memory", ("peak memory beside inputs",), "stable"),
+    ("numerical accuracy", ("largest error, in tolerances",), "at most 1"),
+)  # fmt: skip
+STEP_MEASURES = "`workbench experiment examples/rwkv7/e2e.py` measures them for a step"
+
+
+def _of_a_step(findings: Sequence[Finding]) -> list[str]:
+    """Return the table of an inference step, of findings that tell its share of products."""
+    groups = [
+        (finding, group)
+        for finding in findings
+        for group in dict.fromkeys(e.group for e in finding.evidence)
+        if any(e.name in STEP[2][1] for e in finding.evidence if e.group == group)
+    ]
+    parts = []
+    for finding, group in groups:
+        by_name = {e.name: e for e in finding.evidence if e.group == group}
+        chosen = [
+            (head, next((by_name[n] for n in names if n in by_name), None), target)
+            for head, names, target in STEP
+        ]
+        rows = [
+            [text(head), *row_of(replace(e, target=e.target or target))[1:]]
+            for head, e, target in chosen
+            if e is not None
+        ]
+        missing = [head for head, e, _ in chosen if e is None]
+        parts.append(f"Of {about(finding)}: {text(group)}.")
+        parts.append(table(HEADS, rows, RIGHT))
+        if missing:
+            parts.append(f"Not measured: {', '.join(missing)}; {STEP_MEASURES}.")
+    return ["### Inference step", *parts] if parts else []
+
+
 # Findings and opportunities
 
 
 def _findings(findings: Sequence[Finding]) -> list[str]:
     if not findings:
         return ["None. `workbench experiment` lists what can be found out."]
-    return [part for n, f in enumerate(findings, 1) for part in _finding(n, f)]
+    figures = {f.sentence for f in findings if not f.rule}
+    shown = [f for f in findings if not f.rule or f.sentence not in figures]
+    return [part for n, f in enumerate(shown, 1) for part in _finding(n, f)]
 
 
 def _finding(number: int, finding: Finding) -> list[str]:
@@ -198,7 +272,9 @@ def _opportunities(outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> 
         for e in (e for e in finding.evidence if e.group == GAINS):
             gain = f"{text(number_text(e))}{_between(e)} of the total time"
             what = f"Of {about(finding)}, {text(_way(finding))}: {text(e.name)}"
-            results.append((e.value, f"{what}\n   - Potential gain: {gain}"))
+            approach = "launch it this way, as it was measured here"
+            results.append((e.value, _opportunity(what, gain, "small", approach)))
+    results += _by_rules(findings)
     results += _better_configs(outcomes)
     if not results:
         return [
@@ -207,6 +283,30 @@ def _opportunities(outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> 
         ]
     ordered = sorted(dict.fromkeys(results), key=lambda each: (-each[0], each[1]))
     return ["\n".join(f"{n}. {what}" for n, (_, what) in enumerate(ordered, 1))]
+
+
+def _opportunity(what: str, gain: str, effort: str, approach: str) -> str:
+    """Return an opportunity with what it may gain, its effort and the approach, a line each."""
+    lines = ("Potential gain", gain), ("Effort", effort), ("Approach", approach)
+    return "\n".join([what, *(f"   - {name}: {words}" for name, words in lines)])
+
+
+def _by_rules(findings: Sequence[Finding]) -> list[tuple[float, str]]:
+    """Return what rules would have done about a trace; those without a bound come last."""
+    window = next(
+        (e.value for f in findings if not f.rule for e in f.evidence if e.name == KPI.total), 0.0
+    )
+    results = []
+    for finding in (f for f in findings if f.rule):
+        share = finding.gain_s / window if finding.gain_s is not None and window else 0.0
+        gain = "no bound is known"
+        if finding.gain_s is not None:
+            gain = (
+                f"at most {text(reading(finding.gain_s, 's'))}, {100 * share:.1f} % of the window"
+            )
+        what = f"{text(finding.word[:1].upper() + finding.word[1:])}: {text(finding.sentence)}"
+        results.append((share, _opportunity(what, gain, finding.effort, text(finding.advice))))
+    return results
 
 
 def _way(finding: Finding) -> str:
@@ -228,7 +328,10 @@ def _better_configs(outcomes: Sequence[Outcome]) -> list[tuple[float, str]]:
         case = best.case
         where = f"{code(case.kernel)}, {text(_joined([sizes_text(case.sizes, ' '), case.dtype]))}"
         what = f"Of {where}: {text(case.label)} instead of {text(default.case.label)}"
-        results.append((gain, f"{what}\n   - Potential gain: {100 * gain:.1f} % of its time"))
+        approach = "a launch without a config takes it; `workbench tuned --code` prints it"
+        results.append(
+            (gain, _opportunity(what, f"{100 * gain:.1f} % of its time", "small", approach))
+        )
     return results
 
 

@@ -38,6 +38,7 @@ class ReadLimits:
 
     streamed_bytes: int = 8 * GIB  # read event by event
     memory_bytes: int = 512 * MIB  # of a format that must be in memory as a whole
+    operations_bytes: int = 64 * MIB  # of a file whose host operations are all kept
     ratio: int = 200  # unpacked bytes for one packed byte
     unpacked_bytes: int = 16 * GIB
     members: int = 1000  # of a zip file or a folder
@@ -64,6 +65,13 @@ class Source:
     started: float = field(default_factory=time.monotonic)
     _head: bytes | None = None
     _events: int = 0
+
+    @property
+    def keeps_operations(self) -> bool:
+        """Whether all host operations are kept: most events of a trace are some, so that a large
+        file keeps those of a requested range alone. Packed traces shrink about tenfold."""
+        size = self.packed_bytes * (10 if self.is_packed else 1)
+        return size <= self.limits.operations_bytes
 
     @property
     def head(self) -> bytes:

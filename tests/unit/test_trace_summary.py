@@ -1,0 +1,282 @@
+"""What follows from a timeline: parents of launches, gaps, classes, sequences, ranges, rules."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.commands.traces import as_run
+from workbench.data.host_work import longest_gaps, operation_rows, operations_of, range_rows
+from workbench.data.kernel_class import class_of, class_rows
+from workbench.data.repeats import repeats
+from workbench.data.timeline import device_times
+from workbench.data.trace import Activities, ActivityKind, Trace
+from workbench.data.trace_summary import summarise
+from workbench.readers import read
+from workbench.rules import evaluated, rules
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
+
+pytestmark = pytest.mark.unit
+
+K, CALL, OP = ActivityKind.KERNEL, ActivityKind.CALL, ActivityKind.OP
+
+
+def timeline(kernels, launches=True, gap=5000, length=1000, call_ns=2000):
+    """A trace of one stream in which each kernel is launched as the one before it ends."""
+    trace = Trace("t", devices={"0": {"name": "NVIDIA X"}})
+    at = 10_000
+    for number, name in enumerate(kernels):
+        if launches:
+            trace.activities.add(CALL, "cudaLaunchKernel", at - call_ns, at, "", "1", "p", number)
+        trace.activities.add(K, name, at, at + length, "0", "7", "p", number)
+        at += length + gap
+    return trace
+
+
+# Operations that launched a kernel
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), max_size=8),
+    st.lists(st.integers(0, 60), min_size=1, max_size=8),
+)
+def test_the_parent_of_a_launch_is_the_shortest_operation_around_it(spans, moments):
+    """Operations of a thread are nested, so each is cut to the one around it."""
+    table = Activities()
+    nested = []
+    for start, length in sorted(spans, key=lambda s: (s[0], -s[1])):
+        around = [(a, b) for a, b in nested if a <= start < b]
+        end = min([start + length, *(b for _, b in around)])
+        nested.append((start, end))
+    for number, (start, end) in enumerate(nested):
+        table.add(OP, f"op{number}", start, end, "", "1", "p")
+    for number, moment in enumerate(sorted(moments)):
+        table.add(CALL, "launch", moment, moment + 1, "", "1", "p", number)
+        table.add(K, "k", 100 + number, 101 + number, "0", "7", "p", number)
+    kernels = list(table.of_kind(K))
+    parents = operations_of(table, table.launches(), kernels)
+    for moment, parent in zip(sorted(moments), parents, strict=True):
+        around = [b - a for a, b in nested if a <= moment < b]
+        assert (parent >= 0) == bool(around)
+        if around:
+            assert table.ends[parent] - table.starts[parent] == min(around)
+
+
+def test_operations_of_another_thread_are_no_parents():
+    table = Activities()
+    table.add(OP, "aten::mm", 0, 100, "", "2", "p")
+    table.add(CALL, "launch", 10, 11, "", "1", "p", 1)
+    table.add(K, "k", 20, 21, "0", "7", "p", 1)
+    assert operations_of(table, table.launches(), [2]) == [-1]
+
+
+def test_own_time_leaves_out_what_is_inside():
+    trace = Trace("t")
+    trace.activities.add(OP, "aten::linear", 0, 100, "", "1", "p")
+    trace.activities.add(OP, "aten::addmm", 10, 70, "", "1", "p")
+    trace.activities.add(OP, "aten::addmm", 70, 90, "", "1", "p")
+    rows = {row.name: (row.count, row.total_ns, row.own_ns) for row in operation_rows(trace)}
+    assert rows == {"aten::linear": (1, 100, 20), "aten::addmm": (2, 80, 80)}
+
+
+# Classes
+
+
+@pytest.mark.parametrize(
+    ("kernel", "operation", "name"),
+    [
+        ("whatever", "aten::addmm", "GEMM"),
+        ("Cijk_Alik_Bljk_BBS_BH", "", "GEMM"),
+        ("nvjet_tst_64x64", "", "GEMM"),
+        ("void pytorch_flash::flash_fwd_kernel<x>", "", "attention"),
+        ("sm90_xmma_fprop_implicit_gemm_bf16", "", "convolution"),
+        ("sm90_xmma_gemm_bf16bf16", "", "GEMM"),
+        ("ncclDevKernel_AllReduce_Sum_bf16", "", "collective"),
+        ("vectorized_layer_norm_kernel", "", "normalisation"),
+        ("vectorized_elementwise_kernel", "aten::copy_", "copy or cast"),
+        ("vectorized_elementwise_kernel", "aten::add", "elementwise"),
+        ("triton_red_fused_mean_1", "", "reduction"),
+        ("my_kernel", "", "other"),
+    ],
+)
+def test_a_kernel_has_the_class_of_its_operation_or_its_name(kernel, operation, name):
+    assert class_of(kernel, operation).name == name
+
+
+def test_every_kernel_is_in_one_class():
+    summary = summarise(read([GOLDEN / "h200" / "eager_trace.json.gz"])).devices[0]
+    assert sum(row.total_ns for row in summary.classes) == summary.times.kernel_sum
+    assert sum(row.count for row in summary.classes) == summary.times.kernel_count
+    rows = {row.name: row.count for row in summary.classes}
+    # three layers: qkv, projection and two of the feed-forward part; two kernels where split
+    assert rows["attention"] == 3 and rows["normalisation"] == 6 and rows["GEMM"] == 18
+
+
+# Sequences
+
+
+@given(
+    st.lists(st.sampled_from("abcd"), min_size=3, max_size=6).filter(lambda s: len(set(s)) > 1),
+    st.integers(5, 9),
+)
+def test_a_sequence_that_is_repeated_is_shown(names, count):
+    trace = timeline(["x", "y", *names * count, "z"])
+    times = device_times(trace, "0")
+    longest = repeats(trace, times)[0]
+    # the part that repeats may begin before or after, and be a multiple of a shorter one
+    assert longest.kernels * longest.count > len(names) * (count - 1)
+    assert (
+        Counter(longest.names) == Counter(names)
+        or longest.kernels < len(names)
+        or (longest.kernels % len(names) == 0)
+    )
+    assert longest.kernel_ns == 1000 * longest.kernels * longest.count
+    assert longest.gap_ns == 5000 * (longest.kernels * longest.count - 1)
+
+
+@pytest.mark.parametrize("kernels", [["a"] * 50, list("abcdefgh"), [*"abc" * 4], []])
+def test_one_kernel_or_few_times_are_no_sequence(kernels):
+    trace = timeline([*kernels, "z"])
+    assert repeats(trace, device_times(trace, "0")) == []
+
+
+# Gaps and ranges
+
+
+def test_a_long_gap_names_the_hosts_work_and_the_launch_that_ended_it():
+    trace = timeline(["a", "b"], gap=100_000)
+    trace.activities.add(OP, "aten::item", 12_000, 105_000, "", "1", "p")
+    trace.activities.add(OP, "outer", 0, 200_000, "", "1", "p")
+    times = device_times(trace, "0")
+    (gap,) = longest_gaps(trace, times, trace.activities.launches())
+    assert (gap.host, gap.launch, gap.next) == ("aten::item", "cudaLaunchKernel", "b")
+    assert gap.gap.duration == 100_000 and gap.host_share == pytest.approx(0.93)
+
+
+def test_ranges_hold_the_work_that_was_launched_in_them():
+    trace = timeline("abcdef")
+    for step in range(3):
+        start = 7000 + 12_000 * step
+        trace.activities.add(
+            ActivityKind.RANGE, f"ProfilerStep#{step}", start, start + 12_000, "", "1", "p"
+        )
+    times = device_times(trace, "0")
+    (row,) = range_rows(trace, times, trace.activities.launches())
+    assert (row.name, row.count, row.kernels, row.median_ns) == ("ProfilerStep#", 3, 6, 12_000)
+    assert row.busy_ns == 6000 and row.window_ns == 3 * 7000
+
+
+# Rules
+
+
+def words(trace):
+    (summary,) = summarise(trace).devices
+    return [match.rule.word for match in evaluated(summary)]
+
+
+def planted(name):
+    """A trace in which one cause of lost time was planted, and all that follows from it."""
+    if name == "launch_bound":
+        return timeline("ab" * 20, gap=20_000)
+    if name == "graph_candidate":
+        return timeline("abc" * 10, gap=5000, length=20_000)
+    if name == "short_kernels":
+        return timeline("abcdefgh", gap=100, length=2000)
+    if name == "host_bound":
+        return timeline("ab", gap=50_000, length=40_000)
+    if name == "inefficient":
+        return timeline("ab", gap=100, length=40_000)
+    if name == "casts":
+        return timeline(["mm", "cast_kernel"], gap=100, length=40_000)
+    if name == "variation":
+        trace = timeline("a" * 12, gap=100, length=10_000)
+        trace.activities.add(CALL, "cudaLaunchKernel", 199_000, 199_500, "", "1", "p", 99)
+        trace.activities.add(K, "a", 200_000, 700_000, "0", "7", "p", 99)
+        return trace
+    trace = timeline("ab", gap=20_000, length=40_000)
+    if name == "transfers":
+        trace.activities.add(
+            ActivityKind.COPY, "Memcpy HtoD (Pageable -> Device)", 51_000, 65_000, "0", "8", "p",
+            0, moved=4096,
+        )  # fmt: skip
+    else:
+        trace.activities.add(
+            ActivityKind.SYNC, "cudaStreamSynchronize", 45_000, 68_000, "", "1", "p"
+        )
+    return trace
+
+
+@pytest.mark.parametrize("name", rules())
+def test_each_rule_finds_its_planted_cause(name):
+    assert rules()[name].word in words(planted(name))
+
+
+@pytest.mark.parametrize("name", rules())
+def test_no_gain_is_larger_than_the_window_and_numbers_are_profiled(name):
+    (summary,) = summarise(planted(name)).devices
+    for match in evaluated(summary):
+        gain = match.diagnosis.gain_ns
+        assert gain is None or 0 <= gain <= summary.times.window
+        assert match.diagnosis.advice and match.diagnosis.sentence.endswith(".")
+        assert all(each.kind == "profiled" for each in match.diagnosis.evidence)
+
+
+def test_a_full_queue_silences_rules_about_launches():
+    trace = timeline("abc" * 20, gap=5000, length=40_000)
+    assert "graph candidate" in words(trace)
+    ahead = Trace("t", devices=trace.devices)
+    for activity in trace.activities:
+        moved = 500_000 if activity.kind == K else 0  # kernels run long after their launch
+        ahead.activities.add(
+            activity.kind, activity.name, activity.start + moved, activity.end + moved,
+            activity.device, activity.lane, activity.process, activity.correlation,
+        )  # fmt: skip
+    assert "graph candidate" not in words(ahead) and "kernels" in words(ahead)
+
+
+def test_exposed_synchronisation_is_rare_in_real_traces():
+    """A rule on wall time would hold on most of them."""
+    paths = sorted((GOLDEN / "torch_profiler").glob("tracelens_*.json*"))
+    held = [
+        path.name
+        for path in paths
+        for summary in summarise(read([path])).devices
+        if "synchronisation" in [match.rule.word for match in evaluated(summary)]
+    ]
+    assert len(paths) >= 5 and len(held) <= 1, held
+
+
+# Runs
+
+
+def test_a_trace_as_a_run_has_kpis_findings_and_kernels_of_kind_profiled():
+    trace = read([GOLDEN / "h200" / "eager_trace.json.gz"])
+    kept = as_run(summarise(trace), "read", "eager_trace.json.gz", "workbench read")
+    assert kept.run.device == "NVIDIA H200" and kept.run.files[0]["sha256"]
+    assert kept.run.environment.cpu == "" and kept.run.environment.gpu is None
+    first = kept.findings[0]
+    values = {e.name: e.value for e in first.evidence}
+    assert values["kernel count"] == 33 and not first.rule
+    assert {e.kind for f in kept.findings for e in f.evidence} == {"profiled"}
+    assert sum(p.count for p in kept.profiles) == 33
+    assert all(p.low_s <= p.median_s <= p.high_s for p in kept.profiles)
+
+
+def test_a_launch_with_counters_is_a_profile_with_metrics():
+    trace = read([GOLDEN / "h200" / "raw_base.csv.gz"])
+    kept = as_run(summarise(trace), "read", "raw_base.csv.gz", "workbench read")
+    spilled, mm, _ = kept.profiles  # the longest first
+    metrics = {e.name: e.value for e in mm.metrics}
+    assert mm.total_s == pytest.approx(186_816e-9)
+    assert metrics["dram_bytes"] == 186_625_536 + 28_370_944
+    assert spilled.total_s > mm.total_s and spilled.launch != mm.launch
+
+
+def test_classes_of_kernels_need_no_launch():
+    trace = timeline(["nvjet_x", "softmax_kernel"], launches=False)
+    times = device_times(trace, "0")
+    rows = {row.name for row in class_rows(trace, times, trace.activities.launches())}
+    assert rows == {"GEMM", "softmax"}

@@ -1,0 +1,175 @@
+"""Compare two traces, files or stored runs, for `compare`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.commands.console import say_result
+from workbench.commands.operands import is_run
+from workbench.commands.options import CompareOptions
+from workbench.commands.result import write_result
+from workbench.commands.run import CommandError, check_outputs, say_page
+from workbench.commands.stored import stored_runs
+from workbench.commands.trace_tables import short, shown
+from workbench.commands.traces import as_run
+from workbench.data.clock import folder_of, run_id, timestamp
+from workbench.data.exits import PASSED, UNDECIDED
+from workbench.data.trace_compare import (
+    FigureChange,
+    KernelChange,
+    TraceComparison,
+    TraceOperand,
+    compared,
+    percent_change,
+)
+from workbench.data.trace_summary import summarise
+from workbench.data.units import duration
+from workbench.reports import write_page
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ENGINES = ("read", "profile")
+TOP = 15  # kernels
+
+
+def trace_operands(options: CompareOptions) -> tuple[TraceOperand, TraceOperand] | None:
+    """Return both operands where they are traces: two files of a profiler, or two runs of `read` or
+    `profile`; None where neither is one. Raises ReadError, HistoryError or CommandError."""
+    texts = (options.left, options.right)
+    files = [_is_file(text) for text in texts]
+    if all(files):
+        return _of_file(options.left), _of_file(options.right)
+    if any(files):
+        file, other = texts if files[0] else texts[::-1]
+        if other not in ("last",) and not is_run(other):
+            raise CommandError(f"{file} is a file and {other} is none; name two files of traces.")
+        raise CommandError(
+            f"{file} is a file and {other} a stored run; name two files, or two runs of `read`."
+        )
+    if not all(is_run(text) for text in texts):
+        return None
+    with stored_runs(options.database) as history:
+        runs = [history.run(text) for text in texts]
+        if all(run.engine in ENGINES for run in runs):
+            left, right = (
+                TraceOperand(
+                    f"{run.source} ({run.id})", history.findings(run.id), history.profiles(run.id)
+                )
+                for run in runs
+            )
+            return left, right
+    if any(run.engine in ENGINES for run in runs):
+        raise CommandError(
+            f"{runs[0].id} is a run of `{runs[0].engine}` and {runs[1].id} of `{runs[1].engine}`; "
+            "profiled times are never compared with measured ones. Name two runs of one kind."
+        )
+    return None
+
+
+def _is_file(text: str) -> bool:
+    """Return whether an operand names a file, or a folder by a path with a separator: a bare name
+    is an Impl's or a revision's, even if a folder has it too."""
+    path = Path(text)
+    return path.is_file() or (os.sep in text and path.is_dir())
+
+
+def _of_file(text: str) -> TraceOperand:
+    from workbench.readers import read
+
+    kept = as_run(summarise(read([text])), "read", text, "")
+    return TraceOperand(text, kept.findings, kept.profiles)
+
+
+def compare_traces(
+    options: CompareOptions, operands: tuple[TraceOperand, TraceOperand], console: Console
+) -> int:
+    """Compare two traces, print the result and write its page. Nothing is stored beyond the page.
+    Returns 0, or 3 where the second is suspected to be slower or nothing can be said. Raises
+    CommandError where an option needs a measurement."""
+    if options.energy:
+        raise CommandError("Traces are compared without measuring; leave out --energy.")
+    if options.metrics is not None:
+        raise CommandError("Traces are compared without measuring; leave out --metrics.")
+    for operand in operands:
+        if not operand.profiles:
+            raise CommandError(f"{operand.name} holds no kernel; name a trace of a device.")
+    check_outputs(options)
+    result = compared(*operands, options.threshold)
+    _print(console, result)
+    page = _page(options, result)
+    say_page(console, page)
+    code = UNDECIDED if result.word in ("SLOW", "INCONCLUSIVE") else PASSED
+    return write_result(options, "compare", code, page=str(page.resolve()), traces=asdict(result))
+
+
+def _page(options: CompareOptions, result: TraceComparison) -> Path:
+    from workbench.reports.trace import comparison_page
+
+    identity = run_id("compare", "traces")
+    html = comparison_page(result, options.command, identity, timestamp())
+    return write_page(folder_of(options.out, identity) / "report.html", html)
+
+
+def sentence(result: TraceComparison) -> str:
+    """Return the word and its reason as a sentence."""
+    word = result.word if result.word in ("SAME", "INCONCLUSIVE") else f"suspected {result.word}"
+    return f"{word[:1].upper()}{word[1:]}: {result.reason}; the traces were taken apart in time."
+
+
+def _print(console: Console, result: TraceComparison) -> None:
+    console.print(f"before  {result.before.name}", soft_wrap=True)
+    console.print(f"after   {result.after.name}", soft_wrap=True)
+    if result.figures:
+        console.print(_figure_table(result.figures))
+    if result.kernels:
+        console.print(_kernel_table(result.kernels))
+    for name, changes in result.metrics:
+        if changes:
+            console.print(f"metrics of {short(name)} that differ", soft_wrap=True)
+            console.print(_figure_table(changes))
+    say_result(console, sentence(result), "bold")
+
+
+def _table(*heads: str) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for number, head in enumerate(heads):
+        table.add_column(head, justify="left" if number == 0 else "right", overflow="fold")
+    return table
+
+
+def _figure_table(figures: tuple[FigureChange, ...]) -> Any:
+    table = _table("", "before", "after", "change")
+    for each in figures:
+        change = "" if each.ratio is None else percent_change(each.ratio)
+        unit = each.before.unit
+        table.add_row(
+            each.name, shown(each.before.value, unit), shown(each.after.value, unit), change
+        )
+    return table
+
+
+def _kernel_table(kernels: tuple[KernelChange, ...]) -> Any:
+    """Return the kernels whose totals differ most."""
+    table = _table("kernel", "count", "total before", "after", "difference", "one launch", "")
+    for each in kernels[:TOP]:
+        before, after = each.before, each.after
+        counts = [f"{p.count:,}" if p is not None else "-" for p in (before, after)]
+        totals = [shown(p.total_s, "s") if p is not None else "-" for p in (before, after)]
+        sign = "-" if each.difference_s < 0 else "+"
+        table.add_row(
+            short(each.name),
+            counts[0] if counts[0] == counts[1] else " -> ".join(counts),
+            *totals,
+            f"{sign}{duration(abs(each.difference_s))}" if each.difference_s else "0",
+            "" if each.ratio is None else percent_change(each.ratio),
+            each.word,
+        )
+    if len(kernels) > TOP:
+        table.add_row(f"{len(kernels) - TOP} more", *[""] * 6)
+    return table

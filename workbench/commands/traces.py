@@ -1,0 +1,254 @@
+"""Store what was read of a profiler as a run: shared by `read`, `profile` and `compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from workbench.commands.run import check_writable
+from workbench.commands.stored import stored_runs
+from workbench.data.clock import folder_of, run_id, timestamp
+from workbench.data.environment import UNKNOWN
+from workbench.data.events import EventLog
+from workbench.data.interrupts import Interrupts
+from workbench.data.metric import exact_counters, metric_values, stall_shares
+from workbench.data.record import Evidence, Finding, Profile, Run
+from workbench.data.stats import least_for, median_interval
+from workbench.data.store import Store
+from workbench.data.timeline import KernelRow
+from workbench.data.trace import ActivityKind, Dispatch, Trace
+from workbench.data.trace_compare import STEPS
+from workbench.data.trace_kpis import TraceKpi
+from workbench.data.trace_summary import DeviceSummary, TraceSummary
+from workbench.data.units import percent
+from workbench.reports import write_page
+from workbench.rules import RuleMatch, evaluated
+
+if TYPE_CHECKING:
+    from workbench.data.record import Record
+
+KEPT = 1000  # kernels and dispatches that are stored of one trace, the longest
+FEWEST = least_for(0.95)  # launches whose median has an interval
+SEVERAL = 3  # ranges of one name, from which on they have a spread
+HEALTHY = "nothing found"
+MET = {"yes": True, "no": False, "bad": False}
+
+
+@dataclass(frozen=True)
+class KeptTrace:
+    """A trace as a run: what was concluded from it, and its kernels."""
+
+    run: Run
+    findings: tuple[Finding, ...]
+    profiles: tuple[Profile, ...]
+
+
+def as_run(summary: TraceSummary, engine: str, name: str, command: str) -> KeptTrace:
+    """Return a trace as a run of an engine with its findings and profiles."""
+    trace = summary.trace
+    run = Run(
+        id=run_id(engine, Path(name).name.split(".")[0] or trace.tool),
+        engine=engine,
+        name=trace.tool,
+        command=command,
+        started=timestamp(),
+        kernel="",
+        sizes={},
+        dtype="",
+        device=device_title(trace),
+        predicted=False,
+        vary=(),
+        tune=(),
+        impls={},
+        ceilings={},
+        environment=UNKNOWN,
+        source=", ".join(file.name for file in trace.files),
+        files=tuple(asdict(file) for file in trace.files),
+    )
+    return KeptTrace(run, tuple(findings_of(summary, run)), tuple(profiles_of(summary, run)))
+
+
+def device_title(trace: Trace) -> str:
+    """Return the names of a trace's devices, each once; `unknown` where the file does not tell."""
+    titles = [
+        str(facts.get("name") or facts.get("product_name") or facts.get("arch") or "")
+        for facts in trace.devices.values()
+    ]
+    return ", ".join(dict.fromkeys(filter(str.isprintable, filter(None, titles)))) or "unknown"
+
+
+# Findings
+
+
+def findings_of(summary: TraceSummary, run: Run) -> Iterator[Finding]:
+    """Yield, for each device, a finding with its KPIs, and one for each rule that holds."""
+    several = len(summary.devices) > 1
+    for each in summary.devices:
+        matches = evaluated(each)
+        group = f"device {each.device}" if several else "the window"
+        yield _of_device(each, run, matches, group)
+        for match in matches:
+            yield _of_rule(match, run, each, several)
+    if not summary.devices and summary.rows:
+        yield _finding(
+            run, "no timeline", "The file holds sums of kernels alone; idle time needs a timeline.",
+            evidence_of(summary.kpis["all"], "sums of kernels"),
+        )  # fmt: skip
+
+
+def _finding(run: Run, word: str, sentence: str, evidence: Sequence[Evidence]) -> Finding:
+    return Finding(run.id, timestamp(), "timeline", "", {}, "", word, sentence, tuple(evidence))
+
+
+def _of_device(
+    summary: DeviceSummary, run: Run, matches: Sequence[RuleMatch], group: str
+) -> Finding:
+    word = matches[0].rule.word if matches else HEALTHY
+    sentence = matches[0].diagnosis.sentence if matches else _without_rule(summary)
+    evidence = (*evidence_of(summary.kpis, group), *_ranges(summary))
+    return _finding(run, word, sentence, evidence)
+
+
+def _ranges(summary: DeviceSummary) -> Iterator[Evidence]:
+    """Yield the ranges that were entered several times: the median, the shortest, the longest."""
+    for row in summary.ranges:
+        if row.count >= SEVERAL:
+            times = row.median_ns / 1e9, row.low_ns / 1e9, row.high_ns / 1e9
+            yield Evidence(row.name, times[0], "s", "profiled", times[1], times[2], STEPS)
+
+
+def _without_rule(summary: DeviceSummary) -> str:
+    idle = summary.times.idle()
+    cause = max(idle, key=lambda name: idle[name])
+    part = 1 - summary.times.utilisation
+    most = f", most of it by {cause}" if sum(idle.values()) and summary.times.launched else ""
+    return (
+        f"No rule holds at its threshold; the device was idle in {percent(part)} of the "
+        f"window{most}."
+    )
+
+
+def _of_rule(match: RuleMatch, run: Run, summary: DeviceSummary, several: bool) -> Finding:
+    diagnosis = match.diagnosis
+    about = f"device {summary.device}: " if several else ""
+    return Finding(
+        run.id, timestamp(), "timeline", "", {}, "", match.rule.word,
+        about + diagnosis.sentence, diagnosis.evidence,
+        rule=match.name,
+        gain_s=None if diagnosis.gain_ns is None else diagnosis.gain_ns / 1e9,
+        advice=diagnosis.advice,
+        effort=diagnosis.effort,
+    )  # fmt: skip
+
+
+def evidence_of(kpis: Sequence[TraceKpi], group: str) -> tuple[Evidence, ...]:
+    """Return the KPIs that have a value as evidence."""
+    return tuple(
+        Evidence(
+            kpi.name, kpi.value, kpi.unit, "profiled",
+            group=group, target=kpi.target, met=MET.get(kpi.met),
+        )
+        for kpi in kpis
+        if kpi.value is not None
+    )  # fmt: skip
+
+
+# Profiles
+
+
+def profiles_of(summary: TraceSummary, run: Run) -> Iterator[Profile]:
+    """Yield a profile for each dispatch with counters, or else for each kernel, the longest first,
+    a thousand at most."""
+    trace = summary.trace
+    at = timestamp()
+    counted = [d for d in trace.dispatches if d.counters]
+    if counted and not summary.devices:
+        for dispatch in sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:KEPT]:
+            yield _of_dispatch(dispatch, trace, run, at)
+        return
+    spent = _launch_times(summary)
+    for row in summary.rows[:KEPT]:
+        yield _of_kernel(row, trace, run, at, spent.get((row.name, row.device), ()))
+
+
+def _of_dispatch(dispatch: Dispatch, trace: Trace, run: Run, at: str) -> Profile:
+    known = metric_values(dispatch, trace.tool)
+    shares = (
+        {} if any(n.startswith("stall_") for n in known) else stall_shares(exact_counters(dispatch))
+    )
+    spent = None if dispatch.duration_ns is None else dispatch.duration_ns / 1e9
+    return Profile(
+        run.id, at, trace.tool, trace.version, _device(dispatch.device, run), dispatch.name,
+        launch=dispatch.id, total_s=spent, median_s=spent, low_s=spent, high_s=spent,
+        metrics=(
+            *(Evidence(m.metric.name, m.value, m.metric.unit, "profiled") for m in known.values()),
+            *(Evidence(f"stall_{reason}", share, "1", "profiled")
+              for reason, share in shares.items()),
+        ),
+    )  # fmt: skip
+
+
+def _of_kernel(row: KernelRow, trace: Trace, run: Run, at: str, spent: Sequence[int]) -> Profile:
+    low, high = (None if v is None else v / 1e9 for v in (row.low_ns, row.high_ns))
+    ends = median_interval([float(ns) for ns in spent]) if len(spent) >= FEWEST else (None, None)
+    return Profile(
+        run.id, at, trace.tool, trace.version, _device(row.device, run), row.name,
+        count=row.count, total_s=row.total_ns / 1e9,
+        median_s=median(spent) / 1e9 if spent else None,
+        median_low_s=None if ends[0] is None else ends[0] / 1e9,
+        median_high_s=None if ends[1] is None else ends[1] / 1e9,
+        low_s=low, high_s=high,
+    )  # fmt: skip
+
+
+def _device(name: str, run: Run) -> str:
+    """Return the device of a kernel: its title, or with several its name in the file."""
+    return run.device if "," not in run.device else name
+
+
+def _launch_times(summary: TraceSummary) -> dict[tuple[str, str], list[int]]:
+    """Return the ns of each launch by kernel and device of the timelines."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    table = summary.trace.activities
+    for each in summary.devices:
+        for index in each.times.order:
+            if table.kinds[index] == ActivityKind.KERNEL:
+                name = table.names.known[table.name_numbers[index]]
+                spent = table.ends[index] - table.starts[index]
+                groups.setdefault((name, each.device), []).append(spent)
+    return groups
+
+
+# Storing
+
+
+def keep(
+    kept: KeptTrace,
+    summary: TraceSummary,
+    out: Path,
+    database: str | None,
+    records: Sequence[Record] = (),
+) -> Path:
+    """Store a trace as a run in the events file and the database, and write its page. `records` are
+    plain times of the profiled kernel, taken without a profiler. Returns the path of the page.
+    Raises CommandError, HistoryError or ReportError, one sentence each."""
+    from workbench.reports.trace import page
+
+    check_writable(out)
+    run = kept.run
+    folder = folder_of(out, run.id)
+    html = page(run, records, kept.findings, kept.profiles, summary)
+    with (
+        stored_runs(database, reading=False) as history,
+        Interrupts() as interrupts,
+        EventLog(folder / "events.jsonl") as log,
+    ):
+        store = Store(history, interrupts, log)
+        store.begin(run)
+        store.keep_all((*records, *kept.findings, *kept.profiles))
+        path = write_page(folder / "report.html", html)
+        store.end("complete", {"profiles": len(kept.profiles)}, {})
+    return path

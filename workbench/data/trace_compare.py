@@ -1,0 +1,293 @@
+"""Compare two traces: key figures, kernels by name and order, metrics of their counters.
+
+Both were taken apart in time while a profiler watched, so a difference is suspected at most. Pure
+functions of stored runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from workbench.data.record import Evidence, Finding, Profile
+from workbench.data.units import counted, percent, reading
+
+Word = Literal["SLOW", "FAST", "SAME", "INCONCLUSIVE"]
+Change = Literal["slower", "faster", "same", "unknown", "new", "gone"]
+
+# Difference up to which one window or one launch is the same, as its spread is not known; and the
+# same for a window whose kernels do not differ, as the host's pace varies more.
+SPREAD, IDLE_SPREAD = 0.05, 0.25
+STEPS = "ranges"  # group of evidence that holds the ranges of a trace
+
+
+@dataclass(frozen=True)
+class TraceOperand:
+    """One of two traces: its name, and what a run of it stores."""
+
+    name: str
+    findings: Sequence[Finding]
+    profiles: Sequence[Profile]
+
+    @property
+    def figures(self) -> dict[str, Evidence]:
+        """Key figures by name; of the first device where there are several."""
+        first = next((f for f in self.findings if not f.rule), None)
+        return {e.name: e for e in first.evidence if e.group != STEPS} if first else {}
+
+    @property
+    def ranges(self) -> dict[str, Evidence]:
+        """Ranges that were entered several times: the median, the shortest and the longest."""
+        first = next((f for f in self.findings if not f.rule), None)
+        return {e.name: e for e in first.evidence if e.group == STEPS} if first else {}
+
+
+@dataclass(frozen=True)
+class KernelChange:
+    """A kernel of one or both traces. `ratio` is of the medians of one launch, after over before,
+    with its 95 % interval where both have one."""
+
+    name: str
+    before: Profile | None
+    after: Profile | None
+    word: Change
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def difference_s(self) -> float:
+        """Seconds that all launches take more than before."""
+        return _total(self.after) - _total(self.before)
+
+
+@dataclass(frozen=True)
+class FigureChange:
+    """A key figure, a range or a metric of both traces."""
+
+    name: str
+    before: Evidence
+    after: Evidence
+
+    @property
+    def ratio(self) -> float | None:
+        """After over before; None where it was 0."""
+        return self.after.value / self.before.value if self.before.value else None
+
+
+@dataclass(frozen=True)
+class TraceComparison:
+    """Two traces beside each other, and the word with its reason."""
+
+    before: TraceOperand
+    after: TraceOperand
+    word: Word
+    reason: str  # one sentence
+    figures: tuple[FigureChange, ...]
+    kernels: tuple[KernelChange, ...]  # the largest difference first
+    metrics: tuple[tuple[str, tuple[FigureChange, ...]], ...]  # by kernel, the largest change first
+
+
+def compared(before: TraceOperand, after: TraceOperand, threshold: float) -> TraceComparison:
+    """Return the comparison of two traces; differences up to `threshold`, a share, do not count."""
+    kernels = tuple(
+        sorted(
+            _kernels(before.profiles, after.profiles, threshold),
+            key=lambda each: (-abs(each.difference_s), each.name),
+        )
+    )
+    figures = tuple(_figures(before.figures, after.figures))
+    ranges = tuple(_figures(before.ranges, after.ranges))
+    word, reason = _verdict(figures, ranges, kernels, threshold)
+    on = [sorted({p.device for p in operand.profiles}) for operand in (before, after)]
+    if on[0] != on[1]:
+        reason += f"; they ran on different devices, {', '.join(on[0])} and {', '.join(on[1])}"
+    return TraceComparison(
+        before, after, word, reason, figures + ranges, kernels, tuple(_metrics(kernels))
+    )
+
+
+def _total(profile: Profile | None) -> float:
+    return (profile.total_s or 0.0) if profile is not None else 0.0
+
+
+# Kernels
+
+SUFFIXES = re.compile(
+    r"\s*\[clone [^\]]*\]|\.kd$|_\d+d(?:\d+[dce]*)*$|\{lambda\(\w*\)#\d+\}|0x[0-9a-f]+"
+)
+
+
+def normal_name(name: str) -> str:
+    """Return a kernel's name without what a compiler changes from build to build: clones, numbers
+    of lambdas, addresses, Triton's suffix of specialised arguments."""
+    return " ".join(SUFFIXES.sub("", name).split())
+
+
+def _kernels(
+    before: Sequence[Profile], after: Sequence[Profile], threshold: float
+) -> Iterator[KernelChange]:
+    """Yield the kernels of both traces, joined by their normal names, those of one name in the
+    order of the file."""
+    rest = _by_name(after)
+    for (name, _), mine in _by_name(before).items():
+        others = rest.pop((name, _), [])
+        for n, old in enumerate(mine):
+            new = others[n] if n < len(others) else None
+            yield (
+                _change(name, old, new, threshold) if new else KernelChange(name, old, None, "gone")
+            )
+        for extra in others[len(mine) :]:
+            yield KernelChange(name, None, extra, "new")
+    for (name, _), added in rest.items():
+        for extra in added:
+            yield KernelChange(name, None, extra, "new")
+
+
+def _by_name(profiles: Sequence[Profile]) -> dict[tuple[str, str], list[Profile]]:
+    """Return profiles by name, those of single launches apart, in the order of their launch."""
+    result: dict[tuple[str, str], list[Profile]] = {}
+    for profile in sorted(profiles, key=_launch):
+        key = normal_name(profile.name), "launch" if profile.launch else ""
+        result.setdefault(key, []).append(profile)
+    return result
+
+
+def _launch(profile: Profile) -> tuple[int, str]:
+    return int(profile.launch) if profile.launch.isdecimal() else 0, profile.launch
+
+
+def _change(name: str, old: Profile, new: Profile, threshold: float) -> KernelChange:
+    a, b = old.median_s or _mean(old), new.median_s or _mean(new)
+    if not a or not b:
+        return KernelChange(name, old, new, "unknown")
+    ratio = b / a
+    ends = old.median_low_s, old.median_high_s, new.median_low_s, new.median_high_s
+    if any(end is None or end <= 0 for end in ends):
+        limit = max(threshold, SPREAD)
+        return KernelChange(name, old, new, _word(ratio, ratio, ratio, limit), ratio)
+    low, high = ends[2] / ends[1], ends[3] / ends[0]  # type: ignore[operator]
+    return KernelChange(name, old, new, _word(ratio, low, high, threshold), ratio, low, high)
+
+
+def _mean(profile: Profile) -> float:
+    return (profile.total_s or 0.0) / profile.count if profile.count else 0.0
+
+
+def _word(ratio: float, low: float, high: float, threshold: float) -> Change:
+    """Return the word of a ratio: beyond the threshold with its whole interval, or the same."""
+    if low > 1 + threshold:
+        return "slower"
+    if high < 1 / (1 + threshold):
+        return "faster"
+    return "same"
+
+
+# Figures
+
+
+def _figures(
+    before: Mapping[str, Evidence], after: Mapping[str, Evidence]
+) -> Iterator[FigureChange]:
+    for name, old in before.items():
+        if name in after and after[name].unit == old.unit:
+            yield FigureChange(name, old, after[name])
+
+
+MOST_METRICS = 12  # of one kernel
+
+
+def _metrics(kernels: Sequence[KernelChange]) -> Iterator[tuple[str, tuple[FigureChange, ...]]]:
+    """Yield the metrics of each kernel that differ noticeably, the most first."""
+    for kernel in kernels:
+        if kernel.before is None or kernel.after is None or not kernel.before.metrics:
+            continue
+        old, new = ({e.name: e for e in p.metrics} for p in (kernel.before, kernel.after))
+        cycles = sum(e.value for n, e in old.items() if n.startswith("stall_")) or 1.0
+        changed = [c for c in _figures(old, new) if _notable(c, cycles)]
+        changed.sort(key=lambda c: (-_apart(c), c.name))
+        yield kernel.name, tuple(changed[:MOST_METRICS])
+
+
+def _notable(change: FigureChange, cycles: float) -> bool:
+    """Return whether a metric differs by over a percent: of all stalls for one reason to stall, of
+    the whole for a share, else of itself."""
+    difference = abs(change.after.value - change.before.value)
+    if change.name.startswith("stall_"):
+        return difference > 0.01 * cycles
+    return difference > 0.01 if change.before.unit == "1" else _apart(change) > 0.01
+
+
+def _apart(change: FigureChange) -> float:
+    """Return how far two values are apart, as a share of the larger."""
+    a, b = change.before.value, change.after.value
+    return abs(a - b) / max(abs(a), abs(b)) if a != b else 0.0
+
+
+# The word
+
+
+def _verdict(
+    figures: Sequence[FigureChange],
+    ranges: Sequence[FigureChange],
+    kernels: Sequence[KernelChange],
+    threshold: float,
+) -> tuple[Word, str]:
+    """Return the word and its reason: from the steps where both traces have some, since those have
+    a spread; else from the window, or from the launches."""
+    steps = [r for r in ranges if "#" in r.name] or list(ranges[:1])
+    if steps:
+        return _of_steps(steps[0], threshold)
+    total = next((f for f in figures if f.name == "total time"), None)
+    if total is None or total.ratio is None:
+        return "INCONCLUSIVE", "the two have no total time in common"
+    return _of_window(total, kernels, max(threshold, SPREAD))
+
+
+def _of_steps(step: FigureChange, threshold: float) -> tuple[Word, str]:
+    old, new = step.before, step.after
+    ratio = step.ratio or 1.0
+    about = (
+        f"the median of {step.name} is {reading(new.value, 's', 4)} after "
+        f"{reading(old.value, 's', 4)}, {percent_change(ratio)}"
+    )
+    if abs(ratio - 1) <= threshold:
+        return "SAME", f"{about}: within the threshold of {percent(threshold)}"
+    if _within(new.value, old) and _within(old.value, new):
+        return "SAME", f"{about}: within the spread of the steps"
+    return "SLOW" if ratio > 1 else "FAST", f"{about}: beyond the spread of the steps"
+
+
+def _within(value: float, spread: Evidence) -> bool:
+    low = spread.value if spread.low is None else spread.low
+    high = spread.value if spread.high is None else spread.high
+    return low <= value <= high
+
+
+def _of_window(
+    total: FigureChange, kernels: Sequence[KernelChange], limit: float
+) -> tuple[Word, str]:
+    ratio = total.ratio or 1.0
+    about = (
+        f"the total time is {reading(total.after.value, 's', 4)} after "
+        f"{reading(total.before.value, 's', 4)}, {percent_change(ratio)}"
+    )
+    if 1 / (1 + limit) <= ratio <= 1 + limit:
+        return "SAME", f"{about}: one window each has no spread, so {percent(limit)} does not count"
+    changed = [k for k in kernels if k.word in ("new", "gone")]
+    moved = [k for k in kernels if k.word == ("slower" if ratio > 1 else "faster")]
+    word: Word = "SLOW" if ratio > 1 else "FAST"
+    if moved or changed:
+        parts = [f"{counted(len(moved), 'kernel')} {moved[0].word}"] if moved else []
+        parts += [f"{counted(len(changed), 'kernel')} in one of the two alone"] if changed else []
+        return word, f"{about}, with {' and '.join(parts)}"
+    if not 1 / (1 + IDLE_SPREAD) <= ratio <= 1 + IDLE_SPREAD:
+        return word, f"{about}; no kernel differs, so it is idle time"
+    return "INCONCLUSIVE", f"{about}, and no kernel differs: idle time of one window has no spread"
+
+
+def percent_change(ratio: float) -> str:
+    """Return a ratio as a change: `+3.2 %`, or from three on `3.4 times`."""
+    return f"{ratio:.3g} times" if ratio >= 3 else f"{100 * (ratio - 1):+.3g} %"

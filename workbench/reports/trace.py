@@ -1,0 +1,368 @@
+"""Page of a trace: KPIs with targets, timeline, gaps by cause, findings, kernels, classes, ranges.
+
+A stored run has its KPIs, findings and kernels; the timeline is drawn when the file is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workbench.data.host_work import ExplainedGap, OperationRow, RangeRow
+from workbench.data.record import Evidence, Finding, Outcome, Profile, Record, Run
+from workbench.data.repeats import Repeat
+from workbench.data.trace import CheckerResult, Trace
+from workbench.data.trace_compare import (
+    STEPS,
+    FigureChange,
+    KernelChange,
+    TraceComparison,
+    percent_change,
+)
+from workbench.data.trace_summary import DeviceSummary, TraceSummary
+from workbench.data.units import percent, reading
+from workbench.reports import render
+from workbench.reports.figures.trace import LOOK, detail_window, lanes, timeline
+
+ENGINES = ("read", "profile")  # whose runs this page draws
+TOP = 20  # kernels that are shown at once; the others are folded
+FOLDED = 200
+PIECES = {"host wait": "waiting for a launch", "dependency": "waiting for other work",
+          "step": "from one kernel to the next"}  # fmt: skip
+
+LOOKS = {
+    "kernel": "kernel",
+    "copy": "copy",
+    "set": "memory set",
+    "wait": "host waits",
+    **{cause: f"idle: {words}" for cause, words in PIECES.items()},
+}
+
+Table = dict[str, Any]  # heads, rows; the first column is text
+
+
+def page(
+    run: Run,
+    outcomes: Sequence[Outcome] = (),
+    findings: Sequence[Finding] = (),
+    profiles: Sequence[Profile] = (),
+    summary: TraceSummary | None = None,
+) -> str:
+    """Return the page as HTML. Without a summary, which only the file gives, it has no timeline."""
+    trace = summary.trace if summary is not None else None
+    return render(
+        "trace.html.j2",
+        run=run,
+        of_devices=[f for f in findings if not f.rule],
+        ruled=[_ruled(f, findings) for f in findings if f.rule],
+        kpi_rows=_kpi_rows(findings),
+        devices=[_device(n, each) for n, each in enumerate(summary.devices)] if summary else [],
+        tables=_tables(profiles, summary),
+        checker=_checker(trace.checker) if trace and trace.checker else None,
+        facts=_facts(trace),
+        notes=trace.notes if trace else ["the timeline is drawn when the file is read"],
+        plain=[_plain(o) for o in outcomes if isinstance(o, Record)],
+        title=trace.title if trace else run.name,
+    )
+
+
+def _ruled(finding: Finding, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return a finding of a rule: its word, sentence, numbers, gain and advice."""
+    window = next(
+        (e.value for f in findings if not f.rule for e in f.evidence if e.name == "total time"),
+        None,
+    )
+    gain = ""
+    if finding.gain_s is not None:
+        share = f", {percent(finding.gain_s / window)} of the window" if window else ""
+        gain = f"at most {_time(finding.gain_s)}{share}"
+    return {
+        "word": finding.word,
+        "sentence": finding.sentence,
+        "evidence": [(e.name, value_text(e)) for e in finding.evidence],
+        "gain": gain or "no bound is known",
+        "advice": finding.advice,
+        "effort": finding.effort,
+        "rule": finding.rule,
+    }
+
+
+def value_text(evidence: Evidence) -> str:
+    """Return a number of a profiler with its unit; shares in percent."""
+    if evidence.unit == "1" and ("share" in evidence.name or "%" in evidence.target):
+        return f"{100 * evidence.value:.2f} %"
+    if evidence.unit == "1" and evidence.value == int(evidence.value):
+        return f"{evidence.value:,.0f}"
+    return reading(evidence.value, evidence.unit, 4)
+
+
+def _kpi_rows(findings: Sequence[Finding]) -> Table:
+    """Return the KPI table: a column for each device."""
+    known = [f for f in findings if not f.rule]
+    figures = [{e.name: e for e in f.evidence if e.group != STEPS} for f in known]
+    names = list(dict.fromkeys(name for each in figures for name in each))
+    rows = []
+    for name in names:
+        each = [mine.get(name) for mine in figures]
+        first = next(e for e in each if e is not None)
+        met = {True: "met", False: "missed", None: ""}[first.met] if first.target else ""
+        share = first.unit == "1"
+        cells = [_kpi(e, share) if e else "" for e in each]
+        rows.append(([name, *cells, first.target, met], first.met is False))
+    groups = [f.evidence[0].group if f.evidence else "" for f in known]
+    heads = ["KPI", *(groups if len(groups) > 1 else ["value"]), "target", ""]
+    return {"heads": heads, "rows": rows}
+
+
+def _kpi(evidence: Evidence, share: bool) -> str:
+    return f"{100 * evidence.value:.2f} %" if share else value_text(evidence)
+
+
+def _device(n: int, summary: DeviceSummary) -> dict[str, Any]:
+    """Return timeline, gaps, sequences and ranges of a device."""
+    times = summary.times
+    about = f"timeline of device {summary.device}"
+    whole = timeline(summary, times.start, times.end, f"t{n}", about)
+    shown = lanes(summary, times.start, times.end)
+    present = {look for lane in shown for look, boxes in lane.boxes.items() if boxes.starts}
+    detail = None
+    if (part := detail_window(summary)) is not None:
+        detail = timeline(summary, *part, f"d{n}", f"a part of the {about}")
+    idle = {PIECES[cause]: spent for cause, spent in times.idle().items()}
+    return {
+        "name": summary.device,
+        "timeline": whole,
+        "looks": [(LOOKS[look], LOOK[look]) for look in LOOK if look in present],
+        "detail": detail,
+        "detail_of": _detail_of(summary),
+        "idle": [(name, _time(ns / 1e9), percent(ns / times.window if times.window else 0))
+                 for name, ns in idle.items()],
+        "known": bool(times.launched),
+        "tables": [
+            ("Longest gaps", _gap_table(summary.gaps, times.start)),
+            ("Classes of kernels", _class_table(summary)),
+            ("Repeated sequences", _repeat_table(summary.repeats)),
+            ("Ranges of the host", _range_table(summary.ranges)),
+        ],
+    }  # fmt: skip
+
+
+def _detail_of(summary: DeviceSummary) -> str:
+    if summary.repeats:
+        first = summary.repeats[0]
+        return f"two of {first.count} repetitions of the longest sequence"
+    return "forty activities in the middle of the window"
+
+
+def _gap_table(gaps: Sequence[ExplainedGap], start: int) -> Table:
+    rows = [
+        ([_time((each.gap.start - start) / 1e9), _time(each.gap.duration / 1e9),
+          PIECES[each.gap.cause],
+          f"{each.host[:90]}, {percent(each.host_share)} of it" if each.host else "",
+          each.launch, each.next[:90]], False)
+        for each in gaps
+    ]  # fmt: skip
+    heads = ["at", "length", "cause", "host in it", "launched by", "then ran"]
+    return {"heads": heads, "rows": rows, "text": (2, 3, 4, 5), "numbers": True}
+
+
+def _class_table(summary: DeviceSummary) -> Table:
+    whole = summary.times.kernel_sum or 1
+    rows = [
+        ([row.name, f"{row.count:,}", _time(row.total_ns / 1e9), percent(row.total_ns / whole),
+          "; ".join(rule or "no rule fits" for rule, _ in row.rules[:3])], False)
+        for row in summary.classes
+    ]  # fmt: skip
+    heads = ["class", "kernels", "total", "share of kernel time", "by the rules"]
+    return {"heads": heads, "rows": rows, "text": (4,)}
+
+
+def _repeat_table(repeats: Sequence[Repeat]) -> Table:
+    rows = [
+        ([_chain(each.names), str(each.kernels), str(each.count), _time(each.kernel_ns / 1e9),
+          _time(each.gap_ns / 1e9), _time(each.host_wait_ns / 1e9)], False)
+        for each in repeats[:10]
+    ]  # fmt: skip
+    heads = ["sequence", "kernels", "times in a row", "kernel time", "idle between",
+             "waiting for launches"]  # fmt: skip
+    return {"heads": heads, "rows": rows}
+
+
+def _chain(names: Sequence[str]) -> str:
+    shown = ", ".join(name[:40] for name in names[:4])
+    return f"{shown} and {len(names) - 4} more" if len(names) > 4 else shown
+
+
+def _range_table(rows: Sequence[RangeRow]) -> Table:
+    cells = [
+        ([row.name, f"{row.count:,}", _time(row.median_ns / 1e9), _time(row.low_ns / 1e9),
+          _time(row.high_ns / 1e9), f"{row.kernels / row.count:.4g}",
+          _time(row.busy_ns / row.count / 1e9),
+          percent(row.busy_ns / row.window_ns) if row.window_ns else ""], False)
+        for row in rows[:30]
+    ]  # fmt: skip
+    heads = ["range", "count", "median", "least", "most", "kernels in one", "busy in one",
+             "utilisation"]  # fmt: skip
+    return {"heads": heads, "rows": cells}
+
+
+def _tables(profiles: Sequence[Profile], summary: TraceSummary | None) -> list[tuple[str, Table]]:
+    """Return the tables of kernels and of host operations, each with its title."""
+    tables = []
+    if any(p.metrics for p in profiles):
+        tables.append(("Kernels and their metrics", _metric_table(profiles)))
+    elif profiles:
+        tables.append(("Kernels", _kernel_table(profiles)))
+    if summary is not None and summary.operations:
+        tables.append(("Host operations", _operation_table(summary.operations)))
+    return tables
+
+
+def _kernel_table(profiles: Sequence[Profile]) -> Table:
+    whole = sum(p.total_s or 0.0 for p in profiles) or 1.0
+    several = len({p.device for p in profiles}) > 1
+    rows = [
+        ([p.name[:160], *([p.device] if several else []), f"{p.count:,}", _time(p.total_s),
+          percent((p.total_s or 0.0) / whole), _time(p.median_s), _time(p.low_s),
+          _time(p.high_s)], False)
+        for p in profiles[:FOLDED]
+    ]  # fmt: skip
+    heads = ["kernel", *(["device"] if several else []), "count", "total", "share", "median",
+             "least", "most"]  # fmt: skip
+    return {"heads": heads, "rows": rows, "more": max(0, len(profiles) - FOLDED)}
+
+
+METRICS = (
+    "compute_throughput", "memory_throughput", "dram_throughput", "dram_bytes", "l2_hit",
+    "occupancy", "issue_active", "spill_share", "excess_sectors", "bank_conflicts",
+)  # fmt: skip
+
+
+def _metric_table(profiles: Sequence[Profile]) -> Table:
+    """Return one row a launch with the metrics that its counters give."""
+    from workbench.data.metric import BY_NAME
+
+    by_name = [{e.name: e for e in p.metrics} for p in profiles]
+    chosen = [name for name in METRICS if any(name in known for known in by_name)]
+    rows = []
+    for profile, known in list(zip(profiles, by_name, strict=True))[:FOLDED]:
+        cells = [_metric(known.get(name)) for name in chosen]
+        rows.append(([profile.name[:160], _time(profile.total_s), *cells, _stall(known)], False))
+    heads = ["kernel", "duration", *(BY_NAME[name].title for name in chosen), "most stalls"]
+    return {"heads": heads, "rows": rows, "more": max(0, len(profiles) - FOLDED)}
+
+
+def _metric(evidence: Evidence | None) -> str:
+    if evidence is None:
+        return ""
+    if evidence.unit == "1":
+        return f"{100 * evidence.value:.2f} %"
+    return reading(evidence.value, evidence.unit, 4)
+
+
+def _stall(known: Mapping[str, Evidence]) -> str:
+    stalls = {n.removeprefix("stall_"): e.value for n, e in known.items() if n.startswith("stall_")}
+    whole = sum(stalls.values())
+    if not whole:
+        return ""
+    reason = max(stalls, key=lambda name: stalls[name])
+    return f"{reason} {percent(stalls[reason] / whole)}"
+
+
+def _operation_table(rows: Sequence[OperationRow]) -> Table:
+    whole = sum(row.own_ns for row in rows) or 1
+    cells = [
+        ([row.name[:160], f"{row.count:,}", _time(row.own_ns / 1e9),
+          percent(row.own_ns / whole), _time(row.total_ns / 1e9)], False)
+        for row in rows[:FOLDED]
+    ]  # fmt: skip
+    heads = ["operation", "count", "own time", "share", "with those inside"]
+    return {"heads": heads, "rows": cells, "more": max(0, len(rows) - FOLDED)}
+
+
+def _time(seconds: float | None) -> str:
+    """Return a time with four digits; empty if it is unknown."""
+    return "" if seconds is None else reading(seconds, "s", 4)
+
+
+def _checker(result: CheckerResult) -> dict[str, Any]:
+    return {
+        "tool": result.tool or "checker",
+        "verdict": result.verdict,
+        "errors": result.errors,
+        "records": [
+            {
+                "level": record.level,
+                "text": record.text,
+                "place": (f"{record.kernel}+{record.offset:#x}" if record.offset is not None
+                          else record.kernel),
+                "line": f"{record.file}:{record.line}" if record.file else "",
+            }
+            for record in result.records[:50]
+        ],
+        "more": max(0, len(result.records) - 50),
+    }  # fmt: skip
+
+
+def _facts(trace: Trace | None) -> list[tuple[str, str]]:
+    """Return other facts of the file as text."""
+    if trace is None:
+        return []
+    return [(name, str(value)[:2000]) for name, value in trace.tables.items()]
+
+
+def _plain(record: Record) -> tuple[str, str]:
+    """Return a config that was timed without a profiler, and its time."""
+    tilde = "" if record.measured else "~"
+    return f"{record.case.kernel} {record.case.label}", tilde + _time(record.time_s)
+
+
+# Two traces
+
+
+def comparison_page(result: TraceComparison, command: str, run: str, at: str) -> str:
+    """Return the page of two traces beside each other as HTML."""
+    return render(
+        "trace_compare.html.j2",
+        result=result,
+        figures=_change_table(result.figures),
+        kernels=_kernel_changes(result.kernels),
+        metrics=[(name, _change_table(changes)) for name, changes in result.metrics if changes],
+        command=command,
+        run=run,
+        at=at,
+    )
+
+
+def _change_table(figures: Sequence[FigureChange]) -> Table:
+    rows = [
+        ([each.name, _figure(each.before), _figure(each.after),
+          "" if each.ratio is None else percent_change(each.ratio), each.after.target], False)
+        for each in figures
+    ]  # fmt: skip
+    return {"heads": ["", "before", "after", "change", "target"], "rows": rows}
+
+
+def _figure(evidence: Evidence) -> str:
+    share = evidence.unit == "1"
+    return f"{100 * evidence.value:.2f} %" if share else value_text(evidence)
+
+
+def _kernel_changes(kernels: Sequence[KernelChange]) -> Table:
+    rows = []
+    for each in kernels[:FOLDED]:
+        before, after = each.before, each.after
+        between = "" if each.low is None or each.high is None else (
+            f"{percent_change(each.low)} to {percent_change(each.high)}"
+        )  # fmt: skip
+        sign = "-" if each.difference_s < 0 else "+"
+        rows.append((
+            [each.name[:160], f"{before.count:,}" if before else "", f"{after.count:,}" if after
+             else "", _time(before.total_s) if before else "", _time(after.total_s) if after
+             else "", f"{sign}{_time(abs(each.difference_s))}",
+             "" if each.ratio is None else percent_change(each.ratio), between, each.word],
+            each.word == "slower",
+        ))  # fmt: skip
+    heads = ["kernel", "count before", "after", "total before", "after", "difference",
+             "one launch", "95 % interval", ""]  # fmt: skip
+    return {"heads": heads, "rows": rows, "more": max(0, len(kernels) - FOLDED)}

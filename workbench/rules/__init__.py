@@ -1,0 +1,103 @@
+"""The engine of rules: evaluate every rule on a device's timeline, rank what is found.
+
+One file of this folder is one rule, with `RULE = Rule(...)`: a pure function from the summary of a
+device to a `Diagnosis`, or None where the rule does not hold. A rule says what the time is lost to,
+how much of the window could be given back at most, and what to do.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import Literal
+
+from workbench.data.record import Evidence
+from workbench.data.trace_summary import DeviceSummary
+
+Effort = Literal["small", "medium", "large"]
+
+QUEUE_DELAY_NS = 100_000  # kernels that wait this long stand in a full queue
+BUSY = 0.8  # utilisation from which a device counts as busy
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A rule that holds: its sentence, the numbers behind it, and what to do."""
+
+    sentence: str
+    evidence: tuple[Evidence, ...]
+    advice: str
+    effort: Effort
+    gain_ns: float | None = None  # of the window, at most; None where no bound is known
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One cause of lost time. `order` decides which rule gives the word of a trace: the least."""
+
+    word: str
+    order: int
+    evaluate: Callable[[DeviceSummary, Mapping[str, float]], Diagnosis | None]
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    of_the_host: bool = False  # about launches: silent where the queue is full
+    yields_to: tuple[str, ...] = ()  # rules that say the same more sharply; silent where one holds
+
+
+@dataclass(frozen=True)
+class RuleMatch:
+    """A rule that holds on a device, and its name."""
+
+    name: str
+    rule: Rule
+    diagnosis: Diagnosis
+
+
+@cache
+def rules() -> Mapping[str, Rule]:
+    """Return every rule by the name of its file, those that give the word first."""
+    names = [info.name for info in pkgutil.iter_modules(__path__)]
+    loaded = {name: import_module(f"{__name__}.{name}").RULE for name in names}
+    return dict(sorted(loaded.items(), key=lambda each: (each[1].order, each[0])))
+
+
+def evaluated(summary: DeviceSummary) -> list[RuleMatch]:
+    """Return the rules that hold on a device: the one that gives the word first, the others by the
+    time that they may give back. A rule without a bound comes last."""
+    results: list[RuleMatch] = []
+    full = queue_is_full(summary)
+    for name, rule in rules().items():
+        if (rule.of_the_host and full) or {r.name for r in results} & set(rule.yields_to):
+            continue
+        if (diagnosis := rule.evaluate(summary, rule.thresholds)) is not None:
+            results.append(RuleMatch(name, rule, diagnosis))
+    first, rest = results[:1], results[1:]
+    return first + sorted(rest, key=lambda each: -(each.diagnosis.gain_ns or 0.0))
+
+
+def queue_is_full(summary: DeviceSummary) -> bool:
+    """Return whether kernels wait in a full queue of a busy device, so that launches cost nothing:
+    the median kernel begins over 100 µs after its launch returned."""
+    delay = _kpi(summary, "launch delay, median")
+    return delay is not None and delay * 1e9 > QUEUE_DELAY_NS and summary.times.utilisation > BUSY
+
+
+def _kpi(summary: DeviceSummary, name: str) -> float | None:
+    return next((kpi.value for kpi in summary.kpis if kpi.name == name), None)
+
+
+def share(name: str, value: float, target: str = "", met: bool | None = None) -> Evidence:
+    """Return a share of 1 as evidence of a profiler."""
+    return Evidence(name, value, "1", "profiled", target=target, met=met)
+
+
+def seconds(name: str, ns: float) -> Evidence:
+    """Return a time in ns as evidence of a profiler."""
+    return Evidence(name, ns / 1e9, "s", "profiled")
+
+
+def count(name: str, number: float, unit: str = "kernels") -> Evidence:
+    """Return a number of things as evidence of a profiler."""
+    return Evidence(name, float(number), unit, "profiled")
