@@ -141,7 +141,9 @@ def naive(trace, launched_only=True):
         if call is not None and call.start > at:
             idle["host wait"] += stop - at
         else:
-            idle["step" if stop - at < max(1000, step) else "dependency"] += stop - at
+            cause = "unknown" if call is None else "dependency"
+            cause = "step" if stop - at < max(1000, step) else cause
+            idle[cause] = idle.get(cause, 0) + stop - at
         at = stop
     return end - start, len(busy), idle, len(waits), len(waits - busy)
 

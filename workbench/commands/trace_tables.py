@@ -38,7 +38,7 @@ def print_trace(console: Console, summary: TraceSummary, findings: Sequence[Find
             console.print(_kpi_table(summary.kpis))
         _print_findings(console, findings)
     _print_kernels(console, summary)
-    for each in summary.devices:
+    for each in [] if any(d.counters for d in trace.dispatches) else summary.devices:
         _print_device(console, each, len(summary.devices) > 1)
     if not summary.devices and summary.host_ranges:
         console.print(_range_table(summary.host_ranges, device=False))
@@ -66,7 +66,7 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
 def _print_kernels(console: Console, summary: TraceSummary) -> None:
     trace = summary.trace
     with_counters = [d for d in trace.dispatches if d.counters]
-    if with_counters and not summary.devices:
+    if with_counters:
         console.print(_dispatch_table(with_counters, trace.tool))
     elif summary.rows:
         console.print(_kernel_table(summary.rows))

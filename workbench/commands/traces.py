@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 KEPT = 1000  # kernels and dispatches that are stored of one trace, the longest
 FEWEST = least_for(0.95)  # launches whose median has an interval
 SEVERAL = 3  # ranges of one name, from which on they have a spread
+SERIAL = (
+    "Kernels were profiled one by one for their counters, so the time between them says nothing."
+)
 HEALTHY = "nothing found"
 MET = {"yes": True, "no": False, "bad": False}
 
@@ -86,9 +89,13 @@ def device_title(trace: Trace) -> str:
 def findings_of(summary: TraceSummary, run: Run) -> Iterator[Finding]:
     """Yield, for each device, a finding with its KPIs, and one for each rule that holds."""
     several = len(summary.devices) > 1
+    serial = any(d.counters for d in summary.trace.dispatches)
     for each in summary.devices:
-        matches = evaluated(each)
         group = f"device {each.device}" if several else "the window"
+        if serial:
+            yield _finding(run, "counters", SERIAL, evidence_of(each.kpis, group))
+            continue
+        matches = evaluated(each)
         yield _of_device(each, run, matches, group)
         for match in matches:
             yield _of_rule(match, run, each, several)
@@ -165,7 +172,7 @@ def profiles_of(summary: TraceSummary, run: Run) -> Iterator[Profile]:
     trace = summary.trace
     at = timestamp()
     counted = [d for d in trace.dispatches if d.counters]
-    if counted and not summary.devices:
+    if counted:
         for dispatch in sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:KEPT]:
             yield _of_dispatch(dispatch, trace, run, at)
         return

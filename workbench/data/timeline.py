@@ -32,7 +32,7 @@ from workbench.data.trace import (
 
 SHORT_NS = 1000  # a gap this short is the device's own step from one kernel to the next
 
-Cause = Literal["host wait", "step", "dependency"]
+Cause = Literal["host wait", "step", "dependency", "unknown"]
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ class DeviceTimes:
         """Time of copies beside which no kernel ran."""
         return difference(self.copies, self.kernels)
 
-    def idle(self) -> dict[str, int]:
-        """Return idle time in ns by cause."""
-        result = dict.fromkeys(("host wait", "step", "dependency"), 0)
+    def idle(self) -> dict[Cause, int]:
+        """Return idle time in ns by cause; `unknown` only where the file lacks a launch."""
+        result: dict[Cause, int] = {"host wait": 0, "step": 0, "dependency": 0}
         for gap in self.gaps:
-            result[gap.cause] += gap.duration
+            result[gap.cause] = result.get(gap.cause, 0) + gap.duration
         return result
 
     def gap_statistics(self) -> tuple[float, float, float] | None:
@@ -256,10 +256,12 @@ def _cause(
     table: Activities, index: int, launch: int, start: int, end: int, step: int | None
 ) -> Cause:
     """Return the reason of a gap: its end was launched after it began, or it is one step of the
-    device, or the device waited for something else."""
+    device, or the device waited for something else. Unknown without a launch in the file."""
     if launch >= 0 and table.starts[launch] > start:
         return "host wait"
-    return "step" if end - start < max(SHORT_NS, step or 0) else "dependency"
+    if end - start < max(SHORT_NS, step or 0):
+        return "step"
+    return "dependency" if launch >= 0 else "unknown"
 
 
 def kernel_rows(trace: Trace, chosen: Sequence[DeviceTimes] = ()) -> list[KernelRow]:

@@ -91,6 +91,7 @@ def _idle_kpis(times: DeviceTimes) -> list[TraceKpi]:
         "host wait": "launched after the gap began",
         "step": "from one kernel to the next",
         "dependency": "launched before, and waited for something else",
+        "unknown": "the launch is not in the file",
     }
     if times.launched == 0:
         return [TraceKpi("idle", sum(times.idle().values()) / 1e9, "s", note="cause unknown: "

@@ -6,6 +6,7 @@ metadata started is no work of the program.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -93,6 +94,8 @@ def _metrics(metrics: dict[str, Any]) -> tuple[float | None, tuple[CounterValue,
         match = TIMED.match(key)
         name, unit = (match["name"], match["unit"]) if match else (key, "")
         number = float(value) if isinstance(value, int | float) else None
+        if number is not None and not math.isfinite(number):
+            raise ValueError(f"{key} is no finite number")
         if number is None:
             if re.fullmatch(r"time|flops\d*|bytes|count", name):
                 raise TypeError(f"{key} is no number")

@@ -28,7 +28,7 @@ ENGINES = ("read", "profile")  # whose runs this page draws
 TOP = 20  # kernels that are shown at once; the others are folded
 FOLDED = 200
 PIECES = {"host wait": "waiting for a launch", "dependency": "waiting for other work",
-          "step": "from one kernel to the next"}  # fmt: skip
+          "step": "from one kernel to the next", "unknown": "cause unknown"}  # fmt: skip
 
 LOOKS = {
     "kernel": "kernel",
@@ -128,7 +128,7 @@ def _device(n: int, summary: DeviceSummary) -> dict[str, Any]:
     detail = None
     if (part := detail_window(summary)) is not None:
         detail = timeline(summary, *part, f"d{n}", f"a part of the {about}")
-    idle = {PIECES[cause]: spent for cause, spent in times.idle().items()}
+    idle = {PIECES[cause]: spent for cause, spent in times.idle().items() if spent}
     return {
         "name": summary.device,
         "timeline": whole,
@@ -137,7 +137,6 @@ def _device(n: int, summary: DeviceSummary) -> dict[str, Any]:
         "detail_of": _detail_of(summary),
         "idle": [(name, _time(ns / 1e9), percent(ns / times.window if times.window else 0))
                  for name, ns in idle.items()],
-        "known": bool(times.launched),
         "tables": [
             ("Longest gaps", _gap_table(summary.gaps, times.start)),
             ("Classes of kernels", _class_table(summary)),
@@ -235,6 +234,7 @@ def _kernel_table(profiles: Sequence[Profile]) -> Table:
 METRICS = (
     "compute_throughput", "memory_throughput", "dram_throughput", "dram_bytes", "l2_hit",
     "occupancy", "issue_active", "spill_share", "excess_sectors", "bank_conflicts",
+    "waves_waiting", "lanes_on", "valu_share", "mfma_share",
 )  # fmt: skip
 
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workbench.data.intervals import Intervals, clipped, union
+from workbench.data.intervals import Intervals, clipped, difference, union
+from workbench.data.timeline import DeviceTimes
 from workbench.data.trace import ActivityKind
 from workbench.data.trace_summary import DeviceSummary
 from workbench.data.units import duration
@@ -31,6 +32,7 @@ LOOK = {
     "host wait": "accent",
     "dependency": "roof-memory",
     "step": "hatch",
+    "unknown": "rule",
 }
 
 
@@ -50,7 +52,7 @@ def lanes(summary: DeviceSummary, start: int, end: int) -> list[Lane]:
     for gap in times.gaps:
         causes.setdefault(gap.cause, []).append((gap.start, gap.end))
     rows = [
-        Lane("device", {"kernel": clipped(times.busy, start, end)}),
+        Lane("device", _device(times, start, end)),
         Lane("idle", {cause: clipped(union(each), start, end) for cause, each in causes.items()}),
     ]
     streams: dict[str, dict[str, list[tuple[int, int]]]] = {}
@@ -64,6 +66,13 @@ def lanes(summary: DeviceSummary, start: int, end: int) -> list[Lane]:
         rows.append(Lane(f"stream {name}"[:20], boxes))
     rows.append(Lane("host waits", {"wait": clipped(times.sync, start, end)}))
     return [lane for lane in rows if any(each.starts for each in lane.boxes.values())]
+
+
+def _device(times: DeviceTimes, start: int, end: int) -> dict[str, Intervals]:
+    """Return the busy time of a device: kernels, copies beside which none ran, and the rest."""
+    rest = difference(difference(times.busy, times.kernels), times.copies)
+    parts = {"kernel": times.kernels, "copy": times.copies_exposed, "set": rest}
+    return {look: clipped(each, start, end) for look, each in parts.items()}
 
 
 def _busiest(stream: tuple[str, dict[str, list[tuple[int, int]]]]) -> int:
