@@ -268,7 +268,8 @@ class Null:
         dice = random.Random(candidate.key + regime)  # the same config, the same samples
         samples = tuple(time_s * (1 + noise * dice.gauss(0, 1)) for _ in range(9))
         low, high = stats.median_interval(samples)
-        return Measured(stats.median(samples), low, high, samples, regime, "events", self.protocol)
+        middle, of = stats.median(samples), self.protocol
+        return Measured(middle, low, high, samples, regime, "events", of, host_s=4e-6)
 
 
 def _resources(candidate: Candidate, fate: Fate) -> Resources:

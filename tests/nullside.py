@@ -17,7 +17,7 @@ from workbench.commands.console import SweepConsole
 from workbench.commands.options import SweepOptions
 from workbench.commands.sweep import SweepCommand
 from workbench.data.database import open_history
-from workbench.data.events import read
+from workbench.data.events import Event, KernelDispatched, OpCompleted, read
 from workbench.data.record import Failure, Outcome, Record, Run
 
 KERNEL = '''"""A kernel that nothing runs: 4 x 3 configs, one of them refused, and a baseline."""
@@ -60,6 +60,11 @@ def library(x):
     return x
 '''
 CONFIGS = 11  # that are not refused
+
+
+def entries(events: list[Event]) -> list[Event]:
+    """The events of a file that its database holds too, and the end: no dispatches, no times."""
+    return [e for e in events if not isinstance(e, (KernelDispatched, OpCompleted))]
 
 
 def kernel_in(folder: Path) -> Path:

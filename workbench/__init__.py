@@ -2,6 +2,8 @@
 
 __version__ = "0.1.0"
 
+_LAZY = {"tune": "workbench.commands.tune", "events_frame": "workbench.data.frame"}
+
 
 def step() -> None:
     """Tell `workbench profile --tool trace` that one step of this program is over; without it
@@ -14,9 +16,10 @@ def step() -> None:
 
 
 def __getattr__(name: str) -> object:
-    """Import `tune` at its first use: it needs torch, and most of the package does not."""
-    if name == "tune":
+    """Import `tune` and `events_frame` at their first use: one needs torch and the other pandas,
+    and most of the package does not."""
+    if (module := _LAZY.get(name)) is not None:
         from importlib import import_module
 
-        return import_module("workbench.commands.tune").tune
+        return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

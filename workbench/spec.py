@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
 from fractions import Fraction
@@ -304,11 +304,16 @@ class Spec:
 
     def bytes(self, sizes: Sizes, dtype: str) -> int:
         """Return the least bytes that must move: every input read once, every output written
-        once."""
-        return sum(
-            _product(tensor.shape(sizes)) * ITEMSIZE[tensor.dtype or dtype]
-            for tensor in (*self.inputs.values(), *self.outputs.values())
-        )
+        once. It is the sum of `bytes_read` and `bytes_written`."""
+        return self.bytes_read(sizes, dtype) + self.bytes_written(sizes, dtype)
+
+    def bytes_read(self, sizes: Sizes, dtype: str) -> int:
+        """Return the bytes of all inputs, each read once."""
+        return _bytes_of(self.inputs.values(), sizes, dtype)
+
+    def bytes_written(self, sizes: Sizes, dtype: str) -> int:
+        """Return the bytes of all outputs, each written once."""
+        return _bytes_of(self.outputs.values(), sizes, dtype)
 
     def impl(
         self,
@@ -700,6 +705,10 @@ def _check_range(lo: int, hi: int) -> None:
             f"a knob from {short(lo)} to {short(hi)}: the ends are whole numbers above 0, the "
             "smaller first"
         )
+
+
+def _bytes_of(tensors: Iterable[Tensor], sizes: Sizes, dtype: str) -> int:
+    return sum(_product(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in tensors)
 
 
 def _product(extents: Sequence[int]) -> int:

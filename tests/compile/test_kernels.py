@@ -25,7 +25,7 @@ from kernel_cases import (
 )
 
 from workbench import catalog
-from workbench.compile import CompileError, compile_config, read_resources
+from workbench.compile import CompileError, compile_config, launch_shapes, read_resources
 from workbench.compile.launches import captured
 from workbench.device.hardware import DEVICES
 from workbench.measurement import inputs
@@ -125,6 +125,11 @@ def test_a_matrix_unit_that_any_launch_uses_is_told():
         read_resources(launch, launches, device, 0.0).matrix_unit for launch in launches
     }
     assert measure_interleaved == {"wgmma"}
+    shapes = list(launch_shapes([*launches, launches[0]], device))
+    assert [s.function for s in shapes] == list(dict.fromkeys(x.kernel.name for x in launches))
+    assert [s.grid for s in shapes] == [x.grid for x in launches] and len(shapes) > 1
+    assert [s.launches for s in shapes] == [2] + [1] * (len(shapes) - 1)
+    assert all(s.threads > 0 and s.registers > 0 and 0 < s.occupancy <= 1 for s in shapes)
 
 
 @pytest.mark.parametrize("fit", list(fits()), ids=str)

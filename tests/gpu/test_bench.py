@@ -143,6 +143,16 @@ def test_what_a_graph_allocates_stays_its_own_after_its_maker_is_gone():
 
 
 @pytest.mark.alone
+@pytest.mark.parametrize("below", [1.0, 0.0], ids=["graph", "events"])
+def test_the_host_issues_a_plain_launch_in_microseconds(below):
+    bench, rotation = copies(4 << 20, graph_below_s=below)
+    timed = bench.timed(rotation, bench.first_time(rotation))
+    result = bench.measured(timed, [timed.window(2e-3)], "cold")
+    assert timed.method == ("graph" if below else "events")
+    assert 0.5e-6 < result.host_s < 1e-3
+
+
+@pytest.mark.alone
 def test_the_tenth_graph_of_a_process_takes_as_long_as_the_first():
     bench, rotation = copies(1 << 20)
     timed = [bench.timed(rotation, bench.first_time(rotation)) for _ in range(10)]

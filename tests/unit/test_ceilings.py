@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from null_backend import Fate, Null
+from nullside import entries
 from rich.console import Console
 
 from workbench import catalog
@@ -103,7 +104,7 @@ class Place:
         (file,) = self.out.glob("*/events.jsonl")
         result = read(file)
         assert not result.bad
-        return result.events
+        return entries(result.events)
 
     @property
     def result(self):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from null_backend import Fate, Null
-from nullside import KERNEL
+from nullside import KERNEL, entries
 from rich.console import Console
 
 from workbench import catalog, cli
@@ -82,7 +82,7 @@ class Place:
     def events(self):
         results = [read(p) for p in sorted(self.out.glob("*/events.jsonl"))]
         assert not any(one.bad for one in results)
-        return [e for one in results for e in one.events]
+        return entries([e for one in results for e in one.events])
 
     def comparisons(self):
         results = [e for e in self.events() if isinstance(e, Comparison)]
@@ -369,11 +369,11 @@ def test_stored_runs_are_at_best_suspected(place):
 def test_the_gate_takes_every_impl_and_size_and_the_worst_code(place, tmp_path):
     summary = tmp_path / "gate.json"
     kernels = (str(place.kernel),)
-    assert place.gate("HEAD~1", kernel=kernels, summary=summary) == 0
+    assert place.gate("HEAD~1", kernel=kernels, json=summary) == 0
     fine = json.loads(summary.read_text())
     assert fine["exit_code"] == 0 and len(fine["comparisons"]) == 1
     assert fine["comparisons"][0]["verdict"]["word"] == "SAME"
-    assert place.gate("HEAD~1", slower(2, 1.05), kernel=kernels, summary=summary) == 1
+    assert place.gate("HEAD~1", slower(2, 1.05), kernel=kernels, json=summary) == 1
     slow = json.loads(summary.read_text())["comparisons"][0]
     assert slow["verdict"]["word"] == "SLOW" and slow["exit_code"] == 1
     assert slow["left"]["config"]["num_warps"] == 1 and slow["right"]["config"]["num_warps"] == 2
@@ -445,7 +445,7 @@ def gated(suite, tmp_path, monkeypatch, names):
     summary = tmp_path / "gate.json"
     question = GateOptions(
         "HEAD", out=tmp_path / "results", database=f"sqlite:///{tmp_path / 'history.db'}",
-        summary=summary,
+        json=summary,
     )  # fmt: skip
     text = Console(file=io.StringIO(), width=240)
     code = GateCommand(question, text, lambda device, folder: Null(fated)).go()

@@ -112,7 +112,7 @@ def section(name):
 def test_every_option_is_documented_and_no_other(name):
     rows = re.findall(r"^\| (`--.*?) \|", section(name), flags=re.M)
     message = {option for row in rows for option in re.findall(r"--[\w-]+", row)}
-    options = [p for p in commands()[name].params if p.param_type_name == "option"]
+    options = [p for p in commands()[name].params if p.param_type_name == "option" and not p.hidden]
     assert message == {o for p in options for o in (*p.opts, *p.secondary_opts)} - {"--help"}
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from null_backend import Fate, Null
-from nullside import KERNEL
+from nullside import KERNEL, entries
 from rich.console import Console
 
 from workbench import catalog
@@ -53,7 +53,7 @@ class Place:
         (path,) = self.out.glob("*/events.jsonl")
         result = read(path)
         assert not result.bad
-        return result.events
+        return entries(result.events)
 
     def records(self, phase):
         return [e for e in self.events() if isinstance(e, Record) and e.phase == phase]

@@ -13,6 +13,7 @@ import synthetic
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from workbench.data.frame import NoFrame
 from workbench.data.record import Case, Comparison, Predicted, Ratio, Record, Verdict, key_of
 from workbench.data.units import duration, quantity
 from workbench.device import hardware
@@ -28,7 +29,6 @@ from workbench.device.ceilings import (
 from workbench.reports.figures import paper, roofline
 from workbench.reports.figures.roofline_points import (
     COLUMNS,
-    NoFrame,
     RunWithOutcomes,
     bests,
     csv_text,

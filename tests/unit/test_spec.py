@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.adapted.kernel import TakenInput
 from workbench.spec import (
     ITEMSIZE,
     Extent,
@@ -65,6 +66,21 @@ def test_bytes_count_every_tensor_once_in_its_own_dtype(sizes):
     M, N, K = (sizes[axis] for axis in "MNK")
     for dtype, width in ITEMSIZE.items():
         assert a_spec().bytes(sizes, dtype) == width * (2 * M * N + N * K) + 4 * M
+
+
+@given(st.integers(1, 9999), st.integers(1, 9999))
+def test_bytes_read_and_written_are_apart_and_what_is_both_counts_in_both(M, N):
+    both = Spec(
+        name="both", inputs={"x": Tensor("M N"), "state": Tensor("N", "fp32")},
+        outputs={"y": Tensor("M"), "state": Tensor("N", "fp32")}, reference=lambda *x: x,
+        flops=lambda M, N: 0, check=[], bench=[],
+    )  # fmt: skip
+    at = {"M": M, "N": N}, "bf16"
+    assert (both.bytes_read(*at), both.bytes_written(*at)) == (2 * M * N + 4 * N, 2 * M + 4 * N)
+    assert both.bytes(*at) == both.bytes_read(*at) + both.bytes_written(*at)
+    taken = TakenInput(**{**vars(both), "unread": ("state",)})  # it begins as zeros
+    assert (taken.bytes_read(*at), taken.bytes_written(*at)) == (2 * M * N, 2 * M + 4 * N)
+    assert taken.bytes(*at) == both.bytes(*at) - 4 * N
 
 
 def test_shape_takes_numbers_and_names():

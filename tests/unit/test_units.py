@@ -115,7 +115,7 @@ def test_each_side_of_a_comparison_has_its_own_time_and_rate() -> None:
     at = HEADS.index("rate")
     assert (left[0], left[1], left[at]) == ("ours", "1250.0 µs", "3457 GB/s")
     assert (right[0], right[1], right[at]) == ("theirs", "2500.0 µs", "1728 GB/s")
-    cycles = left[8]
+    cycles = left[HEADS.index("cycles")]
     assert cycles == "2193750", "1.25 ms at 1755 MHz"
     assert ratio_lines(text.verdict)[0] == "time    2.0000  1.9900 to 2.0100"
     assert line(compared)[-4:] == ["1.9900 to 2.0100", "unknown", "1 %", "SLOW"]

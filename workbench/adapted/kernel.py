@@ -42,13 +42,13 @@ class TakenInput(Spec):
         """Return False: outputs have the strides of the tensors that the function was given."""
         return False
 
-    def bytes(self, sizes: Sizes, dtype: str) -> int:
-        """Return the least bytes like any Spec, but without inputs that are not known to be read:
-        integers that a launch changes, and memory that begins as zeros. Counting them would make
-        the roofline bound too high."""
+    def bytes_read(self, sizes: Sizes, dtype: str) -> int:
+        """Return the bytes of the inputs like any Spec, but without those that are not known to be
+        read: integers that a launch changes, and memory that begins as zeros. Counting them would
+        make the roofline bound too high."""
         tensors = [self.inputs[n] for n in self.unread]
         spared = (math.prod(t.shape(sizes)) * ITEMSIZE[t.dtype or dtype] for t in tensors)
-        return super().bytes(sizes, dtype) - sum(spared)
+        return super().bytes_read(sizes, dtype) - sum(spared)
 
 
 def unread(call: Call) -> tuple[str, ...]:

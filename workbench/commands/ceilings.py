@@ -12,22 +12,24 @@ from typing import TYPE_CHECKING, Any
 from workbench.backend.prewarm import Prewarm, begin_prewarm
 from workbench.backend.protocol import Backend
 from workbench.backend.workers import LOST, Solo
-from workbench.commands.console import plain_console
+from workbench.commands.console import console_for, say_result
 from workbench.commands.experiment import (
     Prepared,
     begin,
     compile_all,
+    keep_variant,
     prepare,
     timed_in_states,
     variant_problem,
 )
 from workbench.commands.options import CeilingsOptions
+from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
     DEFAULT_TARGET,
     CommandError,
     OpenResources,
     Recorder,
-    check_writable,
+    check_outputs,
     execute,
     gpu_present,
     new_run,
@@ -38,6 +40,7 @@ from workbench.commands.run import (
 )
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.environment import fingerprint
+from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.record import Case, Failure, Outcome, Record, Run, key_of
 from workbench.data.tuned_cache import Tuned
@@ -69,7 +72,7 @@ NEEDS_GPU = (
 
 def run(options: CeilingsOptions) -> int:
     """Run the command. Returns its exit code."""
-    return CeilingsCommand(options, plain_console()).go()
+    return CeilingsCommand(options, console_for(options)).go()
 
 
 @dataclass
@@ -87,7 +90,7 @@ class CeilingsCommand:
         """Run to the end. Returns the exit code: 0; 2 where a GPU was requested and nothing gave a
         time; 130 after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
         options = self.options
-        check_writable(options.out)
+        check_outputs(options)
         if options.device is not None:
             return self._look_up(options.device)
         with ExitStack() as stack:
@@ -106,7 +109,7 @@ class CeilingsCommand:
     # Without a GPU
 
     def _look_up(self, name: str) -> int:
-        from workbench.reports.ceilings import show
+        from workbench.reports.ceilings import show, stated_lines
 
         try:
             device = hardware.described(name)  # also one that Triton does not compile for
@@ -116,13 +119,19 @@ class CeilingsCommand:
         self.console.print(f"What is stated of {device.title}.", style="bold yellow")
         show(self.console, run)
         self.console.print(NEEDS_GPU, style="bold yellow")
-        say_page(self.console, self._write_page(run, []))
-        return 0
+        for line in stated_lines(run) if self.console.quiet else ():
+            say_result(self.console, line)
+        page = self._write_page(run, [])
+        with EventLog(self.options.metrics) as log:
+            for event in (run, RunFinished(timestamp(), run.id, "complete", {})):
+                log.write(event)
+        say_page(self.console, page)
+        return write_result(self.options, "ceilings", PASSED, [RunResult(run, page=page)])
 
     # With one
 
     def _measure(self, opened: OpenResources) -> int:
-        from workbench.reports.ceilings import show
+        from workbench.reports.ceilings import line, paired, show
 
         backend = opened.backend
         groups = ceilings.groups_of(backend.device, backend.environment.gpu_memory_bytes)
@@ -138,14 +147,15 @@ class CeilingsCommand:
                 recorder.begin(self.ceilings)
 
         recorder = self.recorder = opened.recorder(run)
-        state = execute(
-            recorder, folder_of(self.options.out, run.id) / "events.jsonl", obtain, self._draw
-        )
+        state = execute(recorder, obtain, self._draw)
         show(self.console, recorder.run)
-        say_page(self.console, self._draw(recorder))
-        if state == "interrupted":
-            return INTERRUPTED
-        return PASSED if ceilings.usable(self.ceilings) else COULD_NOT_RUN
+        for pair in paired(recorder.run) if self.console.quiet else ():
+            say_result(self.console, line(pair))
+        page = self._draw(recorder)
+        say_page(self.console, page)
+        code = PASSED if ceilings.usable(self.ceilings) else COULD_NOT_RUN
+        code = INTERRUPTED if state == "interrupted" else code
+        return write_result(self.options, "ceilings", code, [recorder.result(page)])
 
     def _obtain(self, groups: Sequence[CeilingGroup], recorder: Recorder) -> None:
         """Measure every group in turn, then the copies."""
@@ -155,8 +165,10 @@ class CeilingsCommand:
         for group, prepared in zip(groups, every, strict=True):
             begin(prepared, backend)
             sustained, boost = timed_in_states(prepared, recorder.run, backend)
-            for result in (*boost.values(), *sustained.values()):
-                recorder.keep(result.outcome)
+            for result in boost.values():
+                recorder.keep(result.outcome, result.variant.name)
+            for result in sustained.values():
+                keep_variant(result, recorder)
             self._evaluate(group, sustained, boost, backend.device.limits)
         self._copies(recorder)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,17 +18,18 @@ from workbench.commands.comparison import (
     say_begin,
     show_comparison,
 )
-from workbench.commands.console import plain_console
+from workbench.commands.console import console_for, say_result
 from workbench.commands.operands import Operand, is_run, kernel_of, operands_of, repository_with
 from workbench.commands.options import CompareOptions
 from workbench.commands.problem import check_dtype, sizes_of
+from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
     CommandError,
     Opener,
     OpenResources,
     Recorder,
     backend_for,
-    check_writable,
+    check_outputs,
     execute,
     new_run,
     repository_of,
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
 def run(options: CompareOptions) -> int:
     """Run the command. Returns its exit code."""
-    return CompareCommand(options, plain_console()).go()
+    return CompareCommand(options, console_for(options)).go()
 
 
 @dataclass
@@ -69,6 +70,8 @@ class CompareCommand:
         """Run to the end. Returns the exit code of the verdict (see `verdict.exit_code`), or 130
         after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
         options = self.options
+        if options.metrics is not None and is_run(options.left) and is_run(options.right):
+            raise CommandError("Stored runs are compared without measuring; leave out --metrics.")
         if traces := trace_operands(options):
             return compare_traces(options, traces, self.console)
         if is_run(options.left) and is_run(options.right):
@@ -85,7 +88,7 @@ class CompareCommand:
         repository = repository_with(kernel)
         texts = (options.left, options.right)
         operands = operands_of(texts, options.impl, spec, repository)
-        check_writable(options.out)
+        check_outputs(options)
         require_gpu(self.open_backend)
         folder = repository_of(kernel)
         with resources(options, lambda: self.open_backend(None, folder)) as opened:
@@ -117,13 +120,13 @@ class CompareCommand:
             pair = maker.pair(operands, Path(file) if file else None)
             say_begin(self.console, run, options.threshold)
             recorder = opened.recorder(run)
-            state = execute(
-                recorder, folder / "events.jsonl", obtain, lambda r: draw_comparisons(r, folder)
-            )
+            state = execute(recorder, obtain, lambda r: draw_comparisons(r, folder))
         if state == "interrupted":
-            return INTERRUPTED
-        say_page(self.console, draw_comparisons(recorder, folder))
-        return verdict.exit_code([c.verdict for c in recorder.comparisons])
+            return write_result(options, "compare", INTERRUPTED, [recorder.result()])
+        page = draw_comparisons(recorder, folder)
+        say_page(self.console, page)
+        code = verdict.exit_code([c.verdict for c in recorder.comparisons])
+        return write_result(options, "compare", code, [recorder.result(page)])
 
 
 # Stored runs
@@ -136,7 +139,7 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
     Returns the exit code. Raises CommandError, HistoryError or verdict.Incomparable where they
     cannot be compared.
     """
-    check_writable(options.out)
+    check_outputs(options)
     with stored_runs(options.database) as history:
         left, right = (_winner(history, which, options) for which in (options.left, options.right))
         run = history.run(right.run)
@@ -153,9 +156,11 @@ def compare_runs(options: CompareOptions, console: Console) -> int:
     word = f"{suspicion.word[:1].upper()}{suspicion.word[1:]}"
     text = f"{word}: {names[1]} against {names[0]}: {suspicion.reason}."
     page = _suspicion_page(options, run, (left, right), (names[0], names[1]), text)
-    console.print(text, style="bold")
+    say_result(console, text, "bold", whole=False)
     say_page(console, page)
-    return verdict.exit_code([suspicion])
+    code = verdict.exit_code([suspicion])
+    result = RunResult(run, [left, right], page=page)
+    return write_result(options, "compare", code, [result], suspected=asdict(suspicion))
 
 
 def _winner(history: History, which: str, options: CompareOptions) -> Record:

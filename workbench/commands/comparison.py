@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
 from workbench.backend.protocol import Measures, Problem
-from workbench.commands.console import plan_line
+from workbench.commands.console import plan_line, say_result
 from workbench.commands.operands import Operand, OperandError, titles
 from workbench.commands.run import CommandError, Opener, Recorder, backend_for, gpu_present
 from workbench.commands.worktree import WORKING, Worktrees
@@ -80,8 +80,9 @@ def compare_pair(
         verdict,
         backend.rules.looks,
     )
-    for entry in (left, right, comparison):
-        recorder.keep(entry)
+    for outcome, place in ((left, "left"), (right, "right")):
+        recorder.keep(outcome, place)
+    recorder.keep(comparison)
     recorder.counts[verdict.word if verdict else "none"] += 1
     if stopped is not None:
         raise stopped
@@ -117,11 +118,13 @@ def _compiled(pair: Pair, recorder: Recorder) -> tuple[dict[str, Compiled], dict
     if lost is not None:
         return {}, {c.key: Refusal("measure", lost) for c in both}
     compiled: dict[str, Compiled] = {}
+    places = {pair.left.key: "left", pair.right.key: "right"}
     for candidate, result in backend.compiled(todo):
         if isinstance(result, Refusal):
             refusals[candidate.key] = result
         else:
             compiled[candidate.key] = result
+            recorder.dispatched(candidate.case, result, places[candidate.key])
     return compiled, refusals
 
 
@@ -213,4 +216,4 @@ def show_comparison(console: Console, compared: Compared, run: Run) -> None:
     for line in energy_lines(compared, run):
         console.print(line)
     word = f"{verdict.word}. " if verdict else ""
-    console.print(word + conclusion([compared]), style="bold")
+    say_result(console, word + conclusion([compared]), "bold", whole=False)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.commands.result import Output, is_stdout
 from workbench.data.record import Outcome, Record, Run
 from workbench.spec import label
 
@@ -98,11 +99,42 @@ def plain_console(stderr: bool = False, width: int | None = None) -> Console:
     return console
 
 
+def console_for(options: Output) -> Console:
+    """Return the console of a command. With `--quiet` it prints nothing but `say_result`. See
+    `prints_aside`."""
+    console = plain_console(stderr=prints_aside(options))
+    console.quiet = options.quiet
+    return console
+
+
+def prints_aside(options: Output) -> bool:
+    """Return whether a command prints to standard error, as standard output is that of `--json -`
+    or `--metrics -`."""
+    return is_stdout(options.json) or is_stdout(getattr(options, "metrics", None))
+
+
+def say_result(console: Console, text: str, style: str | None = None, whole: bool = True) -> None:
+    """Print a line of the result, also where `--quiet` was given; `whole` ones are not wrapped, so
+    that they can be copied."""
+    with aloud(console):
+        console.print(text, style=style, soft_wrap=whole)
+
+
+@contextmanager
+def aloud(console: Console) -> Iterator[None]:
+    """Return a context manager in which a quiet console prints: for the result itself."""
+    quiet, console.quiet = console.quiet, False
+    try:
+        yield
+    finally:
+        console.quiet = quiet
+
+
 class SweepConsole:
     """The output of a sweep. With `quiet`, only the result and the path of the page."""
 
-    def __init__(self, quiet: bool) -> None:
-        self.console = plain_console()
+    def __init__(self, quiet: bool, stderr: bool = False) -> None:
+        self.console = plain_console(stderr)
         self.console.soft_wrap = not self.console.is_terminal  # whole lines for a file or a pipe
         self.quiet = quiet
         self._live: Any = None
@@ -232,6 +264,9 @@ class SweepConsole:
 def doing(console: Console, message: str) -> Iterator[None]:
     """Return a context manager that shows `message` and the elapsed seconds on one live line, which
     is removed at the end. Without a terminal the line is printed once and stays."""
+    if console.quiet:
+        yield
+        return
     if not console.is_terminal or console.is_dumb_terminal:
         console.print(message, soft_wrap=True)
         yield

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
-from workbench.commands.console import say
+from workbench.commands.console import console_for, say_result
 from workbench.commands.options import DevicesOptions
+from workbench.commands.result import write_result
+from workbench.data.exits import PASSED
 from workbench.device.hardware import DEVICES, UNCOMPILED, Device
 
 
@@ -23,6 +26,8 @@ def lines() -> Iterator[str]:
 
 def run(options: DevicesOptions) -> int:
     """Run the command. Returns its exit code."""
-    for line in lines():
-        say(line)
-    return 0
+    console = console_for(options)
+    known = [device.name for device in devices()] if options.quiet else list(lines())
+    for line in known:
+        say_result(console, line)
+    return write_result(options, "devices", PASSED, devices=[asdict(d) for d in devices()])

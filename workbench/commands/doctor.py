@@ -13,13 +13,15 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from workbench.commands.console import plain_console
+from workbench.commands.console import console_for, say_result
 from workbench.commands.options import DoctorOptions
+from workbench.commands.result import write_result
+from workbench.data.exits import PASSED
 from workbench.device.hardware import DEVICES
 
 if TYPE_CHECKING:
@@ -51,8 +53,13 @@ PACKAGES: Mapping[str, str] = {
 
 def run(options: DoctorOptions) -> int:
     """Run the command. Returns its exit code."""
-    show(examine(options.database), plain_console())
-    return 0
+    console, checks = console_for(options), examine(options.database)
+    show(checks, console)
+    for check in checks if options.quiet else ():
+        if check.ok is False:
+            say_result(console, f"{check.name}: {check.result}; {check.remedy}")
+    plain = [{**asdict(check), "state": check.state} for check in checks]
+    return write_result(options, "doctor", PASSED, checks=plain)
 
 
 @dataclass(frozen=True)

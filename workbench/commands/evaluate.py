@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from workbench.commands.console import plain_console
+from workbench.commands.console import aloud, console_for
+from workbench.commands.instrumentation import completed, dispatched
 from workbench.commands.operands import knobs_of
 from workbench.commands.options import SIZES, EvaluateOptions
 from workbench.commands.problem import parsed_sizes
-from workbench.commands.run import DEFAULT_TARGET, CommandError, gpu_present, require_triton
+from workbench.commands.result import SCHEMA, write_result
+from workbench.commands.run import (
+    DEFAULT_TARGET,
+    CommandError,
+    check_files,
+    gpu_present,
+    require_triton,
+)
 from workbench.compile import Compiled
+from workbench.data.clock import run_id, timestamp
+from workbench.data.environment import fingerprint
+from workbench.data.events import EventLog, KernelDispatched, OpCompleted, RunFinished
 from workbench.data.exits import FAILED, PASSED, UNDECIDED
-from workbench.data.files import write_file
+from workbench.data.record import (
+    Case,
+    Checked,
+    Environment,
+    Measured,
+    Phase,
+    Predicted,
+    Record,
+    Run,
+)
 from workbench.device import hardware
 from workbench.device.hardware import Device
 from workbench.evaluation.evaluator import Evaluator, Processes
@@ -32,7 +51,6 @@ if TYPE_CHECKING:
 
     from workbench.backend.live import Live
 
-SCHEMA = 1  # of the JSON file
 EXIT_CODES = {"correct": PASSED, "rejected": FAILED, "undecided": UNDECIDED}
 
 
@@ -50,6 +68,7 @@ class Evaluation:
     times: EvaluatedTimes | None = None
     hidden: Sequence[Mapping[str, int]] = ()
     seed: int = 0
+    environment: Environment | None = None  # of the GPU; None where no GPU took part
 
     def plain(self) -> dict[str, Any]:
         """Return the content of the JSON file. EvaluatedTimes are in seconds."""
@@ -80,12 +99,16 @@ def run(options: EvaluateOptions) -> int:
     """Run the command. Returns its exit code: 0 if the kernel is correct, 1 if it breaks a rule, 3
     if that is undecided. Raises the errors of the parts, each of which is one sentence."""
     require_triton()
+    check_files(options.metrics, options.json)
     with ExitStack() as opened:
         evaluation = _evaluate(options, opened)
-    if options.json is not None:
-        write_file(options.json, json.dumps(evaluation.plain(), indent=1) + "\n")
-    show(plain_console(), evaluation)
-    return EXIT_CODES[evaluation.verdict.word]
+    if options.metrics is not None:
+        with EventLog(options.metrics) as log:
+            for event in events_of(evaluation, options):
+                log.write(event)
+    show(console_for(options), evaluation)
+    code = EXIT_CODES[evaluation.verdict.word]
+    return write_result(options, "evaluate", code, **evaluation.plain())
 
 
 def _evaluate(options: EvaluateOptions, opened: ExitStack) -> Evaluation:
@@ -98,6 +121,7 @@ def _evaluate(options: EvaluateOptions, opened: ExitStack) -> Evaluation:
     facts = evaluator.facts(timed)
     known: dict[str, Any] = {
         "wanted": wanted, "device": device, "predicted": live is None, "facts": facts, "seed": seed,
+        "environment": live.environment if live is not None else None,
     }  # fmt: skip
     submission = evaluator.describe(facts)
     if isinstance(submission, Refusal):
@@ -141,11 +165,72 @@ def _target(options: EvaluateOptions, opened: ExitStack) -> tuple[Live | None, D
         raise CommandError(str(error)) from error
 
 
+# Events
+
+
+def events_of(
+    evaluation: Evaluation, options: EvaluateOptions
+) -> Iterator[Run | KernelDispatched | OpCompleted | RunFinished]:
+    """Yield the events of an evaluation. The code under test is not trusted, so there is no Record:
+    an import of the file must not bring its times into the history."""
+    run = _run_of(evaluation, options)
+    yield run
+    if options.events and (submission := evaluation.submission) is not None:
+        case = _case(evaluation, submission.impl, submission.config)
+        if evaluation.compiled is not None:
+            yield from dispatched(run, case, evaluation.compiled)
+        if (times := evaluation.times) is not None:
+            yield completed(run, _record(evaluation, run, case, times.timing))
+            for name, timing in times.libraries.items():
+                library = _case(evaluation, name, {})
+                yield completed(run, _record(evaluation, run, library, timing))
+    yield RunFinished(timestamp(), run.id, "complete", {evaluation.verdict.word: 1})
+
+
+def _run_of(evaluation: Evaluation, options: EvaluateOptions) -> Run:
+    facts, device, wanted = evaluation.facts, evaluation.device, evaluation.wanted
+    return Run(
+        id=run_id("evaluate", facts.name),
+        engine="evaluate",
+        name=facts.name,
+        command=options.command,
+        started=timestamp(),
+        kernel=facts.name,
+        sizes=dict(facts.timed),
+        dtype=wanted.dtype,
+        device=device.name,
+        predicted=evaluation.predicted,
+        vary=(),
+        tune=(),
+        impls={},
+        ceilings=hardware.ceilings(device, wanted.dtype),
+        environment=evaluation.environment or fingerprint(None, None),
+        source=wanted.kernel,
+    )
+
+
+def _case(evaluation: Evaluation, impl: str, config: Mapping[str, int]) -> Case:
+    facts, device = evaluation.facts, evaluation.device.name
+    backend = "triton" if config else "torch"
+    sizes, dtype = dict(facts.timed), evaluation.wanted.dtype
+    return Case(facts.name, impl, backend, dict(config), sizes, dtype, device)
+
+
+def _record(evaluation: Evaluation, run: Run, case: Case, timing: Measured | Predicted) -> Record:
+    """Return a record that is in no store, for the event of its time."""
+    facts, predicted = evaluation.facts, evaluation.predicted
+    phase: Phase = "predict" if predicted else "final"
+    checked: Checked = "interpreter" if predicted else "gpu"
+    error, at = evaluation.verdict.error or 0.0, timestamp()
+    costs = facts.flops, facts.bytes
+    return Record(case, "", run.id, at, phase, timing, *costs, checked, error)
+
+
 # The console
 
 
 def show(console: Console, evaluation: Evaluation) -> None:
-    """Print the verdict, the rules and the times."""
+    """Print the verdict, the rules and the times; a quiet console the verdict alone."""
     from rich.table import Table
 
     for line in _heading(evaluation):
@@ -160,7 +245,8 @@ def show(console: Console, evaluation: Evaluation) -> None:
     console.print(table)
     for line in _time_lines(evaluation):
         console.print(line)
-    console.print(_last(evaluation), style="bold")
+    with aloud(console):
+        console.print(_last(evaluation), style="bold")
 
 
 def _heading(evaluation: Evaluation) -> Iterator[str]:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from workbench import catalog
 from workbench.backend.prewarm import begin_prewarm
 from workbench.backend.protocol import Backend, Problem, TimingResult, TimingTask
-from workbench.commands.console import doing, plain_console, plan_line, say
+from workbench.commands.console import console_for, doing, plan_line, say_result
 from workbench.commands.options import ExperimentOptions
 from workbench.commands.problem import sizes_of
+from workbench.commands.result import write_result
 from workbench.commands.run import (
     Opener,
     OpenResources,
@@ -31,7 +32,7 @@ from workbench.commands.run import (
 from workbench.data.clock import folder_of, timestamp
 from workbench.data.database import History
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
-from workbench.data.record import Phase, Run, key_of
+from workbench.data.record import Finding, Phase, Run, key_of
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import counted
 from workbench.experiments import (
@@ -64,11 +65,13 @@ RULES = Protocol(rounds=12, most_rounds=32, final_s=6.0)
 
 def run(options: ExperimentOptions) -> int:
     """Run the command, or list the experiments where none is named. Returns the exit code."""
-    if options.name is None:
-        for name in experiment_names():
-            say(f"{name:22s}{experiment_named(name).summary}")
-        return 0
-    return ExperimentCommand(options, plain_console()).go()
+    console = console_for(options)
+    if options.name is not None:
+        return ExperimentCommand(options, console).go()
+    summaries = {name: experiment_named(name).summary for name in experiment_names()}
+    for name, summary in summaries.items():
+        say_result(console, f"{name:22s}{summary}")
+    return write_result(options, "experiment", PASSED, experiments=summaries)
 
 
 @dataclass
@@ -129,19 +132,15 @@ class ExperimentCommand:
 
         obtain = partial(self._obtain, experiment, planned, cache)
         recorder = self.recorder = opened.recorder(run)
-        state = execute(
-            recorder, folder_of(options.out, run.id) / "events.jsonl", obtain, self._draw
-        )
+        state = execute(recorder, obtain, self._draw)
         if state == "interrupted":
             self.console.print("Stopped; the outcomes so far are stored.")
-        say_page(self.console, self._draw(recorder))
-        if state == "interrupted":
-            return INTERRUPTED
-        return (
-            PASSED
-            if recorder.has_times or (recorder.findings and not recorder.outcomes)
-            else COULD_NOT_RUN
-        )
+        page = self._draw(recorder)
+        say_page(self.console, page)
+        nothing_ran = bool(recorder.findings) and not recorder.outcomes
+        code = PASSED if recorder.has_times or nothing_ran else COULD_NOT_RUN
+        code = INTERRUPTED if state == "interrupted" else code
+        return write_result(options, "experiment", code, [recorder.result(page)])
 
     def _planned(
         self, experiment: Experiment, backend: Backend, known: Mapping[str, Any]
@@ -201,7 +200,7 @@ class ExperimentCommand:
                     recorder.begin({**tested, **recorder.run.ceilings})
                 results = timed(prepared, recorder.run, backend)
             for result in results.values():
-                recorder.keep(result.outcome)
+                keep_variant(result, recorder)
             whole = replace(context, ceilings=recorder.run.ceilings)
             for analysis in experiment.analyse(whole, results):
                 sizes = whole.sizes or _common_sizes(context, prepared.variants)
@@ -209,6 +208,8 @@ class ExperimentCommand:
                 finding = analysis.finding(recorder.run.id, timestamp(), recorder.run.name, about)
                 recorder.keep(finding)
                 show(self.console, finding, self._shown)
+                if self.console.quiet:
+                    say_result(self.console, finding_line(finding))
 
     def _doing(self, prepared: Prepared, at: str) -> AbstractContextManager[None]:
         """Show what is running, which may take a minute before the first finding."""
@@ -225,6 +226,19 @@ class ExperimentCommand:
 
         html = page(recorder.run, recorder.outcomes, recorder.findings)
         return write_page(folder_of(self.options.out, recorder.run.id) / "report.html", html)
+
+
+def keep_variant(result: VariantResult, recorder: Recorder) -> None:
+    """Store the outcome of a variant, and write its events."""
+    name, outcome = result.variant.name, result.outcome
+    recorder.dispatched(outcome.case, result.compiled, name)
+    recorder.keep(outcome, name)
+
+
+def finding_line(finding: Finding) -> str:
+    """Return a finding as one line: `matmul: compute-bound. Its arithmetic alone takes ...`."""
+    about = f"{finding.kernel}: " if finding.kernel else ""
+    return f"{about}{finding.word}. {finding.sentence}"
 
 
 def _given_seconds(options: ExperimentOptions, experiment: Experiment) -> float | None:

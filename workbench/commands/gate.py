@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import errno
-import json
 import os
 import re
 import stat
@@ -24,19 +23,21 @@ from workbench.commands.comparison import (
     require_gpu,
     say_begin,
 )
-from workbench.commands.console import plain_console
+from workbench.commands.console import console_for, say_result
 from workbench.commands.operands import Operand, OperandError
 from workbench.commands.options import GateOptions
 from workbench.commands.problem import check_dtype
+from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
     Opener,
     OpenResources,
     Recorder,
     backend_for,
-    check_writable,
+    check_outputs,
     execute,
     new_run,
     resources,
+    say_page,
 )
 from workbench.commands.worktree import WORKING, Repository, WorktreeError, Worktrees
 from workbench.data import verdict
@@ -44,7 +45,6 @@ from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.files import reason_of
 from workbench.data.record import Run
-from workbench.reports import write_page
 from workbench.spec import Impl, Limits, ResolveError, sizes_text
 from workbench.tuner.space import RecordFactory
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 def run(options: GateOptions) -> int:
     """Run the command. Returns its exit code."""
-    return GateCommand(options, plain_console()).go()
+    return GateCommand(options, console_for(options)).go()
 
 
 def rejection_of_default(impl: Impl, problem: Problem, limits: Limits) -> str | None:
@@ -92,7 +92,7 @@ class GateCommand:
         options = self.options
         repository = Repository.of(self._place())
         repository.known(options.baseline)
-        check_writable(options.out)
+        check_outputs(options)
         files = self._files(repository)
         if not files:
             unread = any(left.broken for left in self.left_out)
@@ -153,13 +153,10 @@ class GateCommand:
                 self._say(compare_pair(pair, recorder, options.threshold))
 
         recorder = opened.recorder(run)
-        state = execute(
-            recorder, folder / "events.jsonl", obtain, lambda r: draw_comparisons(r, folder)
-        )
+        state = execute(recorder, obtain, lambda r: draw_comparisons(r, folder))
         page = draw_comparisons(recorder, folder).resolve()
         code = INTERRUPTED if state == "interrupted" else self._code(recorder)
-        self._conclude(recorder, page, code)
-        return code
+        return self._conclude(recorder, page, code)
 
     def _problems(self, file: Path) -> Iterator[Problem]:
         """Yield one problem for each size to time. Raises CommandError where the kernel lacks the
@@ -226,46 +223,43 @@ class GateCommand:
         broken = any(left.broken for left in self.left_out)
         if say:
             self._say_left_out()
-        self.console.print(f"Nothing to compare with {self.options.baseline}: {reason}.")
-        code = COULD_NOT_RUN if broken else PASSED
-        self._write({"exit_code": code, "comparisons": []})
-        return code
+        text = f"Nothing to compare with {self.options.baseline}: {reason}."
+        say_result(self.console, text, whole=False)
+        return self._write(COULD_NOT_RUN if broken else PASSED, [], comparisons=[])
 
     def _say(self, compared: Compared) -> None:
         from workbench.reports.compare import line
 
         self.console.print("  ".join(cell for cell in line(compared) if cell), soft_wrap=True)
 
-    def _conclude(self, recorder: Recorder, page: Path, code: int) -> None:
+    def _conclude(self, recorder: Recorder, page: Path, code: int) -> int:
+        """Print the result, and write the JSON document. Returns the exit code."""
         from workbench.reports.compare import compared_of, conclusion
 
         every = compared_of(recorder.outcomes, recorder.comparisons)
-        self.console.print(conclusion(every), style="bold")
+        say_result(self.console, conclusion(every), "bold", whole=False)
         for compared in every if len(every) > 1 else []:
             v = compared.comparison.verdict
             if v is None or v.word in ("SLOW", "CLOCK"):
-                self.console.print(f"  {compared.name}: {conclusion([compared])}", soft_wrap=True)
-        self.console.print(f"report  {page}", soft_wrap=True)
-        self._write(
-            {
-                "exit_code": code,
-                "run": recorder.run.id,
-                "device": recorder.run.device,
-                "page": str(page),
-                "comparisons": [_plain(compared) for compared in every],
-            }
+                say_result(self.console, f"  {compared.name}: {conclusion([compared])}")
+        say_page(self.console, page)
+        return self._write(
+            code,
+            [recorder.result(page)],
+            run=recorder.run.id,
+            device=recorder.run.device,
+            page=str(page),
+            comparisons=[_plain(compared) for compared in every],
         )
 
-    def _write(self, result: dict[str, Any]) -> None:
-        if self.options.summary is None:
-            return
+    def _write(self, code: int, runs: list[RunResult], **result: Any) -> int:
         whole = {
             "baseline": self.options.baseline,
             "threshold": self.options.threshold,
             **result,
             "left_out": [asdict(left) for left in self.left_out],
         }
-        write_page(self.options.summary, json.dumps(whole, indent=1) + "\n")
+        return write_result(self.options, "gate", code, runs, **whole)
 
 
 LARGEST = 4 << 20  # bytes of a kernel's file; the largest built-in one has 40 kB

@@ -6,11 +6,13 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from workbench.commands.console import plain_console, say
+from workbench.commands.console import aloud, console_for, say
 from workbench.commands.options import HistoryOptions
+from workbench.commands.result import write_result
 from workbench.commands.stored import stored_runs
 from workbench.data.database import History, HistoryError, OldRuns, Row, since_epoch
 from workbench.data.exits import COULD_NOT_RUN, PASSED
@@ -55,15 +57,15 @@ def show_history(
     dtype: str | None = None,
     failures: bool = False,
     limit: int = 50,
-) -> None:
-    """Print the newest outcomes that match. Raises HistoryError."""
+) -> list[Row]:
+    """Print the newest outcomes that match, and return them. Raises HistoryError."""
     from rich.table import Table
     from rich.text import Text
 
     rows = history.search(kernel, impl, device, dtype, failures_only=failures, limit=limit)
     if not rows:
         console.print("Nothing in the history matches: drop a filter, or measure something first.")
-        return
+        return rows
     shown = HEADINGS if console.width >= 140 else NARROW
     lines = [
         [_printable(c) for h, c in zip(HEADINGS, cells, strict=True) if h in shown]
@@ -76,9 +78,11 @@ def show_history(
         table.add_column(heading, no_wrap=True, overflow="ellipsis", min_width=least)
     for cells in lines:  # Text: a compiler's "[error]" is no markup
         table.add_row(*map(Text, cells))
-    console.print(table)
+    with aloud(console):
+        console.print(table)
     if len(rows) == limit:
         console.print(f"The newest {limit}; a larger limit shows more.")
+    return rows
 
 
 def _time(row: Row) -> str:
@@ -102,12 +106,13 @@ def run(options: HistoryOptions) -> int:
         return prune(options)
     if options.older_than or options.keep is not None or options.yes:
         raise HistoryError("--older-than, --keep and --yes belong to --prune; add it.")
+    console = console_for(options)
     with stored_runs(options.database, reading=options.load is None) as history:
         if options.load is not None:
-            _import(history, options.load)
-        show_history(
+            _import(history, options.load, console)
+        rows = show_history(
             history,
-            plain_console(),
+            console,
             options.kernel,
             options.device,
             options.impl,
@@ -115,14 +120,24 @@ def run(options: HistoryOptions) -> int:
             options.failures,
             options.limit,
         )
-    return PASSED
+    return write_result(options, "history", PASSED, **plain_rows(rows))
 
 
-def _import(history: History, path: Path) -> None:
+def plain_rows(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return rows as plain data: measured and predicted times and failures are three lists."""
+    kinds: dict[str, Any] = {"measured": [], "predicted": [], "failures": []}
+    for row in rows:
+        timed = "predicted" if row.predicted else "measured"
+        kinds["failures" if row.time_s is None else timed].append(asdict(row))
+    return kinds
+
+
+def _import(history: History, path: Path, console: Console) -> None:
     taken = history.import_events(path)
-    say(f"{taken.kept} events imported, {taken.unreadable} lines unreadable")
+    text = f"{taken.kept} events imported, {taken.unreadable} lines unreadable"
+    console.print(text, soft_wrap=True)
     for line in taken.bad[:5]:
-        say(f"  line {line.number}: {line.reason}")
+        console.print(f"  line {line.number}: {line.reason}", soft_wrap=True)
 
 
 # Deleting old runs
@@ -134,7 +149,7 @@ def prune(options: HistoryOptions) -> int:
     cache, whose runs stay, cannot be read."""
     if options.older_than is None and options.keep is None:
         raise HistoryError("--prune needs --older-than 90d, --keep 100, or both.")
-    if options.impl or options.dtype or options.failures or options.load:
+    if options.impl or options.dtype or options.failures or options.load or options.json:
         raise HistoryError(
             "--prune deletes whole runs; name a kernel, --device, --older-than and --keep alone."
         )
@@ -142,13 +157,15 @@ def prune(options: HistoryOptions) -> int:
     tuned = {e.run for e in Tuned.load(default_path()).entries.values()}
     with stored_runs(options.database, reading=False) as history:
         old = history.old_runs(before, options.keep or 0, options.kernel, options.device, tuned)
-        say(_what_goes(old))
+        console = console_for(options)
+        console.quiet = options.quiet and options.yes  # who is asked needs to know what goes
+        console.print(_what_goes(old), soft_wrap=True)
         if not old.runs and not old.orphans:
             return PASSED
         if not options.yes and not _confirmed():
             return COULD_NOT_RUN
         history.delete(old)
-        say("Deleted, and the space given back.")
+        console.print("Deleted, and the space given back.")
     return PASSED
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
 from workbench.backend.protocol import Backend, Measures, Problem
-from workbench.commands.console import plain_console, plan_line
+from workbench.commands.console import console_for, plan_line, say_result
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.options import MeasureOptions
 from workbench.commands.problem import check_dtype, sizes_of
+from workbench.commands.result import write_result
 from workbench.commands.run import (
     Opener,
     OpenResources,
@@ -30,7 +31,7 @@ from workbench.commands.run import (
 from workbench.compile import Compiled
 from workbench.data.clock import folder_of
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
-from workbench.data.record import Outcome, Phase, Run
+from workbench.data.record import Case, Outcome, Phase, Run
 from workbench.data.tuned_cache import Entry, Tuned, default_path
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.reports import write_page
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 def run(options: MeasureOptions) -> int:
     """Run the command. Returns its exit code."""
-    return MeasureCommand(options, plain_console()).go()
+    return MeasureCommand(options, console_for(options)).go()
 
 
 @dataclass
@@ -92,13 +93,13 @@ class MeasureCommand:
                 self._group(problem, selected, recorder)
 
         recorder = opened.recorder(run)
-        state = execute(
-            recorder, folder_of(self.options.out, run.id) / "events.jsonl", obtain, self._draw
-        )
-        say_page(self.console, self._draw(recorder))
-        if state == "interrupted":
-            return INTERRUPTED
-        return PASSED if recorder.has_times else COULD_NOT_RUN
+        state = execute(recorder, obtain, self._draw)
+        page = self._draw(recorder)
+        self._conclude(recorder)
+        say_page(self.console, page)
+        code = PASSED if recorder.has_times else COULD_NOT_RUN
+        code = INTERRUPTED if state == "interrupted" else code
+        return write_result(self.options, "measure", code, [recorder.result(page)])
 
     def _group(self, problem: Problem, selected: Selected, recorder: Recorder) -> None:
         """Measure one problem: each outcome is stored before the next, then all are shown."""
@@ -108,6 +109,7 @@ class MeasureCommand:
             backend,
             selected,
             self.options.energy,
+            recorder.dispatched,
         )
         recorder.begin(group.begin())
         before = len(recorder.outcomes)
@@ -126,6 +128,13 @@ class MeasureCommand:
         self.console.print(plan_line(run), style="bold yellow" if run.predicted else "bold")
         if run.predicted:
             self.console.print("Baselines have no prediction, so there is none to compare with.")
+
+    def _conclude(self, recorder: Recorder) -> None:
+        """Print the fastest of each problem, if nothing else is printed."""
+        from workbench.reports.measure import groups_of, result_line
+
+        for group in groups_of(recorder.run, recorder.outcomes) if self.options.quiet else ():
+            say_result(self.console, result_line(group))
 
     def _say(self, run: Run, outcomes: Sequence[Outcome]) -> None:
         from workbench.reports.measure import show_group
@@ -187,6 +196,7 @@ class ProblemGroup:
     backend: Backend
     selected: Selected
     energy: bool = False  # measured too, after all times
+    on_compiled: Callable[[Case, Compiled], None] = lambda case, compiled: None
     origins: dict[str, str] = field(default_factory=dict)
     _todo: list[Candidate] = field(default_factory=list)
     _refusals: dict[str, Refusal] = field(default_factory=dict)
@@ -227,6 +237,7 @@ class ProblemGroup:
                 self._refusals[candidate.key] = result
             else:
                 compiled[candidate.key] = result
+                self.on_compiled(candidate.case, result)
         for candidate in self._todo:
             if (reason := self._refusals.get(candidate.key)) is not None:
                 yield self.factory.failure(candidate, reason, compiled.get(candidate.key))

@@ -17,6 +17,7 @@ DEVICE = "Compile and predict for this target (h200, mi300x, ...) with no GPU."
 KERNEL = "A kernel's name, package.module, or path/to/mine.py."
 DTYPE = "fp32, fp16 or bf16."
 SIZES = "M=4096,N=4096,K=4096"
+EVENTS = "--events/--no-events"
 
 
 def argument(help: str, default: Any = MISSING, metavar: str | None = None) -> Any:
@@ -53,6 +54,26 @@ def strict(stored: bool = False) -> Any:
 def energy() -> Any:
     """Return a field that declares `--energy`."""
     return flag("Also measure the joules of a call, after the times.", "--energy")
+
+
+def metrics() -> Any:
+    """Return a field that declares `--metrics`."""
+    return option(None, "Events file (JSONL) to append to, not the run's own.", stored=False)
+
+
+def events() -> Any:
+    """Return a field that declares `--events/--no-events`."""
+    return option(True, "Write dispatches and times as events.", EVENTS, stored=False)
+
+
+def quiet(help: str = "Print only the result.") -> Any:
+    """Return a field that declares `--quiet`."""
+    return flag(help, "--quiet", stored=False)
+
+
+def json(help: str = "Write the result to this file; - is standard output.") -> Any:
+    """Return a field that declares `--json`."""
+    return option(None, help, "--json", stored=False)
 
 
 def database() -> Any:
@@ -128,21 +149,23 @@ class SweepOptions(Options):
     energy: bool = energy()
     strict: bool = strict(stored=True)
     out: Path = out("Folder for pages and events.")
-    metrics: Path | None = option(
-        None, "Events file (JSONL) to write instead of the run's own.", stored=False
+    metrics: Path | None = metrics()
+    events: bool = events()
+    profile: bool | None = option(
+        None, "Former name of --events.", "--profile/--no-profile", stored=False, hidden=True
     )
-    quiet: bool = flag("Print only the result.", "--quiet", stored=False)
-    profile: bool = option(
-        True,
-        "Write an event for each dispatch and each completed launch.",
-        "--profile/--no-profile",
-        stored=False,
-    )
+    quiet: bool = quiet()
+    json: Path | None = json()
     database: str | None = database()
     fresh: bool = flag("Obtain again what the database already holds.", "--fresh", stored=False)
     retry_failures: bool = flag(
         "Try configs again that have no time in the database.", "--retry-failures", stored=False
     )
+
+    @property
+    def writes_events(self) -> bool:
+        """Whether to write dispatches and times, by the option's present or former name."""
+        return self.events if self.profile is None else self.profile
 
 
 @dataclass(frozen=True)
@@ -162,6 +185,10 @@ class CompareOptions(Options):
     out: Path = out()
     strict: bool = strict()
     trust: bool = flag("Of stored runs: execute the kernel's file that they name.", "--trust")
+    metrics: Path | None = metrics()
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json()
     database: str | None = database()
 
     def __post_init__(self) -> None:
@@ -179,8 +206,11 @@ class GateOptions(Options):
     dtype: str = option("bf16", DTYPE)
     threshold: float = threshold()
     out: Path = out()
-    summary: Path | None = option(None, "Write a summary to this file.", "--json")
     strict: bool = strict()
+    metrics: Path | None = metrics()
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json()
     database: str | None = database()
 
     def __post_init__(self) -> None:
@@ -207,6 +237,10 @@ class MeasureOptions(Options):
     energy: bool = energy()
     out: Path = out()
     strict: bool = strict()
+    metrics: Path | None = metrics()
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json()
     database: str | None = database()
 
 
@@ -224,7 +258,10 @@ class EvaluateOptions(Options):
     sizes: str | None = option(None, f"Sizes to time: {SIZES}. Default: the Spec's first.")
     dtype: str = option("bf16", DTYPE)
     device: str | None = option(None, DEVICE)
-    json: Path | None = option(None, "Write the verdict to this file.", stored=False)
+    metrics: Path | None = option(None, "Events file (JSONL) to append to.", stored=False)
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json("Write the verdict to this file; - is standard output.")
 
 
 @dataclass(frozen=True)
@@ -241,6 +278,10 @@ class ExperimentOptions(Options):
     time: str | None = option(None, "For `expected`: a time to compare with the bound, 0.5ms.")
     out: Path = out()
     strict: bool = strict()
+    metrics: Path | None = metrics()
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json()
     database: str | None = database()
 
 
@@ -254,6 +295,10 @@ class CeilingsOptions(Options):
     device: str | None = option(None, "Print the stated ceilings of this device; measure nothing.")
     out: Path = out()
     strict: bool = strict()
+    metrics: Path | None = metrics()
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json()
     database: str | None = database()
 
 
@@ -272,8 +317,9 @@ class ReportOptions(Options):
     everything: bool = flag("Roofline: every config of a sweep, every part of a kernel.", "--all")
     out: Path | None = option(None, "File to write.")
     csv: Path | None = option(None, "Roofline: also write every number drawn, as CSV.")
-    json: Path | None = option(None, "Roofline: the same and the ceilings, as JSON.")
+    json: Path | None = json("Also write what is drawn; - is standard output.")
     figure: Path | None = option(None, "Roofline: also a figure for papers: .png, .svg or .pdf.")
+    quiet: bool = quiet("Print nothing; errors stay.")
     database: str | None = database()
 
 
@@ -285,11 +331,12 @@ class ReadOptions(Options):
 
     files: tuple[str, ...] = argument("Files of one run, folders, .gz, .zip, or -.")
     range: str | None = option(None, "Only what was launched in host ranges of this name.")
-    json: Path | None = option(None, "Write all of it to this file.", stored=False)
+    json: Path | None = json("Write all of it to this file; - is standard output.")
     csv: Path | None = option(None, "Write the kernels to this file.", stored=False)
     perfetto: Path | None = option(
         None, "Write a timeline for ui.perfetto.dev to this file.", stored=False
     )
+    quiet: bool = quiet("Print only KPIs, findings and the page's path.")
     out: Path = out()
     database: str | None = database()
 
@@ -360,6 +407,8 @@ class HistoryOptions(Options):
     older_than: str | None = option(None, "Prune: runs older than 90d, 12w, or a date.")
     keep: int | None = option(None, "Prune: the newest runs to keep, whatever their age.", min=0)
     yes: bool = flag("Prune without asking.", "--yes")
+    quiet: bool = quiet("Print only the outcomes.")
+    json: Path | None = json("Write the outcomes to this file; - is standard output.")
     database: str | None = database()
 
 
@@ -377,6 +426,8 @@ class TunedOptions(Options):
     load: Path | None = option(None, "Import this file; equal keys: the newer is kept.", "--import")
     code: bool = flag("Print triton.Config lists to paste.", "--code")
     forget: bool = flag("Drop the kernel's entries.", "--forget")
+    quiet: bool = quiet("Print only the entries.")
+    json: Path | None = json("Write what is listed to this file; - is standard output.")
 
 
 @dataclass(frozen=True)
@@ -385,6 +436,9 @@ class DevicesOptions(Options):
 
     COMMAND: ClassVar[str] = "devices"
 
+    quiet: bool = quiet("Print only the names.")
+    json: Path | None = json("Write all figures to this file; - is standard output.")
+
 
 @dataclass(frozen=True)
 class DoctorOptions(Options):
@@ -392,6 +446,8 @@ class DoctorOptions(Options):
 
     COMMAND: ClassVar[str] = "doctor"
 
+    quiet: bool = quiet("Print only what is missing.")
+    json: Path | None = json("Write the checks to this file; - is standard output.")
     database: str | None = database()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from workbench.commands.console import plain_console
+from workbench.commands.console import console_for
 from workbench.commands.options import ReadOptions
 from workbench.commands.run import say_page
 from workbench.commands.trace_tables import print_trace
@@ -29,7 +29,7 @@ def run(options: ReadOptions) -> int:
     summary = summarise(trace, options.range)
     kept = as_run(summary, "read", trace.files[0].name, options.command)
     files = _files(summary, kept.findings, options)
-    console = plain_console()
+    console = console_for(options)
     print_trace(console, summary, kept.findings)
     write_files(files)
     for path, _ in files:

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.catalog import names_in, unknown
-from workbench.commands.console import note, say
+from workbench.commands.console import console_for, note
 from workbench.commands.options import ReportOptions
+from workbench.commands.result import RunResult, document, is_stdout, json_text
 from workbench.commands.stored import stored_runs
 from workbench.data.clock import folder_of
 from workbench.data.database import History, default_url
 from workbench.data.events import RunFinished, read
-from workbench.data.files import FileError, is_output, is_stream, write_files
+from workbench.data.exits import PASSED
+from workbench.data.files import FileError, is_stream, write_files
 from workbench.data.record import Comparison, Failure, Finding, Outcome, Profile, Record, Run
 from workbench.reports import ReportError, write_page
 
@@ -40,9 +42,10 @@ class StoredRun:
 
 def run(options: ReportOptions) -> int:
     """Run the command. Returns its exit code."""
+    console = console_for(options)
     for path in make(options):
-        if not is_output(path):
-            say(f"report  {path}")
+        if not is_stdout(path):
+            console.print(f"report  {path}", soft_wrap=True)
     return 0
 
 
@@ -67,7 +70,7 @@ def make(options: ReportOptions) -> list[Path]:
         return _roofline(options)
     _refuse_options(options)
     if options.name == "findings":
-        return [_markdown(options)]
+        return _markdown(options)
     if len(options.runs) > 1:
         raise ReportError(
             f"the report {options.name} draws one run, and {len(options.runs)} are named; name "
@@ -77,7 +80,22 @@ def make(options: ReportOptions) -> list[Path]:
     module = import_module(f"workbench.reports.{options.name}")
     _refuse_another(options.name, kept.run, known)
     html = module.page(kept.run, kept.outcomes, *_also(options.name, kept))
-    return [_shown(write_page(options.out or _place([kept.run], "report.html"), html))]
+    place = options.out or _place([kept.run], "report.html")
+    return _with_document(options, place, html, [kept])
+
+
+def _with_document(
+    options: ReportOptions, place: Path, text: str, every: Sequence[StoredRun]
+) -> list[Path]:
+    """Write a report, and the JSON document of its runs if it was requested."""
+    if options.json is None:
+        return [_shown(write_page(place, text))]
+    runs = [
+        RunResult(k.run, k.outcomes, k.comparisons, k.findings, k.profiles, page=place)
+        for k in every
+    ]
+    content = json_text(document("report", PASSED, runs))
+    return _written([("--out", place, text), ("--json", options.json, content)])
 
 
 def sheet(
@@ -165,18 +183,18 @@ def _shown(path: Path) -> Path:
     return path if is_stream(path) else path.resolve()
 
 
-def _markdown(options: ReportOptions) -> Path:
+def _markdown(options: ReportOptions) -> list[Path]:
     from workbench.reports.findings import markdown
 
     kept = _all_kept(options.runs, options.database)
     text = markdown([(k.run, k.outcomes, k.findings) for k in kept])
     place = _place([k.run for k in kept], "FINDINGS.md")
-    return _shown(write_page(options.out or place, text))
+    return _with_document(options, options.out or place, text, kept)
 
 
 def _refuse_options(options: ReportOptions) -> None:
     """Raise ReportError for options that only the roofline has."""
-    for name in ("kernel", "device", "everything", "csv", "json", "figure"):
+    for name in ("kernel", "device", "everything", "csv", "figure"):
         if getattr(options, name):
             option = "--all" if name == "everything" else f"--{name}"
             raise ReportError(

@@ -19,12 +19,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench import catalog
 from workbench.backend.protocol import Backend, Problem
+from workbench.commands.console import say_result
+from workbench.commands.instrumentation import completed, dispatched
+from workbench.commands.result import Output, RunResult, is_stdout
 from workbench.commands.stored import stored_runs
-from workbench.data.clock import run_id, timestamp
+from workbench.compile import Compiled
+from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.database import History
 from workbench.data.events import EventLog, RunState
+from workbench.data.files import STDOUT
 from workbench.data.interrupts import Interrupts
-from workbench.data.record import Comparison, Failure, Finding, Outcome, Record, Run
+from workbench.data.record import Case, Comparison, Failure, Finding, Outcome, Record, Run
 from workbench.data.store import Entry, Store
 from workbench.device import hardware
 from workbench.reports import drawn_at_least
@@ -48,7 +53,7 @@ class CommandError(WorkbenchError):
 # Resources
 
 
-class RunOptions(Protocol):
+class RunOptions(Output, Protocol):
     """Options that every command that obtains outcomes has."""
 
     @property
@@ -58,6 +63,14 @@ class RunOptions(Protocol):
     @property
     def strict(self) -> bool:
         """Whether to refuse a GPU that other processes use."""
+
+    @property
+    def metrics(self) -> Path | None:
+        """Events file to append to; None is the run's own."""
+
+    @property
+    def events(self) -> bool:
+        """Whether to write an event for each dispatch and each time."""
 
     @property
     def database(self) -> str | None:
@@ -71,35 +84,63 @@ class OpenResources:
     history: History
     interrupts: Interrupts
     backend: Backend
+    options: RunOptions
 
     def recorder(self, run: Run) -> Recorder:
         """Return a recorder of this run's outcomes."""
-        return Recorder(run, self.backend, Store(self.history, self.interrupts))
+        options = self.options
+        file = options.metrics or folder_of(options.out, run.id) / "events.jsonl"
+        store = Store(self.history, self.interrupts)
+        return Recorder(run, self.backend, store, file, options.events)
 
 
 @contextmanager
 def resources(options: RunOptions, open_backend: Callable[[], Backend]) -> Iterator[OpenResources]:
     """Return a context manager that opens the database and the backend, and closes them at the end.
 
-    Raises CommandError where `--out` cannot be written to, or where `--strict` was given and others
-    use the GPU; HistoryError where the database cannot be opened.
+    Raises CommandError where a place for results cannot be written to, or where `--strict` was
+    given and others use the GPU; HistoryError where the database cannot be opened.
     """
-    check_writable(options.out)
+    check_outputs(options)
     with ExitStack() as stack:
         history = stack.enter_context(stored_runs(options.database, reading=False))
         interrupts = stack.enter_context(Interrupts())
         backend = open_backend()
         stack.callback(backend.close)
         check_exclusive(backend, options.strict)
-        yield OpenResources(history, interrupts, backend)
+        yield OpenResources(history, interrupts, backend, options)
 
 
-def check_writable(folder: Path, file: Path | None = None) -> None:
-    """Raise CommandError where results could not be written into `folder`, or not to `file`. Leaves
-    nothing behind: a missing folder is not created."""
+def check_outputs(options: RunOptions) -> None:
+    """Raise CommandError where `--out`, `--metrics` or `--json` cannot be written to."""
+    check_writable(options.out)
+    check_files(options.metrics, options.json)
+
+
+def check_files(metrics: Path | None, json: Path | None) -> None:
+    """Raise CommandError where the files of `--metrics` and `--json` could not be written, or are
+    one: the document would replace the events."""
+    check_file(metrics, "--metrics")
+    check_file(json, "--json")
+    if metrics is None or json is None:
+        return
+    if metrics.resolve() == json.resolve() or (is_stdout(metrics) and is_stdout(json)):
+        raise CommandError(f"--metrics and --json both name {json}; give each its own file.")
+
+
+def check_file(file: Path | None, flag: str) -> None:
+    """Raise CommandError where a file that the option `flag` names could not be written."""
+    if file is not None and file != STDOUT:
+        check_writable(file.parent, file, flag)
+
+
+def check_writable(folder: Path, file: Path | None = None, flag: str = "--metrics") -> None:
+    """Raise CommandError where results could not be written into `folder`, or not to `file`, which
+    the option `flag` names. Leaves nothing behind: a missing folder is not created."""
     try:
         if file is not None and file.is_dir():
-            raise CommandError(f"{file} is a folder; name the events file in it: --metrics FILE.")
+            what = "events file" if flag == "--metrics" else "file"
+            raise CommandError(f"{file} is a folder; name the {what} in it: {flag} FILE.")
         if file is not None and file.exists():
             if not os.access(file, os.W_OK):
                 raise PermissionError(errno.EACCES, "permission denied")
@@ -108,7 +149,7 @@ def check_writable(folder: Path, file: Path | None = None) -> None:
         with TemporaryFile(dir=there):
             pass
     except OSError as error:
-        flag, place = ("--out", folder) if file is None else ("--metrics", file)
+        flag, place = ("--out", folder) if file is None else (flag, file)
         reason = (error.strerror or type(error).__name__).lower()
         raise CommandError(
             f"{place} cannot be written to ({reason}); name another place with {flag}."
@@ -258,17 +299,20 @@ def measured_peaks(
 @dataclass
 class Recorder:
     """Record one run. Every outcome is in the events file and in the database before the next is
-    obtained, and is kept here for the page."""
+    obtained, and is kept here for the page and the JSON document."""
 
     run: Run
     backend: Backend
     store: Store
+    file: Path  # of the events
+    events: bool = True  # write an event for each dispatch and each time
     outcomes: list[Outcome] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     seconds: Mapping[str, float] | None = None  # wall time by part; None: the backend's own
     begun: bool = False
+    state: RunState | None = None  # None before the end
 
     def begin(self, ceilings: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         """Store the run, once, with the ceilings that were measured for it."""
@@ -277,9 +321,18 @@ class Recorder:
             self.store.begin(self.run)
             self.begun = True
 
-    def keep(self, entry: Entry) -> None:
-        """Store an outcome, a comparison or a finding."""
+    def dispatched(self, case: Case, compiled: Compiled | None, part: str = "") -> None:
+        """Write an event for each kernel that a config launches, if it was compiled. `part` is the
+        operand or the variant that it is; see `op_path`."""
+        if self.events and compiled is not None:
+            for event in dispatched(self.run, case, compiled, part):
+                self.store.log.write(event)
+
+    def keep(self, entry: Entry, part: str = "") -> None:
+        """Store an outcome, a comparison or a finding; of a time also the event."""
         self.store.keep(entry)
+        if self.events and isinstance(entry, Record):
+            self.store.log.write(completed(self.run, entry, part))
         if isinstance(entry, Comparison):
             self.comparisons.append(entry)
         elif isinstance(entry, Finding):
@@ -292,9 +345,15 @@ class Recorder:
         """Whether any outcome has a time."""
         return any(isinstance(o, Record) for o in self.outcomes)
 
+    def result(self, page: Path | None = None) -> RunResult:
+        """Return the run with all that was stored of it, for the JSON document."""
+        kept = self.outcomes, self.comparisons, self.findings
+        return RunResult(self.run, *kept, state=self.state, page=page, events=self.file)
+
     def end(self, state: RunState) -> None:
         """Store how the run ended."""
         self.begin()
+        self.state = state
         stages: Counter[str] = Counter(
             o.phase if isinstance(o, Record) else o.stage for o in self.outcomes
         )
@@ -304,14 +363,13 @@ class Recorder:
 
 def execute(
     recorder: Recorder,
-    events: Path,
     obtain: Callable[[Recorder], None],
     draw: Callable[[Recorder], object],
 ) -> RunState:
     """Obtain the outcomes of a run, and finish it. Returns "complete", or "interrupted" after
     Ctrl-C. The outcomes so far are drawn also if an error ends the run."""
     state: RunState = "complete"
-    with EventLog(events) as log, drawn_at_least(lambda: draw(recorder)):
+    with EventLog(recorder.file) as log, drawn_at_least(lambda: draw(recorder)):
         recorder.store.log = log
         try:
             obtain(recorder)
@@ -323,4 +381,4 @@ def execute(
 
 def say_page(console: Console, page: Path) -> None:
     """Print the path of the page, whole, so that it can be copied."""
-    console.print(f"report  {page.resolve()}", soft_wrap=True)
+    say_result(console, f"report  {page.resolve()}")

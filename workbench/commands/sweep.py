@@ -17,7 +17,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from workbench.backend.protocol import Backend, Problem
-from workbench.commands.console import SweepConsole
+from workbench.commands.console import SweepConsole, prints_aside
 from workbench.commands.options import SweepOptions
 from workbench.commands.problem import (
     default_search,
@@ -26,6 +26,7 @@ from workbench.commands.problem import (
     search_plan_of,
     sweep_named,
 )
+from workbench.commands.result import RunResult, write_result
 from workbench.commands.run import (
     CommandError,
     Opener,
@@ -33,7 +34,6 @@ from workbench.commands.run import (
     Recorder,
     backend_for,
     check_energy,
-    check_writable,
     execute,
     measured_peaks,
     new_run,
@@ -41,12 +41,12 @@ from workbench.commands.run import (
     resources,
 )
 from workbench.data.clock import folder_of, slug, timestamp
-from workbench.data.events import EventLog, KernelDispatched, OpCompleted, RunFinished
+from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
-from workbench.data.record import Failure, Measured, Outcome, Record, Run
+from workbench.data.record import Outcome, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.reports import write_page
-from workbench.spec import Impl, Knob, label, sizes_text, values
+from workbench.spec import Impl, Knob, sizes_text, values
 from workbench.sweeps import Sweep
 from workbench.tuner import tuned
 from workbench.tuner.engine import Engine, TimeBreakdown
@@ -63,7 +63,8 @@ if TYPE_CHECKING:
 
 def run(options: SweepOptions, prewarm: Prewarm | None = None) -> int:
     """Run the command. Returns its exit code."""
-    return SweepCommand(options, SweepConsole(options.quiet), prewarm=prewarm).go()
+    console = SweepConsole(options.quiet, stderr=prints_aside(options))
+    return SweepCommand(options, console, prewarm=prewarm).go()
 
 
 @dataclass
@@ -77,6 +78,9 @@ class SweepCommand:
     prewarm: Prewarm | None = None  # processes that were started before; closed by `go`
     started: float = field(default_factory=time.monotonic)
     tables: dict[str, list[Outcome]] = field(default_factory=dict)  # by sizes, of finished runs
+    results: list[RunResult] = field(default_factory=list)  # of finished runs
+    sentences: list[str] = field(default_factory=list)
+    portfolio: dict[str, Any] | None = None  # of several sizes
     run: Run | None = None  # the last one, its selection and its page
     selection: Selection | None = None
     page: Path | None = None
@@ -88,7 +92,9 @@ class SweepCommand:
         any work.
         """
         try:
-            return self._sizes()
+            code = self._sizes()
+            more = {"sentences": self.sentences, "portfolio": self.portfolio}
+            return write_result(self.options, "sweep", code, self.results, **more)
         finally:
             if self.prewarm is not None:
                 self.prewarm.close()
@@ -103,8 +109,6 @@ class SweepCommand:
         sweep = sweep_named(options.name)
         problems, impls = problems_of(options)
         search = search_plan_of(options, self.started)
-        if options.metrics is not None:
-            check_writable(options.metrics.parent, options.metrics)
         opener = self.open_backend or partial(backend_for, prewarm=self.prewarm)
         repository = repository_of(options.kernel)
         worst = PASSED
@@ -133,7 +137,8 @@ class SweepCommand:
             return
         stamp = f"{slug(problems[0].spec.name)}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
         file = self.options.out / f"portfolio-{stamp}.json"
-        write_page(file, json.dumps(asdict(chosen), indent=1) + "\n")
+        self.portfolio = asdict(chosen)
+        write_page(file, json.dumps(self.portfolio, indent=1) + "\n")
         self.console.portfolio(chosen, file)
 
 
@@ -189,8 +194,7 @@ class _OneSize:
             self._look_again(engine)
         self.breakdown.begin(self.opened.backend)
         recorder = self.opened.recorder(run)
-        recorder.counts = self.counts
-        events = options.metrics or folder_of(options.out, run.id) / "events.jsonl"
+        recorder.counts, recorder.events = self.counts, options.writes_events
 
         def obtain(recorder: Recorder) -> None:
             opened = self.opened
@@ -202,9 +206,9 @@ class _OneSize:
             selection = select(recorder.run, recorder.outcomes)
             return selection, self._page(recorder.run, recorder.outcomes, selection)
 
-        state = execute(recorder, events, obtain, draw)
+        state = execute(recorder, obtain, draw)
         selection, page = draw(recorder)
-        self._conclude(recorder.run, recorder.outcomes, selection, page, events)
+        self._conclude(recorder.result(page), selection)
         if state == "interrupted":
             return INTERRUPTED
         self._remember(recorder.run, recorder.outcomes)
@@ -269,7 +273,7 @@ class _OneSize:
                     self._dispatched(result, recorder)
                 else:
                     recorder.keep(result)
-                    self._completed(result, recorder)
+                    self._completed(result)
         except KeyboardInterrupt:
             console.stopped()
             raise
@@ -283,41 +287,11 @@ class _OneSize:
         self.counts["compiled"] += 1
         self.counts["duplicate"] += compiled.duplicate
         self.command.console.counted(self.counts)
-        if not self.command.options.profile:
-            return
-        r = compiled.resources
-        recorder.store.log.write(
-            KernelDispatched(
-                at=timestamp(),
-                run=recorder.run.id,
-                kernel=candidate.impl.title,
-                config=values(candidate.config),
-                grid=compiled.grid,
-                threads=r.threads,
-                shared_bytes=r.shared_bytes,
-                registers=r.registers,
-                occupancy=r.occupancy,
-            )
-        )
+        recorder.dispatched(candidate.case, compiled)
 
-    def _completed(self, outcome: Outcome, recorder: Recorder) -> None:
+    def _completed(self, outcome: Outcome) -> None:
         self.counts[_kind(outcome)] += 1
         self.command.console.saw(outcome, self.counts)
-        options = self.command.options
-        if not options.profile or isinstance(outcome, Failure):
-            return
-        case, timing = outcome.case, outcome.timing
-        path = ["sweep", options.name, case.kernel, case.impl, label(case.config), outcome.phase]
-        recorder.store.log.write(
-            OpCompleted(
-                at=timestamp(),
-                run=outcome.run,
-                op_path="/".join(path),
-                device_us=timing.median_s * 1e6 if isinstance(timing, Measured) else None,
-                host_us=None,
-                predicted=not outcome.measured,
-            )
-        )
 
     def _show_again(self, old: Run) -> int:
         """Show the result and the page of an earlier run that holds every outcome. Returns the exit
@@ -335,7 +309,7 @@ class _OneSize:
         page = folder_of(options.out, old.id) / "report.html"
         if not page.is_file():
             self._page(old, outcomes, selection)
-        self._conclude(old, outcomes, selection, page, None)
+        self._conclude(RunResult(old, outcomes, state="complete", page=page), selection)
         return _exit_code(outcomes)
 
     def _page(self, run: Run, outcomes: Sequence[Outcome], selection: Selection) -> Path:
@@ -344,20 +318,16 @@ class _OneSize:
         html = page(run, outcomes, self.breakdown.seconds or None, selection)
         return write_page(folder_of(self.command.options.out, run.id) / "report.html", html)
 
-    def _conclude(
-        self,
-        run: Run,
-        outcomes: list[Outcome],
-        selection: Selection,
-        page: Path,
-        events: Path | None,
-    ) -> None:
-        command = self.command
+    def _conclude(self, result: RunResult, selection: Selection) -> None:
+        command, outcomes, page = self.command, list(result.outcomes), result.page
+        assert page is not None
         command.tables[sizes_text(self.problem.sizes)] = outcomes
-        command.run, command.selection, command.page = run, selection, page
-        about = self._energy_words(run, outcomes, selection)
+        command.run, command.selection, command.page = result.run, selection, page
+        about = self._energy_words(result.run, outcomes, selection)
         text = " ".join([sentence(selection), *about])
-        command.console.conclude(text, self.counts, self.breakdown, page, events)
+        command.results.append(result)
+        command.sentences.append(text)
+        command.console.conclude(text, self.counts, self.breakdown, page, result.events)
 
     def _energy_words(self, run: Run, outcomes: list[Outcome], selection: Selection) -> list[str]:
         """Return what the console says of energy, where it was requested."""

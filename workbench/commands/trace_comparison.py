@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.commands.console import say_result
 from workbench.commands.operands import is_run
 from workbench.commands.options import CompareOptions
-from workbench.commands.run import CommandError, check_writable, say_page
+from workbench.commands.result import write_result
+from workbench.commands.run import CommandError, check_outputs, say_page
 from workbench.commands.stored import stored_runs
 from workbench.commands.trace_tables import short, shown
 from workbench.commands.traces import as_run
@@ -89,14 +92,18 @@ def compare_traces(
     CommandError where an option needs a measurement."""
     if options.energy:
         raise CommandError("Traces are compared without measuring; leave out --energy.")
+    if options.metrics is not None:
+        raise CommandError("Traces are compared without measuring; leave out --metrics.")
     for operand in operands:
         if not operand.profiles:
             raise CommandError(f"{operand.name} holds no kernel; name a trace of a device.")
-    check_writable(options.out)
+    check_outputs(options)
     result = compared(*operands, options.threshold)
     _print(console, result)
-    say_page(console, _page(options, result))
-    return UNDECIDED if result.word in ("SLOW", "INCONCLUSIVE") else PASSED
+    page = _page(options, result)
+    say_page(console, page)
+    code = UNDECIDED if result.word in ("SLOW", "INCONCLUSIVE") else PASSED
+    return write_result(options, "compare", code, page=str(page.resolve()), traces=asdict(result))
 
 
 def _page(options: CompareOptions, result: TraceComparison) -> Path:
@@ -124,7 +131,7 @@ def _print(console: Console, result: TraceComparison) -> None:
         if changes:
             console.print(f"metrics of {short(name)} that differ", soft_wrap=True)
             console.print(_figure_table(changes))
-    console.print(sentence(result), style="bold", soft_wrap=True)
+    say_result(console, sentence(result), "bold")
 
 
 def _table(*heads: str) -> Any:

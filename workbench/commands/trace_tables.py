@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.commands.console import aloud
 from workbench.data.host_work import OperationRow, RangeRow
 from workbench.data.metric import MetricValue, exact_counters, metric_values, stall_shares
 from workbench.data.record import Finding
@@ -24,16 +25,18 @@ NAME_WIDTH = 60
 
 
 def print_trace(console: Console, summary: TraceSummary, findings: Sequence[Finding]) -> None:
-    """Print a trace: its files and devices, KPIs with targets, findings, kernels, and notes."""
+    """Print a trace: its files and devices, KPIs with targets, findings, kernels, and notes. A
+    quiet console shows KPIs and findings alone."""
     trace = summary.trace
     names = ", ".join(file.name for file in trace.files[:5])
     more = f" and {len(trace.files) - 5} more" if len(trace.files) > 5 else ""
     console.print(f"{trace.title}: {names}{more}", style="bold", soft_wrap=True)
     for line in _devices(trace):
         console.print(line, soft_wrap=True)
-    if summary.kpis:
-        console.print(_kpi_table(summary.kpis))
-    _print_findings(console, findings)
+    with aloud(console):
+        if summary.kpis:
+            console.print(_kpi_table(summary.kpis))
+        _print_findings(console, findings)
     _print_kernels(console, summary)
     for each in [] if any(d.counters for d in trace.dispatches) else summary.devices:
         _print_device(console, each, len(summary.devices) > 1)

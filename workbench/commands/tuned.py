@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from workbench.commands.console import note, plain_console
+from workbench.commands.console import aloud, console_for, note, say_result
 from workbench.commands.options import TunedOptions
+from workbench.commands.result import write_result
+from workbench.data.exits import PASSED
 from workbench.data.files import is_output
 from workbench.data.tuned_cache import (
     Entry,
@@ -29,8 +32,8 @@ if TYPE_CHECKING:
 
 def run(options: TunedOptions) -> int:
     """Run the command. Returns its exit code."""
-    use(options, plain_console())
-    return 0
+    result = use(options, console_for(options))
+    return write_result(options, "tuned", PASSED, **result)
 
 
 # Between files
@@ -72,9 +75,10 @@ def forget(entries: Sequence[Entry], path: Path) -> None:
 # Output
 
 
-def use(options: TunedOptions, console: Console) -> None:
-    """Show, export, import or forget tuned configs, as the options say. Raises TunedError where
-    they conflict or a file cannot be used."""
+def use(options: TunedOptions, console: Console) -> dict[str, Any]:
+    """Show, export, import or forget tuned configs, as the options say. Returns what the JSON
+    document holds of it: the entries, or of an import the numbers of them. Raises TunedError where
+    the options conflict or a file cannot be used."""
     actions = {
         "--export": options.export,
         "--import": options.load,
@@ -92,8 +96,9 @@ def use(options: TunedOptions, console: Console) -> None:
         taken, of = merge(options.load, path, bad.append)
         if bad:
             note(f"{options.load}: {len(bad)} damaged left out, the first is {bad[0]}")
-        console.print(f"{taken} of {of} entries are new or newer, and are in {path}.")
-        return
+        text = f"{taken} of {of} entries are new or newer, and are in {path}."
+        say_result(console, text, whole=False)
+        return {"file": str(path), "read": of, "changed": taken}
     tuned = Tuned.load(path)
     if tuned.damaged:
         note(damage_text(path, tuned.damaged))
@@ -102,15 +107,18 @@ def use(options: TunedOptions, console: Console) -> None:
         if options.kernel is None:
             raise TunedError("--forget needs a kernel; write `workbench tuned KERNEL --forget`.")
         forget(entries, path)
-        console.print(f"{len(entries)} entries forgotten.")
+        say_result(console, f"{len(entries)} entries forgotten.")
     elif options.export is not None:
         export(entries, options.export, path)
         if not is_output(options.export):
-            console.print(f"{len(entries)} entries written to {options.export}.")
+            text = f"{len(entries)} entries written to {options.export}."
+            say_result(console, text, whole=False)
     elif options.code and entries:
-        console.print(code(entries), soft_wrap=True)  # lines stay whole, to be pasted
+        say_result(console, code(entries))  # lines stay whole, to be pasted
     else:
-        show_tuned(entries, console)
+        with aloud(console):
+            show_tuned(entries, console)
+    return {"file": str(path), "entries": [asdict(entry) for entry in entries]}
 
 
 HEADINGS = ("kernel", "sizes", "dtype", "device", "config", "time", "bits", "date", "versions")

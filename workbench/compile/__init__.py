@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +19,7 @@ from workbench.compile.launches import Launch, captured
 from workbench.compile.loops import Code, code_of
 from workbench.compile.machine_code import amdgcn_registers, cubin_registers, read_amdgcn, read_ptx
 from workbench.data.errors import first_sentence
-from workbench.data.record import Resources
+from workbench.data.record import Resources, grouped
 from workbench.device.hardware import Device
 from workbench.device.occupancy import occupancy, waves
 from workbench.measurement import inputs
@@ -28,6 +28,19 @@ from workbench.spec import Impl, Sizes
 
 class CompileError(Exception):
     """A config does not compile for the target; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class LaunchShape:
+    """One kernel of a call as it is launched: geometry, resources and occupancy."""
+
+    function: str  # name of the device function
+    grid: tuple[int, ...]
+    threads: int  # per block
+    shared_bytes: int  # per block
+    registers: int  # per thread
+    occupancy: float  # resident warps over the most that fit, 0 to 1
+    launches: int = 1  # of this kind in one call
 
 
 @dataclass(frozen=True)
@@ -41,6 +54,7 @@ class Compiled:
     ttgir: str = ""  # key of its TTGIR and of what later stages read: `compile_unless_duplicate`
     duplicate: bool = False  # its machine code was made for another config with the same key
     code: tuple[Code, ...] = ()  # of each launch, where it was requested
+    shapes: tuple[LaunchShape, ...] = ()  # of all launches, equal ones once, in order
 
 
 @dataclass(frozen=True)
@@ -134,7 +148,26 @@ def _read(
         )
     if resources.blocks_per_core == 0:
         raise CompileError(f"does not fit {device.name} once: {resources.limiter} run out")
-    return Compiled(resources, largest.kernel.name, largest.grid, len(launches), key)
+    shapes = tuple(launch_shapes(launches, device))
+    return Compiled(resources, largest.kernel.name, largest.grid, len(launches), key, shapes=shapes)
+
+
+def launch_shapes(launches: Sequence[Launch], device: Device) -> Iterator[LaunchShape]:
+    """Yield the kinds of launches of one call in their order; equal ones are one kind."""
+    kinds = grouped(launches, lambda one: (id(one.kernel), one.grid))
+    for launch, *others in kinds.values():
+        kernel, threads = launch.kernel, launch.kernel.metadata.num_warps * device.limits.warp_size
+        registers, shared = _registers(kernel.asm)[0], kernel.metadata.shared
+        fit = occupancy(device, threads=threads, registers=registers, shared_bytes=shared)
+        shape = kernel.name, launch.grid, threads, shared, registers, fit.fraction
+        yield LaunchShape(*shape, 1 + len(others))
+
+
+def _registers(asm: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the registers and the bytes of spills of a thread."""
+    if "cubin" in asm:
+        return cubin_registers(asm["cubin"])
+    return amdgcn_registers(asm["amdgcn"])
 
 
 def read_resources(
@@ -144,12 +177,11 @@ def read_resources(
     is that of any launch where this one has none, as the FLOPs are those of all."""
     kernel = launch.kernel
     asm, meta = kernel.asm, kernel.metadata
+    registers, spills = _registers(asm)
     if "cubin" in asm:
-        registers, spills = cubin_registers(asm["cubin"])
         text, unit, bits = asm["ptx"], *read_ptx(asm["ptx"])
         engine = "cp.async.bulk.tensor" in text
     else:
-        registers, spills = amdgcn_registers(asm["amdgcn"])
         unit, bits = read_amdgcn(asm["amdgcn"])
         engine = False
     unit = unit or next(filter(None, map(_matrix_unit, launches)), None)

@@ -11,7 +11,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast
@@ -39,8 +39,8 @@ class EventsError(WorkbenchError):
 
 @dataclass(frozen=True)
 class KernelDispatched:
-    """A launch: its geometry and its occupancy. Fields are None where the backend does not report
-    them."""
+    """One kernel that a call of a config launches: its geometry and its occupancy. Fields are None
+    where the backend does not report them."""
 
     at: str  # ISO 8601 with offset
     run: str
@@ -51,19 +51,28 @@ class KernelDispatched:
     shared_bytes: int | None  # per block
     registers: int | None  # per thread
     occupancy: float | None  # resident warps over the most that fit, 0 to 1
+    op_path: str = ""  # of its steps, without the phase: the start of their `op_path`
+    function: str = ""  # name of the device function
+    launches: int | None = None  # of this function on this grid, in one call
 
 
 @dataclass(frozen=True)
 class OpCompleted:
-    """One step that took time, in microseconds. `op_path` names it from the engine down:
-    `sweep/tile_size/matmul/tiles/128x256x64, 8 warps, 3 stages/first_pass`."""
+    """One step that took time, in microseconds of one call. `op_path` names it from the engine
+    down: `sweep/tile_size/matmul/tiles/128x256x64, 8 warps, 3 stages/first_pass`.
+
+    A time by the host's clock (the method `host`) is `host_us` and no `device_us`: it lasts from
+    the launch until the device is idle. With other methods `host_us` is the time to issue a call.
+    """
 
     at: str
     run: str
     op_path: str
     device_us: float | None  # None when no device took part or its time is not known
     host_us: float | None
-    predicted: bool  # device_us comes from the analytic model, not from a clock
+    predicted: bool  # the time comes from the analytic model, not from a clock: `predicted_us`
+    predicted_us: float | None = None
+    method: str = ""  # by which it was measured: events, graph or host
 
 
 @dataclass(frozen=True)
@@ -223,11 +232,15 @@ def _event(line: bytes) -> Event:
 
 def _own(restored: type, plain: Mapping[str, Any]) -> Any:
     try:
-        added = "seconds"  # later than the first files
-        names = [f.name for f in fields(restored) if f.name != added or added in plain]
-        return restored(**{name: from_plain(plain[name]) for name in names})
+        # a field with a default is later than the first files
+        needed = [f.name for f in fields(restored) if not _has_default(f) or f.name in plain]
+        return restored(**{name: from_plain(plain[name]) for name in needed})
     except KeyError as error:
         raise ValueError(f"a {restored.__name__} lacks the field {error}") from None
+
+
+def _has_default(declared: Field[Any]) -> bool:
+    return declared.default is not MISSING or declared.default_factory is not MISSING
 
 
 def _line(event: Event) -> bytes:

@@ -22,6 +22,7 @@ from workbench.spec import WorkbenchError
 
 OTHER_END_S = 5.0  # for a process that opens the other end of a FIFO
 POLL_S = 0.05
+STDOUT = Path("-")  # standard output, as a file to write
 
 
 class FileError(WorkbenchError):
@@ -39,7 +40,7 @@ def write_file(path: Path, content: str | bytes, make_folder: bool = False) -> N
 
 def write_files(files: Sequence[tuple[Path, str | bytes]], make_folders: bool = False) -> None:
     """Write all of the files or none. Text is written as UTF-8. A missing folder is an error unless
-    `make_folders`.
+    `make_folders`. The path `-` is standard output.
 
     Whatever is no regular file is written to in place, after every regular file could be written
     and before the first one is replaced. Raises FileError where one of them cannot be written.
@@ -81,7 +82,9 @@ def reason_of(error: Exception) -> str:
 
 def is_stream(path: Path) -> bool:
     """Return whether a path is no regular file and none to be made: a FIFO, a device, or what this
-    process has as its output. A folder is none of these."""
+    process has as its output, also as `-`. A folder is none of these."""
+    if path == STDOUT:
+        return True
     try:
         known = path.stat()
     except (OSError, ValueError):
@@ -93,7 +96,9 @@ def is_stream(path: Path) -> bool:
 
 def is_output(path: Path) -> bool:
     """Return whether a path is this process' standard output, so that nothing else belongs there:
-    `/dev/stdout`, or the file that the shell redirects it to."""
+    `-`, `/dev/stdout`, or the file that the shell redirects it to."""
+    if path == STDOUT:
+        return True
     try:
         known, ours = path.stat(), os.fstat(1)
     except (OSError, ValueError):
@@ -104,6 +109,8 @@ def is_output(path: Path) -> bool:
 def open_stream(path: Path) -> int:
     """Return a descriptor to write to a path for which `is_stream` holds. Raises OSError, also
     where nobody reads a FIFO."""
+    if path == STDOUT:
+        return os.dup(1)
     known = path.stat()
     if (ours := _descriptor(known)) is not None:
         return os.dup(ours)

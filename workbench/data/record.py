@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import accumulate, pairwise
@@ -85,11 +86,30 @@ class Measured:
     others_on_gpu: int = 0  # processes that came while this was measured
     energy: Energy | None = None  # of one call, where it was requested
     no_energy: str = ""  # one sentence: why it was requested and is absent
+    # host seconds to issue one call without waiting for it, the median of a few calls (see
+    # `Rotation.learn_issue`); of a call that waits for the GPU itself, until it returns
+    host_s: float | None = None
 
     @property
     def mean_s(self) -> float:
         """Mean of the samples, in seconds. It compares times of several modes, and nothing else."""
         return sum(self.samples_s) / len(self.samples_s)
+
+    @property
+    def std_s(self) -> float:
+        """Standard deviation of the samples about their mean, in seconds; 0 of one sample."""
+        mean, others = self.mean_s, max(1, len(self.samples_s) - 1)
+        return math.sqrt(math.fsum((s - mean) ** 2 for s in self.samples_s) / others)
+
+    @property
+    def min_s(self) -> float:
+        """Least sample, in seconds."""
+        return min(self.samples_s)
+
+    @property
+    def max_s(self) -> float:
+        """Largest sample, in seconds."""
+        return max(self.samples_s)
 
     @property
     def windows(self) -> list[tuple[float, ...]]:
@@ -240,6 +260,10 @@ class Record:
     # hash of the bits of its outputs: configs of one run with equal bits are interchangeable
     bits: str | None = None
     repeats: bool | None = None  # whether its bits were the same again; None if not looked at
+    # the two parts of `bytes`: all inputs read once, all outputs written once; a tensor that is
+    # both counts in both. None in older files, and where no Spec declares the tensors
+    bytes_read: int | None = None
+    bytes_written: int | None = None
 
     @property
     def time_s(self) -> float:

@@ -43,12 +43,11 @@ class EvaluatedTimes:
     def plain(self) -> dict[str, Any]:
         """Return the times for a JSON file, in seconds."""
         timing = self.timing
-        measured = isinstance(timing, Measured)
+        names = ("low_s", "high_s", "mean_s", "std_s", "min_s", "max_s", "host_s")
         return {
-            "kind": "measured" if measured else "predicted",
+            "kind": "measured" if isinstance(timing, Measured) else "predicted",
             "time_s": self.seconds,
-            "low_s": timing.low_s if isinstance(timing, Measured) else None,
-            "high_s": timing.high_s if isinstance(timing, Measured) else None,
+            **{name: getattr(timing, name, None) for name in names},
             "bound_s": self.bound_s or None,
             "share_of_bound": self.bound_s / self.seconds if self.bound_s else None,
             "libraries": {

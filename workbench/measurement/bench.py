@@ -127,7 +127,8 @@ class Bench:
 
     def first_time(self, rotation: Rotation) -> float:
         """Return the approximate seconds of one call: the least of three after a warm-up call.
-        Records the host's time to enqueue it, and whether the call waits for the GPU."""
+        Records the host's time to enqueue it, which `measured` stores, and whether the call waits
+        for the GPU."""
         rotation.restored_call()
         wait()
         reset_persisting_lines()
@@ -136,6 +137,8 @@ class Bench:
         # the first time of a call that waits is that of the delay kernel
         seconds = min(again) if first.waits else min(first.seconds, *again)
         self._refuse_other_streams(rotation, seconds)
+        if first.waits or seconds < self.protocol.graph_below_s:
+            rotation.learn_issue(seconds)  # of a longer call it is learnt while it is timed
         return seconds
 
     def _refuse_other_streams(self, rotation: Rotation, seconds: float) -> None:
@@ -271,6 +274,7 @@ class Bench:
             # the first pass, at the boost clock, need not be narrow
             stable=not modes and (state == "boost" or stable(kept, self.protocol)),
             modes=modes,
+            host_s=timed.rotation.issued_s,
             **also,
         )
 
@@ -319,7 +323,8 @@ class BenchTime:
             taken = host_samples(self.rotation.step(), count, clock)
             return lambda: taken
         if self.graph is None:
-            return begin_samples(self.rotation.step(self.estimate_s), count, clock).seconds
+            step = self.rotation.issued_step(self.estimate_s)
+            return begin_samples(step, count, clock).seconds
         if self.restores is not None:
             return self._differences(self.graph, self.restores, count, clock)
         rotation, replay = self.rotation, self.graph.replay

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from workbench.measurement.mutated import Copies
@@ -13,9 +16,14 @@ from workbench.measurement.stream import (
     TimerStep,
     event_samples,
     first_call,
+    issue_s,
     wait,
 )
 from workbench.spec import Impl
+
+MOST_ISSUED = 9  # calls that are issued one by one to learn the host's time, and
+ISSUE_S = 1e-3  # the device time that they may take together
+KEPT_ISSUED = 64  # the newest host times of timed calls: by then no call allocates its outputs
 
 
 @dataclass
@@ -32,6 +40,7 @@ class Rotation:
     waits: bool = False  # a call returns only when the GPU is done
     _turn: int = 0
     _kept: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    _issued: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_ISSUED))
 
     def call(self) -> None:
         """Call the Impl on the next set."""
@@ -41,6 +50,36 @@ class Rotation:
             given = self.copies.given(given, self._turn)
         self._kept[at] = as_tuple(self.impl(*given, config=self.config))
         self._turn += 1
+
+    def issue(self) -> None:
+        """Call the Impl on the next set, and record the host seconds that this takes: under 0.2 us
+        more, so it is not used where the host's clock takes the time of a call."""
+        self._issued.append(issue_s(self.call))
+
+    @property
+    def issued_s(self) -> float | None:
+        """Host seconds to issue one call, the median of those by `issue`; None before the first.
+        Of a call that waits for the GPU, the seconds until it returns."""
+        return median(self._issued) if self._issued else None
+
+    def learn_issue(self, device_s: float) -> None:
+        """Record the host seconds to issue a call of about `device_s`, from a few calls on the
+        first set, each on an idle device, whose queue is empty. The one before them allocates the
+        memory that those after it reuse: an allocation by the driver takes as long as many
+        launches."""
+        self._issued.clear()
+        turn = self._turn
+        for number in range(1 + max(1, min(MOST_ISSUED, int(ISSUE_S / max(device_s, 1e-9))))):
+            self._turn = 0
+            if self.copies is not None:
+                self.copies.restore()
+            wait()
+            if number:
+                self.issue()
+            else:
+                self.call()
+        wait()
+        self._turn = turn
 
     def restored_call(self) -> None:
         """Restore the inputs, then call the Impl on the next set."""
@@ -79,9 +118,16 @@ class Rotation:
 
     def step(self, device_s: float = 0.0) -> TimerStep:
         """Return one call as one sample; `device_s` are its approximate seconds on the device."""
+        return self._step(self.call, device_s)
+
+    def issued_step(self, device_s: float) -> TimerStep:
+        """Return `step` for the time between events; the host seconds of each are recorded."""
+        return self._step(self.issue, device_s)
+
+    def _step(self, call: Callable[[], None], device_s: float) -> TimerStep:
         before = self.turn_over if self.flush or self.copies else None
         host_s = self.host_s + (self.copies.host_s if self.copies else 0.0)
-        return TimerStep(self.call, host_s, device_s, before)
+        return TimerStep(call, host_s, device_s, before)
 
     def learn(self) -> FirstCall:
         """Return the result of one call behind a held stream, and record `waits` and `host_s`."""

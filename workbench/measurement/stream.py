@@ -145,6 +145,14 @@ def first_call(step: TimerStep) -> FirstCall:
     return FirstCall(host_s, host_s, True)
 
 
+def issue_s(call: Callable[[], None]) -> float:
+    """Return the host seconds until a call returns: to issue it, where it does not wait for the
+    GPU."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
 def wait() -> None:
     """Wait until all work on the current stream is done."""
     torch.cuda.current_stream().synchronize()

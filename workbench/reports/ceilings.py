@@ -262,6 +262,12 @@ def kind_of(stated: Plain) -> str:
     return "published" if stated["kind"] == "measured" else str(stated["kind"])
 
 
+def stated_lines(run: Run) -> list[str]:
+    """Return each stated ceiling as a line for the terminal."""
+    every = stated_of(run)
+    return [f"{c['title']}: {amount(c['value'], c)}, {kind_of(c)}" for c in every]
+
+
 def line(pair: StatePair) -> str:
     """Return one ceiling in its states as a line for the terminal."""
     return f"{pair.title}: " + "; ".join(map(_in_state, pair.each))

@@ -13,7 +13,14 @@ from markupsafe import Markup
 
 from workbench.data import stats
 from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run, grouped
-from workbench.data.units import span_text, text_of, unit_of, whole_percent
+from workbench.data.units import (
+    four_digits,
+    microseconds,
+    span_text,
+    text_of,
+    unit_of,
+    whole_percent,
+)
 from workbench.reports import render
 from workbench.reports.figures import energy, sweep
 from workbench.reports.figures.measure import Share, shares
@@ -26,10 +33,13 @@ from workbench.tuner.selection import memory_bound, rate, ridge_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-SPREAD = ("median", "95 % interval", "min", "p5", "p95", "n")  # heads of `spread_cells`
-HEADS = ("impl", "regime", *SPREAD, "rate", "of ceiling", "vs baseline", *energy.HEADS)
+# heads of `spread_cells`
+SPREAD = ("median", "95 % interval", "mean", "std", "min", "p5", "p95", "max", "n")
+COSTS = ("to issue, µs", "read, MB", "written, MB")  # the host's time; least bytes
+HEADS = ("impl", "regime", *SPREAD, "rate", "of ceiling", "vs baseline", *COSTS, *energy.HEADS)
 # for 100 columns
 NARROW = ("impl", "regime", "median", "rate", "of ceiling", "vs baseline", energy.HEADS[0])
+MINOR = ("mean", "std", "max", *COSTS)  # left out of terminals under 200 columns
 
 
 @dataclass(frozen=True)
@@ -128,25 +138,59 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
     ceiling, against = group.ceiling(record), group.against(record)
     t = record.timing
     if isinstance(t, Predicted):
-        spread = ["predicted", f"~{text_of(t.predicted_s, scale)} {unit}", *[""] * 5]
+        spread = ["predicted", f"~{text_of(t.predicted_s, scale)} {unit}", *[""] * 8]
     else:
         spread = [t.regime, *spread_cells(t, scale, unit)]
     speed = ("" if record.measured else "~") + rate(record, ridge_of(group.run))
     share = whole_percent(ceiling[0]) if ceiling else ""
     energies = energy.energy_cells(record, memory_bound(record, ridge_of(group.run)))
-    return [name, *spread, speed, share, f"{against:.3f}x" if against else "", *energies]
+    ratio = f"{against:.3f}x" if against else ""
+    return [name, *spread, speed, share, ratio, *cost_cells(record), *energies]
+
+
+def cost_cells(record: Record) -> list[str]:
+    """Return the cells under `COSTS`: the host's time to issue a call, and its least bytes, read
+    and written. Empty where unknown."""
+    host_s = record.timing.host_s if isinstance(record.timing, Measured) else None
+    parts = record.bytes_read, record.bytes_written
+    megabytes = ["" if n is None else four_digits(n / 1e6) for n in parts]
+    return ["" if host_s is None else microseconds(host_s), *megabytes]
 
 
 def spread_cells(t: Measured, scale: float, unit: str) -> list[str]:
     """Return the cells under `SPREAD`; the median of an unstable time has a star."""
-    ends = [text_of(stats.quantile(t.samples_s, q), scale) for q in (0.0, 0.05, 0.95)]
+    p5, p95 = (stats.quantile(t.samples_s, q) for q in (0.05, 0.95))
+    rest = (t.mean_s, t.std_s, t.min_s, p5, p95, t.max_s)
     median = f"{text_of(t.median_s, scale)} {unit}" + ("" if t.stable else " *")
-    return [median, span_text(t.low_s, t.high_s, scale), *ends, str(len(t.samples_s))]
+    cells = [text_of(seconds, scale) for seconds in rest]
+    return [median, span_text(t.low_s, t.high_s, scale), *cells, str(len(t.samples_s))]
 
 
 def filled(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> list[int]:
     """Return the indices of columns that are not empty; a prediction has no interval."""
     return [n for n in range(len(heads)) if any(line[n] for line in lines)]
+
+
+def shown_heads(width: int | None) -> Sequence[str]:
+    """Return the heads for a terminal of this width; all for a file or a pipe, whose width is
+    None."""
+    if width is None or width >= 200:
+        return HEADS
+    return [head for head in HEADS if head not in MINOR] if width >= 150 else NARROW
+
+
+def result_line(group: Group) -> str:
+    """Return the fastest Impl of one size and dtype with its time, beside the best baseline."""
+    own = [r for r in group.records if r.phase in ("final", "predict") and not r.case.is_baseline]
+    if not own:
+        return f"{group.run.kernel}, {group.name}: no Impl gave a time"
+    best = min(own, key=lambda r: r.time_s)
+    scale, unit = unit_of(best.time_s)
+    tilde, kind = ("", "measured") if best.measured else ("~", "predicted")
+    time = f"{tilde}{text_of(best.time_s, scale)} {unit} {kind}"
+    against = group.against(best)
+    ratio = f", {against:.3f}x the speed of the best baseline" if against else ""
+    return f"{group.run.kernel}, {group.name}: {best.case.short} {time}{ratio}"
 
 
 def show_group(
@@ -158,9 +202,9 @@ def show_group(
 
     for group in groups_of(run, outcomes):
         console.print(f"\n{run.kernel}, {group.name}", style="bold")
-        wide = not console.is_terminal or console.width >= 150
         lines = rows(group, origins)
-        shown = [n for n in filled(HEADS, lines) if wide or HEADS[n] in NARROW]
+        heads = shown_heads(None if not console.is_terminal else console.width)
+        shown = [n for n in filled(HEADS, lines) if HEADS[n] in heads]
         table = Table(box=None, pad_edge=False)
         for n in shown:
             table.add_column(HEADS[n], no_wrap=n > 0, justify="left" if n < 2 else "right")

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.data import stats
+from workbench.data.frame import frame_of
 from workbench.data.record import (
     Comparison,
     Failure,
@@ -41,7 +42,7 @@ from workbench.device.ceilings import (
     diagnose,
     known_device,
 )
-from workbench.spec import WorkbenchError, brief, sizes_text
+from workbench.spec import brief, sizes_text
 from workbench.tuner.selection import ranking, select
 
 if TYPE_CHECKING:
@@ -50,10 +51,6 @@ if TYPE_CHECKING:
 Role = Literal["", "winner", "default", "library", "best", "left", "right"]
 Chosen = tuple[Record, Run, Role]
 _RANK = {"final": 0, "compare": 0, "hot": 0, "predict": 0, "first_pass": 1}
-
-
-class NoFrame(WorkbenchError):
-    """pandas is not installed; the message says how to install it."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +107,11 @@ class Point:
     def bytes_rate(self) -> float:
         """Return least bytes over time, in B/s."""
         return self.load.bytes / self.load.time_s
+
+    def of_samples(self, name: str) -> float | None:
+        """Return a property of `Measured` in seconds; None where there are no samples."""
+        measured = self.measured
+        return getattr(measured, name) if measured and measured.samples_s else None
 
     @property
     def whisker_s(self) -> tuple[float, float] | None:
@@ -402,9 +404,16 @@ COLUMNS: Mapping[str, Callable[[Point], Any]] = {
     "high_s": lambda p: p.measured and p.measured.high_s,
     "p5_s": lambda p: p.whisker_s and p.whisker_s[0],
     "p95_s": lambda p: p.whisker_s and p.whisker_s[1],
+    "mean_s": lambda p: p.of_samples("mean_s"),
+    "std_s": lambda p: p.of_samples("std_s"),
+    "min_s": lambda p: p.of_samples("min_s"),
+    "max_s": lambda p: p.of_samples("max_s"),
+    "host_s": lambda p: p.measured and p.measured.host_s,
     "samples": lambda p: len(p.measured.samples_s) if p.measured else 0,
     "flops": lambda p: p.record.flops,
     "bytes": lambda p: p.record.bytes,
+    "bytes_read": lambda p: p.record.bytes_read,
+    "bytes_written": lambda p: p.record.bytes_written,
     "intensity_flop_per_byte": lambda p: p.load.intensity,
     "flop_per_s": lambda p: p.flops_rate,
     "byte_per_s": lambda p: p.bytes_rate,
@@ -473,10 +482,4 @@ def frame(sheet: Sheet) -> pandas.DataFrame:
     Columns are those of `COLUMNS`: times in seconds, rates in FLOP/s and B/s, NaN where there is no
     number. Raises NoFrame where pandas is not installed.
     """
-    try:
-        import pandas
-    except ImportError:
-        raise NoFrame(
-            "pandas is not installed; install it (pip install pandas), or read what --csv writes."
-        ) from None
-    return pandas.DataFrame(rows(sheet), columns=list(COLUMNS))
+    return frame_of(rows(sheet), COLUMNS, "read what --csv writes")

@@ -1,0 +1,166 @@
+"""The result of a command as one JSON document, for `--json PATH`.
+
+Every command writes the same head: `schema`, `command`, `version`, `exit_code`, `meaning`. Commands
+that obtain outcomes add `runs`, all else stands beside it. docs/commands.md documents the document.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import workbench
+from workbench.data import stats
+from workbench.data.events import RunState
+from workbench.data.exits import (
+    COULD_NOT_RUN,
+    FAILED,
+    INTERRUPTED,
+    PASSED,
+    UNDECIDED,
+)
+from workbench.data.files import is_output, is_stream, write_files
+from workbench.data.record import (
+    Comparison,
+    Failure,
+    Finding,
+    Measured,
+    Outcome,
+    Profile,
+    Record,
+    Run,
+    to_plain,
+)
+
+SCHEMA = 1
+MEANINGS = {
+    PASSED: "passed",
+    FAILED: "failed",
+    COULD_NOT_RUN: "could not run",
+    UNDECIDED: "undecided",
+    INTERRUPTED: "interrupted",
+}
+
+
+class Output(Protocol):
+    """Options that say where a command's result goes."""
+
+    @property
+    def json(self) -> Path | None:
+        """File for the JSON document; `-` is standard output."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether to print only the result."""
+
+
+def is_stdout(path: Path | None) -> bool:
+    """Return whether an option names standard output, which then is for its content alone."""
+    return path is not None and is_output(path)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A run and all that was obtained in it."""
+
+    run: Run
+    outcomes: Sequence[Outcome] = ()
+    comparisons: Sequence[Comparison] = ()
+    findings: Sequence[Finding] = ()
+    profiles: Sequence[Profile] = ()  # kernels of a trace
+    state: RunState | None = None  # None where it is not known
+    page: Path | None = None
+    events: Path | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """Return the run as plain data; measured and predicted times are two lists."""
+        records = [o for o in self.outcomes if isinstance(o, Record)]
+        return {
+            "run": to_plain(self.run),
+            "state": self.state,
+            "measured": [plain_record(r) for r in records if r.measured],
+            "predicted": [plain_record(r) for r in records if not r.measured],
+            "failures": [to_plain(o) for o in self.outcomes if isinstance(o, Failure)],
+            "comparisons": to_plain(self.comparisons),
+            "findings": to_plain(self.findings),
+            "profiles": to_plain(self.profiles),
+            "page": _text(self.page),
+            "events": _text(self.events),
+        }
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path if is_stream(path) else path.resolve())
+
+
+def plain_record(record: Record) -> dict[str, Any]:
+    """Return a record as plain data; a measured one with the `statistics` of its samples."""
+    plain: dict[str, Any] = to_plain(record)
+    if isinstance(record.timing, Measured):
+        plain["statistics"] = statistics_of(record.timing)
+    return plain
+
+
+def statistics_of(timing: Measured) -> dict[str, float]:
+    """Return mean, standard deviation, least, largest, p5 and p95 of the samples, in seconds; empty
+    where there are none."""
+    if not timing.samples_s:
+        return {}
+    names = ("mean_s", "std_s", "min_s", "max_s")
+    ends = {f"p{q}_s": stats.quantile(timing.samples_s, q / 100) for q in (5, 95)}
+    return {**{name: getattr(timing, name) for name in names}, **ends}
+
+
+def document(
+    command: str, exit_code: int, runs: Sequence[RunResult] | None = None, **more: Any
+) -> dict[str, Any]:
+    """Return the document of a command. `more` are the keys of this command alone."""
+    head: dict[str, Any] = {
+        "schema": SCHEMA,
+        "command": command,
+        "version": workbench.__version__,
+        "exit_code": exit_code,
+        "meaning": MEANINGS.get(exit_code, "stopped"),
+    }
+    if runs is not None:
+        head["runs"] = [run.plain() for run in runs]
+    return {**head, **more}
+
+
+def write_result(
+    options: Output,
+    command: str,
+    exit_code: int,
+    runs: Sequence[RunResult] | None = None,
+    **more: Any,
+) -> int:
+    """Write the document where `--json` says, if it does. Returns the exit code. Raises FileError
+    where the file cannot be written."""
+    if options.json is not None:
+        write_document(options.json, document(command, exit_code, runs, **more))
+    return exit_code
+
+
+def write_document(path: Path, content: Mapping[str, Any]) -> None:
+    """Write plain data as strict JSON: numbers that are not finite are null. Raises FileError where
+    the file cannot be written."""
+    write_files([(path, json_text(content))], make_folders=True)
+
+
+def json_text(content: Mapping[str, Any]) -> str:
+    """Return plain data as strict JSON: numbers that are not finite are null."""
+    return json.dumps(_finite(content), indent=1, allow_nan=False, default=str) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return value

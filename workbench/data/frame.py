@@ -1,0 +1,83 @@
+"""Tables for pandas, which is imported at the first of them: the events of a file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.data.events import BadLine, KernelDispatched, OpCompleted, iterate
+from workbench.spec import WorkbenchError, label
+
+if TYPE_CHECKING:
+    import pandas
+
+FrameEvent = KernelDispatched | OpCompleted
+
+# Each column of `events_frame`; a cell is empty where the type of event has no such field.
+COLUMNS: Mapping[str, Callable[[FrameEvent], Any]] = {
+    "at": lambda e: e.at,
+    "run": lambda e: e.run,
+    "type": lambda e: type(e).__name__,
+    "op_path": lambda e: e.op_path,
+    "kernel": lambda e: getattr(e, "kernel", None),
+    "function": lambda e: getattr(e, "function", None),
+    "config": lambda e: label(e.config) if isinstance(e, KernelDispatched) else None,
+    "grid": lambda e: getattr(e, "grid", None),
+    "blocks": lambda e: prod(e.grid) if isinstance(e, KernelDispatched) else None,
+    "threads": lambda e: getattr(e, "threads", None),
+    "shared_bytes": lambda e: getattr(e, "shared_bytes", None),
+    "registers": lambda e: getattr(e, "registers", None),
+    "occupancy": lambda e: getattr(e, "occupancy", None),
+    "launches": lambda e: getattr(e, "launches", None),
+    "device_us": lambda e: getattr(e, "device_us", None),
+    "host_us": lambda e: getattr(e, "host_us", None),
+    "predicted_us": lambda e: getattr(e, "predicted_us", None),
+    "predicted": lambda e: getattr(e, "predicted", None),
+    "method": lambda e: getattr(e, "method", None),
+}
+
+_log = logging.getLogger("workbench")
+
+
+class NoFrame(WorkbenchError):
+    """pandas is not installed; the message says how to install it."""
+
+
+def events_frame(path: Path | str) -> pandas.DataFrame:
+    """Return the dispatches and times of an events file as a DataFrame, one row an event, in the
+    order of the file.
+
+    Columns are those of `COLUMNS`: times in microseconds of one call, bytes, threads and registers;
+    NaN or None where an event has no such field. Damaged lines are left out; the logger `workbench`
+    says how many, and `frame.attrs["damaged"]` holds each with its number and reason. Raises
+    EventsError where the file cannot be read, NoFrame where pandas is not installed.
+    """
+    rows: list[dict[str, Any]] = []
+    damaged: list[str] = []
+    for event in iterate(path):
+        if isinstance(event, BadLine):
+            damaged.append(f"line {event.number}: {event.reason}")
+        elif isinstance(event, (KernelDispatched, OpCompleted)):
+            rows.append({name: cell(event) for name, cell in COLUMNS.items()})
+    frame = frame_of(rows, COLUMNS, "read the events file, one JSON object a line")
+    frame.attrs["damaged"] = damaged
+    if damaged:
+        _log.warning("%s: %d damaged lines left out; %s", path, len(damaged), damaged[0])
+    return frame
+
+
+def frame_of(
+    rows: Iterable[Mapping[str, Any]], columns: Iterable[str], otherwise: str
+) -> pandas.DataFrame:
+    """Return rows as a DataFrame with these columns. `otherwise` says what to do without pandas.
+    Raises NoFrame where it is not installed."""
+    try:
+        import pandas
+    except ImportError:
+        raise NoFrame(
+            f"pandas is not installed; install it (pip install pandas), or {otherwise}."
+        ) from None
+    return pandas.DataFrame(list(rows), columns=list(columns))
