@@ -120,6 +120,7 @@ def test_nothing_else_executes_the_source_of_a_run():
     """Whoever reads `run.source` is listed here, with how it is guarded."""
     known = {
         "commands/compare.py": 3,  # behind --trust
+        "commands/trace_comparison.py": 1,  # as a name in messages
         "tuner/tuned.py": 1,  # of the run that this process made
     }
     counts = {}

@@ -105,7 +105,8 @@ def test_operators_are_shown_and_written(steps):
         assert float(row["self_cpu_s"]) == pytest.approx(known[name]["self_cpu_s"], rel=1e-6)
     assert f"written  {Path('results') / steps.files.name / 'operators.csv'}" in steps.out
     left = {path.name for path in steps.files.iterdir()}
-    assert left == {"torch.pt.trace.json", "operators.json", "operators.csv"}
+    tables = {"torch.pt.trace.json", "operators.json", "operators.csv"}
+    assert left == tables | {"events.jsonl", "report.html"}
 
 
 def test_ctrl_c_leaves_the_trace(tmp_path):

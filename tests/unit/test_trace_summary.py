@@ -78,6 +78,7 @@ def test_own_time_leaves_out_what_is_inside():
     trace.activities.add(OP, "aten::linear", 0, 100, "", "1", "p")
     trace.activities.add(OP, "aten::addmm", 10, 70, "", "1", "p")
     trace.activities.add(OP, "aten::addmm", 70, 90, "", "1", "p")
+    trace.activities.add(OP, "aten::addmm", 20, 50, "", "1", "p")  # in another of its name
     rows = {row.name: (row.count, row.total_ns, row.own_ns) for row in operation_rows(trace)}
     assert rows == {"aten::linear": (1, 100, 20), "aten::addmm": (2, 80, 80)}
 

@@ -362,6 +362,10 @@ class ProfileOptions(Options):
     data: str | None = option(None, "proton: tree, trace or inside. Default: tree.")
     dry_run: bool = flag("Print what would be run and read.", "--dry-run", stored=False)
     out: Path = out("Folder for the run's files.")
+    metrics: Path | None = metrics()
+    events: bool = events()
+    quiet: bool = quiet()
+    json: Path | None = json()
     database: str | None = database()
     target: tuple[str, ...] = argument("A kernel; or -- and a program.", (), "KERNEL|-- PROGRAM")
 

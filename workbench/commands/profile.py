@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench import __version__, catalog
-from workbench.commands.console import plain_console, say
+from workbench.commands.console import console_for, prints_aside, say
 from workbench.commands.operators import operator_table, read_operators, write_operators
 from workbench.commands.options import OptionError, ProfileOptions
+from workbench.commands.result import RunResult, write_result
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import PASSED, stopped_by
 from workbench.data.files import write_file
-from workbench.data.trace import Trace
 from workbench.data.units import counted
 from workbench.profilers import Profiler, ToolRun, preflight, profilers, run_tool
 from workbench.profilers.running.call_script import SCRIPT, script_of
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from workbench.commands.profiled_kernel import PreparedKernel
+    from workbench.commands.traces import KeptTrace
     from workbench.data.trace_summary import TraceSummary
 
 DEFAULT_TOOL = "trace"
@@ -42,7 +43,7 @@ DATA = ("tree", "trace", "inside")
 
 def run(options: ProfileOptions) -> int:
     """Run the command. Returns its exit code. Raises the errors of the parts."""
-    return ProfileCommand(options, plain_console()).go()
+    return ProfileCommand(options, console_for(options)).go()
 
 
 @dataclass
@@ -71,25 +72,33 @@ class ProfileCommand:
     # A program of the user's
 
     def _profile_program(self, tool: Profiler) -> int:
-        from workbench.commands.run import check_writable
+        from workbench.commands.run import check_outputs
 
         assert self.machine is not None
         workload = program_workload(self.options)
         preflight(tool, self.machine, workload)
         tool.argv(self.machine, workload, self.options.out)  # refuses a program that is not there
-        check_writable(self.options.out)
+        check_outputs(self.options)
         folder = folder_of(self.options.out, run_id("profile", workload.title))
         return self._record(tool, workload, folder)
 
-    def _record(self, tool: Profiler, workload: Workload, folder: Path) -> int:
-        """Run a tool, read what it left, and show that. Returns the exit code."""
+    def _record(
+        self,
+        tool: Profiler,
+        workload: Workload,
+        folder: Path,
+        prepared: PreparedKernel | None = None,
+    ) -> int:
+        """Run a tool, read what it left, show and store that. Returns the exit code."""
         assert self.machine is not None
         folder.mkdir(parents=True, exist_ok=True)
         limit_s = KERNEL_LIMIT_S if workload.marked else None
+        aside = prints_aside(self.options)
+        runs: list[RunResult] = []
         try:
-            result = run_tool(tool, self.machine, workload, folder, limit_s)
+            result = run_tool(tool, self.machine, workload, folder, limit_s, aside)
             try:
-                self._show(tool, result)
+                runs.append(self._show(tool, result, prepared))
             except WorkbenchError as error:
                 if not result.end.stopped:
                     raise
@@ -97,14 +106,21 @@ class ProfileCommand:
         finally:
             if not any(folder.iterdir()):
                 folder.rmdir()
-        return self._exit_code(result)
+        return write_result(self.options, "profile", self._exit_code(result), runs)
 
-    def _show(self, tool: Profiler, result: ToolRun) -> None:
-        trace = tool.parse(result)
+    def _show(self, tool: Profiler, result: ToolRun, prepared: PreparedKernel | None) -> RunResult:
+        """Print and store what was recorded. Returns the run."""
+        from workbench.commands.run import say_page
+        from workbench.commands.trace_tables import print_trace
+        from workbench.commands.traces import keep
+        from workbench.data.trace_summary import summarise
+
+        summary = summarise(tool.parse(result))
+        kept = self._kept(summary, result, prepared)
         self.console.print()
         for line in recorded_lines(tool, result):
             self.console.print(line, soft_wrap=True)
-        summary = present(trace, self.console)
+        print_trace(self.console, summary, kept.findings)
         operators = result.folder / OPERATORS
         if operators in result.files:
             rows = read_operators(operators)
@@ -114,6 +130,21 @@ class ProfileCommand:
             self.written.append(write_operators(operators, rows))
         for path in (*result.files, *self.written):
             self.console.print(f"written  {path}", soft_wrap=True)
+        options = self.options
+        page = keep(kept, summary, options.out, options.database, options.metrics)
+        say_page(self.console, page)
+        return RunResult(kept.run, kept.records, (), kept.findings, kept.profiles, "complete", page)
+
+    def _kept(
+        self, summary: TraceSummary, result: ToolRun, prepared: PreparedKernel | None
+    ) -> KeptTrace:
+        """Return the trace as a run: that of the plain time, where a kernel has one."""
+        from workbench.commands.traces import as_run, of_kernel
+
+        if prepared is not None and prepared.run is not None and prepared.begun:
+            return of_kernel(summary, prepared.run, prepared.records, prepared.marked.kernel)
+        title, command = result.workload.title, self.options.command
+        return as_run(summary, "profile", title, command, result.folder.name)
 
     def _exit_code(self, result: ToolRun) -> int:
         end, title = result.end, result.workload.title
@@ -140,12 +171,13 @@ class ProfileCommand:
         prepared = prepare_kernel(self.options, self.machine, self.console)
         if isinstance(prepared, int):
             return prepared
-        folder = folder_of(self.options.out, prepared.run)
+        assert prepared.run is not None
+        folder = folder_of(self.options.out, prepared.run.id)
         workload = self._kernel_workload(prepared, folder)
         write_file(folder / SCRIPT, script_of(prepared.call, __version__), make_folder=True)
         self.written.append(folder / SCRIPT)
         self.console.print(prepared.sentence, soft_wrap=True)
-        return self._record(tool, workload, folder)
+        return self._record(tool, workload, folder, prepared)
 
     def _kernel_workload(self, prepared: PreparedKernel, folder: Path) -> Workload:
         assert self.machine is not None
@@ -271,13 +303,3 @@ def recorded_lines(tool: Profiler, result: ToolRun) -> list[str]:
     extent = f"{workload.title} until it was stopped" if result.end.stopped else workload.title
     whole = "" if result.end.stopped else "the whole of "
     return [f"recorded: {whole}{extent}{never}"]
-
-
-def present(trace: Trace, console: Console) -> TraceSummary:
-    """Print a trace that was recorded, as `workbench read` does, and return its summary."""
-    from workbench.commands.trace_tables import print_trace
-    from workbench.data.trace_summary import summarise
-
-    summary = summarise(trace)
-    print_trace(console, summary, ())
-    return summary

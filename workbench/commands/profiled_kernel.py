@@ -25,9 +25,8 @@ from workbench.commands.run import (
     repository_of,
     resources,
 )
-from workbench.data.clock import folder_of
 from workbench.data.exits import INTERRUPTED
-from workbench.data.record import Failure, Outcome, Record
+from workbench.data.record import Failure, Outcome, Record, Run
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import duration
 from workbench.device import hardware
@@ -48,10 +47,12 @@ DEFAULT_DTYPE = "bf16"
 class PreparedKernel:
     """A kernel that is ready to be profiled."""
 
-    run: str  # id of the run, which holds the plain time
+    run: Run | None  # holds the plain time; None where nothing is run
     call: OneCall
     marked: MarkedCalls
     sentence: str  # what will be recorded
+    records: tuple[Record, ...] = ()  # the plain time
+    begun: bool = False  # the run is stored
 
 
 def prepare_kernel(
@@ -74,7 +75,8 @@ def prepare_kernel(
     kernels = MarkedCalls(options.calls, bool(gpu), plain.kernel, plain.launches)
     text = f"{impl.title} {label(values(config))}".rstrip()
     sentence = _sentence(call, f"{text} ({origin})", impl, plain.outcome)
-    return PreparedKernel(plain.run, call, kernels, sentence)
+    records = (plain.outcome,) if plain.outcome is not None else ()
+    return PreparedKernel(plain.run, call, kernels, sentence, records, plain.begun)
 
 
 def planned_kernel(options: ProfileOptions, machine: Machine) -> PreparedKernel:
@@ -86,7 +88,7 @@ def planned_kernel(options: ProfileOptions, machine: Machine) -> PreparedKernel:
     impl, config = _operand(options, spec).chosen(spec, device.limits, dtype, sizes)
     _check_config(impl, config, device.limits, dtype, sizes)
     call = _call(options, problem, impl, config, machine.gpu)
-    return PreparedKernel("RUN", call, MarkedCalls(options.calls, bool(machine.gpu)), "")
+    return PreparedKernel(None, call, MarkedCalls(options.calls, bool(machine.gpu)), "")
 
 
 def _problem(options: ProfileOptions, machine: Machine) -> tuple[Spec, dict[str, int], str]:
@@ -160,7 +162,8 @@ class _PlainRun:
     ) -> None:
         self._options, self._problem, self._impl, self._config = options, problem, impl, config
         self._opened, self._console = opened, console
-        self.run, self.kernel = "", ""
+        self.run: Run | None = None
+        self.begun, self.kernel = False, ""
         self.launches: int | None = None
         self.outcome: Record | None = None
         self.result: Outcome | None = None
@@ -173,14 +176,14 @@ class _PlainRun:
             self._options, sizes=sizes_text(self._problem.sizes), dtype=self._problem.dtype
         )
         run = new_run("profile", self._impl.title, whole.command, backend, [self._problem])
-        self.run = run.id
+        self.run = run
         if backend.predicts and self._impl.backend == "torch":
             return True  # nothing to compile or to predict: the library is taken as it is
         how = "in Triton's interpreter" if backend.predicts else "and timed without a profiler"
         self._console.print(f"{self._impl.title} is checked first, {how}.", soft_wrap=True)
-        events = folder_of(self._options.out, run.id) / "events.jsonl"
         recorder = self._opened.recorder(run)
-        state = execute(recorder, events, self._obtain, lambda _: None)
+        state = execute(recorder, self._obtain, lambda _: None)
+        self.run, self.begun = recorder.run, True
         if isinstance(self.result, Failure):
             reason = f"{self.result.stage}: {self.result.reason}".rstrip(".")
             raise CommandError(

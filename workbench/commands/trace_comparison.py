@@ -50,7 +50,7 @@ def trace_operands(options: CompareOptions) -> tuple[TraceOperand, TraceOperand]
         raise CommandError(
             f"{file} is a file and {other} a stored run; name two files, or two runs of `read`."
         )
-    if not all(is_run(text) for text in texts):
+    if options.energy or not all(is_run(text) for text in texts):
         return None
     with stored_runs(options.database) as history:
         runs = [history.run(text) for text in texts]
@@ -90,7 +90,7 @@ def compare_traces(
     """Compare two traces, print the result and write its page. Nothing is stored beyond the page.
     Returns 0, or 3 where the second is suspected to be slower or nothing can be said. Raises
     CommandError where an option needs a measurement."""
-    if options.energy:
+    if options.energy:  # of two files
         raise CommandError("Traces are compared without measuring; leave out --energy.")
     if options.metrics is not None:
         raise CommandError("Traces are compared without measuring; leave out --metrics.")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench.commands.run import check_writable
 from workbench.commands.stored import stored_runs
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.environment import UNKNOWN
 from workbench.data.events import EventLog
+from workbench.data.host_work import RangeRow
 from workbench.data.interrupts import Interrupts
 from workbench.data.metric import exact_counters, metric_values, stall_shares
 from workbench.data.record import Evidence, Finding, Profile, Run
@@ -30,6 +31,7 @@ from workbench.rules import RuleMatch, evaluated
 if TYPE_CHECKING:
     from workbench.data.record import Record
 
+HOST = "host"  # device of operations that no device ran
 KEPT = 1000  # kernels and dispatches that are stored of one trace, the longest
 FEWEST = least_for(0.95)  # launches whose median has an interval
 SEVERAL = 3  # ranges of one name, from which on they have a spread
@@ -47,13 +49,18 @@ class KeptTrace:
     run: Run
     findings: tuple[Finding, ...]
     profiles: tuple[Profile, ...]
+    records: tuple[Record, ...] = ()  # plain times of the kernel, taken without a profiler
+    begun: bool = False  # the run and its records are stored already
 
 
-def as_run(summary: TraceSummary, engine: str, name: str, command: str) -> KeptTrace:
-    """Return a trace as a run of an engine with its findings and profiles."""
+def as_run(
+    summary: TraceSummary, engine: str, name: str, command: str, identity: str | None = None
+) -> KeptTrace:
+    """Return a trace as a run of an engine with its findings and profiles. `identity` is the run's
+    id, where its folder is there already."""
     trace = summary.trace
     run = Run(
-        id=run_id(engine, Path(name).name.split(".")[0] or trace.tool),
+        id=identity or run_id(engine, Path(name).name.split(".")[0] or trace.tool),
         engine=engine,
         name=trace.tool,
         command=command,
@@ -72,6 +79,24 @@ def as_run(summary: TraceSummary, engine: str, name: str, command: str) -> KeptT
         files=tuple(asdict(file) for file in trace.files),
     )
     return KeptTrace(run, tuple(findings_of(summary, run)), tuple(profiles_of(summary, run)))
+
+
+def of_kernel(summary: TraceSummary, run: Run, records: Sequence[Record], name: str) -> KeptTrace:
+    """Return a trace of one kernel of the workbench, whose run and plain time are stored already.
+    Profiles of the launches named `name` carry the config that was profiled."""
+    profiles = profiles_of(summary, run)
+    for record in records:
+        case = record.case
+        about: dict[str, Any] = {
+            "kernel": case.kernel, "impl": case.impl, "config": case.config,
+            "sizes": case.sizes, "dtype": case.dtype,
+        }  # fmt: skip
+        profiles = (replace(p, **about) if p.name == name else p for p in profiles)
+    files = summary.trace.files
+    hashes = tuple(f"{f.name}: {f.bytes:,} bytes, sha256 {f.sha256}" for f in files)
+    findings = [f if f.rule else replace(f, caveats=hashes) for f in findings_of(summary, run)]
+    shown = replace(run, files=tuple(asdict(file) for file in files))
+    return KeptTrace(shown, tuple(findings), tuple(profiles), tuple(records), begun=True)
 
 
 def device_title(trace: Trace) -> str:
@@ -99,6 +124,9 @@ def findings_of(summary: TraceSummary, run: Run) -> Iterator[Finding]:
         yield _of_device(each, run, matches, group)
         for match in matches:
             yield _of_rule(match, run, each, several)
+    if not summary.devices and not summary.rows and summary.host_ranges:
+        text = "No device had work in this trace; its times are of the host."
+        yield _finding(run, "host alone", text, tuple(_ranges(summary.host_ranges)))
     if not summary.devices and summary.rows:
         yield _finding(
             run, "no timeline", "The file holds sums of kernels alone; idle time needs a timeline.",
@@ -115,13 +143,13 @@ def _of_device(
 ) -> Finding:
     word = matches[0].rule.word if matches else HEALTHY
     sentence = matches[0].diagnosis.sentence if matches else _without_rule(summary)
-    evidence = (*evidence_of(summary.kpis, group), *_ranges(summary))
+    evidence = (*evidence_of(summary.kpis, group), *_ranges(summary.ranges))
     return _finding(run, word, sentence, evidence)
 
 
-def _ranges(summary: DeviceSummary) -> Iterator[Evidence]:
+def _ranges(rows: Sequence[RangeRow]) -> Iterator[Evidence]:
     """Yield the ranges that were entered several times: the median, the shortest, the longest."""
-    for row in summary.ranges:
+    for row in rows:
         if row.count >= SEVERAL:
             times = row.median_ns / 1e9, row.low_ns / 1e9, row.high_ns / 1e9
             yield Evidence(row.name, times[0], "s", "profiled", times[1], times[2], STEPS)
@@ -168,7 +196,7 @@ def evidence_of(kpis: Sequence[TraceKpi], group: str) -> tuple[Evidence, ...]:
 
 def profiles_of(summary: TraceSummary, run: Run) -> Iterator[Profile]:
     """Yield a profile for each dispatch with counters, or else for each kernel, the longest first,
-    a thousand at most."""
+    a thousand at most; without a device for each host operation, by its own time."""
     trace = summary.trace
     at = timestamp()
     counted = [d for d in trace.dispatches if d.counters]
@@ -176,6 +204,12 @@ def profiles_of(summary: TraceSummary, run: Run) -> Iterator[Profile]:
         for dispatch in sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:KEPT]:
             yield _of_dispatch(dispatch, trace, run, at)
         return
+    if not summary.devices and not summary.rows:
+        for operation in summary.operations[:KEPT]:
+            yield Profile(
+                run.id, at, trace.tool, trace.version, HOST, operation.name,
+                count=operation.count, total_s=operation.own_ns / 1e9,
+            )  # fmt: skip
     spent = _launch_times(summary)
     for row in summary.rows[:KEPT]:
         yield _of_kernel(row, trace, run, at, spent.get((row.name, row.device), ()))
@@ -237,25 +271,26 @@ def keep(
     summary: TraceSummary,
     out: Path,
     database: str | None,
-    records: Sequence[Record] = (),
+    events: Path | None = None,
 ) -> Path:
-    """Store a trace as a run in the events file and the database, and write its page. `records` are
-    plain times of the profiled kernel, taken without a profiler. Returns the path of the page.
-    Raises CommandError, HistoryError or ReportError, one sentence each."""
+    """Store a trace as a run in the events file and the database, and write its page. Returns the
+    path of the page. Raises CommandError, HistoryError or ReportError, one sentence each."""
     from workbench.reports.trace import page
 
     check_writable(out)
     run = kept.run
     folder = folder_of(out, run.id)
-    html = page(run, records, kept.findings, kept.profiles, summary)
+    html = page(run, kept.records, kept.findings, kept.profiles, summary)
     with (
         stored_runs(database, reading=False) as history,
         Interrupts() as interrupts,
-        EventLog(folder / "events.jsonl") as log,
+        EventLog(events or folder / "events.jsonl") as log,
     ):
-        store = Store(history, interrupts, log)
-        store.begin(run)
-        store.keep_all((*records, *kept.findings, *kept.profiles))
+        store = Store(history, interrupts, log, run)
+        if not kept.begun:
+            store.begin(run)
+            store.keep_all(kept.records)
+        store.keep_all((*kept.findings, *kept.profiles))
         path = write_page(folder / "report.html", html)
         store.end("complete", {"profiles": len(kept.profiles)}, {})
     return path

@@ -186,7 +186,8 @@ def _work_by_range(
 
 @dataclass(frozen=True)
 class OperationRow:
-    """All host operations of one name. `own_ns` leaves out what operations inside them took."""
+    """All host operations of one name. `own_ns` leaves out what operations inside them took; one
+    inside another of its name is a part of that, in `count` and `total_ns`."""
 
     name: str
     count: int
@@ -202,24 +203,31 @@ def operation_rows(trace: Trace) -> list[OperationRow]:
         threads.setdefault(_thread(table, index), []).append(index)
     sums: dict[int, list[int]] = {}
     for of_thread in threads.values():
-        for index, own in _own_times(table, of_thread):
+        for index, own, outermost in _own_times(table, of_thread):
             row = sums.setdefault(table.name_numbers[index], [0, 0, 0])
-            row[0] += 1
-            row[1] += table.ends[index] - table.starts[index]
             row[2] += own
+            if outermost:
+                row[0] += 1
+                row[1] += table.ends[index] - table.starts[index]
     rows = [OperationRow(table.names.known[n], *row) for n, row in sums.items()]
     return sorted(rows, key=lambda row: (-row.own_ns, row.name))
 
 
-def _own_times(table: Activities, of_thread: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield each operation of a thread with its time less that of those directly inside it."""
+def _own_times(table: Activities, of_thread: list[int]) -> Iterator[tuple[int, int, bool]]:
+    """Yield each operation of a thread with its time less that of those directly inside it, and
+    whether it is in none of its own name."""
     inside: dict[int, int] = {}
+    nested: set[int] = set()
     stack: list[int] = []
+    names = table.name_numbers
     for index in sorted(of_thread, key=lambda i: (table.starts[i], -table.ends[i])):
         while stack and table.ends[stack[-1]] <= table.starts[index]:
             stack.pop()
         if stack:
             inside[stack[-1]] = inside.get(stack[-1], 0) + table.ends[index] - table.starts[index]
+        if any(names[other] == names[index] for other in stack):
+            nested.add(index)
         stack.append(index)
     for index in of_thread:
-        yield index, max(0, table.ends[index] - table.starts[index] - inside.get(index, 0))
+        spent = table.ends[index] - table.starts[index]
+        yield index, max(0, spent - inside.get(index, 0)), index not in nested

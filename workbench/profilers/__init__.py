@@ -91,14 +91,16 @@ def run_tool(
     workload: Workload,
     folder: Path,
     limit_s: float | None = None,
+    aside: bool = False,
 ) -> ToolRun:
-    """Run a tool in a process of its own and return the run. `folder` must exist.
+    """Run a tool in a process of its own and return the run. `folder` must exist; with `aside` what
+    the program prints goes to standard error.
 
     Raises ProfilerError, ProgramError or ChildError where it cannot be started.
     """
     preflight(profiler, machine, workload)
     argv = profiler.argv(machine, workload, folder)
-    end = run_child(argv, limit_s, own=workload.marked is not None)
+    end = run_child(argv, limit_s, own=workload.marked is not None, aside=aside)
     files = tuple(path for path in profiler.reads(workload, folder) if path.exists())
     return ToolRun(workload, folder, end, files, _status(folder))
 

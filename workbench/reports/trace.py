@@ -208,12 +208,15 @@ def _range_table(rows: Sequence[RangeRow]) -> Table:
 def _tables(profiles: Sequence[Profile], summary: TraceSummary | None) -> list[tuple[str, Table]]:
     """Return the tables of kernels and of host operations, each with its title."""
     tables = []
-    if any(p.metrics for p in profiles):
-        tables.append(("Kernels and their metrics", _metric_table(profiles)))
-    elif profiles:
-        tables.append(("Kernels", _kernel_table(profiles)))
+    kernels = [p for p in profiles if p.device != "host"]
+    if any(p.metrics for p in kernels):
+        tables.append(("Kernels and their metrics", _metric_table(kernels)))
+    elif kernels:
+        tables.append(("Kernels", _kernel_table(kernels)))
     if summary is not None and summary.operations:
         tables.append(("Host operations", _operation_table(summary.operations)))
+    elif profiles and not kernels:
+        tables.append(("Host operations, own time", _kernel_table(profiles)))
     return tables
 
 

@@ -34,8 +34,11 @@ class ChildEnd:
     timed_out: bool = False
 
 
-def run_child(argv: Sequence[str], limit_s: float | None = None, *, own: bool) -> ChildEnd:
-    """Run a command with the streams of this process and return how it ended.
+def run_child(
+    argv: Sequence[str], limit_s: float | None = None, *, own: bool, aside: bool = False
+) -> ChildEnd:
+    """Run a command with the streams of this process and return how it ended. `aside`: what it
+    prints goes to standard error, as standard output is for something else.
 
     Ctrl-C at a terminal reaches the child, too: this process waits until it has written what it
     has. After `limit_s` seconds its program is interrupted, then killed. Temporary files of a
@@ -46,7 +49,8 @@ def run_child(argv: Sequence[str], limit_s: float | None = None, *, own: bool) -
     sys.stdout.flush()  # what was printed before comes before the child's output
     with _Waiting() as waiting:
         try:
-            process = subprocess.Popen(list(argv), env=variables)
+            out = sys.stderr.fileno() if aside else None
+            process = subprocess.Popen(list(argv), env=variables, stdout=out)
         except (OSError, ValueError) as error:
             reason = (getattr(error, "strerror", None) or str(error)).lower()
             raise ChildError(f"{argv[0]} cannot be started ({reason}); name another one.") from None
