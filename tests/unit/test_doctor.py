@@ -10,6 +10,7 @@ from rich.console import Console
 from workbench.commands import doctor
 from workbench.commands.doctor import Check, examine, show
 from workbench.device.hardware import DEVICES
+from workbench.profilers.running.machine import Machine
 
 
 def gpu_of(name="NVIDIA H200", gib=140):
@@ -40,6 +41,7 @@ def bare_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(doctor.sys, "platform", "linux")
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path / "browsers"))
     monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(doctor, "machine_here", lambda: Machine("python"))
     monkeypatch.setattr(
         "workbench.data.database.default_url", lambda: f"sqlite:///{tmp_path / 'none.db'}"
     )
@@ -244,6 +246,22 @@ def test_programs_on_the_path_are_found(monkeypatch, look, name):
 
 
 # Browser, Metal and packages
+
+
+def test_xctrace_is_looked_for_on_macos(monkeypatch, look):
+    assert look("xctrace").ok is None
+    monkeypatch.setattr(doctor.sys, "platform", "darwin")
+    assert look("xctrace").ok is False and "xcode-select" in look("xctrace").remedy
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert look("xctrace").result == "/usr/bin/xctrace"
+
+
+def test_the_tools_that_profile_could_use(monkeypatch, look):
+    assert look("tools of workbench profile").ok is False
+    programs = {"ncu": "/cuda/ncu", "nsys": "/cuda/nsys", "rocprofv3": "/rocm/rocprofv3"}
+    here = Machine("python", "cuda", {"torch": "2.11"}, {}, programs)
+    monkeypatch.setattr(doctor, "machine_here", lambda: here)
+    assert look("tools of workbench profile").result == "ncu, nsys, trace"
 
 
 def test_a_browser_of_playwright_is_found(monkeypatch, look, tmp_path):

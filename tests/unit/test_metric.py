@@ -1,9 +1,6 @@
 """Metrics: formulas of each tool, names of older tools and of the guides."""
 
-import gzip
-import json
 import math
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,6 +21,7 @@ from workbench.data.metric import (
     stall_shares,
 )
 from workbench.data.trace import CounterValue, Dispatch
+from workbench.profilers.names import names_of
 
 pytestmark = pytest.mark.unit
 
@@ -126,9 +124,7 @@ ELSEWHERE = {"stall_gmma": ["GH100"], "stall_imc_miss": ["GA100", "AD102", "GH10
 
 def bases(chip):
     """Names of the counters, ratios and throughputs of a chip, without rollups."""
-    path = Path(__file__).parents[1] / "golden/nvperf_metric_names_by_chip.json.gz"
-    kinds = json.loads(gzip.decompress(path.read_bytes()))[chip]
-    return {name for names in kinds.values() for name in names}
+    return set(names_of(chip))
 
 
 @pytest.mark.parametrize("chip", CHIPS.values(), ids=CHIPS)

@@ -206,9 +206,7 @@ def test_a_wrong_kernel_is_not_profiled(capsys, monkeypatch, tmp_path):
 def test_the_stored_command_repeats_a_run():
     words = ("--", "python", "step.py", "a b")
     options = ProfileOptions(tool="trace", shapes=True, target=words)
-    assert options.command == (
-        "workbench profile --tool trace --calls 10 --shapes -- python step.py 'a b'"
-    )
+    assert options.command == ("workbench profile --tool trace --shapes -- python step.py 'a b'")
     assert options.program == ("python", "step.py", "a b") and options.kernel is None
     check_options(options)
     with pytest.raises(OptionError, match="leave it out"):

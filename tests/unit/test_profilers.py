@@ -33,7 +33,11 @@ from workbench.profilers.running.workload import (
 pytestmark = pytest.mark.unit
 
 VERSIONS = {"torch": "2.11.0", "triton": "3.6.0"}
-PATHS = {"python": "/venv/bin/python", "python3.12": "/usr/bin/python3.12"}
+TOOLS = {
+    name: f"/tools/{name}"
+    for name in ("ncu", "nsys", "compute-sanitizer", "rocprofv3", "rocprof", "rocprof-compute")
+}
+PATHS = {**TOOLS, "python": "/venv/bin/python", "python3.12": "/usr/bin/python3.12"}
 MACHINES = {
     "nvidia": Machine("/wb/python", "cuda", VERSIONS, {}, PATHS),
     "amd": Machine("/wb/python", "hip", VERSIONS, {}, PATHS),
@@ -147,9 +151,10 @@ def test_one_collector_a_process(tool, name):
 
 
 def test_a_tool_that_can_run_is_not_refused():
-    for tool in profilers().values():
-        preflight(tool, MACHINES["nvidia"], CALLS)
-        preflight(tool, MACHINES["amd"], CALLS)
+    nvidia, amd = ("ncu", "nsys", "sanitizer"), ("rocprof", "rocprof-compute", "rocprofv3")
+    for machine, names in (("nvidia", nvidia), ("amd", amd)):
+        for name in (*names, "trace", "proton"):
+            preflight(profilers()[name], MACHINES[machine], CALLS)
     preflight(profilers()["trace"], MACHINES["none"], CALLS)
     masked = Machine("p", "hip", VERSIONS, {"HIP_VISIBLE_DEVICES": "0"})
     with pytest.raises(ProfilerError, match="ROCR_VISIBLE_DEVICES"):

@@ -23,6 +23,10 @@ from workbench.commands.options import DoctorOptions
 from workbench.commands.result import write_result
 from workbench.data.exits import PASSED
 from workbench.device.hardware import DEVICES
+from workbench.profilers import profilers, refusal
+from workbench.profilers.running.machine import machine_here
+from workbench.profilers.running.permission import counter_permission
+from workbench.profilers.running.workload import MarkedCalls, Workload
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
 NVIDIA_PROC = Path("/proc/driver/nvidia")
 AMD_DRIVER = Path("/sys/module/amdgpu/version")
 OWN_STATUS = Path("/proc/self/status")
-CAP_SYS_ADMIN = 21  # bit number in capabilities(7)
 
 # Programs that the workbench's profilers start, and how to install them.
 PROFILERS: Mapping[str, str] = {
@@ -95,6 +98,8 @@ def examine(database: str | None = None) -> list[Check]:
         *(_binary_tool(name, triton) for name in BINARY_TOOLS),
         _proton(triton),
         _counters(),
+        _xctrace(),
+        _profile_tools(),
         _metal(),
         _chromium(),
         *(_package(name, use) for name, use in PACKAGES.items()),
@@ -157,30 +162,8 @@ def _driver() -> Check:
 
 def _counters() -> Check:
     """Return whether ncu may read hardware counters, from the driver's settings alone."""
-    name = "GPU counters for ncu"
-    params = _read(NVIDIA_PROC / "params")
-    restricted = re.search(r"RmProfilingAdminOnly:\s*(\d)", params or "")
-    if restricted is None:
-        return Check(name, None, "no NVIDIA driver says who may read them")
-    if restricted[1] == "0":
-        return Check(name, True, "every user may read them")
-    if _is_admin():
-        return Check(name, True, "administrators may, and this process is one")
-    return Check(
-        name,
-        False,
-        "only administrators may read them (RmProfilingAdminOnly is 1)",
-        "run ncu with CAP_SYS_ADMIN, or have an administrator load the nvidia module with "
-        "NVreg_RestrictProfilingToAdminUsers=0",
-    )
-
-
-def _is_admin() -> bool:
-    """Return whether the process has CAP_SYS_ADMIN, which root in a container often lacks."""
-    effective = re.search(r"^CapEff:\s*([0-9a-fA-F]+)$", _read(OWN_STATUS) or "", re.MULTILINE)
-    if effective:
-        return bool(int(effective[1], 16) >> CAP_SYS_ADMIN & 1)
-    return hasattr(os, "geteuid") and os.geteuid() == 0
+    known = counter_permission(NVIDIA_PROC / "params", OWN_STATUS)
+    return Check("GPU counters for ncu", known.allowed, known.reason, known.remedy)
 
 
 # What compiles
@@ -248,6 +231,26 @@ def _binary_tool(name: str, triton: Path | None) -> Check:
     if path is None and bundled is not None and bundled.exists():
         return Check(name, True, "in Triton's wheel")
     return _program(name, "install it from the CUDA toolkit, or Triton, which brings it")
+
+
+def _xctrace() -> Check:
+    """Return whether Apple's recorder is there; `xcrun` alone comes without Xcode."""
+    if sys.platform != "darwin":
+        return Check("xctrace", None, "for macOS only")
+    path = shutil.which("xctrace")
+    remedy = "install Xcode, and point to it with xcode-select -s /Applications/Xcode.app"
+    return Check("xctrace", True, path) if path else Check("xctrace", False, "none", remedy)
+
+
+def _profile_tools() -> Check:
+    """Return the tools that `workbench profile` could use here for a kernel."""
+    machine = machine_here()
+    calls = Workload((), "a kernel", marked=MarkedCalls(1, bool(machine.gpu)))
+    usable = [name for name, tool in profilers().items() if refusal(tool, machine, calls) is None]
+    name = "tools of workbench profile"
+    if usable:
+        return Check(name, True, ", ".join(usable))
+    return Check(name, False, "none", "workbench profile --tool NAME says what each one lacks")
 
 
 def _proton(triton: Path | None) -> Check:

@@ -341,18 +341,21 @@ class ReadOptions(Options):
     database: str | None = database()
 
 
+TOOLS = "ncu, trace, proton, sanitizer, nsys, rocprofv3, rocprof, rocprof-compute, xctrace"
+
+
 @dataclass(frozen=True)
 class ProfileOptions(Options):
-    """Record a trace of a kernel or of your own program with a profiler, and read it."""
+    """Profile a kernel or your own program with a tool, and read what it leaves."""
 
     COMMAND: ClassVar[str] = "profile"
     TAKES_PROGRAM: ClassVar[bool] = True
 
-    tool: str | None = option(None, "trace (torch.profiler) or proton. Default: trace.")
+    tool: str | None = option(None, f"{TOOLS}. Default: ncu of a kernel on NVIDIA, else trace.")
     impl: str | None = option(None, "Of a kernel: tiles or tiles:block_m=128. Default: the first.")
     sizes: str | None = option(None, f"Of a kernel: {SIZES}.")
     dtype: str | None = option(None, "Of a kernel: fp32, fp16 or bf16, which is the default.")
-    calls: int = option(10, "Of a kernel: calls to record.", min=1, max=100_000)
+    calls: int | None = option(None, "Of a kernel: calls to record.", min=1, max=100_000)
     wait: int | None = option(None, "Of a program: steps to pass over first.", min=0)
     warmup: int | None = option(None, "Then steps in which the profiler warms up.", min=0)
     active: int | None = option(None, "Then steps to record; see workbench.step().", min=1)
@@ -360,6 +363,11 @@ class ProfileOptions(Options):
     memory: bool = flag("trace: memory of the operators.", "--memory")
     stacks: bool = flag("trace: Python's stack at each operator.", "--stacks")
     data: str | None = option(None, "proton: tree, trace or inside. Default: tree.")
+    counters: str | None = option(None, "ncu, rocprofv3: counters to add, A,B.")
+    set: str | None = option(None, "ncu: a set of sections in place of ours, such as detailed.")
+    all: bool = flag("sanitizer: go on after a finding.", "--all")
+    list_metrics: bool = flag("Print ncu's counters that hold a pattern.", "--list-metrics")
+    device: str | None = option(None, "Of --list-metrics, --counters: names valid there.")
     dry_run: bool = flag("Print what would be run and read.", "--dry-run", stored=False)
     out: Path = out("Folder for the run's files.")
     metrics: Path | None = metrics()

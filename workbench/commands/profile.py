@@ -1,4 +1,4 @@
-"""The `profile` command: record a kernel or a program with a profiler, and read the trace."""
+"""The `profile` command: profile a kernel or a program with a tool, and read what it left."""
 
 from __future__ import annotations
 
@@ -12,17 +12,39 @@ from workbench import __version__, catalog
 from workbench.commands.console import console_for, prints_aside, say
 from workbench.commands.operators import operator_table, read_operators, write_operators
 from workbench.commands.options import OptionError, ProfileOptions
+from workbench.commands.profile_counters import (
+    checks_table,
+    counter_groups,
+    ncu_counters,
+    print_counters,
+)
 from workbench.commands.result import RunResult, write_result
 from workbench.data.clock import folder_of, run_id
-from workbench.data.exits import PASSED, stopped_by
+from workbench.data.exits import COULD_NOT_RUN, PASSED, stopped_by
 from workbench.data.files import write_file
 from workbench.data.units import counted
-from workbench.profilers import Profiler, ToolRun, preflight, profilers, run_tool
+from workbench.profilers import (
+    Profiler,
+    ProfilerError,
+    ToolRun,
+    preflight,
+    profilers,
+    refusal,
+    run_tool,
+)
+from workbench.profilers.ncu import SETS, translated
 from workbench.profilers.running.call_script import SCRIPT, script_of
 from workbench.profilers.running.expected import ending
 from workbench.profilers.running.machine import Machine, machine_here
 from workbench.profilers.running.torch_recording import OPERATORS
-from workbench.profilers.running.workload import MarkedCalls, StepSchedule, Workload, title_of
+from workbench.profilers.running.workload import (
+    MarkedCalls,
+    ProgramError,
+    StepSchedule,
+    Workload,
+    title_of,
+)
+from workbench.readers.inputs.source import ReadError
 from workbench.spec import WorkbenchError
 
 if TYPE_CHECKING:
@@ -30,6 +52,7 @@ if TYPE_CHECKING:
 
     from workbench.commands.profiled_kernel import PreparedKernel
     from workbench.commands.traces import KeptTrace
+    from workbench.data.trace import Trace
     from workbench.data.trace_summary import TraceSummary
 
 DEFAULT_TOOL = "trace"
@@ -39,6 +62,15 @@ OF_A_KERNEL = ("impl", "sizes", "dtype")
 OF_STEPS = ("wait", "warmup", "active")
 OF_TRACE = ("shapes", "memory", "stacks")
 DATA = ("tree", "trace", "inside")
+# Options that some tools alone have.
+OF_TOOLS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+    ((*OF_TRACE, *OF_STEPS), ("trace",)),
+    (("data",), ("proton",)),
+    (("set",), ("ncu",)),
+    (("counters",), ("ncu", "rocprofv3")),
+    (("all",), ("sanitizer",)),
+)
+TITLES = {"trace": "torch.profiler"}
 
 
 def run(options: ProfileOptions) -> int:
@@ -54,17 +86,24 @@ class ProfileCommand:
     console: Console
     machine: Machine | None = None  # None: this one
     written: list[Path] = field(default_factory=list)
+    name: str = DEFAULT_TOOL
+    trace: Trace | None = None  # that was shown
+    sentences: set[str] = field(default_factory=set)
 
     def go(self) -> int:
         """Run to the end. Returns the exit code: that of the program where it fails; 2 where
         nothing usable was recorded. Raises OptionError, ProfilerError and others, each of which is
         one sentence."""
         check_options(self.options)
+        if self.options.list_metrics:
+            return print_counters(self.options, self.console)
         self.machine = self.machine or machine_here(self.options.program[:1])
         if self.options.dry_run:
             return self._dry_run()
-        name = self.options.tool or DEFAULT_TOOL
-        tool = profilers()[name]
+        self.name, sentence = chosen_tool(self.options, self.machine)
+        if sentence:
+            self.console.print(sentence, soft_wrap=True)
+        tool = profilers()[self.name]
         if self.options.kernel is not None:
             return self._profile_kernel(tool)
         return self._profile_program(tool)
@@ -75,7 +114,7 @@ class ProfileCommand:
         from workbench.commands.run import check_outputs
 
         assert self.machine is not None
-        workload = program_workload(self.options)
+        workload = self._tooled(program_workload(self.options), self.name)
         preflight(tool, self.machine, workload)
         tool.argv(self.machine, workload, self.options.out)  # refuses a program that is not there
         check_outputs(self.options)
@@ -115,12 +154,15 @@ class ProfileCommand:
         from workbench.commands.traces import keep
         from workbench.data.trace_summary import summarise
 
-        summary = summarise(tool.parse(result))
+        self.trace = tool.parse(result)
+        summary = summarise(self.trace)
         kept = self._kept(summary, result, prepared)
         self.console.print()
         for line in recorded_lines(tool, result):
             self.console.print(line, soft_wrap=True)
         print_trace(self.console, summary, kept.findings)
+        if self.trace.checker is not None:
+            self.console.print(checks_table(self.trace))
         operators = result.folder / OPERATORS
         if operators in result.files:
             rows = read_operators(operators)
@@ -150,6 +192,9 @@ class ProfileCommand:
         end, title = result.end, result.workload.title
         if end.stopped:
             return stopped_by(end.stopped)
+        verdict = profilers()[self.name].code
+        if verdict is not None and self.trace is not None:
+            return verdict(self.trace)
         if end.code:
             status = result.status
             of = f" ({status.exception})" if status is not None and status.exception else ""
@@ -166,22 +211,38 @@ class ProfileCommand:
         from workbench.commands.profiled_kernel import prepare_kernel
 
         assert self.machine is not None
-        marked = MarkedCalls(self.options.calls, bool(self.machine.gpu))
-        preflight(tool, self.machine, Workload((), str(self.options.kernel), marked=marked))
+        calls = self.options.calls or tool.calls
+        marked = MarkedCalls(calls, bool(self.machine.gpu))
+        first = Workload((), str(self.options.kernel), marked=marked)
+        preflight(tool, self.machine, self._tooled(first, self.name))
         prepared = prepare_kernel(self.options, self.machine, self.console)
         if isinstance(prepared, int):
             return prepared
+        self.console.print(prepared.sentence, soft_wrap=True)
+        try:
+            return self._record_calls(tool, prepared.of_calls(calls))
+        except (ProfilerError, ReadError) as error:
+            if not tool.instead:
+                raise
+            say(f"error: {error}", err=True)
+        say(f"{self.name} gave nothing usable, so {tool.instead} records the kernel.", err=True)
+        self.name = tool.instead
+        tool = profilers()[self.name]
+        code = self._record_calls(tool, prepared.of_calls(self.options.calls or tool.calls))
+        return COULD_NOT_RUN if self.options.tool else code
+
+    def _record_calls(self, tool: Profiler, prepared: PreparedKernel) -> int:
+        """Write the script of one call, and record it."""
         assert prepared.run is not None
         folder = folder_of(self.options.out, prepared.run.id)
-        workload = self._kernel_workload(prepared, folder)
+        workload = self._kernel_workload(prepared, folder, self.name)
         write_file(folder / SCRIPT, script_of(prepared.call, __version__), make_folder=True)
-        self.written.append(folder / SCRIPT)
-        self.console.print(prepared.sentence, soft_wrap=True)
+        self.written = [folder / SCRIPT]
         return self._record(tool, workload, folder, prepared)
 
-    def _kernel_workload(self, prepared: PreparedKernel, folder: Path) -> Workload:
+    def _kernel_workload(self, prepared: PreparedKernel, folder: Path, name: str) -> Workload:
         assert self.machine is not None
-        return Workload(
+        workload = Workload(
             (self.machine.python, str(folder / SCRIPT)),
             prepared.call.title,
             StepSchedule(wait=1, warmup=1, active=1),
@@ -189,6 +250,26 @@ class ProfileCommand:
             tuple(f"--{name}" for name in OF_TRACE if getattr(self.options, name)),
             self.options.data or "tree",
         )
+        return self._tooled(workload, name)
+
+    def _tooled(self, workload: Workload, name: str) -> Workload:
+        """Return the workload with what is asked of one tool. Raises CounterError."""
+        options = self.options
+        if name == "sanitizer":
+            return replace(workload, every=options.all)
+        if name == "ncu":
+            counters = ncu_counters(options, self._say_once) if options.counters else ()
+            if sentence := translated(options.set):
+                self._say_once(sentence)
+            return replace(workload, counters=counters, selection=options.set or "")
+        if name == "rocprofv3" and options.counters:
+            return replace(workload, counters=counter_groups(options.counters))
+        return workload
+
+    def _say_once(self, sentence: str) -> None:
+        if sentence not in self.sentences:
+            self.sentences.add(sentence)
+            self.console.print(sentence, soft_wrap=True)
 
     # What would be run
 
@@ -198,27 +279,43 @@ class ProfileCommand:
         known = profilers()
         names = [self.options.tool] if self.options.tool else list(known)
         folder = self.options.out / "RUN"
-        script = None
+        prepared = None
         if self.options.kernel is not None:
             from workbench.commands.profiled_kernel import planned_kernel
 
             prepared = planned_kernel(self.options, self.machine)
-            workload = self._kernel_workload(prepared, folder)
-            script = script_of(prepared.call, __version__)
-        else:
-            workload = program_workload(self.options)
         for name in names:
-            for line in dry_lines(name, known[name], self.machine, workload, folder):
-                self.console.print(line, soft_wrap=True)
-        if script is not None:
+            tool = known[name]
+            try:
+                lines = dry_lines(name, tool, self.machine, self._dry_workload(
+                    name, tool, prepared, folder), folder)  # fmt: skip
+            except ProgramError as error:
+                if self.options.tool:
+                    raise
+                lines = [f"{name} ({tool.title})", f"  not here: {error}"]
+            for line in lines:
+                self.console.print(line, soft_wrap=True, markup=False, highlight=False)
+        if prepared is not None:
+            calls = self.options.calls or known[names[0]].calls
             self.console.print(f"{folder / SCRIPT}:", style="bold")
+            script = script_of(prepared.of_calls(calls).call, __version__)
             self.console.print(script.rstrip(), soft_wrap=True)
         return PASSED
+
+    def _dry_workload(
+        self, name: str, tool: Profiler, prepared: PreparedKernel | None, folder: Path
+    ) -> Workload:
+        if prepared is None:
+            return self._tooled(program_workload(self.options), name)
+        calls = self.options.calls or tool.calls
+        return self._kernel_workload(prepared.of_calls(calls), folder, name)
 
 
 def check_options(options: ProfileOptions) -> None:
     """Raise OptionError where options contradict each other or name nothing."""
     kernel, program = options.kernel, options.program
+    if options.list_metrics:
+        return
     if kernel is not None and program:
         raise OptionError(f"Both the kernel {kernel} and a program are named; name one of them.")
     if kernel is None and not program:
@@ -231,6 +328,7 @@ def check_options(options: ProfileOptions) -> None:
     for value, name, known in (
         (options.tool, "tool", tuple(profilers())),
         (options.data, "data", DATA),
+        (options.set, "set", SETS),
     ):
         if value is not None and value not in known:
             raise OptionError(catalog.unknown(name, value, known))
@@ -241,7 +339,7 @@ def _check_fit(options: ProfileOptions) -> None:
     """Raise OptionError for an option that has no meaning for this workload or this tool."""
     defaults = {f.name: f.default for f in fields(options)}
     given = [name for name, value in defaults.items() if getattr(options, name) != value]
-    tool = options.tool or DEFAULT_TOOL
+    tool = options.tool
 
     def refuse(names: Sequence[str], reason: str) -> None:
         for name in names:
@@ -252,10 +350,11 @@ def _check_fit(options: ProfileOptions) -> None:
         refuse((*OF_A_KERNEL, "calls"), "is of a kernel, and a program is named")
     else:
         refuse(OF_STEPS, "is of a program with steps, and a kernel is named")
-    if tool == "proton":
-        refuse((*OF_TRACE, *OF_STEPS), "is of torch.profiler, and the tool is proton")
-    else:
-        refuse(("data",), f"is of proton, and the tool is {tool}")
+    for names, tools in OF_TOOLS:
+        title = " and ".join(TITLES.get(each, each) for each in tools)
+        if tool not in tools and not (tool is None and tools != ("proton",) and names != ("all",)):
+            named = tool or f"{DEFAULT_TOOL} or ncu, unless --tool names another"
+            refuse(names, f"is of {title}, and the tool is {named}")
 
 
 def program_workload(options: ProfileOptions) -> Workload:
@@ -273,12 +372,35 @@ def program_workload(options: ProfileOptions) -> Workload:
     )
 
 
+def chosen_tool(options: ProfileOptions, machine: Machine) -> tuple[str, str]:
+    """Return the name of the tool, and in one sentence why it is not the one of this GPU; empty
+    where it is. A kernel's counters come before its trace."""
+    of_gpu = {"cuda": "ncu", "hip": "rocprofv3"}.get(machine.gpu)
+    if options.tool is not None:
+        return options.tool, ""
+    if options.counters or options.set:
+        return of_gpu or "ncu", ""
+    given = any(getattr(options, name) for name in OF_TRACE)
+    if options.kernel is None or of_gpu is None or given:
+        return DEFAULT_TOOL, ""
+    workload = Workload((), str(options.kernel), marked=MarkedCalls(1, True))
+    reason = refusal(profilers()[of_gpu], machine, workload)
+    if reason is None:
+        return of_gpu, ""
+    return DEFAULT_TOOL, f"The tool is trace (torch.profiler), without counters: {reason}"
+
+
 def dry_lines(
     name: str, tool: Profiler, machine: Machine, workload: Workload, folder: Path
 ) -> list[str]:
     """Return what `--dry-run` says of one tool. Raises ProgramError."""
     lines = [f"{name} ({tool.title})"]
     lines.append(f"  runs   {shlex.join(tool.argv(machine, workload, folder))}")
+    for variable, value in tool.variables.items():
+        lines.append(f"  with   {variable}={value}")
+    for command in tool.further(machine, workload, folder):
+        into = f" > {shlex.quote(str(command.output))}" if command.output else ""
+        lines.append(f"  then   {shlex.join(command.argv)}{into}")
     lines += [f"  reads  {path}" for path in tool.reads(workload, folder)]
     try:
         preflight(tool, machine, workload)
@@ -290,10 +412,10 @@ def dry_lines(
 def recorded_lines(tool: Profiler, result: ToolRun) -> list[str]:
     """Return which part of the workload was recorded, in at most one line."""
     status, workload = result.status, result.workload
-    if status is None:
-        return []
     if workload.marked:
         return [f"recorded: {counted(workload.marked.calls, 'call')} of {workload.title}"]
+    if status is None:
+        return []
     if status.recorded == "steps" and workload.schedule is not None:
         first = workload.schedule.wait + workload.schedule.warmup
         last = min(status.steps, first + workload.schedule.active - 1)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 DEFAULT_DTYPE = "bf16"
+DEFAULT_CALLS = 10  # of tools that do not say otherwise
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,12 @@ class PreparedKernel:
     sentence: str  # what will be recorded
     records: tuple[Record, ...] = ()  # the plain time
     begun: bool = False  # the run is stored
+
+    def of_calls(self, calls: int) -> PreparedKernel:
+        """Return the same with another number of calls to record."""
+        return replace(
+            self, call=replace(self.call, calls=calls), marked=replace(self.marked, calls=calls)
+        )
 
 
 def prepare_kernel(
@@ -72,7 +79,7 @@ def prepare_kernel(
             return INTERRUPTED
     gpu = machine.gpu if not opened.backend.predicts else ""
     call = _call(options, problem, impl, config, gpu)
-    kernels = MarkedCalls(options.calls, bool(gpu), plain.kernel, plain.launches)
+    kernels = MarkedCalls(call.calls, bool(gpu), plain.kernel, plain.launches)
     text = f"{impl.title} {label(values(config))}".rstrip()
     sentence = _sentence(call, f"{text} ({origin})", impl, plain.outcome)
     records = (plain.outcome,) if plain.outcome is not None else ()
@@ -88,7 +95,7 @@ def planned_kernel(options: ProfileOptions, machine: Machine) -> PreparedKernel:
     impl, config = _operand(options, spec).chosen(spec, device.limits, dtype, sizes)
     _check_config(impl, config, device.limits, dtype, sizes)
     call = _call(options, problem, impl, config, machine.gpu)
-    return PreparedKernel(None, call, MarkedCalls(options.calls, bool(machine.gpu)), "")
+    return PreparedKernel(None, call, MarkedCalls(call.calls, bool(machine.gpu)), "")
 
 
 def _problem(options: ProfileOptions, machine: Machine) -> tuple[Spec, dict[str, int], str]:
@@ -131,7 +138,7 @@ def _call(options: ProfileOptions, problem: Problem, impl: Impl, config: Any, gp
         problem.sizes,
         problem.dtype,
         gpu,
-        options.calls,
+        options.calls or DEFAULT_CALLS,
         impl.mutates if own else (),
     )
 

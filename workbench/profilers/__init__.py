@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -24,9 +24,26 @@ from workbench.profilers.running.recorder import STATUS
 from workbench.profilers.running.workload import Workload
 from workbench.spec import WorkbenchError
 
+LOG = "tool.log"  # what a tool prints around a script of ours
+LOG_BYTES = 1 << 20
+
 
 class ProfilerError(WorkbenchError):
     """A tool cannot run here, or gave nothing usable; the message is one sentence."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line that follows the first one of a tool: an export, a check, another pass."""
+
+    argv: list[str]
+    output: Path | None = None  # that takes what it prints
+    due: Callable[[], bool] = lambda: True  # asked when its turn comes
+    must: str = ""  # what is said, in place of going on, where it fails
+
+
+def _nothing(machine: Machine, workload: Workload, folder: Path) -> list[Command]:
+    return []
 
 
 @dataclass(frozen=True)
@@ -37,7 +54,7 @@ class Profiler:
     `argv(machine, workload, folder)` returns the command line whose files will lie in the folder;
     it raises ProgramError where the tool cannot run that program. `reads(workload, folder)` returns
     the files that must come back. `parse(run)` returns their trace, and raises ProfilerError where
-    it is not what was to be recorded.
+    it is not what was to be recorded. `further` returns the command lines that follow the first.
     """
 
     title: str
@@ -45,6 +62,13 @@ class Profiler:
     argv: Callable[[Machine, Workload, Path], list[str]]
     reads: Callable[[Workload, Path], list[Path]]
     parse: Callable[[ToolRun], Trace]
+    further: Callable[[Machine, Workload, Path], list[Command]] = _nothing
+    variables: Mapping[str, str] = field(default_factory=dict)  # that are set for the program
+    calls: int = 10  # of a kernel, where the user names no number
+    instead: str = ""  # tool that goes on where this one gave nothing usable
+    around: bool = True  # a program around the user's, whose own output is a file of the run
+    code: Callable[[Trace], int] | None = None  # exit code of a tool whose result is a verdict
+    kernel_name: bool = False  # the command line has the name of the kernel
 
 
 @dataclass(frozen=True)
@@ -56,6 +80,12 @@ class ToolRun:
     end: ChildEnd
     files: tuple[Path, ...]  # those of `Profiler.reads` that are there
     status: RecordingStatus | None = None  # of a tool that runs inside of the program
+
+    @property
+    def text(self) -> str:
+        """What the tool printed, in all its logs."""
+        parts = [_beginning(path) for path in sorted(self.folder.glob("*.log"))]
+        return "\n".join(parts)
 
 
 @dataclass(frozen=True)
@@ -75,12 +105,20 @@ class RecordingStatus:
 def profilers() -> dict[str, Profiler]:
     """Return every tool by the name of its file."""
     names = [info.name for info in pkgutil.iter_modules(__path__) if not info.ispkg]
-    return {name: import_module(f"{__name__}.{name}").PROFILER for name in sorted(names)}
+    return {
+        name.replace("_", "-"): import_module(f"{__name__}.{name}").PROFILER
+        for name in sorted(names)
+    }
+
+
+def refusal(profiler: Profiler, machine: Machine, workload: Workload) -> str | None:
+    """Return in one sentence why a tool cannot run, or None."""
+    return collector_refusal(machine) or profiler.available(machine, workload)
 
 
 def preflight(profiler: Profiler, machine: Machine, workload: Workload) -> None:
     """Raise ProfilerError where the tool cannot run, before anything is started."""
-    reason = collector_refusal(machine) or profiler.available(machine, workload)
+    reason = refusal(profiler, machine, workload)
     if reason is not None:
         raise ProfilerError(reason)
 
@@ -100,7 +138,21 @@ def run_tool(
     """
     preflight(profiler, machine, workload)
     argv = profiler.argv(machine, workload, folder)
-    end = run_child(argv, limit_s, own=workload.marked is not None, aside=aside)
+    own = workload.marked is not None
+    log = folder / LOG if profiler.around and own else None
+    end = run_child(argv, limit_s, own=own, aside=aside, more=profiler.variables, output=log)
+    for number, command in enumerate(profiler.further(machine, workload, folder)):
+        if end.stopped or end.timed_out:
+            break
+        if command.due():
+            log = folder / f"further{number}.log" if own or command.output else None
+            output = command.output or log
+            after = run_child(
+                command.argv, limit_s, own=own, aside=aside, more=profiler.variables, output=output
+            )
+            if after.code and command.must:
+                raise ProfilerError(command.must)
+            end = end if end.code or not (after.stopped or after.timed_out) else after
     files = tuple(path for path in profiler.reads(workload, folder) if path.exists())
     return ToolRun(workload, folder, end, files, _status(folder))
 
@@ -114,6 +166,15 @@ def _status(folder: Path) -> RecordingStatus | None:
         return RecordingStatus(**{k: known[k] for k in _FIELDS if k in known})
     except (OSError, ValueError, TypeError):
         return None
+
+
+def _beginning(path: Path) -> str:
+    """Return the first megabyte of a log; empty where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(LOG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 _FIELDS = tuple(RecordingStatus.__dataclass_fields__)

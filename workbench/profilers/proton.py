@@ -49,4 +49,4 @@ def parse(run: ToolRun) -> Trace:
     return trace
 
 
-PROFILER = Profiler("Proton", available, argv, reads, parse)
+PROFILER = Profiler("Proton", available, argv, reads, parse, around=False)

@@ -40,4 +40,4 @@ def parse(run: ToolRun) -> Trace:
     return trace
 
 
-PROFILER = Profiler("torch.profiler", available, argv, reads, parse)
+PROFILER = Profiler("torch.profiler", available, argv, reads, parse, around=False)

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -35,22 +37,35 @@ class ChildEnd:
 
 
 def run_child(
-    argv: Sequence[str], limit_s: float | None = None, *, own: bool, aside: bool = False
+    argv: Sequence[str],
+    limit_s: float | None = None,
+    *,
+    own: bool,
+    aside: bool = False,
+    more: Mapping[str, str] | None = None,
+    output: Path | None = None,
 ) -> ChildEnd:
     """Run a command with the streams of this process and return how it ended. `aside`: what it
-    prints goes to standard error, as standard output is for something else.
+    prints goes to standard error, as standard output is for something else. `more`: variables that
+    are set for it. `output`: a file that takes its standard output and error.
 
     Ctrl-C at a terminal reaches the child, too: this process waits until it has written what it
     has. After `limit_s` seconds its program is interrupted, then killed. Temporary files of a
     program that is not our `own` stay where they would be without this process. Raises ChildError
     where it cannot be started.
     """
-    variables = {**os.environ} if own else {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    variables = {**os.environ, **(more or {})}
+    if not own:
+        variables["TMPDIR"] = tempfile.gettempdir()
     sys.stdout.flush()  # what was printed before comes before the child's output
-    with _Waiting() as waiting:
+    with _Waiting() as waiting, ExitStack() as files:
         try:
-            out = sys.stderr.fileno() if aside else None
-            process = subprocess.Popen(list(argv), env=variables, stdout=out)
+            out: Any = sys.stderr.fileno() if aside else None
+            err = None
+            if output is not None:
+                out = files.enter_context(output.open("wb"))
+                err = subprocess.STDOUT
+            process = subprocess.Popen(list(argv), env=variables, stdout=out, stderr=err)
         except (OSError, ValueError) as error:
             reason = (getattr(error, "strerror", None) or str(error)).lower()
             raise ChildError(f"{argv[0]} cannot be started ({reason}); name another one.") from None

@@ -15,6 +15,7 @@ from workbench.profilers.running.call_script import RANGE, SCRIPT
 from workbench.profilers.running.workload import MarkedCalls, StepSchedule
 
 MOST_NAMES = 5
+UNMARKED = 2  # calls of the script before the marked ones
 
 
 def check_inside(run: ToolRun, package: str, tool: str) -> None:
@@ -109,6 +110,34 @@ def check_marked(run: ToolRun, trace: Trace) -> None:
         )
     if marked.on_gpu:
         _check_kernels(marked, kernels, run.workload.title)
+
+
+def check_dispatches(run: ToolRun, trace: Trace) -> None:
+    """Raise ProfilerError where the dispatches of a tool that takes them one by one are not those
+    of the marked calls, by name and number."""
+    kernels = Counter(dispatch.name for dispatch in trace.dispatches)
+    if run.workload.marked is not None:
+        _check_kernels(run.workload.marked, kernels, run.workload.title)
+    elif not kernels:
+        raise ProfilerError(
+            f"No kernel of {run.workload.title} was recorded; name a program that launches one."
+        )
+
+
+def check_whole(run: ToolRun, trace: Trace) -> None:
+    """Raise ProfilerError where the trace of the whole script of ours lacks a call: one loads the
+    code, one warms up, then come the marked ones."""
+    marked = run.workload.marked
+    if marked is None:
+        return
+    kernels = _kernels(trace, within=False)
+    count = sum(n for name, n in kernels.items() if name.startswith(marked.kernel))
+    if count < marked.calls + UNMARKED:
+        got = ", ".join(f"{n} x {name}" for name, n in kernels.most_common(MOST_NAMES))
+        raise ProfilerError(
+            f"{marked.calls + UNMARKED} launches of {marked.kernel or run.workload.title} were "
+            f"expected, and what was recorded is {got or 'no kernel'}; record again."
+        )
 
 
 def _range_count(trace: Trace) -> int | None:

@@ -8,8 +8,10 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from workbench.data.environment import gpu_shown
+from workbench.profilers.running.permission import CounterPermission, counter_permission
 
 # Variables that load a collector into every process, each with the tools that set it.
 COLLECTORS = {
@@ -18,7 +20,15 @@ COLLECTORS = {
     "HSA_TOOLS_LIB": "rocprof",
 }
 VARIABLES = (*COLLECTORS, "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-PACKAGES = ("torch", "triton")
+PACKAGES = ("torch", "triton", "ncu-report")
+PROGRAMS = (
+    "ncu", "compute-sanitizer", "nsys", "rocprofv3", "rocprofv3-avail", "rocprof",
+    "rocprof-compute", "xcrun",
+)  # fmt: skip
+KFD = Path("/dev/kfd")  # through which AMD's driver is reached
+
+
+NOBODY_SAYS = CounterPermission(None, "no driver says who may read them")
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,13 @@ class Machine:
     versions: Mapping[str, str] = field(default_factory=dict)  # of packages that are installed
     variables: Mapping[str, str] = field(default_factory=dict)  # of VARIABLES, those that are set
     programs: Mapping[str, str] = field(default_factory=dict)  # paths of what is on the path
+    system: str = "linux"  # as sys.platform
+    counters: CounterPermission = NOBODY_SAYS
+    kfd: bool = True  # AMD's driver may be opened
+
+    def program(self, name: str) -> str:
+        """Return the path of a program, or its bare name where it is not on the path."""
+        return self.programs.get(name, name)
 
 
 def machine_here(programs: Iterable[str] = ()) -> Machine:
@@ -41,9 +58,12 @@ def machine_here(programs: Iterable[str] = ()) -> Machine:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    paths = {name: path for name in programs if (path := shutil.which(name))}
+    paths = {name: path for name in (*PROGRAMS, *programs) if (path := shutil.which(name))}
     variables = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
-    return Machine(sys.executable, gpu_shown(), versions, variables, paths)
+    return Machine(
+        sys.executable, gpu_shown(), versions, variables, paths, sys.platform,
+        counter_permission(), os.access(KFD, os.R_OK | os.W_OK),
+    )  # fmt: skip
 
 
 def collector_refusal(machine: Machine) -> str | None:

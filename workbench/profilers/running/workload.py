@@ -57,6 +57,9 @@ class Workload:
     marked: MarkedCalls | None = None  # None for a program of the user's
     options: tuple[str, ...] = field(default=())  # of the recorder: --shapes, --memory, --stacks
     data: str = "tree"  # of Proton: tree, trace, inside
+    counters: tuple[str, ...] = ()  # of ncu and rocprofv3, beyond those of the tool
+    selection: str = ""  # of ncu: a set of sections
+    every: bool = False  # of checks: go on after a finding
 
 
 def title_of(words: Sequence[str]) -> str:
@@ -128,6 +131,21 @@ def _first_line(script: Path) -> list[str] | None:
     if words[:1] == ["/usr/bin/env"]:
         words = words[1:]
     return words if words and PYTHON.match(Path(words[0]).name) else None
+
+
+def whole_command(workload: Workload, machine: Machine) -> list[str]:
+    """Return the command line of any program, for a tool that stands around it. Raises
+    ProgramError where it is not there."""
+    if workload.marked:
+        return [machine.python, *workload.words[1:]]
+    first, *rest = workload.words
+    if PYTHON.match(Path(first).name) or first.endswith(".py"):
+        python, program = python_command(workload.words, machine)
+        return [*python, *program]
+    path = machine.programs.get(first, first)
+    if path == first and not Path(path).is_file():
+        raise ProgramError(f"There is no program {first}; write: -- python path/to/{first}.")
+    return [path, *rest]
 
 
 def recorder_argv(

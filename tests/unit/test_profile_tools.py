@@ -1,0 +1,355 @@
+"""Tools of the vendors without one: command lines and refusals as text, failures by what tools
+print, and runs from end to end with small programs that write what the real tools wrote."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.cli import main
+from workbench.commands.options import OptionError, ProfileOptions
+from workbench.commands.profile import chosen_tool
+from workbench.commands.profile_counters import counter_groups
+from workbench.data.trace import Dispatch, Trace
+from workbench.profilers import ProfilerError, ToolRun, preflight, profilers
+from workbench.profilers.names import CHIPS, SUBMETRICS, CounterError, listed, names_of, taken
+from workbench.profilers.running.child import ChildEnd
+from workbench.profilers.running.expected import check_dispatches
+from workbench.profilers.running.failures import check_ended, failure, not_accessible
+from workbench.profilers.running.machine import Machine
+from workbench.profilers.running.permission import CounterPermission, counter_permission
+from workbench.profilers.running.workload import MarkedCalls, Workload
+
+pytestmark = pytest.mark.unit
+
+TRACES = Path(__file__).parents[1] / "golden" / "traces"
+NVIDIA = ("ncu", "nsys", "sanitizer")
+AMD = ("rocprof", "rocprof-compute", "rocprofv3")
+PROGRAMS = {
+    name: f"/t/{name}"
+    for name in ("ncu", "nsys", "compute-sanitizer", "rocprofv3", "rocprof", "rocprof-compute",
+                 "xcrun")
+}  # fmt: skip
+VERSIONS = {"torch": "2.11.0", "triton": "3.6.0"}
+FORBIDDEN = CounterPermission(False, "only administrators may read them", "ask one")
+MACHINES = {
+    "nvidia": Machine("/p/python", "cuda", VERSIONS, {}, PROGRAMS),
+    "amd": Machine("/p/python", "hip", VERSIONS, {}, PROGRAMS),
+    "macos": Machine("/p/python", "", VERSIONS, {}, PROGRAMS, "darwin"),
+    "none": Machine("/p/python", "", VERSIONS, {}, PROGRAMS),
+    "missing": Machine("/p/python", "cuda", VERSIONS),
+    "missing_amd": Machine("/p/python", "hip", VERSIONS),
+    "forbidden": Machine("/p/python", "cuda", VERSIONS, {}, PROGRAMS, counters=FORBIDDEN),
+    "no_group": Machine("/p/python", "hip", VERSIONS, {}, PROGRAMS, kfd=False),
+}
+CALLS = Workload(("/p/python", "R/call.py"), "softmax.rows", None, MarkedCalls(1, True, "_rows", 1))
+PROGRAM = Workload(("prog", "--x"), "prog")
+SECTIONS = " ".join(
+    f"--section {name}"
+    for name in ["SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats", "SchedulerStats", "MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Tables", "InstructionStats", "ComputeWorkloadAnalysis", "SourceCounters", "WorkloadDistribution"]
+)  # fmt: skip
+CLOCK = "--clock-control none --cache-control all"
+MARKS = "--profile-from-start off --nvtx --nvtx-include wb/"
+LEFT = "-f -o R/ncu --log-file R/ncu.log"
+CMD = "/p/python R/call.py"
+
+
+def lines(tool, workload=CALLS, machine="nvidia"):
+    """All command lines of a tool."""
+    profiler, here = profilers()[tool], MACHINES[machine]
+    first = profiler.argv(here, workload, Path("R"))
+    rest = profiler.further(here, workload, Path("R"))
+    return [" ".join(first), *(" ".join(command.argv) for command in rest)]
+
+
+# Command lines
+
+
+def test_the_command_lines_of_ncu():
+    imported = "--import R/ncu.ncu-rep --csv --print-units base --page raw"
+    assert lines("ncu") == [
+        f"/t/ncu {CLOCK} {MARKS} --import-source yes {SECTIONS} {LEFT} {CMD}",
+        f"/t/ncu {imported}",
+    ]
+    with_package = replace(MACHINES["nvidia"], versions={"ncu-report": "2026"})
+    assert profilers()["ncu"].further(with_package, CALLS, Path("R")) == []
+    more = replace(CALLS, counters=("a.sum", "b.avg"), selection="detailed")
+    assert lines("ncu", more)[0] == (
+        f"/t/ncu {CLOCK} {MARKS} --set detailed --section WarpStateStats --import-source yes "
+        f"--metrics a.sum,b.avg {LEFT} {CMD}"
+    )
+    source = "--section SourceCounters --import-source yes"
+    assert lines("ncu", replace(CALLS, selection="source"))[0] == (
+        f"/t/ncu {CLOCK} {MARKS} {source} {LEFT} {CMD}"
+    )
+
+
+def test_the_command_lines_of_the_sanitizer():
+    def line(check):
+        return (
+            f"/t/compute-sanitizer --tool {check} --error-exitcode 86 --print-limit 10000 --xml yes "
+            f"--save R/{check}.xml --log-file R/{check}.log --kernel-name kernel_name=_rows {CMD}"
+        )
+
+    assert lines("sanitizer") == [
+        line(check) for check in ("synccheck", "racecheck", "memcheck", "initcheck")
+    ]
+    assert profilers()["sanitizer"].variables == {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+
+
+def test_the_command_lines_of_the_other_tools():
+    assert lines("nsys") == [
+        "/t/nsys profile --trace=cuda,nvtx --sample=none --cpuctxsw=none --cuda-graph-trace=node "
+        "--capture-range=cudaProfilerApi --capture-range-end=stop -f true -o R/nsys " + CMD,
+        "/t/nsys export --type sqlite -f true -o R/nsys.sqlite R/nsys.nsys-rep",
+    ]
+    trace = "--kernel-trace --hip-runtime-trace --memory-copy-trace --marker-trace"
+    groups = replace(CALLS, counters=("SQ_WAVES,SQ_INSTS", "TCC_HIT_sum"))
+    only = "--kernel-include-regex ^_rows --kernel-iteration-range [2-2] --output-format rocpd"
+    assert lines("rocprofv3", groups, "amd") == [
+        f"/t/rocprofv3 {trace} --output-format rocpd -d R -o trace -- {CMD}",
+        f"/t/rocprofv3 --pmc SQ_WAVES SQ_INSTS {only} -d R -o counters0 -- {CMD}",
+        f"/t/rocprofv3 --pmc TCC_HIT_sum {only} -d R -o counters1 -- {CMD}",
+    ]
+    assert lines("rocprof", machine="amd") == [
+        f"/t/rocprof --stats --hip-trace --hsa-trace -o R/rocprof.csv {CMD}"
+    ]
+    assert lines("rocprof-compute", machine="amd") == [
+        f"/t/rocprof-compute profile -n wb --path R/rocprof_compute --no-roof -k _rows -- {CMD}"
+    ]
+    assert lines("xctrace", machine="macos") == [
+        "/t/xcrun xctrace record --template Metal System Trace --output R/metal.trace "
+        f"--time-limit 8s --no-prompt --launch -- {CMD}",
+        "/t/xcrun xctrace export --input R/metal.trace --xpath "
+        '/trace-toc/run[@number="1"]/data/table[@schema="metal-gpu-intervals"]',
+    ]
+
+
+@pytest.mark.parametrize("tool", [*NVIDIA, *AMD, "xctrace"])
+def test_a_program_is_run_as_it_is_written(tool, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    machine = replace(MACHINES["none"], programs={**PROGRAMS, "prog": "/bin/prog"})
+    line = profilers()[tool].argv(machine, PROGRAM, Path("R"))
+    assert line[-2:] == ["/bin/prog", "--x"] and "wb/" not in line
+    with pytest.raises(Exception, match=r"There is no program prog"):
+        profilers()[tool].argv(MACHINES["none"], PROGRAM, Path("R"))
+
+
+# Refusals
+
+REFUSED = {
+    **{(tool, "none"): "no driver shows one" for tool in (*NVIDIA, *AMD)},
+    **{(tool, "macos"): "no driver shows one" for tool in (*NVIDIA, *AMD)},
+    **{(tool, "amd"): "NVIDIA GPU" for tool in NVIDIA},
+    **{(tool, "nvidia"): "AMD" for tool in AMD},
+    **{(tool, "missing"): "not on the path; install" for tool in NVIDIA},
+    **{(tool, "missing_amd"): "not on the path" for tool in AMD},
+    **{("xctrace", machine): "for macOS" for machine in ("none", "nvidia", "amd")},
+    ("xctrace", "macos"): "name a program",
+    ("ncu", "forbidden"): "only administrators may read them; ask one",
+    ("rocprofv3", "no_group"): "group render",
+}
+
+
+@pytest.mark.parametrize(("tool", "machine"), REFUSED)
+def test_a_tool_that_cannot_run_says_so_in_a_sentence(tool, machine):
+    with pytest.raises(ProfilerError, match=REFUSED[tool, machine]) as error:
+        preflight(profilers()[tool], MACHINES[machine], CALLS)
+    assert "\n" not in str(error.value) and str(error.value).endswith(".")
+
+
+@pytest.mark.parametrize(("machine", "tools"), [("nvidia", NVIDIA), ("amd", AMD)])
+def test_a_tool_that_can_run_is_not_refused(machine, tools):
+    for tool in tools:
+        preflight(profilers()[tool], MACHINES[machine], CALLS)
+    preflight(profilers()["xctrace"], MACHINES["macos"], PROGRAM)
+    preflight(profilers()["nsys"], MACHINES["forbidden"], CALLS)  # needs no counters
+
+
+@pytest.mark.parametrize(
+    ("machine", "tool", "reason"),
+    [
+        ("nvidia", "ncu", ""), ("amd", "rocprofv3", ""), ("none", "trace", ""),
+        ("forbidden", "trace", "without counters: ncu cannot read counters"),
+        ("missing", "trace", "install NVIDIA Nsight Compute"),
+        ("no_group", "trace", "group render"),
+    ],
+)  # fmt: skip
+def test_the_default_tool_of_a_kernel(machine, tool, reason):
+    name, sentence = chosen_tool(ProfileOptions(target=("softmax",)), MACHINES[machine])
+    assert name == tool and reason in sentence and bool(sentence) == bool(reason)
+
+
+def test_the_default_tool_of_what_is_asked():
+    def of(machine="nvidia", target=("softmax",), **options):
+        return chosen_tool(ProfileOptions(target=target, **options), MACHINES[machine])[0]
+
+    assert of(target=("--", "prog")) == "trace" and of(shapes=True) == "trace"
+    assert of("forbidden", counters="a") == "ncu" and of("amd", counters="A") == "rocprofv3"
+    assert of("forbidden", tool="ncu") == "ncu"
+
+
+@pytest.mark.parametrize(
+    ("restricted", "status", "allowed"),
+    [("0", "", True), ("1", "CapEff: 0", False), ("1", "CapEff: 200000", True), (None, "", None)],
+)
+def test_the_drivers_word_on_counters(tmp_path, restricted, status, allowed):
+    if restricted:
+        (tmp_path / "params").write_text(f"RmProfilingAdminOnly: {restricted}\n")
+    (tmp_path / "status").write_text(f"{status}\n")
+    known = counter_permission(tmp_path / "params", tmp_path / "status")
+    assert known.allowed is allowed and bool(known.remedy) == (allowed is False)
+
+
+# What tools print
+
+PRINTED = {
+    "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission": "CAP_SYS_ADMIN",
+    "==WARNING== No kernels were profiled.": "--dry-run",
+    "==ERROR== Profiling failed because a driver resource was unavailable.": "dcgmi profile",
+    "==ERROR== LibraryNotLoaded": "driver's libraries",
+    "==ERROR== Device not supported": "does not support the GPU",
+    "OSError: [Errno 28] No space left on device": "--out",
+    "==ERROR== unrecognised option '--source-level'. Use --help": "--source-level",
+    "rocprofv3: error: unrecognized arguments: --marker-trace": "--marker-trace",
+    "==ERROR== Failed to find section: WorkloadDistribution": "WorkloadDistribution",
+    "========= Error: No attachable process found. timed-out.": "sandbox",
+}
+
+
+def ended(folder, code=0, files=("f",), workload=CALLS, timed_out=False):
+    end = ChildEnd(code, 0, timed_out)
+    return ToolRun(workload, folder, end, tuple(Path(f) for f in files))
+
+
+@pytest.mark.parametrize("text", PRINTED)
+def test_each_failure_has_its_sentence_and_remedy(text, tmp_path):
+    (tmp_path / "tool.log").write_text(f"==PROF== Connected\n{text}\n")
+    for run in (ended(tmp_path, 1), ended(tmp_path, 0, ())):
+        with pytest.raises(ProfilerError) as error:
+            check_ended(run, "ncu")
+        sentence = str(error.value)
+        assert PRINTED[text] in sentence and sentence.endswith(".") and "\n" not in sentence
+
+
+def test_a_tool_that_says_nothing_known(tmp_path):
+    check_ended(ended(tmp_path), "ncu")
+    with pytest.raises(ProfilerError, match="exit code 7.*repeats them without it"):
+        check_ended(ended(tmp_path, 7), "ncu")
+    with pytest.raises(ProfilerError, match="took too long.*hang"):
+        check_ended(ended(tmp_path, timed_out=True), "ncu")
+    (tmp_path / "tool.log").write_text("strange\x1b[31m\n")
+    with pytest.raises(ProfilerError, match=r"left no file.*strange\[31m; `--dry-run`"):
+        check_ended(ended(tmp_path, 0, ()), "ncu")
+    assert failure("all is well") is None
+
+
+def test_counters_that_ncu_cannot_access():
+    assert not_accessible("==WARNING== Unable to access the following 2 metrics: a.sum, b.\n") == [
+        "a.sum", "b.",
+    ]  # fmt: skip
+
+
+@given(st.dictionaries(st.sampled_from(["_rows", "_fill", "x"]), st.integers(1, 3)))
+def test_exactly_the_marked_dispatches_pass(counts):
+    trace = Trace("ncu", dispatches=[Dispatch(n, str(i)) for n, c in counts.items()
+                                     for i in range(c)])  # fmt: skip
+    if counts == {"_rows": 1}:
+        check_dispatches(ended(Path("R")), trace)
+        return
+    with pytest.raises(ProfilerError) as error:
+        check_dispatches(ended(Path("R")), trace)
+    assert all(f"{count} x {name}" in str(error.value) for name, count in counts.items())
+
+
+# Names of counters
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(sorted(CHIPS.values())), st.data())
+def test_every_name_of_a_chip_is_taken_as_it_is(chip, data):
+    name, kind = data.draw(st.sampled_from(sorted(names_of(chip).items())))
+    rollups = ["pct", "ratio", "max_rate"] if kind == "ratio" else ["sum", "avg", "min", "max"]
+    parts = [name, data.draw(st.sampled_from(rollups))]
+    if kind != "ratio" and data.draw(st.booleans()):
+        parts.append(data.draw(st.sampled_from(SUBMETRICS)))
+    for named in (name, ".".join(parts)):
+        assert taken(named, chip).name == named and not taken(named, chip).sentence
+    for wrong in (f"{name}.total", f"{'.'.join(parts[:2])}.per_hour", f"{name}_not_there"):
+        with pytest.raises(CounterError, match=r"^[^\n]+\.$"):
+            taken(wrong, chip)
+
+
+@pytest.mark.parametrize(
+    ("named", "chip", "name"),
+    [
+        ("smsp__inst_executed_not_predicated_off.sum", "GH100",
+         "smsp__thread_inst_executed_pred_on.sum"),
+        ("dram__bytes_read.sum", "GB202", "dram__bytes_op_read.sum"),
+        ("dram__bytes_op_write.sum", "GB202", "dram__bytes_op_write.sum"),
+        ("dram__bytes_op_write.sum", "GH100", "dram__bytes_write.sum"),
+        ("sm__pipe_tensor_op_hmma_cycles_active.avg", "GB100", "sm__inst_executed_pipe_tensor.avg"),
+    ],
+)  # fmt: skip
+def test_names_of_guides_are_translated_and_said(named, chip, name):
+    known = taken(named, chip)
+    assert known.name == name and (name in known.sentence) == (name != named)
+    assert ("no total by warp" in known.sentence) == ("not_predicated_off" in named)
+
+
+def test_names_of_ncus_own_are_taken():
+    for name in ("launch__registers_per_thread", "sass__inst_executed_per_opcode"):
+        assert taken(name, "GH100").name == name
+    with pytest.raises(CounterError, match="nearest are"):
+        taken("launch__x,y", "GH100")
+
+
+def test_a_wrong_name_has_its_three_nearest():
+    with pytest.raises(CounterError) as error:
+        taken("smsp__inst_exectued.sum", "GH100")
+    assert "GH100 has no counter smsp__inst_exectued.sum; nearest are smsp__inst_executed," in str(
+        error.value
+    )
+    assert str(error.value).count(", ") == 2
+
+
+def test_groups_of_amd():
+    assert counter_groups("A,B  C_sum") == ("A,B", "C_sum")
+    for wrong in ("", "A,,B", "A;B", "A $(x)"):
+        with pytest.raises(OptionError):
+            counter_groups(wrong)
+
+
+def test_listed_names_hold_the_pattern():
+    assert all("stall" in name for name, _ in listed("GH100", "stall"))
+    with pytest.raises(CounterError, match="no regular expression"):
+        listed("GH100", "(")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--list-metrics", "zzz", "--device", "h200"), "no counter that holds 'zzz'"),
+        (("--list-metrics", "stall", "--device", "mi300x"), "no list of ncu's counters for gfx942"),
+        (("--tool", "ncu", "--dry-run", "--counters", "smsp__x.sum", "--device", "h200", "softmax"),
+         "nearest are"),
+        (("--tool", "ncu", "--set", "detaild", "softmax"), "detailed"),
+        (("--tool", "trace", "--counters", "a", "softmax"), "--counters is of ncu"),
+        (("--tool", "ncu", "--all", "softmax"), "--all is of sanitizer"),
+        (("--tool", "sanitizer", "softmax"), "no driver shows one here"),
+    ],
+)  # fmt: skip
+def test_a_wrong_request_is_one_sentence(capsys, tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("workbench.commands.profile.machine_here", lambda *_: MACHINES["none"])
+    assert main(["profile", *words]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("error: ") and err.count("\n") == 1 and said in err and not out
+
+
+def test_names_are_listed_without_a_gpu(capsys):
+    assert main(["profile", "--list-metrics", "issue_stalled_barrier", "--device", "h200"]) == 0
+    out = capsys.readouterr().out
+    assert "smsp__warps_issue_stalled_barrier " in out and "names of h200 (GH100)" in out

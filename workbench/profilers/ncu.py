@@ -1,0 +1,118 @@
+"""NVIDIA Nsight Compute: counters of one warm call of a kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workbench.data.metric import refused
+from workbench.data.trace import Trace
+from workbench.profilers import Command, Profiler, ProfilerError, ToolRun
+from workbench.profilers.running.call_script import RANGE
+from workbench.profilers.running.expected import check_dispatches
+from workbench.profilers.running.failures import check_ended, not_accessible
+from workbench.profilers.running.machine import Machine
+from workbench.profilers.running.workload import Workload, whole_command
+from workbench.readers import read
+
+NAME = "ncu"
+RAW = "ncu_raw.csv"
+# 34 passes, 9.4 s for one kernel with its process (H200, ncu 2025.3.1, 2026-11-22), where `basic`
+# takes 8.8 s and `full` 10.3 s: so there is no shorter list.
+SECTIONS = (
+    "SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats", "SchedulerStats",
+    "MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Tables", "InstructionStats",
+    "ComputeWorkloadAnalysis", "SourceCounters", "WorkloadDistribution",
+)  # fmt: skip
+SETS = ("basic", "detailed", "full", "roofline", "source")
+
+
+def available(machine: Machine, workload: Workload) -> str | None:
+    """Return why ncu cannot run here, or None."""
+    if machine.gpu != "cuda":
+        return (
+            "ncu reads counters of an NVIDIA GPU, and no driver shows one here; `--tool trace` "
+            "records the CPU."
+        )
+    if NAME not in machine.programs:
+        return "ncu is not on the path; install NVIDIA Nsight Compute, or use `--tool trace`."
+    if machine.counters.allowed is False:
+        return f"ncu cannot read counters: {machine.counters.reason}; {machine.counters.remedy}."
+    return None
+
+
+def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
+    """Return the command line. Raises ProgramError."""
+    marks = ["--profile-from-start", "off", "--nvtx", "--nvtx-include", f"{RANGE}/"]
+    counters = ["--metrics", ",".join(workload.counters)] if workload.counters else []
+    return [
+        machine.program(NAME),
+        *("--clock-control", "none", "--cache-control", "all"),
+        *(marks if workload.marked else ()),
+        *_sections(workload.selection),
+        *counters,
+        *("-f", "-o", str(folder / NAME), "--log-file", str(folder / "ncu.log")),
+        *whole_command(workload, machine),
+    ]
+
+
+def _sections(selection: str) -> list[str]:
+    """Return the options of a set; a set has gone and one has lost a section in ncu 2025.3."""
+    if not selection:
+        named = [word for section in SECTIONS for word in ("--section", section)]
+        return ["--import-source", "yes", *named]
+    if selection == "source":
+        return ["--section", "SourceCounters", "--import-source", "yes"]
+    more = ["--section", "WarpStateStats"] if selection == "detailed" else []
+    return ["--set", selection, *more, "--import-source", "yes"]
+
+
+def translated(selection: str | None) -> str:
+    """Return what is said of a set that is not taken as it is named; empty where it is."""
+    if selection == "source":
+        return "The set `source` is gone: --section SourceCounters --import-source yes is taken."
+    if selection == "detailed":
+        return "The set `detailed` has no WarpStateStats: --section WarpStateStats is added."
+    return ""
+
+
+def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]:
+    """Return the command that prints the report as CSV, where NVIDIA's package cannot read it.
+    Never without --import: ncu would run the report as a program."""
+    if "ncu-report" in machine.versions:
+        return []
+    report, raw = folder / f"{NAME}.ncu-rep", folder / RAW
+    words = ["--import", str(report), "--csv", "--print-units", "base", "--page", "raw"]
+    return [Command([machine.program(NAME), *words], raw, report.exists)]
+
+
+def reads(workload: Workload, folder: Path) -> list[Path]:
+    """Return the file that must come back."""
+    return [folder / f"{NAME}.ncu-rep"]
+
+
+def parse(run: ToolRun) -> Trace:
+    """Return the dispatches with their counters. Raises ProfilerError where one is missing, and
+    ReadError where the report cannot be read."""
+    check_ended(run, NAME)
+    raw = run.folder / RAW
+    trace = read([raw if raw.exists() else run.folder / f"{NAME}.ncu-rep"])
+    check_dispatches(run, trace)
+    lost = not_accessible(run.text)
+    named = {word.split(".")[0] for word in run.workload.counters}
+    missing = sorted(
+        {c.name for d in trace.dispatches for c in refused(d) if c.name.split(".")[0] in named}
+        | {name for name in lost if name.split(".")[0] in named}
+    )
+    if missing:
+        raise ProfilerError(
+            f"ncu gave no value for {', '.join(missing)}; leave them out of --counters; the "
+            f"rest is in {run.folder / NAME}.ncu-rep."
+        )
+    if lost:
+        trace.notes.append(f"ncu could not access {len(lost)} of its counters: {', '.join(lost)}")
+    return trace
+
+
+PROFILER = Profiler(
+    "NVIDIA Nsight Compute", available, argv, reads, parse, further, calls=1, instead="trace"
+)
