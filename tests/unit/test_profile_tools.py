@@ -1,19 +1,22 @@
 """Tools of the vendors without one: command lines and refusals as text, failures by what tools
 print, and runs from end to end with small programs that write what the real tools wrote."""
 
+import gzip
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from null_backend import Null
 
 from workbench.cli import main
 from workbench.commands.options import OptionError, ProfileOptions
 from workbench.commands.profile import chosen_tool
 from workbench.commands.profile_counters import counter_groups
 from workbench.data.trace import Dispatch, Trace
-from workbench.profilers import ProfilerError, ToolRun, preflight, profilers
+from workbench.profilers import ProfilerError, ToolRun, preflight, profilers, run_tool
 from workbench.profilers.names import CHIPS, SUBMETRICS, CounterError, listed, names_of, taken
 from workbench.profilers.running.child import ChildEnd
 from workbench.profilers.running.expected import check_dispatches
@@ -46,10 +49,12 @@ MACHINES = {
 }
 CALLS = Workload(("/p/python", "R/call.py"), "softmax.rows", None, MarkedCalls(1, True, "_rows", 1))
 PROGRAM = Workload(("prog", "--x"), "prog")
-SECTIONS = " ".join(
-    f"--section {name}"
-    for name in ["SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats", "SchedulerStats", "MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Tables", "InstructionStats", "ComputeWorkloadAnalysis", "SourceCounters", "WorkloadDistribution"]
+NAMES = (
+    "SpeedOfLight", "LaunchStats", "Occupancy", "WarpStateStats", "SchedulerStats",
+    "MemoryWorkloadAnalysis", "MemoryWorkloadAnalysis_Tables", "InstructionStats",
+    "ComputeWorkloadAnalysis", "SourceCounters", "WorkloadDistribution",
 )  # fmt: skip
+SECTIONS = " ".join(f"--section {name}" for name in NAMES)
 CLOCK = "--clock-control none --cache-control all"
 MARKS = "--profile-from-start off --nvtx --nvtx-include wb/"
 LEFT = "-f -o R/ncu --log-file R/ncu.log"
@@ -89,8 +94,9 @@ def test_the_command_lines_of_ncu():
 def test_the_command_lines_of_the_sanitizer():
     def line(check):
         return (
-            f"/t/compute-sanitizer --tool {check} --error-exitcode 86 --print-limit 10000 --xml yes "
-            f"--save R/{check}.xml --log-file R/{check}.log --kernel-name kernel_name=_rows {CMD}"
+            f"/t/compute-sanitizer --tool {check} --error-exitcode 86 --print-limit 10000 --xml "
+            f"yes --save R/{check}.xml --log-file R/{check}.log --kernel-name kernel_name=_rows "
+            + CMD
         )
 
     assert lines("sanitizer") == [
@@ -236,9 +242,9 @@ def test_each_failure_has_its_sentence_and_remedy(text, tmp_path):
 
 def test_a_tool_that_says_nothing_known(tmp_path):
     check_ended(ended(tmp_path), "ncu")
-    with pytest.raises(ProfilerError, match="exit code 7.*repeats them without it"):
+    with pytest.raises(ProfilerError, match=r"exit code 7.*repeats them without it"):
         check_ended(ended(tmp_path, 7), "ncu")
-    with pytest.raises(ProfilerError, match="took too long.*hang"):
+    with pytest.raises(ProfilerError, match=r"took too long.*hang"):
         check_ended(ended(tmp_path, timed_out=True), "ncu")
     (tmp_path / "tool.log").write_text("strange\x1b[31m\n")
     with pytest.raises(ProfilerError, match=r"left no file.*strange\[31m; `--dry-run`"):
@@ -353,3 +359,133 @@ def test_names_are_listed_without_a_gpu(capsys):
     assert main(["profile", "--list-metrics", "issue_stalled_barrier", "--device", "h200"]) == 0
     out = capsys.readouterr().out
     assert "smsp__warps_issue_stalled_barrier " in out and "names of h200 (GH100)" in out
+
+
+# From end to end, with programs that stand in for the tools
+
+FAKE = """#!{python} -S
+import shutil, sys
+words = sys.argv[1:]
+def value(name):
+    return words[words.index(name) + 1]
+{body}
+"""
+FAKE_NCU = """
+if "--import" in words:
+    print(open({csv!r}).read(), end="")
+    sys.exit(0)
+open(value("--log-file"), "w").write({log!r})
+{report}
+sys.exit({code})
+"""
+FAKE_SANITIZER = """
+check = value("--tool")
+text = {logs!r}.get(check)
+if text is not None:
+    open(value("--log-file"), "w").write(text)
+sys.exit(86 if text and "Invalid" in text else 0)
+"""
+HEADS = (
+    "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream",
+    "Block Size", "Grid Size", "Device", "CC", "gpu__time_duration.sum", "smsp__inst_executed.sum",
+)  # fmt: skip
+UNITS = (*[""] * 11, "ns", "inst")
+WHERE = ("1", "7", "(128, 1, 1)", "(64, 1, 1)", "0", "9.0")
+
+
+def table_of(*rows):
+    """A raw page of ncu, with a name and a counter's text in each row."""
+    texts = [(str(at), "5", "python", "h", name, *WHERE, "44,544", value)
+             for at, (name, value) in enumerate(rows)]  # fmt: skip
+    whole = (HEADS, UNITS, *texts)
+    return "".join(",".join(f'"{text}"' for text in row) + "\n" for row in whole)
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capfd):
+    """Run `profile softmax` on a machine whose tools are small programs; gives exit code, output,
+    errors and the run's files."""
+
+    def run(*words, **bodies):
+        programs = {}
+        for name, body in bodies.items():
+            path = tmp_path / name.replace("_", "-")
+            path.write_text(FAKE.format(python=sys.executable, body=body))
+            path.chmod(0o755)
+            programs[path.name] = str(path)
+        machine = Machine(sys.executable, "cuda", VERSIONS, {}, programs)
+        monkeypatch.setattr("workbench.commands.profile.machine_here", lambda *_: machine)
+        monkeypatch.setattr("workbench.commands.profiled_kernel.backend_for", lambda *_: Null())
+        monkeypatch.chdir(tmp_path)
+        url = f"sqlite:///{tmp_path / 'h.db'}"
+        code = main(["profile", "softmax", "--impl", "rows", "--database", url, *words])
+        out, err = capfd.readouterr()
+        files = {path.name for path in tmp_path.glob("results/*/*")}
+        return code, out, err, files
+
+    return run
+
+
+def ncu_of(folder, *rows, log="==PROF== Connected\n", report=True, code=0):
+    """A program that does as ncu: it writes a log, a report and, with --import, a raw page."""
+    (folder / "raw.csv").write_text(table_of(*rows))
+    write = 'open(value("-o") + ".ncu-rep", "wb").write(b"NVR" + bytes(1))' if report else ""
+    return FAKE_NCU.format(csv=str(folder / "raw.csv"), log=log, report=write, code=code)
+
+
+def test_ncu_from_end_to_end(command, tmp_path):
+    code, out, err, files = command(ncu=ncu_of(tmp_path, ("null", "1,024")))
+    assert code == 0 and not err, (out, err)
+    assert "recorded: 1 call of softmax.rows" in out and "without a profiler" in out
+    assert files >= {"call.py", "ncu.ncu-rep", "ncu_raw.csv", "report.html", "events.jsonl"}
+
+
+FAILS = {
+    "forbidden": ((), {"log": "==ERROR== ERR_NVGPUCTRPERM", "report": False, "code": 1},
+                  "NVreg_RestrictProfilingToAdminUsers=0"),
+    "none": ((), {"log": "==WARNING== No kernels were profiled.", "report": False},
+             "the filter met none"),
+    "others": ((("fill", "1"),), {}, "what was recorded is 1 x fill"),
+    "absent": ((("null", "n/a"),), {}, "no value for smsp__inst_executed.sum"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAILS)
+def test_where_ncu_gives_nothing_trace_is_tried(command, tmp_path, name, monkeypatch):
+    """The recording by torch.profiler itself is cut out: there is no GPU to record."""
+    rows, more, words = FAILS[name]
+    tried = []
+
+    def stop(profiler, *rest, **_):
+        if profiler is profilers()["ncu"]:
+            return run_tool(profiler, *rest, **_)
+        tried.append(profiler.title)
+        raise ProfilerError("No GPU.")
+
+    monkeypatch.setattr("workbench.commands.profile.run_tool", stop)
+    named = ("--counters", "smsp__inst_executed.sum", "--device", "h200")
+    code, _, err, files = command(*named, ncu=ncu_of(tmp_path, *rows, **more))
+    assert code == 2 and words in err and "so trace records the kernel" in err
+    assert tried == ["torch.profiler"] and "events.jsonl" in files
+
+
+LOGS = {check: (TRACES / "h200" / f"{check}.log").read_text()
+        for check in ("synccheck", "racecheck", "memcheck", "initcheck")}  # fmt: skip
+FAULTY = gzip.decompress((TRACES / "h200" / "oob.log.gz").read_bytes()).decode()
+
+
+@pytest.mark.parametrize(
+    ("logs", "words", "code", "seen", "unseen"),
+    [
+        (LOGS, (), 0, ["synccheck.log", "initcheck.log"], []),
+        ({**LOGS, "racecheck": FAULTY}, (), 1, ["racecheck.log"], ["memcheck.log"]),
+        ({**LOGS, "racecheck": FAULTY}, ("--all",), 1, ["memcheck.log", "initcheck.log"], []),
+        ({**LOGS, "memcheck": "========= COMPUTE-SANITIZER\n"}, (), 3, ["initcheck.log"], []),
+    ],
+)
+def test_the_verdict_of_the_sanitizer(command, logs, words, code, seen, unseen):
+    fake = {"compute_sanitizer": FAKE_SANITIZER.format(logs=logs)}
+    got, out, err, files = command("--tool", "sanitizer", *words, **fake)
+    assert got == code, (out, err)
+    assert set(seen) <= files and not set(unseen) & files
+    assert ("514" in out) == (code == 1) and ("inconclusive" in out) == (code == 3)
