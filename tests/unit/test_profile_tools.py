@@ -488,4 +488,5 @@ def test_the_verdict_of_the_sanitizer(command, logs, words, code, seen, unseen):
     got, out, err, files = command("--tool", "sanitizer", *words, **fake)
     assert got == code, (out, err)
     assert set(seen) <= files and not set(unseen) & files
+    assert "CheckerResult" not in out and "racecheck" in out
     assert ("514" in out) == (code == 1) and ("inconclusive" in out) == (code == 3)

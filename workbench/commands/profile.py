@@ -44,6 +44,7 @@ from workbench.profilers.running.workload import (
     Workload,
     title_of,
 )
+from workbench.profilers.sanitizer import results_of
 from workbench.readers.inputs.source import ReadError
 from workbench.spec import WorkbenchError
 
@@ -161,8 +162,8 @@ class ProfileCommand:
         for line in recorded_lines(tool, result):
             self.console.print(line, soft_wrap=True)
         print_trace(self.console, summary, kept.findings)
-        if self.trace.checker is not None:
-            self.console.print(checks_table(self.trace))
+        if tool.code is not None:
+            self.console.print(checks_table(results_of(result.folder)))
         operators = result.folder / OPERATORS
         if operators in result.files:
             rows = read_operators(operators)
@@ -194,7 +195,7 @@ class ProfileCommand:
             return stopped_by(end.stopped)
         verdict = profilers()[self.name].code
         if verdict is not None and self.trace is not None:
-            return verdict(self.trace)
+            return verdict(result)
         if end.code:
             status = result.status
             of = f" ({status.exception})" if status is not None and status.exception else ""

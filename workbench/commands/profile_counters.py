@@ -4,7 +4,7 @@ verdicts as a table."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from workbench.commands.options import OptionError, ProfileOptions
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from workbench.data.trace import Trace
+    from workbench.data.trace import CheckerResult
 
 AMD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 
@@ -85,17 +85,13 @@ def _chip(options: ProfileOptions) -> tuple[str, str]:
     return chip_of(device.limits.arch), device.name
 
 
-def checks_table(trace: Trace) -> Table:
+def checks_table(results: Mapping[str, CheckerResult]) -> Table:
     """Return one row a check: its verdict, the count of its summary line, and its first record."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table("check", "verdict", "errors", "first record")
-    results = trace.tables.get("checks") or {(trace.checker.tool if trace.checker else ""):
-                                             trace.checker}  # fmt: skip
     for name, result in results.items():
-        if result is None:
-            continue
         first = result.records[0] if result.records else None
         where = first.text if first else ""
         if first is not None and first.kernel:

@@ -67,8 +67,7 @@ class Profiler:
     calls: int = 10  # of a kernel, where the user names no number
     instead: str = ""  # tool that goes on where this one gave nothing usable
     around: bool = True  # a program around the user's, whose own output is a file of the run
-    code: Callable[[Trace], int] | None = None  # exit code of a tool whose result is a verdict
-    kernel_name: bool = False  # the command line has the name of the kernel
+    code: Callable[[ToolRun], int] | None = None  # exit code of a tool whose result is a verdict
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,8 @@ def run_tool(
     own = workload.marked is not None
     log = folder / LOG if profiler.around and own else None
     end = run_child(argv, limit_s, own=own, aside=aside, more=profiler.variables, output=log)
-    for number, command in enumerate(profiler.further(machine, workload, folder)):
+    commands = profiler.further(machine, workload, folder)
+    for number, command in enumerate(commands):
         if end.stopped or end.timed_out:
             break
         if command.due():
@@ -153,7 +153,9 @@ def run_tool(
             if after.code and command.must:
                 raise ProfilerError(command.must)
             end = end if end.code or not (after.stopped or after.timed_out) else after
-    files = tuple(path for path in profiler.reads(workload, folder) if path.exists())
+    outputs = [c.output for c in commands if c.output is not None and c.output.suffix != ".log"]
+    wanted = dict.fromkeys([*profiler.reads(workload, folder), *outputs])
+    files = tuple(path for path in wanted if path.exists())
     return ToolRun(workload, folder, end, files, _status(folder))
 
 

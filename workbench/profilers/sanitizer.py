@@ -3,6 +3,7 @@ order."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from workbench.data.exits import FAILED, PASSED, UNDECIDED
@@ -53,7 +54,7 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
     """Return the other checks, each due while none has found anything, or with `--all`."""
 
     def is_due() -> bool:
-        return workload.every or not any(r.verdict == "fail" for r in _results(folder).values())
+        return workload.every or not any(r.verdict == "fail" for r in results_of(folder).values())
 
     rest = (_check(check, machine, workload, folder) for check in CHECKS[1:])
     return [Command(words, due=is_due) for words in rest]
@@ -68,7 +69,6 @@ def parse(run: ToolRun) -> Trace:
     """Return the records of all checks. Raises ProfilerError where no check has a log, or the tool
     failed."""
     check_ended(run, PROGRAM, (0, ERRORS_CODE))
-    results = _results(run.folder)
     trace: Trace | None = None
     for path in _logs(run.folder):
         part = read([path])
@@ -79,11 +79,10 @@ def parse(run: ToolRun) -> Trace:
     if trace is None:
         reason = failure(run.text)
         raise ProfilerError(reason or f"{PROGRAM} left nothing that can be read; run it by hand.")
-    trace.tables["checks"] = results
     return trace
 
 
-def _results(folder: Path) -> dict[str, CheckerResult]:
+def results_of(folder: Path) -> dict[str, CheckerResult]:
     """Return the result of each check that has a log, by its name."""
     results: dict[str, CheckerResult] = {}
     for check, (_, result) in _known(folder).items():
@@ -115,18 +114,18 @@ def _known(folder: Path) -> dict[str, tuple[Path, CheckerResult]]:
     return known
 
 
-def verdict(trace: Trace) -> str:
+def verdict(results: Mapping[str, CheckerResult]) -> str:
     """Return `fail` where a check found something, `pass` where each has a summary without, else
     `inconclusive`."""
-    verdicts = [result.verdict for result in trace.tables["checks"].values()]
+    verdicts = [result.verdict for result in results.values()]
     if "fail" in verdicts:
         return "fail"
     return "pass" if len(verdicts) == len(CHECKS) and set(verdicts) == {"pass"} else "inconclusive"
 
 
-def code(trace: Trace) -> int:
+def code(run: ToolRun) -> int:
     """Return the exit code of the verdict: 0 pass, 1 fail, 3 inconclusive."""
-    return CODES[verdict(trace)]
+    return CODES[verdict(results_of(run.folder))]
 
 
 PROFILER = Profiler(
