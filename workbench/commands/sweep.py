@@ -9,6 +9,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -43,6 +44,7 @@ from workbench.commands.run import (
 from workbench.data.clock import folder_of, slug, timestamp
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
+from workbench.data.locks import Lock, held
 from workbench.data.record import Outcome, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.reports import write_page
@@ -184,7 +186,20 @@ class _OneSize:
         if engine.finished and (old := covering_run(history, plan, earlier)):
             return self._show_again(old)
         command.console.begin(run, plan, len(earlier.first))
-        return self._execute(run, engine, earlier)
+        with self._alone(engine):
+            return self._execute(run, engine, earlier)
+
+    def _alone(self, engine: Engine) -> AbstractContextManager[None]:
+        """Return a context manager in which no other process predicts times of this problem for the
+        same database, so that the second takes over the outcomes of the first. A GPU has its own
+        lock."""
+        problem, backend = self.problem, self.opened.backend
+        if not backend.predicts or engine.finished or self.command.options.fresh:
+            return nullcontext()
+        about = (self.opened.history.name, backend.device.name, problem.kernel, problem.dtype)
+        name = "\n".join((*about, sizes_text(problem.sizes)))
+        lock = Lock("sweep", name, f"the sweep of {problem.spec.name} for {backend.device.name}")
+        return held(lock, self.command.console.warn)
 
     def _execute(self, run: Run, engine: Engine, earlier: Earlier) -> int:
         options = self.command.options
@@ -215,7 +230,7 @@ class _OneSize:
         return _exit_code(recorder.outcomes)
 
     def _look_again(self, engine: Engine) -> None:
-        """Take over what another process stored while this one waited for the GPU."""
+        """Take over what another process stored while this one waited for its turn."""
         history, retry = self.opened.history, self.command.options.retry_failures
         if new := engine.look_again(earlier_outcomes(history, engine.plan, retry)):
             self.command.console.joined(new)
