@@ -221,3 +221,25 @@ def test_the_copy_of_the_self_test_fits_in_half_of_what_is_free(free):
     assert 1 <= count <= COPY_ELEMENTS and count & (count - 1) == 0
     assert count == 1 or 2 * 8 * count <= free
     assert count == COPY_ELEMENTS or 2 * 8 * (2 * count) > free
+
+
+def test_a_lock_that_does_not_stay_is_held_by_one_at_a_time_and_leaves_no_file(folder):
+    """Three processes add to a number that only the holder may change."""
+    code = """
+import sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from pathlib import Path
+from workbench.data import locks
+locks.POLL_S = 0.0005
+number = Path(sys.argv[1], "number")
+for _ in range(40):
+    with locks.held(locks.Lock("sweep", "a", "the sweep", stays=False), lambda said: None):
+        number.write_text(str(int(number.read_text()) + 1))
+"""
+    (folder / "number").write_text("0")
+    running = [
+        subprocess.Popen([sys.executable, "-c", code, str(folder)], cwd=ROOT) for _ in range(3)
+    ]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+    assert (folder / "number").read_text() == "120"
+    assert not list(folder.glob("*.lock"))

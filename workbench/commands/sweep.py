@@ -198,7 +198,8 @@ class _OneSize:
             return nullcontext()
         about = (self.opened.history.name, backend.device.name, problem.kernel, problem.dtype)
         name = "\n".join((*about, sizes_text(problem.sizes)))
-        lock = Lock("sweep", name, f"the sweep of {problem.spec.name} for {backend.device.name}")
+        title = f"the sweep of {problem.spec.name} for {backend.device.name}"
+        lock = Lock("sweep", name, title, stays=False)
         return held(lock, self.command.console.warn)
 
     def _execute(self, run: Run, engine: Engine, earlier: Earlier) -> int:

@@ -29,6 +29,7 @@ class Lock:
     kind: str
     name: str
     title: str
+    stays: bool = True  # its file, of which there are few; others are removed by their last holder
 
     @property
     def path(self) -> Path:
@@ -58,7 +59,11 @@ def held(
         while True:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
+                if lock.stays or _is_there(handle, lock.path):
+                    break
+                os.close(handle)  # its last holder removed it
+                handle = _opened(lock)
+                continue
             except OSError as error:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise LockBusy(f"the lock of {lock.title} cannot be taken: {error}") from None
@@ -79,12 +84,14 @@ def held(
             yield
         finally:
             _sign(handle, None)
+            if not lock.stays:
+                lock.path.unlink(missing_ok=True)  # while it is held
     finally:
         os.close(handle)  # releases the lock
 
 
 def _opened(lock: Lock) -> int:
-    """Open the file for all users. It is never removed, as waiting processes have it open."""
+    """Open the file for all users."""
     path = lock.path
     try:
         with suppress(FileNotFoundError):
@@ -98,6 +105,14 @@ def _opened(lock: Lock) -> int:
     except OSError as error:
         reason = error.strerror
         raise LockBusy(f"the lock of {lock.title}, {path}, cannot be opened: {reason}") from None
+
+
+def _is_there(handle: int, path: Path) -> bool:
+    """Return whether a path is still the file that is open."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _holder(handle: int) -> int | None:
