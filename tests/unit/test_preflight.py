@@ -243,3 +243,14 @@ for _ in range(40):
     assert [process.wait(60) for process in running] == [0, 0, 0]
     assert (folder / "number").read_text() == "120"
     assert not list(folder.glob("*.lock"))
+
+
+def test_the_file_of_a_killed_holder_is_removed_and_that_of_a_living_one_is_not(folder):
+    lock = locks.Lock("sweep", "a", "the sweep", stays=False)
+    lock.path.write_text("123456789")
+    locks.remove_left(lock)
+    assert not lock.path.exists()
+    with locks.held(lock, pytest.fail):
+        locks.remove_left(lock)
+        assert lock.path.exists()
+    assert not lock.path.exists()

@@ -44,7 +44,7 @@ from workbench.commands.run import (
 from workbench.data.clock import folder_of, slug, timestamp
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
-from workbench.data.locks import Lock, held
+from workbench.data.locks import Lock, held, remove_left
 from workbench.data.record import Outcome, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.reports import write_page
@@ -183,6 +183,7 @@ class _OneSize:
             search = replace(search, final_s=0.0)
         search = search or default_search(plan, backend)
         engine = Engine(plan, backend, earlier, search, options.energy)
+        remove_left(self._lock)
         if engine.finished and (old := covering_run(history, plan, earlier)):
             return self._show_again(old)
         command.console.begin(run, plan, len(earlier.first))
@@ -193,14 +194,16 @@ class _OneSize:
         """Return a context manager in which no other process predicts times of this problem for the
         same database, so that the second takes over the outcomes of the first. A GPU has its own
         lock."""
-        problem, backend = self.problem, self.opened.backend
-        if not backend.predicts or engine.finished or self.command.options.fresh:
+        if not self.opened.backend.predicts or engine.finished or self.command.options.fresh:
             return nullcontext()
-        about = (self.opened.history.name, backend.device.name, problem.kernel, problem.dtype)
+        return held(self._lock, self.command.console.warn)
+
+    @property
+    def _lock(self) -> Lock:
+        problem, device = self.problem, self.opened.backend.device.name
+        about = (self.opened.history.name, device, problem.kernel, problem.dtype)
         name = "\n".join((*about, sizes_text(problem.sizes)))
-        title = f"the sweep of {problem.spec.name} for {backend.device.name}"
-        lock = Lock("sweep", name, title, stays=False)
-        return held(lock, self.command.console.warn)
+        return Lock("sweep", name, f"the sweep of {problem.spec.name} for {device}", stays=False)
 
     def _execute(self, run: Run, engine: Engine, earlier: Earlier) -> int:
         options = self.command.options

@@ -90,6 +90,13 @@ def held(
         os.close(handle)  # releases the lock
 
 
+def remove_left(lock: Lock) -> None:
+    """Remove the file of a lock whose holder was killed; leave that of one that is held."""
+    if lock.path.exists():
+        with suppress(LockBusy), held(lock, lambda _: None, timeout_s=0):
+            pass
+
+
 def _opened(lock: Lock) -> int:
     """Open the file for all users."""
     path = lock.path
