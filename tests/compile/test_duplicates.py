@@ -304,3 +304,20 @@ def test_launches_that_differ_in_anything_have_two_keys(other):
     assert key_of(LAUNCH) == key_of(LAUNCH) != key_of(other)
     assert key_of(LAUNCH, other) not in (key_of(other, LAUNCH), key_of(LAUNCH), key_of(other))
     assert key_of(LAUNCH) != key_of(LAUNCH, options={"n": 2})
+
+
+@pytest.mark.parametrize(("code", "is_lost"), [("-9", True), ("-11", True), ("255", False)])
+def test_a_compiler_that_was_ended_from_outside_is_a_lost_process(
+    scaled, monkeypatch, code, is_lost
+):
+    """Not a fault of the config: it is tried again."""
+    import workbench.compile
+
+    def ended(*given):
+        raise RuntimeError(f"PTXAS error: PTXAS error\n`ptxas` failed with error code {code}")
+
+    monkeypatch.setattr(workbench.compile, "captured", ended)
+    impl, limits = scaled.impls[0], DEVICES["h200"].limits
+    config = impl.default(limits, "bf16", scaled.bench[0])
+    with pytest.raises(ChildProcessError if is_lost else CompileError):
+        compile_config(impl, config, scaled.bench[0], "bf16", DEVICES["h200"])

@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.data import locks
+from workbench.data.locks import LockBusy
 from workbench.measurement import preflight
-from workbench.measurement.preflight import COPY_ELEMENTS, GpuBusy, copy_elements, foreign, gpu_lock
+from workbench.measurement.preflight import COPY_ELEMENTS, copy_elements, foreign, gpu_lock
 
 ROOT = Path(preflight.__file__).parents[2]
 HOLDS = """
@@ -29,8 +31,8 @@ print("free", flush=True)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(preflight.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(preflight, "POLL_S", 0.01)
+    monkeypatch.setattr(locks.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(locks, "POLL_S", 0.01)
     return tmp_path
 
 
@@ -78,7 +80,7 @@ def test_another_gpu_is_another_lock(another):
 
 def test_the_lock_of_a_killed_process_is_free(another):
     first = held(another())
-    with pytest.raises(GpuBusy, match=f"process {first.pid} still holds"), \
+    with pytest.raises(LockBusy, match=f"process {first.pid} still holds"), \
             gpu_lock("GPU-a", lambda text: None, timeout_s=0):  # fmt: skip
         pytest.fail("it is held")
     os.kill(first.pid, signal.SIGKILL)
@@ -99,9 +101,9 @@ def test_a_child_that_outlives_its_parent_does_not_keep_the_lock(folder):
 
 def test_a_run_inside_a_run_ends_at_once():
     with gpu_lock("GPU-a", pytest.fail):
-        with pytest.raises(GpuBusy, match="this process"), gpu_lock("GPU-a", pytest.fail):
+        with pytest.raises(LockBusy, match="this process"), gpu_lock("GPU-a", pytest.fail):
             pytest.fail("it would wait for itself for ever")
-        with pytest.raises(GpuBusy, match="this process"), gpu_lock("GPU-a", pytest.fail):
+        with pytest.raises(LockBusy, match="this process"), gpu_lock("GPU-a", pytest.fail):
             pytest.fail("the first is still held")
 
 
@@ -126,8 +128,8 @@ def test_two_processes_are_never_inside_together(folder):
 
 
 def add(folder, times):
-    preflight.tempfile.tempdir = folder
-    preflight.POLL_S = 0.001
+    locks.tempfile.tempdir = folder
+    locks.POLL_S = 0.001
     count = Path(folder) / "count"
     for _ in range(times):
         with gpu_lock("GPU-a", lambda text: None):
@@ -154,7 +156,7 @@ def test_a_link_in_place_of_the_file_is_not_followed(folder):
         (file,) = folder.iterdir()
     file.unlink()
     file.symlink_to(folder / "elsewhere")
-    with pytest.raises(GpuBusy, match="cannot be opened"), gpu_lock("GPU-a", pytest.fail):
+    with pytest.raises(LockBusy, match="cannot be opened"), gpu_lock("GPU-a", pytest.fail):
         pytest.fail("it followed the link")
     assert not (folder / "elsewhere").exists()
 
@@ -219,3 +221,36 @@ def test_the_copy_of_the_self_test_fits_in_half_of_what_is_free(free):
     assert 1 <= count <= COPY_ELEMENTS and count & (count - 1) == 0
     assert count == 1 or 2 * 8 * count <= free
     assert count == COPY_ELEMENTS or 2 * 8 * (2 * count) > free
+
+
+def test_a_lock_that_does_not_stay_is_held_by_one_at_a_time_and_leaves_no_file(folder):
+    """Three processes add to a number that only the holder may change."""
+    code = """
+import sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from pathlib import Path
+from workbench.data import locks
+locks.POLL_S = 0.0005
+number = Path(sys.argv[1], "number")
+for _ in range(40):
+    with locks.held(locks.Lock("sweep", "a", "the sweep", stays=False), lambda said: None):
+        number.write_text(str(int(number.read_text()) + 1))
+"""
+    (folder / "number").write_text("0")
+    running = [
+        subprocess.Popen([sys.executable, "-c", code, str(folder)], cwd=ROOT) for _ in range(3)
+    ]
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+    assert (folder / "number").read_text() == "120"
+    assert not list(folder.glob("*.lock"))
+
+
+def test_the_file_of_a_killed_holder_is_removed_and_that_of_a_living_one_is_not(folder):
+    lock = locks.Lock("sweep", "a", "the sweep", stays=False)
+    lock.path.write_text("123456789")
+    locks.remove_left(lock)
+    assert not lock.path.exists()
+    with locks.held(lock, pytest.fail):
+        locks.remove_left(lock)
+        assert lock.path.exists()
+    assert not lock.path.exists()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -243,6 +244,31 @@ def test_a_finished_sweep_run_again_asks_for_nothing(context, predicts):
     page.unlink()
     context.sweep(predicts=predicts)
     assert page.is_file(), "drawn again where it is missing"
+
+
+def test_of_two_predicted_sweeps_at_once_the_second_takes_over_what_the_first_did(
+    context, monkeypatch
+):
+    """A sweep of other sizes, of another database or afresh waits for nobody."""
+    locks, backends = [], []
+
+    @contextmanager
+    def waiting(lock, on_wait):
+        locks.append(lock)
+        if len(locks) == 1:
+            backends.append(context.null)
+            context.sweep(predicts=True)  # the other process
+        yield
+
+    monkeypatch.setattr("workbench.commands.sweep.held", waiting)
+    outcomes = context.sweep(predicts=True)
+    assert len(of(outcomes, "predict")) == CONFIGS and backends[0].requests == []
+    assert len(locks) == 2 and locks[0] == locks[1] and "the sweep of toy" in locks[0].title
+    context.sweep(predicts=True, fresh=True)
+    context.sweep(predicts=False)
+    assert len(locks) == 2
+    context.sweep(predicts=True, sizes=("N=2048",))
+    assert locks[2] != locks[0]
 
 
 class Waiting(Null):

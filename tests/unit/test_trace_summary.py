@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from workbench.commands.traces import as_run
 from workbench.data.host_work import longest_gaps, operation_rows, operations_of, range_rows
 from workbench.data.kernel_class import class_of, class_rows
+from workbench.data.metric import rule_metrics
 from workbench.data.repeats import repeats
 from workbench.data.timeline import device_times
 from workbench.data.trace import Activities, ActivityKind, Trace
 from workbench.data.trace_summary import summarise
 from workbench.readers import read
-from workbench.rules import evaluated, rules
+from workbench.rules import evaluated, evaluated_kernel, kernel_rules, rules
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
 
@@ -253,6 +254,73 @@ def test_exposed_synchronisation_is_rare_in_real_traces():
         if "synchronisation" in [match.rule.word for match in evaluated(summary)]
     ]
     assert len(paths) >= 5 and len(held) <= 1, held
+
+
+# Rules of a kernel's counters
+
+HEALTHY = {
+    "duration": 1e-4, "dram_throughput": 0.5, "compute_throughput": 0.5, "l2_throughput": 0.5,
+    "l1_throughput": 0.7, "memory_throughput": 0.7, "matrix_pipe": 0.5, "spill_share": 0.0,
+    "excess_sectors": 0.0, "bank_conflicts": 0.0, "fp64_pipe": 0.0, "xu_pipe": 0.1,
+    "issue_active": 0.5, "occupancy_theoretical": 1.0, "occupancy": 0.95, "lanes_active": 32.0,
+    "programs": 4096.0, "cores": 132.0, "waves": 8.0, "empty_places": 0.03,
+    "stall_long_scoreboard": 0.4, "stall_wait": 0.1, "stall_math_pipe_throttle": 0.1,
+}  # fmt: skip
+PLANTED = {
+    "spills": {"spill_share": 0.3},
+    "uncoalesced": {"excess_sectors": 0.5},
+    "bank_conflicts": {"bank_conflicts": 0.6},
+    "fp64": {"fp64_pipe": 0.5},
+    "special_functions": {"xu_pipe": 0.8},
+    "at_ceiling": {"dram_throughput": 0.9},
+    "l2_bound": {"l2_throughput": 0.9},
+    "small_grid": {"programs": 40.0},
+    "tail": {"waves": 1.2, "empty_places": 0.4},
+    "dependent_loads": {"stall_long_scoreboard": 0.9, "issue_active": 0.02, "dram_throughput": 0.1},
+    "occupancy": {"occupancy_theoretical": 0.2, "occupancy": 0.2, "memory_throughput": 0.3},
+    "fixed_latency": {"stall_wait": 0.5},
+    "divergence": {"lanes_active": 8.0},
+}
+
+
+def kernel_words(**metrics):
+    return [match.name for match in evaluated_kernel({**HEALTHY, **metrics})]
+
+
+def test_no_rule_holds_on_a_healthy_kernel():
+    assert kernel_words() == []
+
+
+@pytest.mark.parametrize("name", kernel_rules())
+def test_each_rule_of_a_kernel_gives_the_word_of_its_planted_cause(name):
+    assert kernel_words(**PLANTED[name])[0] == name
+
+
+@pytest.mark.parametrize("name", kernel_rules())
+def test_a_rule_without_its_metrics_is_silent(name):
+    metrics = {**HEALTHY, **PLANTED[name]}
+    for missing in kernel_rules()[name].needs:
+        rest = {n: value for n, value in metrics.items() if n != missing}
+        assert name not in [match.name for match in evaluated_kernel(rest)]
+
+
+@given(st.dictionaries(st.sampled_from(list(HEALTHY)), st.floats(0, 1)))
+def test_a_gain_is_never_more_than_the_time_above_the_nearest_roof(changed):
+    metrics = {**HEALTHY, **changed, "duration": 1e-4}
+    nearest = max(metrics["dram_throughput"], metrics["compute_throughput"])
+    for match in evaluated_kernel(metrics):
+        gain = match.diagnosis.gain_ns
+        assert gain is None or -1e-6 <= gain <= 1e5 * (1 - nearest) + 1e-6
+
+
+def test_real_kernels_have_the_word_of_what_was_planted_in_them():
+    """A sum and a product at their roofs, and a product whose tile is too large for its warps."""
+    trace = read([GOLDEN / "h200" / "raw_base.csv.gz"])
+    words = [
+        [match.name for match in evaluated_kernel(rule_metrics(d, trace.tool))]
+        for d in trace.dispatches
+    ]
+    assert words == [["at_ceiling"], ["at_ceiling"], ["spills"]]
 
 
 # Runs

@@ -9,6 +9,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -43,6 +44,7 @@ from workbench.commands.run import (
 from workbench.data.clock import folder_of, slug, timestamp
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
+from workbench.data.locks import Lock, held, remove_left
 from workbench.data.record import Outcome, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.reports import write_page
@@ -181,10 +183,27 @@ class _OneSize:
             search = replace(search, final_s=0.0)
         search = search or default_search(plan, backend)
         engine = Engine(plan, backend, earlier, search, options.energy)
+        remove_left(self._lock)
         if engine.finished and (old := covering_run(history, plan, earlier)):
             return self._show_again(old)
         command.console.begin(run, plan, len(earlier.first))
-        return self._execute(run, engine, earlier)
+        with self._alone(engine):
+            return self._execute(run, engine, earlier)
+
+    def _alone(self, engine: Engine) -> AbstractContextManager[None]:
+        """Return a context manager in which no other process predicts times of this problem for the
+        same database, so that the second takes over the outcomes of the first. A GPU has its own
+        lock."""
+        if not self.opened.backend.predicts or engine.finished or self.command.options.fresh:
+            return nullcontext()
+        return held(self._lock, self.command.console.warn)
+
+    @property
+    def _lock(self) -> Lock:
+        problem, device = self.problem, self.opened.backend.device.name
+        about = (self.opened.history.name, device, problem.kernel, problem.dtype)
+        name = "\n".join((*about, sizes_text(problem.sizes)))
+        return Lock("sweep", name, f"the sweep of {problem.spec.name} for {device}", stays=False)
 
     def _execute(self, run: Run, engine: Engine, earlier: Earlier) -> int:
         options = self.command.options
@@ -215,7 +234,7 @@ class _OneSize:
         return _exit_code(recorder.outcomes)
 
     def _look_again(self, engine: Engine) -> None:
-        """Take over what another process stored while this one waited for the GPU."""
+        """Take over what another process stored while this one waited for its turn."""
         history, retry = self.opened.history, self.command.options.retry_failures
         if new := engine.look_again(earlier_outcomes(history, engine.plan, retry)):
             self.command.console.joined(new)

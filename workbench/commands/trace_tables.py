@@ -57,8 +57,9 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
             console.print(f"{finding.word}. {finding.sentence}", style="bold", soft_wrap=True)
     ruled = [finding for finding in findings if finding.rule]
     for finding in ruled[:FINDINGS]:
-        gain = "" if finding.gain_s is None else f", at most {duration(finding.gain_s)}"
-        console.print(f"  {finding.word}{gain}: {finding.advice}", soft_wrap=True)
+        gain = "" if not finding.gain_s else f", at most {duration(finding.gain_s)}"
+        about = f"{short(finding.kernel)}: " if finding.kernel else ""
+        console.print(f"  {about}{finding.word}{gain}: {finding.advice}", soft_wrap=True)
     if len(ruled) > FINDINGS:
         console.print(f"  {len(ruled) - FINDINGS} more on the page")
 

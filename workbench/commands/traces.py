@@ -15,7 +15,7 @@ from workbench.data.environment import UNKNOWN
 from workbench.data.events import EventLog
 from workbench.data.host_work import RangeRow
 from workbench.data.interrupts import Interrupts
-from workbench.data.metric import exact_counters, metric_values, stall_shares
+from workbench.data.metric import exact_counters, metric_values, rule_metrics, stall_shares
 from workbench.data.record import Evidence, Finding, Profile, Run
 from workbench.data.stats import least_for, median_interval
 from workbench.data.store import Store
@@ -26,12 +26,13 @@ from workbench.data.trace_kpis import TraceKpi
 from workbench.data.trace_summary import DeviceSummary, TraceSummary
 from workbench.data.units import percent
 from workbench.reports import write_page
-from workbench.rules import RuleMatch, evaluated
+from workbench.rules import RuleMatch, evaluated, evaluated_kernel
 
 if TYPE_CHECKING:
     from workbench.data.record import Record
 
 HOST = "host"  # device of operations that no device ran
+MOST_KERNELS = 20  # whose counters are evaluated, the longest
 KEPT = 1000  # kernels and dispatches that are stored of one trace, the longest
 FEWEST = least_for(0.95)  # launches whose median has an interval
 SEVERAL = 3  # ranges of one name, from which on they have a spread
@@ -124,6 +125,7 @@ def findings_of(summary: TraceSummary, run: Run) -> Iterator[Finding]:
         yield _of_device(each, run, matches, group)
         for match in matches:
             yield _of_rule(match, run, each, several)
+    yield from _of_counters(summary.trace, run)
     if not summary.devices and not summary.rows and summary.host_ranges:
         text = "No device had work in this trace; its times are of the host."
         yield _finding(run, "host alone", text, tuple(_ranges(summary.host_ranges)))
@@ -132,6 +134,15 @@ def findings_of(summary: TraceSummary, run: Run) -> Iterator[Finding]:
             run, "no timeline", "The file holds sums of kernels alone; idle time needs a timeline.",
             evidence_of(summary.kpis["all"], "sums of kernels"),
         )  # fmt: skip
+
+
+def _of_counters(trace: Trace, run: Run) -> Iterator[Finding]:
+    """Yield what the counters of the longest kernels say, a finding for each rule that holds."""
+    counted = [d for d in trace.dispatches if d.counters]
+    for dispatch in sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:MOST_KERNELS]:
+        name = f"{dispatch.name} #{dispatch.id}" if dispatch.id else dispatch.name
+        for match in evaluated_kernel(rule_metrics(dispatch, trace.tool)):
+            yield _of_match(match, run, "", name)
 
 
 def _finding(run: Run, word: str, sentence: str, evidence: Sequence[Evidence]) -> Finding:
@@ -167,11 +178,15 @@ def _without_rule(summary: DeviceSummary) -> str:
 
 
 def _of_rule(match: RuleMatch, run: Run, summary: DeviceSummary, several: bool) -> Finding:
+    return _of_match(match, run, f"device {summary.device}: " if several else "", "")
+
+
+def _of_match(match: RuleMatch, run: Run, about: str, kernel: str) -> Finding:
+    """Return a rule that holds on a device, or on a kernel of the file, as a finding."""
     diagnosis = match.diagnosis
-    about = f"device {summary.device}: " if several else ""
     return Finding(
-        run.id, timestamp(), "timeline", "", {}, "", match.rule.word,
-        about + diagnosis.sentence, diagnosis.evidence,
+        run.id, timestamp(), "counters" if kernel else "timeline", kernel, {}, "",
+        match.rule.word, about + diagnosis.sentence, diagnosis.evidence,
         rule=match.name,
         gain_s=None if diagnosis.gain_ns is None else diagnosis.gain_ns / 1e9,
         advice=diagnosis.advice,

@@ -8,6 +8,7 @@ of pointers and strides decides whether loads are vectorised and loops are pipel
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,8 @@ from workbench.device.hardware import Device
 from workbench.device.occupancy import occupancy, waves
 from workbench.measurement import inputs
 from workbench.spec import Impl, Sizes
+
+KILLED = re.compile(r"`ptxas` failed with error code -(\d+)")
 
 
 class CompileError(Exception):
@@ -73,7 +76,8 @@ def compile_config(
     runs.
 
     With `code` the machine code of each launch is read, loop by loop. Compiled code is stored in
-    Triton's own cache, where a real launch finds it. Raises CompileError.
+    Triton's own cache, where a real launch finds it. Raises CompileError, and ChildProcessError if
+    the compiler's process was ended from outside.
     """
     started, dedup = time.perf_counter(), Dedup()
     launches = _launched(impl, config, sizes, dtype, device, dedup)
@@ -130,6 +134,10 @@ def _launched(
         with captured(device, dedup) as launches:
             impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
     except Exception as error:
+        if killed := KILLED.search(str(error)):
+            # a compiler that the system ended, for want of memory for instance, says nothing of
+            # the config: it is tried again, as after any lost process
+            raise ChildProcessError(f"was ended: ptxas by signal {killed[1]}") from None
         raise CompileError(first_sentence(error)) from error
     if not launches and not dedup.skipped:
         raise CompileError(f"{impl.title} launched no Triton kernel")

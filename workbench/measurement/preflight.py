@@ -5,25 +5,15 @@ No setting of the GPU is changed.
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import os
-import tempfile
-import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from workbench.data.locks import Lock, held
 from workbench.measurement.protocol import Protocol
-from workbench.spec import WorkbenchError
 
-POLL_S = 0.1
 SELF_TEST_S = 0.02  # of timed copies, and of timed launches
 COPY_ELEMENTS = 1 << 28  # bf16: from 2^28 on, an H200's copy bandwidth no longer grows
-
-
-class GpuBusy(WorkbenchError):
-    """Another run holds the GPU, and waiting timed out or is impossible."""
 
 
 def lock_name(index: int) -> str:
@@ -36,84 +26,12 @@ def lock_name(index: int) -> str:
     return str(uuid) if uuid else f"{on_wait.name} {index}"
 
 
-@contextmanager
 def gpu_lock(
     gpu: str, on_wait: Callable[[str], None], timeout_s: float | None = None
-) -> Iterator[None]:
-    """Hold one GPU against other runs of the workbench while the block lasts; yields nothing.
-
-    `gpu` is a name from `lock_name`. `on_wait(message)` is called once for each process that is
-    waited for. The lock is advisory and shared by all users of the machine: a file in the folder
-    for temporary files. It ends with its process, also when that is killed. Raises GpuBusy after
-    `timeout_s` seconds of waiting, at once when this process already holds the GPU, or when the
-    file cannot be opened.
-    """
-    import fcntl
-
-    handle = _opened(_lock_file(gpu))
-    try:
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        heard: int | None = 0  # no process has this id
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise GpuBusy(f"the lock of the GPU cannot be taken: {error}") from None
-            holder = _holder(handle)
-            if holder == os.getpid():
-                raise GpuBusy("this process holds the GPU already: end that run first")
-            named = f"process {holder}" if holder else "another process"
-            if end is not None and time.monotonic() >= end:
-                raise GpuBusy(
-                    f"{named} still holds the GPU after {timeout_s:.0f} s: end it or wait"
-                )
-            if holder != heard:
-                on_wait(f"waiting for the GPU, which {named} holds")
-                heard = holder
-            time.sleep(POLL_S)
-        _sign(handle, os.getpid())
-        try:
-            yield
-        finally:
-            _sign(handle, None)
-    finally:
-        os.close(handle)  # releases the lock
-
-
-def _lock_file(gpu: str) -> Path:
-    """Return the lock's path. It holds a hash, as a UUID identifies a machine and others may list
-    this folder."""
-    digest = hashlib.sha256(gpu.encode()).hexdigest()[:12]
-    return Path(tempfile.gettempdir()) / f"kernel-workbench-gpu-{digest}.lock"
-
-
-def _opened(path: Path) -> int:
-    """Open the file for all users. It is never removed, as waiting processes have it open."""
-    try:
-        with suppress(FileNotFoundError):
-            # Without O_CREAT: in a folder like /tmp, Linux refuses that on another user's file.
-            return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-        with suppress(FileExistsError):  # made by another process in between
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
-            os.fchmod(handle, 0o666)  # whatever the umask
-            return handle
-        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError as error:
-        raise GpuBusy(f"the lock of the GPU, {path}, cannot be opened: {error.strerror}") from None
-
-
-def _holder(handle: int) -> int | None:
-    """Return the process that signed the file; None in the moment before it has."""
-    text = os.pread(handle, 32, 0).strip()
-    return int(text) if text.isdigit() else None
-
-
-def _sign(handle: int, pid: int | None) -> None:
-    os.ftruncate(handle, 0)
-    if pid is not None:
-        os.pwrite(handle, str(pid).encode(), 0)
+) -> AbstractContextManager[None]:
+    """Return a context manager that holds one GPU against other runs of the workbench. `gpu` is a
+    name from `lock_name`; the rest is as in `data.locks.held`."""
+    return held(Lock("gpu", gpu, "the GPU"), on_wait, timeout_s)
 
 
 def foreign(listed: Sequence[int], own: Collection[int], exists: Callable[[int], bool]) -> int:

@@ -297,14 +297,16 @@ def _by_rules(findings: Sequence[Finding]) -> list[tuple[float, str]]:
         (e.value for f in findings if not f.rule for e in f.evidence if e.name == KPI.total), 0.0
     )
     results = []
-    for finding in (f for f in findings if f.rule):
+    for finding in (f for f in findings if f.rule and f.gain_s != 0):
         share = finding.gain_s / window if finding.gain_s is not None and window else 0.0
         gain = "no bound is known"
         if finding.gain_s is not None:
             gain = (
                 f"at most {text(reading(finding.gain_s, 's'))}, {100 * share:.1f} % of the window"
             )
-        what = f"{text(finding.word[:1].upper() + finding.word[1:])}: {text(finding.sentence)}"
+        of = f"{code(finding.kernel)}: " if finding.kernel else ""
+        word = finding.word if of else finding.word[:1].upper() + finding.word[1:]
+        what = f"{of}{text(word)}: {text(finding.sentence)}"
         results.append((share, _opportunity(what, gain, finding.effort, text(finding.advice))))
     return results
 

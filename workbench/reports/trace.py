@@ -72,12 +72,12 @@ def _ruled(finding: Finding, findings: Sequence[Finding]) -> dict[str, Any]:
         (e.value for f in findings if not f.rule for e in f.evidence if e.name == "total time"),
         None,
     )
-    gain = ""
-    if finding.gain_s is not None:
+    gain = "nothing to gain" if finding.gain_s == 0 else ""
+    if finding.gain_s:
         share = f", {percent(finding.gain_s / window)} of the window" if window else ""
         gain = f"at most {_time(finding.gain_s)}{share}"
     return {
-        "word": finding.word,
+        "word": f"{finding.kernel[:100]}: {finding.word}" if finding.kernel else finding.word,
         "sentence": finding.sentence,
         "evidence": [(e.name, value_text(e)) for e in finding.evidence],
         "gain": gain or "no bound is known",

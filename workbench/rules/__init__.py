@@ -1,15 +1,17 @@
-"""The engine of rules: evaluate every rule on a device's timeline, rank what is found.
+"""The engine of rules: evaluate every rule on a device's timeline or on a kernel's counters, and
+rank what holds.
 
-One file of this folder is one rule, with `RULE = Rule(...)`: a pure function from the summary of a
-device to a `Diagnosis`, or None where the rule does not hold. A rule says what the time is lost to,
-how much of the window could be given back at most, and what to do.
+One file of this folder is one rule: `RULE = Rule(...)`, a pure function from the summary of a
+device, or `RULE = KernelRule(...)`, one from the metrics of a kernel. It returns a `Diagnosis`, or
+None where the rule does not hold: what the time is lost to, how much could be given back at most,
+and what to do.
 """
 
 from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from typing import Literal
@@ -47,17 +49,41 @@ class Rule:
 
 
 @dataclass(frozen=True)
+class KernelRule:
+    """One cause of lost time in a kernel, by its metrics. `needs` are those without which it cannot
+    be evaluated."""
+
+    word: str
+    order: int
+    needs: tuple[str, ...]
+    evaluate: Callable[[Mapping[str, float], Mapping[str, float]], Diagnosis | None]
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    yields_to: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RuleMatch:
-    """A rule that holds on a device, and its name."""
+    """A rule that holds, and its name."""
 
     name: str
-    rule: Rule
+    rule: Rule | KernelRule
     diagnosis: Diagnosis
 
 
 @cache
 def rules() -> Mapping[str, Rule]:
-    """Return every rule by the name of its file, those that give the word first."""
+    """Return the rules of a timeline by the names of their files, in their order."""
+    return {name: rule for name, rule in _loaded().items() if isinstance(rule, Rule)}
+
+
+@cache
+def kernel_rules() -> Mapping[str, KernelRule]:
+    """Return the rules of a kernel's counters by the names of their files, in their order."""
+    return {name: rule for name, rule in _loaded().items() if isinstance(rule, KernelRule)}
+
+
+@cache
+def _loaded() -> Mapping[str, Rule | KernelRule]:
     names = [info.name for info in pkgutil.iter_modules(__path__)]
     loaded = {name: import_module(f"{__name__}.{name}").RULE for name in names}
     return dict(sorted(loaded.items(), key=lambda each: (each[1].order, each[0])))
@@ -75,6 +101,37 @@ def evaluated(summary: DeviceSummary) -> list[RuleMatch]:
             results.append(RuleMatch(name, rule, diagnosis))
     first, rest = results[:1], results[1:]
     return first + sorted(rest, key=lambda each: -(each.diagnosis.gain_ns or 0.0))
+
+
+def evaluated_kernel(metrics: Mapping[str, float]) -> list[RuleMatch]:
+    """Return the rules that hold on a kernel with these metrics (see `data.metric`; stalls are
+    shares), the one that gives the word first, the others by the time that they may give back. No
+    gain is larger than the time above the nearest roof."""
+    results: list[RuleMatch] = []
+    for name, rule in kernel_rules().items():
+        if not set(rule.needs) <= metrics.keys():
+            continue
+        if {match.name for match in results} & set(rule.yields_to):
+            continue
+        diagnosis = rule.evaluate(metrics, rule.thresholds)
+        if diagnosis is not None:
+            results.append(RuleMatch(name, rule, _bounded(diagnosis, metrics)))
+    first, rest = results[:1], results[1:]
+    return first + sorted(rest, key=lambda each: -(each.diagnosis.gain_ns or 0.0))
+
+
+def _bounded(diagnosis: Diagnosis, metrics: Mapping[str, float]) -> Diagnosis:
+    """Return a diagnosis whose gain is at most the time above the nearest roof."""
+    if diagnosis.gain_ns is None or "duration" not in metrics:
+        return replace(diagnosis, gain_ns=None)
+    nearest = max(metrics.get(name, 0.0) for name in ("dram_throughput", "compute_throughput"))
+    above = metrics["duration"] * 1e9 * max(0.0, 1 - nearest)
+    return replace(diagnosis, gain_ns=min(diagnosis.gain_ns, above))
+
+
+def part_of(metrics: Mapping[str, float], part: float) -> float | None:
+    """Return a share of a kernel's duration in ns; None where that is not known."""
+    return metrics["duration"] * 1e9 * part if "duration" in metrics else None
 
 
 def queue_is_full(summary: DeviceSummary) -> bool:

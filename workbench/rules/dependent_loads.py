@@ -1,0 +1,32 @@
+"""Each load waits for the one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workbench.data.units import percent
+from workbench.rules import Diagnosis, KernelRule, share
+
+
+def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+    """Return the diagnosis of a kernel that waits for memory without using it."""
+    stall, issue = metrics["stall_long_scoreboard"], metrics["issue_active"]
+    dram = metrics["dram_throughput"]
+    if stall < limits["stall"] or issue >= limits["issue"] or dram >= limits["dram"]:
+        return None
+    return Diagnosis(
+        f"{percent(stall)} of all waiting is for loads, while DRAM is only {percent(dram)} busy.",
+        (share("waiting for loads, share", stall), share("DRAM throughput, share", dram)),
+        "Make loads independent of each other, and fetch ahead.",
+        "medium",
+    )
+
+
+RULE = KernelRule(
+    "dependent loads",
+    118,
+    ("stall_long_scoreboard", "issue_active", "dram_throughput"),
+    evaluate,
+    {"stall": 0.8, "issue": 0.05, "dram": 0.3},
+    yields_to=("at_ceiling", "spills", "uncoalesced"),
+)
