@@ -22,7 +22,7 @@ from workbench.compile.listing import Instruction, read_amdgcn_listing, read_sas
 from workbench.compile.live import amd_live, nvidia_live, registers_of
 from workbench.compile.mix import mix_of
 from workbench.compile.partitions import specialisation
-from workbench.compile.ptx_words import found_in
+from workbench.compile.ptx_words import matching
 from workbench.reports.code import CodeView, comparison_sentence, listing_lines, page
 from workbench.reports.figures.code import flow_dot, flow_svg
 
@@ -128,7 +128,7 @@ def test_source_lines_are_those_of_the_kernel_also_where_a_function_is_inlined()
 )  # fmt: skip
 def test_words_of_ptx_find_instructions(word, count):
     listing = read_sass(golden("ws1_cuda_100.nvdisasm_gi.txt"))
-    found = found_in(listing, word)
+    found = matching(listing, word)
     assert len(found) == count
     assert all(listing.instructions[i] is op for i, op in found)
 

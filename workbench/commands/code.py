@@ -26,7 +26,7 @@ from workbench.compile import CompileError, LaunchedCode, machine_code_of
 from workbench.compile.code_match import CodeComparison, compared
 from workbench.compile.code_reading import MachineCode, code_of_file
 from workbench.compile.mix import Mix
-from workbench.compile.ptx_words import found_in
+from workbench.compile.ptx_words import matching
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import PASSED
 from workbench.data.files import write_file
@@ -85,7 +85,7 @@ def run(options: CodeOptions) -> int:
         facts=_facts(read),
         command=options.command,
         word=options.find or "",
-        matches=found_in(read.code.listing, options.find) if options.find else (),
+        matches=matching(read.code.listing, options.find) if options.find else (),
         against=options.against or "",
         comparison=comparison,
     )
@@ -161,7 +161,7 @@ def _facts(read: _Read) -> list[tuple[str, str]]:
         facts.append(("Most live registers", str(code.peak_live[0])))
     if known is not None:
         facts += [
-            ("Shared memory", f"{known.shared_bytes / 1024:.4g} KiB"),
+            ("Shared memory", _size(known.shared_bytes)),
             ("Threads a block", str(known.threads)),
             ("Occupancy", f"{100 * known.occupancy:.0f} %"),
             ("Limited by", known.limiter),
@@ -177,6 +177,10 @@ def _facts(read: _Read) -> list[tuple[str, str]]:
     facts.append(("Matrix instructions", str(whole.groups.get("matrix", 0))))
     facts.append(("Blocks, loops", f"{len(code.graph.reached)}, {len(code.graph.all_loops())}"))
     return facts
+
+
+def _size(count: int) -> str:
+    return f"{count} B" if count < 1024 else f"{count / 1024:.4g} KiB"
 
 
 def _say(console: Console, view: CodeView, read: _Read, options: CodeOptions) -> None:
@@ -212,8 +216,8 @@ def _say(console: Console, view: CodeView, read: _Read, options: CodeOptions) ->
 
 
 def _say_matches(console: Console, view: CodeView) -> None:
-    found = counted(len(view.matches), "instruction")
-    say_result(console, f"{view.word}: {found}", style="bold")
+    counts = counted(len(view.matches), "instruction")
+    say_result(console, f"{view.word}: {counts}", style="bold")
     for line in match_lines(view.code, view.matches[:MATCHES]):
         say_result(console, f"  {line}")
     if len(view.matches) > MATCHES:

@@ -109,7 +109,7 @@ def _alike(
 def _share(left: tuple[str, ...], right: tuple[str, ...]) -> float:
     """Return the share of opcodes in common, in any order and without modifiers: a compiler that
     schedules anew moves all instructions of a block."""
-    first, second = (Counter(name.split(".")[0] for name in side) for side in (left, right))
+    first, second = (Counter(name.split(".")[0] for name in names) for names in (left, right))
     return 2 * (first & second).total() / max(len(left) + len(right), 1)
 
 

@@ -60,8 +60,8 @@ def flow_graph(listing: Listing) -> FlowGraph:
     first = {b.start: b.number for b in blocks}
     reached = reachable(after, [first[root] for root in listing.roots])
     within = {n: [m for m in after[n] if m in reached] for n in reached}
-    found = [(min(loop), frozenset(loop)) for loop in all_loops(reached, within)]
-    return FlowGraph(tuple(blocks), frozenset(reached), tuple(_nested(found)))
+    loops = [(min(loop), frozenset(loop)) for loop in all_loops(reached, within)]
+    return FlowGraph(tuple(blocks), frozenset(reached), tuple(_nested(loops)))
 
 
 def _blocks(listing: Listing) -> list[Block]:
@@ -79,11 +79,11 @@ def _blocks(listing: Listing) -> list[Block]:
     ]
 
 
-def _nested(found: Sequence[tuple[int, frozenset[int]]]) -> list[Loop]:
+def _nested(loops: Sequence[tuple[int, frozenset[int]]]) -> list[Loop]:
     """Return the outermost loops as trees, in the order of their addresses."""
     roots: list[Loop] = []
     placed: list[Loop] = []
-    for head, blocks in sorted(found, key=lambda one: (-len(one[1]), one[0])):
+    for head, blocks in sorted(loops, key=lambda one: (-len(one[1]), one[0])):
         loop = Loop(head, blocks)
         around = [each for each in placed if blocks < each.blocks]
         (min(around, key=lambda each: len(each.blocks)).inner if around else roots).append(loop)

@@ -147,17 +147,17 @@ class _Sources:
 
 
 def _sass_line(line: str) -> Instruction | None:
-    found = _SASS.search(line)
-    if found is None:
+    match = _SASS.search(line)
+    if match is None:
         return None
-    operands = re.sub(r"\s+", " ", found[4].strip())
-    return Instruction(found[3], operands, found[2] or "", int(found[1], 16))
+    operands = re.sub(r"\s+", " ", match[4].strip())
+    return Instruction(match[3], operands, match[2] or "", int(match[1], 16))
 
 
 def _amd_line(line: str) -> Instruction | None:
     code, _, note = line.partition(";")
-    found = _AMD.match(code)
-    return Instruction(found[1], found[2].strip(), note=note.strip()) if found else None
+    match = _AMD.match(code)
+    return Instruction(match[1], match[2].strip(), note=note.strip()) if match else None
 
 
 def _sass_flow(op: Instruction) -> _Flow:

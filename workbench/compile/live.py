@@ -29,13 +29,13 @@ def nvidia_live(text: str, listing: Listing) -> list[int]:
 
     Raises ValueError where the text is of another listing.
     """
-    found = [(int(m[1], 16), m[2].strip()) for m in map(_LIFE.search, text.splitlines()) if m]
+    entries = [(int(m[1], 16), m[2].strip()) for m in map(_LIFE.search, text.splitlines()) if m]
     counts, at = [], 0
     for op in listing.instructions:  # the padding behind a kernel has no count
-        fits = at < len(found) and found[at][0] == op.address
-        counts.append(int(found[at][1] or 0) if fits else 0)
+        fits = at < len(entries) and entries[at][0] == op.address
+        counts.append(int(entries[at][1] or 0) if fits else 0)
         at += fits
-    if at != len(found):
+    if at != len(entries):
         raise ValueError("nvdisasm's live registers are of other instructions")
     return counts
 

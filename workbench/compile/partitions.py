@@ -56,9 +56,11 @@ def specialisation(listing: Listing, graph: FlowGraph) -> Specialisation | None:
         last = listing.instructions[block.end - 1]
         if block.number not in graph.reached or not last.opcode.startswith("BRX"):
             continue
-        found = list(_partitions(listing, graph, immediate, block))
-        if sum(bool(each.roles) for each in found) >= 2:
-            return Specialisation(block.number, tuple(found), _overlaps(found), _shared(found))
+        partitions = list(_partitions(listing, graph, immediate, block))
+        if sum(bool(each.roles) for each in partitions) >= 2:
+            return Specialisation(
+                block.number, tuple(partitions), _overlaps(partitions), _shared(partitions)
+            )
     return None
 
 
@@ -76,9 +78,9 @@ def _default(graph: FlowGraph, immediate: Mapping[int, int], jump: Block) -> set
     best: set[int] = set()
     at, below = immediate[jump.number], jump.number
     while at != -1:
-        for side in graph.blocks[at].after:
-            part = dominated(immediate, side) if side in immediate else set()
-            if immediate.get(side) == at and below not in part and len(part) > len(best):
+        for start in graph.blocks[at].after:
+            part = dominated(immediate, start) if start in immediate else set()
+            if immediate.get(start) == at and below not in part and len(part) > len(best):
                 best = part
         at, below = immediate[at], at
     return best or None
@@ -97,17 +99,17 @@ def _instructions(block: Block, listing: Listing) -> list[Instruction]:
     return listing.instructions[block.start : block.end]
 
 
-def _overlaps(found: Iterable[Partition]) -> tuple[tuple[str, str, int], ...]:
+def _overlaps(partitions: Iterable[Partition]) -> tuple[tuple[str, str, int], ...]:
     """Return the pairs of partitions that own the same block."""
-    pairs = combinations(found, 2)
+    pairs = combinations(partitions, 2)
     counts = ((a.name, b.name, len(a.blocks & b.blocks)) for a, b in pairs)
     return tuple(each for each in counts if each[2])
 
 
-def _shared(found: Iterable[Partition]) -> tuple[tuple[int, tuple[str, ...]], ...]:
+def _shared(partitions: Iterable[Partition]) -> tuple[tuple[int, tuple[str, ...]], ...]:
     """Return the offsets of mbarriers that several partitions name."""
     users: dict[int, list[str]] = {}
-    for partition in found:
+    for partition in partitions:
         for offset in partition.barriers:
             users.setdefault(offset, []).append(partition.name)
     return tuple((k, tuple(users[k])) for k in sorted(users) if len(users[k]) > 1)

@@ -53,7 +53,7 @@ def opcodes_of(word: str) -> re.Pattern[str]:
     return re.compile(f".*{re.escape(plain)}", re.IGNORECASE)
 
 
-def found_in(listing: Listing, word: str) -> list[tuple[int, Instruction]]:
+def matching(listing: Listing, word: str) -> list[tuple[int, Instruction]]:
     """Return the instructions that a word stands for, each with its place in the listing."""
     known = opcodes_of(word)
     return [(i, op) for i, op in enumerate(listing.instructions) if known.match(op.opcode)]

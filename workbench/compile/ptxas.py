@@ -32,8 +32,8 @@ class PtxasReport:
 
 def target_of(ptx: str) -> str | None:
     """Return the target that PTX names, such as sm_90a; None where it names none."""
-    found = _TARGET.search(ptx)
-    return found[1] if found else None
+    match = _TARGET.search(ptx)
+    return match[1] if match else None
 
 
 def run_ptxas(ptx: str, newest: bool = False) -> PtxasReport:
@@ -69,11 +69,11 @@ def _path(target: str, newest: bool) -> str:
 
 
 def _spills(text: str) -> tuple[int, int, int]:
-    found = [(int(a), int(b), int(c)) for a, b, c in _SPILLS.findall(text)]
-    return max(found, default=(0, 0, 0))  # the entry function has the largest
+    match = [(int(a), int(b), int(c)) for a, b, c in _SPILLS.findall(text)]
+    return max(match, default=(0, 0, 0))  # the entry function has the largest
 
 
 def _warnings(text: str) -> tuple[tuple[str, str], ...]:
-    found = (_WARNING.search(line) for line in text.splitlines())
-    pairs = ((m[1] or "", (m[2] or m[3]).strip()) for m in found if m)
+    match = (_WARNING.search(line) for line in text.splitlines())
+    pairs = ((m[1] or "", (m[2] or m[3]).strip()) for m in match if m)
     return tuple(dict.fromkeys(pairs))

@@ -56,10 +56,10 @@ def flow_svg(code: MachineCode) -> Markup | None:
     ]
     lanes = dict(zip(jumps, _lanes(jumps), strict=True))
     back = max((lanes[j] for j in jumps if j[1] <= j[0]), default=-1) + 1
-    ahead = max((lanes[j] for j in jumps if j[1] > j[0]), default=-1) + 1
+    forward = max((lanes[j] for j in jumps if j[1] > j[0]), default=-1) + 1
     left = 16 + LANE * back
     right = left + WIDTH + INDENT * max(depths.values(), default=0)
-    width, height = right + 24 + LANE * ahead, ROW * len(blocks) + 8
+    width, height = right + 24 + LANE * forward, ROW * len(blocks) + 8
     parts = []
     for k, block in enumerate(blocks):
         x, y, deep = left + INDENT * depths[block.number], 4 + ROW * k, depths[block.number]
@@ -95,15 +95,14 @@ def _arc(
 ) -> str:
     """Return one jump as a path: on the left where it goes back."""
     start, end = 4 + ROW * one + BOX - 6, 4 + ROW * other + 6
+    look = 'class="edge" marker-end="url(#tip)"'
     if other > one:
-        side = right + 10 + LANE * lane
-        return (
-            f'<path class="edge" marker-end="url(#tip)" d="M{right} {start}H{side}V{end}H{right}"/>'
-        )
-    side = left - 10 - LANE * lane
+        across = right + 10 + LANE * lane
+        return f'<path {look} d="M{right} {start}H{across}V{end}H{right}"/>'
+    across = left - 10 - LANE * lane
     source, target = (left + INDENT * depths[blocks[k].number] for k in (one, other))
     return (
-        f'<path class="edge back" marker-end="url(#tip)" d="M{source} {start}H{side}V{end}'
+        f'<path class="edge back" marker-end="url(#tip)" d="M{source} {start}H{across}V{end}'
         f'H{target}"/>'
     )
 
@@ -114,12 +113,12 @@ def _lanes(jumps: Sequence[tuple[int, int]]) -> list[int]:
     result = [0] * len(jumps)
     for k in sorted(range(len(jumps)), key=lambda k: abs(jumps[k][1] - jumps[k][0])):
         low, high = sorted(jumps[k])
-        side = taken[jumps[k][1] > jumps[k][0]]
-        free = (n for n, spans in enumerate(side) if all(high < a or low > b for a, b in spans))
-        result[k] = lane = next(free, len(side))
-        if lane == len(side):
-            side.append([])
-        side[lane].append((low, high))
+        used = taken[jumps[k][1] > jumps[k][0]]
+        free = (n for n, spans in enumerate(used) if all(high < a or low > b for a, b in spans))
+        result[k] = lane = next(free, len(used))
+        if lane == len(used):
+            used.append([])
+        used[lane].append((low, high))
     return result
 
 
