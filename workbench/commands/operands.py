@@ -97,6 +97,14 @@ def operands_of(
     return left, right
 
 
+def config_operand(text: str, spec: Spec) -> Operand:
+    """Return the operand that names an Impl, with or without a config. Raises OperandError."""
+    if (result := _of_impl(text, spec)) is None:
+        names = [i.name for i in spec.impls]
+        raise OperandError(catalog.unknown(f"impl of {spec.name}", text.partition(":")[0], names))
+    return result
+
+
 def _operand(text: str, named: Operand, spec: Spec, repository: Repository | None) -> Operand:
     if is_run(text):
         raise OperandError(f"{text} is a stored run: compare it with another stored run.")

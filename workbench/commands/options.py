@@ -403,6 +403,26 @@ class ProfileOptions(Options):
 
 
 @dataclass(frozen=True)
+class CodeOptions(Options):
+    """Show the machine code of a kernel or file: resources, loops, control flow, live registers."""
+
+    COMMAND: ClassVar[str] = "code"
+
+    target: str = argument("A kernel; or a .cubin, .hsaco, .amdgcn or .ptx file.")
+    impl: str | None = option(None, "tiles or tiles:block_m=128. Default: the first.")
+    sizes: str | None = option(None, f"{SIZES}. Default: the Spec's first.")
+    dtype: str = option("bf16", DTYPE)
+    device: str | None = option(None, "Compile for this target (h200, mi300x, ...) with no GPU.")
+    against: str | None = option(None, "Compare with this config or file.")
+    find: str | None = option(None, "List instructions by PTX word or opcode: tcgen05.ld, LDSM.")
+    text: bool = flag("Print the whole listing.", "--text")
+    dot: Path | None = option(None, "Write the control flow for Graphviz.", stored=False)
+    out: Path = out("Folder for the page.")
+    quiet: bool = quiet()
+    json: Path | None = json()
+
+
+@dataclass(frozen=True)
 class HistoryOptions(Options):
     """List the outcomes of earlier runs."""
 

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from workbench.compile.code_reading import MachineCode, code_of_kernel
 from workbench.compile.dedup import Claim, Dedup
 from workbench.compile.launches import Launch, captured
 from workbench.compile.loops import Code, code_of
@@ -90,6 +91,29 @@ def compile_config(
         codes = threads.map(lambda k: code_of(k.asm, device.limits.arch), kernels.values())
         read = dict(zip(kernels, codes, strict=True))
     return replace(compiled, code=tuple(read[id(launch.kernel)] for launch in launches))
+
+
+@dataclass(frozen=True)
+class LaunchedCode:
+    """The machine code of the largest launch of one call."""
+
+    code: MachineCode
+    resources: Resources
+    functions: tuple[str, ...]  # names of all device functions that the call launches
+
+
+def machine_code_of(
+    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device
+) -> LaunchedCode:
+    """Compile a call for `device` and return the machine code of its largest launch; nothing runs.
+    Raises CompileError, or CodeError where the code cannot be read."""
+    started, dedup = time.perf_counter(), Dedup()
+    launches = _launched(impl, config, sizes, dtype, device, dedup)
+    compiled = _read(impl, launches, device, dedup.key, started)
+    largest = max(launches, key=lambda launch: launch.programs)
+    names = dict.fromkeys(launch.kernel.name for launch in launches)
+    code = code_of_kernel(largest.kernel.asm, device.limits.arch)
+    return LaunchedCode(code, compiled.resources, tuple(names))
 
 
 def functions_launched(

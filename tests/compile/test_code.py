@@ -1,0 +1,63 @@
+"""The machine code of a kernel that is compiled here, for GPUs that are not."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from workbench import catalog
+from workbench.compile import compile_config, machine_code_of
+from workbench.compile.code_reading import CodeError, code_of_file
+from workbench.compile.ptxas import PtxasError, run_ptxas
+from workbench.device.hardware import DEVICES
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+SIZES = {"M": 512, "N": 512, "K": 512}
+
+
+@pytest.mark.parametrize("device, unit", [("h200", "GMMA"), ("mi300x", "mfma")])
+def test_the_code_of_a_kernel(device, unit):
+    target, spec = DEVICES[device], catalog.spec_of("matmul")
+    impl = catalog.impl_of(spec, "tiles")
+    config = impl.resolved(impl.declared(target.limits, "bf16"), target.limits, "bf16", SIZES)
+    launched = machine_code_of(impl, config, SIZES, "bf16", target)
+    code = launched.code
+    facts = compile_config(impl, config, SIZES, "bf16", target, code=True).code[0]
+    assert code.registers == launched.resources.registers
+    assert code.whole.groups["matrix"] == facts.whole.matrix > 0
+    assert any(unit in name for name in code.whole.matrix)
+    inner = [mix for _, _, mix in code.loops() if "matrix" in mix.groups]
+    assert sum(mix.groups["matrix"] for mix in inner) == facts.in_loops.matrix > 0
+    assert 0 < code.peak_live[0] <= code.registers
+    assert {Path(op.source.file).name for op in code.listing.instructions if op.source} == {
+        "matmul.py"
+    }
+    assert (code.spill_store_bytes == 0) == (device == "h200")  # LLVM says it in another way
+
+
+def test_a_cubin_is_read_as_a_whole():
+    code = code_of_file(GOLDEN / "code" / "ws1_cuda_100.cubin")
+    assert (code.arch, code.registers, code.whole.instructions) == ("sm_100", 255, 1009)
+    assert code.partitions is not None
+    assert any("live registers" in note for note in code.notes)  # nvdisasm refuses 255
+
+
+@pytest.mark.parametrize("length", [64, 300, 5_000, 60_000])
+def test_a_truncated_cubin_is_one_sentence(tmp_path, length):
+    whole = (GOLDEN / "code" / "ws1_cuda_100.cubin").read_bytes()
+    (tmp_path / "k.cubin").write_bytes(whole[:length])
+    with pytest.raises(CodeError, match=r"k\.cubin"):
+        code_of_file(tmp_path / "k.cubin")
+
+
+def test_warnings_of_ptxas_are_kept():
+    ptx = gzip.decompress((GOLDEN / "code" / "mmspill_cuda_90.ptx.gz").read_bytes()).decode()
+    report = run_ptxas(ptx)
+    assert report.cubin[:4] == b"\x7fELF"
+    assert report.spill_store_bytes > 1000 and report.spill_load_bytes > 500
+    ((number, sentence),) = report.warnings
+    assert number == "C7511" and "wgmma.mma_async instructions are serialized" in sentence
+    with pytest.raises(PtxasError, match="target"):
+        run_ptxas("// nothing")
+    with pytest.raises(PtxasError):
+        run_ptxas(ptx.replace("mov.", "vom.", 1))

@@ -1,0 +1,293 @@
+"""The `code` command: the machine code of a kernel, for a GPU that need not be here, or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench import catalog
+from workbench.commands.console import console_for, say_result
+from workbench.commands.operands import Operand, config_operand
+from workbench.commands.options import CodeOptions
+from workbench.commands.problem import check_dtype, sizes_of
+from workbench.commands.result import write_result
+from workbench.commands.run import (
+    DEFAULT_TARGET,
+    CommandError,
+    check_file,
+    check_writable,
+    gpu_present,
+    require_triton,
+    say_page,
+)
+from workbench.compile import CompileError, LaunchedCode, machine_code_of
+from workbench.compile.code_match import CodeComparison, compared
+from workbench.compile.code_reading import MachineCode, code_of_file
+from workbench.compile.mix import Mix
+from workbench.compile.ptx_words import matching
+from workbench.data.clock import folder_of, run_id
+from workbench.data.exits import PASSED
+from workbench.data.files import write_file
+from workbench.data.record import Resources, to_plain
+from workbench.data.units import counted
+from workbench.device import hardware
+from workbench.reports import write_page
+from workbench.reports.code import (
+    CodeView,
+    change_tables,
+    comparison_sentence,
+    listing_lines,
+    loop_table,
+    match_lines,
+    page,
+    partition_sentence,
+    partition_table,
+)
+from workbench.reports.figures.code import flow_dot
+from workbench.spec import label, sizes_text, values
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FILES = (".cubin", ".hsaco", ".amdgcn", ".ptx")
+MATCHES = 200  # lines of --find in the terminal
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The code of one target, and what is known of it beside."""
+
+    title: str
+    device: str
+    code: MachineCode
+    resources: Resources | None = None
+    others: tuple[str, ...] = ()  # launches that are not shown
+
+
+def run(options: CodeOptions) -> int:
+    """Run the command. Returns its exit code. Raises CommandError, CodeError and the errors of
+    kernels that are not there."""
+    check_writable(options.out)
+    check_file(options.json, "--json")
+    check_file(options.dot, "--dot")
+    require_triton()
+    read = _read(options, options.target, None)
+    comparison = None
+    if options.against is not None:
+        other = _read(options, options.target, options.against)
+        comparison = compared(other.code, read.code)
+    view = CodeView(
+        title=read.title,
+        device=read.device,
+        code=read.code,
+        facts=_facts(read),
+        command=options.command,
+        word=options.find or "",
+        matches=matching(read.code.listing, options.find) if options.find else (),
+        against=options.against or "",
+        comparison=comparison,
+    )
+    console = console_for(options)
+    _say(console, view, read, options)
+    if options.dot is not None:
+        write_file(options.dot, flow_dot(read.code))
+        console.print(f"written  {options.dot}", soft_wrap=True)
+    folder = folder_of(options.out, run_id("code", Path(options.target).stem))
+    file = write_page(folder / "code.html", page(view))
+    say_page(console, file)
+    return write_result(options, "code", PASSED, code=_plain(view, read), page=str(file.resolve()))
+
+
+def is_file(target: str) -> bool:
+    """Return whether a target is meant as a file of machine code, not as a kernel."""
+    return target.endswith(FILES) or (Path(target).is_file() and not target.endswith(".py"))
+
+
+def _read(options: CodeOptions, target: str, against: str | None) -> _Read:
+    """Return the code of the target, or of the config or file that it is compared with."""
+    named = target if against is None else against
+    if is_file(named):
+        code = code_of_file(Path(named))
+        return _Read(Path(named).name, code.arch, code)
+    if is_file(target):
+        raise CommandError(f"--against {against} is no file; name a .cubin or .hsaco file.")
+    spec = catalog.spec_of(target)
+    check_dtype(spec, options.dtype)
+    sizes = sizes_of(spec, options.sizes)
+    device = _device(options.device)
+    words = against if against is not None else options.impl
+    operand = config_operand(words, spec) if words else Operand()
+    impl, config = operand.chosen(spec, device.limits, options.dtype, sizes)
+    if impl.backend != "triton":
+        raise CommandError(f"{impl.title} is no Triton kernel; name one with --impl.")
+    if reason := impl.rejection_reason(config, device.limits, options.dtype, sizes):
+        raise CommandError(f"{impl.title} {label(values(config))} is refused: {reason}.")
+    title = f"{impl.title} {label(values(config))}".rstrip()
+    try:
+        launched = machine_code_of(impl, config, sizes, options.dtype, device)
+    except CompileError as error:
+        reason = str(error).rstrip(".")
+        raise CommandError(
+            f"{title} does not compile for {device.name} at {sizes_text(sizes)}, {options.dtype}: "
+            f"{reason}; name another config with --impl."
+        ) from error
+    return _of_launch(title, device, launched)
+
+
+def _of_launch(title: str, device: hardware.Device, launched: LaunchedCode) -> _Read:
+    others = tuple(name for name in launched.functions if name != launched.code.name)
+    return _Read(title, device.title, launched.code, launched.resources, others)
+
+
+def _device(name: str | None) -> hardware.Device:
+    """Return the named device, else the GPU of this machine, else the default target."""
+    try:
+        if name is None and gpu_present() and (here := hardware.live()) is not None:
+            return here
+        return hardware.device_named(name or DEFAULT_TARGET)
+    except hardware.UnknownDevice as error:
+        raise CommandError(f"{error}.") from error
+
+
+def _facts(read: _Read) -> list[tuple[str, str]]:
+    """Return the resources as names and values."""
+    code, known = read.code, read.resources
+    facts = [("Target", code.arch)]
+    if code.registers is not None:
+        facts.append(("Registers a thread", str(code.registers)))
+    if code.peak_live is not None:
+        facts.append(("Most live registers", str(code.peak_live[0])))
+    if known is not None:
+        facts += [
+            ("Shared memory", _size(known.shared_bytes)),
+            ("Threads a block", str(known.threads)),
+            ("Occupancy", f"{100 * known.occupancy:.0f} %"),
+            ("Limited by", known.limiter),
+        ]
+    if code.stack_bytes is not None:
+        facts.append(("Stack or scratch", f"{code.stack_bytes} B"))
+    if code.spill_store_bytes is not None:
+        facts.append(
+            ("Spill stores, loads", f"{code.spill_store_bytes}, {code.spill_load_bytes} B")
+        )
+    whole = code.whole
+    facts.append(("Instructions", str(whole.instructions)))
+    facts.append(("Matrix instructions", str(whole.groups.get("matrix", 0))))
+    facts.append(("Blocks, loops", f"{len(code.graph.reached)}, {len(code.graph.all_loops())}"))
+    return facts
+
+
+def _size(count: int) -> str:
+    return f"{count} B" if count < 1024 else f"{count / 1024:.4g} KiB"
+
+
+def _say(console: Console, view: CodeView, read: _Read, options: CodeOptions) -> None:
+    """Print the result: facts, findings, comparison, loops, partitions, matches, listing."""
+    code = view.code
+    say_result(console, f"{view.title}: machine code for {view.device}", style="bold")
+    say_result(console, "; ".join(f"{name} {value}" for name, value in view.facts))
+    for number, sentence in code.warnings:
+        say_result(console, f"ptxas {number}: {sentence}".replace(" :", ":"), style="yellow")
+    if view.comparison is not None:
+        say_result(console, comparison_sentence(view.comparison, view.against), style="bold")
+        for title, table in change_tables(view.comparison):
+            console.print(title)
+            _print(console, table)
+    if (loops := loop_table(code))["rows"]:
+        _print(console, loops)
+    else:
+        console.print("There is no loop; a fully unrolled one looks like any other code.")
+    groups = ", ".join(f"{n} {group}" for group, n in code.whole.groups.items())
+    console.print(f"mix  {groups}", soft_wrap=True)
+    if (parts := partition_table(code)) is not None:
+        _print(console, parts)
+        console.print(partition_sentence(code), soft_wrap=True)
+    if view.word:
+        _say_matches(console, view)
+    if options.text:
+        for line in listing_lines(code):
+            say_result(console, line)
+    if read.others:
+        console.print(f"note  also launched, not shown: {', '.join(read.others)}", soft_wrap=True)
+    for note in code.notes:
+        console.print(f"note  {note}", soft_wrap=True)
+
+
+def _say_matches(console: Console, view: CodeView) -> None:
+    counts = counted(len(view.matches), "instruction")
+    say_result(console, f"{view.word}: {counts}", style="bold")
+    for line in match_lines(view.code, view.matches[:MATCHES]):
+        say_result(console, f"  {line}")
+    if len(view.matches) > MATCHES:
+        console.print(f"  {len(view.matches) - MATCHES} more on the page")
+
+
+def _print(console: Console, table: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False)
+    text = {0, *table.get("text", ())}
+    for n, heading in enumerate(table["heads"]):
+        drawn.add_column(heading, justify="left" if n in text else "right")
+    for cells, _ in table["rows"]:
+        drawn.add_row(*cells)
+    console.print(drawn)
+
+
+def _plain(view: CodeView, read: _Read) -> dict[str, Any]:
+    """Return the result as plain data."""
+    code = view.code
+    known: CodeComparison | None = view.comparison
+    return {
+        "title": view.title,
+        "target": code.arch,
+        "function": code.name,
+        "binary": code.binary,
+        "registers": code.registers,
+        "stack_bytes": code.stack_bytes,
+        "spill_store_bytes": code.spill_store_bytes,
+        "spill_load_bytes": code.spill_load_bytes,
+        "most_live_registers": code.peak_live[0] if code.peak_live else None,
+        "resources": to_plain(read.resources) if read.resources else None,
+        "mix": _plain_mix(code.whole),
+        "blocks": len(code.graph.reached),
+        "loops": [
+            {"head": loop.head, "depth": depth, "blocks": sorted(loop.blocks), **_plain_mix(mix)}
+            for depth, loop, mix in code.loops()
+        ],
+        "partitions": None if code.partitions is None else _plain_partitions(code),
+        "warnings": [{"number": number, "text": text} for number, text in code.warnings],
+        "matches": _plain_matches(view.matches),
+        "comparison": None if known is None else to_plain(known),
+        "notes": list(code.notes),
+    }
+
+
+def _plain_mix(mix: Mix) -> dict[str, Any]:
+    return {
+        "instructions": mix.instructions,
+        "groups": dict(mix.groups),
+        "accesses": [vars(each) for each in mix.accesses],
+        "matrix": dict(mix.matrix),
+        "matrix_flops": mix.matrix_flops,
+    }
+
+
+def _plain_partitions(code: MachineCode) -> dict[str, Any]:
+    known = code.partitions
+    assert known is not None
+    return {
+        "partitions": [
+            {"name": p.name, "roles": list(p.roles), "blocks": sorted(p.blocks),
+             "barriers": sorted(p.barriers)}
+            for p in known.partitions
+        ],
+        "overlaps": [list(each) for each in known.overlaps],
+        "shared_barriers": {hex(offset): list(names) for offset, names in known.shared_barriers},
+    }  # fmt: skip
+
+
+def _plain_matches(matches: Sequence[tuple[int, Any]]) -> list[dict[str, Any]]:
+    return [{"index": i, "address": op.address, "text": op.text} for i, op in matches]

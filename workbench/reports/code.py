@@ -1,0 +1,333 @@
+"""Page of machine code: resources, loops, control flow, partitions, source lines, listing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.compile.code_match import Change, CodeComparison
+from workbench.compile.code_reading import MachineCode, register_name
+from workbench.compile.kinds import group_of
+from workbench.compile.listing import Instruction, SourceLine
+from workbench.compile.mix import Mix
+from workbench.data.units import counted
+from workbench.reports import render
+from workbench.reports.figures.code import block_depths, block_text, flow_svg, live_svg, place_text
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+LISTED = 2200  # instructions of the listing on a page, which keeps it below 600 kB
+LONGEST = 200  # characters of an instruction or of a line of source
+HOT = {"matrix": "m", "global loads": "g", "global stores": "g", "tensor memory": "g",
+       "shared loads": "h", "shared stores": "h", "spills": "p", "barriers": "w"}  # fmt: skip
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class CodeView:
+    """Everything that a page shows of one kernel."""
+
+    title: str  # kernel and config, or the file
+    device: str
+    code: MachineCode
+    facts: Sequence[tuple[str, str]]  # resources, name and value
+    command: str
+    word: str = ""  # of --find
+    matches: Sequence[tuple[int, Instruction]] = ()
+    against: str = ""
+    comparison: CodeComparison | None = None
+
+
+def page(view: CodeView) -> str:
+    """Return the page as HTML."""
+    code = view.code
+    lines = _source_lines(code)
+    return render(
+        "code.html.j2",
+        view=view,
+        code=code,
+        loops=loop_table(code),
+        mix=mix_table(code.whole),
+        accesses=access_table(code.whole),
+        flow=flow_svg(code),
+        live=live_svg(code),
+        register_name=register_name(code.arch),
+        partitions=partition_table(code),
+        partition_sentence=partition_sentence(code),
+        against_sentence=(
+            comparison_sentence(view.comparison, view.against) if view.comparison else ""
+        ),
+        changes=change_tables(view.comparison) if view.comparison else [],
+        matches=[(i, _where(code, i, op), op.text[:LONGEST]) for i, op in view.matches],
+        sources=_sources(code, lines),
+        blocks=_listing(code, lines),
+        left_out=max(0, len(code.listing.instructions) - LISTED),
+    )
+
+
+# Tables, which the terminal prints too
+
+
+def loop_table(code: MachineCode) -> Table:
+    """Return one row a loop: place, depth, instructions, mix, bytes and matrix work."""
+    rows = []
+    for depth, loop, mix in code.loops():
+        head = code.graph.blocks[loop.head]
+        name = f"{'  ' * depth}{'↳ ' * bool(depth)}B{loop.head} at {place_text(code, head)}"
+        lines = {op.source.line for op in code.instructions(loop) if op.source}
+        span = f"{min(lines)} to {max(lines)}" if lines else ""
+        rows.append(([name, str(len(loop.blocks)), str(mix.instructions), _groups(mix),
+                      bytes_text(mix, "global load"), bytes_text(mix, "shared load"),
+                      matrix_text(mix), span], False))  # fmt: skip
+    heads = ["loop", "blocks", "instructions", "mix", "global loads, B", "shared loads, B",
+             "matrix", "lines"]  # fmt: skip
+    return {"heads": heads, "rows": rows, "text": (3, 6)}
+
+
+def _groups(mix: Mix) -> str:
+    order = sorted(mix.groups.items(), key=lambda each: -each[1])
+    return ", ".join(f"{n} {group}" for group, n in order[:7])
+
+
+def bytes_text(mix: Mix, kind: str) -> str:
+    """Return the bytes that a thread moves by accesses of a kind, each instruction once."""
+    each = [a for a in mix.accesses if a.kind == kind]
+    known = sum(a.bytes or 0 for a in each)
+    if any(a.width is None for a in each):
+        return f"{known} and by descriptor" if known else "by descriptor"
+    return str(known)
+
+
+def matrix_text(mix: Mix) -> str:
+    """Return the matrix instructions of a mix, with their operations where the opcode tells."""
+    if not mix.matrix:
+        return ""
+    names = ", ".join(f"{n} {name}" for name, n in list(mix.matrix.items())[:3])
+    return f"{names}: {mix.matrix_flops:,} FLOP" if mix.matrix_flops else names
+
+
+def mix_table(mix: Mix) -> Table:
+    """Return one row a group of instructions, with its share."""
+    rows = [
+        ([group, str(n), f"{100 * n / max(mix.instructions, 1):.1f} %"], False)
+        for group, n in mix.groups.items()
+    ]
+    return {"heads": ["instructions", "count", "share"], "rows": rows}
+
+
+def access_table(mix: Mix) -> Table:
+    """Return one row a kind and width of memory access."""
+    rows = [
+        ([a.kind, "descriptor" if a.width is None else str(a.width), str(a.count),
+          "" if a.bytes is None else str(a.bytes)], False)
+        for a in mix.accesses
+    ]  # fmt: skip
+    return {"heads": ["access", "B a thread", "count", "B in all"], "rows": rows}
+
+
+def partition_table(code: MachineCode) -> Table | None:
+    """Return one row a partition of a warp-specialised kernel, or None for a plain one."""
+    if code.partitions is None:
+        return None
+    rows = [
+        ([p.name, ", ".join(p.roles) or "waits or ends", str(len(p.blocks)), str(p.labelled),
+          ", ".join(f"{b:#x}" for b in sorted(p.barriers))], False)
+        for p in code.partitions.partitions
+    ]  # fmt: skip
+    heads = ["partition", "role", "blocks", "labelled blocks", "mbarriers at"]
+    return {"heads": heads, "rows": rows, "text": (1, 4)}
+
+
+def partition_sentence(code: MachineCode) -> str:
+    """Return what the partitions share, in one or two sentences."""
+    known = code.partitions
+    if known is None:
+        return "The kernel is not warp-specialised: no jump leads to parts with different roles."
+    overlap = "; ".join(f"{a} and {b} share {counted(n, 'block')}" for a, b, n in known.overlaps)
+    shared = ", ".join(f"{b:#x} ({', '.join(names)})" for b, names in known.shared_barriers)
+    first = f"Partitions overlap: {overlap}." if overlap else "No two partitions share a block."
+    return f"{first} Shared mbarriers: {shared}." if shared else f"{first} No mbarrier is shared."
+
+
+def change_tables(result: CodeComparison) -> list[tuple[str, Table]]:
+    """Return the tables of a comparison, each with its title."""
+    tables = [("Resources", _changes(result.resources)), ("Mix", _changes(result.mix))]
+    for before, after, changes in result.loops:
+        tables.append((f"Loop {_pair(before, after)}", _changes(changes)))
+    rows = []
+    for block in result.blocks:
+        share = f"{100 * block.equal:.0f} %" if block.equal else ""
+        words = ", ".join(f"{c.name} {c.before} to {c.after}" for c in block.changes)
+        words = words or "other opcodes or another order"
+        rows.append(([_pair(block.before, block.after), share, words], False))
+    heads = ["block", "opcodes in common", "change"]
+    tables.append(("Blocks that differ", {"heads": heads, "rows": rows, "text": (2,)}))
+    return [(title, table) for title, table in tables if table["rows"]]
+
+
+def _pair(before: int | None, after: int | None) -> str:
+    if before is None:
+        return f"B{after}, new"
+    return f"B{before}, gone" if after is None else f"B{before} to B{after}"
+
+
+def _changes(changes: Sequence[Change]) -> Table:
+    rows = []
+    for each in changes:
+        both = each.before is not None and each.after is not None
+        difference = f"{(each.after or 0) - (each.before or 0):+d}" if both else ""
+        cells = ["not known" if v is None else str(v) for v in (each.before, each.after)]
+        rows.append(([each.name, *cells, "" if difference == "+0" else difference], False))
+    return {"heads": ["", "against", "this", "change"], "rows": rows}
+
+
+def comparison_sentence(result: CodeComparison, against: str) -> str:
+    """Return the result of a comparison in one sentence."""
+    if result.same_binary:
+        return f"The binary is the same as that of {against}."
+    if result.same_code:
+        return f"Every block has the same opcodes as in {against}; operands or metadata differ."
+    of = result.equal_blocks + len(result.blocks)
+    return f"{result.equal_blocks} of {counted(of, 'block')} have the opcodes of {against}."
+
+
+# Source and listing, linked both ways
+
+
+def _source_lines(code: MachineCode) -> dict[SourceLine, int]:
+    """Return a number for each source line, by file and line."""
+    known = {op.source for op in code.listing.instructions if op.source}
+    return {s: n for n, s in enumerate(sorted(known, key=lambda s: (s.file, s.line)))}
+
+
+def _runs(code: MachineCode) -> dict[SourceLine, list[tuple[int, int]]]:
+    """Return the runs of instructions, first and last, that belong to each source line."""
+    runs: dict[SourceLine, list[tuple[int, int]]] = {}
+    ops = code.listing.instructions
+    start = 0
+    for i in range(1, len(ops) + 1):
+        if i == len(ops) or ops[i].source != ops[start].source:
+            if (source := ops[start].source) is not None:
+                runs.setdefault(source, []).append((start, i - 1))
+            start = i
+    return runs
+
+
+def _sources(code: MachineCode, lines: dict[SourceLine, int]) -> list[dict[str, Any]]:
+    """Return one row a source line: text, instructions, and links to them."""
+    runs, texts = _runs(code), dict[str, list[str]]()
+    ops = code.listing.instructions
+    shown = {b.start + i for b in code.graph.blocks if b.number in _shown(code)
+             for i in range(b.end - b.start)}  # fmt: skip
+    rows = []
+    for source, number in lines.items():
+        if source.file not in texts:
+            texts[source.file] = _text_of(source.file)
+        text = texts[source.file]
+        own = [i for first, last in runs[source] for i in range(first, last + 1)]
+        kinds = [group_of(ops[i], code.arch) for i in own]
+        hot = [f"{kinds.count(g)} {g}" for g in HOT if g in kinds]
+        rows.append({
+            "id": number,
+            "place": f"{Path(source.file).name}:{source.line}",
+            "text": text[source.line - 1][:LONGEST] if 0 < source.line <= len(text) else "",
+            "count": len(own),
+            "hot": ", ".join(hot),
+            "look": next((HOT[g] for g in HOT if g in kinds), ""),
+            "runs": [(a, b, a in shown)
+                     for a, b in sorted(runs[source], key=lambda run: run[0] - run[1])[:6]],
+            "more": max(0, len(runs[source]) - 6),
+        })  # fmt: skip
+    return rows
+
+
+def _text_of(file: str) -> list[str]:
+    """Return the lines of a Python source file; empty where it is not here, or is another kind."""
+    path = Path(file)
+    try:
+        if path.suffix != ".py" or path.stat().st_size > 1 << 20:
+            return []
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+def _shown(code: MachineCode) -> set[int]:
+    """Return the blocks whose instructions are on the page: all, or where there are more than
+    LISTED instructions, those in the innermost loops first."""
+    depths = block_depths(code)
+    room, shown = LISTED, set[int]()
+    for block in sorted(code.graph.blocks, key=lambda b: (-depths.get(b.number, -1), b.start)):
+        if room > 0:
+            shown.add(block.number)
+            room -= block.end - block.start
+    return shown
+
+
+def _listing(code: MachineCode, lines: dict[SourceLine, int]) -> list[dict[str, Any]]:
+    """Return the blocks with their instructions as markup."""
+    depths, shown = block_depths(code), _shown(code)
+    return [
+        {
+            "number": b.number,
+            "title": f"B{b.number} at {place_text(code, b)}: {block_text(code, b)}",
+            "depth": depths.get(b.number, 0),
+            "reached": b.number in depths,
+            "after": b.after,
+            "text": _block_markup(code, b.start, b.end, lines) if b.number in shown else None,
+        }
+        for b in code.graph.blocks
+    ]
+
+
+def _block_markup(code: MachineCode, start: int, end: int, lines: dict[SourceLine, int]) -> Markup:
+    from markupsafe import Markup, escape
+
+    parts = []
+    before: SourceLine | None = None
+    for i in range(start, end):
+        op = code.listing.instructions[i]
+        place = f"{i:5d}" if op.address is None else f"{op.address:05x}"
+        live = f"{code.live[i]:4d}" if code.live else ""
+        link = "     "
+        if op.source and (op.source != before or i == start):
+            link = f'<a id="i{i}" href="#s{lines[op.source]}">{op.source.line:5d}</a>'
+        before = op.source
+        look = HOT.get(group_of(op, code.arch))
+        text = str(escape(op.text[:LONGEST]))
+        parts.append(f"{link} {place}{live}  " + (f"<b class={look}>{text}</b>" if look else text))
+    return Markup("\n".join(parts))
+
+
+def _where(code: MachineCode, index: int, op: Instruction) -> str:
+    """Return the place of an instruction: block, address and source line."""
+    block = code.graph.block_at(index)
+    place = f"#{index}" if op.address is None else f"{op.address:04x}"
+    line = f", {Path(op.source.file).name}:{op.source.line}" if op.source else ""
+    return f"B{block.number} {place}{line}"
+
+
+def match_lines(code: MachineCode, matches: Sequence[tuple[int, Instruction]]) -> list[str]:
+    """Return one line of text for each found instruction."""
+    return [f"{_where(code, i, op):<32} {op.text}" for i, op in matches]
+
+
+def listing_lines(code: MachineCode) -> list[str]:
+    """Return the whole listing as lines of text, by block: source line, place, live registers."""
+    result = []
+    for block in code.graph.blocks:
+        leads = ", ".join(f"B{n}" for n in block.after)
+        reached = "" if block.number in code.graph.reached else ", not reached"
+        title = f"B{block.number} at {place_text(code, block)}: {block_text(code, block)}"
+        result.append(f"{title}{reached}{'; then ' * bool(leads)}{leads}")
+        for i in range(block.start, block.end):
+            op = code.listing.instructions[i]
+            place = f"{i:5d}" if op.address is None else f"{op.address:05x}"
+            live = f"{code.live[i]:4d}" if code.live else ""
+            line = op.source.line if op.source else ""
+            result.append(f"  {line:>5} {place}{live}  {op.text}")
+    return result
