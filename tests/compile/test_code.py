@@ -29,9 +29,8 @@ def test_the_code_of_a_kernel(device, unit):
     inner = [mix for _, _, mix in code.loops() if "matrix" in mix.groups]
     assert sum(mix.groups["matrix"] for mix in inner) == facts.in_loops.matrix > 0
     assert 0 < code.peak_live[0] <= code.registers
-    assert {Path(op.source.file).name for op in code.listing.instructions if op.source} == {
-        "matmul.py"
-    }
+    files = {Path(op.source.file).name for op in code.listing.instructions if op.source}
+    assert "matmul.py" in files  # Triton 3.6 leaves some lines in its own library
     assert (code.spill_store_bytes == 0) == (device == "h200")  # LLVM says it in another way
 
 

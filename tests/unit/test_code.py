@@ -114,6 +114,22 @@ def test_a_warp_specialised_kernel_is_told_from_a_plain_one():
     assert shared[0x20000] == ("default", "1") and shared[0x20020] == ("default", "0", "1")
 
 
+@pytest.mark.parametrize(
+    "first, second, special",
+    [
+        ("UTMALDG.2D [UR8], [UR6]", "UTCHMMA gdesc[UR4], gdesc[UR6]", True),
+        ("STG.E.128 desc[UR4][R2.64], R4", "IADD3 R2, R3, R4, RZ", False),  # a plain switch
+        ("MOV R2, R3", "IADD3 R2, R3, R4, RZ", False),
+    ],
+)
+def test_a_jump_by_a_number_alone_makes_no_partitions(first, second, special):
+    jump = 'BRX R2 -0x20 (*"BRANCH_TARGETS .L_1,.L_2"*)'
+    rows = [jump, ".L_1:", first, "EXIT", ".L_2:", second, "EXIT"]
+    lines = [row if row.endswith(":") else f"  /*0010*/  {row} ;" for row in rows]
+    listing = read_sass("\n".join(lines))
+    assert (specialisation(listing, flow_graph(listing)) is not None) == special
+
+
 def test_source_lines_are_those_of_the_kernel_also_where_a_function_is_inlined():
     listing = read_sass(golden("ws1_cuda_100.nvdisasm_gi.txt"))
     assert {Path(op.source.file).name for op in listing.instructions if op.source} == {"kern2.py"}
