@@ -174,6 +174,8 @@ class ProfileCommand:
         for path in (*result.files, *self.written):
             self.console.print(f"written  {path}", soft_wrap=True)
         options = self.options
+        if prepared is not None:  # printed before; the page has to say it, too
+            summary.trace.notes.insert(0, prepared.sentence)
         page = keep(kept, summary, options.out, options.database, options.metrics)
         say_page(self.console, page)
         return RunResult(kept.run, kept.records, (), kept.findings, kept.profiles, "complete", page)

@@ -13,7 +13,7 @@ from workbench.commands.options import CompareOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import CommandError, check_outputs, say_page
 from workbench.commands.stored import stored_runs
-from workbench.commands.trace_tables import short, shown
+from workbench.commands.trace_tables import plain_table, short, shown
 from workbench.commands.traces import as_run
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.exits import PASSED, UNDECIDED
@@ -45,7 +45,7 @@ def trace_operands(options: CompareOptions) -> tuple[TraceOperand, TraceOperand]
         return _of_file(options.left), _of_file(options.right)
     if any(files):
         file, other = texts if files[0] else texts[::-1]
-        if other not in ("last",) and not is_run(other):
+        if not is_run(other):
             raise CommandError(f"{file} is a file and {other} is none; name two files of traces.")
         raise CommandError(
             f"{file} is a file and {other} a stored run; name two files, or two runs of `read`."
@@ -134,17 +134,8 @@ def _print(console: Console, result: TraceComparison) -> None:
     say_result(console, sentence(result), "bold")
 
 
-def _table(*heads: str) -> Any:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="left" if number == 0 else "right", overflow="fold")
-    return table
-
-
 def _figure_table(figures: tuple[FigureChange, ...]) -> Any:
-    table = _table("", "before", "after", "change")
+    table = plain_table("", "before", "after", "change")
     for each in figures:
         change = "" if each.ratio is None else percent_change(each.ratio)
         unit = each.before.unit
@@ -156,7 +147,7 @@ def _figure_table(figures: tuple[FigureChange, ...]) -> Any:
 
 def _kernel_table(kernels: tuple[KernelChange, ...]) -> Any:
     """Return the kernels whose totals differ most."""
-    table = _table("kernel", "count", "total before", "after", "difference", "one launch", "")
+    table = plain_table("kernel", "count", "total before", "after", "difference", "one launch", "")
     for each in kernels[:TOP]:
         before, after = each.before, each.after
         counts = [f"{p.count:,}" if p is not None else "-" for p in (before, after)]

@@ -108,7 +108,9 @@ def _devices(trace: Trace) -> Iterator[str]:
             yield f"device {name}: {title}"
 
 
-def _table(*heads: str) -> Any:
+def plain_table(*heads: str) -> Any:
+    """Return an empty table without lines, its first column on the left and the others on the
+    right."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -134,7 +136,7 @@ def _kpi_table(kpis: Mapping[str, Sequence[TraceKpi]]) -> Any:
     """Return a table with a row for each KPI and a column for each device."""
     several = len(kpis) > 1
     heads = [f"device {device}" if several else "value" for device in kpis]
-    table = _table("KPI", *heads, "target", "met", "")
+    table = plain_table("KPI", *heads, "target", "met", "")
     names = list(dict.fromkeys(kpi.name for known in kpis.values() for kpi in known))
     by_device = [{kpi.name: kpi for kpi in known} for known in kpis.values()]
     for name in names:
@@ -152,7 +154,7 @@ def short(name: str) -> str:
 
 
 def _kernel_table(rows: Sequence[KernelRow], head: str = "kernel") -> Any:
-    table = _table(head, "device", "count", "total", "share", "mean", "least", "most")
+    table = plain_table(head, "device", "count", "total", "share", "mean", "least", "most")
     whole = sum(row.total_ns for row in rows) or 1.0
     for row in rows[:TOP]:
         bounds = [shown(None if v is None else v / 1e9, "s") for v in (row.low_ns, row.high_ns)]
@@ -169,7 +171,7 @@ def _kernel_table(rows: Sequence[KernelRow], head: str = "kernel") -> Any:
 
 def _operation_table(rows: Sequence[OperationRow]) -> Any:
     """Return the host operations of a trace in which no device had work, by their own time."""
-    table = _table("host operation", "count", "own time", "share", "total")
+    table = plain_table("host operation", "count", "own time", "share", "total")
     whole = sum(row.own_ns for row in rows) or 1
     for row in rows[:TOP]:
         table.add_row(
@@ -184,7 +186,7 @@ def _operation_table(rows: Sequence[OperationRow]) -> Any:
 def _range_table(rows: Sequence[RangeRow], device: bool = True) -> Any:
     """Return the host ranges by name; busy time is the device's, of the work launched in them."""
     heads = ("kernels in one", "busy in one", "utilisation") if device else ()
-    table = _table("range", "count", "median", "least", "most", *heads)
+    table = plain_table("range", "count", "median", "least", "most", *heads)
     for row in rows[:FEW]:
         cells = [
             f"{row.kernels / row.count:.4g}",
@@ -218,7 +220,7 @@ def _dispatch_table(dispatches: Sequence[Dispatch], tool: str) -> Any:
     ordered = sorted(dispatches, key=lambda d: -(d.duration_ns or 0.0))[:TOP]
     values = [metric_values(d, tool) for d in ordered]
     chosen = [(name, head) for name, head in COLUMNS if any(name in known for known in values)]
-    table = _table("kernel", "grid", "duration", *(head for _, head in chosen), "")
+    table = plain_table("kernel", "grid", "duration", *(head for _, head in chosen), "")
     for dispatch, known in zip(ordered, values, strict=True):
         grid = "x".join(map(str, dispatch.geometry.grid)) if dispatch.geometry.grid else "-"
         spent = None if dispatch.duration_ns is None else dispatch.duration_ns / 1e9

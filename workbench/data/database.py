@@ -904,11 +904,9 @@ def _outcome_row(outcome: Outcome) -> dict[str, Any]:
 
 
 def _comparison_row(result: Comparison) -> dict[str, Any]:
-    payload = dumps(result)
-    return _storable(
+    return _common_row(
+        result,
         {
-            "digest": hashlib.sha256(payload.encode()).hexdigest(),
-            "run": result.run,
             "kernel": result.kernel,
             "dtype": result.dtype,
             "sizes": dict(result.sizes),
@@ -916,37 +914,27 @@ def _comparison_row(result: Comparison) -> dict[str, Any]:
             "right_side": result.right,
             "word": result.verdict and result.verdict.word,
             "ratio": result.verdict and result.verdict.time.middle,
-            "at": result.at,
-            "at_epoch_s": _epoch(result.at),
-            "payload": payload,
-        }
+        },
     )
 
 
 def _finding_row(result: Finding) -> dict[str, Any]:
-    payload = dumps(result)
-    return _storable(
+    return _common_row(
+        result,
         {
-            "digest": hashlib.sha256(payload.encode()).hexdigest(),
-            "run": result.run,
             "experiment": result.experiment,
             "kernel": result.kernel,
             "dtype": result.dtype,
             "sizes": dict(result.sizes),
             "word": result.word,
-            "at": result.at,
-            "at_epoch_s": _epoch(result.at),
-            "payload": payload,
-        }
+        },
     )
 
 
 def _profile_row(result: Profile) -> dict[str, Any]:
-    payload = dumps(result)
-    return _storable(
+    return _common_row(
+        result,
         {
-            "digest": hashlib.sha256(payload.encode()).hexdigest(),
-            "run": result.run,
             "kernel": result.kernel,
             "impl": result.impl,
             "config": dict(result.config),
@@ -959,6 +947,20 @@ def _profile_row(result: Profile) -> dict[str, Any]:
             "launch": result.launch,
             "launches": result.count,
             "duration_s": result.total_s,
+        },
+    )
+
+
+def _common_row(
+    result: Comparison | Finding | Profile, columns: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return a row with the columns that all have: run, time, payload and its digest."""
+    payload = dumps(result)
+    return _storable(
+        {
+            "digest": hashlib.sha256(payload.encode()).hexdigest(),
+            "run": result.run,
+            **columns,
             "at": result.at,
             "at_epoch_s": _epoch(result.at),
             "payload": payload,

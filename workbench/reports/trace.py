@@ -38,6 +38,8 @@ LOOKS = {
     **{cause: f"idle: {words}" for cause, words in PIECES.items()},
 }
 
+HOST_ALONE = "none: the CPU alone was recorded"
+
 Table = dict[str, Any]  # heads, rows; the first column is text
 
 
@@ -63,6 +65,8 @@ def page(
         notes=trace.notes if trace else ["the timeline is drawn when the file is read"],
         plain=[_plain(o) for o in outcomes if isinstance(o, Record)],
         title=trace.title if trace else run.name,
+        tool=trace.tool if trace else next((p.tool for p in profiles), run.name),
+        device=HOST_ALONE if _is_of_the_host(profiles, summary) else run.device,
     )
 
 
@@ -314,10 +318,21 @@ def _facts(trace: Trace | None) -> list[tuple[str, str]]:
     return [(name, str(value)[:2000]) for name, value in trace.tables.items()]
 
 
-def _plain(record: Record) -> tuple[str, str]:
-    """Return a config that was timed without a profiler, and its time."""
+def _is_of_the_host(profiles: Sequence[Profile], summary: TraceSummary | None) -> bool:
+    """Return whether no device had work, so that all times are of the host."""
+    if summary is not None:
+        return not summary.devices and not summary.rows and bool(summary.trace.activities)
+    return bool(profiles) and all(p.device == "host" for p in profiles)
+
+
+def _plain(record: Record) -> tuple[str, str, str]:
+    """Return a config that was timed without a profiler, its time, and the kind of the time."""
+    device = record.case.device
+    kind = (
+        f"measured on {device}" if record.measured else f"predicted for {device}, no GPU took part"
+    )
     tilde = "" if record.measured else "~"
-    return f"{record.case.kernel} {record.case.label}", tilde + _time(record.time_s)
+    return f"{record.case.kernel} {record.case.label}", tilde + _time(record.time_s), kind
 
 
 # Two traces
