@@ -1,5 +1,7 @@
 """Processes that hang or die cost their own task alone, and none outlives who started it."""
 
+import dataclasses
+import inspect
 import math
 import os
 import pickle
@@ -7,17 +9,21 @@ import signal
 import subprocess
 import sys
 import time
+import typing
 from concurrent.futures import CancelledError, Future
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.backend import replies
-from workbench.backend.processes import outcome_of
+from workbench.backend.checking import compare_outputs, make_inputs
+from workbench.backend.processes import compile_task, outcome_of
 from workbench.backend.workers import Solo, Workers, cpu_count
+from workbench.measurement import correctness, handover, worker
 from workbench.measurement.candidate import Refusal
 from workbench.source import SourceChanged
 
@@ -226,6 +232,52 @@ def test_values_arrive_as_they_were_sent(value):
     assert replies.read(replies.written(True, value)) == (True, value)
     refusal = Refusal("check", "wrong", cause="crash")
     assert replies.read(replies.written(True, [refusal, value])) == (True, [refusal, value])
+
+
+def classes_of(hint):
+    """The classes in an annotation, and in the fields of those that are dataclasses."""
+    seen, waiting = set(), [hint]
+    while waiting:
+        hint = waiting.pop()
+        waiting += typing.get_args(hint)
+        if isinstance(hint, type) and typing.get_origin(hint) is None and hint not in seen:
+            seen.add(hint)
+            if dataclasses.is_dataclass(hint):
+                waiting += typing.get_type_hints(hint, None, NAMES).values()
+    return seen
+
+
+NAMES = vars(handover) | vars(correctness) | {"torch": torch}
+TASKS = [
+    *(f for _, f in inspect.getmembers(worker, inspect.isfunction)
+      if f.__module__ == worker.__name__ and not f.__name__.startswith("_")
+      and f not in (worker.accounted, worker.resolve)),
+    compile_task, compare_outputs, make_inputs,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda f: f.__name__)
+def test_what_a_task_returns_can_be_read(task):
+    plain = (object, str, int, float, bool, bytes, list, tuple, dict, type(None))
+    known = NAMES | vars(sys.modules[task.__module__])
+    returned = eval(task.__annotations__["return"], known)
+    for kind in classes_of(returned) - {*plain}:
+        assert kind.__module__ in ("collections.abc", "typing") or replies._is_known(kind), kind
+
+
+def test_the_seconds_of_a_task_can_be_read(monkeypatch):
+    state = worker._State(None, None, None, None, None, {})
+    monkeypatch.setattr(worker, "_now", state)
+
+    @worker.accounted
+    def task(limit_s):
+        with worker._checking():
+            time.sleep(limit_s)
+        return Refusal("check", "wrong")
+
+    right, (result, spent) = replies.read(replies.written(True, task(0.01)))
+    assert right and result == Refusal("check", "wrong")
+    assert spent.total >= spent.check >= 0.01 and spent.timed == 0
 
 
 def test_an_error_arrives_by_its_class_or_by_its_name():

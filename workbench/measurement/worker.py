@@ -79,7 +79,7 @@ class PairTime:
     verdict: Verdict | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Spent:
     """Seconds of one task by activity; the rest of `total` was preparation and flushes."""
 
@@ -256,10 +256,9 @@ def accounted(task: Callable[..., Any]) -> Callable[..., tuple[Any, Spent]]:
     @wraps(task)
     def task_call(*args: Any) -> tuple[Any, Spent]:
         started = time.perf_counter()
-        spent = _state().spent = Spent()
+        _state().spent = Spent()
         result = task(*args)
-        spent.total = time.perf_counter() - started
-        return result, spent
+        return result, replace(_state().spent, total=time.perf_counter() - started)
 
     return task_call
 
@@ -270,11 +269,15 @@ def _checking() -> Iterator[None]:
     try:
         yield
     finally:
-        _state().spent.check += time.perf_counter() - started
+        state = _state()
+        check = state.spent.check + time.perf_counter() - started
+        state.spent = replace(state.spent, check=check)
 
 
 def _took(timed: Any, windows: Sequence[Window]) -> None:
-    _state().spent.timed += timed.calls * sum(sum(w.samples_s) for w in windows)
+    state = _state()
+    took = state.spent.timed + timed.calls * sum(sum(w.samples_s) for w in windows)
+    state.spent = replace(state.spent, timed=took)
 
 
 @accounted
@@ -695,7 +698,7 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
                 results += [last] * (len(parts) - len(results))
                 break
     finally:
-        _enter(own, own.spent)
+        _enter(own)
     return [TaskTime(r, *counts.get(i, (None, None)), boosts.get(i)) for i, r in enumerate(results)]
 
 
@@ -711,16 +714,18 @@ def _known(states: dict[Any, _State], job: MeasureJob) -> _State:
 def _at(state: _State) -> Iterator[None]:
     """Run the block on another problem; its seconds count for the task."""
     before = _state()
-    _enter(state, before.spent)
+    _enter(state)
     try:
         yield
     finally:
-        _enter(before, before.spent)
+        _enter(before)
 
 
-def _enter(state: _State, spent: Spent) -> None:
+def _enter(state: _State) -> None:
+    """Make this problem the current one; the seconds so far go with the task."""
     global _now
-    _now, state.spent = state, spent
+    state.spent = _state().spent
+    _now = state
 
 
 def _entrant(part: WorkerTask) -> tuple[Any, tuple[int | None, int | None]]:
