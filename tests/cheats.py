@@ -444,7 +444,7 @@ with torch.cuda.stream(streams[0]):
     ),
     Cheat(
         "half of the work on another stream",
-        ("streams", "values"),
+        ("streams", "values", "launches"),
         {
             "top": "streams = []",
             **body(
@@ -474,7 +474,7 @@ return launch(x, w, y, s, config)
     ),
     Cheat(
         "less when the clock's code calls it",
-        ("timed", "launches", "values"),
+        ("timed", "launches", "values", "floor"),
         {
             "top": "import sys",
             **body(

@@ -68,7 +68,8 @@ def test_exactly_the_deceptions_are_lost(failures):
 @pytest.mark.alone
 @pytest.mark.parametrize("fault", TELLING)
 def test_its_reason_names_it(failures, fault):
-    assert any(words in failures[fault].reason for words in TELLING[fault])
+    reason = failures[fault].reason
+    assert any(words in reason for words in TELLING[fault]), reason
 
 
 @pytest.mark.alone

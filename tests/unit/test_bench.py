@@ -487,6 +487,38 @@ class FakeGraph:
         self.cuda.launch(self.device_s)
 
 
+@given(before=st.integers(0, 300), calls=st.integers(1, 300))
+def test_results_of_timed_calls_are_those_that_the_graph_writes(before, calls):
+    """Of calls before the capture an output may be there still, which no replay writes."""
+    with pytest.MonkeyPatch.context() as patch:
+        cuda = put(patch)
+        patch.setattr("workbench.measurement.bench.torch.cuda.synchronize", lambda: None)
+        patch.setattr("workbench.measurement.bench.check_outputs",
+                      lambda outputs, expected: torch.equal(outputs[0], expected))  # fmt: skip
+        bench, made = sets_of(1 << 20, 4), []
+        for at, (x,) in enumerate(bench._sets):
+            x.fill_(at % 2)
+
+        def impl(x, config):
+            made.append((x, 2 * x))
+            return made[-1][1]
+
+        def capture(calls, call):
+            del made[:]
+            for _ in range(calls):
+                call()
+            return SimpleNamespace(copies=0, replay=lambda: [y.copy_(2 * x) for x, y in made])
+
+        bench._graphs = SimpleNamespace(capture=capture)
+        turning = Rotation(impl, None, bench._sets)
+        for _ in range(before):
+            turning.call()
+        timed = bench._captured(turning, calls, 1e-6)
+        patch.setattr(stream, "torch", SimpleNamespace(cuda=cuda))
+        checked = bench.check_timed(timed, [torch.zeros(4), torch.full((4,), 2.0)])
+        assert checked == [True] * min(3, calls)
+
+
 def test_a_call_that_no_graph_can_hold_is_timed_by_the_host(cuda):
     bench = bench_of(Protocol())
 

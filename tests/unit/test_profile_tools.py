@@ -95,7 +95,7 @@ def test_the_command_lines_of_the_sanitizer():
     def line(check):
         return (
             f"/t/compute-sanitizer --tool {check} --error-exitcode 86 --print-limit 10000 --xml "
-            f"yes --save R/{check}.xml --log-file R/{check}.log --kernel-name kernel_name=_rows "
+            f"--save R/{check}.xml --log-file R/{check}.log --kernel-name kernel_name=_rows "
             + CMD
         )
 

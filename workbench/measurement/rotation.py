@@ -99,9 +99,10 @@ class Rotation:
         wait()
         return int(torch.cuda.max_memory_allocated()) - before
 
-    def outputs(self, at: int) -> tuple[Any, ...]:
-        """Return the outputs of the last call on set number `at`; empty if there was none."""
-        return self._kept.get(at, ())
+    @property
+    def outputs(self) -> dict[int, tuple[Any, ...]]:
+        """The outputs of the last call on each set since `forget`, by the set's number."""
+        return self._kept
 
     def forget(self) -> None:
         """Release all outputs."""

@@ -43,7 +43,7 @@ def _check(check: str, machine: Machine, workload: Workload, folder: Path) -> li
     return [
         machine.program(PROGRAM),
         *("--tool", check, "--error-exitcode", str(ERRORS_CODE), "--print-limit", "10000"),
-        *("--xml", "yes", "--save", str(folder / f"{check}.xml")),
+        *("--xml", "--save", str(folder / f"{check}.xml")),
         *("--log-file", str(folder / f"{check}.log")),
         *(("--kernel-name", f"kernel_name={kernel}") if kernel else ()),
         *whole_command(workload, machine),

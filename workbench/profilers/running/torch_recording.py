@@ -114,6 +114,7 @@ class TorchRecording:
             record_shapes=self._options.shapes,
             profile_memory=self._options.memory,
             with_stack=self._options.stacks,
+            acc_events=True,  # without it torch 2.11 warns that a second cycle would drop the first
             **more,
         )
         self._ours.append(profiler)
