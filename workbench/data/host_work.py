@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from workbench.data.intervals import intervals
+from workbench.data.intervals import Intervals, clipped, intervals, union
 from workbench.data.timeline import DeviceTimes, Gap, range_name
 from workbench.data.trace import Activities, ActivityKind, Trace
 
@@ -32,6 +32,17 @@ def operations_of(table: Activities, launches: Sequence[int], numbers: Iterable[
     for where, of_thread in calls.items():
         parents.update(_innermost(table, of_thread, threads[where]))
     return [parents.get(launches[i], -1) for i in wanted]
+
+
+def copy_calls(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> Intervals:
+    """Return the time that the host spends in copies, within the window: in the innermost
+    operations that started them, or in the calls themselves where the file has no operation."""
+    table = trace.activities
+    copies = [i for i in times.order if table.kinds[i] == ActivityKind.COPY and launches[i] >= 0]
+    inside = operations_of(table, launches, copies)
+    hosts = {o if o >= 0 else launches[i] for i, o in zip(copies, inside, strict=True)}
+    spans = union((table.starts[i], table.ends[i]) for i in hosts)
+    return clipped(spans, times.start, times.end)
 
 
 def _thread(table: Activities, index: int) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from workbench.data.intervals import (
     clipped,
     difference,
     gaps,
+    intersection,
     intervals,
     union,
 )
@@ -108,6 +109,14 @@ class DeviceTimes:
     def sync_exposed(self) -> Intervals:
         """Time in which the host waited and the device had no work."""
         return difference(self.sync, self.busy)
+
+    @property
+    def sync_unqueued(self) -> Intervals:
+        """The part of `sync_exposed` in which no work was queued: without the steps between kernels
+        that were launched before, such as those of a graph."""
+        queued = ("step", "dependency")
+        empty = intervals((g.start, g.end) for g in self.gaps if g.cause not in queued)
+        return intersection(self.sync, empty)
 
     @property
     def copies_exposed(self) -> Intervals:

@@ -12,19 +12,20 @@ from workbench.rules import Diagnosis, Rule, seconds, share
 
 
 def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis | None:
-    """Return the diagnosis of a window in which waits of the host leave the device idle."""
+    """Return the diagnosis of a window in which waits of the host leave the device without queued
+    work."""
     times = summary.times
-    exposed = times.sync_exposed
+    exposed = times.sync_unqueued
     part = exposed.length / times.window if times.window else 0.0
     if part <= limits["exposed"]:
         return None
     sites = _sites(summary)
     most = f" Most of it in {sites[0][0]}." if sites else ""
     return Diagnosis(
-        f"The host waited while the device was idle in {percent(part)} of the window, "
+        f"The host waited while the device had no work queued in {percent(part)} of the window, "
         f"{duration(exposed.length / 1e9)}.{most}",
         (
-            share("synchronisation, exposed, share", part, "< 5 %", False),
+            share("synchronisation, nothing queued, share", part, "< 5 %", False),
             share("synchronisation, wall, share", times.sync.length / times.window),
             *(seconds(f"exposed in {name}", spent) for name, spent in sites[:3]),
         ),
@@ -37,7 +38,7 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
 
 def _sites(summary: DeviceSummary) -> list[tuple[str, int]]:
     """Return the calls that waited while the device was idle, with the exposed ns of each."""
-    table, exposed = summary.trace.activities, summary.times.sync_exposed
+    table, exposed = summary.trace.activities, summary.times.sync_unqueued
     groups: dict[str, list[tuple[int, int]]] = {}
     for index in table.of_kind(ActivityKind.SYNC):
         name = table.names.known[table.name_numbers[index]]

@@ -13,7 +13,7 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     """Return the diagnosis of a device that idles for a part of the window because nothing was
     launched, and the host's work in the longest of these gaps."""
     times = summary.times
-    waits = times.idle()["host wait"]
+    waits = summary.launch_wait
     if times.utilisation >= limits["utilisation"] or waits < limits["waits"] * times.window:
         return None
     longest = next((each for each in summary.gaps if each.gap.cause == "host wait"), None)

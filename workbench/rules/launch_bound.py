@@ -25,7 +25,7 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     if not lengths or not whole or times.utilisation >= limits["utilisation"]:
         return None
     typical = median(lengths)
-    waits = idle["host wait"]
+    waits = summary.launch_wait
     if waits < limits["host_waits"] * whole or typical >= limits["kernel_ns"]:
         return None
     return Diagnosis(

@@ -14,8 +14,9 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     """Return the diagnosis of a device on which copies run without a kernel beside them, or that
     gets many small copies a step."""
     times, table = summary.times, summary.trace.activities
-    exposed = times.copies_exposed.length
-    part = exposed / times.window if times.window else 0.0
+    exposed, idle = times.copies_exposed.length, summary.copying_idle
+    window = times.window or 1
+    part = exposed / window
     small = sum(
         0 <= table.bytes[i] < limits["small_bytes"]
         for i in times.order
@@ -23,24 +24,27 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     )
     steps = max((row.count for row in summary.ranges if "#" in row.name), default=1)
     pageable = sum("pageable" in name.lower() and n for name, n in _copies(summary).items())
-    if part <= limits["exposed"] and small / steps <= limits["small_copies"]:
+    if (exposed + idle) / window <= limits["exposed"] and small / steps <= limits["small_copies"]:
         return None
     moved = (
         "" if times.copied_bytes is None else f" They moved {quantity(times.copied_bytes, 'B')}."
     )
     kind = f" {pageable} of them use pageable memory." if pageable else ""
+    host = f" In {percent(idle / window)} more the host was in a copy and the device idle."
     return Diagnosis(
         f"Copies ran without a kernel beside them in {percent(part)} of the window: "
-        f"{times.copy_count} copies, {small} of them below 64 kB.{moved}{kind}",
+        f"{times.copy_count} copies, {small} of them below 64 kB.{moved}{kind}"
+        f"{host if idle else ''}",
         (
             share("copies, exposed, share", part, "< 5 %", part < 0.05),
+            share("host in copies and device idle, share", idle / window),
             count("copies", times.copy_count, "copies"),
             count("copies below 64 kB", small, "copies"),
         ),
         "Keep the data on the device; else pin host memory, batch small copies, and copy beside "
         "kernels on another stream.",
         "medium",
-        exposed,
+        exposed + idle,
     )
 
 
