@@ -3,6 +3,7 @@
 Each test runs the command in a process of its own, since a process has one collector.
 """
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,9 @@ from workbench.readers import read
 if hardware.live() is None:
     pytest.skip("torch sees no GPU here", allow_module_level=True)
 
+# a checkout that is not installed has to be found, too
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 SOFTMAX = ("softmax", "--impl", "rows", "--sizes", "M=1024,N=4096")
 CALLS = 7
 PROGRAM = """
@@ -38,7 +42,13 @@ def profiled(folder, *words):
     if "--" not in words:
         line += ["--database", url]
     done = subprocess.run(
-        [*line, *words], capture_output=True, text=True, check=False, timeout=280, cwd=folder
+        [*line, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        cwd=folder,
+        env=ENVIRONMENT,
     )
     print(done.stdout, done.stderr)
     assert done.returncode == 0, done.stderr

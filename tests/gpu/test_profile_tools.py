@@ -1,11 +1,13 @@
 """Tools of NVIDIA on the GPU that is here: what must come back does, or the reason is a sentence.
 
-Never run so far: no GPU was there when this was written.
+ncu and compute-sanitizer were run on an H200; nsys was not there.
 """
 
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,9 @@ from workbench.profilers.running.permission import counter_permission
 if hardware.live() is None:
     pytest.skip("torch sees no GPU here", allow_module_level=True)
 
+# a checkout that is not installed has to be found, too
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
 SOFTMAX = ("softmax", "--impl", "rows", "--sizes", "M=1024,N=4096")
 
 
@@ -24,7 +29,7 @@ def profiled(folder, *words):
     line = [sys.executable, "-m", "workbench", "profile", "--out", str(folder / "out")]
     done = subprocess.run(
         [*line, "--database", url, *words], capture_output=True, text=True, check=False,
-        timeout=280, cwd=folder,
+        timeout=280, cwd=folder, env=ENVIRONMENT,
     )  # fmt: skip
     print(done.stdout, done.stderr)
     names = {path.name for path in folder.glob("out/*/*")}

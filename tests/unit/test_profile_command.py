@@ -6,6 +6,7 @@ Three recordings of some 3 s each, as each imports torch; the tests share them.
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -91,6 +92,8 @@ def test_the_trace_is_read_back(steps):
     }
     assert counts["aten::mm"] == 2
     assert "recorded: steps 2 to 3 of 6" in steps.out
+    slowed = r"a recorded step took [\d.]+ .s and one without the profiler [\d.]+ .s"
+    assert re.search(slowed + r", by the host's clock \(medians of 2 and 2\)", steps.out)
     assert "the profiler recorded the host alone" in steps.out
 
 

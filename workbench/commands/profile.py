@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -22,10 +23,11 @@ from workbench.commands.result import RunResult, write_result
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import COULD_NOT_RUN, PASSED, stopped_by
 from workbench.data.files import write_file
-from workbench.data.units import counted
+from workbench.data.units import counted, duration
 from workbench.profilers import (
     Profiler,
     ProfilerError,
+    RecordingStatus,
     ToolRun,
     preflight,
     profilers,
@@ -71,6 +73,7 @@ OF_TOOLS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("counters",), ("ncu", "rocprofv3")),
     (("all",), ("sanitizer",)),
 )
+LEAST_STEPS = 2  # with and without the profiler, to compare their times
 TITLES = {"trace": "torch.profiler"}
 
 
@@ -412,8 +415,20 @@ def dry_lines(
     return lines
 
 
+def slowdown_lines(status: RecordingStatus) -> list[str]:
+    """Return how long a step took with and without the profiler, where two of each are known."""
+    recorded, plain = status.recorded_step_s, status.plain_step_s
+    if min(len(recorded), len(plain)) < LEAST_STEPS:
+        return []
+    with_s, without_s = statistics.median(recorded), statistics.median(plain)
+    return [
+        f"a recorded step took {duration(with_s)} and one without the profiler "
+        f"{duration(without_s)}, by the host's clock (medians of {len(recorded)} and {len(plain)})"
+    ]
+
+
 def recorded_lines(tool: Profiler, result: ToolRun) -> list[str]:
-    """Return which part of the workload was recorded, in at most one line."""
+    """Return which part of the workload was recorded, and how much the profiler slowed it."""
     status, workload = result.status, result.workload
     if workload.marked:
         return [f"recorded: {counted(workload.marked.calls, 'call')} of {workload.title}"]
@@ -423,7 +438,8 @@ def recorded_lines(tool: Profiler, result: ToolRun) -> list[str]:
         first = workload.schedule.wait + workload.schedule.warmup
         last = min(status.steps, first + workload.schedule.active - 1)
         end = ", in which it ended" if last == status.steps else ""
-        return [f"recorded: steps {first} to {last} of {max(status.steps, last + 1)}{end}"]
+        steps = f"recorded: steps {first} to {last} of {max(status.steps, last + 1)}{end}"
+        return [steps, *slowdown_lines(status)]
     never = "; it never called workbench.step()" if workload.schedule is not None else ""
     extent = f"{workload.title} until it was stopped" if result.end.stopped else workload.title
     whole = "" if result.end.stopped else "the whole of "

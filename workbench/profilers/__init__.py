@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -98,6 +98,8 @@ class RecordingStatus:
     fault: str = ""  # of the profiler itself
     conflict: bool = False  # the program uses the same profiler itself
     gpu_used: bool = False
+    recorded_step_s: Sequence[float] = ()  # the host's seconds of each recorded step
+    plain_step_s: Sequence[float] = ()  # of each step without the profiler
 
 
 @cache

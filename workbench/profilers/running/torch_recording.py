@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ class TorchRecording:
         self._steps: Any = None  # the profiler with the schedule
         self._ours: list[Any] = []
         self._facts: dict[str, Any] = {"recorded": "", "conflict": False}
+        self._took_s: list[float] = []  # of each step but the first, in which the program begins
+        self._since: float | None = None
 
     def facts(self) -> dict[str, Any]:
         """Return what the process that started this one needs to know."""
@@ -58,12 +61,16 @@ class TorchRecording:
 
     def step(self) -> None:
         """Go on to the next step of the schedule."""
+        now = time.perf_counter()
         if self._schedule is None:
             return
+        if self._since is not None:
+            self._took_s.append(now - self._since)
         if self._steps is None:
             self._end_whole()  # of the time before the first step; it is not kept
             self._begin_steps()
         self._steps.step()
+        self._since = time.perf_counter()  # what the profiler does between steps is of none
 
     def end(self) -> None:
         """Stop, and write the trace and the table of operators."""
@@ -72,10 +79,20 @@ class TorchRecording:
         self._facts["gpu_used"] = bool(torch.cuda.is_initialized())
         if self._steps is not None:
             self._steps.stop()
+            self._facts["recorded_step_s"], self._facts["plain_step_s"] = self._step_seconds()
         elif self._whole is not None:
             whole = self._whole
             self._end_whole()
             self._save(whole, "program")
+
+    def _step_seconds(self) -> tuple[list[float], list[float]]:
+        """Return the host's seconds of the recorded steps, and of those without the profiler."""
+        assert self._schedule is not None
+        wait, warmup, active = self._schedule
+        first = wait + warmup
+        recorded = self._took_s[max(0, first - 1) : max(0, first + active - 1)]
+        plain = self._took_s[: max(0, wait - 1)] + self._took_s[max(0, first + active - 1) :]
+        return recorded, plain
 
     def _begin_whole(self) -> None:
         from torch.profiler import record_function
