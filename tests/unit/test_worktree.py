@@ -107,7 +107,9 @@ def test_a_checkout_that_was_cut_short_goes_too(place, monkeypatch):
 
 OWNER = """
 import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background of a script
+# ignored in the background of a script, and under nohup
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from pathlib import Path
 from workbench import cli
 from workbench.commands import gate
