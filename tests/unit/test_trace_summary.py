@@ -1,5 +1,6 @@
 """What follows from a timeline: parents of launches, gaps, classes, sequences, ranges, rules."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from workbench.data.timeline import device_times
 from workbench.data.trace import Activities, ActivityKind, Trace
 from workbench.data.trace_summary import summarise
 from workbench.readers import read
+from workbench.reports.figures.trace import LEFT, WIDTH, tick_step
+from workbench.reports.figures.trace import timeline as drawn
 from workbench.rules import evaluated, evaluated_kernel, kernel_rules, rules
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "traces"
@@ -375,3 +378,33 @@ def test_classes_of_kernels_need_no_launch():
     times = device_times(trace, "0")
     rows = {row.name for row in class_rows(trace, times, trace.activities.launches())}
     assert rows == {"GEMM", "softmax"}
+
+
+# The picture
+
+
+@given(st.floats(1e-3, 1e9))
+def test_an_axis_has_four_to_ten_ticks_at_round_numbers(length):
+    step = tick_step(length)
+    assert 3.999 < length / step < 10.001
+    assert f"{step:.0e}"[0] in "125" and step == pytest.approx(float(f"{step:.0e}"))
+
+
+def test_a_timeline_begins_and_ends_where_its_axis_does():
+    (summary,) = summarise(timeline("abc", gap=5000, length=20_000)).devices
+    times = summary.times
+    text = str(drawn(summary, times.start, times.end, "a & b"))
+    assert 'aria-label="a &amp; b"' in text and "µs since the window began" in text
+    ticks = re.findall(r'text x="([\d.]+)" y="[\d.]+" text-anchor="middle"[^>]*>([\d.]+)<', text)
+    places = [(float(x), float(label)) for x, label in ticks]
+    assert places[0] == (LEFT, 0)
+    for x, label in places:  # 1 µs is one unit of the axis
+        share = label * 1e3 / (times.end - times.start)
+        assert x == pytest.approx(LEFT + share * (WIDTH - LEFT - 20), abs=0.1)
+
+
+def test_work_that_takes_no_time_is_drawn():
+    trace = Trace("t", devices={"0": {"name": "NVIDIA X"}})
+    trace.activities.add(K, "k", 5000, 5000, "0", "7", "p")
+    (summary,) = summarise(trace).devices
+    assert str(drawn(summary, 5000, 5000, "x")).endswith("</svg>")

@@ -126,12 +126,12 @@ def _device(n: int, summary: DeviceSummary) -> dict[str, Any]:
     """Return timeline, gaps, sequences and ranges of a device."""
     times = summary.times
     about = f"timeline of device {summary.device}"
-    whole = timeline(summary, times.start, times.end, f"t{n}", about)
+    whole = timeline(summary, times.start, times.end, about)
     shown = lanes(summary, times.start, times.end)
     present = {look for lane in shown for look, boxes in lane.boxes.items() if boxes.starts}
     detail = None
     if (part := detail_window(summary)) is not None:
-        detail = timeline(summary, *part, f"d{n}", f"a part of the {about}")
+        detail = timeline(summary, *part, f"a part of the {about}")
     idle = {PIECES[cause]: spent for cause, spent in times.idle().items() if spent}
     return {
         "name": summary.device,

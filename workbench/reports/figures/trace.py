@@ -6,7 +6,8 @@ box wider than a pixel is drawn at full height, and a thousand short kernels as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,11 @@ from workbench.data.timeline import DeviceTimes
 from workbench.data.trace import ActivityKind
 from workbench.data.trace_summary import DeviceSummary
 from workbench.data.units import duration
-from workbench.reports import colour, figure, figure_svg, place
-from workbench.reports.figures.drawing import axes, frame
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
-WIDTH, LEFT, LANE, BOX = 1130, 150, 26, 16  # CSS pixels
+WIDTH, LEFT, TOP, LANE, BOX = 1130, 150, 4, 26, 16  # CSS pixels
 STREAMS = 8  # lanes of streams at most, the busiest
 NAMED = 60  # kernels that a detail names when the pointer is on them
 LOOK = {
@@ -79,33 +78,22 @@ def _busiest(stream: tuple[str, dict[str, list[tuple[int, int]]]]) -> int:
     return -sum(end - start for each in stream[1].values() for start, end in each)
 
 
-def timeline(summary: DeviceSummary, start: int, end: int, prefix: str, title: str) -> Markup:
+def timeline(summary: DeviceSummary, start: int, end: int, title: str) -> Markup:
     """Return the lanes between two times in ns as inline SVG. The longest activities show their
     name and duration under the pointer."""
     from markupsafe import Markup, escape
 
+    end = max(end, start + 1)  # of work that takes no time
     rows = lanes(summary, start, end)
-    height = LANE * len(rows) + 44
-    fig = figure(WIDTH, height)
-    ax = axes(fig, LEFT, 4, WIDTH - LEFT - 20, LANE * len(rows))
-    scale, unit = _scale(end - start)
-    first = summary.times.start
-    ax.set_xlim((start - first) / scale, (end - first) / scale)
-    ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_yticks(range(len(rows)), [lane.name for lane in rows])
-    ax.tick_params(axis="y", length=0, labelcolor=colour("ink"))
-    ax.grid(axis="x", color=colour("rule"), linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.set_xlabel(f"{unit} since the window began")
-    frame(ax, ("bottom",))
-
-    def x(time: int) -> float:
-        return place(ax, (time - first) / scale, 0)[0]
-
+    bottom = TOP + LANE * len(rows)
     pixels = WIDTH - LEFT - 20
-    parts = []
+    parts = [_axis(start - summary.times.start, end - summary.times.start, pixels, bottom)]
     for row, lane in enumerate(rows):
-        base = place(ax, (start - first) / scale, row)[1] + BOX / 2
+        base = TOP + LANE * (row + 0.5) + BOX / 2
+        parts.append(
+            f'<text x="{LEFT - 8}" y="{base - BOX / 2 + 4:.1f}" text-anchor="end" '
+            f'fill="var(--ink)">{escape(lane.name)}</text>'
+        )
         filled = [0.0] * pixels
         for look, boxes in lane.boxes.items():
             shares = _coverage(boxes, start, end, pixels)
@@ -113,13 +101,53 @@ def timeline(summary: DeviceSummary, start: int, end: int, prefix: str, title: s
                 parts.append(f'<path d="{path}" fill="var(--{LOOK[look]})" stroke="none"/>')
             filled = [a + b for a, b in zip(filled, shares, strict=True)]
         if lane.name == "device":
-            parts += [
-                f'<rect x="{x(s):.1f}" y="{base - BOX:.1f}" width="{max(x(e) - x(s), 1):.1f}" '
-                f'height="{BOX}" fill="transparent"><title>{escape(text)}</title></rect>'
-                for s, e, text in _named(summary, start, end)
-            ]
-    overlay = "".join(parts)
-    return figure_svg(fig, prefix, title, Markup(overlay))
+            parts += _pointed(summary, start, end, pixels, base)
+    return Markup(
+        f'<svg class="figure" viewBox="0 0 {WIDTH} {bottom + 40}" width="{WIDTH}" '
+        f'style="--natural:{WIDTH}px" role="group" aria-label="{escape(title)}">'
+        f'<g font-size="12">{"".join(parts)}</g></svg>'
+    )
+
+
+def _pointed(
+    summary: DeviceSummary, start: int, end: int, pixels: int, base: float
+) -> Iterator[str]:
+    """Yield a transparent box for each of the longest activities, with its name for the pointer."""
+    from markupsafe import escape
+
+    scale = pixels / (end - start)
+    for left, right, text in _named(summary, start, end):
+        yield (
+            f'<rect x="{LEFT + (left - start) * scale:.1f}" y="{base - BOX:.1f}" '
+            f'width="{max((right - left) * scale, 1):.1f}" height="{BOX}" fill="transparent">'
+            f"<title>{escape(text)}</title></rect>"
+        )
+
+
+def _axis(start: int, end: int, pixels: int, bottom: float) -> str:
+    """Return the time axis from `start` to `end` in ns: a line, its ticks, the grid, the unit."""
+    scale, unit = _scale(end - start)
+    step = tick_step((end - start) / scale)
+    parts = [f'<path d="M{LEFT} {bottom}h{pixels}" stroke="var(--rule)" fill="none"/>']
+    for number in range(math.ceil(start / scale / step), math.floor(end / scale / step) + 1):
+        x = LEFT + (number * step * scale - start) / (end - start) * pixels
+        parts.append(
+            f'<path d="M{x:.1f} {TOP}V{bottom + 4}" stroke="var(--rule)" stroke-width="0.8" '
+            f'fill="none"/><text x="{x:.1f}" y="{bottom + 17}" text-anchor="middle" '
+            f'fill="var(--muted)">{number * step:.12g}</text>'
+        )
+    parts.append(
+        f'<text x="{LEFT + pixels / 2}" y="{bottom + 34}" text-anchor="middle" '
+        f'fill="var(--muted)">{unit} since the window began</text>'
+    )
+    return "".join(parts)
+
+
+def tick_step(length: float) -> float:
+    """Return the distance of ticks on an axis of this length: 1, 2 or 5 times a power of ten, so
+    that there are 4 to 10 of them."""
+    power = 10.0 ** math.floor(math.log10(length / 10))
+    return next(power * each for each in (1, 2, 5, 10, 20) if length / (power * each) <= 10)
 
 
 def _scale(length: int) -> tuple[float, str]:
