@@ -8,6 +8,7 @@ from workbench import catalog
 from workbench.backend.live import Live
 from workbench.device import hardware
 from workbench.evaluation.evaluator import Evaluator, Processes
+from workbench.evaluation.sanitized import sanitized, sanitizer_refusal
 from workbench.evaluation.submission import Wanted
 from workbench.evaluation.times import measured_times
 from workbench.evaluation.verdict import refused, verdict_of
@@ -64,6 +65,16 @@ def test_the_honest_kernel_is_correct(machine, tmp_path):
     result = verdict(machine, str(path), str(SPEC), timed=SIZES)
     assert result.word == "correct"
     assert {r.rule for r in result.rules if r.state != "kept"} == {"sanitizer"}
+
+
+@pytest.mark.skipif(sanitizer_refusal() is not None, reason="compute-sanitizer cannot run here")
+def test_the_sanitizer_accepts_a_right_kernel(machine, tmp_path):
+    path = str(Cheat("honest", (), {}).write(tmp_path))
+    wanted = Wanted(path, None, {}, "fp32")
+    evaluator = Evaluator(machine[0], wanted, str(SPEC), machine[1].device, 11, 120.0)
+    submission = evaluator.describe(evaluator.facts(SIZES))
+    result = sanitized(submission, wanted, {"M": 33, "N": 77})
+    assert result.state == "kept", result.reason
 
 
 @pytest.mark.alone

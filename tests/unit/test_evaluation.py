@@ -1,9 +1,12 @@
 """What the calls of an evaluation decide, as pure functions, and values that travel."""
 
+import gzip
 import random
+import sys
 from concurrent.futures import Future
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +19,8 @@ from workbench.data.record import Measured
 from workbench.device.hardware import DEVICES
 from workbench.evaluation.calls import HIDDEN, calls_at, hidden_sizes
 from workbench.evaluation.problem import SpecFacts
-from workbench.evaluation.submission import Submission
+from workbench.evaluation.sanitized import sanitized, sanitizer_refusal
+from workbench.evaluation.submission import Submission, Wanted
 from workbench.evaluation.times import measured_times
 from workbench.evaluation.verdict import RuleResult, of_calls, refused, verdict_of
 from workbench.measurement.candidate import Refusal, Timed
@@ -24,6 +28,7 @@ from workbench.measurement.correctness import Checked, PreparedProblem
 from workbench.measurement.handover import CallResult, Returned, checked
 from workbench.measurement.packed import Packed, Unpackable, packed, unpacked
 from workbench.measurement.rules import RULES, Fault
+from workbench.profilers.running.machine import Machine
 
 SEEDS = st.integers(0, 2**62)
 NAMES = [rule.name for rule in RULES]
@@ -287,3 +292,55 @@ def test_what_does_not_fit_the_gpu_is_undecided():
 def test_a_library_that_has_no_time_is_left_out():
     _, times = on(FakeGpu(time_of(1e-5), [time_of(1e-5), Refusal("measure", "no graph")]))
     assert times.libraries == {} and times.best_library is None
+
+
+# compute-sanitizer, as a small program that writes what the real one wrote
+
+TRACES = Path(__file__).parents[1] / "golden" / "traces" / "h200"
+LOGS = {check: (TRACES / f"{check}.log").read_text() for check in ("racecheck", "memcheck")}
+OUT_OF_BOUNDS = gzip.decompress((TRACES / "oob.log.gz").read_bytes()).decode()
+NO_SUMMARY = "========= COMPUTE-SANITIZER\n"
+FAKE = """#!{python} -S
+import sys
+words = sys.argv[1:]
+check = words[words.index("--tool") + 1]
+assert "--kernel-name" not in words and open(words[-1]).read().count("config(block_m=3)") == 1
+text = {logs!r}[check]
+open(words[words.index("--log-file") + 1], "w").write(text)
+sys.exit(86 if "Invalid" in text else 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "state", "words"),
+    [
+        ({}, "kept", ""),
+        ({"memcheck": OUT_OF_BOUNDS}, "broken", "memcheck at N=77: 514 errors; the first is"),
+        ({"racecheck": OUT_OF_BOUNDS, "memcheck": ""}, "broken", "racecheck at N=77"),
+        ({"memcheck": NO_SUMMARY}, "not run", "memcheck ended without a summary"),
+        ({"racecheck": "", "memcheck": ""}, "not run", "compute-sanitizer"),
+    ],
+)
+def test_the_rule_of_the_sanitizer(tmp_path, monkeypatch, changed, state, words):
+    program = tmp_path / "compute-sanitizer"
+    program.write_text(FAKE.format(python=sys.executable, logs=LOGS | changed))
+    program.chmod(0o755)
+    machine = Machine(sys.executable, "cuda", {}, {}, {program.name: str(program)})
+    monkeypatch.setattr("workbench.evaluation.sanitized.machine_here", lambda: machine)
+    assert sanitizer_refusal() is None
+    wanted = Wanted("softmax", "rows", {}, "fp32")
+    submission = replace(SUBMISSION, kernel="softmax", impl="rows", config={"block_m": 3})
+    result = sanitized(submission, wanted, {"N": 77})
+    assert (result.rule, result.state) == ("sanitizer", state) and words in result.reason
+    assert verdict_of([RuleResult("values", "kept"), result]).word == (
+        "rejected" if state == "broken" else "correct"
+    )
+
+
+def test_a_check_that_cannot_run_is_an_error_of_the_request(capsys):
+    from workbench.cli import main
+
+    for words in ((), ("--device", "h200")):
+        assert main(["evaluate", "copy", "--sanitize", *words]) == 2
+        out, err = capsys.readouterr()
+        assert err.startswith("error: --sanitize is not possible") and not out

@@ -40,6 +40,7 @@ from workbench.device import hardware
 from workbench.device.hardware import Device
 from workbench.evaluation.evaluator import Evaluator, Processes
 from workbench.evaluation.problem import SpecFacts
+from workbench.evaluation.sanitized import sanitized, sanitizer_refusal
 from workbench.evaluation.submission import Submission, Wanted
 from workbench.evaluation.times import EvaluatedTimes, measured_times, predicted_times
 from workbench.evaluation.verdict import RulesVerdict, refused, verdict_of
@@ -100,6 +101,7 @@ def run(options: EvaluateOptions) -> int:
     if that is undecided. Raises the errors of the parts, each of which is one sentence."""
     require_triton()
     check_files(options.metrics, options.json)
+    check_sanitizer(options)
     with ExitStack() as opened:
         evaluation = _evaluate(options, opened)
     if options.metrics is not None:
@@ -108,7 +110,21 @@ def run(options: EvaluateOptions) -> int:
                 log.write(event)
     show(console_for(options), evaluation)
     code = EXIT_CODES[evaluation.verdict.word]
+    if options.sanitize and code == PASSED and evaluation.verdict.state("sanitizer") != "kept":
+        code = UNDECIDED
     return write_result(options, "evaluate", code, **evaluation.plain())
+
+
+def check_sanitizer(options: EvaluateOptions) -> None:
+    """Raise CommandError where compute-sanitizer is asked for and cannot run."""
+    if not options.sanitize:
+        return
+    reason = "no call runs on it" if options.device is not None else sanitizer_refusal()
+    if reason is not None:
+        named = f" with --device {options.device}" if options.device is not None else ""
+        raise CommandError(
+            f"--sanitize is not possible{named}: {reason.rstrip('.')}; evaluate without it."
+        )
 
 
 def _evaluate(options: EvaluateOptions, opened: ExitStack) -> Evaluation:
@@ -137,7 +153,11 @@ def _evaluate(options: EvaluateOptions, opened: ExitStack) -> Evaluation:
     verdict = verdict_of(results, checked.error)
     if verdict.broken is None and live is not None:
         more, times = measured_times(live, submission, facts, compiled, wanted.kernel, wanted.dtype)
-        verdict = verdict_of([*results, *more], checked.error)
+        results += more
+        verdict = verdict_of(results, checked.error)
+        if options.sanitize and verdict.broken is None:
+            sizes = dict(checked.hidden[-1] if checked.hidden else facts.timed)
+            verdict = verdict_of([*results, sanitized(submission, wanted, sizes)], checked.error)
     elif verdict.word == "correct":
         times = predicted_times(device, submission, facts, compiled, wanted.dtype)
     kept = times if verdict.broken is None else None

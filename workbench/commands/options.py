@@ -258,6 +258,7 @@ class EvaluateOptions(Options):
     sizes: str | None = option(None, f"Sizes to time: {SIZES}. Default: the Spec's first.")
     dtype: str = option("bf16", DTYPE)
     device: str | None = option(None, DEVICE)
+    sanitize: bool = flag("Also run racecheck and memcheck on one call.", "--sanitize")
     metrics: Path | None = option(None, "Events file (JSONL) to append to.", stored=False)
     events: bool = events()
     quiet: bool = quiet()

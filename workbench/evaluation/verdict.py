@@ -45,6 +45,10 @@ class RulesVerdict:
         values = next(result for result in self.rules if result.rule == "values")
         return "correct" if values.state == "kept" else "undecided"
 
+    def state(self, rule: RuleName) -> State:
+        """Return whether a rule was kept, broken or not run."""
+        return next(result.state for result in self.rules if result.rule == rule)
+
     @property
     def broken(self) -> RuleResult | None:
         """Return the first rule that is broken, or None."""
@@ -61,6 +65,7 @@ def verdict_of(results: Iterable[RuleResult], error: float | None = None) -> Rul
         if before is None or before.state == "not run" or result.state == "broken" or noted:
             known[result.rule] = result
     missing = {rule.name: "it needs a GPU" if rule.gpu else "" for rule in RULES}
+    missing["sanitizer"] = "--sanitize asks for it, on an NVIDIA GPU"
     every = (known.get(rule.name) or _not_run(rule.name, missing[rule.name]) for rule in RULES)
     return RulesVerdict(tuple(every), error)
 

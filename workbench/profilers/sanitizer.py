@@ -36,7 +36,12 @@ def available(machine: Machine, workload: Workload) -> str | None:
 
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
     """Return the command line of the first check. Raises ProgramError."""
-    return _check(CHECKS[0], machine, workload, folder)
+    return _check(_wanted(workload)[0], machine, workload, folder)
+
+
+def _wanted(workload: Workload) -> tuple[str, ...]:
+    """Return the checks of a workload, in the order of CHECKS."""
+    return tuple(check for check in CHECKS if check in (workload.checks or CHECKS))
 
 
 def _check(check: str, machine: Machine, workload: Workload, folder: Path) -> list[str]:
@@ -59,13 +64,13 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
     def is_due() -> bool:
         return workload.every or not any(r.verdict == "fail" for r in results_of(folder).values())
 
-    rest = (_check(check, machine, workload, folder) for check in CHECKS[1:])
+    rest = (_check(check, machine, workload, folder) for check in _wanted(workload)[1:])
     return [Command(words, due=is_due) for words in rest]
 
 
 def reads(workload: Workload, folder: Path) -> list[Path]:
     """Return the logs that may come back: without `--all` the first finding ends the checks."""
-    return [folder / f"{check}.log" for check in CHECKS]
+    return [folder / f"{check}.log" for check in _wanted(workload)]
 
 
 def parse(run: ToolRun) -> Trace:

@@ -60,6 +60,7 @@ class Workload:
     counters: tuple[str, ...] = ()  # of ncu and rocprofv3, beyond those of the tool
     selection: str = ""  # of ncu: a set of sections
     every: bool = False  # of checks: go on after a finding
+    checks: tuple[str, ...] = ()  # of the sanitizer: these alone; empty for all of them
 
 
 def title_of(words: Sequence[str]) -> str:
