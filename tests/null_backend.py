@@ -75,6 +75,7 @@ class Fate:
     peak_bytes: int | None = None
     power_w: float = 500.0
     no_energy: str | None = None  # why its energy cannot be had
+    sanitized: str | None = None  # what compute-sanitizer finds
 
 
 class Null:
@@ -180,6 +181,13 @@ class Null:
     ) -> list[Timed | Refusal]:
         """In the order given."""
         return [self._again("final", c, self._fate(c).final) for c in candidates]
+
+    def sanitize(self, candidates: Sequence[Candidate]) -> list[Refusal | None]:
+        """The finding of each one's fate."""
+        for candidate in candidates:
+            self._note("sanitize", candidate)
+        findings = [self._fate(c).sanitized for c in candidates]
+        return [Refusal("check", x, rule="sanitizer") if x else None for x in findings]
 
     def hot(self, candidate: Candidate) -> Timed | Refusal:
         """A fifth faster than cold."""

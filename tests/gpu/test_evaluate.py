@@ -6,9 +6,9 @@ from cheats import CHEATS, SPEC, Cheat
 
 from workbench import catalog
 from workbench.backend.live import Live
+from workbench.backend.sanitizing import call_of, sanitized, sanitizer_refusal
 from workbench.device import hardware
 from workbench.evaluation.evaluator import Evaluator, Processes
-from workbench.evaluation.sanitized import sanitized, sanitizer_refusal
 from workbench.evaluation.submission import Wanted
 from workbench.evaluation.times import measured_times
 from workbench.evaluation.verdict import refused, verdict_of
@@ -72,8 +72,10 @@ def test_the_sanitizer_accepts_a_right_kernel(machine, tmp_path):
     path = str(Cheat("honest", (), {}).write(tmp_path))
     wanted = Wanted(path, None, {}, "fp32")
     evaluator = Evaluator(machine[0], wanted, str(SPEC), machine[1].device, 11, 120.0)
-    submission = evaluator.describe(evaluator.facts(SIZES))
-    result = sanitized(submission, wanted, {"M": 33, "N": 77})
+    described = evaluator.describe(evaluator.facts(SIZES))
+    sizes = {"M": 33, "N": 77}
+    call = call_of(path, described.title, described.impl, described.config, sizes, "fp32")
+    result = sanitized(call)
     assert result.state == "kept", result.reason
 
 

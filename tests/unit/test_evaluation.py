@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from workbench import catalog
 from workbench.backend.checking import CheckCall, CheckRequest, Checks, joined
+from workbench.backend.sanitizing import call_of, sanitized, sanitizer_refusal
 from workbench.data.record import Measured
 from workbench.device.hardware import DEVICES
 from workbench.evaluation.calls import HIDDEN, calls_at, hidden_sizes
 from workbench.evaluation.problem import SpecFacts
-from workbench.evaluation.sanitized import sanitized, sanitizer_refusal
-from workbench.evaluation.submission import Submission, Wanted
+from workbench.evaluation.submission import Submission
 from workbench.evaluation.times import measured_times
 from workbench.evaluation.verdict import RuleResult, of_calls, refused, verdict_of
 from workbench.measurement.candidate import Refusal, Timed
@@ -326,15 +326,15 @@ def test_the_rule_of_the_sanitizer(tmp_path, monkeypatch, changed, state, words)
     program.write_text(FAKE.format(python=sys.executable, logs=LOGS | changed))
     program.chmod(0o755)
     machine = Machine(sys.executable, "cuda", {}, {}, {program.name: str(program)})
-    monkeypatch.setattr("workbench.evaluation.sanitized.machine_here", lambda: machine)
+    monkeypatch.setattr("workbench.backend.sanitizing.machine_here", lambda: machine)
     assert sanitizer_refusal() is None
-    wanted = Wanted("softmax", "rows", {}, "fp32")
-    submission = replace(SUBMISSION, kernel="softmax", impl="rows", config={"block_m": 3})
-    result = sanitized(submission, wanted, {"N": 77})
-    assert (result.rule, result.state) == ("sanitizer", state) and words in result.reason
-    assert verdict_of([RuleResult("values", "kept"), result]).word == (
-        "rejected" if state == "broken" else "correct"
+    result = sanitized(
+        call_of("softmax", "softmax.rows", "rows", {"block_m": 3}, {"N": 77}, "fp32")
     )
+    assert result.state == state and words in result.reason
+    verdict = verdict_of([RuleResult("values", "kept"), RuleResult("sanitizer", *result)])
+    assert verdict.word == ("rejected" if state == "broken" else "correct")
+    assert verdict.state("sanitizer") == state
 
 
 def test_a_check_that_cannot_run_is_an_error_of_the_request(capsys):

@@ -164,6 +164,33 @@ def test_a_predicted_time_stays_predicted_and_has_no_final(context):
     assert all(isinstance(o.timing, Measured) for o in measured if isinstance(o, Record))
 
 
+# compute-sanitizer
+
+
+def test_what_the_sanitizer_does_not_accept_cannot_win(context, monkeypatch):
+    monkeypatch.setattr("workbench.commands.sweep.check_sanitizer", lambda *_: None)
+    race = by_block(n16=Fate(time_s=1e-6, sanitized="racecheck at N=64: 3 errors"))
+    without = context.sweep(race)
+    assert of(without, "hot")[0].case.config["block_n"] == 16 and not context.labels("sanitize")
+    outcomes = context.sweep(race, sanitize=True)
+    assert not context.labels("time"), "the first pass is known"
+    words = [word for word, _ in context.null.requests]
+    assert words.index("sanitize") < words.index("final")
+    lost = failures(outcomes)[16]
+    assert (lost.stage, lost.reason) == ("check", "racecheck at N=64: 3 errors")
+    assert not [o for o in of(outcomes, "final") if o.case.config.get("block_n") == 16]
+    assert of(outcomes, "hot")[0].case.config["block_n"] != 16
+    asked, finals = set(context.labels("sanitize")), set(context.labels("final"))
+    assert len(finals - asked) == 1, "the library's version is not asked for"
+    assert {name.split(",")[0] for name in asked - finals} == {"blocks block_n 16"}
+
+
+def test_a_sweep_without_the_sanitizer_says_so_at_once(context):
+    with pytest.raises(CommandError, match="--sanitize is not possible"):
+        context.sweep(sanitize=True)
+    assert context.null.requests == []
+
+
 # Energy
 
 

@@ -112,6 +112,9 @@ class Measures(Backend, Protocol):
     ) -> list[Timed | Refusal]:
         """Return times of the best candidates, measured against each other."""
 
+    def sanitize(self, candidates: Sequence[Candidate]) -> list[Refusal | None]:
+        """Return for each candidate why racecheck or memcheck does not accept it, or None."""
+
     def hot(self, candidate: Candidate) -> Timed | Refusal:
         """Return the candidate's time on data that the cache may hold."""
 

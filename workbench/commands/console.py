@@ -30,6 +30,7 @@ STEPS = {
     "halving": "halving of {}",
     "final": "final of {}",
     "hot": "the winner, hot",
+    "sanitize": "compute-sanitizer on {}",
     "energy": "energy of {}",
 }
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from workbench.backend.sanitizing import call_of, sanitized
 from workbench.commands.console import aloud, console_for
 from workbench.commands.instrumentation import completed, dispatched
 from workbench.commands.operands import knobs_of
@@ -18,6 +19,7 @@ from workbench.commands.run import (
     DEFAULT_TARGET,
     CommandError,
     check_files,
+    check_sanitizer,
     gpu_present,
     require_triton,
 )
@@ -40,12 +42,11 @@ from workbench.device import hardware
 from workbench.device.hardware import Device
 from workbench.evaluation.evaluator import Evaluator, Processes
 from workbench.evaluation.problem import SpecFacts
-from workbench.evaluation.sanitized import sanitized, sanitizer_refusal
 from workbench.evaluation.submission import Submission, Wanted
 from workbench.evaluation.times import EvaluatedTimes, measured_times, predicted_times
-from workbench.evaluation.verdict import RulesVerdict, refused, verdict_of
+from workbench.evaluation.verdict import RuleResult, RulesVerdict, refused, verdict_of
 from workbench.measurement.candidate import Refusal
-from workbench.spec import label, sizes_text
+from workbench.spec import Sizes, label, sizes_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,7 +102,7 @@ def run(options: EvaluateOptions) -> int:
     if that is undecided. Raises the errors of the parts, each of which is one sentence."""
     require_triton()
     check_files(options.metrics, options.json)
-    check_sanitizer(options)
+    check_sanitizer(options.sanitize, options.device)
     with ExitStack() as opened:
         evaluation = _evaluate(options, opened)
     if options.metrics is not None:
@@ -113,18 +114,6 @@ def run(options: EvaluateOptions) -> int:
     if options.sanitize and code == PASSED and evaluation.verdict.state("sanitizer") != "kept":
         code = UNDECIDED
     return write_result(options, "evaluate", code, **evaluation.plain())
-
-
-def check_sanitizer(options: EvaluateOptions) -> None:
-    """Raise CommandError where compute-sanitizer is asked for and cannot run."""
-    if not options.sanitize:
-        return
-    reason = "no call runs on it" if options.device is not None else sanitizer_refusal()
-    if reason is not None:
-        named = f" with --device {options.device}" if options.device is not None else ""
-        raise CommandError(
-            f"--sanitize is not possible{named}: {reason.rstrip('.')}; evaluate without it."
-        )
 
 
 def _evaluate(options: EvaluateOptions, opened: ExitStack) -> Evaluation:
@@ -156,12 +145,20 @@ def _evaluate(options: EvaluateOptions, opened: ExitStack) -> Evaluation:
         results += more
         verdict = verdict_of(results, checked.error)
         if options.sanitize and verdict.broken is None:
-            sizes = dict(checked.hidden[-1] if checked.hidden else facts.timed)
-            verdict = verdict_of([*results, sanitized(submission, wanted, sizes)], checked.error)
+            sizes = checked.hidden[-1] if checked.hidden else facts.timed
+            results.append(_sanitized(wanted, submission, sizes))
+            verdict = verdict_of(results, checked.error)
     elif verdict.word == "correct":
         times = predicted_times(device, submission, facts, compiled, wanted.dtype)
     kept = times if verdict.broken is None else None
     return Evaluation(verdict=verdict, compiled=compiled, times=kept, **known)
+
+
+def _sanitized(wanted: Wanted, submission: Submission, sizes: Sizes) -> RuleResult:
+    """Return the result of the rule `sanitizer`, for a call at these sizes."""
+    config, dtype = submission.config, wanted.dtype
+    call = call_of(wanted.kernel, submission.title, submission.impl, config, sizes, dtype)
+    return RuleResult("sanitizer", *sanitized(call))
 
 
 def _wanted(options: EvaluateOptions) -> Wanted:

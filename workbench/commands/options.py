@@ -147,6 +147,7 @@ class SweepOptions(Options):
         None, "default: the winner gives the bits that the default gives."
     )
     energy: bool = energy()
+    sanitize: bool = flag("Finalists must pass racecheck and memcheck, too.", "--sanitize")
     strict: bool = strict(stored=True)
     out: Path = out("Folder for pages and events.")
     metrics: Path | None = metrics()

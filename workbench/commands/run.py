@@ -175,6 +175,21 @@ def check_energy(backend: Backend, wanted: bool) -> None:
         )
 
 
+def check_sanitizer(wanted: bool, device: str | None) -> None:
+    """Raise CommandError if compute-sanitizer is `wanted` and cannot run here, or if a `device` is
+    named, on which nothing runs."""
+    from workbench.backend.sanitizing import sanitizer_refusal
+
+    if not wanted:
+        return
+    reason = "no call runs on it" if device is not None else sanitizer_refusal()
+    if reason is not None:
+        named = f" with --device {device}" if device is not None else ""
+        raise CommandError(
+            f"--sanitize is not possible{named}: {reason.rstrip('.')}; leave it out."
+        )
+
+
 # Backends
 
 

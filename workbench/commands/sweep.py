@@ -35,6 +35,7 @@ from workbench.commands.run import (
     Recorder,
     backend_for,
     check_energy,
+    check_sanitizer,
     execute,
     measured_peaks,
     new_run,
@@ -114,6 +115,7 @@ class SweepCommand:
         opener = self.open_backend or partial(backend_for, prewarm=self.prewarm)
         repository = repository_of(options.kernel)
         worst = PASSED
+        check_sanitizer(options.sanitize, options.device)
         with resources(options, lambda: opener(options.device, repository)) as opened:
             check_energy(opened.backend, options.energy)
             try:
@@ -182,7 +184,7 @@ class _OneSize:
         if search and backend.predicts:
             search = replace(search, final_s=0.0)
         search = search or default_search(plan, backend)
-        engine = Engine(plan, backend, earlier, search, options.energy)
+        engine = Engine(plan, backend, earlier, search, options.energy, options.sanitize)
         remove_left(self._lock)
         if engine.finished and (old := covering_run(history, plan, earlier)):
             return self._show_again(old)

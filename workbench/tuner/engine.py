@@ -60,11 +60,13 @@ class Engine:
         earlier: Earlier,
         search: SearchPlan,
         energy: bool = False,
+        sanitize: bool = False,
     ) -> None:
-        """Plan the sweep. With `energy`, the joules of the finalists are measured too."""
+        """Plan the sweep. With `energy`, the joules of the finalists are measured too; with
+        `sanitize`, compute-sanitizer has to accept them."""
         self.plan = plan
         self._backend, self._earlier = backend, earlier
-        self._energy = energy
+        self._energy, self._sanitize = energy, sanitize
         self._known = self._of_this_run(earlier)
         self._first_pass = FirstPass(plan, backend, self._known, search)
 
@@ -118,7 +120,9 @@ class Engine:
         if not self._backend.predicts and (first_pass := self._first_pass_records()):
             old = self._old_finals()
             measures = cast(Measures, self._backend)  # it does not predict
-            finals = Finals(self.plan, measures, self._earlier, first_pass, self._energy)
+            finals = Finals(
+                self.plan, measures, self._earlier, first_pass, self._energy, self._sanitize
+            )
             yield from old or finals.outcomes()
 
     def _first_pass_records(self) -> list[Record]:
@@ -135,6 +139,8 @@ class Engine:
         for this sweep too: they are of one run, include the default and every baseline, and that
         run either knew all of this first pass or its final benchmark includes the fastest of this
         first pass. (The halving may have found others faster than that one.)"""
+        if self._sanitize:
+            return []  # they are not known to have been accepted
         first_pass, finals = self._first_pass_records(), self._earlier.final
         best = first_pass[0].key
         sure = [r.key for r in first_pass if r.default] + [b.key for b in self.plan.baselines]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,16 +19,18 @@ from workbench.tuner.space import Earlier, Plan, RecordFactory
 @dataclass(frozen=True)
 class Step:
     """The step that begins now and may take longer than one config: a `halving` or `final` of so
-    many configs, the winner once more on `hot` data, or the `energy` of the finalists."""
+    many configs, compute-sanitizer on the finalists (`sanitize`), the winner once more on `hot`
+    data, or the `energy` of the finalists."""
 
-    name: Phase | Literal["halving", "energy"]
+    name: Phase | Literal["halving", "sanitize", "energy"]
     of: int
 
 
 class Finals:
     """Halve the best of the first pass, then compare the finalists, the default, the previous best
     and the baselines; last, time the winner on data that the cache may hold. With `energy`, the
-    joules of each finalist are measured after all times."""
+    joules of each finalist are measured after all times; with `sanitize`, finalists that
+    compute-sanitizer does not accept are left out before."""
 
     def __init__(
         self,
@@ -37,8 +39,9 @@ class Finals:
         earlier: Earlier,
         first_pass: Sequence[Record],
         energy: bool = False,
+        sanitize: bool = False,
     ) -> None:
-        self._energy = energy
+        self._energy, self._sanitize = energy, sanitize
         self._plan, self._backend = plan, backend
         self._previous_best = earlier.previous_best
         self._factory = RecordFactory(plan.run, plan.problem, backend.protocol)
@@ -54,6 +57,9 @@ class Finals:
         """Yield each step as it begins and each outcome as it is known."""
         yield from self._halving()
         finalists = self._finalists()
+        if self._sanitize:
+            refused = yield from self._sanitized([c for c in finalists if c.key in self._by_key])
+            finalists = [c for c in finalists if c.key not in refused]
         yield Step("final", len(finalists))
         results = self._backend.final(finalists, [self._times.get(c.key, 0.0) for c in finalists])
         outcomes = self._outcomes(finalists, results)
@@ -62,6 +68,20 @@ class Finals:
         else:
             yield from outcomes
             yield from self._hot(outcomes)
+
+    def _sanitized(
+        self, candidates: Sequence[Candidate]
+    ) -> Generator[Outcome | Step, None, set[str]]:
+        """Yield a failure for each candidate that compute-sanitizer does not accept; returns their
+        keys."""
+        yield Step("sanitize", len(candidates))
+        refused: set[str] = set()
+        results = self._backend.sanitize(candidates)
+        for candidate, reason in zip(candidates, results, strict=True):
+            if reason is not None:
+                refused.add(candidate.key)
+                yield self._factory.failure(candidate, reason, self._compiled.get(candidate.key))
+        return refused
 
     def _outcomes(
         self, finalists: Sequence[Candidate], results: Sequence[Timed | Refusal]
