@@ -1,6 +1,9 @@
 """The machine code of a kernel that is compiled here, for GPUs that are not."""
 
 import gzip
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,3 +63,37 @@ def test_warnings_of_ptxas_are_kept():
         run_ptxas("// nothing")
     with pytest.raises(PtxasError):
         run_ptxas(ptx.replace("mov.", "vom.", 1))
+
+
+def git(folder, *words):
+    name = ("-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *name, *words], cwd=folder, check=True, capture_output=True)
+
+
+def test_code_against_a_revision(tmp_path):
+    source = Path(catalog.module_of("copy").__file__).read_text()
+    (tmp_path / "mine.py").write_text(source)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    words = ("mine.py", "--device", "h200", "--json", "c.json", "--against")
+
+    def code(revision):  # in a process of its own, as a file is imported once in each
+        line = [sys.executable, "-m", "workbench", "code", *words, revision]
+        return subprocess.run(line, cwd=tmp_path, check=False, capture_output=True, text=True)
+
+    same = code("HEAD")
+    assert same.returncode == 0 and "The binary is the same as that of HEAD" in same.stdout
+    changed = source.replace("tl.store(", "tl.debug_barrier()\n    tl.store(", 1)
+    assert changed != source
+    (tmp_path / "mine.py").write_text(changed)
+    other = code("HEAD")
+    assert other.returncode == 0 and "The binary is the same" not in other.stdout
+    comparison = json.loads((tmp_path / "c.json").read_text())["code"]["comparison"]
+    assert comparison["same_binary"] is False
+    missing = code("HEAD~3")
+    assert missing.returncode == 2 and "Nor is it a revision" in missing.stderr
+    listed = subprocess.run(
+        ["git", "worktree", "list"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert len(listed.stdout.splitlines()) == 1, "no checkout is left"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
 from workbench.commands.console import console_for, say_result
-from workbench.commands.operands import Operand, config_operand
+from workbench.commands.operands import Operand, config_operand, operands_of, repository_with
 from workbench.commands.options import CodeOptions
 from workbench.commands.problem import check_dtype, sizes_of
 from workbench.commands.result import write_result
@@ -22,6 +22,7 @@ from workbench.commands.run import (
     require_triton,
     say_page,
 )
+from workbench.commands.worktree import WORKING, Worktrees
 from workbench.compile import CompileError, LaunchedCode, machine_code_of
 from workbench.compile.code_match import CodeComparison, compared
 from workbench.compile.code_reading import MachineCode, code_of_file
@@ -46,7 +47,7 @@ from workbench.reports.code import (
     partition_table,
 )
 from workbench.reports.figures.code import flow_dot
-from workbench.spec import label, sizes_text, values
+from workbench.spec import Spec, label, sizes_text, values
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,16 +116,32 @@ def _read(options: CodeOptions, target: str, against: str | None) -> _Read:
         raise CommandError(f"--against {against} is no file; name a .cubin or .hsaco file.")
     spec = catalog.spec_of(target)
     check_dtype(spec, options.dtype)
-    sizes = sizes_of(spec, options.sizes)
-    device = _device(options.device)
-    words = against if against is not None else options.impl
-    operand = config_operand(words, spec) if words else Operand()
-    impl, config = operand.chosen(spec, device.limits, options.dtype, sizes)
+    if against is None:
+        operand = config_operand(options.impl, spec) if options.impl else Operand()
+        return _compiled(options, spec, spec, operand)
+    repository = repository_with(target)
+    operand, _ = operands_of((against, against), options.impl, spec, repository)
+    if operand.revision == WORKING or repository is None:
+        return _compiled(options, spec, spec, operand)
+    with Worktrees(repository) as trees:
+        file = repository.within(Path(str(catalog.module_of(target).__file__)))
+        version = trees.file(operand.revision, file)
+        if version is None:
+            raise CommandError(f"{operand.revision} has no file {file}; name a later revision.")
+        return _compiled(options, spec, catalog.version_of(version), operand)
+
+
+def _compiled(options: CodeOptions, spec: Spec, version: Spec, operand: Operand) -> _Read:
+    """Return the code of an operand in a version of the kernel, at the sizes of the kernel as it
+    is."""
+    sizes, device = sizes_of(spec, options.sizes), _device(options.device)
+    impl, config = operand.chosen(version, device.limits, options.dtype, sizes)
     if impl.backend != "triton":
         raise CommandError(f"{impl.title} is no Triton kernel; name one with --impl.")
     if reason := impl.rejection_reason(config, device.limits, options.dtype, sizes):
         raise CommandError(f"{impl.title} {label(values(config))} is refused: {reason}.")
-    title = f"{impl.title} {label(values(config))}".rstrip()
+    revision = f" at {operand.revision}" if operand.revision != WORKING else ""
+    title = f"{impl.title} {label(values(config))}".rstrip() + revision
     try:
         launched = machine_code_of(impl, config, sizes, options.dtype, device)
     except CompileError as error:
@@ -260,7 +277,7 @@ def _plain(view: CodeView, read: _Read) -> dict[str, Any]:
         "partitions": None if code.partitions is None else _plain_partitions(code),
         "warnings": [{"number": number, "text": text} for number, text in code.warnings],
         "matches": _plain_matches(view.matches),
-        "comparison": None if known is None else to_plain(known),
+        "comparison": None if known is None else asdict(known),
         "notes": list(code.notes),
     }
 

@@ -415,7 +415,7 @@ class CodeOptions(Options):
     sizes: str | None = option(None, f"{SIZES}. Default: the Spec's first.")
     dtype: str = option("bf16", DTYPE)
     device: str | None = option(None, "Compile for this target (h200, mi300x, ...) with no GPU.")
-    against: str | None = option(None, "Compare with this config or file.")
+    against: str | None = option(None, "Compare with this config, file or git revision.")
     find: str | None = option(None, "List instructions by PTX word or opcode: tcgen05.ld, LDSM.")
     text: bool = flag("Print the whole listing.", "--text")
     dot: Path | None = option(None, "Write the control flow for Graphviz.", stored=False)

@@ -10,7 +10,8 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from numbers import Integral, Real
+from pathlib import Path, PurePath
 from typing import Any, Protocol
 
 import workbench
@@ -153,7 +154,19 @@ def write_document(path: Path, content: Mapping[str, Any]) -> None:
 
 def json_text(content: Mapping[str, Any]) -> str:
     """Return plain data as strict JSON: numbers that are not finite are null."""
-    return json.dumps(_finite(content), indent=1, allow_nan=False, default=str) + "\n"
+    return json.dumps(_finite(content), indent=1, allow_nan=False, default=_plain_value) + "\n"
+
+
+def _plain_value(value: Any) -> str | int | float:
+    """Return a path as text, and a number of NumPy as one of Python. Raises TypeError for other
+    objects: their text is no data."""
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
 def _finite(value: Any) -> Any:
