@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -407,3 +408,10 @@ def test_a_frame_of_nothing_has_its_columns(tmp_path):
     (tmp_path / "events.jsonl").write_text("")
     frame = workbench.events_frame(tmp_path / "events.jsonl")
     assert frame.empty and {"op_path", "device_us", "host_us", "grid"} <= set(frame.columns)
+
+
+def test_a_document_holds_data_alone():
+    given = {"path": Path("a/b"), "count": np.int64(3), "share": np.float32(0.5), "nan": np.nan}
+    assert json.loads(json_text(given)) == {"path": "a/b", "count": 3, "share": 0.5, "nan": None}
+    with pytest.raises(TypeError, match="a Fate cannot be written as JSON"):
+        json_text({"fate": Fate()})
