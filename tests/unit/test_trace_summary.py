@@ -320,6 +320,15 @@ def test_each_rule_of_a_kernel_gives_the_word_of_its_planted_cause(name):
     assert kernel_words(**PLANTED[name])[0] == name
 
 
+def test_advice_on_occupancy_names_what_limits_it():
+    few = {"occupancy_theoretical": 0.4, "occupancy": 0.38}
+    (match,) = evaluated_kernel(few)
+    assert "fewer registers" in match.diagnosis.advice
+    uneven = {"occupancy_theoretical": 1.0, "occupancy": 0.76}  # softmax of 1024x4096 on an H200
+    (match,) = evaluated_kernel(uneven)
+    assert match.rule.word == "occupancy" and "more programs" in match.diagnosis.advice
+
+
 @pytest.mark.parametrize("name", kernel_rules())
 def test_a_rule_without_its_metrics_is_silent(name):
     metrics = {**HEALTHY, **PLANTED[name]}

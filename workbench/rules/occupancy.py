@@ -7,6 +7,13 @@ from collections.abc import Mapping
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, share
 
+LIMITED = "Use fewer registers or less shared memory a program, so that more warps fit."
+# More fit than are there: some cores have begun late, ended early, or have fewer programs.
+UNEVEN = (
+    "Give the kernel more programs, or each of them the same work: the launch allows more warps "
+    "than were there on average, since programs begin late or end early."
+)
+
 
 def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
     """Return the diagnosis of a kernel with few warps while no unit is busy. Few warps are no fault
@@ -21,7 +28,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         f"{percent(achieved)} of the warps that fit are resident, of {percent(most)} that the "
         "launch allows, and no unit is busy.",
         (share("occupancy, share", achieved), share("theoretical occupancy, share", most)),
-        "Use fewer registers or less shared memory a program, so that more warps fit.",
+        LIMITED if most < limits["theoretical"] else UNEVEN,
         "medium",
     )
 
