@@ -74,6 +74,10 @@ class CompareCommand:
             raise CommandError("Stored runs are compared without measuring; leave out --metrics.")
         if traces := trace_operands(options):
             return compare_traces(options, traces, self.console)
+        if options.expect is not None:
+            raise CommandError(
+                "--expect compares counters; name two files of ncu, or two runs of `profile`."
+            )
         if is_run(options.left) and is_run(options.right):
             if options.energy:
                 raise CommandError(

@@ -182,6 +182,9 @@ class CompareOptions(Options):
     sizes: str | None = option(None, SIZES)
     dtype: str = option("bf16", DTYPE)
     threshold: float = threshold()
+    expect: str | None = option(
+        None, "Of two files of ncu: mbarrier, direct_store, tmem_ahead or prefetch."
+    )
     energy: bool = energy()
     out: Path = out()
     strict: bool = strict()

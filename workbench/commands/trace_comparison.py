@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.catalog import unknown
 from workbench.commands.console import say_result
 from workbench.commands.operands import is_run
 from workbench.commands.options import CompareOptions
@@ -16,7 +18,13 @@ from workbench.commands.stored import stored_runs
 from workbench.commands.trace_tables import plain_table, short, shown
 from workbench.commands.traces import as_run
 from workbench.data.clock import folder_of, run_id, timestamp
-from workbench.data.exits import PASSED, UNDECIDED
+from workbench.data.exits import FAILED, PASSED, UNDECIDED
+from workbench.data.expected_change import (
+    EXPECTED,
+    ExpectationResult,
+    expectation_results,
+    with_counters,
+)
 from workbench.data.trace_compare import (
     FigureChange,
     KernelChange,
@@ -98,19 +106,56 @@ def compare_traces(
         if not operand.profiles:
             raise CommandError(f"{operand.name} holds no kernel; name a trace of a device.")
     check_outputs(options)
+    expected = _expected(options, operands)
     result = compared(*operands, options.threshold)
-    _print(console, result)
-    page = _page(options, result)
+    _print(console, result, expected)
+    page = _page(options, result, expected)
     say_page(console, page)
     code = UNDECIDED if result.word in ("SLOW", "INCONCLUSIVE") else PASSED
-    return write_result(options, "compare", code, page=str(page.resolve()), traces=asdict(result))
+    if expected:
+        code = _code_of(expected)
+    more: dict[str, Any] = {"expected": [asdict(each) for each in expected]} if expected else {}
+    return write_result(
+        options, "compare", code, page=str(page.resolve()), traces=asdict(result), **more
+    )
 
 
-def _page(options: CompareOptions, result: TraceComparison) -> Path:
+def _expected(
+    options: CompareOptions, operands: tuple[TraceOperand, TraceOperand]
+) -> list[ExpectationResult]:
+    """Return what became of `--expect`; empty without it. Raises CommandError where an operand has
+    no counters."""
+    if options.expect is None:
+        return []
+    if options.expect not in EXPECTED:
+        raise CommandError(unknown("expected change", options.expect, EXPECTED))
+    both = []
+    for operand in operands:
+        if (profile := with_counters(operand.profiles)) is None:
+            raise CommandError(
+                f"{operand.name} has no counters, which --expect compares; profile the kernel with "
+                "`workbench profile --tool ncu`."
+            )
+        both.append(profile)
+    return expectation_results(options.expect, *both)
+
+
+def _code_of(expected: Sequence[ExpectationResult]) -> int:
+    """Return 0 where all is met, 1 where something is not, else 3."""
+    states = {each.state for each in expected}
+    if "not met" in states:
+        return FAILED
+    return UNDECIDED if "not measured" in states else PASSED
+
+
+def _page(
+    options: CompareOptions, result: TraceComparison, expected: Sequence[ExpectationResult]
+) -> Path:
     from workbench.reports.trace import comparison_page
 
     identity = run_id("compare", "traces")
-    html = comparison_page(result, options.command, identity, timestamp())
+    title = options.expect or ""
+    html = comparison_page(result, options.command, identity, timestamp(), title, expected)
     return write_page(folder_of(options.out, identity) / "report.html", html)
 
 
@@ -120,7 +165,9 @@ def sentence(result: TraceComparison) -> str:
     return f"{word[:1].upper()}{word[1:]}: {result.reason}; the traces were taken apart in time."
 
 
-def _print(console: Console, result: TraceComparison) -> None:
+def _print(
+    console: Console, result: TraceComparison, expected: Sequence[ExpectationResult]
+) -> None:
     console.print(f"before  {result.before.name}", soft_wrap=True)
     console.print(f"after   {result.after.name}", soft_wrap=True)
     if result.figures:
@@ -132,6 +179,12 @@ def _print(console: Console, result: TraceComparison) -> None:
             console.print(f"metrics of {short(name)} that differ", soft_wrap=True)
             console.print(_figure_table(changes))
     say_result(console, sentence(result), "bold")
+    for each in expected:
+        values = ""
+        if each.before is not None and each.after is not None:
+            pair = (shown(value, each.unit) for value in (each.before, each.after))
+            values = f" ({' before, '.join(pair)} after)"
+        say_result(console, f"{each.state}: {each.text}{values}")
 
 
 def _figure_table(figures: tuple[FigureChange, ...]) -> Any:

@@ -218,6 +218,10 @@ METRICS: tuple[Metric, ...] = (
                _same(stall_counter(reason)))
         for reason in STALLS
     ),
+    Metric("global_loads", "global loads", "instructions", "lower", (
+        *_same("smsp__sass_inst_executed_op_global_ld.sum"),
+        *_same("smsp__inst_executed_op_global_ld.sum"),
+    )),
     Metric("lanes_active", "lanes active", "lane", "higher",
            _same("smsp__thread_inst_executed_per_inst_executed.ratio")),
     Metric("lanes_on", "lanes on", "lane", "higher", (

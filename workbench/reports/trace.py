@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from workbench.data.expected_change import ExpectationResult
 from workbench.data.host_work import ExplainedGap, OperationRow, RangeRow
 from workbench.data.record import Evidence, Finding, Outcome, Profile, Record, Run
 from workbench.data.repeats import Repeat
@@ -338,18 +339,41 @@ def _plain(record: Record) -> tuple[str, str, str]:
 # Two traces
 
 
-def comparison_page(result: TraceComparison, command: str, run: str, at: str) -> str:
-    """Return the page of two traces beside each other as HTML."""
+def comparison_page(
+    result: TraceComparison,
+    command: str,
+    run: str,
+    at: str,
+    change: str = "",
+    expected: Sequence[ExpectationResult] = (),
+) -> str:
+    """Return the page of two traces beside each other as HTML, with what was `expected` of a
+    `change`."""
     return render(
         "trace_compare.html.j2",
         result=result,
         figures=_change_table(result.figures),
         kernels=_kernel_changes(result.kernels),
         metrics=[(name, _change_table(changes)) for name, changes in result.metrics if changes],
+        change=change,
+        expected=_expected_table(expected),
         command=command,
         run=run,
         at=at,
     )
+
+
+def _expected_table(expected: Sequence[ExpectationResult]) -> Table:
+    rows = [
+        ([each.text, _value(each.before, each.unit), _value(each.after, each.unit), each.state],
+         each.state == "not met")
+        for each in expected
+    ]  # fmt: skip
+    return {"heads": ["", "before", "after", ""], "rows": rows}
+
+
+def _value(value: float | None, unit: str) -> str:
+    return "" if value is None else _figure(Evidence("", value, unit, "profiled"))
 
 
 def _change_table(figures: Sequence[FigureChange]) -> Table:
