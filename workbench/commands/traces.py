@@ -39,6 +39,7 @@ SEVERAL = 3  # ranges of one name, from which on they have a spread
 SERIAL = (
     "Kernels were profiled one by one for their counters, so the time between them says nothing."
 )
+SUMS = "The file holds sums of kernels alone; idle time needs a timeline."
 HEALTHY = "nothing found"
 MET = {"yes": True, "no": False, "bad": False}
 
@@ -130,10 +131,8 @@ def findings_of(summary: TraceSummary, run: Run) -> Iterator[Finding]:
         text = "No device had work in this trace; its times are of the host."
         yield _finding(run, "host alone", text, tuple(_ranges(summary.host_ranges)))
     if not summary.devices and summary.rows:
-        yield _finding(
-            run, "no timeline", "The file holds sums of kernels alone; idle time needs a timeline.",
-            evidence_of(summary.kpis["all"], "sums of kernels"),
-        )  # fmt: skip
+        word, text = ("counters", SERIAL) if serial else ("no timeline", SUMS)
+        yield _finding(run, word, text, evidence_of(summary.kpis["all"], "sums of kernels"))
 
 
 def _of_counters(trace: Trace, run: Run) -> Iterator[Finding]:
