@@ -135,7 +135,9 @@ class Solo:
         Packages in the folder `packages` come before the installed ones."""
         context = _context()
         self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, interpreted, packages), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(theirs, interpreted, packages), daemon=True
+        )
         self._process.start()
         theirs.close()
         self._unread = b""  # the beginning of a result

@@ -58,8 +58,22 @@ class ConfigChooser:
     def of_kernel(
         self, kernel: str, devices: Sequence[Device]
     ) -> Iterator[ChosenConfig | NotCompiled]:
-        """Yield the configs of each Triton Impl of a kernel on each device."""
+        """Yield the configs of each Triton Impl of a kernel on each device: of another dtype where
+        the kernel takes none of this one, which its case names."""
         spec = catalog.spec_of(kernel)
+        every = list(self._of_dtype(kernel, spec, devices))
+        if not any(isinstance(each, ChosenConfig) for each in every) and self.operand is None:
+            # a kernel for other dtypes, as of fp8: it is compiled for the first that it takes
+            for dtype in [name for name in spec.tolerance if name != self.dtype]:
+                other = list(replace(self, dtype=dtype)._of_dtype(kernel, spec, devices))
+                if any(isinstance(each, ChosenConfig) for each in other):
+                    every = other
+                    break
+        yield from every
+
+    def _of_dtype(
+        self, kernel: str, spec: Spec, devices: Sequence[Device]
+    ) -> Iterator[ChosenConfig | NotCompiled]:
         if self.dtype not in spec.tolerance:
             yield NotCompiled(spec.name, "every device", f"it does not support {self.dtype}")
             return
@@ -98,7 +112,11 @@ class ConfigChooser:
         for e in self.tuned.matching(spec.name, impl.name, device.name, self.dtype):
             at = tuple(sorted(e.sizes.items()))
             usable = not e.predicted and e.source in sources_of(impl)
-            if usable and wanted in (None, dict(e.sizes)) and e.config.keys() == impl.knobs().keys():
+            if (
+                usable
+                and wanted in (None, dict(e.sizes))
+                and e.config.keys() == impl.knobs().keys()
+            ):
                 newest[at] = max(e, newest.get(at, e), key=lambda entry: entry.at)
         return list(newest.values())
 

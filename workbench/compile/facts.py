@@ -35,9 +35,7 @@ class ReadCode:
     facts: CodeFacts
 
 
-def compile_facts(
-    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device
-) -> ReadCode:
+def compile_facts(impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device) -> ReadCode:
     """Compile a call for `device` and return its facts; nothing runs. Raises CompileError, and
     ChildProcessError if the compiler's process was ended from outside."""
     started = time.perf_counter()
