@@ -48,7 +48,7 @@ def folder_of_version(text: str, interactive: bool = False) -> Path | None:
     for the installed one. An `interactive` user is asked whether to install one that is not there.
     Raises CommandError where there is none."""
     path = Path(text)
-    if "/" in text or path.is_dir():
+    if "/" in text or (text and (path / "triton").is_dir()):
         if not (path / "triton" / "__init__.py").is_file():
             raise CommandError(
                 f"{text} holds no triton/__init__.py; name the folder that `pip install --no-deps "
