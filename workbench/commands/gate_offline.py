@@ -55,8 +55,8 @@ class OfflineGate:
 
     def go(self, files: Sequence[tuple[str, Path]]) -> int:
         """Compare the kernels, each with its file. Returns 0, 3 where something is suspected to be
-        worse, 2 where something does not compile any more, or 130 after Ctrl-C. Raises CommandError for options that need
-        a measurement, UnknownDevice, or CompilerError."""
+        worse, 2 where something does not compile any more, or 130 after Ctrl-C. Raises
+        CommandError for options that need a measurement, UnknownDevice, or CompilerError."""
         options = self.options
         if options.strict or options.database is not None:
             raise CommandError("--device measures nothing; leave out --strict and --database.")
