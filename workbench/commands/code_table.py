@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.commands.code_store import CodeStore, CompileTask
-from workbench.commands.console import aloud, say_result
+from workbench.commands.console import say_result
 from workbench.commands.run import say_page
 from workbench.data.code_pair import CodePair, paired, plain_pair, ranked
 from workbench.data.record import Case
@@ -65,8 +65,7 @@ def say_changes(console: Console, changes: CodeChanges) -> None:
             )
         for cells, _ in content["rows"]:
             drawn.add_row(*map(Text, cells))
-        with aloud(console):
-            console.print(drawn)
+        console.print(drawn)
         if len(rows) > SHOWN:
             console.print(f"{len(rows) - SHOWN} more rows are on the page.")
     for reason, many in changes.left_out:

@@ -26,8 +26,8 @@ MEANINGS: Mapping[str, str] = {
     "SAME": "the same machine code, launched in the same way",
 }
 
-# From Triton 3.6.0 to 3.9.0, of the defaults of 39 kernels on ten devices: registers of those with
-# more than 32 changed by -7 to +5 % in the middle half and by more than +17 % in the last tenth; the
+# From Triton 3.6.0 to 3.9.0, of the defaults of 39 kernels on ten devices: registers above 32
+# changed by -7 to +5 % in the middle half of the configs, and by more than +17 % in the last tenth;
 # instructions of hot loops for the same work by -5 to +7 %, and by more than +16 %.
 REGISTERS = 0.10  # share; 228 to 252 of the 255 on sm_80 is 10.5 %
 FEW = 32  # registers that limit nothing: 2,048 threads of a core can have as many
