@@ -19,7 +19,15 @@ from workbench.data.code_pair import (
     ranked,
 )
 from workbench.data.record import Case, Predicted, Resources, from_plain, to_plain
-from workbench.reports.compilers import CodeChanges, changed, conclusion, page, tune_again
+from workbench.reports.compilers import (
+    CodeChanges,
+    changed,
+    conclusion,
+    narrow_rows,
+    page,
+    pair_rows,
+    tune_again,
+)
 
 CASE = Case("matmul", "tiles", "triton", {"block_m": 128}, {"M": 4096}, "bf16", "a100")
 RESOURCES = Resources(
@@ -187,6 +195,20 @@ def test_the_page_has_a_row_for_each_pair_that_differs(both):
 def changes_of(pairs, **more):
     return CodeChanges("Two compilers", "Triton 3.6.0", "Triton 3.9.0", ["a100"], pairs, [],
                        "workbench compare", "2026-11-23T12:00", 1.0, **more)  # fmt: skip
+
+
+@given(st.lists(st.tuples(either, either), max_size=4))
+def test_a_narrow_table_has_the_same_rows(both):
+    pairs = [paired(CASE, before, after) for before, after in both]
+    wide, narrow = pair_rows(pairs, config=True), narrow_rows(pairs)
+    assert len(wide["rows"]) == len(narrow["rows"]) == len(pairs)
+    for table in (wide, narrow):
+        assert all(len(cells) == len(table["heads"]) for cells, _ in table["rows"])
+
+
+def test_another_config_is_named():
+    pair = replace(paired(CASE, FACTS, with_resources(registers=252)), note="was 64x64, 4w")
+    assert pair.reasons == "registers 228 to 252; was 64x64, 4w"
 
 
 def test_the_conclusion_says_what_is_left():

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.commands.code_store import CodeStore, CompileTask
 from workbench.commands.console import say_result
 from workbench.commands.run import say_page
 from workbench.data.code_pair import CodePair, paired, plain_pair, ranked
-from workbench.data.record import Case
 from workbench.reports import write_page
 from workbench.reports.compilers import (
     CodeChanges,
     changed,
     conclusion,
+    narrow_rows,
     page,
     pair_rows,
     tune_again,
 )
+from workbench.spec import brief
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from workbench.backend.compilers import Compilers
 
 SHOWN = 40  # rows in the terminal; the page has all
+WIDE, WIDEST = 150, 200  # columns of a terminal that has room for the reasons, and for configs
 
 
 def pairs_as_compiled(
@@ -44,9 +47,11 @@ def pairs_as_compiled(
         results[n] = result
         left = n - n % 2
         if left in results and left + 1 in results:
-            case: Case = tasks[left + 1].job.case
+            was, case = tasks[left].job.case, tasks[left + 1].job.case
             before, after = results.pop(left), results.pop(left + 1)
-            yield paired(case, before, after, threshold, tuned[left // 2])
+            pair = paired(case, before, after, threshold, tuned[left // 2])
+            other = dict(was.config) != dict(case.config)
+            yield replace(pair, note=f"was {brief(was.config)}") if other else pair
 
 
 def say_changes(console: Console, changes: CodeChanges) -> None:
@@ -57,12 +62,14 @@ def say_changes(console: Console, changes: CodeChanges) -> None:
     rows = changed(changes.pairs)
     if rows:
         drawn = Table(box=None, pad_edge=False)
-        content = pair_rows(rows[:SHOWN], config=console.width >= 200)
+        narrow = console.width < WIDE
+        shown = rows[:SHOWN]
+        content = narrow_rows(shown) if narrow else pair_rows(shown, console.width >= WIDEST)
         for n, heading in enumerate(content["heads"]):
             left = n in content["text"] or n == 0
-            drawn.add_column(
-                heading, justify="left" if left else "right", overflow="fold", no_wrap=not left
-            )
+            folds = left and n > 0 and not narrow
+            justify: Literal["left", "right"] = "left" if left else "right"
+            drawn.add_column(heading, justify=justify, overflow="fold", no_wrap=not folds)
         for cells, _ in content["rows"]:
             drawn.add_row(*map(Text, cells))
         console.print(drawn)

@@ -49,6 +49,7 @@ class CodePair:
     worse: tuple[str, ...] = ()
     better: tuple[str, ...] = ()
     tuned: str = ""  # date of the tuned config; empty for a default
+    note: str = ""  # another difference: of the configs
 
     @property
     def reasons(self) -> str:
@@ -56,8 +57,9 @@ class CodePair:
         failures = [facts for facts in (self.after, self.before) if isinstance(facts, str)]
         if failures:
             return failures[0]
-        better = [f"better: {', '.join(self.better)}"] if self.better and self.worse else []
-        return "; ".join([", ".join(self.worse or self.better), *better]).strip("; ")
+        better = f"better: {', '.join(self.better)}" if self.better and self.worse else ""
+        parts = ", ".join(self.worse or self.better), better, self.note
+        return "; ".join(part for part in parts if part)
 
     @property
     def predicted_ratio(self) -> float | None:

@@ -124,6 +124,20 @@ def pair_rows(pairs: Sequence[CodePair], config: bool) -> dict[str, Any]:
     return {"heads": list(HEADS), "rows": rows, "text": (1, 2, 8)}
 
 
+NARROW = ("", "kernel", "device", "registers", "scratch", "occup. %", "loop", "predicted")
+
+
+def narrow_rows(pairs: Sequence[CodePair]) -> dict[str, Any]:
+    """Return the same rows for a narrow terminal: no config, no reasons, and the ratio of the
+    predicted times."""
+    wide = pair_rows(pairs, config=False)
+    rows = []
+    for pair, (cells, bad) in zip(pairs, wide["rows"], strict=True):
+        ratio = pair.predicted_ratio
+        rows.append(([*cells[:7], "-" if ratio is None else f"~{ratio:.2f}x"], bad))
+    return {"heads": list(NARROW), "rows": rows, "text": (1, 2)}
+
+
 def _both(pair: CodePair, cell: Callable[[CodeFacts], str]) -> str:
     """Return a cell before and after; one text where both are equal."""
     texts = [cell(f) if isinstance(f, CodeFacts) else "-" for f in (pair.before, pair.after)]
