@@ -21,6 +21,8 @@ from workbench.spec import Impl, Spec, WorkbenchError
 # Of the workbench these alone are code that a kernel runs; the rest is the tool.
 _OURS = ("workbench.dsl", "workbench.kernels", "workbench.variants")
 _LIBRARIES = ("site-packages", "dist-packages")
+# Libraries whose version is part of every key; they may lie elsewhere, as a second Triton does.
+_VERSIONED = ("torch", "triton")
 
 
 def code_hash(impl: Impl) -> str:
@@ -166,7 +168,9 @@ def _file_of_module(module: str, folder: Path) -> Path | None:
     workbench itself. A file beside the importing one comes before an installed one, as when a
     kernel is loaded by its path."""
     top = module.partition(".")[0]
-    if top in sys.stdlib_module_names or (top == "workbench" and not module.startswith(_OURS)):
+    if top in sys.stdlib_module_names or top in _VERSIONED:
+        return None
+    if top == "workbench" and not module.startswith(_OURS):
         return None
     if beside := _beside(module.removeprefix("workbench.kernels."), folder):
         return beside

@@ -66,7 +66,7 @@ class Place:
 
     def compare(self, left, right, fate=lambda c: Fate(), **more):
         self.null = Null(fate, **more.pop("null", {}))
-        wanted = {"kernel": str(self.kernel), "out": self.out, "database": self.url, **more}
+        wanted = {"kernel": (str(self.kernel),), "out": self.out, "database": self.url, **more}
         return CompareCommand(
             CompareOptions(left, right, **wanted), self._console(), self.opened
         ).go()
@@ -224,7 +224,7 @@ def test_the_stored_command_asks_the_same(place):
     assert words[:2] == ["workbench", "compare"]
     command = cli.typer.main.get_command(cli.app).commands["compare"]
     context = command.make_context("compare", words[2:])
-    assert context.params["sizes"] == "N=1024" and context.params["kernel"] == str(place.kernel)
+    assert context.params["sizes"] == "N=1024" and context.params["kernel"] == [str(place.kernel)]
 
 
 # Versions
@@ -278,7 +278,7 @@ def test_a_revision_without_the_file_is_told(place):
     new = place.folder / "younger.py"
     new.write_text(KERNEL.replace('name="toy"', 'name="younger"'))
     with pytest.raises(OperandError, match=r"HEAD has no file younger\.py"):
-        place.compare("HEAD", WORKING, kernel=str(new))
+        place.compare("HEAD", WORKING, kernel=(str(new),))
 
 
 # What a side may be
@@ -331,7 +331,7 @@ def test_run_ids_are_told_from_impls_and_revisions():
 
 def test_without_a_gpu_the_sentence_says_what_is_needed(place, monkeypatch):
     monkeypatch.setattr("workbench.commands.comparison.gpu_present", lambda: False)
-    wanted = CompareOptions("blocks", "torch", str(place.kernel), out=place.out)
+    wanted = CompareOptions("blocks", "torch", kernel=(str(place.kernel),), out=place.out)
     with pytest.raises(CommandError, match="needs a GPU"):
         CompareCommand(wanted, place._console()).go()
     assert not place.out.exists()

@@ -113,7 +113,7 @@ class Place:
             wanted = MeasureOptions(kernel, **kept)
             return MeasureCommand(wanted, console_for(wanted), opened, tuned).go()
         if name == "compare":
-            wanted = CompareOptions("blocks", "blocks:num_warps=4", kernel=kernel, **kept)
+            wanted = CompareOptions("blocks", "blocks:num_warps=4", kernel=(kernel,), **kept)
             return CompareCommand(wanted, console_for(wanted), opened).go()
         if name == "gate":
             self.begin()

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import Any
 
 from workbench.backend import replies
@@ -46,10 +47,13 @@ class Workers:
     another one, so a process that is killed at any moment stops no other.
     """
 
-    def __init__(self, count: int, *, interpreted: bool = False) -> None:
+    def __init__(
+        self, count: int, *, interpreted: bool = False, packages: Path | None = None
+    ) -> None:
         """Hold at most `count` processes, each started when it is needed; `interpreted` ones run
-        Triton kernels in its interpreter, on the CPU."""
-        self._count, self._interpreted = count, interpreted
+        Triton kernels in its interpreter, on the CPU. Packages in the folder `packages`, such as
+        another Triton, come before the installed ones."""
+        self._count, self._interpreted, self._packages = count, interpreted, packages
         _context()  # in this thread: it changes the process's signals and files for a moment
         self._open()
 
@@ -90,7 +94,7 @@ class Workers:
                 solo.end()
 
     def _started(self) -> Solo:
-        solo = Solo(interpreted=self._interpreted)
+        solo = Solo(interpreted=self._interpreted, packages=self._packages)
         with self._lock:
             if not self._closed:
                 self._all.add(solo)
@@ -126,11 +130,14 @@ class Solo:
     """One process that runs one task at a time, with a round trip below a millisecond. When it is
     lost, its owner starts another."""
 
-    def __init__(self, *, interpreted: bool = False) -> None:
-        """Start the process, and let it import torch, or Triton's interpreter if `interpreted`."""
+    def __init__(self, *, interpreted: bool = False, packages: Path | None = None) -> None:
+        """Start the process, and let it import torch, or Triton's interpreter if `interpreted`.
+        Packages in the folder `packages` come before the installed ones."""
         context = _context()
         self._ours, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, interpreted), daemon=True)
+        self._process = context.Process(
+            target=_serve, args=(theirs, interpreted, packages), daemon=True
+        )
         self._process.start()
         theirs.close()
         self._unread = b""  # the beginning of a result
@@ -250,9 +257,9 @@ def _context() -> Any:
     return context
 
 
-def _serve(theirs: Any, interpreted: bool) -> None:
+def _serve(theirs: Any, interpreted: bool, packages: Path | None) -> None:
     """Serve the tasks of a `Solo` until its pipe is closed."""
-    _begin(interpreted)
+    _begin(interpreted, packages)
     with suppress(EOFError, OSError):
         while True:
             task, args = theirs.recv()
@@ -304,7 +311,7 @@ def _start_server() -> None:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(interpreted: bool) -> None:
+def _begin(interpreted: bool, packages: Path | None = None) -> None:
     """Initialise a worker before Triton is imported."""
     # messages of ptxas, which may hold whole PTX listings, reach the parent as exceptions
     null = os.open(os.devnull, os.O_WRONLY)
@@ -317,6 +324,10 @@ def _begin(interpreted: bool) -> None:
     watch(Marks())  # Ctrl-C is the parent's: any KeyboardInterrupt here is raised by user code
     os.environ["OMP_NUM_THREADS"] = "1"
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # 3.10 flips the default
+    if packages is not None:
+        if "triton" in sys.modules:
+            raise RuntimeError("Triton was imported before its version could be chosen")
+        sys.path.insert(0, str(packages))
     if interpreted:
         # Triton decides at its import. A worker imports its parent's main module first, so that
         # module must not import Triton outside `if __name__ == "__main__"`: ours do not.

@@ -70,6 +70,11 @@ class CompareCommand:
         """Run to the end. Returns the exit code of the verdict (see `verdict.exit_code`), or 130
         after Ctrl-C. Raises the errors of the parts, each of which is one sentence."""
         options = self.options
+        if options.triton is not None:
+            from workbench.commands.compiler_comparison import CompilerComparison
+
+            return CompilerComparison(options, self.console).go()
+        self._check_operands()
         if options.metrics is not None and is_run(options.left) and is_run(options.right):
             raise CommandError("Stored runs are compared without measuring; leave out --metrics.")
         if traces := trace_operands(options):
@@ -85,7 +90,7 @@ class CompareCommand:
                     "two operands to run on the GPU."
                 )
             return compare_runs(options, self.console)
-        kernel = kernel_of(options.left, options.right, options.kernel)
+        kernel = kernel_of(options.left, options.right, next(iter(options.kernel), None))
         spec = catalog.spec_of(kernel)
         check_dtype(spec, options.dtype)
         problem = Problem(kernel, spec, sizes_of(spec, options.sizes), options.dtype)
@@ -98,6 +103,22 @@ class CompareCommand:
         with resources(options, lambda: self.open_backend(None, folder)) as opened:
             return self._go(problem, operands, repository, opened)
 
+    def _check_operands(self) -> None:
+        """Raise CommandError for operands that are missing, and for options of `--triton` alone."""
+        options = self.options
+        if not (options.left and options.right):
+            raise CommandError(
+                "Name two operands, such as tiles and tiles:num_warps=4; or two compilers with "
+                "--triton 3.6.0 3.9.0."
+            )
+        if options.device:
+            raise CommandError(
+                "--device is for --triton; to measure here, leave it out, and to predict for "
+                "another device use `workbench measure --device`."
+            )
+        if len(options.kernel) > 1:
+            raise CommandError("Operands are of one kernel; name one with --kernel.")
+
     def _go(
         self,
         problem: Problem,
@@ -107,7 +128,7 @@ class CompareCommand:
     ) -> int:
         options, backend = self.options, opened.backend
         versions = operands[0].revision != operands[1].revision
-        whole = replace(options, kernel=problem.kernel, sizes=sizes_text(problem.sizes))
+        whole = replace(options, kernel=(problem.kernel,), sizes=sizes_text(problem.sizes))
         name = "versions" if versions else "impls"
         run = new_run("compare", name, whole.command, backend, [problem])
         folder = folder_of(options.out, run.id)

@@ -167,7 +167,8 @@ def require_gpu(open_backend: Opener) -> None:
     if open_backend is backend_for and not gpu_present():
         raise CommandError(
             "Comparing needs a GPU that torch sees, and there is none here; run it where there is "
-            "one, or name two stored runs (`workbench history` lists them)."
+            "one, or name two stored runs (`workbench history` lists them). Machine code is "
+            "compared without one: `workbench gate --device h200`, `workbench compare --triton`."
         )
 
 

@@ -98,6 +98,11 @@ class GateCommand:
             unread = any(left.broken for left in self.left_out)
             reason = "a changed file cannot be read" if unread else "no kernel's file has changed"
             return self._nothing(reason)
+        if options.device:
+            from workbench.commands.gate_offline import OfflineGate
+
+            named = [(_kernel_name(file), file) for file in files]
+            return OfflineGate(options, self.console, repository).go(named)
         require_gpu(self.open_backend)
         with (
             Worktrees(repository) as trees,

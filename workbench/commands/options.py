@@ -18,6 +18,7 @@ KERNEL = "A kernel's name, package.module, or path/to/mine.py."
 DTYPE = "fp32, fp16 or bf16."
 SIZES = "M=4096,N=4096,K=4096"
 EVENTS = "--events/--no-events"
+PAIR = "tuple[str, str] | None"  # type of an option with two values
 
 
 def argument(help: str, default: Any = MISSING, metavar: str | None = None) -> Any:
@@ -117,7 +118,9 @@ class Options:
             texts = [f"{v:g}" if isinstance(v, float) else str(v) for v in many]
             name = f.metadata.get("name") or f"--{f.name.replace('_', '-')}"
             if f.metadata["positional"]:
-                words += texts
+                words += [text for text in texts if text]
+            elif f.type == PAIR:
+                words += [name, *texts]
             elif value is True:
                 words.append(name)
             else:
@@ -175,9 +178,15 @@ class CompareOptions(Options):
 
     COMMAND: ClassVar[str] = "compare"
 
-    left: str = argument("tiles, tiles:block_m=128, a git revision, a run.")
-    right: str = argument("The same; WORKING is the file as it is.")
-    kernel: str | None = option(None, KERNEL)
+    left: str = argument("tiles, tiles:block_m=128, a git revision, a run.", "")
+    right: str = argument("The same; WORKING is the file as it is.", "")
+    triton: tuple[str, str] | None = option(
+        None, "Two versions of Triton, or their folders, in place of LEFT and RIGHT."
+    )
+    kernel: tuple[str, ...] = option((), f"{KERNEL} With --triton it may be repeated.")
+    device: tuple[str, ...] = option(
+        (), "With --triton: a device to compile for, or all, the default; may be repeated."
+    )
     impl: str | None = option(None, "Of revisions or runs: this Impl, or tiles:block_m=128.")
     sizes: str | None = option(None, SIZES)
     dtype: str = option("bf16", DTYPE)
@@ -207,6 +216,9 @@ class GateOptions(Options):
 
     baseline: str = argument("A git revision to compare the files with.")
     kernel: tuple[str, ...] = option((), "This kernel; may be repeated. Default: what changed.")
+    device: tuple[str, ...] = option(
+        (), "Compile for this device, or all, and run nothing; may be repeated."
+    )
     dtype: str = option("bf16", DTYPE)
     threshold: float = threshold()
     out: Path = out()

@@ -82,7 +82,7 @@ def compile_config(
     """
     started, dedup = time.perf_counter(), Dedup()
     launches = _launched(impl, config, sizes, dtype, device, dedup)
-    compiled = _read(impl, launches, device, dedup.key, started)
+    compiled = read_launches(impl, launches, device, dedup.key, started)
     if not code:
         return compiled
     # the launches of a chain share one kernel; each takes 0.4 s of nvdisasm, a process of its own
@@ -109,7 +109,7 @@ def machine_code_of(
     Raises CompileError, or CodeError where the code cannot be read."""
     started, dedup = time.perf_counter(), Dedup()
     launches = _launched(impl, config, sizes, dtype, device, dedup)
-    compiled = _read(impl, launches, device, dedup.key, started)
+    compiled = read_launches(impl, launches, device, dedup.key, started)
     largest = max(launches, key=lambda launch: launch.programs)
     names = dict.fromkeys(launch.kernel.name for launch in launches)
     code = code_of_kernel(largest.kernel.asm, device.limits.arch)
@@ -148,7 +148,16 @@ def compile_unless_duplicate(
     if dedup.skipped:  # launches of another config, but not in this combination
         dedup = Dedup()
         launches = _launched(impl, config, sizes, dtype, device, dedup)
-    return _read(impl, launches, device, dedup.key, started)
+    return read_launches(impl, launches, device, dedup.key, started)
+
+
+def compile_launches(
+    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device
+) -> tuple[list[Launch], str]:
+    """Compile a call and return its launches, and the key of its TTGIR. Raises as
+    `compile_config`."""
+    dedup = Dedup()
+    return _launched(impl, config, sizes, dtype, device, dedup), dedup.key
 
 
 def _launched(
@@ -168,9 +177,11 @@ def _launched(
     return launches
 
 
-def _read(
+def read_launches(
     impl: Impl, launches: Sequence[Launch], device: Device, key: str, started: float
 ) -> Compiled:
+    """Return the result of compiled launches; `started` is `time.perf_counter` before they were
+    compiled. Raises CompileError where the largest does not fit the device."""
     largest = max(launches, key=lambda launch: launch.programs)
     resources = read_resources(largest, launches, device, time.perf_counter() - started)
     if resources.shared_bytes > device.limits.shared_bytes:

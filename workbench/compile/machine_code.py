@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
+
+NOBITS = 8  # type of an ELF section that takes no place in the image
 
 
 def cubin_registers(cubin: bytes) -> tuple[int, int]:
@@ -33,19 +36,26 @@ def cubin_registers(cubin: bytes) -> tuple[int, int]:
     return registers, frame
 
 
-def _elf_section(image: bytes, wanted: bytes) -> bytes:
-    """Return the bytes of a section of a 64-bit little-endian ELF image (System V ABI, chapter
-    4)."""
+def elf_sections(image: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield name and content of each section with content of a 64-bit little-endian ELF image
+    (System V ABI, chapter 4). Raises ValueError where it is none."""
     if image[:4] != b"\x7fELF" or len(image) < 64:
         raise ValueError("not an ELF image")
     table = struct.unpack_from("<Q", image, 0x28)[0]
     entry, count, names = struct.unpack_from("<HHH", image, 0x3A)
     headers = [struct.unpack_from("<IIQQQQIIQQ", image, table + i * entry) for i in range(count)]
     strings = headers[names][4]
-    for name, _, _, _, offset, size, *_ in headers:
+    for name, kind, _, _, offset, size, *_ in headers:
+        if kind == NOBITS:
+            continue
         end = image.index(b"\0", strings + name)
-        if image[strings + name : end] == wanted:
-            return image[offset : offset + size]
+        yield image[strings + name : end], image[offset : offset + size]
+
+
+def _elf_section(image: bytes, wanted: bytes) -> bytes:
+    for name, data in elf_sections(image):
+        if name == wanted:
+            return data
     raise ValueError(f"no section {wanted.decode()}")
 
 

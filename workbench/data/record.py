@@ -494,11 +494,12 @@ def key_of(case: Case, **also: str) -> str:
 _TYPES: dict[str, type] = {}
 
 
-def _register(*types: type) -> None:
+def register(*types: type) -> None:
+    """Let `to_plain` and `from_plain` take these dataclasses."""
     _TYPES.update({t.__name__: t for t in types})
 
 
-_register(
+register(
     Mode,
     Energy,
     Measured,

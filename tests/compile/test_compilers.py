@@ -1,0 +1,121 @@
+"""Two versions of Triton, and two of a kernel, by their machine code: the commands as a user runs
+them. `make test` puts the older version beside the environment."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from workbench.data.events import read
+
+pytestmark = pytest.mark.newest  # it starts the older version by itself
+ROOT = Path(__file__).parents[2]
+OLDER, NEWER = "3.6.0", version("triton")
+
+
+def workbench(folder, *words):
+    """Run a command in a folder; returns its exit code and the JSON document."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "workbench", *words, "--json", "result.json"]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode in (0, 3), done.stdout + done.stderr
+    document = json.loads((folder / "result.json").read_text())
+    assert document["exit_code"] == done.returncode
+    return done, document
+
+
+def test_two_compilers_differ_in_the_registers_of_a_matmul(tmp_path):
+    words = ("compare", "--triton", OLDER, NEWER, "--kernel", "matmul", "--impl", "tiles")
+    done, document = workbench(tmp_path, *words, "--device", "a100", "--device", "mi300x")
+    pairs = {p["case"]["device"]: p for p in document["code_changes"]["pairs"]}
+    assert sorted(pairs) == ["a100", "mi300x"]
+    tiles = pairs["a100"]
+    registers = [tiles[n]["resources"]["registers"] for n in ("before", "after")]
+    assert tiles["before"]["code"] != tiles["after"]["code"]
+    if NEWER == "3.9.0":
+        assert registers == [228, 252] and tiles["word"] == "WORSE"
+    for pair in pairs.values():
+        for facts in (pair["before"], pair["after"]):
+            assert facts["predicted"]["predicted_s"] > 0 and facts["groups"]["matrix"] > 0
+            assert facts["loop"]["groups"]["matrix"] > 0
+    assert "matmul.tiles" in Path(document["code_changes"]["page"]).read_text()
+    assert "~" in done.stdout and "matmul.tiles" in done.stdout
+    kept = read(tmp_path / "results" / "compiled.jsonl").events
+    assert len(kept) == 4 and {e.compiler for e in kept} == {f"Triton {OLDER}", f"Triton {NEWER}"}
+    again, _ = workbench(tmp_path, *words, "--device", "a100")
+    assert "2 of 2 are compiled already" in again.stdout
+
+
+def git(folder, *words):
+    name = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+    subprocess.run(["git", "-C", str(folder), *name, *words], check=True, capture_output=True)
+
+
+HEAD = "def _blocks(x_ptr, y_ptr, N, stride_x, BLOCK_N: tl.constexpr):\n"
+STORE = "    tl.store(y_ptr + n, tl.load(x_ptr + n * stride_x, n < N), n < N)\n"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """A repository with `copy` under another name, at one size."""
+    source = (ROOT / "workbench" / "kernels" / "copy.py").read_text()
+    source = source.replace('bench=[{"N": 1 << 28}, {"N": 1 << 24}]', 'bench=[{"N": 65536}]')
+    assert HEAD in source and STORE in source
+    (tmp_path / "toy.py").write_text(source)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "toy.py")
+    git(tmp_path, "commit", "-q", "-m", "toy")
+    return tmp_path
+
+
+def change(folder, old, new):
+    file = folder / "toy.py"
+    file.write_text(file.read_text().replace(old, new))
+
+
+def test_a_change_that_compiles_to_the_same_code_is_the_same(repository):
+    change(repository, STORE, "    unused = n + 1  # noqa\n" + STORE)
+    done, document = workbench(repository, "gate", "HEAD", "--device", "h200", "--device", "mi300x")
+    assert done.returncode == 0
+    assert [p["word"] for p in document["code_changes"]["pairs"]] == ["SAME", "SAME"]
+
+
+def test_a_change_that_costs_time_is_suspected(repository):
+    change(repository, STORE, STORE.replace("n * stride_x", "(n ^ 1) * stride_x"))
+    done, document = workbench(repository, "gate", "HEAD", "--device", "h200", "--device", "mi300x")
+    assert done.returncode == 3 and "WORSE" in done.stdout
+    pairs = document["code_changes"]["pairs"]
+    assert all(any(reason.startswith("loads of") for reason in p["worse"]) for p in pairs)
+
+
+def test_a_change_of_a_comment_compiles_nothing(repository):
+    change(repository, STORE, "    # a comment\n" + STORE)
+    done, document = workbench(repository, "gate", "HEAD", "--device", "h200")
+    assert done.returncode == 0 and document["unchanged"] == 1
+    assert not (repository / "results").exists()
+
+
+def test_a_killed_run_goes_on_from_what_it_had(repository):
+    change(repository, STORE, "    unused = n + 1  # noqa\n" + STORE)
+    path = repository / "results" / "compiled.jsonl"
+    words = [sys.executable, "-m", "workbench", "gate", "HEAD", "--device", "all"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(words, cwd=repository, env=env, stdout=subprocess.DEVNULL)
+    end = time.monotonic() + 120
+    while not (path.exists() and path.read_bytes().count(b"\n") >= 2):
+        assert time.monotonic() < end and process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = {event.key for event in read(path).events}
+    done, document = workbench(repository, *words[3:])
+    assert done.returncode == 0
+    events = read(path).events
+    assert len(events) == len({event.key for event in events}) == 20 > len(before) > 0
+    assert {p["word"] for p in document["code_changes"]["pairs"]} == {"SAME"}

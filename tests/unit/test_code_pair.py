@@ -1,0 +1,224 @@
+"""Machine code before and after: words, reasons, their order, and the exit code."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.data.code_facts import CodeFacts, HotLoop
+from workbench.data.code_pair import (
+    MEANINGS,
+    ORDER,
+    REGISTERS,
+    SCRATCH_BYTES,
+    exit_code_of,
+    loop_rates,
+    paired,
+    plain_pair,
+    ranked,
+)
+from workbench.data.record import Case, Predicted, Resources, from_plain, to_plain
+from workbench.reports.compilers import (
+    CodeChanges,
+    changed,
+    conclusion,
+    narrow_rows,
+    page,
+    pair_rows,
+    tune_again,
+)
+
+CASE = Case("matmul", "tiles", "triton", {"block_m": 128}, {"M": 4096}, "bf16", "a100")
+RESOURCES = Resources(
+    binary="b", registers=228, spill_bytes=0, shared_bytes=1024, threads=128, blocks_per_core=2,
+    occupancy=0.125, limiter="registers", programs=1024, waves=1.0, tail=0.0, load_bits=128,
+    matrix_unit="mma", compile_s=1.0,
+)  # fmt: skip
+
+
+def predicted(seconds):
+    return Predicted(seconds, "analytic-1", seconds, 0.0, 0.0, 0.0, 0.0, "compute")
+
+
+FACTS = CodeFacts("a", RESOURCES, 1, {"matrix": 64}, HotLoop(138, {"matrix": 64}, 396),
+                  predicted(1e-3))  # fmt: skip
+
+
+def with_resources(code="b", **more):
+    return replace(FACTS, code=code, resources=replace(RESOURCES, **more))
+
+
+resources = st.builds(
+    replace,
+    st.just(RESOURCES),
+    registers=st.integers(1, 512),
+    spill_bytes=st.integers(0, 4096),
+    occupancy=st.sampled_from([0.125, 0.25, 0.5, 1.0]),
+    load_bits=st.sampled_from([0, 16, 32, 128]),
+    matrix_unit=st.sampled_from([None, "mma", "wgmma", "tcgen05", "mfma", "wmma"]),
+    copy_engine=st.booleans(),
+)
+loops = st.none() | st.builds(
+    HotLoop,
+    st.integers(1, 5000),
+    st.dictionaries(st.sampled_from(["matrix", "float"]), st.integers(1, 64)),
+    st.none() | st.integers(0, 512),
+)
+facts = st.builds(
+    CodeFacts,
+    st.sampled_from("abc"),
+    resources,
+    st.integers(1, 3),
+    st.just({}),
+    loops,
+    st.none() | st.floats(1e-6, 1.0).map(predicted),
+)
+either = facts | st.sampled_from(["it needs more shared memory", "ptxas failed"])
+
+
+@given(either, either)
+def test_the_word_follows_from_the_reasons(before, after):
+    pair = paired(CASE, before, after)
+    assert pair.word in ORDER and pair.word in MEANINGS
+    if isinstance(before, str) or isinstance(after, str):
+        assert (pair.word == "FAILS") == (isinstance(after, str) and not isinstance(before, str))
+        assert pair.reasons in (before, after)
+    else:
+        assert (pair.word == "SAME") == (before.code == after.code)
+        assert (pair.word == "WORSE") == bool(pair.worse)
+        assert (pair.word == "BETTER") == bool(pair.better and not pair.worse)
+    assert "\n" not in pair.reasons
+
+
+@given(facts, facts)
+def test_what_is_worse_one_way_is_better_the_other(one, other):
+    there, back = paired(CASE, one, other), paired(CASE, other, one)
+    assert len(there.worse) == len(back.better) and len(there.better) == len(back.worse)
+
+
+@given(facts)
+def test_equal_facts_of_other_code_are_neither_worse_nor_better(one):
+    assert paired(CASE, one, replace(one, code=one.code + "x")).word == "CHANGED"
+
+
+def test_the_registers_of_the_matmul_of_the_issue_are_seen():
+    pair = paired(CASE, FACTS, with_resources(registers=252))
+    assert pair.word == "WORSE" and pair.reasons == "registers 228 to 252"
+    few = replace(RESOURCES, registers=10)
+    small = (
+        replace(FACTS, resources=few),
+        replace(FACTS, code="b", resources=replace(few, registers=14)),
+    )
+    assert paired(CASE, *small).word == "CHANGED"  # nothing is limited by 14 registers
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"spill_bytes": SCRATCH_BYTES}, "scratch 0 to 16 B"),
+        ({"occupancy": 0.0625}, "occupancy 12 to 6 %"),
+        ({"load_bits": 32}, "loads of 128 bits to of 32 bits"),
+        ({"matrix_unit": None}, "matrix unit mma to none"),
+    ],
+)
+def test_each_resource_that_got_worse_is_named(more, reason):
+    assert paired(CASE, FACTS, with_resources(**more)).worse == (reason,)
+    better = paired(CASE, with_resources(**more), FACTS)
+    assert better.word == "BETTER" and len(better.better) == 1
+
+
+def test_changes_below_the_thresholds_are_no_suspicion():
+    little = with_resources(registers=int(228 * (1 + REGISTERS)), spill_bytes=SCRATCH_BYTES - 1)
+    assert paired(CASE, FACTS, little).word == "CHANGED"
+
+
+def test_the_predicted_time_counts_beyond_the_threshold():
+    later = replace(FACTS, code="b", predicted=predicted(1.05e-3))
+    assert paired(CASE, FACTS, later).worse == ("predicted time up by 5 %",)
+    assert paired(CASE, FACTS, later, threshold=0.1).word == "CHANGED"
+    assert paired(CASE, later, FACTS).better == ("predicted time down by 5 %",)
+
+
+def test_loops_are_compared_by_their_work():
+    once, twice = HotLoop(100, {"matrix": 10}, 64), HotLoop(200, {"matrix": 20}, 128)
+    assert loop_rates(once, twice) == (10.0, 10.0, "a matrix instruction")
+    assert loop_rates(HotLoop(100, {}, 50), HotLoop(100, {}, 25)) == (2.0, 4.0, "a byte")
+    assert loop_rates(once, HotLoop(100, {}, 64)) is None  # one works in another way
+    assert loop_rates(None, once) is None and loop_rates(HotLoop(9, {}, None), once) is None
+
+
+@given(st.lists(st.tuples(either, either), max_size=12), st.randoms())
+def test_the_order_is_by_word_and_does_not_depend_on_the_order_before(both, random):
+    pairs = [
+        paired(replace(CASE, impl=f"i{n}"), before, after) for n, (before, after) in enumerate(both)
+    ]
+    order = ranked(pairs)
+    assert [ORDER.index(p.word) for p in order] == sorted(ORDER.index(p.word) for p in pairs)
+    random.shuffle(pairs)
+    assert ranked(pairs) == order
+
+
+def test_the_worst_of_a_word_comes_first():
+    slower = paired(CASE, FACTS, replace(FACTS, code="b", predicted=predicted(2e-3)))
+    wider = paired(CASE, FACTS, with_resources(registers=252))
+    spilled = paired(CASE, FACTS, with_resources(spill_bytes=512))
+    assert ranked([wider, spilled, slower]) == [slower, spilled, wider]
+
+
+@given(st.lists(st.tuples(either, either), max_size=6))
+def test_the_exit_code_is_that_of_the_worst(both):
+    pairs = [paired(CASE, before, after) for before, after in both]
+    words = {pair.word for pair in pairs}
+    assert exit_code_of(pairs) == (2 if "FAILS" in words else 3 if "WORSE" in words else 0)
+    assert exit_code_of(pairs, broken=True) == 2
+
+
+@given(facts)
+def test_facts_survive_json(one):
+    assert from_plain(to_plain(one)) == one
+
+
+@given(st.lists(st.tuples(either, either), max_size=8))
+def test_the_page_has_a_row_for_each_pair_that_differs(both):
+    pairs = [
+        paired(replace(CASE, impl=f"i{n}q"), a, b, tuned="2026-11-01")
+        for n, (a, b) in enumerate(both)
+    ]
+    html = page(changes_of(pairs))
+    assert html.count("matmul.i") == len(changed(pairs))
+    assert all(f"--impl {p.case.impl} " in html for p in pairs if p.word != "SAME")
+    assert len(tune_again(pairs)) == len(changed(pairs))
+    assert [plain_pair(p)["word"] for p in pairs] == [p.word for p in pairs]
+
+
+def changes_of(pairs, **more):
+    return CodeChanges("Two compilers", "Triton 3.6.0", "Triton 3.9.0", ["a100"], pairs, [],
+                       "workbench compare", "2026-11-23T12:00", 1.0, **more)  # fmt: skip
+
+
+@given(st.lists(st.tuples(either, either), max_size=4))
+def test_a_narrow_table_has_the_same_rows(both):
+    pairs = [paired(CASE, before, after) for before, after in both]
+    wide, narrow = pair_rows(pairs, config=True), narrow_rows(pairs)
+    assert len(wide["rows"]) == len(narrow["rows"]) == len(pairs)
+    for table in (wide, narrow):
+        assert all(len(cells) == len(table["heads"]) for cells, _ in table["rows"])
+
+
+def test_another_config_is_named():
+    pair = replace(paired(CASE, FACTS, with_resources(registers=252)), note="was 64x64, 4w")
+    assert pair.reasons == "registers 228 to 252; was 64x64, 4w"
+
+
+def test_the_conclusion_says_what_is_left():
+    pairs = [paired(CASE, FACTS, with_resources(registers=252))]
+    text = conclusion(changes_of(pairs, interrupted=True, of=70))
+    assert "1 WORSE" in text and "stopped after 1 of 70" in text and "a GPU decides" in text
+    assert conclusion(changes_of([])).endswith("nothing to compare.")
+
+
+def test_names_of_a_kernel_are_text_on_the_page():
+    hostile = replace(CASE, kernel="<script>alert(1)</script>")
+    html = page(changes_of([paired(hostile, FACTS, "no <b>room</b>")]))
+    assert "<script>alert" not in html and "<b>room" not in html

@@ -1,0 +1,244 @@
+"""Versions of the compiler: where they are, folders that hold none, and runs that are stopped."""
+
+import io
+import subprocess
+
+import pytest
+from test_code_pair import CASE, FACTS
+
+from workbench.backend import compilers
+from workbench.backend.compilers import Compiler, CompilerError, Compilers, FactsJob
+from workbench.commands import compiler_comparison
+from workbench.commands.code_configs import ChosenConfig, ConfigChooser, devices_of
+from workbench.commands.code_store import CodeStore, CompileTask
+from workbench.commands.compare import CompareCommand
+from workbench.commands.compiler_comparison import folder_of_version
+from workbench.commands.console import plain_console
+from workbench.commands.options import CompareOptions, GateOptions
+from workbench.commands.run import CommandError
+from workbench.data.events import ConfigCompiled, read
+from workbench.data.tuned_cache import Entry, Tuned
+from workbench.device.hardware import DEVICES, UnknownDevice
+from workbench.measurement.candidate import Refusal
+from workbench.source import code_hash
+
+# Where a version is
+
+
+def test_a_version_is_the_installed_one_or_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(compilers.sys, "prefix", str(tmp_path / "env"))
+    monkeypatch.setattr(compiler_comparison, "installed_version", lambda: "3.9.0")
+    assert folder_of_version("3.9.0") is None
+    for place in (tmp_path / "env" / "triton-3.6.0", tmp_path / "triton-3.7.0"):
+        (place / "triton").mkdir(parents=True)
+        (place / "triton" / "__init__.py").touch()
+        assert folder_of_version(place.name.removeprefix("triton-")) == place
+        assert folder_of_version(str(place)) == place
+    with pytest.raises(CommandError, match=r"pip install --no-deps --target \S+ triton==3\.5\.1"):
+        folder_of_version("3.5.1")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CommandError, match="holds no triton"):
+        folder_of_version(str(tmp_path / "empty"))
+
+
+@pytest.mark.parametrize("text", ["", "latest", "3.6.0 --index-url x", "-3", "3;x", "3.6\n"])
+def test_what_is_no_version_is_one_sentence(text):
+    with pytest.raises(CommandError, match="is no version"):
+        folder_of_version(text)
+
+
+def test_nothing_is_installed_without_a_yes(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(compiler_comparison.subprocess, "run", lambda *a, **m: ran.append(a))
+    monkeypatch.setattr(compilers.sys, "prefix", str(tmp_path))
+    for reply in ("", "\n", "n\n", "maybe\n"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(reply))
+        with pytest.raises(CommandError, match="is not here"):
+            folder_of_version("3.5.1", interactive=True)
+    assert not ran
+
+
+def test_a_yes_installs_into_a_folder_of_its_own(tmp_path, monkeypatch):
+    ran = []
+
+    def pip(command, **more):
+        ran.append(command)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(compiler_comparison.subprocess, "run", pip)
+    monkeypatch.setattr(compilers.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    folder = folder_of_version("3.5.1", interactive=True)
+    assert ran[0][-3:] == ["--target", str(folder), "triton==3.5.1"] and "--no-deps" in ran[0]
+
+
+HOSTILE = {
+    "raises": ("raise RuntimeError('boom')", "boom"),
+    "exits": ("import sys; sys.exit(0)", "cannot be used"),
+    "dies": ("import os; os._exit(7)", "died"),
+    "hangs": ("import time; time.sleep(600)", "took longer"),
+    "other": ("", "cannot be used"),
+    "syntax": ("def", "cannot be used"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_folder_is_one_sentence(name, tmp_path, monkeypatch):
+    text, reason = HOSTILE[name]
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").write_text(text)
+    monkeypatch.setattr(compilers, "PROBE_S", 5.0 if name == "hangs" else 60.0)
+    with Compilers([tmp_path]) as pools, pytest.raises(CompilerError, match=reason) as raised:
+        pools.versions()
+    assert str(tmp_path) in str(raised.value) and "\n" not in str(raised.value)
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"left": "tiles", "right": "tiles"}, "leave out LEFT and RIGHT"),
+        ({"energy": True}, "leave out --energy"),
+        ({"strict": True, "trust": True}, "leave out --strict and --trust"),
+        ({"impl": "tiles"}, "name it with --kernel"),
+        ({"kernel": ("copy", "matmul"), "sizes": "N=4"}, "name it with --kernel"),
+    ],
+)
+def test_options_that_do_not_fit_two_compilers(more, reason, tmp_path):
+    wanted = CompareOptions(**{"triton": ("3.6.0", "3.9.0"), "out": tmp_path, **more})
+    with pytest.raises(CommandError, match=reason):
+        CompareCommand(wanted, plain_console()).go()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "reason"),
+    [
+        (CompareOptions(), "Name two operands"),
+        (CompareOptions("tiles"), "Name two operands"),
+        (CompareOptions("tiles", "tiles", device=("h200",)), "--device is for --triton"),
+        (CompareOptions("tiles", "tiles", kernel=("copy", "matmul")), "of one kernel"),
+    ],
+)
+def test_operands_that_are_missing(wanted, reason):
+    with pytest.raises(CommandError, match=reason):
+        CompareCommand(wanted, plain_console()).go()
+
+
+def test_the_stored_command_names_both_versions_once():
+    wanted = CompareOptions(triton=("3.6.0", "3.9.0"), kernel=("copy",), device=("h200",))
+    assert "--triton 3.6.0 3.9.0 --kernel copy --device h200" in wanted.command
+    assert "--device h200 --device mi300x" in GateOptions("HEAD", device=("h200", "mi300x")).command
+
+
+def test_devices_are_named_or_all():
+    assert [d.name for d in devices_of(())] == list(DEVICES) and len(DEVICES) == 10
+    assert devices_of(("all",)) == devices_of(()) == devices_of(("h200", "all"))
+    assert [d.name for d in devices_of(("MI300X", "h200", "h200"))] == ["mi300x", "h200"]
+    with pytest.raises(UnknownDevice):
+        devices_of(("h2000",))
+
+
+# Which configs
+
+
+def test_tuned_configs_come_before_defaults():
+    from workbench import catalog
+
+    impl = catalog.impl_of(catalog.spec_of("copy"), "blocks")
+    config = {"block_n": 4096, "num_warps": 8}
+    common = {
+        "kernel": "copy", "impl": "blocks", "config": config, "dtype": "bf16", "device": "h200",
+        "torch": "2.0", "triton": "3.6.0", "predicted": False, "time_s": 1e-3, "low_s": None,
+        "high_s": None, "regime": "", "protocol": "", "run": "r", "configs": 3,
+    }  # fmt: skip
+    own = code_hash(impl)
+    entries = [
+        Entry(**common, sizes={"N": 1 << 20}, source=own, at="2026-11-01T00:00:00+00:00"),
+        Entry(**common, sizes={"N": 1 << 24}, source="another", at="2026-11-02T00:00:00+00:00"),
+    ]
+    chooser = ConfigChooser("bf16", Tuned({e.key: e for e in entries}))
+    on = {c.device.name: c for c in chooser.of_kernel("copy", devices_of(("h200", "a100")))}
+    assert on["h200"].tuned == entries[0] and dict(on["h200"].job.case.config) == config
+    assert on["a100"].tuned is None and dict(on["a100"].job.case.config) != config
+
+
+def test_a_kernel_of_another_dtype_names_it():
+    (config,) = ConfigChooser("fp32", Tuned()).of_kernel("copy", devices_of(("h200",)))
+    assert config.job.case.dtype == "fp32"
+    every = list(ConfigChooser("bf16", Tuned()).of_kernel("fp8_matmul", devices_of(("h200",))))
+    assert {c.job.case.dtype for c in every if isinstance(c, ChosenConfig)} == {"fp8"}
+
+
+# Runs that are stopped
+
+
+class Pools:
+    """Compilers that return the same facts for every task, and count what they compile."""
+
+    def __init__(self, results):
+        self.results, self.compiled = list(results), []
+
+    def compile(self, tasks):
+        for n, (_, job, _) in enumerate(tasks):
+            self.compiled.append(job)
+            result = self.results.pop(0)
+            if isinstance(result, BaseException):
+                raise result
+            yield n, result
+
+
+def tasks(count):
+    compiler, device = Compiler("3.9.0", "k", None), DEVICES["a100"]
+    jobs = [FactsJob("matmul", CASE, f"code {n}") for n in range(count)]
+    return [CompileTask(0, compiler, job, device) for job in jobs]
+
+
+RUN = "20261123-120000-compare-compilers-0000"
+
+
+def test_what_is_compiled_is_not_compiled_again(tmp_path):
+    path = tmp_path / "compiled.jsonl"
+    some = tasks(4)
+    first = Pools([FACTS, Refusal("compile", "no room"), KeyboardInterrupt()])
+    with CodeStore(path, RUN) as store, pytest.raises(KeyboardInterrupt):
+        list(store.obtain(first, some))
+    second = Pools([FACTS, FACTS])
+    with CodeStore(path, RUN) as store:
+        results = dict(store.obtain(second, some))
+    assert [job.code for job in second.compiled] == ["code 2", "code 3"]
+    assert results == {0: FACTS, 1: "no room", 2: FACTS, 3: FACTS}
+    kept = read(path)
+    assert not kept.bad and all(isinstance(e, ConfigCompiled) for e in kept.events)
+    assert len(kept.events) == 4
+
+
+def test_a_lost_process_is_tried_again_in_the_next_run(tmp_path):
+    path = tmp_path / "compiled.jsonl"
+    lost = Refusal("compile", "took longer than 60 s", cause="timeout")
+    with CodeStore(path, RUN) as store:
+        assert dict(store.obtain(Pools([lost]), tasks(1))) == {0: "took longer than 60 s"}
+    with CodeStore(path, RUN) as store:
+        assert not store.known
+
+
+def test_a_damaged_line_costs_itself_alone(tmp_path):
+    path = tmp_path / "compiled.jsonl"
+    with CodeStore(path, RUN) as store:
+        list(store.obtain(Pools([FACTS, FACTS]), tasks(2)))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0][:-40] + b"\n" + lines[1] + b'{"type":"ConfigCompiled"')
+    with CodeStore(path, RUN) as store:
+        assert list(store.known) == [tasks(2)[1].key]
+
+
+def test_a_key_holds_compiler_code_device_and_config():
+    (task,) = tasks(1)
+    keys = {
+        task.job.key(compiler, device)
+        for compiler in (task.compiler, Compiler("3.9.0", "other", None))
+        for device in (DEVICES["a100"], DEVICES["h100"])
+    }
+    assert len(keys) == 4 and task.key in keys
+    assert FactsJob("matmul", CASE, "other").key(task.compiler, task.device) not in keys

@@ -1,0 +1,91 @@
+"""Keep the facts of compiled configs in an events file, from which a stopped comparison resumes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from workbench.backend.compilers import Compiler, Compilers, FactsJob
+from workbench.data.clock import timestamp
+from workbench.data.code_facts import CodeFacts
+from workbench.data.events import ConfigCompiled, EventLog, iterate
+from workbench.data.files import is_stream
+from workbench.device.hardware import Device
+from workbench.measurement.candidate import Refusal
+
+NAME = "compiled.jsonl"  # of the events file in `--out`, the same for every run
+
+
+@dataclass(frozen=True)
+class CompileTask:
+    """One config for one device and one version of the compiler, which is that of pool `pool`."""
+
+    pool: int
+    compiler: Compiler
+    job: FactsJob
+    device: Device
+
+    @property
+    def key(self) -> str:
+        """Return the key by which its facts are kept."""
+        return self.job.key(self.compiler, self.device)
+
+
+@dataclass
+class CodeStore:
+    """Facts by key, of this run and of earlier ones. A context manager that closes its file."""
+
+    path: Path | None  # None: nothing is kept
+    run: str
+    known: dict[str, CodeFacts | str] = field(default_factory=dict)  # a string is a failure
+
+    def __post_init__(self) -> None:
+        if self.path is not None and not is_stream(self.path) and self.path.exists():
+            for event in iterate(self.path, word=b'"ConfigCompiled"'):
+                if isinstance(event, ConfigCompiled):
+                    self.known[event.key] = event.facts or event.failure
+        self._log = EventLog(self.path)
+
+    def obtain(
+        self, pools: Compilers, tasks: Sequence[CompileTask]
+    ) -> Iterator[tuple[int, CodeFacts | str]]:
+        """Yield the place of each task with its facts, or the reason why there are none: what is
+        known first, then the others as they are compiled. Each is on disk before it is yielded. One
+        whose process was lost is not kept, and tried again in the next run."""
+        todo = []
+        for n, task in enumerate(tasks):
+            if (known := self.known.get(task.key)) is not None:
+                yield n, known
+            else:
+                todo.append(n)
+        work = [(tasks[n].pool, tasks[n].job, tasks[n].device) for n in todo]
+        for place, result in pools.compile(work):
+            task = tasks[todo[place]]
+            if isinstance(result, Refusal):
+                facts, failure = None, " ".join(result.reason.split())
+            else:
+                facts, failure = result, ""
+            if not (isinstance(result, Refusal) and result.cause):
+                self._keep(task, facts, failure)
+            yield todo[place], facts or failure
+
+    def _keep(self, task: CompileTask, facts: CodeFacts | None, failure: str) -> None:
+        title, case = task.compiler.title, task.job.case
+        self._log.write(
+            ConfigCompiled(timestamp(), self.run, task.key, title, case, facts, failure)
+        )
+        self.known[task.key] = facts or failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._log.close()

@@ -1,0 +1,239 @@
+"""Compare what two versions of Triton make of tuned and default configs, for `compare --triton`.
+
+Nothing runs and no GPU is needed: each version compiles in processes of its own.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench import catalog
+from workbench.backend.compilers import (
+    Compiler,
+    Compilers,
+    folders_beside,
+    installed_version,
+)
+from workbench.commands.code_configs import ChosenConfig, ConfigChooser, NotCompiled, devices_of
+from workbench.commands.code_store import NAME, CodeStore, CompileTask
+from workbench.commands.code_table import finish, pairs_as_compiled
+from workbench.commands.operands import Operand, config_operand
+from workbench.commands.options import CompareOptions
+from workbench.commands.result import write_result
+from workbench.commands.run import CommandError, check_outputs, require_triton
+from workbench.data.clock import folder_of, run_id, timestamp
+from workbench.data.code_pair import ORDER, CodePair, exit_code_of
+from workbench.data.exits import INTERRUPTED
+from workbench.data.tuned_cache import Tuned, default_path
+from workbench.data.units import counted
+from workbench.device.hardware import Device
+from workbench.reports.compilers import CodeChanges
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+# The versions
+
+
+def folder_of_version(text: str, interactive: bool = False) -> Path | None:
+    """Return the folder that holds a version of Triton, given by its number or by that folder; None
+    for the installed one. An `interactive` user is asked whether to install one that is not there.
+    Raises CommandError where there is none."""
+    path = Path(text)
+    if "/" in text or (text and (path / "triton").is_dir()):
+        if not (path / "triton" / "__init__.py").is_file():
+            raise CommandError(
+                f"{text} holds no triton/__init__.py; name the folder that `pip install --no-deps "
+                "--target DIR triton==VERSION` fills."
+            )
+        return path.resolve()
+    if not _is_version(text):
+        raise CommandError(f"{text!r} is no version; write --triton 3.6.0 3.9.0, or two folders.")
+    if text == installed_version():
+        return None
+    places = folders_beside(text)
+    for place in places:
+        if (place / "triton" / "__init__.py").is_file():
+            return place.resolve()
+    if interactive and _agrees(text, places[-1]):
+        return _installed(text, places[-1])
+    raise CommandError(
+        f"Triton {text} is not here (installed is {installed_version() or 'none'}); get it with: "
+        f"pip install --no-deps --target {places[0]} triton=={text}"
+    )
+
+
+def _is_version(text: str) -> bool:
+    return text[:1].isdigit() and all(c.isalnum() or c in ".+" for c in text)
+
+
+def _agrees(version: str, folder: Path) -> bool:
+    from workbench.commands.console import say
+
+    say(f"Triton {version} is not here. Install it into {folder} (some 600 MB)? [y/N]", err=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _installed(version: str, folder: Path) -> Path:
+    """Install a version into a folder of its own. Raises CommandError where pip fails."""
+    words = ["-m", "pip", "install", "--no-deps", "--only-binary", ":all:", "--quiet"]
+    command = [sys.executable, *words, "--target", str(folder), f"triton=={version}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise CommandError(f"pip cannot install triton=={version} ({last.rstrip('.')}).")
+    return folder
+
+
+def is_interactive() -> bool:
+    """Return whether a person can answer: both streams are terminals."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+# The command
+
+
+@dataclass
+class CompilerComparison:
+    """One comparison of two compilers from the options to the page."""
+
+    options: CompareOptions
+    console: Console
+    tuned_path: Path | None = None  # None: the default tuned cache
+
+    def go(self) -> int:
+        """Run to the end. Returns 0, 3 where something is suspected to be worse, 2 where something
+        does not compile any more, or 130 after Ctrl-C. Raises CommandError, CompilerError,
+        CatalogError or UnknownDevice."""
+        options = self.options
+        self._check()
+        devices = devices_of(options.device)
+        chooser = self._chooser()
+        check_outputs(options)
+        require_triton()
+        assert options.triton is not None
+        folders = [folder_of_version(text, is_interactive()) for text in options.triton]
+        started = time.monotonic()
+        with Compilers(folders) as pools:
+            compilers = pools.versions()
+            if compilers[0].key == compilers[1].key:
+                raise CommandError(
+                    f"{options.triton[0]} and {options.triton[1]} are one compiler, "
+                    f"{compilers[0].title}; name two."
+                )
+            return self._go(pools, compilers, chooser, devices, started)
+
+    def _check(self) -> None:
+        """Raise CommandError for options that need a measurement, or an operand."""
+        options = self.options
+        if options.left or options.right:
+            raise CommandError("--triton compares two compilers; leave out LEFT and RIGHT.")
+        flags = {"--energy": options.energy, "--strict": options.strict, "--trust": options.trust,
+                 "--database": options.database is not None}  # fmt: skip
+        if given := [flag for flag, value in flags.items() if value]:
+            raise CommandError(f"--triton measures nothing; leave out {' and '.join(given)}.")
+        if len(options.kernel) != 1 and (options.impl or options.sizes):
+            raise CommandError("--impl and --sizes are of one kernel; name it with --kernel.")
+
+    def _chooser(self) -> ConfigChooser:
+        options = self.options
+        operand: Operand | None = None
+        if options.impl:
+            operand = config_operand(options.impl, catalog.spec_of(options.kernel[0]))
+        tuned = Tuned.load(self.tuned_path or default_path())
+        return ConfigChooser(options.dtype, tuned, options.sizes, operand)
+
+    def _go(
+        self,
+        pools: Compilers,
+        compilers: Sequence[Compiler],
+        chooser: ConfigChooser,
+        devices: Sequence[Device],
+        started: float,
+    ) -> int:
+        options = self.options
+        kernels = list(options.kernel) or catalog.kernel_names()
+        every = [config for kernel in kernels for config in chooser.of_kernel(kernel, devices)]
+        configs = [each for each in every if isinstance(each, ChosenConfig)]
+        run = run_id("compare", "compilers")
+        file = (options.metrics or options.out / NAME) if options.events else None
+        self._say_begin(compilers, configs, devices)
+        pairs, interrupted = list[CodePair](), False
+        with CodeStore(file, run) as store:
+            both = [
+                (
+                    CompileTask(0, compilers[0], each.job, each.device),
+                    CompileTask(1, compilers[1], each.job, each.device),
+                )
+                for each in configs
+            ]
+            self._say_known(store, both)
+            dates = [each.tuned.at[:10] if each.tuned else "" for each in configs]
+            try:
+                for pair in pairs_as_compiled(store, pools, both, options.threshold, dates):
+                    pairs.append(pair)
+                    self._say_progress(pairs, configs)
+            except KeyboardInterrupt:
+                interrupted = True
+        changes = CodeChanges(
+            title="Two compilers",
+            before=compilers[0].title,
+            after=compilers[1].title,
+            devices=[device.name for device in devices],
+            pairs=pairs,
+            left_out=left_out(every),
+            command=options.command,
+            at=timestamp(),
+            seconds=time.monotonic() - started,
+            interrupted=interrupted,
+            of=len(configs),
+        )
+        result = finish(self.console, changes, folder_of(options.out, run))
+        code = INTERRUPTED if interrupted else exit_code_of(pairs)
+        return write_result(options, "compare", code, code_changes=result)
+
+    def _say_begin(
+        self,
+        compilers: Sequence[Compiler],
+        configs: Sequence[ChosenConfig],
+        devices: Sequence[Device],
+    ) -> None:
+        tuned = sum(each.tuned is not None for each in configs)
+        self.console.print(
+            f"{compilers[0].title} and {compilers[1].title}: {counted(len(configs), 'config')} "
+            f"({tuned} tuned), {counted(len(devices), 'device')}; nothing runs",
+            style="bold",
+            soft_wrap=True,
+        )
+
+    def _say_known(self, store: CodeStore, both: Sequence[tuple[CompileTask, CompileTask]]) -> None:
+        known = sum(task.key in store.known for pair in both for task in pair)
+        if known:
+            self.console.print(
+                f"{known} of {2 * len(both)} are compiled already, by {store.path}", soft_wrap=True
+            )
+
+    def _say_progress(self, pairs: Sequence[CodePair], configs: Sequence[ChosenConfig]) -> None:
+        """Print a line when all configs of a kernel are compiled."""
+        kernel = pairs[-1].case.kernel
+        mine = [pair for pair in pairs if pair.case.kernel == kernel]
+        if len(mine) == sum(each.job.case.kernel == kernel for each in configs):
+            counts = Counter(pair.word for pair in mine)
+            words = ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word])
+            self.console.print(f"{len(pairs)} of {len(configs)}  {kernel}: {words}", soft_wrap=True)
+
+
+def left_out(every: Sequence[ChosenConfig | NotCompiled]) -> list[tuple[str, int]]:
+    """Return what is not compiled: reason and number, the most frequent first."""
+    counts = Counter(
+        f"{each.what}: {each.reason}" for each in every if isinstance(each, NotCompiled)
+    )
+    return counts.most_common()

@@ -1,0 +1,139 @@
+"""Read of a compiled config what two compilers, or two versions of a kernel, are compared by."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from workbench.compile import Compiled, compile_launches, read_launches
+from workbench.compile.flow import FlowGraph, Loop, flow_graph
+from workbench.compile.launches import Launch
+from workbench.compile.listing import Listing, disassembled, read_amdgcn_listing, read_sass
+from workbench.compile.machine_code import elf_sections
+from workbench.compile.mix import Mix, mix_of
+from workbench.data.code_facts import CodeFacts, HotLoop
+from workbench.device.hardware import Device
+from workbench.spec import Impl, Sizes
+
+# Sections of an image that a GPU executes or reads. Those of debugging hold source lines and paths,
+# which differ where the code does not.
+EXECUTED = (".text", ".nv.constant", ".nv.global", ".rodata", ".data")
+DESCRIPTOR = 64  # bytes of AMD's kernel descriptor, all that .rodata holds in a plain kernel
+ENTRY = slice(16, 24)  # of the descriptor: distance to .text, which moves with other sections
+
+
+@dataclass(frozen=True)
+class ReadCode:
+    """A compiled config with its facts, without a predicted time."""
+
+    compiled: Compiled
+    facts: CodeFacts
+
+
+def compile_facts(impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device) -> ReadCode:
+    """Compile a call for `device` and return its facts; nothing runs. Raises CompileError, and
+    ChildProcessError if the compiler's process was ended from outside."""
+    started = time.perf_counter()
+    launches, key = compile_launches(impl, config, sizes, dtype, device)
+    compiled = read_launches(impl, launches, device, key, started)
+    largest = max(launches, key=lambda launch: launch.programs)
+    arch, notes = device.limits.arch, list[str]()
+    groups: Mapping[str, int] = {}
+    loop: HotLoop | None = None
+    try:
+        groups, loop = _instructions(_image(largest.kernel.asm), arch)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        notes.append(f"the machine code could not be disassembled: {error}")
+    facts = CodeFacts(
+        code=hash_of_code(launches),
+        resources=compiled.resources,
+        launches=compiled.launches,
+        groups=groups,
+        loop=loop,
+        notes=tuple(notes),
+    )
+    return ReadCode(compiled, facts)
+
+
+def _image(asm: Mapping[str, Any]) -> bytes | str:
+    return asm["amdgcn"] if "amdgcn" in asm else asm["cubin"]  # type: ignore[no-any-return]
+
+
+# Devices of one architecture share their code, and follow each other: nvdisasm takes 0.4 s.
+@lru_cache(maxsize=16)
+def _instructions(image: bytes | str, arch: str) -> tuple[Mapping[str, int], HotLoop | None]:
+    """Return the instructions of a kernel by kind, and its hot loop. Raises OSError, ValueError or
+    SubprocessError where it cannot be disassembled."""
+    if isinstance(image, str):
+        listing = read_amdgcn_listing(image)
+    else:
+        listing = read_sass(disassembled(image))
+    groups = mix_of(listing.instructions, arch).groups
+    return groups, hot_loop(listing, flow_graph(listing), arch)
+
+
+def hot_loop(listing: Listing, graph: FlowGraph, arch: str) -> HotLoop | None:
+    """Return the innermost loop with the most matrix instructions, then with the most memory
+    accesses and instructions; None where the listing has no loop with one of these."""
+
+    def mix_of_loop(loop: Loop) -> Mix:
+        blocks = [graph.blocks[n] for n in sorted(loop.blocks)]
+        ops = [op for b in blocks for op in listing.instructions[b.start : b.end]]
+        return mix_of(ops, arch)
+
+    def working(loop: Loop) -> bool:  # one that only waits for a barrier does no work
+        mix = mix_of_loop(loop)
+        return any(_rank(mix)[:2]) or "float" in mix.groups
+
+    mixes = [
+        mix_of_loop(loop)
+        for _, loop in graph.all_loops()
+        if working(loop) and not any(map(working, loop.inner))
+    ]
+    if not mixes:
+        return None
+    hot = max(mixes, key=_rank)
+    loads = [a.bytes for a in hot.accesses if a.kind in ("global load", "shared load")]
+    known = [bytes_ for bytes_ in loads if bytes_ is not None]
+    total = sum(known) if len(known) == len(loads) else None
+    return HotLoop(hot.instructions, dict(hot.groups), total)
+
+
+def _rank(mix: Mix) -> tuple[int, int, int]:
+    accesses = sum(access.count for access in mix.accesses)
+    return mix.groups.get("matrix", 0), accesses, mix.instructions
+
+
+def hash_of_code(launches: Sequence[Launch]) -> str:
+    """Return the sha256 of the machine code of all launches, with the grid, the threads, the shared
+    memory and the arguments of each: equal hashes mean equal calls."""
+    digest = hashlib.sha256()
+    for launch in launches:
+        asm, meta = launch.kernel.asm, launch.kernel.metadata
+        for name, data in _executed(asm["cubin"] if "cubin" in asm else asm["hsaco"]):
+            digest.update(name + struct.pack("<Q", len(data)) + data)
+        shape = launch.grid, launch.arguments, meta.num_warps, meta.shared
+        digest.update(repr(shape).encode())
+    return digest.hexdigest()
+
+
+def _executed(image: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the sections that a GPU executes or reads, by name. Raises ValueError for an image
+    without code."""
+    named = [
+        (name, data)
+        for name, data in elf_sections(image)
+        if name.decode("ascii", "replace").startswith(EXECUTED)
+    ]
+    if not any(name.startswith(b".text") for name, _ in named):
+        raise ValueError("the image holds no code")
+    for name, data in sorted(named):
+        if name == b".rodata" and len(data) == DESCRIPTOR:
+            data = data[: ENTRY.start] + data[ENTRY.stop :]
+        yield name, data

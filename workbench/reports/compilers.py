@@ -1,0 +1,148 @@
+"""Page of machine code before and after: two versions of the compiler, or two of a kernel."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.data.code_facts import CodeFacts
+from workbench.data.code_pair import MEANINGS, ORDER, CodePair, ranked
+from workbench.data.units import counted, quantity
+from workbench.reports import render
+from workbench.spec import brief, sizes_text
+
+BAD = ("FAILS", "WORSE")
+
+
+@dataclass(frozen=True)
+class CodeChanges:
+    """Everything that a page shows."""
+
+    title: str
+    before: str  # "Triton 3.6.0", or a revision
+    after: str
+    devices: Sequence[str]
+    pairs: Sequence[CodePair]
+    left_out: Sequence[tuple[str, int]]  # reason, number of configs
+    command: str
+    at: str
+    seconds: float
+    interrupted: bool = False
+    of: int = 0  # configs to compile, where it was interrupted
+    unchanged: int = 0  # configs that were not compiled, as their source is the same
+
+
+def page(changes: CodeChanges) -> str:
+    """Return the page as HTML."""
+    pairs = ranked(changes.pairs)
+    return render(
+        "compilers.html.j2",
+        changes=changes,
+        word=next((p.word for p in pairs), "SAME"),
+        conclusion=conclusion(changes),
+        words=word_table(changes),
+        meanings=[(word, MEANINGS[word]) for word in ORDER],
+        rows=pair_rows(changed(pairs), config=True),
+        same=sum(pair.word == "SAME" for pair in pairs),
+        commands=tune_again(pairs),
+        left_out=changes.left_out,
+    )
+
+
+def changed(pairs: Sequence[CodePair]) -> list[CodePair]:
+    """Return the pairs whose code differs, what got worse first."""
+    return [pair for pair in ranked(pairs) if pair.word != "SAME"]
+
+
+def conclusion(changes: CodeChanges) -> str:
+    """Return the result in two or three sentences."""
+    pairs = changes.pairs
+    counts = Counter(pair.word for pair in pairs)
+    devices = counted(len({pair.case.device for pair in pairs}), "device")
+    words = ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word])
+    text = f"{counted(len(pairs), 'config')} on {devices}, {changes.before} to {changes.after}"
+    text += f": {words}." if words else ": nothing to compare."
+    if changes.unchanged:
+        text += f" {counted(changes.unchanged, 'config')} of the same source were not compiled."
+    if again := tune_again(pairs):
+        text += f" {counted(len(again), 'tuned config')} must be tuned again."
+    if changes.interrupted:
+        text += (
+            f" It was stopped after {len(pairs)} of {changes.of}; the same command goes on from "
+            "there."
+        )
+    return text + " Nothing ran: WORSE is suspected, and a GPU decides." * ("WORSE" in counts)
+
+
+def tune_again(pairs: Sequence[CodePair]) -> list[str]:
+    """Return the commands that tune again each tuned config whose machine code differs."""
+    texts = []
+    for pair in ranked(pairs):
+        if pair.tuned and pair.word != "SAME":
+            case = pair.case
+            words = ["python", "-m", "workbench.sweep", "tile_size", "--kernel", case.kernel,
+                     "--impl", case.impl, "--sizes", sizes_text(case.sizes), "--dtype",
+                     case.dtype]  # fmt: skip
+            texts.append(f"{shlex.join(words)}  # {case.device}, {pair.word}, tuned {pair.tuned}")
+    return texts
+
+
+def word_table(changes: CodeChanges) -> dict[str, Any]:
+    """Return how many configs of each device have which word."""
+    present = [w for w in ORDER if any(pair.word == w for pair in changes.pairs)]
+    rows = []
+    for device in changes.devices:
+        counts = Counter(pair.word for pair in changes.pairs if pair.case.device == device)
+        rows.append(([device, *(str(counts[word]) for word in present)], False))
+    return {"heads": ["device", *present], "rows": rows}
+
+
+HEADS = ("", "kernel", "device", "registers", "scratch, B", "occupancy, %", "loop", "predicted",
+         "what changed")  # fmt: skip
+
+
+def pair_rows(pairs: Sequence[CodePair], config: bool) -> dict[str, Any]:
+    """Return one row a pair, with the config if asked; `a > b` is before and after."""
+    rows = []
+    for pair in pairs:
+        case = pair.case
+        name = f"{case.kernel}.{case.impl}" + (" (tuned)" if pair.tuned else "")
+        if config:
+            name += f" {brief(case.config)}; {sizes_text(case.sizes, ' ')} {case.dtype}"
+        rows.append(([
+            pair.word, name, case.device,
+            _both(pair, lambda f: str(f.resources.registers)),
+            _both(pair, lambda f: str(f.resources.spill_bytes)),
+            _both(pair, lambda f: f"{100 * f.resources.occupancy:.0f}"),
+            _both(pair, lambda f: str(f.loop.instructions) if f.loop else "-"),
+            _both(pair, _predicted),
+            pair.reasons or "other instructions",
+        ], pair.word in BAD))  # fmt: skip
+    return {"heads": list(HEADS), "rows": rows, "text": (1, 2, 8)}
+
+
+NARROW = ("", "kernel", "device", "registers", "scratch", "occup. %", "loop", "predicted")
+
+
+def narrow_rows(pairs: Sequence[CodePair]) -> dict[str, Any]:
+    """Return the same rows for a narrow terminal: no config, no reasons, and the ratio of the
+    predicted times."""
+    wide = pair_rows(pairs, config=False)
+    rows = []
+    for pair, (cells, bad) in zip(pairs, wide["rows"], strict=True):
+        ratio = pair.predicted_ratio
+        rows.append(([*cells[:7], "-" if ratio is None else f"~{ratio:.2f}x"], bad))
+    return {"heads": list(NARROW), "rows": rows, "text": (1, 2)}
+
+
+def _both(pair: CodePair, cell: Callable[[CodeFacts], str]) -> str:
+    """Return a cell before and after; one text where both are equal."""
+    texts = [cell(f) if isinstance(f, CodeFacts) else "-" for f in (pair.before, pair.after)]
+    return texts[0] if texts[0] == texts[1] else " > ".join(texts)
+
+
+def _predicted(facts: CodeFacts) -> str:
+    return f"~{quantity(facts.predicted.predicted_s, 's')}" if facts.predicted else "-"
