@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.data.code_facts import CodeFacts, HotLoop
 from workbench.data.code_pair import (
     MEANINGS,
     ORDER,
@@ -18,6 +17,7 @@ from workbench.data.code_pair import (
     plain_pair,
     ranked,
 )
+from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.record import Case, Predicted, Resources, from_plain, to_plain
 from workbench.reports.compilers import (
     CodeChanges,
@@ -41,7 +41,7 @@ def predicted(seconds):
     return Predicted(seconds, "analytic-1", seconds, 0.0, 0.0, 0.0, 0.0, "compute")
 
 
-FACTS = CodeFacts("a", RESOURCES, 1, {"matrix": 64}, HotLoop(138, {"matrix": 64}, 396),
+FACTS = CompiledCode("a", RESOURCES, 1, {"matrix": 64}, HotLoop(138, {"matrix": 64}, 396),
                   predicted(1e-3))  # fmt: skip
 
 
@@ -66,7 +66,7 @@ loops = st.none() | st.builds(
     st.none() | st.integers(0, 512),
 )
 facts = st.builds(
-    CodeFacts,
+    CompiledCode,
     st.sampled_from("abc"),
     resources,
     st.integers(1, 3),

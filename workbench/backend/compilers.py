@@ -17,8 +17,8 @@ from workbench.backend.offline import predicted_time
 from workbench.backend.processes import COMPILE_TIMEOUT_S, outcome_of
 from workbench.backend.workers import LOST, PATIENCE, Workers, cpu_count
 from workbench.compile import Compiled, CompileError
-from workbench.compile.facts import compile_facts
-from workbench.data.code_facts import CodeFacts
+from workbench.compile.code_identity import compile_code
+from workbench.data.compiled_code import CompiledCode
 from workbench.data.errors import first_sentence
 from workbench.data.record import Case, Predicted, key_of
 from workbench.device.cost_model import MODEL
@@ -89,7 +89,7 @@ def triton_here() -> tuple[str, str, str]:
     return str(triton.__version__), key, str(Path(triton.__file__).parent.parent)
 
 
-def facts_task(job: FactsJob, device: Device) -> CodeFacts | Refusal:
+def facts_task(job: FactsJob, device: Device) -> CompiledCode | Refusal:
     """Compile one config in a worker and return its facts with the predicted time, or a Refusal."""
     case = job.case
     impl = loaded(job.kernel, job.version).impl(case.impl, job.code)
@@ -97,15 +97,15 @@ def facts_task(job: FactsJob, device: Device) -> CodeFacts | Refusal:
     if reason := impl.rejection_reason(config, device.limits, case.dtype, case.sizes):
         return Refusal("refused", reason)
     try:
-        read = compile_facts(impl, config, case.sizes, case.dtype, device)
+        read = compile_code(impl, config, case.sizes, case.dtype, device)
     except CompileError as error:
         return Refusal("compile", str(error))
     return _with_prediction(read.facts, impl, config, case, device, read.compiled)
 
 
 def _with_prediction(
-    facts: CodeFacts, impl: Impl, config: Any, case: Case, device: Device, compiled: Compiled
-) -> CodeFacts:
+    facts: CompiledCode, impl: Impl, config: Any, case: Case, device: Device, compiled: Compiled
+) -> CompiledCode:
     predicted: Predicted | None = None
     notes = facts.notes
     spec = impl.spec
@@ -116,7 +116,7 @@ def _with_prediction(
         predicted = predicted_time(device, compiled, work, case.dtype, flops, bytes_, stages)
     except Exception as error:  # a figure that is not known, or the kernel's own `work`
         notes = (*notes, f"no prediction: {first_sentence(error)}")
-    return CodeFacts(
+    return CompiledCode(
         facts.code, facts.resources, facts.launches, facts.groups, facts.loop, predicted, notes
     )
 
@@ -153,7 +153,7 @@ class Compilers:
 
     def compile(
         self, tasks: Sequence[tuple[int, FactsJob, Device]]
-    ) -> Iterator[tuple[int, CodeFacts | Refusal]]:
+    ) -> Iterator[tuple[int, CompiledCode | Refusal]]:
         """Yield the place in `tasks` of each, whose first part is the place of its pool, with its
         facts or a Refusal, in the order of completion."""
         lost: list[int] = []
@@ -166,7 +166,7 @@ class Compilers:
 
     def _run(
         self, tasks: Sequence[tuple[int, FactsJob, Device]], numbers: Sequence[int], limit_s: float
-    ) -> Iterator[tuple[int, CodeFacts | Refusal]]:
+    ) -> Iterator[tuple[int, CompiledCode | Refusal]]:
         done: SimpleQueue[tuple[int, Any]] = SimpleQueue()
         for n in numbers:
             pool, job, device = tasks[n]

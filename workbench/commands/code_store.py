@@ -10,7 +10,7 @@ from typing import Self
 
 from workbench.backend.compilers import Compiler, Compilers, FactsJob
 from workbench.data.clock import timestamp
-from workbench.data.code_facts import CodeFacts
+from workbench.data.compiled_code import CompiledCode
 from workbench.data.events import ConfigCompiled, EventLog, iterate
 from workbench.data.files import is_stream
 from workbench.device.hardware import Device
@@ -40,7 +40,7 @@ class CodeStore:
 
     path: Path | None  # None: nothing is kept
     run: str
-    known: dict[str, CodeFacts | str] = field(default_factory=dict)  # a string is a failure
+    known: dict[str, CompiledCode | str] = field(default_factory=dict)  # a string is a failure
 
     def __post_init__(self) -> None:
         if self.path is not None and not is_stream(self.path) and self.path.exists():
@@ -51,7 +51,7 @@ class CodeStore:
 
     def obtain(
         self, pools: Compilers, tasks: Sequence[CompileTask]
-    ) -> Iterator[tuple[int, CodeFacts | str]]:
+    ) -> Iterator[tuple[int, CompiledCode | str]]:
         """Yield the place of each task with its facts, or the reason why there are none: what is
         known first, then the others as they are compiled. Each is on disk before it is yielded. One
         whose process was lost is not kept, and tried again in the next run."""
@@ -72,7 +72,7 @@ class CodeStore:
                 self._keep(task, facts, failure)
             yield todo[place], facts or failure
 
-    def _keep(self, task: CompileTask, facts: CodeFacts | None, failure: str) -> None:
+    def _keep(self, task: CompileTask, facts: CompiledCode | None, failure: str) -> None:
         title, case = task.compiler.title, task.job.case
         self._log.write(
             ConfigCompiled(timestamp(), self.run, task.key, title, case, facts, failure)

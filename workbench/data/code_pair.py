@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from workbench.data.code_facts import CodeFacts, HotLoop
+from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.data.exits import COULD_NOT_RUN, PASSED, UNDECIDED
 from workbench.data.record import Case, Resources, to_plain
 
@@ -43,8 +43,8 @@ class CodePair:
     """One config compiled twice for one device: facts, or the sentence that says why not."""
 
     case: Case
-    before: CodeFacts | str
-    after: CodeFacts | str
+    before: CompiledCode | str
+    after: CompiledCode | str
     word: Word
     worse: tuple[str, ...] = ()
     better: tuple[str, ...] = ()
@@ -67,15 +67,15 @@ class CodePair:
         times = [
             facts.predicted.predicted_s
             for facts in (self.before, self.after)
-            if isinstance(facts, CodeFacts) and facts.predicted
+            if isinstance(facts, CompiledCode) and facts.predicted
         ]
         return times[1] / times[0] if len(times) == 2 else None
 
 
 def paired(
     case: Case,
-    before: CodeFacts | str,
-    after: CodeFacts | str,
+    before: CompiledCode | str,
+    after: CompiledCode | str,
     threshold: float = PREDICTED,
     tuned: str = "",
 ) -> CodePair:
@@ -94,7 +94,7 @@ def paired(
 
 
 def _worse(
-    one: CodeFacts, other: CodeFacts, threshold: float, backwards: bool = False
+    one: CompiledCode, other: CompiledCode, threshold: float, backwards: bool = False
 ) -> Iterable[str]:
     """Yield what is worse in `other` than in `one`; each text goes from before to after, which
     `backwards` turns round."""

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, cast
 
 from workbench.data.checked import checked
-from workbench.data.code_facts import CodeFacts
+from workbench.data.compiled_code import CompiledCode
 from workbench.data.files import is_stream, open_stream, open_to_read, reason_of
 from workbench.data.record import (
     Case,
@@ -87,7 +87,7 @@ class ConfigCompiled:
     key: str  # hash of the case, the Impl's code, the compiler, and the device's figures
     compiler: str  # "Triton 3.9.0"
     case: Case
-    facts: CodeFacts | None  # None where it does not compile
+    facts: CompiledCode | None  # None where it does not compile
     failure: str = ""  # the reason, one sentence
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.data.code_facts import CodeFacts
 from workbench.data.code_pair import MEANINGS, ORDER, CodePair, ranked
+from workbench.data.compiled_code import CompiledCode
 from workbench.data.units import counted, quantity
 from workbench.reports import render
 from workbench.spec import brief, sizes_text
@@ -138,11 +138,11 @@ def narrow_rows(pairs: Sequence[CodePair]) -> dict[str, Any]:
     return {"heads": list(NARROW), "rows": rows, "text": (1, 2)}
 
 
-def _both(pair: CodePair, cell: Callable[[CodeFacts], str]) -> str:
+def _both(pair: CodePair, cell: Callable[[CompiledCode], str]) -> str:
     """Return a cell before and after; one text where both are equal."""
-    texts = [cell(f) if isinstance(f, CodeFacts) else "-" for f in (pair.before, pair.after)]
+    texts = [cell(f) if isinstance(f, CompiledCode) else "-" for f in (pair.before, pair.after)]
     return texts[0] if texts[0] == texts[1] else " > ".join(texts)
 
 
-def _predicted(facts: CodeFacts) -> str:
+def _predicted(facts: CompiledCode) -> str:
     return f"~{quantity(facts.predicted.predicted_s, 's')}" if facts.predicted else "-"

@@ -1,4 +1,4 @@
-"""Facts of compiled machine code that two compilers or two versions of a kernel are compared by."""
+"""The machine code of a config, as two compilers or two versions of a kernel are compared by it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class HotLoop:
 
 
 @dataclass(frozen=True)
-class CodeFacts:
+class CompiledCode:
     """Machine code of one config, compiled for one device. `resources`, `groups` and `loop` are
     those of the largest launch."""
 
@@ -31,4 +31,4 @@ class CodeFacts:
     notes: tuple[str, ...] = ()  # facts that are not known, a sentence each
 
 
-register(HotLoop, CodeFacts)
+register(HotLoop, CompiledCode)

@@ -1,4 +1,4 @@
-"""Read of a compiled config what two compilers, or two versions of a kernel, are compared by."""
+"""Compile a config and read of its machine code what tells it from another compiler's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from workbench.compile.launches import Launch
 from workbench.compile.listing import Listing, disassembled, read_amdgcn_listing, read_sass
 from workbench.compile.machine_code import elf_sections
 from workbench.compile.mix import Mix, mix_of
-from workbench.data.code_facts import CodeFacts, HotLoop
+from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.device.hardware import Device
 from workbench.spec import Impl, Sizes
 
@@ -33,10 +33,10 @@ class ReadCode:
     """A compiled config with its facts, without a predicted time."""
 
     compiled: Compiled
-    facts: CodeFacts
+    facts: CompiledCode
 
 
-def compile_facts(impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device) -> ReadCode:
+def compile_code(impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device) -> ReadCode:
     """Compile a call for `device` and return its facts; nothing runs. Raises CompileError, and
     ChildProcessError if the compiler's process was ended from outside."""
     started = time.perf_counter()
@@ -50,7 +50,7 @@ def compile_facts(impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Dev
         groups, loop = _instructions(_image(largest.kernel.asm), arch)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         notes.append(f"the machine code could not be disassembled: {error}")
-    facts = CodeFacts(
+    facts = CompiledCode(
         code=hash_of_code(launches),
         resources=compiled.resources,
         launches=compiled.launches,
