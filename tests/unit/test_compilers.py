@@ -1,10 +1,13 @@
 """Versions of the compiler: where they are, folders that hold none, and runs that are stopped."""
 
 import io
+import json
 import subprocess
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from test_code_pair import CASE, FACTS
+from test_code_pair import CASE, FACTS, RESOURCES
 
 from workbench.backend import compilers
 from workbench.backend.compilers import Compiler, CompilerError, Compilers, FactsJob
@@ -12,7 +15,7 @@ from workbench.commands import compiler_comparison
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, devices_of
 from workbench.commands.code_store import CodeStore, CompileTask
 from workbench.commands.compare import CompareCommand
-from workbench.commands.compiler_comparison import folder_of_version
+from workbench.commands.compiler_comparison import CompilerComparison, folder_of_version
 from workbench.commands.console import plain_console
 from workbench.commands.options import CompareOptions, GateOptions
 from workbench.commands.run import CommandError
@@ -242,3 +245,54 @@ def test_a_key_holds_compiler_code_device_and_config():
     }
     assert len(keys) == 4 and task.key in keys
     assert FactsJob("matmul", CASE, "other").key(task.compiler, task.device) not in keys
+
+
+class FakeCompilers(Pools):
+    """Two versions whose machine code differs in registers; the process is stopped after some."""
+
+    stop_after = 99
+
+    def __init__(self, folders):
+        super().__init__([])
+
+    def versions(self):
+        return [Compiler("3.6.0", "a", None), Compiler("3.9.0", "b", None)]
+
+    def compile(self, tasks):
+        for n, (pool, job, _) in enumerate(tasks):
+            if n == self.stop_after:
+                raise KeyboardInterrupt
+            self.compiled.append(job)
+            yield n, replace(FACTS, code=str(pool), resources=WIDER if pool else RESOURCES)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+
+WIDER = replace(RESOURCES, registers=252)
+
+
+def test_a_command_that_is_stopped_says_so_and_goes_on(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(compiler_comparison, "Compilers", FakeCompilers)
+    monkeypatch.setattr(compiler_comparison, "folder_of_version", lambda *a: None)
+    document = tmp_path / "result.json"
+    wanted = CompareOptions(
+        triton=("3.6.0", "3.9.0"), kernel=("copy",), out=tmp_path, json=document
+    )
+
+    def compare():
+        code = CompilerComparison(wanted, plain_console(), tmp_path / "tuned.json").go()
+        return code, json.loads(document.read_text()), capsys.readouterr().out
+
+    monkeypatch.setattr(FakeCompilers, "stop_after", 5)
+    code, plain, text = compare()
+    assert code == plain["exit_code"] == 130 and plain["code_changes"]["interrupted"]
+    assert "stopped after 2 of 10" in text and Path(plain["code_changes"]["page"]).is_file()
+    monkeypatch.setattr(FakeCompilers, "stop_after", 99)
+    code, plain, text = compare()
+    assert code == plain["exit_code"] == 3 and "5 of 20 are compiled already" in text
+    assert [p["word"] for p in plain["code_changes"]["pairs"]] == ["WORSE"] * 10
+    assert len(read(tmp_path / "compiled.jsonl").events) == 20
