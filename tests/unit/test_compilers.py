@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_code_pair import CASE, FACTS, RESOURCES
+from compiled_cases import CASE, FACTS, RESOURCES
 
 from workbench.backend import compilers
 from workbench.backend.compilers import Compiler, CompilerError, Compilers, FactsJob
