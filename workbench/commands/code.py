@@ -116,7 +116,7 @@ def _read(options: CodeOptions, target: str, against: str | None) -> _Read:
     spec = catalog.spec_of(target)
     check_dtype(spec, options.dtype)
     sizes = sizes_of(spec, options.sizes)
-    device = _device(options.device)
+    device = chosen_device(options.device)
     words = against if against is not None else options.impl
     operand = config_operand(words, spec) if words else Operand()
     impl, config = operand.chosen(spec, device.limits, options.dtype, sizes)
@@ -141,8 +141,9 @@ def _of_launch(title: str, device: hardware.Device, launched: LaunchedCode) -> _
     return _Read(title, device.title, launched.code, launched.resources, others)
 
 
-def _device(name: str | None) -> hardware.Device:
-    """Return the named device, else the GPU of this machine, else the default target."""
+def chosen_device(name: str | None) -> hardware.Device:
+    """Return the named device, else the GPU of this machine, else the default target. Raises
+    CommandError where there is none of that name."""
     try:
         if name is None and gpu_present() and (here := hardware.live()) is not None:
             return here

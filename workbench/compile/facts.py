@@ -14,9 +14,11 @@ from workbench.compile.code_reading import MachineCode
 from workbench.compile.flow import Block, dominators, reachable
 from workbench.compile.kinds import ASYNC, BY_DESCRIPTOR, access_of, group_of, is_amd, sass_kind
 from workbench.compile.listing import Instruction, SourceLine
+from workbench.compile.mix import mix_of
 from workbench.data.code_facts import CodeFacts, Marked
 from workbench.data.record import Resources
 from workbench.data.units import percent
+from workbench.device.cost_model import CONSTANTS
 from workbench.device.hardware import Device
 from workbench.device.occupancy import occupancy
 from workbench.spec import Sizes, Spec
@@ -47,6 +49,14 @@ class _Hot:
         graph = self.code.graph
         numbers = {n for _, loop in graph.all_loops() for n in loop.blocks}
         inside = {i for n in numbers for i in _span(graph.blocks[n])}
+        return inside | set(self.callees(inside))
+
+    @cached_property
+    def innermost(self) -> set[int]:
+        """Instructions in loops that hold no other, with those of functions that these call."""
+        graph = self.code.graph
+        inner = [loop for _, loop in graph.all_loops() if not loop.inner]
+        inside = {i for loop in inner for n in loop.blocks for i in _span(graph.blocks[n])}
         return inside | set(self.callees(inside))
 
     @cached_property
@@ -96,21 +106,22 @@ def code_facts(code: MachineCode, target: str) -> CodeFacts:
         if access is not None and access[0].startswith("global ") and access[1] is not None:
             widths.setdefault(access[1], set()).add(i)
     narrow = {width: hot.marked(each, lambda op: True) for width, each in sorted(widths.items())}
+    loads = mix_of((code.listing.instructions[i] for i in hot.hot), code.arch).accesses
     accesses = hot.marked({i for each in widths.values() for i in each}, lambda op: True)
     fp64, division = (_AMD_FP64, _AMD_DIVISION) if amd else (_FP64, _DIVISION)
     facts = CodeFacts(
         function=code.name,
         target=target,
         arch=code.arch,
-        has_loops=hot.hot == hot.loops,
         instructions=len(hot.hot),
         matrix=code.whole.groups.get("matrix", 0),
         spills=hot.marked(hot.loops, _of_groups(code.arch, "spills")),
         fp64=hot.marked(hot.hot, lambda op: bool(fp64.match(op.opcode))),
-        divisions=hot.marked(hot.hot, lambda op: bool(division.match(op.opcode))),
+        divisions=hot.marked(hot.innermost, lambda op: bool(division.match(op.opcode))),
         accesses=accesses,
         narrow=narrow,
         arithmetic=hot.marked(hot.hot, _of_groups(code.arch, "float")),
+        load_bytes=sum(each.bytes or 0 for each in loads if each.kind == "global load"),
         registers=code.registers,
         overlaps=None if code.partitions is None else partition_overlaps(code),
     )
@@ -147,25 +158,31 @@ def facts_of_launch(
 ) -> CodeFacts:
     """Return the facts of the code of a launch, with its resources and its problem."""
     known = launched.resources
-    fit = occupancy(
-        device,
-        threads=known.threads,
-        registers=known.registers,
-        shared_bytes=known.shared_bytes,
-    )
+    facts = code_facts(launched.code, device.name)
     return replace(
-        code_facts(launched.code, device.name),
+        facts,
         stages=launched.stages,
         product=product_of(launched.dots, spec, sizes),
         dtype=dtype,
         registers=known.registers,
         shared_bytes=known.shared_bytes,
         shared_limit=device.limits.shared_bytes,
-        occupancy=fit.fraction,
-        limiter=fit.limiter,
+        occupancy=known.occupancy,
+        limiter=known.limiter,
         next_step=next_step(known, device),
         waves=known.waves,
+        in_flight=in_flight(facts, known, device),
     )
+
+
+def in_flight(facts: CodeFacts, known: Resources, device: Device) -> float | None:
+    """Return the bytes that the resident threads of a core request if each load of hot code is
+    under way once, over those that keep its share of DRAM busy (Little's law: bandwidth times
+    latency). None where the device's bandwidth is not known."""
+    if device.dram is None:
+        return None
+    requested = known.threads * known.blocks_per_core * facts.load_bytes
+    return requested * device.limits.cores / (device.dram.value * CONSTANTS.latency_s)
 
 
 def product_of(dots: int, spec: Spec, sizes: Sizes) -> str:

@@ -26,15 +26,15 @@ class CodeFacts:
     function: str  # name of the device function
     target: str  # "h200", or the architecture of a file
     arch: str  # "sm_90", "gfx942"
-    has_loops: bool
     instructions: int  # of hot code
     matrix: int  # matrix instructions of the whole kernel
     spills: Marked  # loads and stores of spilled registers, in loops
     fp64: Marked  # in hot code
-    divisions: Marked  # by integers that are not constants, in hot code
+    divisions: Marked  # by integers that are not constants, in innermost loops
     accesses: Marked  # global loads and stores in hot code whose width is known
     narrow: Mapping[int, Marked]  # of these, by the bytes that one thread moves
     arithmetic: Marked  # floating-point instructions outside of the matrix unit, in hot code
+    load_bytes: int  # that one thread loads if each global load of hot code runs once
     # loads through registers in loops with matrix instructions, and loads past them in any loop
     staged_loads: Marked | None = None
     async_loads: int | None = None
@@ -48,6 +48,7 @@ class CodeFacts:
     limiter: str | None = None  # of the occupancy
     next_step: str | None = None  # least change that raises the occupancy, and to what
     waves: float | None = None  # programs over those resident at once
+    in_flight: float | None = None  # requested bytes over those that keep DRAM busy
     warnings: tuple[tuple[str, str], ...] | None = None  # of ptxas: number and sentence
     overlaps: tuple[tuple[str, str, int], ...] | None = None  # partitions, blocks in both
 
@@ -66,6 +67,7 @@ FACTS: Mapping[str, str] = {
     "limiter": "a kernel in place of a file",
     "next_step": "a kernel in place of a file",
     "waves": "a kernel in place of a file",
+    "in_flight": "a device with a known bandwidth",
     "warnings": "PTX of NVIDIA, which ptxas assembles again",
     "overlaps": "a warp-specialised kernel of NVIDIA",
 }

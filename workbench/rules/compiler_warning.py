@@ -8,7 +8,7 @@ from workbench.data.code_facts import CodeFacts
 from workbench.data.units import counted
 from workbench.rules import CodeRule, Diagnosis, count
 
-SERIALISED = "Give the product fewer stages or registers, or a warp more of the tile."
+SERIALISED = "Let a thread need fewer registers: more warps, or a smaller tile."
 OTHER = "Change what the message names, and look for the message again."
 
 

@@ -16,7 +16,11 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
     return Diagnosis(
         f"{counted(facts.fp64.count, 'instruction')} of hot code compute in fp64, or convert to or "
         f"from it; the problem is {facts.dtype}.",
-        (count("fp64 instructions in hot code", facts.fp64.count, "instructions", kind="computed"),),
+        (
+            count(
+                "fp64 instructions in hot code", facts.fp64.count, "instructions", kind="computed"
+            ),
+        ),
         "Find the fp64 constant, argument or cast, and write it as fp32.",
         "small",
         places=facts.fp64.places,

@@ -1,4 +1,4 @@
-"""Hot code divides integers by a value that is known only when it runs."""
+"""An innermost loop divides integers by a value that is known only when it runs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from workbench.rules import CodeRule, Diagnosis, count
 
 
 def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
-    """Return the diagnosis of a loop with slow integer divisions. Outside of loops a program
-    divides once, to find its tile, which costs nothing that can be seen."""
+    """Return the diagnosis of an innermost loop with slow integer divisions. Outside of it a
+    program divides once a tile, which costs nothing that can be seen."""
     divisions = facts.divisions.count
-    if not facts.has_loops or divisions < limits["divisions"]:
+    if divisions < limits["divisions"]:
         return None
     return Diagnosis(
         f"{counted(divisions, 'division')} of integers by a value that is no constant "
-        f"{'is' if divisions == 1 else 'are'} in hot code, each some 20 to 100 instructions.",
-        (count("integer divisions in hot code", divisions, "instructions", kind="computed"),),
+        f"{'is' if divisions == 1 else 'are'} in innermost loops, each some 20 to 100 "
+        "instructions.",
+        (
+            count(
+                "integer divisions in innermost loops", divisions, "instructions", kind="computed"
+            ),
+        ),
         "Divide before the loop, make the divisor a tl.constexpr, or count up in place of it.",
         "small",
         places=facts.divisions.places,

@@ -14,7 +14,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
     whole = facts.accesses.count
     slim = [marked for width, marked in facts.narrow.items() if width <= limits["bytes"]]
     few = sum(marked.count for marked in slim)
-    if not whole or few < limits["share"] * whole:
+    if whole < limits["accesses"] or few < limits["share"] * whole:
         return None
     places = tuple(dict.fromkeys(place for marked in slim for place in marked.places))
     return Diagnosis(
@@ -36,6 +36,6 @@ RULE = CodeRule(
     203,
     (),
     evaluate,
-    {"bytes": 2, "share": 0.5},
+    {"bytes": 2, "share": 0.5, "accesses": 2},
     source="widths of LDG, STG, global_load, buffer_load in the listing",
 )
