@@ -6,11 +6,13 @@ from pathlib import Path
 
 # The rule that holds by the Impl, and the architectures on which the fault is in the code.
 ELEMENTS = {
-    "spills": ("spills_in_loop", ("h200", "mi300x")),
+    "spills": ("spills_in_loop", ("h200",)),
+    "spills_of_waves": ("spills_in_loop", ("mi300x",)),
     "strided": ("narrow_accesses", ("h200", "mi300x")),
     "doubles": ("fp64_code", ("h200", "mi300x")),
     "divides": ("integer_division", ("h200", "mi300x")),
-    "wide": ("few_warps", ("h200", "mi300x")),
+    "wide": ("few_warps", ("h200",)),
+    "wide_of_waves": ("few_warps", ("mi300x",)),
 }
 PRODUCTS = {
     "outer": ("no_matrix_unit", ("h200", "mi300x")),
@@ -59,15 +61,6 @@ planted = Spec(
     check=[{"M": 4, "N": 64}],
     bench=[{"M": 65536, "N": 4096}],
 )
-
-
-@triton.jit
-def spilling(x_ptr, y_ptr, N, BLOCK: tl.constexpr):
-    n = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    acc = tl.zeros((BLOCK,), tl.float32)
-    for k in range(0, N):
-        acc = acc * tl.load(x_ptr + k * N + n) + tl.load(x_ptr + k)
-    tl.store(y_ptr + n, acc)
 
 
 @triton.jit
@@ -121,7 +114,12 @@ def launch(kernel, x, block, warps, *more):
 
 @planted.impl(Knobs)
 def spills(x, *, config):
-    return launch(spilling, x, 32768, 1)
+    return launch(keeping, x, 16384, 1)
+
+
+@planted.impl(Knobs)
+def spills_of_waves(x, *, config):
+    return launch(keeping, x, 32768, 1)
 
 
 @planted.impl(Knobs)
@@ -141,6 +139,11 @@ def divides(x, *, config):
 
 @planted.impl(Knobs)
 def wide(x, *, config):
+    return launch(keeping, x, 8192, 2)
+
+
+@planted.impl(Knobs)
+def wide_of_waves(x, *, config):
     return launch(keeping, x, 16384, 2)
 '''
 

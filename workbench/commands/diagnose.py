@@ -3,22 +3,24 @@ they may give back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.commands.console import console_for, say_result
-from workbench.commands.diagnosed import DiagnosisReport, say_report
+from workbench.commands.console import aloud, console_for
+from workbench.commands.diagnosed import DiagnosisReport, counters_of, say_report
 from workbench.commands.operands import is_run
 from workbench.commands.options import DiagnoseOptions, OptionError
 from workbench.commands.result import write_result
 from workbench.commands.run import check_file
-from workbench.data.exits import PASSED
+from workbench.data.code_facts import FACTS
+from workbench.data.exits import COULD_NOT_RUN, PASSED
 from workbench.data.files import is_stream
 from workbench.rules import AnyRule, CodeRule, KernelRule, code_rules, kernel_rules, rules
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 CODE_FILES = (".cubin", ".hsaco", ".amdgcn", ".ptx")
 OF_A_KERNEL = ("impl", "sizes", "dtype", "device")
@@ -29,6 +31,11 @@ KINDS: Mapping[str, Callable[[], Mapping[str, AnyRule]]] = {
     "machine code": code_rules,
 }
 NEEDED = {"timeline": "a timeline", "counters": "", "machine code": "machine code"}
+TITLES = {
+    "timeline": "Rules of timelines",
+    "counters": "Rules of counters, by metric",
+    "machine code": "Rules of machine code",
+}
 
 
 def run(options: DiagnoseOptions) -> int:
@@ -48,7 +55,8 @@ def run(options: DiagnoseOptions) -> int:
 
 def _say(options: DiagnoseOptions, console: Console, report: DiagnosisReport) -> int:
     say_report(console, report, options.all)
-    return write_result(options, "diagnose", PASSED, **report.plain())
+    code = PASSED if report.evaluated else COULD_NOT_RUN
+    return write_result(options, "diagnose", code, **report.plain())
 
 
 def _target(options: DiagnoseOptions) -> str:
@@ -129,12 +137,9 @@ def _list_rules(options: DiagnoseOptions, console: Console) -> int:
         for kind, known in KINDS.items()
         for name, rule in known().items()
     ]
-    for kind in KINDS:
-        say_result(console, f"rules of {'a ' * (kind == 'timeline')}{kind}", style="bold")
-        for each in listed:
-            if each["kind"] == kind:
-                for line in _rule_lines(each):
-                    say_result(console, line)
+    with aloud(console):
+        for kind in KINDS:
+            console.print(_rule_table(kind, [each for each in listed if each["kind"] == kind]))
     return write_result(options, "diagnose", PASSED, rules=listed)
 
 
@@ -145,26 +150,29 @@ def _plain_rule(name: str, kind: str, rule: AnyRule) -> dict[str, Any]:
         "kind": kind,
         "thresholds": dict(rule.thresholds),
         "needs": _needs(kind, rule),
+        "counters": [counters_of(n) for n in rule.needs] if isinstance(rule, KernelRule) else [],
         "source": rule.source,
     }
 
 
 def _needs(kind: str, rule: AnyRule) -> list[str]:
-    from workbench.commands.diagnosed import counters_of
-    from workbench.data.code_facts import FACTS
-
     if isinstance(rule, KernelRule):
-        return [counters_of(need) for need in rule.needs]
+        return list(rule.needs)
     if isinstance(rule, CodeRule):
         return [NEEDED[kind], *dict.fromkeys(FACTS[need] for need in rule.needs)]
     return [NEEDED[kind], *rule.needs]
 
 
-def _rule_lines(each: dict[str, Any]) -> list[str]:
-    limits = ", ".join(f"{name} {value:g}" for name, value in each["thresholds"].items())
-    return [
-        f"  {each['rule']}: {each['word']}",
-        f"      thresholds  {limits}",
-        f"      needs       {'; '.join(each['needs'])}",
-        f"      source      {each['source']}",
-    ]
+def _rule_table(kind: str, listed: Sequence[dict[str, Any]]) -> Table:
+    """Return one row a rule: word, thresholds, needs, source."""
+    from rich.table import Table
+
+    table = Table(title=TITLES[kind], box=None)
+    table.title_justify, table.title_style, table.pad_edge = "left", "bold", False
+    for head in ("rule", "word", "thresholds", "needs", "source"):
+        table.add_column(head, overflow="fold", no_wrap=head == "rule")
+    for each in listed:
+        limits = ", ".join(f"{name} {value:g}" for name, value in each["thresholds"].items())
+        needs = ", ".join(need for need in each["needs"] if need != NEEDED[kind])
+        table.add_row(each["rule"], each["word"], limits, needs, each["source"])
+    return table

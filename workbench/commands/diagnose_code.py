@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -141,12 +142,21 @@ def _missing(facts: Sequence[CodeFacts]) -> Iterator[NotEvaluable]:
 
 def say_devices(console: Console, report: DiagnosisReport, every: Sequence[OfDevice]) -> None:
     """Print one line for each device and rule that holds there, and one for each device on which
-    none does or for which the config cannot be compiled."""
+    none does or for which the config cannot be compiled; then each piece of advice once."""
     console.print(report.title, style="bold", soft_wrap=True)
     for each in every:
         lines = list(_lines(each))
         for line in lines or ["no rule holds at its threshold"]:
             say_result(console, f"{each.device:<{WIDTH}} {line}")
+    advice: dict[tuple[str, str], dict[str, None]] = {}
+    for one in (one for each in every for one in each.facts):
+        for match in evaluated_code(one):
+            key = match.rule.word, match.diagnosis.advice
+            advice.setdefault(key, {})[one.target] = None
+    words = Counter(word for word, _ in advice)
+    for (word, text), devices in advice.items():
+        on = f" on {', '.join(devices)}" if words[word] > 1 else ""
+        say_result(console, f"{word}{on}: {text}")
 
 
 def _lines(each: OfDevice) -> Iterator[str]:
@@ -157,4 +167,4 @@ def _lines(each: OfDevice) -> Iterator[str]:
         for match in evaluated_code(one):
             known = match.diagnosis
             at = f" at {', '.join(known.places)}" if known.places else ""
-            yield f"{name}{match.rule.word}{at}: {known.sentence} {known.advice}"
+            yield f"{name}{match.rule.word}{at}: {known.sentence}"

@@ -32,12 +32,13 @@ from workbench.rules import (
     TIMELINE_NEEDS,
     evaluated,
     evaluated_kernel,
+    kernel_rules,
     missing_of_kernel,
     missing_of_timeline,
     rules,
 )
 
-SERIAL = "a timeline: kernels were profiled one by one"
+WINDOW_KPI = "total time"  # of a timeline: its window
 HOST_KPI = "launch delay, median"  # that a stored trace has where its launches are known
 
 
@@ -73,7 +74,7 @@ def of_trace(summary: TraceSummary, title: str) -> DiagnosisReport:
     results: list[Diagnosed] = []
     missing: list[NotEvaluable] = []
     if counted or not summary.devices:
-        missing += without_timeline(SERIAL if counted else "a timeline")
+        missing += without_timeline()
     for each in [] if counted else summary.devices:
         matches = evaluated(each)
         device = f"device {each.device}" if len(summary.devices) > 1 else ""
@@ -126,7 +127,8 @@ def of_run(kept: StoredRun) -> DiagnosisReport:
     plain = _plain_of(kept, launches)
     more = _of_launches(launches, f"{run.name}, run {run.id}", plain)
     heads = [f"{f.word}. {f.sentence}" for f in timeline if not f.rule and not counted]
-    results = [_of_finding(f, f"{run.name}, run {run.id}") for f in timeline if f.rule]
+    window_s = _window_of(timeline)
+    results = [_of_finding(f, f"{run.name}, run {run.id}", window_s) for f in timeline if f.rule]
     missing = list(_missing_timeline(timeline, bool(counted)))
     if plain is not None:
         heads.append(f"plain time of a call, without a profiler: {duration(plain.time_s)}")
@@ -143,11 +145,17 @@ def _longest_first(profile: Profile) -> float:
     return -(profile.total_s or 0.0)
 
 
-def _of_finding(finding: Finding, source: str) -> Diagnosed:
-    share = None
-    whole = next((e.value for e in finding.evidence if e.name == "window"), None)
-    if finding.gain_s is not None and whole:
-        share = finding.gain_s / whole
+def _window_of(timeline: Sequence[Finding]) -> float | None:
+    """Return the seconds of the window that is stored with a trace of one device; None of
+    several."""
+    devices = [f for f in timeline if not f.rule]
+    if len(devices) != 1:
+        return None
+    return next((e.value for e in devices[0].evidence if e.name == WINDOW_KPI), None)
+
+
+def _of_finding(finding: Finding, source: str, window_s: float | None) -> Diagnosed:
+    share = finding.gain_s / window_s if finding.gain_s is not None and window_s else None
     return Diagnosed(
         finding.kernel, finding.rule, finding.word, finding.sentence, finding.evidence,
         finding.advice, finding.effort, source,
@@ -157,7 +165,7 @@ def _of_finding(finding: Finding, source: str) -> Diagnosed:
 
 def _missing_timeline(timeline: Sequence[Finding], counted: bool) -> Iterator[NotEvaluable]:
     if counted or not timeline:
-        yield from without_timeline(SERIAL if counted else "a timeline")
+        yield from without_timeline()
         return
     known = {e.name for f in timeline for e in f.evidence}
     held = {f.rule for f in timeline}
@@ -200,7 +208,9 @@ def _of_launches(launches: Sequence[_Launch], source: str, plain: _Plain | None)
     words: dict[str, dict[str, None]] = {}
     for each in launches:
         matches = evaluated_kernel(each.metrics)
-        words.setdefault(each.name, {})[matches[0].rule.word if matches else HEALTHY] = None
+        evaluable = len(missing_of_kernel(each.metrics)) < len(kernel_rules())
+        word = matches[0].rule.word if matches else HEALTHY if evaluable else "not evaluable"
+        words.setdefault(each.name, {})[word] = None
         for match in matches:
             text = diagnosed_of(match.name, match.rule.word, match.diagnosis, each.name, source)
             gain = match.diagnosis.gain_ns

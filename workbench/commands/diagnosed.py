@@ -64,12 +64,18 @@ class DiagnosisReport:
     notes: tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)  # for the document
 
+    @property
+    def evaluated(self) -> int:
+        """Return the number of rules that could be evaluated."""
+        return len(rules()) + len(kernel_rules()) + len(code_rules()) - len(self.missing)
+
     def plain(self) -> dict[str, Any]:
         """Return the report as plain data, without the rules' own words for the terminal."""
         results = [{**vars(each), "evidence": to_plain(each.evidence)} for each in self.results]
         missing = [vars(each) for each in self.missing]
         return {
             "title": self.title,
+            "evaluated": self.evaluated,
             "diagnoses": results,
             "not_evaluable": missing,
             "notes": list(self.notes),
@@ -95,9 +101,9 @@ def ranked(results: Iterable[Diagnosed]) -> tuple[Diagnosed, ...]:
 # Rules that could not be evaluated
 
 
-def without_timeline(needs: str = "a timeline") -> Iterator[NotEvaluable]:
+def without_timeline() -> Iterator[NotEvaluable]:
     """Yield every rule of a timeline, for what has none."""
-    return (NotEvaluable(name, (needs,), OF_TRACE) for name in rules())
+    return (NotEvaluable(name, ("a timeline",), OF_TRACE) for name in rules())
 
 
 def without_counters() -> Iterator[NotEvaluable]:
@@ -148,8 +154,10 @@ def say_report(console: Console, report: DiagnosisReport, everything: bool) -> N
     console.print(report.title, style="bold", soft_wrap=True)
     for line in report.heads:
         console.print(line, soft_wrap=True)
-    if not report.results:
-        say_result(console, "No rule holds at its threshold.")
+    if not report.evaluated:
+        say_result(console, "No rule could be evaluated.")
+    elif not report.results:
+        say_result(console, f"None of {counted(report.evaluated, 'rule')} holds at its threshold.")
     for number, each in enumerate(report.results, 1):
         for line in result_lines(number, each):
             say_result(console, line)
@@ -179,8 +187,8 @@ def gain_text(each: Diagnosed) -> str:
         return ""
     if each.gain_s <= 0:
         return ": nothing to gain"
-    share = each.gain_share or 0.0
-    return f": at most {duration(each.gain_s)}, {percent(share)} of the {each.gain_of}"
+    of = "" if each.gain_share is None else f", {percent(each.gain_share)} of the {each.gain_of}"
+    return f": at most {duration(each.gain_s)}{of}"
 
 
 def evidence_text(each: Evidence) -> str:
