@@ -7,7 +7,6 @@ from pathlib import Path
 # The rule that holds by the Impl, and the architectures on which the fault is in the code.
 ELEMENTS = {
     "spills": ("spills_in_loop", ("h200",)),
-    "spills_of_waves": ("spills_in_loop", ("mi300x",)),
     "strided": ("narrow_accesses", ("h200", "mi300x")),
     "doubles": ("fp64_code", ("h200", "mi300x")),
     "divides": ("integer_division", ("h200", "mi300x")),
@@ -69,7 +68,7 @@ def striding(x_ptr, y_ptr, N, stride, BLOCK: tl.constexpr):
     acc = tl.zeros((BLOCK,), tl.float32)
     for k in range(0, N):
         acc += tl.load(x_ptr + n * stride + k)
-    tl.store(y_ptr + n, acc)
+    tl.store(y_ptr + n * stride, acc)  # in the load's layout: else Triton gives it this line
 
 
 @triton.jit
@@ -115,11 +114,6 @@ def launch(kernel, x, block, warps, *more):
 @planted.impl(Knobs)
 def spills(x, *, config):
     return launch(keeping, x, 16384, 1)
-
-
-@planted.impl(Knobs)
-def spills_of_waves(x, *, config):
-    return launch(keeping, x, 32768, 1)
 
 
 @planted.impl(Knobs)

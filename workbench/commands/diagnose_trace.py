@@ -159,7 +159,7 @@ def _of_finding(finding: Finding, source: str, window_s: float | None) -> Diagno
     return Diagnosed(
         finding.kernel, finding.rule, finding.word, finding.sentence, finding.evidence,
         finding.advice, finding.effort, source,
-        gain_s=finding.gain_s, gain_share=share, gain_of="window",
+        gain_s=finding.gain_s, gain_share=share, gain_of="window" if share is not None else "",
     )  # fmt: skip
 
 

@@ -30,9 +30,10 @@ LIBRARY = re.compile(r"[/\\]triton[/\\](language|experimental|tools)[/\\]")
 
 _FP64 = re.compile(r"D(ADD|MUL|FMA|SETP|MNMX|MMA)\b|[\w.]*\.F64\b|MUFU\.\w*64H")
 _AMD_FP64 = re.compile(r"v_\w*_f64")
-# Both begin the division of integers: the reciprocal of the divisor, rounded up.
-_DIVISION = re.compile(r"I2F(\.\w+)*\.RP\b")
-_AMD_DIVISION = re.compile(r"v_rcp_iflag_f32")
+# A division of integers begins with the reciprocal of the divisor: NVIDIA converts it rounded up,
+# LLVM multiplies it by a little less than 2^32, or 2^64 for 64 bits.
+_DIVISION = re.compile(r"\bI2F(\.\w+)*\.RP\b")
+_AMD_DIVISION = re.compile(r"v_mul_f32\w* .*\b0x(4f7ffffe|5f7ffffc)\b")
 
 Picked = Iterable[tuple[Instruction, SourceLine | None]]
 
@@ -117,7 +118,7 @@ def code_facts(code: MachineCode, target: str) -> CodeFacts:
         matrix=code.whole.groups.get("matrix", 0),
         spills=hot.marked(hot.loops, _of_groups(code.arch, "spills")),
         fp64=hot.marked(hot.hot, lambda op: bool(fp64.match(op.opcode))),
-        divisions=hot.marked(hot.innermost, lambda op: bool(division.match(op.opcode))),
+        divisions=hot.marked(hot.innermost, lambda op: bool(division.search(op.text))),
         accesses=accesses,
         narrow=narrow,
         arithmetic=hot.marked(hot.hot, _of_groups(code.arch, "float")),

@@ -36,5 +36,5 @@ RULE = CodeRule(
     (),
     evaluate,
     {"divisions": 1},
-    source="I2F rounded up and v_rcp_iflag, which begin a division, in the listing",
+    source="the reciprocal of the divisor in the listing: I2F.RP, or a product by 0x4f7ffffe",
 )
