@@ -68,7 +68,7 @@ def striding(x_ptr, y_ptr, N, stride, BLOCK: tl.constexpr):
     acc = tl.zeros((BLOCK,), tl.float32)
     for k in range(0, N):
         acc += tl.load(x_ptr + n * stride + k)
-    tl.store(y_ptr + n * stride, acc)  # in the load's layout: else Triton gives it this line
+    tl.store(y_ptr + n, acc)
 
 
 @triton.jit
