@@ -22,6 +22,7 @@ from workbench.compile.listing import Instruction, read_amdgcn_listing, read_sas
 from workbench.compile.live import amd_live, nvidia_live, registers_of
 from workbench.compile.mix import mix_of
 from workbench.compile.partitions import specialisation
+from workbench.compile.ptx_lines import correct_lines
 from workbench.compile.ptx_words import matching
 from workbench.reports.code import CodeView, comparison_sentence, listing_lines, page
 from workbench.reports.figures.code import flow_dot, flow_svg
@@ -42,6 +43,39 @@ def sass(name, arch="sm_90"):
         listing.functions[0], arch, listing, graph, name, None, None,
         partitions=specialisation(listing, graph),
     )  # fmt: skip
+
+
+PTX = """
+.file 1 "/k.py"
+.loc 1 26 16
+// begin inline asm
+.loc 1 26 16
+mov.u16 %rs1, 0x0;
+.loc 1 27 16
+@%p1 ld.global.b16 { %rs1 }, [ %rd20 + 0 ];
+// end inline asm
+.loc 1 27 5
+// begin inline asm
+.loc 1 27 5
+st.global.b16 [ %rd1 ], %rs1;
+// end inline asm
+.loc 2 9 9, function_name $L, inlined_at 1 31 4
+ld.global.b32 %r1, [%rd3];
+"""
+
+
+def test_lines_within_inline_assembly_are_those_of_their_statement():
+    sass = """
+//## File "/k.py", line 27
+/*0000*/ LDG.E.U16 R1, desc[UR6][R2.64] ;
+/*0010*/ STG.E.U16 desc[UR6][R2.64], R1 ;
+/*0020*/ FADD R1, R1, R2 ;
+//## File "/k.py", line 31
+/*0030*/ LDG.E R1, desc[UR6][R2.64] ;
+"""
+    listing = read_sass(sass)
+    correct_lines(listing, PTX)
+    assert [op.source.line for op in listing.instructions] == [26, 27, 27, 31]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ pytestmark = pytest.mark.unit
 
 STDOUT = Path("-")
 OBTAIN = ("sweep", "measure", "compare", "gate", "experiment", "ceilings", "evaluate")
-LIST = ("report", "read", "history", "tuned", "devices", "doctor")
+LIST = ("report", "read", "diagnose", "history", "tuned", "devices", "doctor")
 
 
 def git(folder, *words):

@@ -134,7 +134,7 @@ def _read(options: CodeOptions, target: str, against: str | None) -> _Read:
 def _compiled(options: CodeOptions, spec: Spec, version: Spec, operand: Operand) -> _Read:
     """Return the code of an operand in a version of the kernel, at the sizes of the kernel as it
     is."""
-    sizes, device = sizes_of(spec, options.sizes), _device(options.device)
+    sizes, device = sizes_of(spec, options.sizes), chosen_device(options.device)
     impl, config = operand.chosen(version, device.limits, options.dtype, sizes)
     if impl.backend != "triton":
         raise CommandError(f"{impl.title} is no Triton kernel; name one with --impl.")
@@ -158,8 +158,9 @@ def _of_launch(title: str, device: hardware.Device, launched: LaunchedCode) -> _
     return _Read(title, device.title, launched.code, launched.resources, others)
 
 
-def _device(name: str | None) -> hardware.Device:
-    """Return the named device, else the GPU of this machine, else the default target."""
+def chosen_device(name: str | None) -> hardware.Device:
+    """Return the named device, else the GPU of this machine, else the default target. Raises
+    CommandError where there is none of that name."""
     try:
         if name is None and gpu_present() and (here := hardware.live()) is not None:
             return here

@@ -242,8 +242,14 @@ def _kept(which: str, database: str | None) -> list[StoredRun]:
     last."""
     if _is_file(which):
         return _from_file(Path(which))
+    return [stored_run(which, database)]
+
+
+def stored_run(which: str, database: str | None) -> StoredRun:
+    """Return the run of the database with this id, or the last one. Raises HistoryError where there
+    is none."""
     with stored_runs(database) as history:
-        return [_of_history(history, history.run(which))]
+        return _of_history(history, history.run(which))
 
 
 def _all_kept(runs: Sequence[str], database: str | None) -> list[StoredRun]:

@@ -15,7 +15,13 @@ from workbench.data.environment import UNKNOWN
 from workbench.data.events import EventLog
 from workbench.data.host_work import RangeRow
 from workbench.data.interrupts import Interrupts
-from workbench.data.metric import exact_counters, metric_values, rule_metrics, stall_shares
+from workbench.data.metric import (
+    LAUNCH,
+    exact_counters,
+    metric_values,
+    rule_metrics,
+    stall_shares,
+)
 from workbench.data.record import Evidence, Finding, Profile, Run
 from workbench.data.stats import least_for, median_interval
 from workbench.data.store import Store
@@ -231,9 +237,8 @@ def profiles_of(summary: TraceSummary, run: Run) -> Iterator[Profile]:
 
 def _of_dispatch(dispatch: Dispatch, trace: Trace, run: Run, at: str) -> Profile:
     known = metric_values(dispatch, trace.tool)
-    shares = (
-        {} if any(n.startswith("stall_") for n in known) else stall_shares(exact_counters(dispatch))
-    )
+    counters = exact_counters(dispatch)
+    shares = {} if any(n.startswith("stall_") for n in known) else stall_shares(counters)
     spent = None if dispatch.duration_ns is None else dispatch.duration_ns / 1e9
     return Profile(
         run.id, at, trace.tool, trace.version, _device(dispatch.device, run), dispatch.name,
@@ -242,6 +247,8 @@ def _of_dispatch(dispatch: Dispatch, trace: Trace, run: Run, at: str) -> Profile
             *(Evidence(m.metric.name, m.value, m.metric.unit, "profiled") for m in known.values()),
             *(Evidence(f"stall_{reason}", share, "1", "profiled")
               for reason, share in shares.items()),
+            *(Evidence(name, counters[counter], "1", "profiled")
+              for name, counter in LAUNCH.items() if counter in counters),
         ),
     )  # fmt: skip
 

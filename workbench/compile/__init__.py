@@ -27,6 +27,7 @@ from workbench.device.occupancy import occupancy, waves
 from workbench.measurement import inputs
 from workbench.spec import Impl, Sizes
 
+DOT = re.compile(r"\btt\.dot(?:_scaled)?\b")
 KILLED = re.compile(r"`ptxas` failed with error code -(\d+)")
 
 
@@ -100,6 +101,8 @@ class LaunchedCode:
     code: MachineCode
     resources: Resources
     functions: tuple[str, ...]  # names of all device functions that the call launches
+    stages: int = 0  # num_stages of the launch
+    dots: int = 0  # tl.dot in the kernel, before any optimisation
 
 
 def machine_code_of(
@@ -111,9 +114,38 @@ def machine_code_of(
     launches = _launched(impl, config, sizes, dtype, device, dedup)
     compiled = read_launches(impl, launches, device, dedup.key, started)
     largest = max(launches, key=lambda launch: launch.programs)
-    names = dict.fromkeys(launch.kernel.name for launch in launches)
-    code = code_of_kernel(largest.kernel.asm, device.limits.arch)
-    return LaunchedCode(code, compiled.resources, tuple(names))
+    return _launched_code(largest, launches, compiled.resources, device)
+
+
+def machine_codes_of(
+    impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Device
+) -> tuple[LaunchedCode, ...]:
+    """Compile a call for `device` and return the machine code of each kernel that it launches, in
+    order and at its largest grid, also where it needs more than the device has; nothing runs.
+    Raises CompileError, or CodeError where the code cannot be read."""
+    started = time.perf_counter()
+    launches = _launched(impl, config, sizes, dtype, device, Dedup())
+    spent = time.perf_counter() - started
+    result = []
+    for same in grouped(launches, lambda one: id(one.kernel)).values():
+        largest = max(same, key=lambda launch: launch.programs)
+        resources = read_resources(largest, [largest], device, spent)
+        result.append(_launched_code(largest, launches, resources, device))
+    return tuple(result)
+
+
+def _launched_code(
+    launch: Launch, launches: Sequence[Launch], resources: Resources, device: Device
+) -> LaunchedCode:
+    names = dict.fromkeys(each.kernel.name for each in launches)
+    kernel = launch.kernel
+    return LaunchedCode(
+        code_of_kernel(kernel.asm, device.limits.arch),
+        resources,
+        tuple(names),
+        getattr(kernel.metadata, "num_stages", 0),
+        len(DOT.findall(kernel.asm["ttir"])),
+    )
 
 
 def functions_launched(

@@ -24,6 +24,7 @@ from workbench.compile.live import amd_live, nvidia_live
 from workbench.compile.machine_code import amdgcn_registers, cubin_registers
 from workbench.compile.mix import Mix, mix_of
 from workbench.compile.partitions import Specialisation, specialisation
+from workbench.compile.ptx_lines import correct_lines
 from workbench.compile.ptxas import PtxasError, PtxasReport, run_ptxas, target_of
 from workbench.data.files import open_to_read
 from workbench.spec import WorkbenchError
@@ -162,6 +163,8 @@ def code_of_cubin(cubin: bytes, ptx: str | None) -> MachineCode:
     listing = read_sass(text)
     if not listing.instructions:
         raise CodeError("the cubin holds no instruction; name one with a kernel.")
+    if ptx is not None:
+        correct_lines(listing, ptx)
     notes: list[str] = []
     report = _report(parts[2], notes)
     live = _live(parts[1], listing, ptx, notes)

@@ -1,10 +1,10 @@
-"""The engine of rules: evaluate every rule on a device's timeline or on a kernel's counters, and
-rank what holds.
+"""The engine of rules: evaluate every rule on a device's timeline, on a kernel's counters or on its
+machine code, and rank what holds.
 
 One file of this folder is one rule: `RULE = Rule(...)`, a pure function from the summary of a
-device, or `RULE = KernelRule(...)`, one from the metrics of a kernel. It returns a `Diagnosis`, or
-None where the rule does not hold: what the time is lost to, how much could be given back at most,
-and what to do.
+device, `RULE = KernelRule(...)`, one from the metrics of a kernel, or `RULE = CodeRule(...)`, one
+from facts of its machine code, which needs no GPU. It returns a `Diagnosis`, or None where the rule
+does not hold: what the time is lost to, how much could be given back at most, and what to do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from functools import cache
 from importlib import import_module
 from typing import Literal
 
-from workbench.data.record import Evidence
+from workbench.data.code_facts import CodeFacts
+from workbench.data.record import Evidence, Kind
 from workbench.data.trace_summary import DeviceSummary
 
 Effort = Literal["small", "medium", "large"]
@@ -34,6 +35,7 @@ class Diagnosis:
     advice: str
     effort: Effort
     gain_ns: float | None = None  # of the window, at most; None where no bound is known
+    places: tuple[str, ...] = ()  # lines of source, `mine.py:12`, the most instructions first
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,8 @@ class Rule:
     thresholds: Mapping[str, float] = field(default_factory=dict)
     of_the_host: bool = False  # about launches: silent where the queue is full
     yields_to: tuple[str, ...] = ()  # rules that say the same more sharply; silent where one holds
+    needs: tuple[str, ...] = ()  # beside a timeline: of TIMELINE_NEEDS
+    source: str = ""  # of the rule: a guide, or where its thresholds come from
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,23 @@ class KernelRule:
     evaluate: Callable[[Mapping[str, float], Mapping[str, float]], Diagnosis | None]
     thresholds: Mapping[str, float] = field(default_factory=dict)
     yields_to: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class CodeRule:
+    """One cause of lost time in a kernel, by its machine code. `needs` are the fields of CodeFacts
+    that may not be None."""
+
+    word: str
+    order: int
+    needs: tuple[str, ...]
+    evaluate: Callable[[CodeFacts, Mapping[str, float]], Diagnosis | None]
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
+
+
+AnyRule = Rule | KernelRule | CodeRule
 
 
 @dataclass(frozen=True)
@@ -66,7 +87,7 @@ class RuleMatch:
     """A rule that holds, and its name."""
 
     name: str
-    rule: Rule | KernelRule
+    rule: AnyRule
     diagnosis: Diagnosis
 
 
@@ -83,7 +104,13 @@ def kernel_rules() -> Mapping[str, KernelRule]:
 
 
 @cache
-def _loaded() -> Mapping[str, Rule | KernelRule]:
+def code_rules() -> Mapping[str, CodeRule]:
+    """Return the rules of machine code by the names of their files, in their order."""
+    return {name: rule for name, rule in _loaded().items() if isinstance(rule, CodeRule)}
+
+
+@cache
+def _loaded() -> Mapping[str, AnyRule]:
     names = [info.name for info in pkgutil.iter_modules(__path__)]
     loaded = {name: import_module(f"{__name__}.{name}").RULE for name in names}
     return dict(sorted(loaded.items(), key=lambda each: (each[1].order, each[0])))
@@ -120,6 +147,41 @@ def evaluated_kernel(metrics: Mapping[str, float]) -> list[RuleMatch]:
     return first + sorted(rest, key=lambda each: -(each.diagnosis.gain_ns or 0.0))
 
 
+def evaluated_code(facts: CodeFacts) -> list[RuleMatch]:
+    """Return the rules that hold on machine code, in their order: it tells no time, so they have no
+    gain."""
+    results: list[RuleMatch] = []
+    for name, rule in code_rules().items():
+        if any(getattr(facts, need) is None for need in rule.needs):
+            continue
+        if (diagnosis := rule.evaluate(facts, rule.thresholds)) is not None:
+            results.append(RuleMatch(name, rule, diagnosis))
+    return results
+
+
+def missing_of_timeline(summary: DeviceSummary) -> dict[str, tuple[str, ...]]:
+    """Return what each rule that cannot be evaluated on a device needs, by the rule's name."""
+    lacks = {need for need, known in TIMELINE_NEEDS.items() if not known(summary)}
+    needs = {name: tuple(n for n in rule.needs if n in lacks) for name, rule in rules().items()}
+    return {name: missing for name, missing in needs.items() if missing}
+
+
+def missing_of_kernel(metrics: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
+    """Return the metrics that each rule lacks which cannot be evaluated on a kernel, by the rule's
+    name."""
+    every = kernel_rules().items()
+    needs = {name: tuple(n for n in rule.needs if n not in metrics) for name, rule in every}
+    return {name: missing for name, missing in needs.items() if missing}
+
+
+def missing_of_code(facts: CodeFacts) -> dict[str, tuple[str, ...]]:
+    """Return the facts that each rule lacks which cannot be evaluated on machine code, by the
+    rule's name."""
+    every = code_rules().items()
+    needs = {name: tuple(n for n in r.needs if getattr(facts, n) is None) for name, r in every}
+    return {name: missing for name, missing in needs.items() if missing}
+
+
 def _bounded(diagnosis: Diagnosis, metrics: Mapping[str, float]) -> Diagnosis:
     """Return a diagnosis whose gain is at most the time above the nearest roof."""
     if diagnosis.gain_ns is None or "duration" not in metrics:
@@ -145,9 +207,17 @@ def _kpi(summary: DeviceSummary, name: str) -> float | None:
     return next((kpi.value for kpi in summary.kpis if kpi.name == name), None)
 
 
-def share(name: str, value: float, target: str = "", met: bool | None = None) -> Evidence:
-    """Return a share of 1 as evidence of a profiler."""
-    return Evidence(name, value, "1", "profiled", target=target, met=met)
+# What a timeline may lack, and whether a device's has it.
+TIMELINE_NEEDS: Mapping[str, Callable[[DeviceSummary], bool]] = {
+    "launches of the host": lambda summary: bool(summary.times.launched),
+}
+
+
+def share(
+    name: str, value: float, target: str = "", met: bool | None = None, kind: Kind = "profiled"
+) -> Evidence:
+    """Return a share of 1 as evidence, of a profiler unless another kind is named."""
+    return Evidence(name, value, "1", kind, target=target, met=met)
 
 
 def seconds(name: str, ns: float) -> Evidence:
@@ -155,6 +225,6 @@ def seconds(name: str, ns: float) -> Evidence:
     return Evidence(name, ns / 1e9, "s", "profiled")
 
 
-def count(name: str, number: float, unit: str = "kernels") -> Evidence:
-    """Return a number of things as evidence of a profiler."""
-    return Evidence(name, float(number), unit, "profiled")
+def count(name: str, number: float, unit: str = "kernels", kind: Kind = "profiled") -> Evidence:
+    """Return a number of things as evidence, of a profiler unless another kind is named."""
+    return Evidence(name, float(number), unit, kind)

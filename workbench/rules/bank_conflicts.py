@@ -29,4 +29,5 @@ RULE = KernelRule(
     ("bank_conflicts", "l1_throughput"),
     evaluate,
     {"share": 0.3, "l1": 0.6},
+    source="planted kernels on an H200",
 )

@@ -26,4 +26,10 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     )
 
 
-RULE = Rule("casts", 8, evaluate, {"time": 0.05})
+RULE = Rule(
+    "casts",
+    8,
+    evaluate,
+    {"time": 0.05},
+    source="guide 4, fusion; threshold of the workbench",
+)

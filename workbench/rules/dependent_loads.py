@@ -29,4 +29,5 @@ RULE = KernelRule(
     evaluate,
     {"stall": 0.8, "issue": 0.05, "dram": 0.3},
     yields_to=("at_ceiling", "spills", "uncoalesced"),
+    source="planted kernels on an H200",
 )

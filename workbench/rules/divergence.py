@@ -28,4 +28,5 @@ RULE = KernelRule(
     evaluate,
     {"lanes": 24},
     yields_to=("at_ceiling",),
+    source="guide 3, lanes; planted kernels on an H200",
 )

@@ -47,4 +47,11 @@ def _sites(summary: DeviceSummary) -> list[tuple[str, int]]:
     return sorted(((n, s) for n, s in spent.items() if s), key=lambda each: -each[1])
 
 
-RULE = Rule("synchronisation", 3, evaluate, {"exposed": 0.05})
+RULE = Rule(
+    "synchronisation",
+    3,
+    evaluate,
+    {"exposed": 0.05},
+    needs=("launches of the host",),
+    source="guides 1 and 4: synchronisation below 5 %",
+)

@@ -30,4 +30,5 @@ RULE = KernelRule(
     evaluate,
     {"stall": 0.4, "issue": 0.6},
     yields_to=("at_ceiling",),
+    source="planted kernels on an H200",
 )

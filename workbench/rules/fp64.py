@@ -29,4 +29,5 @@ RULE = KernelRule(
     ("fp64_pipe",),
     evaluate,
     {"pipe": 0.15},
+    source="planted kernels on an H200",
 )

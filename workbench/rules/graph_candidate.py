@@ -36,4 +36,12 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     )
 
 
-RULE = Rule("graph candidate", 6, evaluate, {"step_ns": 1000}, of_the_host=True)
+RULE = Rule(
+    "graph candidate",
+    6,
+    evaluate,
+    {"step_ns": 1000},
+    of_the_host=True,
+    needs=("launches of the host",),
+    source="guide 4, graphs; 1 µs a kernel of a graph: facts.md",
+)

@@ -43,4 +43,6 @@ RULE = Rule(
     {"utilisation": 0.8, "waits": 0.2},
     of_the_host=True,
     yields_to=("launch_bound",),
+    needs=("launches of the host",),
+    source="guide 1, scenario 1; threshold of the workbench",
 )

@@ -30,4 +30,10 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     )
 
 
-RULE = Rule("kernels", 5, evaluate, {"utilisation": 0.8, "kernels": 3})
+RULE = Rule(
+    "kernels",
+    5,
+    evaluate,
+    {"utilisation": 0.8, "kernels": 3},
+    source="guide 1, scenario 3",
+)

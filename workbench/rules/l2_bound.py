@@ -28,4 +28,5 @@ RULE = KernelRule(
     evaluate,
     {"l2": 0.75},
     yields_to=("at_ceiling", "spills"),
+    source="planted kernels on an H200",
 )

@@ -49,4 +49,6 @@ RULE = Rule(
     evaluate,
     {"utilisation": 0.3, "host_waits": 0.5, "kernel_ns": 10_000},
     of_the_host=True,
+    needs=("launches of the host",),
+    source="guide 1, scenario 1: utilisation below 30 % is bad",
 )

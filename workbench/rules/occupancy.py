@@ -40,4 +40,5 @@ RULE = KernelRule(
     evaluate,
     {"theoretical": 0.5, "below": 0.1, "ceiling": 0.6},
     yields_to=("at_ceiling", "spills", "small_grid"),
+    source="planted kernels on an H200",
 )

@@ -37,4 +37,10 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     )
 
 
-RULE = Rule("short kernels", 7, evaluate, {"kernel_ns": 10_000, "count": 0.5, "time": 0.2})
+RULE = Rule(
+    "short kernels",
+    7,
+    evaluate,
+    {"kernel_ns": 10_000, "count": 0.5, "time": 0.2},
+    source="guide 4, fusion; threshold of the workbench",
+)

@@ -30,4 +30,5 @@ RULE = KernelRule(
     evaluate,
     {"share": 1.0},
     yields_to=("at_ceiling",),
+    source="planted kernels on an H200",
 )

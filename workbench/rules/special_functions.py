@@ -29,4 +29,5 @@ RULE = KernelRule(
     ("xu_pipe",),
     evaluate,
     {"pipe": 0.6},
+    source="planted kernels on an H200",
 )

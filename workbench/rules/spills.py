@@ -28,4 +28,5 @@ RULE = KernelRule(
     ("spill_share",),
     evaluate,
     {"share": 0.05},
+    source="planted kernels on an H200",
 )

@@ -29,4 +29,5 @@ RULE = KernelRule(
     evaluate,
     {"waves": 1.0, "empty": 0.15},
     yields_to=("at_ceiling",),
+    source="planted kernels on an H200",
 )

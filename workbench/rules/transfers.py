@@ -60,5 +60,9 @@ def _copies(summary: DeviceSummary) -> dict[str, int]:
 
 
 RULE = Rule(
-    "transfer-bound", 2, evaluate, {"exposed": 0.05, "small_bytes": 65536, "small_copies": 100}
+    "transfer-bound",
+    2,
+    evaluate,
+    {"exposed": 0.05, "small_bytes": 65536, "small_copies": 100},
+    source="guide 1, scenario 2",
 )

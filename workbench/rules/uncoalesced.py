@@ -32,4 +32,5 @@ RULE = KernelRule(
     ("excess_sectors",),
     evaluate,
     {"excess": 0.3, "unit": 0.6},
+    source="planted kernels on an H200",
 )

@@ -46,4 +46,10 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
     )
 
 
-RULE = Rule("variation", 9, evaluate, {"coefficient": 1.0, "launches": 10, "time": 0.05})
+RULE = Rule(
+    "variation",
+    9,
+    evaluate,
+    {"coefficient": 1.0, "launches": 10, "time": 0.05},
+    source="threshold of the workbench",
+)

@@ -294,7 +294,7 @@ def _points(chosen: Sequence[Chosen], ceilings: Mapping[str, CeilingSet]) -> lis
     units = _units(record for record, _, _ in chosen)
     points = []
     for record, run, role in chosen:
-        load = _load(record, units)
+        load = load_of(record, units)
         share = record.time_s / totals[record.case.device, record.measured]
         held = diagnose(load, ceilings[record.case.device])
         points.append(Point(record, run, role, load, held, share))
@@ -306,10 +306,12 @@ def _points(chosen: Sequence[Chosen], ceilings: Mapping[str, CeilingSet]) -> lis
     return sorted(points, key=rank)
 
 
-def _load(record: Record, units: Mapping[tuple[str, str], bool]) -> Load:
+def load_of(record: Record, units: Mapping[tuple[str, str], bool] | None = None) -> Load:
+    """Return a record as a call on the roofline. `units` say of kernels and dtypes whether any
+    config uses the matrix unit, for records without resources."""
     timing, case = record.timing, record.case
     high_s = timing.high_s if isinstance(timing, Measured) else record.time_s
-    matrix = units.get((case.kernel, case.dtype), True)
+    matrix = (units or {}).get((case.kernel, case.dtype), True)
     if record.resources is not None:
         matrix = record.resources.matrix_unit is not None
     dtype = case.dtype

@@ -1,0 +1,170 @@
+"""Diagnose machine code without a GPU: of a kernel for named devices, or of a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench import catalog
+from workbench.commands.code import chosen_device
+from workbench.commands.console import say_result
+from workbench.commands.diagnosed import (
+    Diagnosed,
+    DiagnosisReport,
+    NotEvaluable,
+    diagnosed_of,
+    of_facts,
+    short,
+    without_counters,
+    without_timeline,
+)
+from workbench.commands.operands import Operand, config_operand
+from workbench.commands.options import DiagnoseOptions
+from workbench.commands.problem import check_dtype, sizes_of
+from workbench.commands.run import CommandError, require_triton
+from workbench.commands.traces import HEALTHY
+from workbench.compile import CompileError, machine_codes_of
+from workbench.compile.code_reading import CodeError, code_of_file
+from workbench.compile.facts import code_facts, facts_of_launch
+from workbench.data.code_facts import CodeFacts
+from workbench.device import hardware
+from workbench.rules import code_rules, evaluated_code, missing_of_code
+from workbench.spec import Sizes, Spec, label, sizes_text, values
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EVERY = "all"  # as --device
+METAL = "metal"  # Triton does not compile for it
+WIDTH = 9  # of a device's name in the terminal
+
+
+@dataclass(frozen=True)
+class OfDevice:
+    """A kernel's code for one device: its facts by launched kernel, or why there are none."""
+
+    device: str
+    title: str
+    facts: tuple[CodeFacts, ...] = ()
+    reason: str = ""
+
+
+def of_file(path: Path) -> DiagnosisReport:
+    """Return the diagnoses of a file of machine code. Raises CodeError."""
+    require_triton()
+    code = code_of_file(path)
+    return report_of(path.name, [code_facts(code, code.arch)], code.notes)
+
+
+def of_kernel(options: DiagnoseOptions, kernel: str) -> tuple[DiagnosisReport, list[OfDevice]]:
+    """Return the diagnoses of a kernel's machine code, and what was compiled for each device.
+
+    Raises CommandError where it can be compiled for none, and the errors of kernels, sizes and
+    devices that are not there.
+    """
+    require_triton()
+    spec = catalog.spec_of(kernel)
+    dtype = options.dtype or "bf16"
+    check_dtype(spec, dtype)
+    sizes = sizes_of(spec, options.sizes)
+    operand = config_operand(options.impl, spec) if options.impl else Operand()
+    every = [_on(device, operand, spec, sizes, dtype) for device in _devices(options.device)]
+    if all(each.reason for each in every):
+        first = every[0]
+        raise CommandError(
+            f"{first.title} cannot be compiled for {first.device} at {sizes_text(sizes)}, {dtype} "
+            f"({first.reason}); name another config with --impl."
+        )
+    facts = [one for each in every for one in each.facts]
+    title = f"{every[0].title} at {sizes_text(sizes)}, {dtype}: machine code, no GPU"
+    report = report_of(title, facts, ())
+    plain = {each.device: each.reason or "compiled" for each in every}
+    return replace(report, more={"kernel": kernel, "devices": plain}), every
+
+
+def _devices(name: str | None) -> list[hardware.Device]:
+    if name == EVERY:
+        known = hardware.DEVICES.values()
+        return [device for device in known if device.limits.arch != METAL]
+    return [chosen_device(name)]
+
+
+def _on(
+    device: hardware.Device, operand: Operand, spec: Spec, sizes: Sizes, dtype: str
+) -> OfDevice:
+    """Return the facts of a config for one device. Raises the errors of a config that is none."""
+    impl, config = operand.chosen(spec, device.limits, dtype, sizes)
+    if impl.backend != "triton":
+        raise CommandError(f"{impl.title} is no Triton kernel; name one with --impl.")
+    title = f"{impl.title} {label(values(config))}".rstrip()
+    if reason := impl.rejection_reason(config, device.limits, dtype, sizes):
+        return OfDevice(device.name, title, reason=reason.rstrip("."))
+    try:
+        launched = machine_codes_of(impl, config, sizes, dtype, device)
+    except (CompileError, CodeError) as error:
+        return OfDevice(device.name, title, reason=str(error).rstrip("."))
+    facts = tuple(facts_of_launch(one, device, spec, sizes, dtype) for one in launched)
+    return OfDevice(device.name, title, facts)
+
+
+def report_of(title: str, facts: Sequence[CodeFacts], notes: Sequence[str]) -> DiagnosisReport:
+    """Return the diagnoses of machine code, in the order of the rules."""
+    names = {one.function for one in facts}
+    targets = {one.target for one in facts}
+    results: list[tuple[int, Diagnosed]] = []
+    heads = []
+    for one in facts:
+        parts = (one.target if len(targets) > 1 else "", one.function if len(names) > 1 else "")
+        subject = " ".join(filter(None, parts))
+        matches = evaluated_code(one)
+        heads.append(f"{subject or one.function}: {matches[0].rule.word if matches else HEALTHY}")
+        for match in matches:
+            source = f"machine code for {one.target}"
+            text = diagnosed_of(match.name, match.rule.word, match.diagnosis, subject, source)
+            results.append((match.rule.order, text))
+    results.sort(key=lambda each: each[0])
+    missing = (*_missing(facts), *without_counters(), *without_timeline())
+    return DiagnosisReport(
+        title, tuple(heads), tuple(text for _, text in results), missing, tuple(notes)
+    )
+
+
+def _missing(facts: Sequence[CodeFacts]) -> Iterator[NotEvaluable]:
+    """Yield the rules that none of the codes serves."""
+    every: list[Mapping[str, tuple[str, ...]]] = [missing_of_code(one) for one in facts]
+    for name in code_rules():
+        if all(name in lacking for lacking in every):
+            yield from of_facts({name: every[0][name]})
+
+
+def say_devices(console: Console, report: DiagnosisReport, every: Sequence[OfDevice]) -> None:
+    """Print one line for each device and rule that holds there, and one for each device on which
+    none does or for which the config cannot be compiled; then each piece of advice once."""
+    console.print(report.title, style="bold", soft_wrap=True)
+    for each in every:
+        lines = list(_lines(each))
+        for line in lines or ["no rule holds at its threshold"]:
+            say_result(console, f"{each.device:<{WIDTH}} {line}")
+    advice: dict[tuple[str, str], dict[str, None]] = {}
+    for one in (one for each in every for one in each.facts):
+        for match in evaluated_code(one):
+            key = match.rule.word, match.diagnosis.advice
+            advice.setdefault(key, {})[one.target] = None
+    words = Counter(word for word, _ in advice)
+    for (word, text), devices in advice.items():
+        on = f" on {', '.join(devices)}" if words[word] > 1 else ""
+        say_result(console, f"{word}{on}: {text}")
+
+
+def _lines(each: OfDevice) -> Iterator[str]:
+    if each.reason:
+        yield f"cannot be compiled: {each.reason}"
+    for one in each.facts:
+        name = f"{short(one.function)}: " if len(each.facts) > 1 else ""
+        for match in evaluated_code(one):
+            known = match.diagnosis
+            at = f" at {', '.join(known.places)}" if known.places else ""
+            yield f"{name}{match.rule.word}{at}: {known.sentence}"

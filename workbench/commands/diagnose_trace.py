@@ -1,0 +1,249 @@
+"""Diagnose what profilers recorded: their files, or runs that are stored of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from workbench.commands.diagnosed import (
+    Diagnosed,
+    DiagnosisReport,
+    NotEvaluable,
+    diagnosed_of,
+    of_metrics,
+    of_timeline,
+    ranked,
+    short,
+    without_code,
+    without_counters,
+    without_timeline,
+)
+from workbench.commands.report import StoredRun
+from workbench.commands.run import CommandError
+from workbench.commands.traces import HEALTHY, MOST_KERNELS
+from workbench.data.metric import rule_metrics
+from workbench.data.record import Finding, Profile, Record
+from workbench.data.trace_summary import TraceSummary
+from workbench.data.units import duration
+from workbench.device.ceilings import ceiling_set, diagnose
+from workbench.reports.figures.roofline_points import load_of
+from workbench.rules import (
+    TIMELINE_NEEDS,
+    evaluated,
+    evaluated_kernel,
+    kernel_rules,
+    missing_of_kernel,
+    missing_of_timeline,
+    rules,
+)
+
+WINDOW_KPI = "total time"  # of a timeline: its window
+HOST_KPI = "launch delay, median"  # that a stored trace has where its launches are known
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """One launch with its metrics."""
+
+    name: str
+    metrics: Mapping[str, float]
+    config: bool = False  # of the kernel whose plain time is stored with the run
+
+    @property
+    def spent_s(self) -> float:
+        return self.metrics.get("duration", 0.0)
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """The time of a call without a profiler, and the most that it can give back."""
+
+    time_s: float
+    most_s: float
+    profiled_s: float  # of its launches under the profiler
+
+
+def of_trace(summary: TraceSummary, title: str) -> DiagnosisReport:
+    """Return the diagnoses of files that were read."""
+    trace = summary.trace
+    counted = [d for d in trace.dispatches if d.counters]
+    longest = sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:MOST_KERNELS]
+    launches = [_Launch(d.name, rule_metrics(d, trace.tool)) for d in longest]
+    heads: list[str] = []
+    results: list[Diagnosed] = []
+    missing: list[NotEvaluable] = []
+    if counted or not summary.devices:
+        missing += without_timeline()
+    for each in [] if counted else summary.devices:
+        matches = evaluated(each)
+        device = f"device {each.device}" if len(summary.devices) > 1 else ""
+        word = matches[0].rule.word if matches else HEALTHY
+        heads.append(f"{device or 'the window'}: {word}")
+        for match in matches:
+            text = diagnosed_of(match.name, match.rule.word, match.diagnosis, device, trace.title)
+            gain_s = match.diagnosis.gain_ns
+            results.append(_of_window(text, gain_s, each.times.window))
+        held = {match.name for match in matches}
+        lacking = missing_of_timeline(each).items()
+        missing += of_timeline({name: needs for name, needs in lacking if name not in held})
+    more = _of_launches(launches, trace.title, None)
+    return DiagnosisReport(
+        title,
+        (*heads, *more.heads),
+        ranked((*results, *more.results)),
+        (*_once(missing), *more.missing, *without_code()),
+        tuple(trace.notes),
+    )
+
+
+def _of_window(each: Diagnosed, gain_ns: float | None, window_ns: int) -> Diagnosed:
+    if gain_ns is None or not window_ns:
+        return each
+    return replace(each, gain_s=gain_ns / 1e9, gain_share=gain_ns / window_ns, gain_of="window")
+
+
+def _once(missing: Sequence[NotEvaluable]) -> list[NotEvaluable]:
+    """Return each rule once, also where several devices lack something."""
+    return list({each.rule: each for each in missing}.values())
+
+
+# Stored runs
+
+
+def of_run(kept: StoredRun) -> DiagnosisReport:
+    """Return the diagnoses of a stored run of a profiler: of counters evaluated anew, of a timeline
+    as they were stored, since the activities are not. Raises CommandError where the run holds
+    neither."""
+    run = kept.run
+    timeline = [f for f in kept.findings if f.experiment == "timeline"]
+    counted = [p for p in kept.profiles if p.metrics]
+    if not timeline and not counted:
+        raise CommandError(
+            f"{run.id} is a run of `{run.engine}` and holds neither counters nor a timeline; "
+            "profile the kernel (workbench profile KERNEL), or name a run of profile or read."
+        )
+    launches = [_of_profile(p) for p in sorted(counted, key=_longest_first)[:MOST_KERNELS]]
+    plain = _plain_of(kept, launches)
+    more = _of_launches(launches, f"{run.name}, run {run.id}", plain)
+    heads = [f"{f.word}. {f.sentence}" for f in timeline if not f.rule and not counted]
+    window_s = _window_of(timeline)
+    results = [_of_finding(f, f"{run.name}, run {run.id}", window_s) for f in timeline if f.rule]
+    missing = list(_missing_timeline(timeline, bool(counted)))
+    if plain is not None:
+        heads.append(f"plain time of a call, without a profiler: {duration(plain.time_s)}")
+    return DiagnosisReport(
+        f"{run.id}: {run.command}",
+        (*heads, *more.heads),
+        ranked((*results, *more.results)),
+        (*missing, *more.missing, *without_code()),
+        more={"run": run.id, "plain_s": plain.time_s if plain else None},
+    )
+
+
+def _longest_first(profile: Profile) -> float:
+    return -(profile.total_s or 0.0)
+
+
+def _window_of(timeline: Sequence[Finding]) -> float | None:
+    """Return the seconds of the window that is stored with a trace of one device; None of
+    several."""
+    devices = [f for f in timeline if not f.rule]
+    if len(devices) != 1:
+        return None
+    return next((e.value for e in devices[0].evidence if e.name == WINDOW_KPI), None)
+
+
+def _of_finding(finding: Finding, source: str, window_s: float | None) -> Diagnosed:
+    share = finding.gain_s / window_s if finding.gain_s is not None and window_s else None
+    return Diagnosed(
+        finding.kernel, finding.rule, finding.word, finding.sentence, finding.evidence,
+        finding.advice, finding.effort, source,
+        gain_s=finding.gain_s, gain_share=share, gain_of="window" if share is not None else "",
+    )  # fmt: skip
+
+
+def _missing_timeline(timeline: Sequence[Finding], counted: bool) -> Iterator[NotEvaluable]:
+    if counted or not timeline:
+        yield from without_timeline()
+        return
+    known = {e.name for f in timeline for e in f.evidence}
+    held = {f.rule for f in timeline}
+    if HOST_KPI not in known:
+        lacks = set(TIMELINE_NEEDS)
+        needs = {n: tuple(x for x in rule.needs if x in lacks) for n, rule in rules().items()}
+        yield from of_timeline({n: each for n, each in needs.items() if each and n not in held})
+
+
+def _of_profile(profile: Profile) -> _Launch:
+    """Return a stored launch; stalls that are stored as cycles become shares of their sum."""
+    values = {e.name: e.value for e in profile.metrics}
+    stalls = {name: value for name, value in values.items() if name.startswith("stall_")}
+    whole = math.fsum(stalls.values())
+    values |= {name: value / whole for name, value in stalls.items()} if whole > 0 else {}
+    if profile.total_s is not None:
+        values.setdefault("duration", profile.total_s)
+    return _Launch(profile.name, values, bool(profile.kernel))
+
+
+def _plain_of(kept: StoredRun, launches: Sequence[_Launch]) -> _Plain | None:
+    """Return the measured time that is stored with the run, if there is one."""
+    records = [o for o in kept.outcomes if isinstance(o, Record) and o.measured]
+    profiled_s = math.fsum(each.spent_s for each in launches if each.config)
+    if len(records) != 1 or not profiled_s:
+        return None
+    held = diagnose(load_of(records[0]), ceiling_set(kept.run.device, [kept.run]))
+    time_s = records[0].time_s
+    return _Plain(time_s, time_s if held.gain_s is None else held.gain_s, profiled_s)
+
+
+# Counters
+
+
+def _of_launches(launches: Sequence[_Launch], source: str, plain: _Plain | None) -> DiagnosisReport:
+    """Return the diagnoses of launches with counters, those of one kernel and rule as one."""
+    if not launches:
+        return DiagnosisReport("", (), (), tuple(without_counters()))
+    groups: dict[tuple[str, str], list[tuple[_Launch, Diagnosed, float | None]]] = {}
+    words: dict[str, dict[str, None]] = {}
+    for each in launches:
+        matches = evaluated_kernel(each.metrics)
+        evaluable = len(missing_of_kernel(each.metrics)) < len(kernel_rules())
+        word = matches[0].rule.word if matches else HEALTHY if evaluable else "not evaluable"
+        words.setdefault(each.name, {})[word] = None
+        for match in matches:
+            text = diagnosed_of(match.name, match.rule.word, match.diagnosis, each.name, source)
+            gain = match.diagnosis.gain_ns
+            groups.setdefault((each.name, match.name), []).append((each, text, gain))
+    heads = [f"{short(name)}: {', '.join(each)}" for name, each in words.items()]
+    results = [_merged(group, launches, plain) for group in groups.values()]
+    lacking = [missing_of_kernel(each.metrics) for each in launches]
+    everywhere = {
+        name: needs for name, needs in lacking[0].items() if all(name in one for one in lacking)
+    }
+    return DiagnosisReport("", tuple(heads), tuple(results), tuple(of_metrics(everywhere)))
+
+
+def _merged(
+    group: Sequence[tuple[_Launch, Diagnosed, float | None]],
+    launches: Sequence[_Launch],
+    plain: _Plain | None,
+) -> Diagnosed:
+    """Return one rule on all launches of one kernel: in the words of the longest, with the gains of
+    all, as a share of the plain time where that is known."""
+    first, text, _ = group[0]
+    gains = [gain for _, _, gain in group if gain is not None]
+    result = replace(text, launches=len(group))
+    if not gains:
+        return result
+    gain_s = math.fsum(gains) / 1e9
+    if plain is not None and first.config:
+        share = min(gain_s / plain.profiled_s, plain.most_s / plain.time_s)
+        return replace(result, gain_s=share * plain.time_s, gain_share=share, gain_of="plain time")
+    whole = math.fsum(each.spent_s for each in launches)
+    return replace(
+        result,
+        gain_s=gain_s,
+        gain_share=gain_s / whole if whole else None,
+        gain_of="profiled time",
+    )

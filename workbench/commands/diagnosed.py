@@ -1,0 +1,232 @@
+"""The result of `diagnose`: rules that hold, ranked, and those that could not be evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from workbench.commands.console import say_result
+from workbench.data.code_facts import FACTS
+from workbench.data.metric import BY_NAME, LAUNCH, stall_counter
+from workbench.data.record import Evidence, grouped, to_plain
+from workbench.data.units import counted, duration, percent, reading
+from workbench.rules import Diagnosis, code_rules, kernel_rules, rules
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FOLDED = 4  # lines on rules that could not be evaluated, without --all
+NAMED = 6  # rules that such a line names
+NAME_WIDTH = 80
+OF_TRACE = "`workbench profile --tool trace` records it"
+OF_COUNTERS = "`workbench profile KERNEL --tool ncu` collects them"
+OF_CODE = "`workbench diagnose KERNEL` compiles it"
+LAUNCHES = "record the host, too: `workbench profile --tool trace`"
+
+
+@dataclass(frozen=True)
+class Diagnosed:
+    """A rule that holds on a kernel, a device or machine code."""
+
+    subject: str  # name of the kernel or device; empty where there is one alone
+    rule: str
+    word: str
+    sentence: str
+    evidence: tuple[Evidence, ...]
+    advice: str
+    effort: str
+    source: str  # of the evidence: the tool, the run, or the machine code of a target
+    places: tuple[str, ...] = ()
+    gain_s: float | None = None  # at most; None where no bound is known
+    gain_share: float | None = None  # of `gain_of`
+    gain_of: str = ""  # "plain time": measured without a profiler; "profiled time"; "window"
+    launches: int = 1  # of the kernel on which it holds
+
+
+@dataclass(frozen=True)
+class NotEvaluable:
+    """A rule that could not be evaluated: what it needs, and what gives that."""
+
+    rule: str
+    needs: tuple[str, ...]
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class DiagnosisReport:
+    """All that one `diagnose` says."""
+
+    title: str
+    heads: tuple[str, ...]  # a line for each kernel or device: its word
+    results: tuple[Diagnosed, ...]
+    missing: tuple[NotEvaluable, ...]
+    notes: tuple[str, ...] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)  # for the document
+
+    @property
+    def evaluated(self) -> int:
+        """Return the number of rules that could be evaluated."""
+        return len(rules()) + len(kernel_rules()) + len(code_rules()) - len(self.missing)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the report as plain data, without the rules' own words for the terminal."""
+        results = [{**vars(each), "evidence": to_plain(each.evidence)} for each in self.results]
+        missing = [vars(each) for each in self.missing]
+        return {
+            "title": self.title,
+            "evaluated": self.evaluated,
+            "diagnoses": results,
+            "not_evaluable": missing,
+            "notes": list(self.notes),
+            **self.more,
+        }
+
+
+def diagnosed_of(
+    name: str, word: str, diagnosis: Diagnosis, subject: str, source: str
+) -> Diagnosed:
+    """Return a rule that holds, without a gain."""
+    return Diagnosed(
+        subject, name, word, diagnosis.sentence, diagnosis.evidence, diagnosis.advice,
+        diagnosis.effort, source, diagnosis.places,
+    )  # fmt: skip
+
+
+def ranked(results: Iterable[Diagnosed]) -> tuple[Diagnosed, ...]:
+    """Return the results by the time that they may give back; those without a bound come last."""
+    return tuple(sorted(results, key=lambda each: (each.gain_s is None, -(each.gain_s or 0.0))))
+
+
+# Rules that could not be evaluated
+
+
+def without_timeline() -> Iterator[NotEvaluable]:
+    """Yield every rule of a timeline, for what has none."""
+    return (NotEvaluable(name, ("a timeline",), OF_TRACE) for name in rules())
+
+
+def without_counters() -> Iterator[NotEvaluable]:
+    """Yield every rule of counters, for what has none."""
+    return (NotEvaluable(name, ("counters of kernels",), OF_COUNTERS) for name in kernel_rules())
+
+
+def without_code() -> Iterator[NotEvaluable]:
+    """Yield every rule of machine code, for what has none."""
+    return (NotEvaluable(name, ("machine code",), OF_CODE) for name in code_rules())
+
+
+def of_timeline(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
+    """Yield the rules that a timeline cannot serve."""
+    return (NotEvaluable(name, tuple(needs), LAUNCHES) for name, needs in missing.items())
+
+
+def of_metrics(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
+    """Yield the rules that lack metrics, with the counters that give these."""
+    return (
+        NotEvaluable(name, tuple(counters_of(need) for need in needs), OF_COUNTERS)
+        for name, needs in missing.items()
+    )
+
+
+def of_facts(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
+    """Yield the rules that lack facts of machine code, with what tells these."""
+    return (
+        NotEvaluable(name, tuple(dict.fromkeys(FACTS[need] for need in needs)))
+        for name, needs in missing.items()
+    )
+
+
+def counters_of(metric: str) -> str:
+    """Return the counters of ncu that give a metric of rules, or else those of another tool."""
+    if metric in LAUNCH:
+        return LAUNCH[metric]
+    if metric.startswith("stall_"):
+        return stall_counter(metric.removeprefix("stall_"))
+    return " and ".join(BY_NAME[metric].formulas[0].needs)
+
+
+# The terminal
+
+
+def say_report(console: Console, report: DiagnosisReport, everything: bool) -> None:
+    """Print a report: a quiet console prints the rules that hold alone."""
+    console.print(report.title, style="bold", soft_wrap=True)
+    for line in report.heads:
+        console.print(line, soft_wrap=True)
+    if not report.evaluated:
+        say_result(console, "No rule could be evaluated.")
+    elif not report.results:
+        say_result(console, f"None of {counted(report.evaluated, 'rule')} holds at its threshold.")
+    for number, each in enumerate(report.results, 1):
+        for line in result_lines(number, each):
+            say_result(console, line)
+    for line in missing_lines(report.missing, everything):
+        console.print(line, soft_wrap=True)
+    for note in report.notes:
+        console.print(f"note: {note}", soft_wrap=True)
+
+
+def result_lines(number: int, each: Diagnosed) -> Iterator[str]:
+    """Yield the lines of one rule that holds: gain, sentence, evidence, places, advice."""
+    launches = f", {each.launches} launches" if each.launches > 1 else ""
+    subject = f" [{short(each.subject)}{launches}]" if each.subject else ""
+    yield f"{number}. {each.word}{gain_text(each)}{subject}"
+    yield f"   {each.sentence}"
+    kinds = ", ".join(dict.fromkeys(known.kind for known in each.evidence))
+    known = "; ".join(map(evidence_text, each.evidence))
+    yield f"   evidence: {known} ({kinds}; {each.source})"
+    if each.places:
+        yield f"   at {', '.join(each.places)}"
+    yield f"   {each.advice}"
+
+
+def gain_text(each: Diagnosed) -> str:
+    """Return what a rule may give back as text; empty where no bound is known."""
+    if each.gain_s is None:
+        return ""
+    if each.gain_s <= 0:
+        return ": nothing to gain"
+    of = "" if each.gain_share is None else f", {percent(each.gain_share)} of the {each.gain_of}"
+    return f": at most {duration(each.gain_s)}{of}"
+
+
+def evidence_text(each: Evidence) -> str:
+    """Return a number with its name and unit."""
+    name = each.name.removesuffix(", share")
+    if each.unit == "1":
+        return f"{name} {percent(each.value)}"
+    if each.unit == "B":
+        return f"{name} {each.value:,.0f} B"
+    if each.unit in ("s", "FLOP", "B/s", "FLOP/s", "FLOP/B"):
+        return f"{name} {reading(each.value, each.unit, 4)}"
+    return f"{name} {each.value:,.0f}"
+
+
+def missing_lines(missing: Sequence[NotEvaluable], everything: bool) -> Iterator[str]:
+    """Yield what could not be evaluated: a line for each need, or with `everything` for each
+    rule."""
+    if everything:
+        for each in missing:
+            yield f"not evaluable: {each.rule} needs {_need_text(each)}"
+        return
+    groups = list(grouped(missing, lambda each: (each.needs, each.remedy)).values())
+    for group in groups[:FOLDED]:
+        names = [each.rule for each in group]
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        verb = "needs" if len(names) == 1 else "need"
+        listed = f"{', '.join(names[:NAMED])}{more}"
+        yield f"not evaluable: {listed} {verb} {_need_text(group[0])}"
+    if len(groups) > FOLDED:
+        rest = sum(len(group) for group in groups[FOLDED:])
+        yield f"not evaluable: {counted(rest, 'more rule')}; --all lists them"
+
+
+def _need_text(each: NotEvaluable) -> str:
+    needs = " and ".join(each.needs)
+    return f"{needs}; {each.remedy}" if each.remedy else needs
+
+
+def short(name: str) -> str:
+    """Return a name cut to one line."""
+    return name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 3]}..."

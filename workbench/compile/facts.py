@@ -1,0 +1,283 @@
+"""Derive from a kernel's machine code the facts that rules are evaluated on."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from workbench.compile import LaunchedCode
+from workbench.compile.code_reading import MachineCode
+from workbench.compile.flow import Block, dominators, reachable
+from workbench.compile.kinds import ASYNC, BY_DESCRIPTOR, access_of, group_of, is_amd, sass_kind
+from workbench.compile.listing import Instruction, SourceLine
+from workbench.compile.mix import mix_of
+from workbench.data.code_facts import CodeFacts, Marked
+from workbench.data.record import Resources
+from workbench.data.units import percent
+from workbench.device.cost_model import CONSTANTS
+from workbench.device.hardware import Device
+from workbench.device.occupancy import occupancy
+from workbench.spec import Sizes, Spec
+
+PLACES = 4  # source lines of one kind of instructions
+LEAST_EDGE = 16  # of a product for which the matrix unit pays: the smallest tile of tl.dot
+WORK = ("matrix", "global loads", "global stores", "shared loads", "shared stores", "tensor memory")
+LIBRARY = re.compile(r"[/\\]triton[/\\](language|experimental|tools)[/\\]")
+
+_FP64 = re.compile(r"D(ADD|MUL|FMA|SETP|MNMX|MMA)\b|[\w.]*\.F64\b|MUFU\.\w*64H")
+_AMD_FP64 = re.compile(r"v_\w*_f64")
+# A division of integers begins with the reciprocal of the divisor: NVIDIA converts it rounded up,
+# LLVM multiplies it by a little less than 2^32, or 2^64 for 64 bits.
+_DIVISION = re.compile(r"\bI2F(\.\w+)*\.RP\b")
+_AMD_DIVISION = re.compile(r"v_mul_f32\w* .*\b0x(4f7ffffe|5f7ffffc)\b")
+
+Picked = Iterable[tuple[Instruction, SourceLine | None]]
+
+
+@dataclass(frozen=True)
+class _Hot:
+    """Machine code, divided into hot code and the rest."""
+
+    code: MachineCode
+
+    @cached_property
+    def loops(self) -> set[int]:
+        """Instructions in loops, with those of functions that these call."""
+        graph = self.code.graph
+        numbers = {n for _, loop in graph.all_loops() for n in loop.blocks}
+        inside = {i for n in numbers for i in _span(graph.blocks[n])}
+        return inside | set(self.callees(inside))
+
+    @cached_property
+    def innermost(self) -> set[int]:
+        """Instructions in loops that hold no other, with those of functions that these call."""
+        graph = self.code.graph
+        inner = [loop for _, loop in graph.all_loops() if not loop.inner]
+        inside = {i for loop in inner for n in loop.blocks for i in _span(graph.blocks[n])}
+        return inside | set(self.callees(inside))
+
+    @cached_property
+    def hot(self) -> set[int]:
+        """Instructions of loops, or all that the entry reaches where no loop does any work."""
+        counted = (group_of(self.code.listing.instructions[i], self.code.arch) for i in self.loops)
+        if any(group in (*WORK, "float", "special") for group in counted):
+            return self.loops
+        graph = self.code.graph
+        return {i for n in graph.reached for i in _span(graph.blocks[n])}
+
+    @cached_property
+    def callers(self) -> Mapping[int, int]:
+        """Call that leads to each instruction of a called function."""
+        return self.callees(range(len(self.code.listing.instructions)))
+
+    def callees(self, instructions: Iterable[int]) -> dict[int, int]:
+        """Return the instructions of the functions that some instructions call, each with the
+        call."""
+        listing = self.code.listing
+        result: dict[int, int] = {}
+        todo = [(i, i) for i in instructions if listing.instructions[i].opcode.startswith("CALL")]
+        while todo:
+            call, at = todo.pop()
+            after = (n for n in listing.after[at] if at != call or n != call + 1)
+            for n in after:
+                if n not in result:
+                    result[n] = call
+                    todo.append((call, n))
+        return result
+
+    def marked(self, instructions: Iterable[int], holds: Callable[[Instruction], bool]) -> Marked:
+        """Return the instructions that hold, with their source lines: in a function, that of the
+        call."""
+        ops = self.code.listing.instructions
+        chosen = [i for i in instructions if holds(ops[i])]
+        lines = [ops[self.callers.get(i, i)].source for i in chosen]
+        return Marked(len(chosen), places_of(lines))
+
+
+def code_facts(code: MachineCode, target: str) -> CodeFacts:
+    """Return the facts that machine code alone tells."""
+    hot, amd = _Hot(code), is_amd(code.arch)
+    widths: dict[int, set[int]] = {}
+    for i in hot.hot:
+        access = access_of(code.listing.instructions[i], code.arch)
+        if access is not None and access[0].startswith("global ") and access[1] is not None:
+            widths.setdefault(access[1], set()).add(i)
+    narrow = {width: hot.marked(each, lambda op: True) for width, each in sorted(widths.items())}
+    loads = mix_of((code.listing.instructions[i] for i in hot.hot), code.arch).accesses
+    accesses = hot.marked({i for each in widths.values() for i in each}, lambda op: True)
+    fp64, division = (_AMD_FP64, _AMD_DIVISION) if amd else (_FP64, _DIVISION)
+    facts = CodeFacts(
+        function=code.name,
+        target=target,
+        arch=code.arch,
+        instructions=len(hot.hot),
+        matrix=code.whole.groups.get("matrix", 0),
+        spills=hot.marked(hot.loops, _of_groups(code.arch, "spills")),
+        fp64=hot.marked(hot.hot, lambda op: bool(fp64.match(op.opcode))),
+        divisions=hot.marked(hot.innermost, lambda op: bool(division.search(op.text))),
+        accesses=accesses,
+        narrow=narrow,
+        arithmetic=hot.marked(hot.hot, _of_groups(code.arch, "float")),
+        load_bytes=sum(each.bytes or 0 for each in loads if each.kind == "global load"),
+        registers=code.registers,
+        overlaps=None if code.partitions is None else partition_overlaps(code),
+    )
+    return facts if amd else _of_nvidia(facts, hot)
+
+
+def _of_nvidia(facts: CodeFacts, hot: _Hot) -> CodeFacts:
+    """Return the facts with those that only NVIDIA's tools and targets have."""
+    code = hot.code
+    known = code.spill_store_bytes is not None  # ptxas assembled the PTX
+    facts = replace(facts, warnings=code.warnings if known else None)
+    number = re.search(r"\d+", code.arch)
+    if number is None or int(number[0]) < 80:
+        return facts
+    kinds = [sass_kind(op) or "" for op in code.listing.instructions]
+    past = (f"load {ASYNC}", f"load {BY_DESCRIPTOR}")
+    products = {
+        i
+        for _, loop, mix in code.loops()
+        if "matrix" in mix.groups
+        for n in loop.blocks
+        for i in _span(code.graph.blocks[n])
+    }
+    through = [i for i in products if kinds[i].startswith("load") and not kinds[i].startswith(past)]
+    return replace(
+        facts,
+        staged_loads=hot.marked(through, lambda op: True),
+        async_loads=sum(kind.startswith(past) for kind in kinds),
+    )
+
+
+def facts_of_launch(
+    launched: LaunchedCode, device: Device, spec: Spec, sizes: Sizes, dtype: str
+) -> CodeFacts:
+    """Return the facts of the code of a launch, with its resources and its problem."""
+    known = launched.resources
+    facts = code_facts(launched.code, device.name)
+    return replace(
+        facts,
+        stages=launched.stages,
+        product=product_of(launched.dots, spec, sizes),
+        dtype=dtype,
+        registers=known.registers,
+        shared_bytes=known.shared_bytes,
+        shared_limit=device.limits.shared_bytes,
+        occupancy=known.occupancy,
+        limiter=known.limiter,
+        next_step=next_step(known, device),
+        waves=known.waves,
+        in_flight=in_flight(facts, known, device),
+    )
+
+
+def in_flight(facts: CodeFacts, known: Resources, device: Device) -> float | None:
+    """Return the bytes that the resident threads of a core request if each load of hot code is
+    under way once, over those that keep its share of DRAM busy (Little's law: bandwidth times
+    latency). None where the device's bandwidth is not known."""
+    if device.dram is None:
+        return None
+    requested = known.threads * known.blocks_per_core * facts.load_bytes
+    return requested * device.limits.cores / (device.dram.value * CONSTANTS.latency_s)
+
+
+def product_of(dots: int, spec: Spec, sizes: Sizes) -> str:
+    """Return what says that a kernel computes a product: its own tl.dot, or the axes of its Spec;
+    empty where nothing does.
+
+    By the axes: two inputs share an axis that no output has, and each has one of its own that an
+    output has; the FLOPs are at least two for each combination, and all three axes at least 16.
+    """
+    if dots:
+        return "The kernel uses tl.dot"
+    outputs = {axis for tensor in spec.outputs.values() for axis in _axes(tensor.axes)}
+    inputs = [(name, _axes(tensor.axes)) for name, tensor in spec.inputs.items()]
+    for number, (left, a) in enumerate(inputs):
+        for right, b in inputs[number + 1 :]:
+            three = (a & b) - outputs, (a - b) & outputs, (b - a) & outputs
+            edges = [_extent(axes, sizes) for axes in three]
+            whole = _extent(a | b, sizes)
+            if min(edges) >= LEAST_EDGE and spec.flops(**sizes) >= 2 * whole:
+                return f"By its Spec the kernel multiplies {left} and {right}"
+    return ""
+
+
+def _axes(text: str) -> set[str]:
+    return set(re.findall(r"[A-Za-z_]\w*", text))
+
+
+def _extent(axes: Iterable[str], sizes: Sizes) -> int:
+    """Return the product of the sizes of some axes; 0 without an axis."""
+    result, some = 1, False
+    for axis in axes:
+        result, some = result * sizes[axis], True
+    return result if some else 0
+
+
+def next_step(known: Resources, device: Device) -> str:
+    """Return the least change of the limiting resource that lets more warps fit, and how many fit
+    then; empty where no change of it does."""
+    threads, registers, shared = known.threads, known.registers, known.shared_bytes
+    now = occupancy(device, threads=threads, registers=registers, shared_bytes=shared)
+    if now.limiter == "registers":
+        for fewer in range(registers - 1, 0, -1):
+            then = occupancy(device, threads=threads, registers=fewer, shared_bytes=shared)
+            if then.fraction > now.fraction:
+                return f"With {fewer} registers a thread or fewer {percent(then.fraction)} fit."
+    if now.limiter == "shared memory":
+        for less in range(shared - 1, -1, -128):
+            then = occupancy(device, threads=threads, registers=registers, shared_bytes=less)
+            if then.fraction > now.fraction:
+                size = f"{less / 1024:.4g} KiB"
+                return f"With {size} of shared memory a block or less {percent(then.fraction)} fit."
+    return ""
+
+
+def partition_overlaps(code: MachineCode) -> tuple[tuple[str, str, int], ...]:
+    """Return the pairs of partitions that reach the same blocks with memory accesses or matrix
+    instructions, beside the way to the jump that tells them apart; and the number of blocks."""
+    known, graph = code.partitions, code.graph
+    if known is None:
+        return ()
+    immediate, way = dominators(graph), set[int]()
+    at = known.jump
+    while at != -1:
+        way.add(at)
+        at = immediate[at]
+    after = {b.number: [n for n in b.after if n not in way] for b in graph.blocks}
+    reach: dict[str, set[int]] = {}
+    for each in known.partitions:
+        jumped = each.name != "default"
+        entry = graph.blocks[known.jump].after[int(each.name)] if jumped else min(each.blocks)
+        blocks = reachable(after, [entry]) if entry not in way else set()
+        reach[each.name] = {n for n in blocks if _works(code, graph.blocks[n])}
+    names = list(reach)
+    pairs = ((a, b) for n, a in enumerate(names) for b in names[n + 1 :])
+    return tuple((a, b, len(reach[a] & reach[b])) for a, b in pairs if reach[a] & reach[b])
+
+
+def _works(code: MachineCode, block: Block) -> bool:
+    ops = code.listing.instructions[block.start : block.end]
+    return any(group_of(op, code.arch) in WORK for op in ops)
+
+
+def places_of(lines: Sequence[SourceLine | None]) -> tuple[str, ...]:
+    """Return source lines as `mine.py:12`, the most frequent first; lines of Triton's own library
+    only where there is no other."""
+    known = [line for line in lines if line is not None and line.line]
+    own = [line for line in known if not LIBRARY.search(line.file)] or known
+    counts = Counter(f"{Path(line.file).name}:{line.line}" for line in own)
+    return tuple(place for place, _ in counts.most_common(PLACES))
+
+
+def _of_groups(arch: str, *groups: str) -> Callable[[Instruction], bool]:
+    return lambda op: group_of(op, arch) in groups
+
+
+def _span(block: Block) -> range:
+    return range(block.start, block.end)
