@@ -79,10 +79,13 @@ def of_kernel(options: DiagnoseOptions, kernel: str) -> tuple[DiagnosisReport, l
             f"({first.reason}); name another config with --impl."
         )
     facts = [one for each in every for one in each.facts]
-    title = f"{every[0].title} at {sizes_text(sizes)}, {dtype}: machine code, no GPU"
+    titles = {each.title for each in every}
+    named = titles.pop() if len(titles) == 1 else f"{spec.name}, each device's own config,"
+    title = f"{named} at {sizes_text(sizes)}, {dtype}: machine code, no GPU"
     report = report_of(title, facts, ())
     plain = {each.device: each.reason or "compiled" for each in every}
-    return replace(report, more={"kernel": kernel, "devices": plain}), every
+    configs = {each.device: each.title for each in every}
+    return replace(report, more={"kernel": kernel, "devices": plain, "configs": configs}), every
 
 
 def _devices(name: str | None) -> list[hardware.Device]:

@@ -43,7 +43,7 @@ HOST_KPI = "launch delay, median"  # that a stored trace has where its launches 
 
 
 @dataclass(frozen=True)
-class _Launch:
+class CountedLaunch:
     """One launch with its metrics."""
 
     name: str
@@ -52,11 +52,12 @@ class _Launch:
 
     @property
     def spent_s(self) -> float:
+        """Return its time under the profiler in seconds; 0 where that is not known."""
         return self.metrics.get("duration", 0.0)
 
 
 @dataclass(frozen=True)
-class _Plain:
+class PlainTime:
     """The time of a call without a profiler, and the most that it can give back."""
 
     time_s: float
@@ -69,7 +70,7 @@ def of_trace(summary: TraceSummary, title: str) -> DiagnosisReport:
     trace = summary.trace
     counted = [d for d in trace.dispatches if d.counters]
     longest = sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:MOST_KERNELS]
-    launches = [_Launch(d.name, rule_metrics(d, trace.tool)) for d in longest]
+    launches = [CountedLaunch(d.name, rule_metrics(d, trace.tool)) for d in longest]
     heads: list[str] = []
     results: list[Diagnosed] = []
     missing: list[NotEvaluable] = []
@@ -175,7 +176,7 @@ def _missing_timeline(timeline: Sequence[Finding], counted: bool) -> Iterator[No
         yield from of_timeline({n: each for n, each in needs.items() if each and n not in held})
 
 
-def _of_profile(profile: Profile) -> _Launch:
+def _of_profile(profile: Profile) -> CountedLaunch:
     """Return a stored launch; stalls that are stored as cycles become shares of their sum."""
     values = {e.name: e.value for e in profile.metrics}
     stalls = {name: value for name, value in values.items() if name.startswith("stall_")}
@@ -183,10 +184,10 @@ def _of_profile(profile: Profile) -> _Launch:
     values |= {name: value / whole for name, value in stalls.items()} if whole > 0 else {}
     if profile.total_s is not None:
         values.setdefault("duration", profile.total_s)
-    return _Launch(profile.name, values, bool(profile.kernel))
+    return CountedLaunch(profile.name, values, bool(profile.kernel))
 
 
-def _plain_of(kept: StoredRun, launches: Sequence[_Launch]) -> _Plain | None:
+def _plain_of(kept: StoredRun, launches: Sequence[CountedLaunch]) -> PlainTime | None:
     """Return the measured time that is stored with the run, if there is one."""
     records = [o for o in kept.outcomes if isinstance(o, Record) and o.measured]
     profiled_s = math.fsum(each.spent_s for each in launches if each.config)
@@ -194,17 +195,19 @@ def _plain_of(kept: StoredRun, launches: Sequence[_Launch]) -> _Plain | None:
         return None
     held = diagnose(load_of(records[0]), ceiling_set(kept.run.device, [kept.run]))
     time_s = records[0].time_s
-    return _Plain(time_s, time_s if held.gain_s is None else held.gain_s, profiled_s)
+    return PlainTime(time_s, time_s if held.gain_s is None else held.gain_s, profiled_s)
 
 
 # Counters
 
 
-def _of_launches(launches: Sequence[_Launch], source: str, plain: _Plain | None) -> DiagnosisReport:
+def _of_launches(
+    launches: Sequence[CountedLaunch], source: str, plain: PlainTime | None
+) -> DiagnosisReport:
     """Return the diagnoses of launches with counters, those of one kernel and rule as one."""
     if not launches:
         return DiagnosisReport("", (), (), tuple(without_counters()))
-    groups: dict[tuple[str, str], list[tuple[_Launch, Diagnosed, float | None]]] = {}
+    groups: dict[tuple[str, str], list[tuple[CountedLaunch, Diagnosed, float | None]]] = {}
     words: dict[str, dict[str, None]] = {}
     for each in launches:
         matches = evaluated_kernel(each.metrics)
@@ -225,9 +228,9 @@ def _of_launches(launches: Sequence[_Launch], source: str, plain: _Plain | None)
 
 
 def _merged(
-    group: Sequence[tuple[_Launch, Diagnosed, float | None]],
-    launches: Sequence[_Launch],
-    plain: _Plain | None,
+    group: Sequence[tuple[CountedLaunch, Diagnosed, float | None]],
+    launches: Sequence[CountedLaunch],
+    plain: PlainTime | None,
 ) -> Diagnosed:
     """Return one rule on all launches of one kernel: in the words of the longest, with the gains of
     all, as a share of the plain time where that is known."""

@@ -39,7 +39,7 @@ Picked = Iterable[tuple[Instruction, SourceLine | None]]
 
 
 @dataclass(frozen=True)
-class _Hot:
+class HotCode:
     """Machine code, divided into hot code and the rest."""
 
     code: MachineCode
@@ -100,7 +100,7 @@ class _Hot:
 
 def code_facts(code: MachineCode, target: str) -> CodeFacts:
     """Return the facts that machine code alone tells."""
-    hot, amd = _Hot(code), is_amd(code.arch)
+    hot, amd = HotCode(code), is_amd(code.arch)
     widths: dict[int, set[int]] = {}
     for i in hot.hot:
         access = access_of(code.listing.instructions[i], code.arch)
@@ -129,7 +129,7 @@ def code_facts(code: MachineCode, target: str) -> CodeFacts:
     return facts if amd else _of_nvidia(facts, hot)
 
 
-def _of_nvidia(facts: CodeFacts, hot: _Hot) -> CodeFacts:
+def _of_nvidia(facts: CodeFacts, hot: HotCode) -> CodeFacts:
     """Return the facts with those that only NVIDIA's tools and targets have."""
     code = hot.code
     known = code.spill_store_bytes is not None  # ptxas assembled the PTX

@@ -21,7 +21,7 @@ def evaluate(facts: CodeFacts, limits: Mapping[str, float]) -> Diagnosis | None:
         f"{percent(few / whole)} of the loads and stores of global memory in hot code move at most "
         f"{limits['bytes']:.0f} bytes a thread, of 16 that one can move.",
         (
-            share("narrow accesses, share", few / whole, kind="computed"),
+            share("accesses of few bytes, share", few / whole, kind="computed"),
             count("narrow accesses", few, "instructions", kind="computed"),
         ),
         "Let a thread access consecutive elements: tl.multiple_of and tl.max_contiguous where "
