@@ -15,7 +15,7 @@ from workbench.compile import Compiled, compile_launches, read_launches
 from workbench.compile.flow import FlowGraph, Loop, flow_graph
 from workbench.compile.launches import Launch
 from workbench.compile.listing import Listing, disassembled, read_amdgcn_listing, read_sass
-from workbench.compile.machine_code import elf_sections
+from workbench.compile.machine_code import amdgcn_registers, cubin_registers, elf_sections
 from workbench.compile.mix import Mix, mix_of
 from workbench.data.compiled_code import CompiledCode, HotLoop
 from workbench.device.hardware import Device
@@ -112,13 +112,18 @@ def _rank(mix: Mix) -> tuple[int, int, int]:
 
 def hash_of_code(launches: Sequence[Launch]) -> str:
     """Return the sha256 of the machine code of all launches, with the grid, the threads, the shared
-    memory and the arguments of each: equal hashes mean equal calls."""
+    memory, the registers and the arguments of each: equal hashes mean equal calls."""
     digest = hashlib.sha256()
     for launch in launches:
         asm, meta = launch.kernel.asm, launch.kernel.metadata
         for name, data in _executed(asm["cubin"] if "cubin" in asm else asm["hsaco"]):
             digest.update(name + struct.pack("<Q", len(data)) + data)
-        shape = launch.grid, launch.arguments, meta.num_warps, meta.shared
+        # they decide the occupancy, and are stated beside the code
+        if "cubin" in asm:
+            registers = cubin_registers(asm["cubin"])
+        else:
+            registers = amdgcn_registers(asm["amdgcn"])
+        shape = launch.grid, launch.arguments, meta.num_warps, meta.shared, registers
         digest.update(repr(shape).encode())
     return digest.hexdigest()
 
