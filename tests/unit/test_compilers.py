@@ -3,6 +3,7 @@
 import io
 import json
 import subprocess
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -205,10 +206,10 @@ def test_what_is_compiled_is_not_compiled_again(tmp_path):
     path = tmp_path / "compiled.jsonl"
     some = tasks(4)
     first = Pools([FACTS, Refusal("compile", "no room"), KeyboardInterrupt()])
-    with CodeStore(path, RUN) as store, pytest.raises(KeyboardInterrupt):
+    with closing(CodeStore(path, RUN)) as store, pytest.raises(KeyboardInterrupt):
         list(store.obtain(first, some))
     second = Pools([FACTS, FACTS])
-    with CodeStore(path, RUN) as store:
+    with closing(CodeStore(path, RUN)) as store:
         results = dict(store.obtain(second, some))
     assert [job.code for job in second.compiled] == ["code 2", "code 3"]
     assert results == {0: FACTS, 1: "no room", 2: FACTS, 3: FACTS}
@@ -220,19 +221,19 @@ def test_what_is_compiled_is_not_compiled_again(tmp_path):
 def test_a_lost_process_is_tried_again_in_the_next_run(tmp_path):
     path = tmp_path / "compiled.jsonl"
     lost = Refusal("compile", "took longer than 60 s", cause="timeout")
-    with CodeStore(path, RUN) as store:
+    with closing(CodeStore(path, RUN)) as store:
         assert dict(store.obtain(Pools([lost]), tasks(1))) == {0: "took longer than 60 s"}
-    with CodeStore(path, RUN) as store:
+    with closing(CodeStore(path, RUN)) as store:
         assert not store.known
 
 
 def test_a_damaged_line_costs_itself_alone(tmp_path):
     path = tmp_path / "compiled.jsonl"
-    with CodeStore(path, RUN) as store:
+    with closing(CodeStore(path, RUN)) as store:
         list(store.obtain(Pools([FACTS, FACTS]), tasks(2)))
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0][:-40] + b"\n" + lines[1] + b'{"type":"ConfigCompiled"')
-    with CodeStore(path, RUN) as store:
+    with closing(CodeStore(path, RUN)) as store:
         assert list(store.known) == [tasks(2)[1].key]
 
 

@@ -18,7 +18,7 @@ from workbench.commands.diagnosed import NotEvaluable, missing_lines
 from workbench.commands.report import StoredRun
 from workbench.commands.traces import of_kernel
 from workbench.compile.code_reading import MachineCode, code_of_assembly
-from workbench.compile.facts import code_facts, next_step, partition_overlaps, product_of
+from workbench.compile.facts import code_facts, next_step, product_of
 from workbench.compile.flow import flow_graph
 from workbench.compile.listing import read_sass
 from workbench.compile.partitions import specialisation
@@ -261,7 +261,7 @@ def code_from(text, arch="sm_100"):
 
 def test_partitions_that_are_disjoint_are_no_cause():
     code = code_from(golden("ws1_cuda_100.nvdisasm_gi.txt"))
-    assert code.partitions is not None and partition_overlaps(code) == ()
+    assert code.partitions is not None and code.partitions.overlaps == ()
     facts = code_facts(code, "sm_100")
     assert facts.overlaps == () and "partition_overlap" not in missing_of_code(facts)
 
@@ -285,7 +285,7 @@ def test_a_branch_from_one_partition_into_another_is_an_overlap():
     label = re.search(r"`\(([^)]+)\)", jump.operands)[1]
     line = next(x for x in text.splitlines() if f"/*{jump.address:04x}*/" in x and "BRA" in x)
     planted = code_from(text.replace(line, line.replace(f"`({label})", f"`({target})"), 1))
-    pairs = {frozenset(pair[:2]) for pair in partition_overlaps(planted)}
+    pairs = {frozenset(pair[:2]) for pair in planted.partitions.overlaps}
     assert frozenset((first.name, second.name)) in pairs
     names = [match.name for match in evaluated_code(code_facts(planted, "sm_100"))]
     assert "partition_overlap" in names

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from workbench.backend.compilers import Compiler, Compilers, FactsJob
 from workbench.data.clock import timestamp
@@ -36,7 +34,7 @@ class CompileTask:
 
 @dataclass
 class CodeStore:
-    """Facts by key, of this run and of earlier ones. A context manager that closes its file."""
+    """Facts by key, of this run and of earlier ones. To be closed."""
 
     path: Path | None  # None: nothing is kept
     run: str
@@ -79,13 +77,6 @@ class CodeStore:
         )
         self.known[task.key] = facts or failure
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the file."""
         self._log.close()

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -167,7 +168,7 @@ class CompilerComparison:
         file = (options.metrics or options.out / NAME) if options.events else None
         self._say_begin(compilers, configs, devices)
         pairs, interrupted = list[CodePair](), False
-        with CodeStore(file, run) as store:
+        with closing(CodeStore(file, run)) as store:
             both = [
                 (
                     CompileTask(0, compilers[0], each.job, each.device),

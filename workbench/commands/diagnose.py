@@ -115,10 +115,11 @@ def _of_files(options: DiagnoseOptions) -> DiagnosisReport:
 
 
 def _of_kernel(options: DiagnoseOptions, console: Console) -> int:
-    from workbench.commands.diagnose_code import EVERY, of_kernel, say_devices
+    from workbench.commands.code_configs import ALL
+    from workbench.commands.diagnose_code import of_kernel, say_devices
 
     report, every = of_kernel(options, options.targets[0])
-    if options.device == EVERY:
+    if options.device == ALL:
         say_devices(console, report, every)
     else:
         say_report(console, report, options.all)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from workbench import catalog
 from workbench.commands.code import chosen_device
+from workbench.commands.code_configs import ALL, devices_of
 from workbench.commands.console import say_result
 from workbench.commands.diagnosed import (
     Diagnosed,
@@ -37,8 +38,6 @@ from workbench.spec import Sizes, Spec, label, sizes_text, values
 if TYPE_CHECKING:
     from rich.console import Console
 
-EVERY = "all"  # as --device
-METAL = "metal"  # Triton does not compile for it
 WIDTH = 9  # of a device's name in the terminal
 
 
@@ -71,7 +70,9 @@ def of_kernel(options: DiagnoseOptions, kernel: str) -> tuple[DiagnosisReport, l
     check_dtype(spec, dtype)
     sizes = sizes_of(spec, options.sizes)
     operand = config_operand(options.impl, spec) if options.impl else Operand()
-    every = [_on(device, operand, spec, sizes, dtype) for device in _devices(options.device)]
+    name = options.device
+    devices = devices_of([ALL]) if name == ALL else [chosen_device(name)]
+    every = [_on(device, operand, spec, sizes, dtype) for device in devices]
     if all(each.reason for each in every):
         first = every[0]
         raise CommandError(
@@ -86,13 +87,6 @@ def of_kernel(options: DiagnoseOptions, kernel: str) -> tuple[DiagnosisReport, l
     plain = {each.device: each.reason or "compiled" for each in every}
     configs = {each.device: each.title for each in every}
     return replace(report, more={"kernel": kernel, "devices": plain, "configs": configs}), every
-
-
-def _devices(name: str | None) -> list[hardware.Device]:
-    if name == EVERY:
-        known = hardware.DEVICES.values()
-        return [device for device in known if device.limits.arch != METAL]
-    return [chosen_device(name)]
 
 
 def _on(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,7 +159,7 @@ class OfflineGate:
             code = COULD_NOT_RUN if broken else PASSED
             return write_result(options, "gate", code, **more)
         pairs, interrupted = list[CodePair](), False
-        with CodeStore(file, run) as store:
+        with closing(CodeStore(file, run)) as store:
             both = [
                 (CompileTask(0, compiler, a, device), CompileTask(0, compiler, b, device))
                 for a, b, device in every

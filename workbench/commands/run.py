@@ -182,12 +182,13 @@ def check_sanitizer(wanted: bool, device: str | None) -> None:
 
     if not wanted:
         return
-    reason = "no call runs on it" if device is not None else sanitizer_refusal()
-    if reason is not None:
-        named = f" with --device {device}" if device is not None else ""
+    if device is not None:
         raise CommandError(
-            f"--sanitize is not possible{named}: {reason.rstrip('.')}; leave it out."
+            f"--sanitize runs the kernel, and with --device {device} nothing runs; leave one of "
+            "them out."
         )
+    if (reason := sanitizer_refusal()) is not None:
+        raise CommandError(f"--sanitize is not possible here: {reason}")
 
 
 # Backends

@@ -11,8 +11,16 @@ from pathlib import Path
 
 from workbench.compile import LaunchedCode
 from workbench.compile.code_reading import MachineCode
-from workbench.compile.flow import Block, dominators, reachable
-from workbench.compile.kinds import ASYNC, BY_DESCRIPTOR, access_of, group_of, is_amd, sass_kind
+from workbench.compile.flow import Block
+from workbench.compile.kinds import (
+    ASYNC,
+    BY_DESCRIPTOR,
+    WORK,
+    access_of,
+    group_of,
+    is_amd,
+    sass_kind,
+)
 from workbench.compile.listing import Instruction, SourceLine
 from workbench.compile.mix import mix_of
 from workbench.data.code_facts import CodeFacts, Marked
@@ -25,7 +33,6 @@ from workbench.spec import Sizes, Spec
 
 PLACES = 4  # source lines of one kind of instructions
 LEAST_EDGE = 16  # of a product for which the matrix unit pays: the smallest tile of tl.dot
-WORK = ("matrix", "global loads", "global stores", "shared loads", "shared stores", "tensor memory")
 LIBRARY = re.compile(r"[/\\]triton[/\\](language|experimental|tools)[/\\]")
 
 _FP64 = re.compile(r"D(ADD|MUL|FMA|SETP|MNMX|MMA)\b|[\w.]*\.F64\b|MUFU\.\w*64H")
@@ -124,7 +131,7 @@ def code_facts(code: MachineCode, target: str) -> CodeFacts:
         arithmetic=hot.marked(hot.hot, _of_groups(code.arch, "float")),
         load_bytes=sum(each.bytes or 0 for each in loads if each.kind == "global load"),
         registers=code.registers,
-        overlaps=None if code.partitions is None else partition_overlaps(code),
+        overlaps=None if code.partitions is None else code.partitions.overlaps,
     )
     return facts if amd else _of_nvidia(facts, hot)
 
@@ -236,34 +243,6 @@ def next_step(known: Resources, device: Device) -> str:
                 size = f"{less / 1024:.4g} KiB"
                 return f"With {size} of shared memory a block or less {percent(then.fraction)} fit."
     return ""
-
-
-def partition_overlaps(code: MachineCode) -> tuple[tuple[str, str, int], ...]:
-    """Return the pairs of partitions that reach the same blocks with memory accesses or matrix
-    instructions, beside the way to the jump that tells them apart; and the number of blocks."""
-    known, graph = code.partitions, code.graph
-    if known is None:
-        return ()
-    immediate, way = dominators(graph), set[int]()
-    at = known.jump
-    while at != -1:
-        way.add(at)
-        at = immediate[at]
-    after = {b.number: [n for n in b.after if n not in way] for b in graph.blocks}
-    reach: dict[str, set[int]] = {}
-    for each in known.partitions:
-        jumped = each.name != "default"
-        entry = graph.blocks[known.jump].after[int(each.name)] if jumped else min(each.blocks)
-        blocks = reachable(after, [entry]) if entry not in way else set()
-        reach[each.name] = {n for n in blocks if _works(code, graph.blocks[n])}
-    names = list(reach)
-    pairs = ((a, b) for n, a in enumerate(names) for b in names[n + 1 :])
-    return tuple((a, b, len(reach[a] & reach[b])) for a, b in pairs if reach[a] & reach[b])
-
-
-def _works(code: MachineCode, block: Block) -> bool:
-    ops = code.listing.instructions[block.start : block.end]
-    return any(group_of(op, code.arch) in WORK for op in ops)
 
 
 def places_of(lines: Sequence[SourceLine | None]) -> tuple[str, ...]:

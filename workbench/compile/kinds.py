@@ -16,6 +16,8 @@ GROUPS = (
     "constants", "control", "other",
 )  # fmt: skip
 
+# Groups of which a part of a kernel that does anything has one.
+WORK = ("matrix", "global loads", "global stores", "shared loads", "shared stores", "tensor memory")
 _MATRIX = re.compile(r"(UTC\w*MMA|[A-Z]{1,2}G?MMA)$")
 _VECTOR = {
     "FFMA",

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from workbench.compile.flow import Block, FlowGraph, dominated, dominators
+from workbench.compile.flow import Block, FlowGraph, dominated, dominators, reachable
+from workbench.compile.kinds import WORK, group_of
 from workbench.compile.listing import Instruction, Listing
 
 # A role, and the instructions of which one shows it, in the order of what is said of a partition.
@@ -21,6 +22,8 @@ ROLES = (
     ("tensor loads", re.compile(r"UTMALDG|UBLKCP")),
     ("epilogue", re.compile(r"LDTM|UTMASTG|STG")),
 )
+DEFAULT = "default"
+NVIDIA = "sm_100"  # any of its targets: only NVIDIA's code has a jump to partitions
 _BARRIER = re.compile(r"\[(?:\w+\+)*(?:0x([0-9a-f]+))\]")
 
 
@@ -28,7 +31,7 @@ _BARRIER = re.compile(r"\[(?:\w+\+)*(?:0x([0-9a-f]+))\]")
 class Partition:
     """Code of one group of warps."""
 
-    name: str  # "default", or the number of the jump's target
+    name: str  # DEFAULT, or the number of the jump's target
     blocks: frozenset[int]  # numbers
     labelled: int  # blocks that begin at a label, as `nvdisasm -cfg` counts them
     roles: tuple[str, ...]  # empty: it only waits or ends
@@ -58,9 +61,8 @@ def specialisation(listing: Listing, graph: FlowGraph) -> Specialisation | None:
             continue
         partitions = list(_partitions(listing, graph, immediate, block))
         if sum(bool(each.roles) for each in partitions) >= 2:
-            return Specialisation(
-                block.number, tuple(partitions), _overlaps(partitions), _shared(partitions)
-            )
+            overlaps = _overlaps(listing, graph, immediate, block, partitions)
+            return Specialisation(block.number, tuple(partitions), overlaps, _shared(partitions))
     return None
 
 
@@ -68,7 +70,7 @@ def _partitions(
     listing: Listing, graph: FlowGraph, immediate: Mapping[int, int], jump: Block
 ) -> Iterable[Partition]:
     if (rest := _default(graph, immediate, jump)) is not None:
-        yield _partition("default", rest, listing, graph)
+        yield _partition(DEFAULT, rest, listing, graph)
     for n, target in enumerate(jump.after):
         yield _partition(str(n), dominated(immediate, target), listing, graph)
 
@@ -99,11 +101,32 @@ def _instructions(block: Block, listing: Listing) -> list[Instruction]:
     return listing.instructions[block.start : block.end]
 
 
-def _overlaps(partitions: Iterable[Partition]) -> tuple[tuple[str, str, int], ...]:
-    """Return the pairs of partitions that own the same block."""
-    pairs = combinations(partitions, 2)
-    counts = ((a.name, b.name, len(a.blocks & b.blocks)) for a, b in pairs)
+def _overlaps(
+    listing: Listing,
+    graph: FlowGraph,
+    immediate: Mapping[int, int],
+    jump: Block,
+    partitions: Iterable[Partition],
+) -> tuple[tuple[str, str, int], ...]:
+    """Return the pairs of partitions that reach the same blocks with memory accesses or matrix
+    instructions, beside the way to the jump that tells them apart; and the number of blocks. The
+    blocks that a partition owns are of no other, so they would never overlap."""
+    way, at = set[int](), jump.number
+    while at != -1:
+        way.add(at)
+        at = immediate[at]
+    after = {b.number: [n for n in b.after if n not in way] for b in graph.blocks}
+    reach: dict[str, set[int]] = {}
+    for each in partitions:
+        entry = jump.after[int(each.name)] if each.name != DEFAULT else min(each.blocks)
+        blocks = reachable(after, [entry]) if entry not in way else set()
+        reach[each.name] = {n for n in blocks if _works(graph.blocks[n], listing)}
+    counts = ((a, b, len(reach[a] & reach[b])) for a, b in combinations(reach, 2))
     return tuple(each for each in counts if each[2])
+
+
+def _works(block: Block, listing: Listing) -> bool:
+    return any(group_of(op, NVIDIA) in WORK for op in _instructions(block, listing))
 
 
 def _shared(partitions: Iterable[Partition]) -> tuple[tuple[int, tuple[str, ...]], ...]:

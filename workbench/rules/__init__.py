@@ -162,23 +162,25 @@ def evaluated_code(facts: CodeFacts) -> list[RuleMatch]:
 def missing_of_timeline(summary: DeviceSummary) -> dict[str, tuple[str, ...]]:
     """Return what each rule that cannot be evaluated on a device needs, by the rule's name."""
     lacks = {need for need, known in TIMELINE_NEEDS.items() if not known(summary)}
-    needs = {name: tuple(n for n in rule.needs if n in lacks) for name, rule in rules().items()}
-    return {name: missing for name, missing in needs.items() if missing}
+    return _missing(rules(), lambda need: need in lacks)
 
 
 def missing_of_kernel(metrics: Mapping[str, float]) -> dict[str, tuple[str, ...]]:
     """Return the metrics that each rule lacks which cannot be evaluated on a kernel, by the rule's
     name."""
-    every = kernel_rules().items()
-    needs = {name: tuple(n for n in rule.needs if n not in metrics) for name, rule in every}
-    return {name: missing for name, missing in needs.items() if missing}
+    return _missing(kernel_rules(), lambda need: need not in metrics)
 
 
 def missing_of_code(facts: CodeFacts) -> dict[str, tuple[str, ...]]:
     """Return the facts that each rule lacks which cannot be evaluated on machine code, by the
     rule's name."""
-    every = code_rules().items()
-    needs = {name: tuple(n for n in r.needs if getattr(facts, n) is None) for name, r in every}
+    return _missing(code_rules(), lambda need: getattr(facts, need) is None)
+
+
+def _missing(
+    known: Mapping[str, AnyRule], is_absent: Callable[[str], bool]
+) -> dict[str, tuple[str, ...]]:
+    needs = {name: tuple(filter(is_absent, rule.needs)) for name, rule in known.items()}
     return {name: missing for name, missing in needs.items() if missing}
 
 
