@@ -205,15 +205,22 @@ def _kernel_table(kernels: tuple[KernelChange, ...]) -> Any:
         before, after = each.before, each.after
         counts = [f"{p.count:,}" if p is not None else "-" for p in (before, after)]
         totals = [shown(p.total_s, "s") if p is not None else "-" for p in (before, after)]
-        sign = "-" if each.difference_s < 0 else "+"
         table.add_row(
             short(each.name),
             counts[0] if counts[0] == counts[1] else " -> ".join(counts),
             *totals,
-            f"{sign}{duration(abs(each.difference_s))}" if each.difference_s else "0",
+            _difference(each),
             "" if each.ratio is None else percent_change(each.ratio),
             each.word,
         )
     if len(kernels) > TOP:
         table.add_row(f"{len(kernels) - TOP} more", *[""] * 6)
     return table
+
+
+def _difference(change: KernelChange) -> str:
+    """Return how much longer all launches take; `-` where no file tells their time."""
+    if not change.is_timed:
+        return "-"
+    sign = "-" if change.difference_s < 0 else "+"
+    return f"{sign}{duration(abs(change.difference_s))}" if change.difference_s else "0"

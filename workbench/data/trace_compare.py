@@ -58,8 +58,13 @@ class KernelChange:
     high: float | None = None
 
     @property
+    def is_timed(self) -> bool:
+        """Whether a file tells the time of a launch; else a difference is no number."""
+        return any(p is not None and p.total_s is not None for p in (self.before, self.after))
+
+    @property
     def difference_s(self) -> float:
-        """Seconds that all launches take more than before."""
+        """Seconds that all launches take more than before; 0 where no file tells."""
         return _total(self.after) - _total(self.before)
 
 

@@ -401,7 +401,7 @@ def _kernel_changes(kernels: Sequence[KernelChange]) -> Table:
         rows.append((
             [each.name[:160], f"{before.count:,}" if before else "", f"{after.count:,}" if after
              else "", _time(before.total_s) if before else "", _time(after.total_s) if after
-             else "", f"{sign}{_time(abs(each.difference_s))}",
+             else "", f"{sign}{_time(abs(each.difference_s))}" if each.is_timed else "",
              "" if each.ratio is None else percent_change(each.ratio), between, each.word],
             each.word == "slower",
         ))  # fmt: skip
