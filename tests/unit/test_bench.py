@@ -516,7 +516,11 @@ def test_results_of_timed_calls_are_those_that_the_graph_writes(before, calls):
         timed = bench._captured(turning, calls, 1e-6)
         patch.setattr(stream, "torch", SimpleNamespace(cuda=cuda))
         checked = bench.check_timed(timed, [torch.zeros(4), torch.full((4,), 2.0)])
-        assert checked == [True] * min(3, calls)
+        assert [right for _, right in checked] == [True] * min(3, calls)
+        first = before % len(bench._sets)
+        assert [problem for problem, _ in checked] == [
+            (first + n) % len(bench._sets) % 2 for n in range(len(checked))
+        ]
 
 
 def test_a_call_that_no_graph_can_hold_is_timed_by_the_host(cuda):

@@ -124,6 +124,21 @@ def wandering(monkeypatch):
     return bench
 
 
+@pytest.mark.parametrize(("bits", "repeats"), [("ab", True), ("aa", False)])
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_bits_of_timed_calls_are_those_of_their_own_problem(
+    wandering, monkeypatch, bits, order, repeats
+):
+    """The first timed call may be on a set of either problem."""
+    monkeypatch.setattr(worker, "_checked", lambda candidate, seed=0: Checked(0.1, bits="ab"[seed]))
+    monkeypatch.setattr(
+        wandering, "check_timed",
+        lambda timed, problems: [(at, Checked(0.2, bits=bits[at])) for at in order],
+    )  # fmt: skip
+    (timed,), _ = worker.final([Candidate.by_name("fast", {})], [1e-4])
+    assert timed.repeats is repeats and timed.error == 0.2
+
+
 def test_a_final_ranks_rightly_while_the_clock_wanders(wandering):
     names = ("slower", "fast", "slow")
     result, spent = worker.final([Candidate.by_name(n, {}) for n in names], [1e-4] * 3)

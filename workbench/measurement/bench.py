@@ -172,10 +172,11 @@ class Bench:
         rotation.forget()  # outputs that were never written, before their memory is freed
         return names
 
-    def check_timed(self, timed: BenchTime, problems: Sequence[Any]) -> list[Checked]:
-        """Return the checks of the results of timed calls: of three sets, or of fewer where there
-        are no more. Outputs are poisoned, and the timed calls run once more. Empty where a call
-        changes its inputs. `problems` are those of even and of odd sets."""
+    def check_timed(self, timed: BenchTime, problems: Sequence[Any]) -> list[tuple[int, Checked]]:
+        """Return the checks of the results of timed calls, each with the index of its problem: of
+        three sets, or of fewer where there are no more. Outputs are poisoned, and the timed calls
+        run once more. Empty where a call changes its inputs. `problems` are those of even and of
+        odd sets; the first timed call may be on either."""
         rotation = timed.rotation
         if rotation.copies is not None:
             return []
@@ -186,7 +187,7 @@ class Bench:
                 return []
         timed.samples(1 if timed.graph else len(rotation.sets))
         torch.cuda.synchronize()
-        return [check_outputs(rotation.outputs[at], problems[at % 2]) for at in checked]
+        return [(at % 2, check_outputs(rotation.outputs[at], problems[at % 2])) for at in checked]
 
     def timed(
         self, rotation: Rotation, estimate_s: float, graph_s: float | None = None
