@@ -331,7 +331,8 @@ def _unlike_compiled(candidate: Candidate, rotation: Any, kernel: str | None) ->
     if kernel is None or any(kernel in launch or launch[0] in " [" for launch in launches):
         return None
     names = ", ".join(dict.fromkeys(launch.partition(" ")[0][:80] for launch in launches))
-    return f"a call does not launch the compiled kernel `{kernel}`, but {names or 'nothing'}"
+    launched = names or "nothing"
+    return f"a call launches {launched} on its own stream, and not the compiled kernel `{kernel}`"
 
 
 @accounted
@@ -428,10 +429,10 @@ def _checked_again(
             timed = state.bench.check_timed(entrant, [state.problems[0], state.problems[1]])
         except BaseException as error:
             return _failed(error, "measure"), None
-    if wrong := next((c.wrong for c in timed if c.wrong), None):
+    if wrong := next((c.wrong for _, c in timed if c.wrong), None):
         return Refusal("check", f"in timed calls, {wrong}", rule="timed"), None
-    worst = max((first, second, *timed), key=lambda c: c.error)
-    bits = [c.bits == (second if n % 2 else first).bits for n, c in enumerate(timed)]
+    worst = max((first, second, *(c for _, c in timed)), key=lambda c: c.error)
+    bits = [c.bits == (first, second)[problem].bits for problem, c in timed]
     return replace(first, error=worst.error), all(bits) if bits else None
 
 
