@@ -215,9 +215,9 @@ class FakeGpu:
 
     device = DEVICES["h200"]
 
-    def __init__(self, first=None, finals=(), begins=True):
-        self.first, self.finals, self.begins = first, finals, begins
-        self.entrants = []
+    def __init__(self, first=None, finals=(), begins=True, second=None):
+        self.firsts, self.finals, self.begins = [first, second or first], finals, begins
+        self.entrants, self.patience = [], []
 
     def begin(self, problem, candidates=()):
         assert problem.spec.bytes(problem.sizes, problem.dtype) == FACTS.bytes
@@ -225,9 +225,10 @@ class FakeGpu:
         if not self.begins:
             raise RuntimeError("the inputs do not fit")
 
-    def timed(self, candidate, compiled, best_s):
+    def timed(self, candidate, compiled, best_s, patience=1.0):
         future = Future()
-        future.set_result(self.first)
+        future.set_result(self.firsts[len(self.patience)])
+        self.patience.append(patience)
         return future
 
     def final(self, candidates, estimates):
@@ -274,6 +275,15 @@ def test_what_breaks_a_rule_on_a_gpu_is_rejected(gpu, rule):
     rules, _ = on(gpu)
     assert rules[rule].state == "broken" and rules[rule].reason
     assert verdict_of(rules.values()).word == "rejected"
+
+
+@pytest.mark.parametrize("cause", ["crash", "timeout"])
+def test_a_process_that_is_lost_once_is_no_verdict(cause):
+    lost = Refusal("measure", "took longer than 2 s", cause=cause)
+    gpu = FakeGpu(lost, [time_of(1e-5), time_of(2e-5)], second=time_of(1e-5))
+    rules, times = on(gpu)
+    assert times is not None and rules["timed"].state == "kept"
+    assert len(gpu.patience) == 2 and gpu.patience[1] > gpu.patience[0]
 
 
 def test_bits_that_vary_on_a_gpu_are_a_remark():

@@ -10,6 +10,7 @@ from workbench import catalog
 from workbench.backend import live, measuring
 from workbench.backend.live import Live, NoGpu
 from workbench.backend.protocol import Problem
+from workbench.compile import Compiled, LaunchShape
 from workbench.data.record import Case, Measured
 from workbench.device.hardware import device_named
 from workbench.measurement import worker
@@ -29,6 +30,7 @@ class Gpu:
     def __init__(self, **fates):
         self.fates = fates  # what a config does: "n16": an exception, or a Screened
         self.processes, self.requests, self.refuses = [], [], None
+        self.limits_s = []  # of each request
 
     def start(self):
         process = SimpleNamespace(number=len(self.processes), alive=True, warm=False)
@@ -38,6 +40,7 @@ class Gpu:
             assert process.alive
             name = task.__name__
             self.requests.append((process.number, name))
+            self.limits_s.append(timeout_s)
             try:
                 return self.reply(name, args)
             except (TimeoutError, ChildProcessError):
@@ -112,6 +115,17 @@ def test_a_right_answer_is_a_time_and_its_seconds_are_counted(begun):
     assert first_pass(backend, candidate(16)) == Timed(TIMING, 0.5, "gpu")
     assert gpu.names() == ["describe", "begin", "self_test", "first_pass"]
     assert dict(backend.spent) == pytest.approx({"check": 0.1, "timed": 0.2, "flush": 0.2})
+
+
+def test_the_first_launch_of_each_function_has_more_time(begun):
+    """Triton 3.6 compiles a launcher in C then, and a call may launch several functions."""
+    backend, gpu, candidate = begun()
+    shapes = [LaunchShape(f, (1,), 128, 0, 32, 1.0) for f in ("_counted", "_listed", "_counted")]
+    compiled = Compiled(None, "_listed", (1,), 3, shapes=tuple(shapes))
+    for _ in range(2):
+        backend.timed(candidate(16), compiled, None)
+    first, second = gpu.limits_s[-2:]
+    assert first == pytest.approx(second + 2 * live.LAUNCHER_S)
 
 
 def test_a_spare_process_is_warm_once_the_first_has_begun(begun):

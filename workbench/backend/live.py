@@ -28,6 +28,8 @@ from workbench.spec import WorkbenchError
 
 # A config that hangs costs this, then PATIENCE times as much alone, and 0.5 s for each new process.
 FIRST_PASS_TIMEOUT_S = 2.0
+# Triton 3.6 compiles a launcher in C at the first launch of a function: 0.5 s on a slow CPU.
+LAUNCHER_S = 1.0
 INTERLEAVED_TIMEOUT_S = 300.0
 ENERGY_TIMEOUT_S = 10.0  # for each window of each config: at most a second of steps, or ten calls
 ALONE_TIMEOUT_S = 30.0  # one task by itself, timed with very few windows
@@ -100,6 +102,7 @@ class Live:
         self._problem: Problem
         self._seed = secrets.randbits(31)  # of the inputs: no kernel can know it
         self._tested: dict[str, dict[str, Any]] = {}
+        self._launched: set[str] = set()  # functions of which a launch returned
 
     @property
     def spent(self) -> Mapping[str, float]:
@@ -164,11 +167,15 @@ class Live:
         compiled: Compiled | None = None,
     ) -> Timed | Refusal:
         kernel = compiled.kernel if compiled else None
-        limit_s = patience * (FIRST_PASS_TIMEOUT_S + self._slack_s(best_s or 0.0))
+        shapes = compiled.shapes if compiled else ()
+        new = {shape.function for shape in shapes} - self._launched
+        usual_s = FIRST_PASS_TIMEOUT_S + LAUNCHER_S * len(new) + self._slack_s(best_s or 0.0)
+        limit_s = patience * usual_s
         try:
             result = self._gpu.ask(worker.first_pass, candidate, best_s, kernel, timeout_s=limit_s)
         except (Lost, CannotBegin) as error:
             return _refusal(error)
+        self._launched |= new
         return self._seen(result)
 
     def _seen(self, result: Any) -> Timed | Refusal:

@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.backend.offline import predicted_time
 from workbench.backend.protocol import Measures, Problem
+from workbench.backend.workers import PATIENCE
 from workbench.compile import Compiled
 from workbench.data.record import Measured, Predicted
 from workbench.device.hardware import Device
@@ -92,6 +93,8 @@ def measured_times(
     except RuntimeError as error:
         return refused(Refusal("measure", str(error), own=False)), None
     first = gpu.timed(submission.candidate, compiled, None).result()
+    if isinstance(first, Refusal) and first.cause is not None:  # lost once is no verdict
+        first = gpu.timed(submission.candidate, compiled, None, PATIENCE).result()
     if isinstance(first, Refusal):
         return refused(first), None
     entrants = [submission.candidate, *(Candidate.by_name(n, {}) for n in submission.libraries)]
