@@ -40,6 +40,42 @@ def timeline(kernels, launches=True, gap=5000, length=1000, call_ns=2000):
     return trace
 
 
+# Idle time for copies
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30), st.integers(1, 9)), max_size=6),
+    st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=6),
+)
+def test_a_gap_that_begins_in_a_copy_of_the_host_is_the_copies_whole(copies, kernels):
+    trace, at = Trace("t", devices={"0": {"name": "NVIDIA X"}}), 0
+    for idle, length in kernels:
+        at += idle
+        trace.activities.add(K, "k", at, at + length, "0", "7", "p")
+        at += length
+    spans = []
+    for number, (start, length, late) in enumerate(copies):
+        end = start + length
+        spans.append((start, end))
+        table = trace.activities
+        table.add(CALL, "cudaMemcpyAsync", start, end, "", str(number), "p", 100 + number)
+        table.add(ActivityKind.COPY, "Memcpy DtoH", start + late, start + late + 1, "0", "8", "p",
+                  100 + number)  # fmt: skip
+    (device,) = summarise(trace).devices
+    times = device.times
+    busy = {t for a, b in times.busy.pairs() for t in range(a, b)}
+    inside = {t for a, b in spans for t in range(a, b)}
+    expected, waits = 0, False
+    for t in range(times.start, times.end):
+        if t in busy:
+            waits = False
+            continue
+        if t - 1 in busy or t == times.start:
+            waits = t in inside
+        expected += waits or t in inside
+    assert device.copying_idle == expected
+
+
 # Operations that launched a kernel
 
 
@@ -235,7 +271,7 @@ CHAINS = {
     "eager": ["launch-bound", "short kernels"],
     "graph": ["short kernels"],
     "sync": ["launch-bound", "synchronisation", "short kernels"],
-    "copy": ["transfer-bound", "host-bound", "short kernels"],
+    "copy": ["transfer-bound", "short kernels"],
 }
 
 

@@ -9,7 +9,14 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from workbench.data.intervals import Intervals, clipped, intervals, union
+from workbench.data.intervals import (
+    Intervals,
+    clipped,
+    difference,
+    intersection,
+    intervals,
+    union,
+)
 from workbench.data.timeline import DeviceTimes, Gap, range_name
 from workbench.data.trace import Activities, ActivityKind, Trace
 
@@ -43,6 +50,20 @@ def copy_calls(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> Int
     hosts = {o if o >= 0 else launches[i] for i, o in zip(copies, inside, strict=True)}
     spans = union((table.starts[i], table.ends[i]) for i in hosts)
     return clipped(spans, times.start, times.end)
+
+
+def copy_waits(trace: Trace, times: DeviceTimes, launches: Sequence[int]) -> Intervals:
+    """Return the time in which the device idles for copies: while the host is in one, and a whole
+    gap that begins then. A copy that the host waits for leaves nothing queued behind it, so what
+    the host needs for its next launch is part of what the copy costs."""
+    inside = copy_calls(trace, times, launches)
+    idle = difference(intervals([(times.start, times.end)]), times.busy)
+    whole = []
+    for start, end in idle.pairs():
+        before = bisect_right(inside.starts, start) - 1
+        if before >= 0 and start < inside.ends[before]:
+            whole.append((start, end))
+    return union([*whole, *intersection(inside, idle).pairs()])
 
 
 def _thread(table: Activities, index: int) -> tuple[int, int]:

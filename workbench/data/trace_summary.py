@@ -10,12 +10,12 @@ from workbench.data.host_work import (
     ExplainedGap,
     OperationRow,
     RangeRow,
-    copy_calls,
+    copy_waits,
     longest_gaps,
     operation_rows,
     range_rows,
 )
-from workbench.data.intervals import Intervals, difference
+from workbench.data.intervals import Intervals
 from workbench.data.kernel_class import ClassRow, class_rows
 from workbench.data.repeats import Repeat, repeats
 from workbench.data.timeline import DeviceTimes, KernelRow, device_times, devices, kernel_rows
@@ -44,13 +44,12 @@ class DeviceSummary:
 
     @cached_property
     def copying_idle(self) -> int:
-        """Time in ns in which the host is in copies and the device has no work."""
-        inside = copy_calls(self.trace, self.times, self.launches)
-        return difference(inside, self.times.busy).length
+        """Time in ns in which the device has no work because of copies: see `copy_waits`."""
+        return copy_waits(self.trace, self.times, self.launches).length
 
     @property
     def launch_wait(self) -> int:
-        """Time in ns in which the device waited for a launch and the host was not in a copy."""
+        """Time in ns in which the device waited for a launch, and not because of a copy."""
         return max(0, self.times.idle()["host wait"] - self.copying_idle)
 
     @cached_property

@@ -30,14 +30,14 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
         "" if times.copied_bytes is None else f" They moved {quantity(times.copied_bytes, 'B')}."
     )
     kind = f" {pageable} of them use pageable memory." if pageable else ""
-    host = f" In {percent(idle / window)} more the host was in a copy and the device idle."
+    host = f" In {percent(idle / window)} more the device was idle since the host waited in a copy."
     return Diagnosis(
         f"Copies ran without a kernel beside them in {percent(part)} of the window: "
         f"{times.copy_count} copies, {small} of them below 64 kB.{moved}{kind}"
         f"{host if idle else ''}",
         (
             share("copies, exposed, share", part, "< 5 %", part < 0.05),
-            share("host in copies and device idle, share", idle / window),
+            share("idle for copies of the host, share", idle / window),
             count("copies", times.copy_count, "copies"),
             count("copies below 64 kB", small, "copies"),
         ),
