@@ -17,15 +17,16 @@ from workbench.device import hardware
 
 if hardware.live() is None:
     pytest.skip("torch sees no GPU here", allow_module_level=True)
-CASES = [("matmul", "M=4096,N=4096,K=4096"), ("copy", "N=268435456")]
+CASES = [("matmul", "padded", "M=4096,N=4096,K=4096"), ("copy", "blocks", "N=268435456")]
 AGREE = 0.03  # share by which two runs may differ
 
 
-def measured(folder, kernel, sizes):
+def measured(folder, kernel, impl, sizes):
     """The run of `measure --energy` and its cold records, by Impl."""
     options = MeasureOptions(
-        kernel, sizes=(sizes,), energy=True, out=folder, database=f"sqlite:///{folder / 'h.db'}"
-    )
+        kernel, impl=(impl,), sizes=(sizes,), energy=True, out=folder,
+        database=f"sqlite:///{folder / 'h.db'}",
+    )  # fmt: skip
     text = io.StringIO()
     console = Console(file=text, width=240, highlight=False, markup=False)
     assert MeasureCommand(options, console, tuned_file=folder / "tuned.json").go() == 0
@@ -48,20 +49,20 @@ def shown(record):
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("kernel", "sizes"), CASES)
-def test_power_is_the_boards_and_a_repeat_agrees(tmp_path, kernel, sizes):
+@pytest.mark.parametrize(("kernel", "impl", "sizes"), CASES)
+def test_power_is_the_boards_and_a_repeat_agrees(tmp_path, kernel, impl, sizes):
     runs = []
     for name in ("first", "second"):
         folder = tmp_path / name
         folder.mkdir()
-        runs.append(measured(folder, kernel, sizes))
+        runs.append(measured(folder, kernel, impl, sizes))
     (run, first), (_, second) = runs
     assert first and first.keys() == second.keys()
     if reasons := {r.timing.no_energy for r in first.values()} - {""}:
         pytest.skip(f"no energy here: {'; '.join(sorted(reasons))}")
     limit_w = run.environment.power_limit_w
-    for impl, record in first.items():
-        again = second[impl]
+    for name, record in first.items():
+        again = second[name]
         print(shown(record), shown(again), sep="\n")
         energy, repeat = energy_of(record), energy_of(again)
         assert energy.joules > 0 and energy.active_joules > 0

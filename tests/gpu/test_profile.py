@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from workbench.commands.options import ProfileOptions
-from workbench.data.timeline import kernel_rows
 from workbench.data.trace import ActivityKind
+from workbench.data.trace_summary import summarise
 from workbench.device import hardware
 from workbench.readers import read
 
@@ -56,14 +56,19 @@ def profiled(folder, *words):
     return done.stdout, run
 
 
+def rows_of(trace):
+    """Rows of the kernels of all devices."""
+    return summarise(trace).rows
+
+
 @pytest.mark.alone
 def test_torch_profiler_records_each_launch_of_a_kernel(tmp_path):
-    out, run = profiled(tmp_path, *SOFTMAX, "--calls", str(CALLS))
+    out, run = profiled(tmp_path, "--tool", "trace", *SOFTMAX, "--calls", str(CALLS))
     assert f"recorded: {CALLS} calls of softmax.rows" in out and "without a profiler" in out
     trace = read([run / "torch.pt.trace.json"])
     names = [a.name for a in trace.activities if a.kind == ActivityKind.RANGE]
     assert names.count("wb") == CALLS
-    (kernels,) = [r for r in kernel_rows(trace) if r.name.startswith("_rows")]
+    (kernels,) = [r for r in rows_of(trace) if r.name.startswith("_rows")]
     assert kernels.count == CALLS
     assert (run / "call.py").exists() and (run / "events.jsonl").exists()
 
@@ -74,7 +79,7 @@ def test_proton_records_each_launch_of_a_kernel(tmp_path, data, file):
     words = ("--tool", "proton", "--data", data, *SOFTMAX, "--calls", str(CALLS))
     out, run = profiled(tmp_path, *words)
     assert f"recorded: {CALLS} calls of softmax.rows" in out
-    (kernels,) = [r for r in kernel_rows(read([run / f"proton.{file}"])) if "rows" in r.name]
+    (kernels,) = [r for r in rows_of(read([run / f"proton.{file}"])) if "rows" in r.name]
     assert kernels.count == CALLS
 
 
@@ -93,7 +98,7 @@ def test_steps_of_a_program_are_recorded(tmp_path):
     out, run = profiled(tmp_path, *steps, "--", sys.executable, str(Path("step.py")))
     assert "recorded: steps 3 to 5 of 8" in out and "GPU itself" in out
     trace = read([run / "torch.pt.trace.json"])
-    assert sum(r.count for r in kernel_rows(trace) if "softmax" in r.name.lower()) == 3
+    assert sum(r.count for r in rows_of(trace) if "softmax" in r.name.lower()) == 3
 
 
 @pytest.mark.alone
@@ -101,5 +106,5 @@ def test_a_program_under_proton(tmp_path):
     (tmp_path / "step.py").write_text(PROGRAM)
     out, run = profiled(tmp_path, "--tool", "proton", "--", sys.executable, "step.py")
     assert "recorded: the whole of step.py" in out
-    rows = kernel_rows(read([run / "proton.hatchet"]))
+    rows = rows_of(read([run / "proton.hatchet"]))
     assert sum(r.count for r in rows if "softmax" in r.name.lower()) == 8
