@@ -56,8 +56,8 @@ def as_ours(config: Any) -> dict[str, int]:
 class Progress:
     """Counts what an autotuner has measured, and writes it down, for it may be ended early."""
 
-    def __init__(self, tuner: Any, select: str, of: int) -> None:
-        self._bench, self._reply, self._noted_s = tuner._bench, select, 0.0
+    def __init__(self, tuner: Any, answer: str, of: int) -> None:
+        self._bench, self._reply, self._noted_s = tuner._bench, answer, 0.0
         self.result: dict[str, Any] = {"of": of, "done": 0, "failed": 0, "began": time.time()}
         tuner._bench = self  # called once a config
 
@@ -72,7 +72,7 @@ class Progress:
         return times
 
 
-def autotuned(kernel: str, select: str) -> None:
+def autotuned(kernel: str, answer: str) -> None:
     """Tune over the list as users do: one call of the decorated kernel."""
     import torch
     import triton
@@ -85,7 +85,7 @@ def autotuned(kernel: str, select: str) -> None:
     spec, sizes = module.listed, module.listed.bench[0]
     listed = [as_triton(values(c)) for c in configs_of(spec, sizes)]
     tuner = triton.autotune(configs=listed, key=list(spec.axes))(module.kernel)
-    progress = Progress(tuner, select, len(listed))
+    progress = Progress(tuner, answer, len(listed))
     given = inputs.make(spec, sizes, DTYPE, "cuda")
     module.launched(tuner, *given)
     torch.cuda.synchronize()
@@ -95,10 +95,10 @@ def autotuned(kernel: str, select: str) -> None:
         "best": as_ours(best),
         "best_s": tuner.configs_timings[best][0] / 1e3,
     }
-    answered(select, {**progress.result, **more})
+    answered(answer, {**progress.result, **more})
 
 
-def duel(kernel: str, configs: Sequence[Mapping[str, int]], select: str) -> None:
+def duel(kernel: str, configs: Sequence[Mapping[str, int]], answer: str) -> None:
     """Medians of configs in one final: in interleaved windows, each answer checked."""
     from workbench import catalog
     from workbench.measurement import worker
@@ -115,7 +115,7 @@ def duel(kernel: str, configs: Sequence[Mapping[str, int]], select: str) -> None
         else {"reason": r.reason}
         for r in results
     ]
-    answered(select, result)
+    answered(answer, result)
 
 
 # Here: both sides

@@ -37,7 +37,7 @@ TELLING = {
 # In a process of its own: triton.autotune
 
 
-def tuned_space(faults: Sequence[int], good: int, select: str) -> None:
+def tuned_space(faults: Sequence[int], good: int, answer: str) -> None:
     """Tune over the good configs (the first `good` of them; 0: all) and these faults, in the order
     of the sweep's space."""
     import torch
@@ -52,15 +52,15 @@ def tuned_space(faults: Sequence[int], good: int, select: str) -> None:
     kept = [c for c in space if not c.fault][: good or None]
     listed = [with_fault(module, c) for c in space if c.fault in faults or c in kept]
     tuner = triton.autotune(configs=listed, key=["N"])(module._doubled)
-    progress = Progress(tuner, select, len(listed))
-    answered(select, progress.result)
+    progress = Progress(tuner, answer, len(listed))
+    answered(answer, progress.result)
     (x,) = inputs.make(module.faulty, sizes, DTYPE, "cuda")
     y = torch.empty_like(x)
     tuner[lambda meta: (triton.cdiv(sizes["N"], meta["BLOCK_N"]),)](x, y, sizes["N"])
     torch.cuda.synchronize()
     right = bool(torch.equal(y, x + x))
     best = str(tuner.best_config)
-    answered(select, {**progress.result, "best": best, "right": right})
+    answered(answer, {**progress.result, "best": best, "right": right})
 
 
 def with_fault(module: Any, config: Any) -> Any:
@@ -168,10 +168,10 @@ def beside(context: argparse.Namespace, names: Mapping[int, str], folder: Path, 
         asks |= {name: ([fault], 4, context.each_limit_s) for fault, name in names.items()}
     fates = {}
     for what, (faults, good, limit_s) in asks.items():
-        selection, ended = task(
+        result, ended = task(
             "faults.py", "tuned_space", limit_s, folder, faults=faults, good=good
         )  # fmt: skip
-        fates[what] = fate(selection, ended)
+        fates[what] = fate(result, ended)
         say(f"autotune with {what}: {fates[what]}")
         keep("autotune", fates)
     heads = ("triton.autotune with", "configs done", "of", "seconds", "end")

@@ -1,8 +1,9 @@
 """How fast are our kernels beside the best public ones? The table of goals, on one NVIDIA H200.
 
 Each case is one final of our Impls at their default configs and the libraries' own, on the same
-inputs; beside it stands what the best public kernel took (data/peers_h200.json, measured by the
-same protocol on the same device), and the goal that was set for the case.
+inputs. The best public kernel was measured elsewhere (data/peers_h200.json), so its time is never
+divided by: its ratio to a library that runs in both is, which is called the link. Where no library
+runs in both there is no ratio.
 
     python benchmarks/kernels.py --out kernels.json
     python benchmarks/kernels.py --only softmax norm --final-s 3
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,12 @@ from runs import HERE, ROOT, Compile, prewarmed, save, say, show
 
 PEERS = HERE / "data" / "peers_h200.json"
 COPY = 4240e9  # bytes a second that a copy of 1 GiB of bf16 reaches there
+LINKS = {
+    "liger": "liger", "torch.compile": "torch.compile", "torch.mm": "torch",
+    "torch.softmax": "torch", "torch.layer_norm": "torch", "torch.eager": "torch",
+    "peft.eager": "torch", "torch._scaled_mm": "torch._scaled_mm", "sdpa.cudnn": "cudnn",
+    "cublas.addmm_only": "product", "cublas.base_only": "product",
+}  # fmt: skip  # a stored peer's name, and that of the same call in a final of ours
 FINALISTS = 2  # of ours; the others keep the time of their screen
 FAR = 4.0  # times the best: so slow a library's version is not timed again
 
@@ -44,6 +52,7 @@ class Goal:
     of_copy: float | None = None  # or this share of the rate of a copy
     fixed: Mapping[str, float] = field(default_factory=dict)  # inputs that are alike everywhere
     without: tuple[str, ...] = ()  # libraries' versions that take seconds
+    product: Mapping[str, int] | None = None  # torch's matmul of these sizes, timed in turns
 
     @property
     def name(self) -> str:
@@ -131,13 +140,14 @@ GOALS = (
     sample(1, 0, 25.0), sample(64, 0, 80.0),
     Goal("lora", {"M": 8192, "N": 4096, "K": 4096, "r": 16},
          peer=("lora", {"M": 8192, "K": 4096, "N": 4096, "r": 8}), named="cublas.base_only",
-         factor=1.05),
+         factor=1.05, product={"M": 8192, "N": 4096, "K": 4096}),
     Goal("lora", {"M": 16, "N": 4096, "K": 4096, "r": 16},
          peer=("lora", {"M": 16, "K": 4096, "N": 4096, "r": 16}), us=15.5),
     delta(512, 8, 4.0), delta(1024, 8, 4.0), delta(2048, 8, 6.0),
     *(delta(1024, r, 4.0) for r in (4, 16, 32, 64)),
     Goal("patch_embed", {"M": 928_256, "N": 768, "K": 768, "P": 196},
-         peer=("patch_embed", {"M": 928_256, "K": 768, "N": 768}), factor=1.05),
+         peer=("patch_embed", {"M": 928_256, "K": 768, "N": 768}), factor=1.05,
+         product={"M": 928_256, "N": 768, "K": 768}),
     attention(2, 8192, 128, 0, 1.25), attention(2, 8192, 128, 1, 1.25),
     attention(8, 2048, 128, 0, 1.25), attention(8, 2048, 128, 1, 1.25),
     attention(2, 8192, 64, 0, 1.25),
@@ -154,27 +164,47 @@ GOALS = (
 # What was asked
 
 
-def best_peer(goal: Goal, lines: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
-    """Name and microseconds of the peer that the goal names, or of the best."""
+def line_of_peers(
+    goal: Goal, lines: Sequence[Mapping[str, Any]]
+) -> Sequence[Mapping[str, Any]] | None:
+    """Return the stored peers of the goal's case, the fastest first; None where none are stored."""
     if goal.peer is None:
         return None
     what, at = goal.peer
     for line in lines:
         same = line["what"] == what and line["dtype"] == goal.dtype and "std" not in line["at"]
         if same and all(line["at"].get(k) == v for k, v in at.items()):
-            for peer in line["peers"]:
-                if goal.named in (None, peer["name"]):
-                    return peer["name"], peer["us"]
+            return list(line["peers"])
     return None
 
 
-def asked_us(goal: Goal, peer_us: float | None, moved: int | None) -> float | None:
-    """The goal in microseconds; None where none was set or what it refers to is not known."""
+def best_peer(goal: Goal, lines: Sequence[Mapping[str, Any]]) -> tuple[str, float] | None:
+    """Return name and microseconds of the peer that the goal names, or of the best."""
+    for peer in line_of_peers(goal, lines) or ():
+        if goal.named in (None, peer["name"]):
+            return peer["name"], peer["us"]
+    return None
+
+
+def link_of(
+    goal: Goal, final: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+) -> tuple[str, float] | None:
+    """Return the fastest stored peer that is in the final, too, and its time in the final over
+    the stored one; None where none is in both."""
+    for peer in line_of_peers(goal, lines) or ():
+        name = LINKS.get(peer["name"])
+        if name in final:
+            return peer["name"], final[name]["us"] / peer["us"]
+    return None
+
+
+def asked_us(goal: Goal, moved: int | None) -> float | None:
+    """Return the goal in microseconds; None where it is a ratio or none was set."""
     if goal.us is not None:
         return goal.us
-    if goal.of_copy is not None:
-        return None if moved is None else moved / (goal.of_copy * COPY) * 1e6
-    return None if goal.factor is None or peer_us is None else goal.factor * peer_us
+    if goal.of_copy is None or moved is None:
+        return None
+    return moved / (goal.of_copy * COPY) * 1e6
 
 
 def picked(words: Sequence[str]) -> list[Goal]:
@@ -205,7 +235,7 @@ def measure(context: argparse.Namespace, goals: Sequence[Goal], known: dict[str,
             except Exception as error:
                 row = {"reason": f"{type(error).__name__}: {error}"[:300]}
                 torch.cuda.synchronize()  # raises where the GPU is lost: the parent goes on
-            row["took_s"] = time.perf_counter() - started
+            row |= {"took_s": time.perf_counter() - started, "on": f"{date.today()}"}
             known["cases"][goal.name] = row
             save(context.out, known)
             print(line_of(goal, row, peers()), flush=True)
@@ -256,7 +286,35 @@ def timed(goal: Goal, final_s: float, compiled: bool) -> dict[str, Any]:
             "config": dict(case.config), "ours": case.impl in ours, "method": t.method,
             "stable": t.stable, "sm_mhz": t.sm_mhz, "error": result.error,
         }  # fmt: skip
+    if goal.product is not None:
+        row["turns"] = in_turns(goal, row["final"], protocol)
     return row
+
+
+def in_turns(goal: Goal, final: Mapping[str, Any], protocol: Any) -> dict[str, Any]:
+    """Time the best of ours and the product that it contains in turns, on their own inputs."""
+    from workbench.measurement import worker
+    from workbench.measurement.candidate import Candidate, Refusal
+
+    mine = fastest(final, ours=True)
+    if mine is None:
+        return {}
+    job = worker.MeasureJob(goal.kernel, dict(goal.sizes), goal.dtype, protocol)
+    product = worker.MeasureJob("matmul", dict(goal.product or {}), goal.dtype, protocol)
+    tasks = [
+        worker.WorkerTask(job, Candidate.by_name(mine, final[mine]["config"])),
+        worker.WorkerTask(product, Candidate.by_name("torch", {})),
+    ]
+    results, _ = worker.measure_interleaved(tasks)
+    told: dict[str, Any] = {}
+    for name, task in zip((mine, "product"), results, strict=True):
+        result = task.result
+        told[name] = (
+            {"reason": result.reason}
+            if isinstance(result, Refusal)
+            else {"us": result.timing.median_s * 1e6, "ours": name == mine}
+        )
+    return told
 
 
 @dataclass(frozen=True)
@@ -317,34 +375,62 @@ def chosen(times: Mapping[str, float], ours: set[str]) -> set[str]:
 
 # The table
 
-HEADS = ["kernel and sizes", "ours us", "Impl", "library us", "library", "peer us", "peer",
-         "ours/peer", "goal us", "met"]  # fmt: skip
+HEADS = ["kernel and sizes", "ours us", "Impl", "library us", "library", "ours/library",
+         "best public kernel", "its us, in a run of its own", "link", "ours/best", "asked",
+         "met", "on"]  # fmt: skip
 
 
 def peers() -> list[dict[str, Any]]:
-    """The lines of the peers' file."""
+    """Return the lines of the peers' file."""
     return list(json.loads(PEERS.read_text())["lines"])
 
 
-def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """One line of the table."""
+def fastest(final: Mapping[str, Any], ours: bool) -> str | None:
+    """Return the fastest of ours or of the libraries; None where none has a time."""
+    names = [n for n in final if final[n].get("ours") is ours and "us" in final[n]]
+    return min(names, key=lambda n: final[n]["us"], default=None)
+
+
+def ratio_to_peer(
+    goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
+) -> tuple[str, float] | None:
+    """Return the link and our time over that of the best public kernel, by way of the link: both
+    sides of each quotient are of one run."""
     peer = best_peer(goal, lines)
+    final = row.get("turns") or row.get("final", {})
+    mine, link = fastest(final, ours=True), link_of(goal, final, lines)
+    if peer is None or mine is None or link is None:
+        return None
+    name, scale = link
+    return name, final[mine]["us"] / (peer[1] * scale)
+
+
+def cells(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """Return one line of the table."""
+    peer, ratio = best_peer(goal, lines), ratio_to_peer(goal, row, lines)
     final = row.get("final", {})
-    mine = min((n for n in final if final[n]["ours"]), key=lambda n: final[n]["us"], default=None)
-    lib = min(
-        (n for n in final if not final[n]["ours"]), key=lambda n: final[n]["us"], default=None
-    )
+    mine, lib = fastest(final, ours=True), fastest(final, ours=False)
     us = final[mine]["us"] if mine else None
-    goal_us = asked_us(goal, peer[1] if peer else None, row.get("bytes"))
-    met = None if us is None or goal_us is None else "yes" if us <= goal_us else "no"
+    goal_us = asked_us(goal, row.get("bytes"))
+    asked = f"{goal_us:.4g} us" if goal_us else f"{goal.factor:.4g}" if goal.factor else None
     reason = row.get("missing") or row.get("reason") or "; ".join(
         f"{n}: {w}" for n, w in row.get("refused", {}).items()
     )  # fmt: skip
     return [
-        goal.name, us, mine or (reason or "not run")[:60],
-        final[lib]["us"] if lib else None, lib, peer[1] if peer else None,
-        peer[0] if peer else None, us / peer[1] if us and peer else None, goal_us, met,
+        goal.name, us, mine or (reason or "not run")[:60], final[lib]["us"] if lib else None, lib,
+        us / final[lib]["us"] if us and lib else None, *(peer or (None, None)),
+        ratio[0] if ratio else None, ratio[1] if ratio else None, asked,
+        met(goal, us, goal_us, ratio[1] if ratio else None), row.get("on"),
     ]  # fmt: skip
+
+
+def met(goal: Goal, us: float | None, goal_us: float | None, ratio: float | None) -> str | None:
+    """Return `yes` or `no`; None without a goal, or without what it is compared with."""
+    if us is not None and goal_us is not None:
+        return "yes" if us <= goal_us else "no"
+    if ratio is None or goal.factor is None:
+        return None
+    return "yes" if ratio <= goal.factor else "no"
 
 
 def line_of(goal: Goal, row: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
@@ -364,11 +450,12 @@ def table(goals: Sequence[Goal], known: Mapping[str, Any]) -> None:
     lines = peers()
     results = [cells(g, known["cases"].get(g.name, {}), lines) for g in goals]
     show(HEADS, results)
-    ratios = [c[7] for g, c in zip(goals, results, strict=True) if g.kernel == "matmul" and c[7]]
+    at = HEADS.index("ours/library")
+    ratios = [c[at] for g, c in zip(goals, results, strict=True) if g.kernel == "matmul" and c[at]]
     if ratios:
-        print(f"matmul: geometric mean of ours/peer {geomean(ratios):.3f} of {len(ratios)} cases")
-    met = [c[9] for c in results]
-    print(f"met {met.count('yes')}, not met {met.count('no')}, of {len(met)} cases")
+        print(f"matmul: geometric mean of ours/library {geomean(ratios):.3f} of {len(ratios)}")
+    words = [c[HEADS.index("met")] for c in results]
+    print(f"met {words.count('yes')}, not met {words.count('no')}, of {len(words)} cases")
 
 
 def prewarm(goals: Sequence[Goal], context: argparse.Namespace) -> None:
@@ -419,7 +506,9 @@ def main() -> None:
     ]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     while True:
-        code = run(command, {**os.environ, "PYTHONPATH": path}, wanted.until + 60 - time.time())
+        # the compilers' own setting, without which nothing that they compiled is found
+        environment = {"TRITON_DEFAULT_FP_FUSION": "1", **os.environ, "PYTHONPATH": path}
+        code = run(command, environment, wanted.until + 60 - time.time())
         known = read(wanted.out)
         lost = known.get("at")
         if code == 0 or lost is None or lost in known["cases"] or time.time() > wanted.until:

@@ -83,20 +83,20 @@ def _last(text: IO[bytes]) -> str:
 def task(script: str, name: str, limit_s: float, folder: Path, **given: Any) -> tuple[Any, Ended]:
     """The answer of `script --task name` in a fresh process, and how that ended. The answer is
     what the task had written by then, or None."""
-    selection = folder / f"{name}-{time.time_ns()}.json"
-    wanted = json.dumps({**given, "answer": str(selection)})
+    answer = folder / f"{name}-{time.time_ns()}.json"
+    wanted = json.dumps({**given, "answer": str(answer)})
     also = {"TRITON_CACHE_DIR": str(folder / "triton")}
     ended = launched([sys.executable, str(HERE / script), "--task", name, wanted], limit_s, **also)
     try:
-        return json.loads(selection.read_text()), ended
+        return json.loads(answer.read_text()), ended
     except (OSError, ValueError):
         return None, ended
 
 
-def answered(path: str, selection: Any) -> None:
+def answered(path: str, result: Any) -> None:
     """Write a task's answer, whole or not at all; may be called again with more."""
     whole = Path(path + ".part")
-    whole.write_text(json.dumps(selection))
+    whole.write_text(json.dumps(result))
     whole.replace(path)
 
 

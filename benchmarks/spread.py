@@ -37,7 +37,7 @@ CLOCKS = ("ours", "do_bench", "do_bench_mean", "do_bench_cudagraph")
 # In a process of its own
 
 
-def once(words: Sequence[str], final_s: float | None, peers: bool, select: str) -> None:
+def once(words: Sequence[str], final_s: float | None, peers: bool, answer: str) -> None:
     """Time every case by every clock; what is known is written after each."""
     began = time.perf_counter()
     results: dict[str, Any] = {"cases": {}}
@@ -54,7 +54,7 @@ def once(words: Sequence[str], final_s: float | None, peers: bool, select: str) 
             noted(row, "ours", lambda case=case: ours(case, final_s))
             if peers:
                 others(row, case)
-            answered(select, results)
+            answered(answer, results)
 
 
 def ours(case: Case, final_s: float | None) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def main() -> None:
 
         one(0)  # fills the compile cache
         # the next ones import while one measures; the GPU's lock lets them measure in turn
-        with ThreadPoolExecutor(wanted.prewarm) as pool:
+        with ThreadPoolExecutor(wanted.ahead) as pool:
             for number, result in enumerate(pool.map(one, range(1, wanted.processes + 1)), 1):
                 if result is None:
                     say(f"{wanted.seconds:.0f} s are over")
