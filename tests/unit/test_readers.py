@@ -5,10 +5,13 @@ import gzip
 import json
 import sqlite3
 import sys
+import tempfile
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from workbench.data.metric import exact_counters, metric_values, stall_shares
 from workbench.data.timeline import device_times, devices, kernel_rows
@@ -199,12 +202,52 @@ def test_kernels_of_a_graph_have_its_launch():
 
 
 def test_events_are_the_same_with_and_without_msgspec(monkeypatch):
-    """msgspec is optional; where it is not installed, both are the standard library."""
     path = golden("torch_profiler/tracelens_h100_bert_small.json")
     with_it = read([path])
     monkeypatch.setitem(sys.modules, "msgspec", None)
     without = read([path])
     assert list(with_it.activities) == list(without.activities)
+
+
+TIMES = st.one_of(
+    st.integers(0, 2**50), st.floats(0, 2**40).map(lambda t: round(t, 3)),
+    st.integers(0, 2**40).map(str),
+)  # fmt: skip
+ARGUMENTS = st.one_of(
+    st.none(), st.just([]),
+    st.fixed_dictionaries({}, optional={
+        "correlation": st.one_of(st.integers(-1, 9), st.just("7")), "device": st.integers(0, 2),
+        "stream": st.one_of(st.integers(0, 9), st.just("main")), "bytes": st.integers(0, 9),
+        "grid": st.lists(st.integers(1, 9), min_size=2, max_size=3),
+        "block": st.lists(st.integers(1, 9), min_size=3, max_size=3),
+        "registers per thread": st.integers(1, 255), "shared memory": st.integers(0, 9),
+        "other": st.just({"grid": 1}),
+    }),
+)  # fmt: skip
+EVENT = st.fixed_dictionaries(
+    {
+        "ph": st.sampled_from("XXXi"), "name": st.sampled_from(["k", "cudaLaunchKernel", "Memcpy"]),
+        "cat": st.sampled_from(["kernel", "gpu_memcpy", "cuda_runtime", "cpu_op", "ac2g"]),
+        "pid": st.integers(0, 2), "tid": st.one_of(st.integers(0, 2), st.just("stream 7")),
+        "ts": TIMES,
+    },
+    optional={"dur": TIMES, "args": ARGUMENTS},
+)  # fmt: skip
+
+
+@given(st.lists(EVENT, min_size=1, max_size=6))
+def test_any_events_are_the_same_with_and_without_msgspec(events):
+    """The first events of a block are read by the standard library in both."""
+    head = {"schemaVersion": 1, "deviceProperties": []}
+    first = {"ph": "X", "cat": "kernel", "name": "first", "pid": 0, "tid": 7, "ts": 1, "dur": 1}
+    filler = [{"ph": "i", "name": "x" * 64}] * 80
+    text = json.dumps({**head, "traceEvents": [first, *filler, *events, *events]})
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        path = Path(folder) / "t.json"
+        path.write_text(text)
+        with_it = list(read([path]).activities)
+        patch.setitem(sys.modules, "msgspec", None)
+        assert list(read([path]).activities) == with_it
 
 
 def test_operations_of_the_host_are_kept_of_small_files_or_of_a_range():

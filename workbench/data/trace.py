@@ -88,6 +88,7 @@ class NameTable(dict[Any, int]):
 
 
 NOWHERE = Geometry()
+LEAST, MOST = -(2**63), 2**63 - 1
 
 
 class Activities(Sequence[Activity]):
@@ -118,11 +119,9 @@ class Activities(Sequence[Activity]):
     ) -> None:
         """Add one activity; times in ns, `moved` in bytes. Raises ValueError where it ends before
         it starts, and OverflowError for a time that 64 bits do not hold."""
-        if end < start:
-            raise ValueError(f"{name[:80]} ends before it starts")
-        if not (start >= -(2**63) and end < 2**63 and -(2**63) <= correlation < 2**63):
-            raise OverflowError("a number is larger than 64 bits hold")
-        if not -(2**63) <= moved < 2**63:
+        if not (LEAST <= start <= end <= MOST and LEAST <= correlation <= MOST >= moved >= LEAST):
+            if end < start:
+                raise ValueError(f"{name[:80]} ends before it starts")
             raise OverflowError("a number is larger than 64 bits hold")
         self.kinds.append(kind)
         self.starts.append(start)

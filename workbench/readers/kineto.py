@@ -10,7 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from workbench.data.trace import (
     NOWHERE,
@@ -80,8 +80,8 @@ def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
         for at, event in enumerate(batch, number + 1):  # noqa: B007
             if isinstance(event, dict) and event.get("cat") in wanted and event.get("ph") == "X":
                 builder.add(
-                    event["cat"], event.get("name"), event["ts"], event.get("dur", 0),
-                    (event.get("pid"), event.get("tid")), event.get("args"),
+                    event["cat"], event.get("name"), _ns(event["ts"]), _ns(event.get("dur", 0)),
+                    event.get("pid"), event.get("tid"), _Facts.of(event.get("args")),
                 )  # fmt: skip
     except Exception:
         builder.source.place = f"event {at:,}"
@@ -89,41 +89,62 @@ def _add_dicts(batch: list[Any], number: int, builder: _Builder) -> None:
 
 
 def _add_structs(batch: list[Any], number: int, builder: _Builder) -> None:
-    """Add the events that msgspec decoded; the text of arguments is decoded here."""
-    wanted, at, decode = builder.kinds, number, builder.arguments
+    """Add the events that msgspec decoded."""
+    wanted, at, add = builder.kinds, number, builder.add
     try:
         for at, event in enumerate(batch, number + 1):  # noqa: B007
             if event.cat in wanted and event.ph == "X":
-                arguments = decode(event.args) if event.args else None
-                begin, length = bytes(event.ts).decode(), bytes(event.dur).decode() or 0
-                builder.add(event.cat, event.name, begin, length, (event.pid, event.tid), arguments)
+                begin, length = _ns_of_text(bytes(event.ts)), _ns_of_text(bytes(event.dur) or b"0")
+                add(event.cat, event.name, begin, length, event.pid, event.tid, event.args)
     except Exception:
         builder.source.place = f"event {at:,}"
         raise
 
 
+class _Facts:
+    """Arguments of one event that are read; None for those that it lacks."""
+
+    __slots__ = ("block", "bytes", "correlation", "device", "grid", "registers", "shared", "stream")
+    NAMES: ClassVar[Mapping[str, str]] = {
+        "registers": "registers per thread", "shared": "shared memory",
+    }  # fmt: skip  # as the file spells those that it spells otherwise
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, None)
+
+    @classmethod
+    def of(cls, arguments: Any) -> _Facts:
+        """Return the facts of an event's `args`, which may be anything."""
+        facts = cls()
+        if isinstance(arguments, dict):
+            for name in cls.__slots__:
+                setattr(facts, name, arguments.get(cls.NAMES.get(name, name)))
+        return facts
+
+
 def _fast_decoder() -> Callable[[str], list[Any]]:
-    """Return a decoder of a list of events: by msgspec into objects that leave times and arguments
-    as text, or without it by the standard library into dicts."""
+    """Return a decoder of a list of events: by msgspec into objects that leave times as text, or
+    without it by the standard library into dicts."""
     try:
         import msgspec
     except ImportError:
         plain_decode: Callable[[str], list[Any]] = json.JSONDecoder(parse_float=str).decode
         return plain_decode
+    facts = msgspec.defstruct(
+        "KinetoFacts", [(name, Any, None) for name in _Facts.__slots__], rename=_Facts.NAMES,
+        gc=False, frozen=True,
+    )  # fmt: skip
+    text, where = msgspec.Raw(b""), int | str | float
     event = msgspec.defstruct(
         "KinetoEvent",
         [
-            ("ph", str, ""),
-            ("cat", str, ""),
-            ("name", str, ""),
-            ("ts", msgspec.Raw, msgspec.Raw(b"")),
-            ("dur", msgspec.Raw, msgspec.Raw(b"")),
-            ("pid", int | str | float, ""),
-            ("tid", int | str | float, ""),
-            ("args", msgspec.Raw, msgspec.Raw(b"")),
+            ("ph", str, ""), ("cat", str, ""), ("name", str, ""), ("ts", msgspec.Raw, text),
+            ("dur", msgspec.Raw, text), ("pid", where, ""), ("tid", where, ""),
+            ("args", facts, facts()),
         ],
         gc=False,
-    )
+    )  # fmt: skip
     decode: Callable[[str], list[Any]] = msgspec.json.Decoder(list[event]).decode  # type: ignore[valid-type]
     return decode
 
@@ -136,21 +157,14 @@ class _Builder:
         self.trace = Trace("torch.profiler")
         self.activities: Activities = self.trace.activities
         self.dropped: Counter[str] = Counter()
-        self.arguments = _arguments()
         self.kinds = _kinds(source)
         self.names: dict[str, tuple[str, ActivityKind]] = {}  # as shown, and the kind of a call
         self.texts: dict[Any, str] = {}  # of streams, threads and devices
 
     def add(
-        self,
-        category: str,
-        raw_name: Any,
-        begin: Any,
-        length: Any,
-        where: tuple[Any, Any],
-        arguments: Any,
+        self, category: str, raw_name: Any, start: int, length: int, pid: Any, tid: Any, facts: Any
     ) -> None:
-        """Add an event of a category in `kinds`; `where` is its process and thread."""
+        """Add an event of a category in `kinds`; times in ns."""
         if (known := self.names.get(raw_name)) is None:
             if not isinstance(raw_name, str):
                 raise TypeError("the name of an event is no text")
@@ -158,54 +172,36 @@ class _Builder:
             known = self.names[raw_name] = name, kind_of_call(name)
         name, call = known
         kind = self.kinds[category]
-        start = _ns(begin)
-        end = start + _ns(length)
-        if end < start:
+        if length < 0:
             self.dropped["a negative duration"] += 1
             return
-        facts: Mapping[str, Any] = arguments if isinstance(arguments, dict) else {}
-        correlation = facts.get("correlation", -1)
+        correlation = facts.correlation
         if type(correlation) is not int:
-            correlation = integer(correlation)
+            correlation = -1 if correlation is None else integer(correlation)
         if kind <= ActivityKind.SET:
-            self._add_work(kind, name, start, end, where, correlation, facts)
+            device = self._text(pid if facts.device is None else facts.device)
+            stream = self._text(tid if facts.stream is None else facts.stream)
+            moved = facts.bytes
+            self.activities.add(
+                kind, name, start, start + length, device, stream, self.source.name, correlation,
+                _geometry(facts) if kind == ActivityKind.KERNEL else NOWHERE,
+                moved if type(moved) is int else -1 if moved is None else integer(moved),
+            )  # fmt: skip
         elif kind != ActivityKind.OP or self._wants(category, name):
             if kind == ActivityKind.CALL:
                 kind = call
             else:
                 correlation = -1
-            thread = self._text(where[1])
-            self.activities.add(kind, name, start, end, "", thread, self.source.name, correlation)
+            self.activities.add(
+                kind, name, start, start + length, "", self._text(tid), self.source.name,
+                correlation,
+            )  # fmt: skip
 
     def _wants(self, category: str, name: str) -> bool:
         """Return whether a host operation is kept."""
         if name == self.source.range_name:
             return True
         return self.source.keeps_operations and category.lower() in OPERATIONS
-
-    def _add_work(
-        self,
-        kind: ActivityKind,
-        name: str,
-        start: int,
-        end: int,
-        where: tuple[Any, Any],
-        correlation: int,
-        facts: Mapping[str, Any],
-    ) -> None:
-        moved = facts.get("bytes", -1)
-        self.activities.add(
-            kind,
-            name,
-            start,
-            end,
-            self._text(facts.get("device", where[0])),
-            self._text(facts.get("stream", where[1])),
-            self.source.name,
-            correlation,
-            _geometry(facts) if kind == ActivityKind.KERNEL else NOWHERE,
-            moved if type(moved) is int else integer(moved),
-        )
 
     def _text(self, value: Any) -> str:
         """Return a stream, thread or device as text."""
@@ -255,20 +251,15 @@ def _kinds(source: Source) -> dict[str, ActivityKind]:
     return {spelt: kind for name, kind in kinds.items() for spelt in (name, name.capitalize())}
 
 
-def _arguments() -> Callable[[Any], Any]:
-    """Return a decoder of the arguments of one event."""
-    try:
-        from msgspec.json import Decoder
-    except ImportError:
-        return json.loads
-    decode: Callable[[Any], Any] = Decoder().decode
-    return decode
+def _ns_of_text(text: bytes) -> int:
+    """Return a time of an event in ns, from its text in the file."""
+    if text[-4:-3] == b"." and text[:-4].isdigit() and text[-3:].isdigit():  # as Kineto writes
+        return int(text[:-4] + text[-3:])
+    return _ns(text.decode())
 
 
 def _ns(value: Any) -> int:
     """Return a time of an event in ns."""
-    if type(value) is str and value[-4:-3] == ".":
-        return ns_of_us(value)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise TypeError("a time is no number")
     if isinstance(value, str):
@@ -278,12 +269,9 @@ def _ns(value: Any) -> int:
     return ns_of_us(value)
 
 
-def _geometry(facts: Mapping[str, Any]) -> Geometry:
+def _geometry(facts: Any) -> Geometry:
     return Geometry(
-        _three(facts.get("grid")),
-        _three(facts.get("block")),
-        _whole(facts.get("registers per thread")),
-        _whole(facts.get("shared memory")),
+        _three(facts.grid), _three(facts.block), _whole(facts.registers), _whole(facts.shared)
     )
 
 
