@@ -265,14 +265,6 @@ def test_a_prediction_has_no_time_of_a_clock(name, place, capfd):
     }
 
 
-def test_the_former_name_of_events_still_works(place, capsys):
-    words = commands()["sweep"]("full", "toy")
-    assert words.writes_events and not replace(words, events=False).writes_events
-    assert not replace(words, profile=False).writes_events
-    assert cli.main(["sweep", "--help"]) == 0
-    assert "--no-events" in (text := capsys.readouterr().out) and "--profile" not in text
-
-
 @pytest.mark.parametrize("option", ["json", "metrics"])
 def test_a_place_that_cannot_be_is_refused_before_any_work(place, option):
     for name in OBTAIN:

@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING
 from workbench import catalog
 from workbench.backend.protocol import Problem
 from workbench.commands.comparison import (
+    Pair,
     PairMaker,
     compare_pair,
     draw_comparisons,
     require_gpu,
     say_begin,
     show_comparison,
+)
+from workbench.commands.config_profiles import (
+    ProfilePlace,
+    check_profile,
+    print_profiled,
+    profile_configs,
+    timed_configs,
 )
 from workbench.commands.console import console_for, say_result
 from workbench.commands.operands import Operand, is_run, kernel_of, operands_of, repository_with
@@ -43,7 +51,7 @@ from workbench.data import verdict
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.database import History
 from workbench.data.exits import INTERRUPTED
-from workbench.data.record import Comparison, Measured, Record, Run
+from workbench.data.record import Comparison, Measured, Profile, Record, Run
 from workbench.reports import write_page
 from workbench.spec import label, sizes_text
 from workbench.tuner.selection import select
@@ -78,17 +86,22 @@ class CompareCommand:
         if options.metrics is not None and is_run(options.left) and is_run(options.right):
             raise CommandError("Stored runs are compared without measuring; leave out --metrics.")
         if traces := trace_operands(options):
+            if options.profile:
+                raise CommandError(
+                    "What profilers recorded is compared as it is; leave out --profile."
+                )
             return compare_traces(options, traces, self.console)
         if options.expect is not None:
             raise CommandError(
                 "--expect compares counters; name two files of ncu, or two runs of `profile`."
             )
         if is_run(options.left) and is_run(options.right):
-            if options.energy:
-                raise CommandError(
-                    "Two stored runs are compared without measuring; leave out --energy, or name "
-                    "two operands to run on the GPU."
-                )
+            for name in ("energy", "profile"):
+                if getattr(options, name):
+                    raise CommandError(
+                        f"Two stored runs are compared without measuring; leave out --{name}, or "
+                        "name two operands to run on the GPU."
+                    )
             return compare_runs(options, self.console)
         kernel = kernel_of(options.left, options.right, next(iter(options.kernel), None))
         spec = catalog.spec_of(kernel)
@@ -101,6 +114,7 @@ class CompareCommand:
         require_gpu(self.open_backend)
         folder = repository_of(kernel)
         with resources(options, lambda: self.open_backend(None, folder)) as opened:
+            check_profile(opened.backend, options.profile)
             return self._go(problem, operands, repository, opened)
 
     def _check_operands(self) -> None:
@@ -139,6 +153,7 @@ class CompareCommand:
             compared = compare_pair(pair, recorder, options.threshold, options.energy)
             show_comparison(self.console, compared, recorder.run)
 
+        profiles: tuple[Profile, ...] = ()
         with ExitStack() as stack:
             trees = stack.enter_context(Worktrees(repository)) if repository else None
             maker = PairMaker(factory, backend.device.limits, trees)
@@ -146,12 +161,31 @@ class CompareCommand:
             say_begin(self.console, run, options.threshold)
             recorder = opened.recorder(run)
             state = execute(recorder, obtain, lambda r: draw_comparisons(r, folder))
+            if options.profile and state == "complete":
+                backend.close()  # its process holds memory and the GPU's lock
+                profiles, stopped = self._profile(pair, recorder)
+                state = "interrupted" if stopped else state
         if state == "interrupted":
             return write_result(options, "compare", INTERRUPTED, [recorder.result()])
-        page = draw_comparisons(recorder, folder)
+        page = draw_comparisons(recorder, folder, profiles)
         say_page(self.console, page)
         code = verdict.exit_code([c.verdict for c in recorder.comparisons])
-        return write_result(options, "compare", code, [recorder.result(page)])
+        result = replace(recorder.result(page), profiles=profiles)
+        return write_result(options, "compare", code, [result])
+
+    def _profile(self, pair: Pair, recorder: Recorder) -> tuple[tuple[Profile, ...], bool]:
+        """Profile both operands; returns their profiles, and whether Ctrl-C ended it early."""
+        options = self.options
+        configs = []
+        for candidate in (pair.left, pair.right):
+            own = [o for o in recorder.outcomes if o.key == candidate.key]
+            kernel = candidate.version or pair.problem.kernel
+            configs += timed_configs(kernel, own, [candidate.impl])
+        place = ProfilePlace(recorder.run, options.out, options.database, recorder.file)
+        profiles, stopped = profile_configs(configs, place, self.console)
+        titles = {pair.left.key: pair.names[0], pair.right.key: pair.names[1]}
+        print_profiled(self.console, profiles, recorder.outcomes, titles)
+        return profiles, stopped
 
 
 # Stored runs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +15,7 @@ from workbench.commands.run import CommandError, Opener, Recorder, backend_for, 
 from workbench.commands.worktree import WORKING, Worktrees
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
-from workbench.data.record import Comparison, Run, Verdict, key_of
+from workbench.data.record import Comparison, Profile, Run, Verdict, key_of
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.energy import COMPARED_WINDOWS
 from workbench.reports import write_page
@@ -172,11 +172,12 @@ def require_gpu(open_backend: Opener) -> None:
         )
 
 
-def draw_comparisons(recorder: Recorder, folder: Path) -> Path:
-    """Write the page of the comparisons so far. Returns its path."""
+def draw_comparisons(recorder: Recorder, folder: Path, profiles: Sequence[Profile] = ()) -> Path:
+    """Write the page of the comparisons so far, with the profiles of the operands. Returns its
+    path."""
     from workbench.reports.compare import page
 
-    html = page(recorder.run, recorder.outcomes, recorder.comparisons)
+    html = page(recorder.run, recorder.outcomes, recorder.comparisons, profiles=profiles)
     return write_page(folder / "report.html", html)
 
 

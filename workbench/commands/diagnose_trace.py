@@ -22,7 +22,7 @@ from workbench.commands.diagnosed import (
 from workbench.commands.report import StoredRun
 from workbench.commands.run import CommandError
 from workbench.commands.traces import HEALTHY, MOST_KERNELS
-from workbench.data.metric import rule_metrics
+from workbench.data.metric import rule_metrics, stored_metrics
 from workbench.data.record import Finding, Profile, Record
 from workbench.data.trace_summary import TraceSummary
 from workbench.data.units import duration
@@ -177,14 +177,7 @@ def _missing_timeline(timeline: Sequence[Finding], counted: bool) -> Iterator[No
 
 
 def _of_profile(profile: Profile) -> CountedLaunch:
-    """Return a stored launch; stalls that are stored as cycles become shares of their sum."""
-    values = {e.name: e.value for e in profile.metrics}
-    stalls = {name: value for name, value in values.items() if name.startswith("stall_")}
-    whole = math.fsum(stalls.values())
-    values |= {name: value / whole for name, value in stalls.items()} if whole > 0 else {}
-    if profile.total_s is not None:
-        values.setdefault("duration", profile.total_s)
-    return CountedLaunch(profile.name, values, bool(profile.kernel))
+    return CountedLaunch(profile.name, stored_metrics(profile), bool(profile.kernel))
 
 
 def _plain_of(kept: StoredRun, launches: Sequence[CountedLaunch]) -> PlainTime | None:

@@ -10,6 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
 from workbench.backend.protocol import Backend, Measures, Problem
+from workbench.commands.config_profiles import (
+    ProfilePlace,
+    check_profile,
+    print_profiled,
+    profile_configs,
+    timed_configs,
+)
 from workbench.commands.console import console_for, plan_line, say_result
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.options import MeasureOptions
@@ -30,8 +37,9 @@ from workbench.commands.run import (
 )
 from workbench.compile import Compiled
 from workbench.data.clock import folder_of
+from workbench.data.events import RunState
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
-from workbench.data.record import Case, Outcome, Phase, Run
+from workbench.data.record import Case, Outcome, Phase, Profile, Record, Run
 from workbench.data.tuned_cache import Entry, Tuned, default_path
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.reports import write_page
@@ -72,9 +80,33 @@ class MeasureCommand:
         repository = repository_of(options.kernel)
         with resources(options, lambda: self.open_backend(options.device, repository)) as opened:
             check_energy(opened.backend, options.energy)
-            return self._go(problems, Selected(operands, cache, opened.backend), opened)
+            check_profile(opened.backend, options.profile)
+            recorder, state = self._go(problems, Selected(operands, cache, opened.backend), opened)
+        profiles: tuple[Profile, ...] = ()
+        if options.profile and state == "complete":
+            profiles, stopped = self._profile(recorder, spec)
+            state = "interrupted" if stopped else state
+        page = self._draw(recorder, profiles)
+        say_page(self.console, page)
+        code = PASSED if recorder.has_times else COULD_NOT_RUN
+        code = INTERRUPTED if state == "interrupted" else code
+        result = replace(recorder.result(page), profiles=profiles)
+        return write_result(options, "measure", code, [result])
 
-    def _go(self, problems: Sequence[Problem], selected: Selected, opened: OpenResources) -> int:
+    def _profile(self, recorder: Recorder, spec: Spec) -> tuple[tuple[Profile, ...], bool]:
+        """Profile every config of ours; returns its profiles, and whether Ctrl-C ended it early."""
+        options = self.options
+        finals = [o for o in recorder.outcomes if isinstance(o, Record) and o.phase == "final"]
+        configs = timed_configs(options.kernel, finals, spec.impls)
+        place = ProfilePlace(recorder.run, options.out, options.database, recorder.file)
+        profiles, stopped = profile_configs(configs, place, self.console)
+        print_profiled(self.console, profiles, recorder.outcomes)
+        return profiles, stopped
+
+    def _go(
+        self, problems: Sequence[Problem], selected: Selected, opened: OpenResources
+    ) -> tuple[Recorder, RunState]:
+        """Measure all problems; returns what was obtained, and how it ended."""
         backend = opened.backend
         whole = replace(
             self.options,
@@ -94,12 +126,8 @@ class MeasureCommand:
 
         recorder = opened.recorder(run)
         state = execute(recorder, obtain, self._draw)
-        page = self._draw(recorder)
         self._conclude(recorder)
-        say_page(self.console, page)
-        code = PASSED if recorder.has_times else COULD_NOT_RUN
-        code = INTERRUPTED if state == "interrupted" else code
-        return write_result(self.options, "measure", code, [recorder.result(page)])
+        return recorder, state
 
     def _group(self, problem: Problem, selected: Selected, recorder: Recorder) -> None:
         """Measure one problem: each outcome is stored before the next, then all are shown."""
@@ -118,10 +146,10 @@ class MeasureCommand:
         self.origins.update(group.origins)
         self._say(recorder.run, recorder.outcomes[before:])
 
-    def _draw(self, recorder: Recorder) -> Path:
+    def _draw(self, recorder: Recorder, profiles: Sequence[Profile] = ()) -> Path:
         from workbench.reports.measure import page
 
-        html = page(recorder.run, recorder.outcomes)
+        html = page(recorder.run, recorder.outcomes, profiles)
         return write_page(folder_of(self.options.out, recorder.run.id) / "report.html", html)
 
     def _say_begin(self, run: Run) -> None:

@@ -52,6 +52,12 @@ def strict(stored: bool = False) -> Any:
     return flag("Refuse to measure while others use the GPU.", "--strict", stored=stored)
 
 
+def profile(which: str) -> Any:
+    """Return a field that declares `--profile`; `which` names the configs that it profiles."""
+    text = f"Profile {which} last, in a process of its own: which limit holds, by counters."
+    return flag(text, "--profile")
+
+
 def energy() -> Any:
     """Return a field that declares `--energy`."""
     return flag("Also measure the joules of a call, after the times.", "--energy")
@@ -150,14 +156,12 @@ class SweepOptions(Options):
         None, "default: the winner gives the bits that the default gives."
     )
     energy: bool = energy()
+    profile: bool = profile("the winner")
     sanitize: bool = flag("Finalists must pass racecheck and memcheck, too.", "--sanitize")
     strict: bool = strict(stored=True)
     out: Path = out("Folder for pages and events.")
     metrics: Path | None = metrics()
     events: bool = events()
-    profile: bool | None = option(
-        None, "Former name of --events.", "--profile/--no-profile", stored=False, hidden=True
-    )
     quiet: bool = quiet()
     json: Path | None = json()
     database: str | None = database()
@@ -165,11 +169,6 @@ class SweepOptions(Options):
     retry_failures: bool = flag(
         "Try configs again that have no time in the database.", "--retry-failures", stored=False
     )
-
-    @property
-    def writes_events(self) -> bool:
-        """Whether to write dispatches and times, by the option's present or former name."""
-        return self.events if self.profile is None else self.profile
 
 
 @dataclass(frozen=True)
@@ -195,6 +194,7 @@ class CompareOptions(Options):
         None, "Of two files of ncu: mbarrier, direct_store, tmem_ahead or prefetch."
     )
     energy: bool = energy()
+    profile: bool = profile("both operands")
     out: Path = out()
     strict: bool = strict()
     trust: bool = flag("Of stored runs: execute the kernel's file that they name.", "--trust")
@@ -251,6 +251,7 @@ class MeasureOptions(Options):
     )
     device: str | None = option(None, DEVICE)
     energy: bool = energy()
+    profile: bool = profile("every Impl of ours")
     out: Path = out()
     strict: bool = strict()
     metrics: Path | None = metrics()

@@ -79,7 +79,7 @@ def make(options: ReportOptions) -> list[Path]:
     kept = _kept(options.runs[0] if options.runs else "last", options.database)[-1]
     module = import_module(f"workbench.reports.{options.name}")
     _refuse_another(options.name, kept.run, known)
-    html = module.page(kept.run, kept.outcomes, *_also(options.name, kept))
+    html = module.page(kept.run, kept.outcomes, **_also(options.name, kept))
     place = options.out or _place([kept.run], "report.html")
     return _with_document(options, place, html, [kept])
 
@@ -209,15 +209,16 @@ def _place(runs: Sequence[Run], name: str) -> Path:
     )
 
 
-def _also(report: str, kept: StoredRun) -> tuple[object, ...]:
+def _also(report: str, kept: StoredRun) -> dict[str, object]:
     """Return the further arguments of a page beside a run and its outcomes."""
-    if report == "experiment":
-        return (kept.findings,)
-    if report == "trace":
-        return kept.findings, kept.profiles
-    if kept.comparisons:
-        return (kept.comparisons,)
-    return (kept.seconds,) if kept.seconds and report == "sweep" else ()
+    more: dict[str, dict[str, object]] = {
+        "compare": {"comparisons": kept.comparisons, "profiles": kept.profiles},
+        "experiment": {"findings": kept.findings},
+        "measure": {"profiles": kept.profiles},
+        "sweep": {"seconds": kept.seconds or None, "profiles": kept.profiles},
+        "trace": {"findings": kept.findings, "profiles": kept.profiles},
+    }
+    return more.get(report, {})
 
 
 def _refuse_another(report: str, run: Run, known: list[str]) -> None:

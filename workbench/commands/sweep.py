@@ -18,7 +18,14 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from workbench.backend.protocol import Backend, Problem
-from workbench.commands.console import SweepConsole, prints_aside
+from workbench.commands.config_profiles import (
+    ProfilePlace,
+    check_profile,
+    print_profiled,
+    profile_configs,
+    timed_configs,
+)
+from workbench.commands.console import SweepConsole, console_for, prints_aside
 from workbench.commands.options import SweepOptions
 from workbench.commands.problem import (
     default_search,
@@ -46,7 +53,7 @@ from workbench.data.clock import folder_of, slug, timestamp
 from workbench.data.events import EventLog, RunFinished
 from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.locks import Lock, held, remove_left
-from workbench.data.record import Outcome, Record, Run
+from workbench.data.record import Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
 from workbench.reports import write_page
 from workbench.spec import Impl, Knob, sizes_text, values
@@ -84,6 +91,7 @@ class SweepCommand:
     results: list[RunResult] = field(default_factory=list)  # of finished runs
     sentences: list[str] = field(default_factory=list)
     portfolio: dict[str, Any] | None = None  # of several sizes
+    seconds: dict[str, Mapping[str, float]] = field(default_factory=dict)  # by part, by run
     run: Run | None = None  # the last one, its selection and its page
     selection: Selection | None = None
     page: Path | None = None
@@ -118,6 +126,7 @@ class SweepCommand:
         check_sanitizer(options.sanitize, options.device)
         with resources(options, lambda: opener(options.device, repository)) as opened:
             check_energy(opened.backend, options.energy)
+            check_profile(opened.backend, options.profile)
             try:
                 for at, problem in enumerate(problems):
                     share = search.share(len(problems) - at) if search else None
@@ -129,7 +138,32 @@ class SweepCommand:
                 self.console.end()
         if len(problems) > 1:
             self._portfolio(problems)
+        if options.profile and not self._profile(impls):
+            return INTERRUPTED
         return worst
+
+    def _profile(self, impls: Sequence[Impl]) -> bool:
+        """Profile the winner of each size, and draw the pages again. Returns whether it was not
+        interrupted."""
+        console = console_for(self.options)
+        for at, result in enumerate(self.results):
+            winner = select(result.run, result.outcomes).winner
+            configs = timed_configs(self.options.kernel, [winner] if winner else [], impls)
+            place = ProfilePlace(result.run, self.options.out, self.options.database, result.events)
+            profiles, stopped = profile_configs(configs, place, console)
+            page = self._draw_profiled(result, profiles)
+            self.results[at] = replace(result, profiles=profiles, page=page)
+            print_profiled(console, profiles, result.outcomes)
+            if stopped:
+                return False
+        return True
+
+    def _draw_profiled(self, result: RunResult, profiles: Sequence[Profile]) -> Path:
+        from workbench.reports.sweep import page
+
+        seconds = self.seconds.get(result.run.id) or None
+        html = page(result.run, result.outcomes, seconds, profiles=profiles)
+        return write_page(folder_of(self.options.out, result.run.id) / "report.html", html)
 
     def _portfolio(self, problems: Sequence[Problem]) -> None:
         """Write and print the smallest set of configs that serves all sizes, if there are
@@ -215,7 +249,7 @@ class _OneSize:
             self._look_again(engine)
         self.breakdown.begin(self.opened.backend)
         recorder = self.opened.recorder(run)
-        recorder.counts, recorder.events = self.counts, options.writes_events
+        recorder.counts, recorder.events = self.counts, options.events
 
         def obtain(recorder: Recorder) -> None:
             opened = self.opened
@@ -347,6 +381,7 @@ class _OneSize:
         about = self._energy_words(result.run, outcomes, selection)
         text = " ".join([sentence(selection), *about])
         command.results.append(result)
+        command.seconds[result.run.id] = self.breakdown.seconds or {}
         command.sentences.append(text)
         command.console.conclude(text, self.counts, self.breakdown, page, result.events)
 

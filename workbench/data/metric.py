@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from workbench.data.record import Profile
 from workbench.data.trace import CounterValue, Dispatch
 
 Direction = Literal["higher", "lower", "neither"]
@@ -357,3 +358,15 @@ LAUNCH = {
     "cores": "launch__sm_count",
     "waves": "launch__waves_per_multiprocessor",
 }
+
+
+def stored_metrics(profile: Profile) -> dict[str, float]:
+    """Return the metrics of a stored launch for rules, as `rule_metrics` of a dispatch; stalls that
+    are stored as cycles become shares of their sum."""
+    values = {each.name: each.value for each in profile.metrics}
+    stalls = {name: value for name, value in values.items() if name.startswith("stall_")}
+    whole = math.fsum(stalls.values())
+    values |= {name: value / whole for name, value in stalls.items()} if whole > 0 else {}
+    if profile.total_s is not None:
+        values.setdefault("duration", profile.total_s)
+    return values

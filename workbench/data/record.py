@@ -479,6 +479,7 @@ class Profile:
     config: Mapping[str, int] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     dtype: str = ""
+    outcome: str = ""  # key of the record that holds the plain time of this config
 
 
 def key_of(case: Case, **also: str) -> str:

@@ -15,6 +15,7 @@ from workbench.data.record import (
     Comparison,
     Measured,
     Outcome,
+    Profile,
     Ratio,
     Record,
     Run,
@@ -26,6 +27,7 @@ from workbench.reports import render
 from workbench.reports.figures import compare as draw
 from workbench.reports.figures import energy
 from workbench.reports.figures.compare import Operands
+from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.timing import timings_of
 from workbench.reports.measure import SPREAD, spread_cells
 from workbench.spec import sizes_text
@@ -85,9 +87,14 @@ def corrected(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def page(
-    run: Run, outcomes: Sequence[Outcome], comparisons: Sequence[Comparison] = (), text: str = ""
+    run: Run,
+    outcomes: Sequence[Outcome],
+    comparisons: Sequence[Comparison] = (),
+    text: str = "",
+    profiles: Sequence[Profile] = (),
 ) -> str:
-    """Return the page as HTML. `text` replaces the sentence where there is no verdict."""
+    """Return the page as HTML. `text` replaces the sentence where there is no verdict; `profiles`
+    are those of the operands."""
     shown_pairs = compared_of(outcomes, comparisons)
     one = shown_pairs[0].comparison.verdict if len(shown_pairs) == 1 else None
     return render(
@@ -99,10 +106,17 @@ def page(
         facts=[*_facts(one), *(_energy_facts(shown_pairs[0]) if len(shown_pairs) == 1 else ())],
         shown_pairs=[_shown(n, b, run) for n, b in enumerate(shown_pairs)],
         forest=_forest(shown_pairs),
+        profiled=profiled_table(profiles, outcomes, operand_titles(comparisons)),
         verdicts=[_line(b) for b in shown_pairs] if len(shown_pairs) > 1 else [],
         verdict_heads=LINE_HEADS,
         how=_how(run, shown_pairs),
     )
+
+
+def operand_titles(comparisons: Sequence[Comparison]) -> dict[str, str]:
+    """Return the names of the operands by the keys of their outcomes."""
+    pairs = [((c.left_key, c.left), (c.right_key, c.right)) for c in comparisons]
+    return dict(each for pair in pairs for each in pair)
 
 
 def conclusion(shown_pairs: Sequence[Compared]) -> str:

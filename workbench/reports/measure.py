@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from workbench.data import stats
-from workbench.data.record import Failure, Measured, Outcome, Predicted, Record, Run, grouped
+from workbench.data.record import (
+    Failure,
+    Measured,
+    Outcome,
+    Predicted,
+    Profile,
+    Record,
+    Run,
+    grouped,
+)
 from workbench.data.units import (
     four_digits,
     microseconds,
@@ -24,6 +33,7 @@ from workbench.data.units import (
 from workbench.reports import render
 from workbench.reports.figures import energy, sweep
 from workbench.reports.figures.measure import Share, shares
+from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.timing import how_timed, timings_of
 from workbench.reports.sweep import legend_of, nearest_ceiling
@@ -87,8 +97,9 @@ def groups_of(run: Run, outcomes: Sequence[Outcome]) -> list[Group]:
     return [Group(run, tuple(group)) for group in each.values()]
 
 
-def page(run: Run, outcomes: Sequence[Outcome]) -> str:
-    """Return the page as HTML. A run without records gives a page, too."""
+def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()) -> str:
+    """Return the page as HTML. A run without records gives a page, too. `profiles` are those of its
+    configs."""
     groups = groups_of(run, outcomes)
     impls = list(dict.fromkeys(o.case.impl for o in outcomes))
     return render(
@@ -98,6 +109,7 @@ def page(run: Run, outcomes: Sequence[Outcome]) -> str:
         sentence=sentence(run, groups),
         groups=[_shown(n, g, impls) for n, g in enumerate(groups)],
         shares=_shares(groups, impls),
+        profiled=profiled_table(profiles, outcomes),
         marks=legend_of(impls, outcomes),
         how=[*how_timed(outcomes), *energy.energy_how(outcomes)],
     )

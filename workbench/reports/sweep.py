@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from workbench.data.record import Measured, Outcome, Predicted, Record, Run, grouped
+from workbench.data.record import Measured, Outcome, Predicted, Profile, Record, Run, grouped
 from workbench.data.units import counted, unit_of, whole_percent
 from workbench.device.ceilings import clock_words, state_of
 from workbench.reports import render
@@ -27,6 +27,7 @@ from workbench.reports.figures.energy import (
     time_and_energy,
 )
 from workbench.reports.figures.final import lines, rounds
+from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.table import PHASE_WORDS, columns, row
 from workbench.reports.figures.timing import timings_of
@@ -53,11 +54,12 @@ def page(
     outcomes: Sequence[Outcome],
     seconds: Mapping[str, float] | None = None,
     selection: Selection | None = None,
+    profiles: Sequence[Profile] = (),
 ) -> str:
     """Return the page as HTML. A run without records gives a page, too.
 
     `seconds` is the wall time by part, as the run recorded at its end; `selection` is `select(run,
-    outcomes)` where the caller has it.
+    outcomes)` where the caller has it; `profiles` are those of the winner.
     """
     stand = ranking(relevant(run, outcomes))
     result = select(run, outcomes) if selection is None else selection
@@ -97,6 +99,7 @@ def page(
         doubts=_doubts(result.winner),
         csv=for_csv(run, board, stand),
         spent=spent(run, outcomes, seconds),
+        profiled=profiled_table(profiles, outcomes),
         marks=legend_of(board.impls, stand),
         columns=shown,
         rows=[row(n, o, shown, board, result) for n, o in enumerate(stand)],

@@ -1,0 +1,192 @@
+"""`--profile` of `sweep`, `measure` and `compare`: profile configs whose times are known.
+
+Each config is called once more, in a process of its own, under the tool that `workbench profile`
+would choose. What came back is stored with the run whose time it explains; no time changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench import __version__, catalog
+from workbench.backend.protocol import Backend
+from workbench.commands.console import say
+from workbench.commands.options import ProfileOptions
+from workbench.commands.run import CommandError
+from workbench.commands.stored import stored_runs
+from workbench.data.clock import folder_of
+from workbench.data.events import EventLog
+from workbench.data.files import write_file
+from workbench.data.interrupts import Interrupts
+from workbench.data.record import Outcome, Profile, Record, Run
+from workbench.data.store import Store
+from workbench.profilers import ProfilerError, profilers, run_tool
+from workbench.profilers.running.call_script import SCRIPT, OneCall, script_of
+from workbench.profilers.running.machine import Machine, machine_here
+from workbench.profilers.running.workload import MarkedCalls, StepSchedule, Workload
+from workbench.spec import Impl, WorkbenchError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LIMIT_S = 600.0  # of one config under one tool
+STEPS = StepSchedule(wait=1, warmup=1, active=1)
+
+
+@dataclass(frozen=True)
+class TimedConfig:
+    """A config whose plain time is known, and the file that declares it."""
+
+    kernel: str  # name, dotted module, or path
+    record: Record
+    impl: Impl
+
+    @property
+    def title(self) -> str:
+        """Return Impl and config in one line."""
+        return f"{self.impl.title} {self.record.case.label.partition(' ')[2]}".rstrip()
+
+
+@dataclass(frozen=True)
+class ProfilePlace:
+    """Where profiles of a run are stored."""
+
+    run: Run
+    out: Path
+    database: str | None
+    events: Path | None  # events file of the run; None where none is written
+
+
+def check_profile(backend: Backend, wanted: bool) -> None:
+    """Raise CommandError if a profile is `wanted` where nothing runs."""
+    if wanted and backend.predicts:
+        raise CommandError(
+            "--profile reads counters of a GPU, and torch sees none here; leave it out. Without a "
+            "GPU `workbench diagnose KERNEL` reads the machine code."
+        )
+
+
+def timed_configs(kernel: str, records: Sequence[Outcome], impls: Sequence[Impl]) -> list[
+    TimedConfig
+]:  # fmt: skip
+    """Return the configs of these Impls that have a measured time; no library's."""
+    known = {impl.name: impl for impl in impls if impl.backend == "triton"}
+    return [
+        TimedConfig(kernel, record, known[record.case.impl])
+        for record in records
+        if isinstance(record, Record) and record.measured and record.case.impl in known
+    ]
+
+
+def profile_configs(
+    configs: Sequence[TimedConfig], place: ProfilePlace, console: Console
+) -> tuple[tuple[Profile, ...], bool]:
+    """Profile configs one after the other, and store what came back with the run.
+
+    Returns the profiles, and whether Ctrl-C ended it early. A tool that gives nothing costs its
+    config one line on standard error.
+    """
+    from workbench.commands.profile import chosen_tool
+
+    machine, profiles, stopped = machine_here(), [], False
+    if not configs:
+        return (), False
+    tool, sentence = chosen_tool(ProfileOptions(target=(configs[0].kernel,)), machine)
+    if sentence:
+        console.print(sentence, soft_wrap=True)
+    for number, config in enumerate(configs, 1):
+        console.print(f"profiling {config.title} with {tool}", soft_wrap=True)
+        folder = folder_of(place.out, place.run.id) / f"profile_{number}"
+        try:
+            profiles += _profiled(config, tool, machine, folder, place.run)
+        except KeyboardInterrupt:
+            stopped = True
+            break
+        except WorkbenchError as error:
+            say(f"error: {config.title} is not profiled: {error}", err=True)
+    _store(profiles, place)
+    return tuple(profiles), stopped
+
+
+def _profiled(
+    config: TimedConfig, tool: str, machine: Machine, folder: Path, run: Run
+) -> list[Profile]:
+    """Return the profiles of one config by a tool, or by the one that stands in for it. Raises
+    ProfilerError, ReadError or ChildError, and KeyboardInterrupt after Ctrl-C."""
+    try:
+        return _recorded(config, tool, machine, folder, run)
+    except ProfilerError as error:
+        instead = profilers()[tool].instead
+        if not instead:
+            raise
+        say(f"{tool} gave nothing usable ({error}); {instead} records {config.title}.", err=True)
+        return _recorded(config, instead, machine, folder, run)
+
+
+def _recorded(
+    config: TimedConfig, name: str, machine: Machine, folder: Path, run: Run
+) -> list[Profile]:
+    from workbench.commands.traces import profiles_of
+    from workbench.data.trace_summary import summarise
+
+    tool, case = profilers()[name], config.record.case
+    path = str(Path(config.kernel).resolve()) if catalog.is_path(config.kernel) else config.kernel
+    call = OneCall(
+        path, config.impl.title, config.impl.name, case.config, case.sizes, case.dtype,
+        machine.gpu, tool.calls, config.impl.mutates,
+    )  # fmt: skip
+    write_file(folder / SCRIPT, script_of(call, __version__), make_folder=True)
+    marked = MarkedCalls(tool.calls, True)
+    words = machine.python, str(folder / SCRIPT)
+    result = run_tool(
+        tool, machine, Workload(words, config.title, STEPS, marked), folder, LIMIT_S, aside=True
+    )
+    if result.end.stopped:
+        raise KeyboardInterrupt
+    about = {
+        "kernel": case.kernel, "impl": case.impl, "config": case.config, "sizes": case.sizes,
+        "dtype": case.dtype, "outcome": config.record.key,
+    }  # fmt: skip
+    profiles = profiles_of(summarise(tool.parse(result)), run)
+    return [replace(profile, **about) for profile in profiles]  # type: ignore[arg-type]
+
+
+def _store(profiles: Sequence[Profile], place: ProfilePlace) -> None:
+    if not profiles:
+        return
+    with (
+        stored_runs(place.database, reading=False) as history,
+        Interrupts() as interrupts,
+        EventLog(place.events) as log,
+    ):
+        Store(history, interrupts, log, place.run).keep_all(profiles)
+
+
+def print_profiled(
+    console: Console,
+    profiles: Sequence[Profile],
+    outcomes: Sequence[Outcome],
+    titles: Mapping[str, str] | None = None,
+) -> None:
+    """Print what limits each config, and its metrics, in one table. `titles` are names by the
+    outcomes' keys."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from workbench.reports.figures.profiled import profiled_table
+
+    shown = profiled_table(profiles, outcomes, titles)
+    if shown is None:
+        return
+    table = Table(box=None, pad_edge=False)
+    for number, head in enumerate(shown.heads):
+        table.add_column(head, style="dim" if number == 0 else "", no_wrap=number == 0)
+    for row in shown.rows:
+        table.add_row(*map(Text, row))
+    console.print()
+    console.print(table)
+    for note in shown.notes:
+        console.print(note, soft_wrap=True)
