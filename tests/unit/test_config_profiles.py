@@ -28,6 +28,7 @@ from workbench.profilers import ToolRun, profilers
 from workbench.profilers.running.child import ChildEnd
 from workbench.profilers.running.machine import Machine
 from workbench.reports.figures.profiled import profiled_table
+from workbench.reports.figures.profiled_traffic import ProfiledCalls, bytes_at, excess
 
 pytestmark = pytest.mark.unit
 
@@ -190,3 +191,43 @@ def test_each_row_has_a_cell_for_each_config(known):
     titles = [row[0] for row in table.rows]
     assert titles[0] == "limited by" and len(set(titles)) == len(titles)
     assert profiled_table(profiles, []) is None
+
+
+# On the roofline
+
+
+def test_a_profiled_config_has_its_traffic_on_the_roofline(place):
+    place.run("measure")
+    file = place.folder / "points.csv"
+    options = ReportOptions("roofline", ("last",), out=place.folder / "roof.html", csv=file,
+                            database=place.url)  # fmt: skip
+    (page, _) = make(options)
+    rows = [row for row in csv.DictReader(file.open()) if row["impl"] == "blocks"]
+    cold = next(row for row in rows if row["regime"] == "cold")
+    hot = next(row for row in rows if row["regime"] == "hot")
+    (profile,) = stored_run("last", place.url).profiles
+    dram = next(e.value for e in profile.metrics if e.name == "dram_bytes")
+    assert float(cold["profiled_dram_bytes"]) == dram and not hot["profiled_dram_bytes"]
+    assert float(cold["profiled_l2_bytes"]) > 0 and float(cold["profiled_l1_bytes"]) > 0
+    text = page.read_text()
+    assert 'data-word="P-dram"' in text and "profiled by ncu" in text
+
+
+@given(st.lists(st.tuples(st.floats(1, 1e12), st.floats(1, 1e12), st.booleans()), min_size=1,
+                max_size=5))  # fmt: skip
+def test_traffic_is_the_sum_of_a_calls_launches(launches):
+    """Where a launch lacks a counter, its level is not known."""
+    record = next(o for o in softmax()[1] if isinstance(o, Record) and o.measured)
+    profiles = [
+        Profile("r", "t", "ncu", "", "0", "k", launch=str(n), outcome=record.key, metrics=(
+            Evidence("dram_bytes", dram, "B", "profiled"),
+            *([Evidence("l2_bytes", l2, "B", "profiled")] if known else []),
+        ))
+        for n, (dram, l2, known) in enumerate(launches)
+    ]  # fmt: skip
+    traffic = ProfiledCalls.of(profiles).traffic(record)
+    assert bytes_at(traffic, "dram") == pytest.approx(sum(dram for dram, _, _ in launches))
+    whole = all(known for _, _, known in launches)
+    assert (bytes_at(traffic, "cache") is not None) == whole
+    assert bytes_at(traffic, "shared") is None
+    assert excess(record, traffic) == pytest.approx(bytes_at(traffic, "dram") / record.bytes)

@@ -117,7 +117,9 @@ def sheet(
     if not (kernel or device):
         kept = _all_kept(runs, database)
         once = {each.run.id: each for each in kept}
-        stored = [RunWithOutcomes(k.run, k.outcomes, k.comparisons) for k in once.values()]
+        stored = [
+            RunWithOutcomes(k.run, k.outcomes, k.comparisons, k.profiles) for k in once.values()
+        ]
         devices = dict.fromkeys(each.run.device for each in stored)
         files = all(_is_file(which) for which in runs) and bool(runs)
         return sheet_of(stored, _ceilings(devices, database, files), everything)
@@ -128,7 +130,9 @@ def sheet(
         ceilings = _ceilings(dict.fromkeys(run.device for run in result), database)
         # one at a time: all samples of all runs may be more than the memory holds
         each = (_of_history(history, run) for run in result)
-        stored_ = (RunWithOutcomes(k.run, _of_kernel(k, kernel), k.comparisons) for k in each)
+        stored_ = (
+            RunWithOutcomes(k.run, _of_kernel(k, kernel), k.comparisons, k.profiles) for k in each
+        )
         return sheet_of(stored_, ceilings, everything)
 
 

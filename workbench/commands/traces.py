@@ -97,7 +97,7 @@ def of_kernel(summary: TraceSummary, run: Run, records: Sequence[Record], name: 
         case = record.case
         about: dict[str, Any] = {
             "kernel": case.kernel, "impl": case.impl, "config": case.config,
-            "sizes": case.sizes, "dtype": case.dtype,
+            "sizes": case.sizes, "dtype": case.dtype, "outcome": record.key,
         }  # fmt: skip
         profiles = (replace(p, **about) if p.name == name else p for p in profiles)
     files = summary.trace.files

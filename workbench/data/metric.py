@@ -134,6 +134,21 @@ METRICS: tuple[Metric, ...] = (
         Formula(AMD, ("FETCH_SIZE", "WRITE_SIZE"), lambda r, w: 1024 * (r + w)),
         Formula(AMD, ("FetchSize", "WriteSize"), lambda r, w: 1024 * (r + w)),
     )),
+    Metric("l2_bytes", "bytes between L2 and L1", "B", "lower", (
+        Formula(
+            NCU,
+            ("l1tex__m_xbar2l1tex_read_bytes.sum", "l1tex__m_l1tex2xbar_write_bytes.sum"),
+            lambda read, written: read + written,
+        ),
+    )),
+    Metric("l1_bytes", "bytes of loads and stores in L1", "B", "lower", (
+        Formula(  # sectors of 32 bytes; those of TMA and of textures pass elsewhere
+            NCU,
+            tuple(f"l1tex__t_sectors_pipe_lsu_mem_{space}_op_{op}.sum"
+                  for space in ("global", "local") for op in ("ld", "st")),
+            lambda *sectors: 32 * sum(sectors),
+        ),
+    )),
     Metric("l2_hit", "L2 hit rate", "1", "higher", (
         _percent("lts__t_sector_hit_rate.pct"),
         Formula(AMD, ("TCC_HIT_sum", "TCC_MISS_sum"), lambda hit, miss: hit / (hit + miss)),

@@ -25,6 +25,7 @@ from workbench.data.units import (
 from workbench.device.ceilings import LEVELS, Ceiling, CeilingSet, Level, clock_words
 from workbench.reports import render
 from workbench.reports.figures import roofline as draw
+from workbench.reports.figures.profiled_traffic import NAMES, excess
 from workbench.reports.figures.roofline import Scene, scene_of
 from workbench.reports.figures.roofline_points import (
     COLUMNS,
@@ -154,6 +155,7 @@ def _switches(scene: Scene) -> list[dict[str, Any]]:
     names = {True: ("O-measured", "measured (solid)"), False: ("O-stated", "stated (dashed)")}
     there = {n.ceiling.measured for n in scene.lines}
     origins = [switch for measured, switch in names.items() if measured in there]
+    profiled = {t.level for p in points for t in p.traffic}
     paired = {n.ceiling.state for n in scene.lines if n.paired}
     clocks = [(f"S-{s}", n, s in scene.states) for s, n in _CLOCKS.items() if s in paired]
     groups = [
@@ -162,6 +164,7 @@ def _switches(scene: Scene) -> list[dict[str, Any]]:
         ("Ceilings", [(word, name, True) for word, name in origins]),
         ("Clock", clocks),
         ("Points", [(f"K-{kind}", _KINDS[kind], True) for kind in kinds]),
+        ("Profiled", [(f"P-{k}", name, k == "dram") for k, name in NAMES.items() if k in profiled]),
         ("Shown", [("W", "p5 to p95", True), ("A", "arrows", True), ("N", "names", True)]),
     ]
     if len(sheet.devices) > 1:
@@ -320,6 +323,7 @@ def _heads(sheet: Sheet) -> list[Head]:
         Head("vs baseline, %", lambda p: change.get(id(p), "")),
         rate("share of time, %", lambda p: _hundred(p.share_of_time)),
         work("FLOP/B", lambda p: _or_nothing(p.load.intensity, four_digits)),
+        work("DRAM traffic, x declared", lambda p: _or_nothing(_excess(p), four_digits)),
         rate("TFLOP/s", lambda p: four_digits(p.flops_rate / 1e12) if p.load.flops else ""),
         rate("GB/s", lambda p: four_digits(p.bytes_rate / 1e9)),
         Head("95 % interval, µs", _interval, minor=True),
@@ -329,7 +333,14 @@ def _heads(sheet: Sheet) -> list[Head]:
         work("MB", lambda p: four_digits(p.load.bytes / 1e6), minor=True),
         Head("run", lambda p: p.record.run, text=True, minor=True),
     )
-    return [h for h in every if h.name != "device" or len(sheet.devices) > 1]
+    left_out = {"device"} if len(sheet.devices) < 2 else set()
+    if not any(p.traffic for p in sheet.points):
+        left_out.add("DRAM traffic, x declared")
+    return [h for h in every if h.name not in left_out]
+
+
+def _excess(p: Point) -> float | None:
+    return excess(p.record, p.traffic)
 
 
 def _interval(p: Point) -> str:

@@ -20,6 +20,7 @@ from workbench.device.ceilings import LEVELS, Ceiling, clock_words
 from workbench.reports import figure, figure_svg, place
 from workbench.reports.figures.drawing import axes
 from workbench.reports.figures.limit_lines import decades
+from workbench.reports.figures.profiled_traffic import NAMES
 from workbench.reports.figures.roofline_points import Point, Sheet, bests
 from workbench.reports.figures.sweep import MARKS
 
@@ -105,6 +106,7 @@ def scene_of(sheet: Sheet) -> Scene:
     peaks = [c.value for c in shown if c.level == "compute"]
     memory = [c.value for c in shown if c.level != "compute"]
     at = [p.load.intensity or 1.0 for p in points] or [1.0]
+    at += [t.flops / t.bytes for p in points for t in p.traffic]
     ridges = [peak / rate for peak in peaks for rate in memory]
     x = min([*at, *ridges]) / 4, max([*at, *ridges]) * 3
     states = tuple(dict.fromkeys(p.load.state for p in sheet.points)) or ("sustained",)
@@ -255,7 +257,8 @@ def chart(scene: Scene, prefix: str) -> Markup:
     room.dots = list(at.values())
     ceilings = _draw_ceilings(ax, scene, room)
     parts = [*ceilings, *_whiskers(ax, scene, at), *_arrows(scene, at, room)]
-    parts += [points_drawn(scene, scene.placed, at), *warnings_drawn(scene, at, room)]
+    parts += [*_traffic(ax, scene, at), points_drawn(scene, scene.placed, at)]
+    parts += warnings_drawn(scene, at, room)
     parts += [*_names(scene, at, room), *_ridge_names(ax, scene, room)]
     return figure_svg(fig, prefix, "Roofline", "".join(parts))
 
@@ -446,6 +449,24 @@ def _arrows(scene: Scene, at: Places, room: Room) -> list[str]:
         slower = "arrow slower" if arrow.change > 0 else "arrow"
         if body:
             parts.append(group(f"{tokens(scene, points[arrow.end])} A", body, kind=slower))
+    return parts
+
+
+def _traffic(ax: Any, scene: Scene, at: Places) -> list[str]:
+    """Return rings where a profiler's bytes and FLOPs put a point, each at the end of an arrow from
+    where its declared ones do."""
+    parts = []
+    for n, (x0, y0) in at.items():
+        point = scene.sheet.points[n]
+        for each in point.traffic:
+            x, y = place(ax, each.flops / each.bytes, each.flops / point.load.time_s)
+            times = each.bytes / point.load.bytes
+            words = f"profiled by {each.tool}: {quantity(each.bytes, 'B')} at {NAMES[each.level]}"
+            title = f"<title>{escape(point.name)}: {words}, {times:.2f}x the declared</title>"
+            body = arrow_to(x0, y0, x, y) if math.hypot(x - x0, y - y0) >= 14 else ""
+            body += f'<circle cx="{x:g}" cy="{y:g}" r="4.5">{title}</circle>'
+            off = each.level != "dram"
+            parts.append(group(f"{tokens(scene, point)} P-{each.level}", body, off, "traffic"))
     return parts
 
 

@@ -27,6 +27,7 @@ from workbench.data.record import (
     Failure,
     Measured,
     Outcome,
+    Profile,
     Record,
     Run,
     grouped,
@@ -42,6 +43,7 @@ from workbench.device.ceilings import (
     diagnose,
     known_device,
 )
+from workbench.reports.figures.profiled_traffic import ProfiledCalls, Traffic, bytes_at
 from workbench.spec import brief, sizes_text
 from workbench.tuner.selection import ranking, select
 
@@ -60,6 +62,7 @@ class RunWithOutcomes:
     run: Run
     outcomes: Sequence[Outcome]
     comparisons: Sequence[Comparison] = ()
+    profiles: Sequence[Profile] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Point:
     load: Load
     held: Held
     share_of_time: float  # of all points of its device and kind
+    traffic: tuple[Traffic, ...] = ()  # of a profiler, where its config was profiled
 
     @property
     def device(self) -> str:
@@ -168,10 +172,12 @@ def sheet_of(
     chosen: list[Chosen] = []
     compared: set[tuple[str, str, str]] = set()
     silent: Counter[str] = Counter()
+    profiles: list[Profile] = []
     for one in stored:
         runs.append(one.run)
         chosen += _chosen(one, everything)
         compared |= {(f.left_key, f.right_key, one.run.id) for f in one.comparisons}
+        profiles += one.profiles
         silent.update(_silent(one))
     every = _newest(chosen)
     whole = [c for c in every if not c[0].case.kernel.endswith(PARTS)]
@@ -179,7 +185,7 @@ def sheet_of(
     devices = dict.fromkeys(record.case.device for record, _, _ in chosen)
     devices |= dict.fromkeys(run.device for run in runs)
     by_device = {device: ceiling_set(device, [*runs, *ceilings]) for device in devices}
-    points = _points(chosen, by_device)
+    points = _points(chosen, by_device, ProfiledCalls.of(profiles))
     arrows = tuple(_arrows(points, compared))
     apart = len(every) - len(chosen)
     return Sheet(tuple(points), arrows, by_device, tuple(runs), silent, apart)
@@ -287,7 +293,9 @@ def _silent(one: RunWithOutcomes) -> Iterator[str]:
 # Points and arrows.
 
 
-def _points(chosen: Sequence[Chosen], ceilings: Mapping[str, CeilingSet]) -> list[Point]:
+def _points(
+    chosen: Sequence[Chosen], ceilings: Mapping[str, CeilingSet], profiled: ProfiledCalls
+) -> list[Point]:
     totals: dict[tuple[str, bool], float] = defaultdict(float)
     for record, _, _ in chosen:
         totals[record.case.device, record.measured] += record.time_s
@@ -297,7 +305,8 @@ def _points(chosen: Sequence[Chosen], ceilings: Mapping[str, CeilingSet]) -> lis
         load = load_of(record, units)
         share = record.time_s / totals[record.case.device, record.measured]
         held = diagnose(load, ceilings[record.case.device])
-        points.append(Point(record, run, role, load, held, share))
+        traffic = () if load.regime == "hot" else profiled.traffic(record)
+        points.append(Point(record, run, role, load, held, share, traffic))
     devices, order = list(ceilings), ("cold", "hot", "predicted")
 
     def rank(p: Point) -> tuple[int, int, float]:
@@ -417,6 +426,9 @@ COLUMNS: Mapping[str, Callable[[Point], Any]] = {
     "bytes_read": lambda p: p.record.bytes_read,
     "bytes_written": lambda p: p.record.bytes_written,
     "intensity_flop_per_byte": lambda p: p.load.intensity,
+    "profiled_dram_bytes": lambda p: bytes_at(p.traffic, "dram"),
+    "profiled_l2_bytes": lambda p: bytes_at(p.traffic, "cache"),
+    "profiled_l1_bytes": lambda p: bytes_at(p.traffic, "shared"),
     "flop_per_s": lambda p: p.flops_rate,
     "byte_per_s": lambda p: p.bytes_rate,
     "arithmetic": lambda p: p.load.dtype,

@@ -1,0 +1,78 @@
+"""Bytes that a profiler counted at each level of memory, beside those that a kernel declares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from workbench.data.metric import stored_metrics
+from workbench.data.record import Profile, Record, grouped
+from workbench.device.ceilings import Level
+
+# Metrics that hold the bytes of a level: between the GPU and DRAM, between L2 and L1, and those of
+# loads and stores to global and local memory in L1.
+BYTES: Mapping[Level, str] = {"dram": "dram_bytes", "cache": "l2_bytes", "shared": "l1_bytes"}
+NAMES: Mapping[Level, str] = {"dram": "DRAM", "cache": "L2", "shared": "L1"}
+
+
+class Traffic(NamedTuple):
+    """Bytes of one call at one level, as a profiler counted them, and its FLOPs: counted where they
+    are of vector units, else those that the kernel declares."""
+
+    level: Level
+    bytes: float
+    flops: float
+    tool: str
+
+
+@dataclass(frozen=True)
+class ProfiledCalls:
+    """The newest profiles of each config, by the key of its outcome."""
+
+    by_outcome: Mapping[str, Sequence[Profile]]
+
+    @classmethod
+    def of(cls, profiles: Sequence[Profile]) -> ProfiledCalls:
+        """Return the launches with counters; of a config that was profiled twice the newer."""
+        known = grouped((p for p in profiles if p.outcome and p.launch), lambda p: p.outcome)
+        newest = {key: max(p.at for p in some) for key, some in known.items()}
+        return cls({k: [p for p in some if p.at == newest[k]] for k, some in known.items()})
+
+    def traffic(self, record: Record) -> tuple[Traffic, ...]:
+        """Return the traffic of a record's config; empty where none was profiled, and without a
+        level that not every launch has counters of."""
+        launches = self.by_outcome.get(record.key, ())
+        metrics = [stored_metrics(p) for p in launches]
+        if not metrics or not record.measured:
+            return ()
+        flops = _summed(metrics, "vector_flop") if _vector(record) else None
+        levels = {level: _summed(metrics, name) for level, name in BYTES.items()}
+        return tuple(
+            Traffic(level, moved, flops or float(record.flops), launches[0].tool)
+            for level, moved in levels.items()
+            if moved
+        )
+
+
+def _vector(record: Record) -> bool:
+    return record.resources is not None and record.resources.matrix_unit is None
+
+
+def _summed(metrics: Sequence[Mapping[str, float]], name: str) -> float | None:
+    if any(name not in each for each in metrics):
+        return None
+    return math.fsum(each[name] for each in metrics)
+
+
+def excess(record: Record, traffic: Sequence[Traffic]) -> float | None:
+    """Return DRAM's bytes over the least that the kernel declares; None where either is not
+    known."""
+    moved = bytes_at(traffic, "dram")
+    return None if moved is None or not record.bytes else moved / record.bytes
+
+
+def bytes_at(traffic: Sequence[Traffic], level: Level) -> float | None:
+    """Return the bytes of one level; None where they are not known."""
+    return next((t.bytes for t in traffic if t.level == level), None)
