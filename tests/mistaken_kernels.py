@@ -203,6 +203,16 @@ PLANNED: dict[str, tuple[dict[str, str], str]] = {
         },
         "let `refuse` reject such a config instead",
     ),
+    "a config whose error has no text": (
+        {
+            f": int = {WARPS}": f": int = {WARPS}\n    def __post_init__(self):\n"
+            "        if self.block_n > 256:\n"
+            "            class Silent(Exception):\n"
+            "                def __str__(self): raise ValueError('no')\n"
+            "            raise Silent"
+        },
+        "it raised Silent, which has no text",
+    ),
 }
 
 # Said when a config is checked: the Spec is wrong, and no kernel is blamed.

@@ -511,7 +511,7 @@ class Impl:
 
     def declared(self, limits: Limits, dtype: str) -> Any:
         """Return the default as the file declares it, with AUTO where it depends on the sizes."""
-        return self.defaults.get(dtype) or self.defaults.get(limits.arch) or self.config()
+        return self.defaults.get(dtype) or self.defaults.get(limits.arch) or self.created({})
 
     def space(self, default: Any, vary: Sequence[Knob] = ()) -> Iterator[Any]:
         """Return an iterator over all configs of the declared choices. Knobs outside `vary` keep
@@ -526,11 +526,14 @@ class Impl:
             for f in fields(self.config)
         ]
         names = [f.name for f in fields(self.config)]
-        return (self._created(dict(zip(names, p, strict=True))) for p in itertools.product(*axes))
+        return (self.created(dict(zip(names, p, strict=True))) for p in itertools.product(*axes))
 
-    def _created(self, point: Mapping[str, Any]) -> Any:
+    def created(self, point: Mapping[str, Any]) -> Any:
+        """Return the config with these values. Raises ConfigError where its own code refuses or
+        fails."""
         try:
-            return self.config(**point)
+            with watched(f"a config of {self.title}"):
+                return self.config(**point)
         except Exception as error:  # the config's own `__post_init__`
             raise ConfigError(
                 f"{self.config.__name__} of {self.title} cannot be made of {label(point)} "

@@ -168,6 +168,7 @@ def _limit(limits: dict[str, float]) -> None:
         return
     cpus = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cpus[os.getpid() % len(cpus)]})  # one worker of each kind
+    from workbench.backend import checking
     from workbench.backend.offline import Offline
     from workbench.data.user_code import user_code
 
@@ -175,6 +176,7 @@ def _limit(limits: dict[str, float]) -> None:
     known = Offline.__init__.__kwdefaults__
     assert {"compile_s", "interpret_s"} <= set(known)
     known.update(compile_s=limits["worker"], interpret_s=limits["worker"])
+    checking.INPUTS_TIMEOUT_S = checking.COMPARE_TIMEOUT_S = limits["worker"]
 
 
 if __name__ == "__main__":

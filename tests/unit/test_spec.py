@@ -1,6 +1,7 @@
 """Specs, Impls, knobs and labels: the plain values that everything else is built on."""
 
 import itertools
+from contextlib import nullcontext
 from dataclasses import FrozenInstanceError, dataclass, fields, replace
 
 import pytest
@@ -187,6 +188,15 @@ def test_space_varies_what_was_asked_and_keeps_the_rest(words, data):
     ))  # fmt: skip
     assert results == list(expected)
     assert tuple(values(default).values()) in results
+
+
+def test_a_config_is_made_under_watch(monkeypatch):
+    """Its class is code of the user, which may not end."""
+    marks = []
+    monkeypatch.setattr("workbench.spec.watched", lambda what: marks.append(what) or nullcontext())
+    impl = an_impl()
+    assert list(impl.space(Tiles())) and impl.created({}) == Tiles()
+    assert set(marks) == {f"a config of {impl.title}"}
 
 
 def test_a_library_has_one_config():

@@ -312,7 +312,7 @@ def prepare(
         problem = variant_problem(variant)
         impl = catalog.impl_of(problem.spec, variant.impl)
         if variant.config is not None:
-            config = impl.config(**variant.config)
+            config = impl.created(variant.config)
         else:
             config = _config(problem, impl, backend, cache)
         factory = RecordFactory(run, problem, backend.protocol)
@@ -333,7 +333,7 @@ def _config(problem: Problem, impl: Impl, backend: Backend, cache: Tuned) -> Any
         at = problem.spec.name, impl.name, problem.sizes, problem.dtype, backend.device.name
         entry = cache.find(*at, backend.environment.versions, tuned.sources_of(impl))
         if entry is not None:
-            return impl.config(**entry.config)
+            return impl.created(entry.config)
     return impl.default(backend.device.limits, problem.dtype, problem.sizes)
 
 

@@ -192,7 +192,7 @@ class Selected:
             impl, config = operand.chosen(spec, limits, problem.dtype, problem.sizes)
             origin = "as requested" if operand.knobs else "default"
             if not operand.knobs and (entry := self._tuned(impl, problem)) is not None:
-                config, origin = impl.config(**entry.config), f"tuned {entry.at[:10]}"
+                config, origin = impl.created(entry.config), f"tuned {entry.at[:10]}"
             yield impl, config, origin
         wanted = {operand.impl for operand in self.operands}
         for impl in spec.impls:

@@ -16,6 +16,7 @@ from typing import Any
 from workbench import catalog
 from workbench.commands.worktree import WORKING, Repository, WorktreeError
 from workbench.data.errors import first_sentence
+from workbench.data.user_code import user_code
 from workbench.spec import Impl, Limits, Sizes, Spec, WorkbenchError, label
 
 DEFAULT_KERNEL = "matmul"
@@ -42,7 +43,8 @@ class Operand:
         if unknown := [name for name in self.knobs if name not in impl.knobs()]:
             raise OperandError(catalog.unknown(f"knob of {impl.title}", unknown[0], impl.knobs()))
         try:
-            text = replace(impl.declared(limits, dtype), **self.knobs)
+            with user_code(f"a config of {impl.title}"):
+                text = replace(impl.declared(limits, dtype), **self.knobs)
         except Exception as error:  # the config's own `__post_init__`
             raise OperandError(
                 f"{impl.config.__name__} of {impl.title} cannot be made of {label(self.knobs)} "
