@@ -199,9 +199,10 @@ def test_each_row_has_a_cell_for_each_config(known):
 def test_a_profiled_config_has_its_traffic_on_the_roofline(place):
     place.run("measure")
     file = place.folder / "points.csv"
-    options = ReportOptions("roofline", ("last",), out=place.folder / "roof.html", csv=file,
+    figure = place.folder / "roof.svg"
+    options = ReportOptions("roofline", ("last",), out=place.folder / "roof.html", csv=file, figure=figure,
                             database=place.url)  # fmt: skip
-    (page, _) = make(options)
+    (page, *_) = make(options)
     rows = [row for row in csv.DictReader(file.open()) if row["impl"] == "blocks"]
     cold = next(row for row in rows if row["regime"] == "cold")
     hot = next(row for row in rows if row["regime"] == "hot")
@@ -211,6 +212,7 @@ def test_a_profiled_config_has_its_traffic_on_the_roofline(place):
     assert float(cold["profiled_l2_bytes"]) > 0 and float(cold["profiled_l1_bytes"]) > 0
     text = page.read_text()
     assert 'data-word="P-dram"' in text and "profiled by ncu" in text
+    assert figure.stat().st_size > 1000
 
 
 @given(st.lists(st.tuples(st.floats(1, 1e12), st.floats(1, 1e12), st.booleans()), min_size=1,

@@ -36,6 +36,10 @@ INK: Mapping[str, str] = {
     "impl-2": "#00795a",
     "impl-3": "#9b4a7e",
 }
+RING: Mapping[str, Any] = {  # a profiled point
+    "marker": "o", "markersize": 3.6, "markerfacecolor": "none", "markeredgewidth": 0.6,
+    "markeredgecolor": INK["ink"],
+}  # fmt: skip
 _MARKERS = {"circle": "o", "square": "s", "triangle": "^", "diamond": "D", "cross": "X"}
 _CEILING = {
     "dram": "roof-memory",
@@ -110,6 +114,18 @@ def _roofline(ax: Any, scene: Scene) -> None:
             ends = [point.load.flops / s for s in point.whisker_s]
             ax.plot([x, x], ends, color=_ink(scene, point), linewidth=0.5, zorder=3)
         _mark(ax, scene, n, x, y)
+        _profiled(ax, point, (x, y))
+
+
+def _profiled(ax: Any, point: Point, declared: tuple[float, float]) -> None:
+    """Draw a ring at the intensity by DRAM's counted bytes, and the arrow to it from the point."""
+    for each in point.traffic:
+        if each.level == "dram":
+            at = each.flops / each.bytes, each.flops / point.load.time_s
+            ax.plot(*[[v] for v in at], linestyle="", zorder=3, **RING)
+            look = {"linewidth": 0.5, "color": INK["muted"], "linestyle": (0, (2, 1.5))}
+            look |= {"arrowstyle": "-|>,head_width=0.1,head_length=0.25", "shrinkA": 0}
+            ax.annotate("", at, declared, zorder=3, arrowprops={**look, "shrinkB": 2})
 
 
 def _shown(scene: Scene) -> list[Line]:
@@ -170,6 +186,9 @@ def _words(fig: Any, scene: Scene) -> None:
         marks.append(("library", "X", INK["muted"], True))
     if any(p.regime == "predicted" for p in points):
         marks.append(("predicted", "o", INK["muted"], False))
+    if any(t.level == "dram" for n in scene.placed for t in points[n].traffic):
+        handles.append(Line2D([], [], linestyle="", **RING))
+        words.append("profiled DRAM traffic")
     for name, marker, ink, full in marks:
         mark = Line2D([], [], linestyle="", marker=marker, markersize=3.4, color=ink)
         mark.set_markerfacecolor(ink if full else "none")
@@ -227,6 +246,10 @@ def _annotate(ax: Any, scene: Scene) -> None:
     points = scene.sheet.points
     at = {n: spot(points[n].load.intensity or 1.0, points[n].flops_rate) for n in scene.placed}
     room.dots = list(at.values())
+    for n in scene.placed:
+        for each in (t for t in points[n].traffic if t.level == "dram"):
+            ring = spot(each.flops / each.bytes, each.flops / points[n].load.time_s)
+            room.ring(at[n], ring)
     for line in _shown(scene):
         room.cross(*spot(*line.start), *spot(*line.end))
 

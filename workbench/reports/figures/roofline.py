@@ -185,6 +185,19 @@ class Room:
             (x0 + (x1 - x0) * n / steps, y0 + (y1 - y0) * n / steps) for n in range(steps + 1)
         ]
 
+    def ring(self, start: tuple[float, float], ring: tuple[float, float]) -> None:
+        """Register a ring and the arrow to it, several dots each: no text should hide them."""
+        self.dots += [ring] * 3
+        long = math.dist(start, ring)
+        steps = max(1, int(long / 8))
+        self.dots += [
+            (
+                start[0] + (ring[0] - start[0]) * n / steps,
+                start[1] + (ring[1] - start[1]) * n / steps,
+            )
+            for n in range(1, steps)
+        ]
+
     def take(self, x: float, y: float, text: str) -> None:
         """Register a text at its left baseline."""
         self.taken.append((x, y - 10, x + CHAR * len(text), y + 3))
@@ -255,9 +268,10 @@ def chart(scene: Scene, prefix: str) -> Markup:
     room = Room(ACROSS, DOWN, LEFT, TOP)
     at = {n: _spot(ax, scene, n) for n in scene.placed}
     room.dots = list(at.values())
+    traffic = _traffic(ax, scene, at, room)
     ceilings = _draw_ceilings(ax, scene, room)
     parts = [*ceilings, *_whiskers(ax, scene, at), *_arrows(scene, at, room)]
-    parts += [*_traffic(ax, scene, at), points_drawn(scene, scene.placed, at)]
+    parts += [*traffic, points_drawn(scene, scene.placed, at)]
     parts += warnings_drawn(scene, at, room)
     parts += [*_names(scene, at, room), *_ridge_names(ax, scene, room)]
     return figure_svg(fig, prefix, "Roofline", "".join(parts))
@@ -452,7 +466,7 @@ def _arrows(scene: Scene, at: Places, room: Room) -> list[str]:
     return parts
 
 
-def _traffic(ax: Any, scene: Scene, at: Places) -> list[str]:
+def _traffic(ax: Any, scene: Scene, at: Places, room: Room) -> list[str]:
     """Return rings where a profiler's bytes and FLOPs put a point, each at the end of an arrow from
     where its declared ones do."""
     parts = []
@@ -466,6 +480,8 @@ def _traffic(ax: Any, scene: Scene, at: Places) -> list[str]:
             body = arrow_to(x0, y0, x, y) if math.hypot(x - x0, y - y0) >= 14 else ""
             body += f'<circle cx="{x:g}" cy="{y:g}" r="4.5">{title}</circle>'
             off = each.level != "dram"
+            if not off:
+                room.ring((x0, y0), (x, y))
             parts.append(group(f"{tokens(scene, point)} P-{each.level}", body, off, "traffic"))
     return parts
 
