@@ -200,8 +200,10 @@ def test_a_profiled_config_has_its_traffic_on_the_roofline(place):
     place.run("measure")
     file = place.folder / "points.csv"
     figure = place.folder / "roof.svg"
-    options = ReportOptions("roofline", ("last",), out=place.folder / "roof.html", csv=file, figure=figure,
-                            database=place.url)  # fmt: skip
+    options = ReportOptions(
+        "roofline", ("last",), out=place.folder / "roof.html", csv=file, figure=figure,
+        database=place.url,
+    )  # fmt: skip
     (page, *_) = make(options)
     rows = [row for row in csv.DictReader(file.open()) if row["impl"] == "blocks"]
     cold = next(row for row in rows if row["regime"] == "cold")

@@ -14,7 +14,7 @@ from workbench import cli
 from workbench.data import files
 from workbench.data.database import open_history
 from workbench.data.events import EventLog, read
-from workbench.data.files import FileError, write_file, write_files
+from workbench.data.files import FileError, real_path, write_file, write_files
 from workbench.data.tuned_cache import TunedError, changing
 
 pytestmark = pytest.mark.unit
@@ -210,3 +210,21 @@ def test_the_tuned_cache_is_a_regular_file():
     with pytest.raises(TunedError, match="no regular file"), changing(Path("/dev/null")):
         pass
     assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("tuned", "--export", "LOOP"),
+        ("sweep", "tile_size", "--device", "h200", "--metrics", "LOOP", "--json", "x.json"),
+        ("report", "roofline", "last", "--csv", "LOOP"),
+    ],
+)
+def test_links_that_lead_to_themselves_end_in_a_sentence(tmp_path, monkeypatch, capfd, words):
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert cli.main([str(loop) if word == "LOOP" else word for word in words]) == 2
+    assert capfd.readouterr().err.startswith("error: ")
+    assert real_path(loop) == loop

@@ -17,7 +17,7 @@ from workbench.data.clock import folder_of
 from workbench.data.database import History, default_url
 from workbench.data.events import RunFinished, read
 from workbench.data.exits import PASSED
-from workbench.data.files import FileError, is_stream, write_files
+from workbench.data.files import FileError, is_stream, real_path, write_files
 from workbench.data.record import Comparison, Failure, Finding, Outcome, Profile, Record, Run
 from workbench.reports import ReportError, write_page
 
@@ -167,7 +167,7 @@ def _written(files: Sequence[tuple[str, Path, str | bytes]]) -> list[Path]:
     """Write all of the files or none; `files` are option, path and content. Returns the paths."""
     by_path: dict[Path, str] = {}
     for option, path, _ in files:
-        place = path if is_stream(path) else path.resolve()
+        place = path if is_stream(path) else real_path(path)
         if (other := by_path.setdefault(place, option)) != option:
             raise ReportError(f"{other} and {option} both name {path}; give each its own file.")
         if path.is_dir():
@@ -184,7 +184,7 @@ def _written(files: Sequence[tuple[str, Path, str | bytes]]) -> list[Path]:
 
 def _shown(path: Path) -> Path:
     """Return the whole path of a file, to be copied; that of a stream as it was named."""
-    return path if is_stream(path) else path.resolve()
+    return path if is_stream(path) else real_path(path)
 
 
 def _markdown(options: ReportOptions) -> list[Path]:

@@ -27,7 +27,7 @@ from workbench.compile import Compiled
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.database import History
 from workbench.data.events import EventLog, RunState
-from workbench.data.files import STDOUT
+from workbench.data.files import STDOUT, real_path
 from workbench.data.interrupts import Interrupts
 from workbench.data.record import Case, Comparison, Failure, Finding, Outcome, Record, Run
 from workbench.data.store import Entry, Store
@@ -124,7 +124,7 @@ def check_files(metrics: Path | None, json: Path | None) -> None:
     check_file(json, "--json")
     if metrics is None or json is None:
         return
-    if metrics.resolve() == json.resolve() or (is_stdout(metrics) and is_stdout(json)):
+    if real_path(metrics) == real_path(json) or (is_stdout(metrics) and is_stdout(json)):
         raise CommandError(f"--metrics and --json both name {json}; give each its own file.")
 
 

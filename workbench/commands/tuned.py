@@ -12,7 +12,7 @@ from workbench.commands.console import aloud, console_for, note, say_result
 from workbench.commands.options import TunedOptions
 from workbench.commands.result import write_result
 from workbench.data.exits import PASSED
-from workbench.data.files import is_output
+from workbench.data.files import is_output, real_path
 from workbench.data.tuned_cache import (
     Entry,
     Tuned,
@@ -41,7 +41,7 @@ def run(options: TunedOptions) -> int:
 
 def export(entries: Sequence[Entry], to: Path, of: Path) -> None:
     """Write entries of the file `of` to another. Raises TunedError."""
-    if to.resolve() == of.resolve():
+    if real_path(to) == real_path(of):
         raise TunedError(f"{to} is the file of tuned configs itself; export to another.")
     write(to, entries)
 

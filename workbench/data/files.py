@@ -80,6 +80,12 @@ def reason_of(error: Exception) -> str:
     return (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
 
 
+def real_path(path: Path) -> Path:
+    """Return a path without links. Of links that lead to one another it stays as it is, where
+    `Path.resolve` raises in Python 3.11 and 3.12."""
+    return Path(os.path.realpath(path))
+
+
 def is_stream(path: Path) -> bool:
     """Return whether a path is no regular file and none to be made: a FIFO, a device, or what this
     process has as its output, also as `-`. A folder is none of these."""
