@@ -157,7 +157,7 @@ def against(
     known = [r for r in records if r.resources is not None]
     numbers = [value(r.resources) for r in known]
     fig = figure(372, 290)
-    ax = axes(fig, 62, 14, 298, 226, "y")
+    ax = axes(fig, 72, 14, 288, 226, "y")
     low, high = min(numbers, default=0.0), max(numbers, default=1.0)
     room = (high - low) * 0.06 or 1.0
     alike = f": all {low:g}" if low == high else ""
