@@ -146,6 +146,12 @@ METRICS: tuple[Metric, ...] = (
             lambda excess, ideal: excess / (excess + ideal),
         ),
     )),
+    Metric("ideal_sectors", "sectors needed", "sectors", "neither",
+           _same("memory_l2_theoretical_sectors_global_ideal")),
+    Metric("excessive_sectors", "sectors not needed", "sectors", "lower",
+           _same("derived__memory_l2_theoretical_sectors_global_excessive")),
+    Metric("local_sectors", "sectors of local memory", "sectors", "lower",
+           _same("memory_l2_theoretical_sectors_local")),
     Metric("bank_conflicts", "bank conflicts", "1", "lower", (
         Formula(
             NCU,
@@ -330,26 +336,6 @@ def limiter(counters: Mapping[str, float]) -> Sequence[str]:
 def refused(dispatch: Dispatch) -> list[CounterValue]:
     """Return the counters that the tool refused."""
     return [counter for counter in dispatch.counters.values() if counter.state == "refused"]
-
-
-def rule_metrics(dispatch: Dispatch, tool: str) -> dict[str, float]:
-    """Return the metrics of a dispatch for rules: values by name, each reason to stall as its share
-    of all stalls, and the programs, cores and waves of the launch."""
-    counters = exact_counters(dispatch)
-    values = {
-        name: known.value
-        for name, known in metric_values(dispatch, tool).items()
-        if not name.startswith("stall_")
-    }
-    values |= {f"stall_{reason}": share for reason, share in stall_shares(counters).items()}
-    if "duration" not in values and dispatch.duration_ns is not None:
-        values["duration"] = dispatch.duration_ns / 1e9
-    for name, counter in LAUNCH.items():
-        if counter in counters:
-            values[name] = counters[counter]
-    if "programs" not in values and dispatch.geometry.grid:
-        values["programs"] = float(math.prod(dispatch.geometry.grid))
-    return values
 
 
 LAUNCH = {
