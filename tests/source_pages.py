@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -43,7 +45,9 @@ def source_page(*kernels: tuple[str, Sequence[PageRow]], without: str = "") -> s
         for number, row in enumerate(rows):
             cells = [f"{0x7F00 + 16 * number:#x}", *row.cells]
             lines.append([cells[i] for i in kept])
-    return "".join(",".join(f'"{text}"' for text in line) + "\n" for line in lines)
+    out = io.StringIO()
+    csv.writer(out, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(lines)
+    return out.getvalue()
 
 
 def sampled(reason: str, number: int) -> dict[str, int]:

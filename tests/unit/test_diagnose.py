@@ -68,7 +68,7 @@ def test_rules_are_ranked_by_what_they_may_give_back(capsys):
     code, out, _ = said(capsys, RAW)
     assert code == 0 and out.index("1. spills: at most 1.06 ms") < out.index("2. at its ceiling")
     assert "62 % of the instructions spill" in out and "(profiled; " in out
-    assert "not evaluable: excess_traffic needs the bytes and FLOP that the Spec" in out
+    assert "not evaluable: excess_traffic, model need the bytes and FLOP that the Spec" in out
     for path in (RAW, BERT):
         gains = [each["gain_s"] for each in document(capsys, path)["diagnoses"]]
         known = [gain for gain in gains if gain is not None]

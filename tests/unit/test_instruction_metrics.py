@@ -22,8 +22,16 @@ from workbench.data.instruction_metrics import (
     sampled_stalls,
 )
 from workbench.data.metric import STALLS
-from workbench.data.rule_metrics import OTHERS, plain_metrics, rule_metrics, stored_metrics
+from workbench.data.rule_metrics import (
+    MATRIX_COUNTERS,
+    OTHERS,
+    plain_metrics,
+    rule_metrics,
+    stored_metrics,
+)
+from workbench.data.trace import CounterValue, Dispatch
 from workbench.data.trace_summary import summarise
+from workbench.profilers.names import CHIPS, names_of
 from workbench.readers import read
 from workbench.rules import evaluated_kernel, kernel_rules, missing_of_kernel
 
@@ -151,8 +159,8 @@ def test_excess_traffic_is_split_by_what_asks_for_it(local, excessive, ideal, ra
     assert bool(matches) == (ratio >= 1.5)
     for match in matches:
         parts = [e.value for e in match.diagnosis.evidence if e.unit == "1"][1:]
-        asked = local + excessive + max(0.0, ideal - 1e8 / 32)
-        assert math.fsum(parts) == pytest.approx(1) if asked else not parts
+        requested = local + excessive + max(0.0, ideal - 1e8 / 32)
+        assert math.fsum(parts) == pytest.approx(1) if requested else not parts
         # never below the time of the least bytes at the roof of DRAM
         assert match.diagnosis.gain_ns <= 1e6 * (1 - busy / ratio) * (1 + 1e-9)
 
@@ -188,7 +196,7 @@ PLANTED = {
     "masked_lanes": [
         *LOOP,
         PageRow("@P1 LDG.E.128 R16, desc[UR4][R20.64]", 500, 4, sampled("long_scoreboard", 300)),
-        PageRow("STG.E.128 desc[UR4][R2.64], R8", 500, 32, sampled("wait", 300)),
+        PageRow("STG.E.128 desc[UR4][R2.64], R8", 500, 8, sampled("wait", 300)),
         PageRow("@P1 LDGSTS.E [R1], desc[UR4][R2.64]", 9000, 0),  # not counted
     ],
 }  # fmt: skip
@@ -196,22 +204,14 @@ PLANTED = {
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_written_page_has_the_word_of_its_planted_cause(tmp_path, name):
+    """And without the columns that it needs, the rule is not evaluable."""
     (dispatch,) = dispatches(tmp_path, ("k", PLANTED[name]))
-    metrics = rule_metrics(dispatch, "ncu")
-    assert names(metrics) == [name]
-    for column in ("Instructions Executed", "stall_"):
+    assert names(rule_metrics(dispatch, "ncu")) == [name]
+    needed = "Predicated-On" if name == "masked_lanes" else "stall_"
+    for column in ("Instructions Executed", needed):
         (less,) = dispatches(tmp_path, ("k", PLANTED[name]), without=column)
         left = rule_metrics(less, "ncu")
-        assert name not in names(left)
-        assert name in missing_of_kernel(left) or (name, column) == ("masked_lanes", "stall_")
-
-
-def test_lanes_alone_are_not_evaluable_without_their_column(tmp_path):
-    rows = PLANTED["masked_lanes"]
-    (dispatch,) = dispatches(tmp_path, ("k", rows), without="Predicated-On")
-    assert missing_of_kernel(rule_metrics(dispatch, "ncu"))["masked_lanes"] == (
-        "memory_lanes", "masked_share",
-    )  # fmt: skip
+        assert name not in names(left) and name in missing_of_kernel(left)
 
 
 def test_fences_beside_atomics_change_the_advice(tmp_path):
@@ -348,7 +348,8 @@ def first_launch():
 @pytest.mark.parametrize("calls, known", [(1, True), (2, False)])
 def test_declared_work_counts_for_a_call_of_one_launch(calls, known):
     run, outcomes = softmax()
-    kept = of_kernel(first_launch(), replace(run, engine="profile"), outcomes[:1], "mm", calls)
+    records = [replace(outcomes[0], bytes_read=outcomes[0].bytes // 2)]
+    kept = of_kernel(first_launch(), replace(run, engine="profile"), records, "mm", calls)
     (profile,) = kept.profiles
     values = {e.name: e for e in profile.metrics}
     assert ("least_bytes" in values) == known == ("model" in {f.rule for f in kept.findings})
@@ -393,3 +394,87 @@ def test_thresholds_of_the_new_rules_are_listed():
         "clock": {"apart": 0.03},
         "model": {"apart": 0.25},
     }
+
+
+# Reports, by a package that stands in for NVIDIA's
+
+PACKAGE = """
+class Ids(list):
+    def value(self, at):
+        return self[at]
+
+
+class Metric:
+    def __init__(self, whole, instances=()):
+        self.whole, self.instances = whole, dict(instances)
+    def has_value(self):
+        return True
+    def unit(self):
+        return ""
+    def has_correlation_ids(self):
+        return bool(self.instances)
+    def correlation_ids(self):
+        return Ids(self.instances)
+    def num_instances(self):
+        return len(self.instances)
+    def value(self, at=None):
+        return self.whole if at is None else list(self.instances.values())[at]
+
+
+S = "smsp__pcsamp_warps_issue_stalled_"
+CODE = {0: "LDG.E R2, [R4.64]", 16: "RED.E.ADD [R6.64], R2", 32: "EXIT"}
+METRICS = {
+    S + "long_scoreboard": Metric(30, {16: 30}), S + "membar": Metric(0, {0: 0}),
+    S + "lg_throttle": Metric(7, {16: 7}), S + "lg_throttle_not_issued": Metric(5, {16: 5}),
+    S + "no_instructions": Metric(3, {32: 3}),
+    "inst_executed": Metric(300, {0: 100, 16: 100, 32: 100}),
+    "thread_inst_executed_true": Metric(7300, {0: 900, 16: 3200, 32: 3200}),
+    "sass__inst_executed_per_opcode": Metric(300, {"LDG": 100, "RED": 100, "EXIT": 100}),
+    "gpu__time_duration.sum": Metric(5000),
+}
+
+
+class Action:
+    def name(self):
+        return "k"
+    def metric_names(self):
+        return list(METRICS)
+    def metric_by_name(self, name):
+        return METRICS.get(name)
+    def sass_by_pc(self, at):
+        return CODE.get(at, "")
+    def source_info(self, at):
+        return None
+
+
+def load_report(path):
+    return [[Action()]]
+"""
+
+
+def test_a_report_gives_samples_by_reason_and_executions_by_opcode(tmp_path, monkeypatch):
+    (tmp_path / "ncu_report.py").write_text(PACKAGE)
+    (tmp_path / "k.ncu-rep").write_bytes(b"NVR\0")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(__file__).parents[2]}")
+    (dispatch,) = read([tmp_path / "k.ncu-rep"]).dispatches
+    metrics = rule_metrics(dispatch, "ncu")
+    stalls = {n.removeprefix("stall_"): v for n, v in metrics.items() if n.startswith("stall_")}
+    assert stalls == {
+        "long_scoreboard": 0.75, "membar": 0.0, "lg_throttle": 0.175, "no_instruction": 0.075,
+    }  # fmt: skip
+    assert metrics["memory_lanes"] == 9 and metrics["atomic_share"] == pytest.approx(1 / 3)
+    assert set(names(metrics)) == {"atomics", "masked_lanes"}
+    alone = rule_metrics(replace(dispatch, instructions=None), "ncu")
+    assert alone["atomic_share"] == metrics["atomic_share"] and "memory_lanes" not in alone
+
+
+@pytest.mark.parametrize("chip", CHIPS.values())
+def test_counters_of_the_matrix_unit_are_one_for_each_type(chip):
+    """Those of one sparsity and the realtime ones would count the same work again."""
+    named = [n for n in names_of(chip) if MATRIX_COUNTERS.fullmatch(f"{n}.sum")]
+    types = [name.removeprefix("sm__ops_path_tensor_src_") for name in named]
+    assert types and not any("sparsity" in t or "realtime" in t for t in types)
+    counters = {f"{name}.sum": CounterValue(f"{name}.sum", 2.0) for name in names_of(chip)}
+    metrics = rule_metrics(Dispatch("k", counters=counters), "ncu")
+    assert metrics["matrix_flop"] == 2.0 * len(types)

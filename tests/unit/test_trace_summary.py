@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from workbench.commands.traces import as_run
 from workbench.data.host_work import longest_gaps, operation_rows, operations_of, range_rows
 from workbench.data.kernel_class import class_of, class_rows
-from workbench.data.rule_metrics import rule_metrics
 from workbench.data.repeats import repeats
+from workbench.data.rule_metrics import rule_metrics
 from workbench.data.timeline import device_times
 from workbench.data.trace import Activities, ActivityKind, Trace
 from workbench.data.trace_summary import summarise

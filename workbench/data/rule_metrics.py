@@ -4,6 +4,7 @@ declares, and of the measurement without a profiler."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,8 +15,9 @@ from workbench.data.trace import Dispatch
 
 THROTTLE = "throttle_"  # before the driver's reason for a lowered clock, which is 1.0
 STALL = "stall_"
-# FLOP of the matrix unit by the type of its operands; those with a sparsity are parts of others.
-MATRIX_COUNTERS = "sm__ops_path_tensor_src_"
+# FLOP of the matrix unit by the type of its operands. Those of one sparsity are parts of others,
+# and `realtime` is the same once more.
+MATRIX_COUNTERS = re.compile(r"sm__ops_path_tensor_src_(?!.*(?:sparsity|realtime))\w+\.sum")
 
 
 class OtherMetric(NamedTuple):
@@ -85,11 +87,7 @@ def _stalls(dispatch: Dispatch, counters: Mapping[str, float]) -> dict[str, floa
 
 
 def _matrix_flop(counters: Mapping[str, float]) -> dict[str, float]:
-    known = [
-        value
-        for name, value in counters.items()
-        if name.startswith(MATRIX_COUNTERS) and name.endswith(".sum") and "sparsity" not in name
-    ]
+    known = [value for name, value in counters.items() if MATRIX_COUNTERS.fullmatch(name)]
     return {"matrix_flop": math.fsum(known)} if known else {}
 
 
@@ -99,9 +97,9 @@ def _derived(values: Mapping[str, float]) -> dict[str, float]:
     result: dict[str, float] = {}
     if values.get("least_bytes") and "dram_bytes" in values:
         result["traffic_ratio"] = values["dram_bytes"] / values["least_bytes"]
-    asked = values.get("excessive_sectors", 0.0) + values.get("ideal_sectors", 0.0)
-    if "excess_sectors" not in values and asked:
-        result["excess_sectors"] = values.get("excessive_sectors", 0.0) / asked
+    requested = values.get("excessive_sectors", 0.0) + values.get("ideal_sectors", 0.0)
+    if "excess_sectors" not in values and requested:
+        result["excess_sectors"] = values.get("excessive_sectors", 0.0) / requested
     return result
 
 

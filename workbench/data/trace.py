@@ -351,12 +351,12 @@ class Trace:
 
     def _join_dispatches(self, others: Sequence[Dispatch]) -> None:
         if _is_source_page(others) and _same_kernels(self.dispatches, others):
-            for old, new in zip(self.dispatches, others, strict=True):
-                old.instructions = old.instructions or new.instructions
+            for mine, page in zip(self.dispatches, others, strict=True):
+                mine.instructions = mine.instructions or page.instructions
             return
         if _is_source_page(self.dispatches) and _same_kernels(self.dispatches, others):
-            for old, new in zip(self.dispatches, others, strict=True):
-                new.instructions = new.instructions or old.instructions
+            for page, other in zip(self.dispatches, others, strict=True):
+                other.instructions = other.instructions or page.instructions
             self.dispatches = list(others)
             return
         known = {(d.id, d.name): d for d in self.dispatches if d.id}

@@ -39,6 +39,6 @@ RULE = KernelRule(
     evaluate,
     {"atomics": 0.01, "stall": 0.6},
     yields_to=("at_ceiling", "spills"),
-    source="planted kernels on an H200, whose files are not kept: this code has seen written "
-    "source pages alone",
+    source="thresholds of planted kernels on an H200; tested on written source pages, never on a "
+    "GPU",
 )

@@ -33,6 +33,6 @@ RULE = KernelRule(
     evaluate,
     {"stall": 0.4, "exchange": 0.2},
     yields_to=("at_ceiling", "spills", "bank_conflicts"),
-    source="planted kernels on an H200, whose files are not kept: this code has seen written "
-    "source pages alone",
+    source="thresholds of planted kernels on an H200; tested on written source pages, never on a "
+    "GPU",
 )

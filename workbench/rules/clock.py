@@ -61,5 +61,5 @@ RULE = KernelRule(
     ("plain_clock",),
     evaluate,
     {"apart": 0.03},
-    source="a product at the power cap of an H200; the stored counters, with written plain times",
+    source="tested on stored counters of an H200 with written plain times, never on a GPU",
 )

@@ -9,7 +9,7 @@ from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, part_of, share
 
 SECTOR = 32  # bytes of L2's smallest part
-SPILLS, SECTORS, REUSE = "spills", "sectors that accesses do not need", "data asked for again"
+SPILLS, SECTORS, REUSE = "spills", "sectors that accesses do not need", "data requested again"
 ADVICE = {
     SPILLS: "Give a thread less to hold, so that it does not spill: a smaller tile or more warps.",
     SECTORS: "Let neighbouring threads access neighbouring addresses: the order of the axes, the "
@@ -20,8 +20,8 @@ ADVICE = {
 
 
 def causes(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the share of each cause in the sectors that instructions ask of L2 beyond the least;
-    empty where they are not known, or where none is asked for, as with TMA."""
+    """Return the share of each cause in the sectors that instructions request of L2 beyond the
+    least; empty where they are not known, or where none is requested, as with TMA."""
     names = ("local_sectors", "excessive_sectors", "ideal_sectors")
     if any(name not in metrics for name in names):
         return {}
@@ -40,7 +40,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
     parts = causes(metrics)
     largest = max(parts, key=lambda name: parts[name]) if parts else REUSE
     split = ", ".join(f"{percent(part)} {name}" for name, part in parts.items())
-    of = f" Of the sectors asked of L2 beyond the least: {split}." if parts else ""
+    of = f" Of the sectors requested of L2 beyond the least: {split}." if parts else ""
     return Diagnosis(
         f"DRAM moves {ratio:.2f} times the least bytes of the Spec and is {percent(busy)} "
         f"busy.{of}",
@@ -62,6 +62,5 @@ RULE = KernelRule(
     ("traffic_ratio", "least_bytes", "dram_bytes", "dram_throughput"),
     evaluate,
     {"ratio": 1.5, "dram": 0.6},
-    source="planted kernels on an H200, whose files are not kept: this code has seen altered "
-    "counters alone",
+    source="thresholds of planted kernels on an H200; tested on written counters, never on a GPU",
 )

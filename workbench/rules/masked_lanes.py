@@ -35,6 +35,6 @@ RULE = KernelRule(
     evaluate,
     {"lanes": 16, "none": 0.3},
     yields_to=("at_ceiling",),
-    source="planted kernels on an H200, whose files are not kept: this code has seen written "
-    "source pages alone",
+    source="thresholds of planted kernels on an H200; tested on written source pages, never on a "
+    "GPU",
 )

@@ -62,5 +62,6 @@ RULE = KernelRule(
     ("least_bytes_read", "declared_flop", "dram_read_bytes", "matrix_flop"),
     evaluate,
     {"apart": 0.25},
-    source="counters of an add and a product on an H200, with right and wrong declared work",
+    source="tested on stored counters of an add and a product on an H200, with right and wrong "
+    "declared work",
 )

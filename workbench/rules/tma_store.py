@@ -31,5 +31,5 @@ RULE = KernelRule(
     evaluate,
     {"samples": 0.2},
     yields_to=("at_ceiling",),
-    source="guide 3, task 2; written samples on compiled code, never seen on a GPU",
+    source="guide 3, task 2; tested on written samples of compiled code, never on a GPU",
 )

@@ -35,6 +35,6 @@ RULE = KernelRule(
     evaluate,
     {"samples": 0.2, "not_selected": 0.05},
     yields_to=("at_ceiling",),
-    source="guide 3, task 3; written samples on compiled code, never seen on a GPU; the share of "
-    "samples is a threshold of the workbench",
+    source="guide 3, task 3; the share of samples is the workbench's; tested on written samples of "
+    "compiled code, never on a GPU",
 )
