@@ -372,6 +372,13 @@ def test_each_rule_of_a_kernel_gives_the_word_of_its_planted_cause(name):
     assert kernel_words(**PLANTED[name])[0] == name
 
 
+def test_a_ceiling_that_is_reached_with_bytes_too_many_is_none():
+    """DRAM at 90 % with three times the least bytes: 70 % of the time may be given back."""
+    (match,) = evaluated_kernel({**HEALTHY, **PLANTED["excess_traffic"]})
+    assert match.diagnosis.gain_ns == pytest.approx(1e5 * (1 - max(0.9 / 3, 0.5)))
+    assert kernel_words(dram_throughput=0.9, l2_throughput=0.8) == ["at_ceiling"]
+
+
 def test_advice_on_occupancy_names_what_limits_it():
     few = {"occupancy_theoretical": 0.4, "occupancy": 0.38}
     (match,) = evaluated_kernel(few)
