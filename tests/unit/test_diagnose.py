@@ -32,6 +32,7 @@ from workbench.rules import code_rules, evaluated_code, kernel_rules, missing_of
 GOLDEN = Path(__file__).parents[1] / "golden"
 H200 = GOLDEN / "traces" / "h200"
 RAW, EAGER = H200 / "raw_base.csv.gz", H200 / "eager_trace.json.gz"
+PAGE = H200 / "source_sass.csv.gz"
 BERT = GOLDEN / "traces" / "torch_profiler" / "tracelens_h100_bert_small.json.gz"
 EVERY = {**rules(), **kernel_rules(), **code_rules()}
 
@@ -75,7 +76,7 @@ def test_rules_are_ranked_by_what_they_may_give_back(capsys):
         assert gains[: len(known)] == sorted(known, reverse=True) and len(gains) > 1
 
 
-@pytest.mark.parametrize("path", [RAW, EAGER, BERT, H200 / "stall_metrics.csv"])
+@pytest.mark.parametrize("path", [RAW, PAGE, EAGER, BERT, H200 / "stall_metrics.csv"])
 def test_each_rule_is_evaluated_or_said_to_need_something(capsys, path):
     result = document(capsys, path)
     missing = [each["rule"] for each in result["not_evaluable"]]
@@ -121,7 +122,7 @@ def test_golden_kernels_that_are_healthy_have_no_cause(capsys):
 # Stored runs
 
 
-@pytest.mark.parametrize("path", [RAW, EAGER, BERT])
+@pytest.mark.parametrize("path", [RAW, PAGE, EAGER, BERT])
 def test_a_stored_run_has_the_diagnoses_of_its_file(capsys, database, path):
     assert main(["read", str(path), "--database", database, "--quiet"]) == 0
     capsys.readouterr()

@@ -388,6 +388,13 @@ def test_each_new_rule_says_what_it_needs_and_what_gives_it(tmp_path, capsys, mo
         assert f"not evaluable: {name} " not in out
 
 
+def test_a_source_page_alone_is_shown_by_kernel(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["read", str(PAGE), "--database", f"sqlite:///{tmp_path}/h.db"]) == 0
+    out = capsys.readouterr().out
+    assert "stall long_scoreboard 72 %" in out and "stall lg_throttle" in out
+
+
 def test_thresholds_of_the_new_rules_are_listed():
     assert {n: dict(kernel_rules()[n].thresholds) for n in NEW} == {
         "excess_traffic": {"ratio": 1.5, "dram": 0.6},

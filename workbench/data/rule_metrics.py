@@ -66,7 +66,7 @@ def rule_metrics(
         for name, known in metric_values(dispatch, tool).items()
         if not name.startswith(STALL)
     }
-    values |= {f"{STALL}{reason}": share for reason, share in _stalls(dispatch, counters).items()}
+    values |= {f"{STALL}{reason}": share for reason, share in dispatch_stalls(dispatch).items()}
     if "duration" not in values and dispatch.duration_ns is not None:
         values["duration"] = dispatch.duration_ns / 1e9
     for name, counter in LAUNCH.items():
@@ -78,9 +78,10 @@ def rule_metrics(
     return values | _derived(values)
 
 
-def _stalls(dispatch: Dispatch, counters: Mapping[str, float]) -> dict[str, float]:
-    """Return the shares of reasons to stall: of the counters, else of the samples."""
-    shares = stall_shares(counters)
+def dispatch_stalls(dispatch: Dispatch) -> dict[str, float]:
+    """Return each reason's share of all stalls: of the counters, else of the samples; empty where
+    the file has neither."""
+    shares = stall_shares(exact_counters(dispatch))
     if shares or dispatch.instructions is None:
         return shares
     return sampled_stalls(dispatch.instructions)
