@@ -34,9 +34,9 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 H200 = GOLDEN / "traces" / "h200"
 RAW, PAGE = H200 / "raw_base.csv.gz", H200 / "source_sass.csv.gz"
 PRODUCT_FLOP = 2 * 4096**3
-# Of the golden kernels: a sum of two 64 MiB tensors, and two products of 4096 cubed in bf16.
+# Of the golden kernels: a sum of two fp32 tensors of 64 MiB, two bf16 products of 4096 cubed.
 DECLARED = (
-    {"least_bytes": 3.0 * 2**26, "least_bytes_read": 2.0 * 2**26, "declared_flop": 2.0**25},
+    {"least_bytes": 3.0 * 2**26, "least_bytes_read": 2.0 * 2**26, "declared_flop": 2.0**24},
     {"least_bytes": 3.0 * 2**25, "least_bytes_read": 2.0**26, "declared_flop": PRODUCT_FLOP},
     {"least_bytes": 3.0 * 2**25, "least_bytes_read": 2.0**26, "declared_flop": PRODUCT_FLOP},
 )
@@ -72,6 +72,8 @@ def test_instructions_and_counters_of_a_real_product_agree():
         for name in ("matrix_flop", "ideal_sectors", "local_sectors", "excessive_sectors"):
             assert counted[name] == known[name], name
     assert counted["matrix_flop"] == PRODUCT_FLOP and counted["local_sectors"] == 351_764_480
+    # one addition for each element of the sum, and nothing else
+    assert golden_metrics()[0]["vector_flop"] == DECLARED[0]["declared_flop"]
 
 
 def test_real_kernels_use_all_lanes_and_no_atomics():
@@ -122,6 +124,15 @@ def test_a_wrong_spec_is_contradicted_by_real_counters(wrong):
     for factor, holds in ((1.0, False), (0.5, wrong == "declared_flop"), (4.0, True)):
         declared = {**DECLARED[1], wrong: DECLARED[1][wrong] * factor}
         assert ("model" in names({**metrics, **declared})) == holds
+
+
+@given(st.floats(1, 1e12), st.floats(0, 1e12), st.floats(1, 1e12))
+def test_operations_outside_of_the_matrix_unit_are_declared_too(matrix, vector, flop):
+    known = {"least_bytes_read": 1.0, "dram_read_bytes": 1.0, "matrix_flop": matrix,
+             "declared_flop": flop}  # fmt: skip
+    assert bool(names(known)) == (matrix > 1.25 * flop)
+    both = {**known, "vector_flop": vector}
+    assert bool(names(both)) == (matrix > 1.25 * flop or matrix + vector < 0.75 * flop)
 
 
 @given(st.floats(1e9, 2e9))
@@ -477,6 +488,7 @@ def test_a_report_gives_samples_by_reason_and_executions_by_opcode(tmp_path, mon
     }  # fmt: skip
     assert metrics["memory_lanes"] == 9 and metrics["atomic_share"] == pytest.approx(1 / 3)
     assert set(names(metrics)) == {"atomics", "masked_lanes"}
+    assert metrics["vector_flop"] == 0
     alone = rule_metrics(replace(dispatch, instructions=None), "ncu")
     assert alone["atomic_share"] == metrics["atomic_share"] and "memory_lanes" not in alone
 

@@ -46,6 +46,11 @@ MIXES: Mapping[str, frozenset[str]] = {
 }
 # LDGSTS is left out: pipelined loops issue it without lanes on purpose.
 ACCESSES = frozenset({"LDG", "STG"})
+# Operations of one thread; a fused multiply-add is two, and packed halves are two values.
+FLOPS = {
+    "FADD": 1, "FMUL": 1, "FFMA": 2, "DADD": 1, "DMUL": 1, "DFMA": 2,
+    "HADD2": 2, "HMUL2": 2, "HFMA2": 4,
+}  # fmt: skip
 BULK_STORES = frozenset({"UTMASTG", "UTMACMDFLUSH"})
 # Loads whose results are waited for as `long scoreboard`.
 LOADS = frozenset({"LDTM", "LDG", "LD", "LDL", "ATOM", "ATOMG", "TLD", "TEX"})
@@ -70,7 +75,8 @@ def instruction_metrics(dispatch: Dispatch) -> dict[str, float]:
     """Return the metrics that the instructions of a dispatch give, by name: `MIXES` as shares of
     all that ran, `memory_lanes` (lanes that are on in a global load or store, of 32),
     `masked_share` (of these with no lane on), `tma_store_samples` and `tmem_load_samples` (shares
-    of all samples), `matrix_flop`, and sectors of L2. Without a table, those of the opcodes."""
+    of all samples), `matrix_flop` and `vector_flop` (operations in the matrix unit and outside of
+    it), and sectors of L2. Without a table, those of the opcodes."""
     table = dispatch.instructions
     if table is None:
         return _mixes(dispatch.opcodes)
@@ -84,7 +90,10 @@ def instruction_metrics(dispatch: Dispatch) -> dict[str, float]:
         metrics |= _mixes(counts)
         metrics |= _matrix_flop(code, executed)
         lanes = _column(table, LANES_ON)
-        metrics |= _memory_lanes(code, executed, lanes) if lanes is not None else {}
+        if lanes is not None:
+            metrics |= _memory_lanes(code, executed, lanes)
+            flops = (FLOPS.get(op.stem, 0) * lanes[op.row] for op in code)
+            metrics["vector_flop"] = math.fsum(flops)
     return metrics | _samples(table, code)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from workbench.data.instruction_metrics import instruction_metrics, sampled_stalls
-from workbench.data.metric import LAUNCH, exact_counters, metric_values, stall_shares
+from workbench.data.metric import BY_NAME, LAUNCH, exact_counters, metric_values, stall_shares
 from workbench.data.record import Evidence, Kind, Measured, Record
 from workbench.data.trace import Dispatch
 
@@ -140,6 +140,5 @@ def stored_metrics(
 def _other(name: str) -> OtherMetric:
     if name.startswith(THROTTLE):
         return _OF_THE_DRIVER
-    if name.endswith("_sectors") and name != "excess_sectors":
-        return OtherMetric("sectors", "profiled", "")
-    return OTHERS.get(name, OtherMetric("1", "profiled", ""))
+    unit = BY_NAME[name].unit if name in BY_NAME and not name.startswith(STALL) else "1"
+    return OTHERS.get(name, OtherMetric(unit, "profiled", ""))
