@@ -10,7 +10,7 @@ import typer
 import workbench
 from workbench.catalog import kernel_names, names_in
 from workbench.cli import app
-from workbench.rules import rules
+from workbench.rules import kernel_rules, rules
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "guides.md").read_text(encoding="utf-8")
@@ -94,7 +94,7 @@ def test_what_else_is_named_exists():
     known = {o for c in COMMANDS.values() for p in c.params for o in (*p.opts, *p.secondary_opts)}
     assert set(re.findall(r"`(--[\w-]+)", text)) <= known
     for name in re.findall(r"rules? `(\w+)`", text):
-        assert name in rules()
+        assert name in {**rules(), **kernel_rules()}
     for path in re.findall(r"`(?:python )?((?:benchmarks|examples|tests)/[\w/]+\.py)", text):
         assert (ROOT / path).is_file()
     assert all(hasattr(workbench, name) for name in re.findall(r"`workbench\.(\w+)\(", text))

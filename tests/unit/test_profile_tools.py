@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from null_backend import Null
+from source_pages import PageRow, source_page
 
 from workbench.cli import main
 from workbench.commands.options import OptionError, ProfileOptions
@@ -73,10 +74,11 @@ def lines(tool, workload=CALLS, machine="nvidia"):
 
 
 def test_the_command_lines_of_ncu():
-    imported = "--import R/ncu.ncu-rep --csv --print-units base --page raw"
+    imported = "/t/ncu --import R/ncu.ncu-rep --csv --print-units base --page"
     assert lines("ncu") == [
         f"/t/ncu {CLOCK} {MARKS} --import-source yes {SECTIONS} {LEFT} {CMD}",
-        f"/t/ncu {imported}",
+        f"{imported} raw",
+        f"{imported} source --print-source sass",
     ]
     with_package = replace(MACHINES["nvidia"], versions={"ncu-report": "2026"})
     assert profilers()["ncu"].further(with_package, CALLS, Path("R")) == []
@@ -373,7 +375,7 @@ def value(name):
 """
 FAKE_NCU = """
 if "--import" in words:
-    print(open({csv!r}).read(), end="")
+    print(open({pages!r} + value("--page") + ".csv").read(), end="")
     sys.exit(0)
 open(value("--log-file"), "w").write({log!r})
 {report}
@@ -427,11 +429,13 @@ def command(tmp_path, monkeypatch, capfd):
     return run
 
 
-def ncu_of(folder, *rows, log="==PROF== Connected\n", report=True, code=0):
-    """A program that does as ncu: it writes a log, a report and, with --import, a raw page."""
+def ncu_of(folder, *rows, log="==PROF== Connected\n", report=True, code=0, source=""):
+    """A program that does as ncu: it writes a log, a report and, with --import, a raw page and a
+    source page."""
     (folder / "raw.csv").write_text(table_of(*rows))
+    (folder / "source.csv").write_text(source)
     write = 'open(value("-o") + ".ncu-rep", "wb").write(b"NVR" + bytes(1))' if report else ""
-    return FAKE_NCU.format(csv=str(folder / "raw.csv"), log=log, report=write, code=code)
+    return FAKE_NCU.format(pages=f"{folder}/", log=log, report=write, code=code)
 
 
 def test_ncu_from_end_to_end(command, tmp_path):
@@ -439,6 +443,25 @@ def test_ncu_from_end_to_end(command, tmp_path):
     assert code == 0 and not err, (out, err)
     assert "recorded: 1 call of softmax.rows" in out and "without a profiler" in out
     assert files >= {"call.py", "ncu.ncu-rep", "ncu_raw.csv", "report.html", "events.jsonl"}
+
+
+def test_instructions_are_read_beside_the_counters(command, tmp_path, capfd):
+    """Of a report that NVIDIA's package does not read; what the Spec declares is stored, too."""
+    rows = [PageRow("LDG.E R4, desc[UR4][R6.64]", 1000, 4, {"wait": 9}), PageRow("EXIT", 24)]
+    page = source_page(("null", rows))
+    code, out, err, files = command(ncu=ncu_of(tmp_path, ("null", "1,024"), source=page))
+    assert code == 0 and not err and "ncu_source.csv" in files, (out, err)
+    url = f"sqlite:///{tmp_path / 'h.db'}"
+    assert main(["diagnose", "last", "--database", url, "--all"]) == 0
+    out = capfd.readouterr().out
+    assert "4.0 of 32 lanes are on in a global load or store" in out
+    assert "not evaluable: model needs dram__bytes_read.sum\n" in out.replace("; `", "\n")
+
+
+def test_a_source_page_that_is_damaged_leaves_the_counters(command, tmp_path):
+    damaged = source_page(("null", [PageRow("EXIT")])).replace("0x7f00", "0xzz")
+    code, out, err, _ = command(ncu=ncu_of(tmp_path, ("null", "1,024"), source=damaged))
+    assert code == 0 and not err and "The instructions could not be read" in out, (out, err)
 
 
 FAILS = {

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from workbench.commands.traces import as_run
 from workbench.data.host_work import longest_gaps, operation_rows, operations_of, range_rows
 from workbench.data.kernel_class import class_of, class_rows
-from workbench.data.metric import rule_metrics
 from workbench.data.repeats import repeats
+from workbench.data.rule_metrics import rule_metrics
 from workbench.data.timeline import device_times
 from workbench.data.trace import Activities, ActivityKind, Trace
 from workbench.data.trace_summary import summarise
@@ -325,6 +325,14 @@ HEALTHY = {
     "issue_active": 0.5, "occupancy_theoretical": 1.0, "occupancy": 0.95, "lanes_active": 32.0,
     "programs": 4096.0, "cores": 132.0, "waves": 8.0, "empty_places": 0.03,
     "stall_long_scoreboard": 0.4, "stall_wait": 0.1, "stall_math_pipe_throttle": 0.1,
+    "stall_lg_throttle": 0.1, "stall_membar": 0.0, "stall_barrier": 0.2,
+    "stall_short_scoreboard": 0.1, "stall_not_selected": 0.02,
+    "traffic_ratio": 1.05, "least_bytes": 3e8, "least_bytes_read": 2e8, "declared_flop": 1e11,
+    "dram_bytes": 3.15e8, "dram_read_bytes": 2.1e8, "matrix_flop": 1e11,
+    "ideal_sectors": 1e7, "excessive_sectors": 0.0, "local_sectors": 0.0,
+    "atomic_share": 0.0, "fence_share": 0.0, "exchange_share": 0.04,
+    "memory_lanes": 32.0, "masked_share": 0.0, "tma_store_samples": 0.1, "tmem_load_samples": 0.1,
+    "sm_clock": 1.6e9, "plain_clock": 1.61e9, "plain_clock_low": 1.6e9, "plain_clock_high": 1.62e9,
 }  # fmt: skip
 PLANTED = {
     "spills": {"spill_share": 0.3},
@@ -332,14 +340,22 @@ PLANTED = {
     "bank_conflicts": {"bank_conflicts": 0.6},
     "fp64": {"fp64_pipe": 0.5},
     "special_functions": {"xu_pipe": 0.8},
+    "excess_traffic": {"traffic_ratio": 3.0, "dram_throughput": 0.9, "l2_throughput": 0.8},
     "at_ceiling": {"dram_throughput": 0.9},
     "l2_bound": {"l2_throughput": 0.9},
+    "atomics": {"atomic_share": 0.02, "stall_membar": 0.2},
+    "barriers": {"stall_barrier": 0.4, "exchange_share": 0.3},
     "small_grid": {"programs": 40.0},
     "tail": {"waves": 1.2, "empty_places": 0.4},
+    "masked_lanes": {"memory_lanes": 12.0},
     "dependent_loads": {"stall_long_scoreboard": 0.9, "issue_active": 0.02, "dram_throughput": 0.1},
     "occupancy": {"occupancy_theoretical": 0.2, "occupancy": 0.2, "memory_throughput": 0.3},
     "fixed_latency": {"stall_wait": 0.5},
     "divergence": {"lanes_active": 8.0},
+    "tma_store": {"tma_store_samples": 0.3},
+    "tmem_latency": {"tmem_load_samples": 0.3},
+    "clock": {"sm_clock": 1.9e9},
+    "model": {"matrix_flop": 2e11},
 }
 
 
@@ -354,6 +370,13 @@ def test_no_rule_holds_on_a_healthy_kernel():
 @pytest.mark.parametrize("name", kernel_rules())
 def test_each_rule_of_a_kernel_gives_the_word_of_its_planted_cause(name):
     assert kernel_words(**PLANTED[name])[0] == name
+
+
+def test_a_ceiling_that_is_reached_with_bytes_too_many_is_none():
+    """DRAM at 90 % with three times the least bytes: 70 % of the time may be given back."""
+    (match,) = evaluated_kernel({**HEALTHY, **PLANTED["excess_traffic"]})
+    assert match.diagnosis.gain_ns == pytest.approx(1e5 * (1 - max(0.9 / 3, 0.5)))
+    assert kernel_words(dram_throughput=0.9, l2_throughput=0.8) == ["at_ceiling"]
 
 
 def test_advice_on_occupancy_names_what_limits_it():
@@ -373,10 +396,15 @@ def test_a_rule_without_its_metrics_is_silent(name):
         assert name not in [match.name for match in evaluated_kernel(rest)]
 
 
-@given(st.dictionaries(st.sampled_from(list(HEALTHY)), st.floats(0, 1)))
-def test_a_gain_is_never_more_than_the_time_above_the_nearest_roof(changed):
-    metrics = {**HEALTHY, **changed, "duration": 1e-4}
-    nearest = max(metrics["dram_throughput"], metrics["compute_throughput"])
+SHARES = [name for name, value in HEALTHY.items() if value <= 1 and name != "duration"]
+
+
+@given(st.dictionaries(st.sampled_from(SHARES), st.floats(0, 1)), st.floats(0.1, 20))
+def test_a_gain_is_never_more_than_the_time_above_the_nearest_roof(changed, ratio):
+    """The roof of DRAM is that of the least bytes: what moves beyond them may be saved."""
+    metrics = {**HEALTHY, **changed, "traffic_ratio": ratio}
+    needed = metrics["dram_throughput"] / max(1.0, ratio)
+    nearest = max(needed, metrics["compute_throughput"])
     for match in evaluated_kernel(metrics):
         gain = match.diagnosis.gain_ns
         assert gain is None or -1e-6 <= gain <= 1e5 * (1 - nearest) + 1e-6

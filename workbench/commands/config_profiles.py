@@ -22,6 +22,7 @@ from workbench.data.events import EventLog
 from workbench.data.files import write_file
 from workbench.data.interrupts import Interrupts
 from workbench.data.record import Outcome, Profile, Record, Run
+from workbench.data.rule_metrics import plain_metrics
 from workbench.data.store import Store
 from workbench.profilers import ProfilerError, profilers, run_tool
 from workbench.profilers.running.call_script import SCRIPT, OneCall, script_of
@@ -150,7 +151,10 @@ def _recorded(
         "kernel": case.kernel, "impl": case.impl, "config": case.config, "sizes": case.sizes,
         "dtype": case.dtype, "outcome": config.record.key,
     }  # fmt: skip
-    profiles = profiles_of(summarise(tool.parse(result)), run)
+    summary = summarise(tool.parse(result))
+    launches = [d for d in summary.trace.dispatches if d.is_counted]
+    single = len(launches) == tool.calls  # each call is one launch
+    profiles = profiles_of(summary, run, plain_metrics(config.record) if single else None)
     return [replace(profile, **about) for profile in profiles]  # type: ignore[arg-type]
 
 

@@ -22,8 +22,8 @@ from workbench.commands.diagnosed import (
 from workbench.commands.report import StoredRun
 from workbench.commands.run import CommandError
 from workbench.commands.traces import HEALTHY, MOST_KERNELS
-from workbench.data.metric import rule_metrics, stored_metrics
 from workbench.data.record import Finding, Profile, Record
+from workbench.data.rule_metrics import profile_metrics, rule_metrics
 from workbench.data.trace_summary import TraceSummary
 from workbench.data.units import duration
 from workbench.device.ceilings import ceiling_set, diagnose
@@ -68,7 +68,7 @@ class PlainTime:
 def of_trace(summary: TraceSummary, title: str) -> DiagnosisReport:
     """Return the diagnoses of files that were read."""
     trace = summary.trace
-    counted = [d for d in trace.dispatches if d.counters]
+    counted = [d for d in trace.dispatches if d.is_counted]
     longest = sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:MOST_KERNELS]
     launches = [CountedLaunch(d.name, rule_metrics(d, trace.tool)) for d in longest]
     heads: list[str] = []
@@ -177,7 +177,7 @@ def _missing_timeline(timeline: Sequence[Finding], counted: bool) -> Iterator[No
 
 
 def _of_profile(profile: Profile) -> CountedLaunch:
-    return CountedLaunch(profile.name, stored_metrics(profile), bool(profile.kernel))
+    return CountedLaunch(profile.name, profile_metrics(profile), bool(profile.kernel))
 
 
 def _plain_of(kept: StoredRun, launches: Sequence[CountedLaunch]) -> PlainTime | None:

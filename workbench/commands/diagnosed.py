@@ -10,6 +10,7 @@ from workbench.commands.console import say_result
 from workbench.data.code_facts import FACTS
 from workbench.data.metric import BY_NAME, LAUNCH, stall_counter
 from workbench.data.record import Evidence, grouped, to_plain
+from workbench.data.rule_metrics import OTHERS
 from workbench.data.units import counted, duration, percent, reading
 from workbench.rules import Diagnosis, code_rules, kernel_rules, rules
 
@@ -124,7 +125,7 @@ def of_timeline(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
 def of_metrics(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
     """Yield the rules that lack metrics, with the counters that give these."""
     return (
-        NotEvaluable(name, tuple(counters_of(need) for need in needs), OF_COUNTERS)
+        NotEvaluable(name, tuple(dict.fromkeys(map(counters_of, needs))), OF_COUNTERS)
         for name, needs in missing.items()
     )
 
@@ -138,11 +139,14 @@ def of_facts(missing: Mapping[str, Sequence[str]]) -> Iterator[NotEvaluable]:
 
 
 def counters_of(metric: str) -> str:
-    """Return the counters of ncu that give a metric of rules, or else those of another tool."""
+    """Return the counters of ncu that give a metric of rules, else those of another tool, or what
+    else gives it."""
     if metric in LAUNCH:
         return LAUNCH[metric]
     if metric.startswith("stall_"):
         return stall_counter(metric.removeprefix("stall_"))
+    if metric in OTHERS:
+        return OTHERS[metric].source
     return " and ".join(BY_NAME[metric].formulas[0].needs)
 
 
@@ -198,7 +202,7 @@ def evidence_text(each: Evidence) -> str:
         return f"{name} {percent(each.value)}"
     if each.unit == "B":
         return f"{name} {each.value:,.0f} B"
-    if each.unit in ("s", "FLOP", "B/s", "FLOP/s", "FLOP/B"):
+    if each.unit in ("s", "FLOP", "B/s", "FLOP/s", "FLOP/B", "Hz"):
         return f"{name} {reading(each.value, each.unit, 4)}"
     return f"{name} {each.value:,.0f}"
 

@@ -190,7 +190,8 @@ class ProfileCommand:
         from workbench.commands.traces import as_run, of_kernel
 
         if prepared is not None and prepared.run is not None and prepared.begun:
-            return of_kernel(summary, prepared.run, prepared.records, prepared.marked.kernel)
+            marked = prepared.marked
+            return of_kernel(summary, prepared.run, prepared.records, marked.kernel, marked.calls)
         title, command = result.workload.title, self.options.command
         return as_run(summary, "profile", title, command, result.folder.name)
 

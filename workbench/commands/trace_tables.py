@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.commands.console import aloud
 from workbench.data.host_work import OperationRow, RangeRow
-from workbench.data.metric import MetricValue, exact_counters, metric_values, stall_shares
+from workbench.data.metric import MetricValue, metric_values
 from workbench.data.record import Finding
+from workbench.data.rule_metrics import dispatch_stalls
 from workbench.data.timeline import KernelRow
 from workbench.data.trace import ActivityKind, Dispatch, Trace
 from workbench.data.trace_kpis import TraceKpi
@@ -66,9 +67,9 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
 
 def _print_kernels(console: Console, summary: TraceSummary) -> None:
     trace = summary.trace
-    with_counters = [d for d in trace.dispatches if d.counters]
-    if with_counters:
-        console.print(_dispatch_table(with_counters, trace.tool))
+    dispatches = [d for d in trace.dispatches if d.is_counted]
+    if dispatches:
+        console.print(_dispatch_table(dispatches, trace.tool))
     elif summary.rows:
         console.print(_kernel_table(summary.rows))
     elif summary.operations:
@@ -237,8 +238,7 @@ def _metric(value: MetricValue | None) -> str:
 
 def most(dispatch: Dispatch, known: Mapping[str, MetricValue]) -> str:
     """Return the largest reason to stall, or else the first counters."""
-    counters = exact_counters(dispatch)
-    shares = stall_shares(counters)
+    shares = dispatch_stalls(dispatch)
     if shares:
         reason = max(shares, key=lambda name: shares[name])
         few = f" of {len(shares)} reasons" if len(shares) < 10 else ""

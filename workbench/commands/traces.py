@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -15,14 +15,8 @@ from workbench.data.environment import UNKNOWN
 from workbench.data.events import EventLog
 from workbench.data.host_work import RangeRow
 from workbench.data.interrupts import Interrupts
-from workbench.data.metric import (
-    LAUNCH,
-    exact_counters,
-    metric_values,
-    rule_metrics,
-    stall_shares,
-)
 from workbench.data.record import Evidence, Finding, Profile, Run
+from workbench.data.rule_metrics import plain_metrics, rule_metrics, stored_metrics
 from workbench.data.stats import least_for, median_interval
 from workbench.data.store import Store
 from workbench.data.timeline import KernelRow
@@ -89,10 +83,16 @@ def as_run(
     return KeptTrace(run, tuple(findings_of(summary, run)), tuple(profiles_of(summary, run)))
 
 
-def of_kernel(summary: TraceSummary, run: Run, records: Sequence[Record], name: str) -> KeptTrace:
+def of_kernel(
+    summary: TraceSummary, run: Run, records: Sequence[Record], name: str, calls: int = 1
+) -> KeptTrace:
     """Return a trace of one kernel of the workbench, whose run and plain time are stored already.
-    Profiles of the launches named `name` carry the config that was profiled."""
-    profiles = profiles_of(summary, run)
+    Profiles of the launches named `name` carry the config that was profiled; what the Spec declares
+    of a call counts for them where each of the `calls` is one launch."""
+    names = [d.name for d in summary.trace.dispatches if d.is_counted]
+    single = names == [name] * calls and len(records) == 1
+    plain = plain_metrics(records[0]) if single else None
+    profiles = profiles_of(summary, run, plain)
     for record in records:
         case = record.case
         about: dict[str, Any] = {
@@ -102,7 +102,9 @@ def of_kernel(summary: TraceSummary, run: Run, records: Sequence[Record], name: 
         profiles = (replace(p, **about) if p.name == name else p for p in profiles)
     files = summary.trace.files
     hashes = tuple(f"{f.name}: {f.bytes:,} bytes, sha256 {f.sha256}" for f in files)
-    findings = [f if f.rule else replace(f, caveats=hashes) for f in findings_of(summary, run)]
+    findings = [
+        f if f.rule else replace(f, caveats=hashes) for f in findings_of(summary, run, plain)
+    ]
     shown = replace(run, files=tuple(asdict(file) for file in files))
     return KeptTrace(shown, tuple(findings), tuple(profiles), tuple(records), begun=True)
 
@@ -119,10 +121,13 @@ def device_title(trace: Trace) -> str:
 # Findings
 
 
-def findings_of(summary: TraceSummary, run: Run) -> Iterator[Finding]:
-    """Yield, for each device, a finding with its KPIs, and one for each rule that holds."""
+def findings_of(
+    summary: TraceSummary, run: Run, plain: Mapping[str, float] | None = None
+) -> Iterator[Finding]:
+    """Yield, for each device, a finding with its KPIs, and one for each rule that holds. `plain` is
+    what is known of each launch without a profiler (see `plain_metrics`)."""
     several = len(summary.devices) > 1
-    serial = any(d.counters for d in summary.trace.dispatches)
+    serial = any(d.is_counted for d in summary.trace.dispatches)
     for each in summary.devices:
         group = f"device {each.device}" if several else "the window"
         if serial:
@@ -132,7 +137,7 @@ def findings_of(summary: TraceSummary, run: Run) -> Iterator[Finding]:
         yield _of_device(each, run, matches, group)
         for match in matches:
             yield _of_rule(match, run, each, several)
-    yield from _of_counters(summary.trace, run)
+    yield from _of_counters(summary.trace, run, plain)
     if not summary.devices and not summary.rows and summary.host_ranges:
         text = "No device had work in this trace; its times are of the host."
         yield _finding(run, "host alone", text, tuple(_ranges(summary.host_ranges)))
@@ -141,12 +146,12 @@ def findings_of(summary: TraceSummary, run: Run) -> Iterator[Finding]:
         yield _finding(run, word, text, evidence_of(summary.kpis["all"], "sums of kernels"))
 
 
-def _of_counters(trace: Trace, run: Run) -> Iterator[Finding]:
+def _of_counters(trace: Trace, run: Run, plain: Mapping[str, float] | None) -> Iterator[Finding]:
     """Yield what the counters of the longest kernels say, a finding for each rule that holds."""
-    counted = [d for d in trace.dispatches if d.counters]
+    counted = [d for d in trace.dispatches if d.is_counted]
     for dispatch in sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:MOST_KERNELS]:
         name = f"{dispatch.name} #{dispatch.id}" if dispatch.id else dispatch.name
-        for match in evaluated_kernel(rule_metrics(dispatch, trace.tool)):
+        for match in evaluated_kernel(rule_metrics(dispatch, trace.tool, plain)):
             yield _of_match(match, run, "", name)
 
 
@@ -214,15 +219,18 @@ def evidence_of(kpis: Sequence[TraceKpi], group: str) -> tuple[Evidence, ...]:
 # Profiles
 
 
-def profiles_of(summary: TraceSummary, run: Run) -> Iterator[Profile]:
+def profiles_of(
+    summary: TraceSummary, run: Run, plain: Mapping[str, float] | None = None
+) -> Iterator[Profile]:
     """Yield a profile for each dispatch with counters, or else for each kernel, the longest first,
-    a thousand at most; without a device for each host operation, by its own time."""
+    a thousand at most; without a device for each host operation, by its own time. `plain` is what
+    is known of each dispatch without a profiler."""
     trace = summary.trace
     at = timestamp()
-    counted = [d for d in trace.dispatches if d.counters]
+    counted = [d for d in trace.dispatches if d.is_counted]
     if counted:
         for dispatch in sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:KEPT]:
-            yield _of_dispatch(dispatch, trace, run, at)
+            yield _of_dispatch(dispatch, trace, run, at, plain)
         return
     if not summary.devices and not summary.rows:
         for operation in summary.operations[:KEPT]:
@@ -235,21 +243,14 @@ def profiles_of(summary: TraceSummary, run: Run) -> Iterator[Profile]:
         yield _of_kernel(row, trace, run, at, spent.get((row.name, row.device), ()))
 
 
-def _of_dispatch(dispatch: Dispatch, trace: Trace, run: Run, at: str) -> Profile:
-    known = metric_values(dispatch, trace.tool)
-    counters = exact_counters(dispatch)
-    shares = {} if any(n.startswith("stall_") for n in known) else stall_shares(counters)
+def _of_dispatch(
+    dispatch: Dispatch, trace: Trace, run: Run, at: str, plain: Mapping[str, float] | None
+) -> Profile:
     spent = None if dispatch.duration_ns is None else dispatch.duration_ns / 1e9
     return Profile(
         run.id, at, trace.tool, trace.version, _device(dispatch.device, run), dispatch.name,
         launch=dispatch.id, total_s=spent, median_s=spent, low_s=spent, high_s=spent,
-        metrics=(
-            *(Evidence(m.metric.name, m.value, m.metric.unit, "profiled") for m in known.values()),
-            *(Evidence(f"stall_{reason}", share, "1", "profiled")
-              for reason, share in shares.items()),
-            *(Evidence(name, counters[counter], "1", "profiled")
-              for name, counter in LAUNCH.items() if counter in counters),
-        ),
+        metrics=stored_metrics(dispatch, trace.tool, plain),
     )  # fmt: skip
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from workbench.data.record import Profile
 from workbench.data.trace import CounterValue, Dispatch
 
 Direction = Literal["higher", "lower", "neither"]
@@ -162,6 +161,12 @@ METRICS: tuple[Metric, ...] = (
             lambda excess, ideal: excess / (excess + ideal),
         ),
     )),
+    Metric("ideal_sectors", "sectors needed", "sectors", "neither",
+           _same("memory_l2_theoretical_sectors_global_ideal")),
+    Metric("excessive_sectors", "sectors not needed", "sectors", "lower",
+           _same("derived__memory_l2_theoretical_sectors_global_excessive")),
+    Metric("local_sectors", "sectors of local memory", "sectors", "lower",
+           _same("memory_l2_theoretical_sectors_local")),
     Metric("bank_conflicts", "bank conflicts", "1", "lower", (
         Formula(
             NCU,
@@ -348,40 +353,8 @@ def refused(dispatch: Dispatch) -> list[CounterValue]:
     return [counter for counter in dispatch.counters.values() if counter.state == "refused"]
 
 
-def rule_metrics(dispatch: Dispatch, tool: str) -> dict[str, float]:
-    """Return the metrics of a dispatch for rules: values by name, each reason to stall as its share
-    of all stalls, and the programs, cores and waves of the launch."""
-    counters = exact_counters(dispatch)
-    values = {
-        name: known.value
-        for name, known in metric_values(dispatch, tool).items()
-        if not name.startswith("stall_")
-    }
-    values |= {f"stall_{reason}": share for reason, share in stall_shares(counters).items()}
-    if "duration" not in values and dispatch.duration_ns is not None:
-        values["duration"] = dispatch.duration_ns / 1e9
-    for name, counter in LAUNCH.items():
-        if counter in counters:
-            values[name] = counters[counter]
-    if "programs" not in values and dispatch.geometry.grid:
-        values["programs"] = float(math.prod(dispatch.geometry.grid))
-    return values
-
-
 LAUNCH = {
     "programs": "launch__grid_size",
     "cores": "launch__sm_count",
     "waves": "launch__waves_per_multiprocessor",
 }
-
-
-def stored_metrics(profile: Profile) -> dict[str, float]:
-    """Return the metrics of a stored launch for rules, as `rule_metrics` of a dispatch; stalls that
-    are stored as cycles become shares of their sum."""
-    values = {each.name: each.value for each in profile.metrics}
-    stalls = {name: value for name, value in values.items() if name.startswith("stall_")}
-    whole = math.fsum(stalls.values())
-    values |= {name: value / whole for name, value in stalls.items()} if whole > 0 else {}
-    if profile.total_s is not None:
-        values.setdefault("duration", profile.total_s)
-    return values

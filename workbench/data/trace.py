@@ -226,7 +226,13 @@ class Dispatch:
     duration_ns: float | None = None
     counters: dict[str, CounterValue] = field(default_factory=dict)  # by name
     instructions: InstructionTable | None = None
+    opcodes: dict[str, float] = field(default_factory=dict)  # executions by opcode
     notes: list[str] = field(default_factory=list)  # the tool's own advice
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the tool counted anything: of the launch, or of its instructions."""
+        return bool(self.counters or self.opcodes) or self.instructions is not None
 
 
 @dataclass(frozen=True)
@@ -344,6 +350,15 @@ class Trace:
             self.checker = _joined(self.checker, other.checker)
 
     def _join_dispatches(self, others: Sequence[Dispatch]) -> None:
+        if _is_source_page(others) and _same_kernels(self.dispatches, others):
+            for mine, page in zip(self.dispatches, others, strict=True):
+                mine.instructions = mine.instructions or page.instructions
+            return
+        if _is_source_page(self.dispatches) and _same_kernels(self.dispatches, others):
+            for page, other in zip(self.dispatches, others, strict=True):
+                other.instructions = other.instructions or page.instructions
+            self.dispatches = list(others)
+            return
         known = {(d.id, d.name): d for d in self.dispatches if d.id}
         for new in others:
             old = known.get((new.id, new.name))
@@ -352,11 +367,26 @@ class Trace:
                 continue
             old.counters = new.counters | old.counters
             old.instructions = old.instructions or new.instructions
+            old.opcodes = old.opcodes or new.opcodes
             old.notes += [note for note in new.notes if note not in old.notes]
             if old.duration_ns is None:
                 old.duration_ns = new.duration_ns
             if old.geometry == NOWHERE:
                 old.geometry = new.geometry
+
+
+def _is_source_page(dispatches: Sequence[Dispatch]) -> bool:
+    """Return whether these are of a page of instructions alone, which numbers no launch."""
+    return bool(dispatches) and all(
+        d.instructions is not None and not d.id and not d.counters for d in dispatches
+    )
+
+
+def _same_kernels(some: Sequence[Dispatch], others: Sequence[Dispatch]) -> bool:
+    """Return whether two different pages of one report have the same kernels in the same order."""
+    if _is_source_page(some) == _is_source_page(others):
+        return False
+    return [d.name for d in some] == [d.name for d in others]
 
 
 VENDORS = (

@@ -13,9 +13,10 @@ from workbench.profilers.running.failures import check_ended, not_accessible
 from workbench.profilers.running.machine import Machine
 from workbench.profilers.running.workload import Workload, whole_command
 from workbench.readers import read
+from workbench.readers.inputs.source import ReadError
 
 NAME = "ncu"
-RAW = "ncu_raw.csv"
+RAW, SOURCE = "ncu_raw.csv", "ncu_source.csv"
 # 34 passes, 9.4 s for one kernel with its process (H200, ncu 2025.3.1, 2026-11-22), where `basic`
 # takes 8.8 s and `full` 10.3 s: so there is no shorter list.
 SECTIONS = (
@@ -76,13 +77,18 @@ def translated(selection: str | None) -> str:
 
 
 def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]:
-    """Return the command that prints the report as CSV, where NVIDIA's package cannot read it.
-    Never without --import: ncu would run the report as a program."""
+    """Return the commands that print the report as CSV, where NVIDIA's package cannot read it: its
+    counters, and its instructions with their samples. Never without --import: ncu would run the
+    report as a program."""
     if "ncu-report" in machine.versions:
         return []
-    report, raw = folder / f"{NAME}.ncu-rep", folder / RAW
-    words = ["--import", str(report), "--csv", "--print-units", "base", "--page", "raw"]
-    return [Command([machine.program(NAME), *words], raw, report.exists)]
+    report = folder / f"{NAME}.ncu-rep"
+    words = [machine.program(NAME), "--import", str(report), "--csv", "--print-units", "base"]
+    source = ["--page", "source", "--print-source", "sass"]
+    return [
+        Command([*words, "--page", "raw"], folder / RAW, report.exists),
+        Command([*words, *source], folder / SOURCE, report.exists),
+    ]
 
 
 def reads(workload: Workload, folder: Path) -> list[Path]:
@@ -96,6 +102,7 @@ def parse(run: ToolRun) -> Trace:
     check_ended(run, NAME)
     raw = run.folder / RAW
     trace = read([raw if raw.exists() else run.folder / f"{NAME}.ncu-rep"])
+    _add_instructions(trace, run.folder / SOURCE)
     check_dispatches(run, trace)
     lost = not_accessible(run.text)
     named = {word.split(".")[0] for word in run.workload.counters}
@@ -111,6 +118,17 @@ def parse(run: ToolRun) -> Trace:
     if lost:
         trace.notes.append(f"ncu could not access {len(lost)} of its counters: {', '.join(lost)}")
     return trace
+
+
+def _add_instructions(trace: Trace, page: Path) -> None:
+    """Add the instructions of a source page that was printed beside the counters. Without
+    SourceCounters ncu prints none, and the counters stand alone."""
+    if not page.exists():
+        return
+    try:
+        trace.join(read([page]))
+    except ReadError as error:
+        trace.notes.append(f"The instructions could not be read: {error}")
 
 
 PROFILER = Profiler(

@@ -11,6 +11,7 @@ from workbench.readers.inputs import ncu
 from workbench.readers.inputs.source import Source
 from workbench.readers.inputs.tables import rows
 
+SOURCE_COUNTERS = "memory_"  # ncu's own, of which the names have no unit in front
 HEAD = re.compile(r'^"ID",(?=[^\n]*"Kernel Name")(?=[^\n]*__)[^\n]*', re.M)
 
 
@@ -43,7 +44,7 @@ def _add(heads: list[str], units: list[str], row: list[str], trace: Trace, comma
     named = dict(zip(heads, row, strict=True))
     dispatch = ncu.launch_of(named)
     for head, unit, text in zip(heads, units, row, strict=False):
-        if "__" in head:
+        if "__" in head or head.startswith(SOURCE_COUNTERS):
             name = plain(head)
             dispatch.counters[name] = ncu.counter(name, unit, text, comma)
     trace.dispatches.append(dispatch)

@@ -80,8 +80,11 @@ def _dispatch(launch: dict[str, Any]) -> Dispatch:
         tuple(grid) if grid else None,
         tuple(block) if block else None,
     )
+    dispatch.opcodes = {plain(name): n for name, n in launch.get("opcodes", {}).items()}
     if rows := launch.get("instructions"):
-        table = InstructionTable(("samples", "samples_not_issued", "executed", "lanes"))
+        stalls = [f"stall_{plain(reason)}" for reason in launch.get("stalls", ())]
+        heads = ("samples", "samples_not_issued", "executed", "lanes", *stalls)
+        table = InstructionTable(heads)
         for address, text, place, values in rows:
             table.addresses.append(address)
             table.texts.append(plain(text))

@@ -185,10 +185,12 @@ def _missing(
 
 
 def _bounded(diagnosis: Diagnosis, metrics: Mapping[str, float]) -> Diagnosis:
-    """Return a diagnosis whose gain is at most the time above the nearest roof."""
+    """Return a diagnosis whose gain is at most the time above the nearest roof. What DRAM moves
+    beyond the least bytes of the Spec does not bring its roof nearer."""
     if diagnosis.gain_ns is None or "duration" not in metrics:
         return replace(diagnosis, gain_ns=None)
-    nearest = max(metrics.get(name, 0.0) for name in ("dram_throughput", "compute_throughput"))
+    needed = metrics.get("dram_throughput", 0.0) / max(1.0, metrics.get("traffic_ratio", 1.0))
+    nearest = max(needed, metrics.get("compute_throughput", 0.0))
     above = metrics["duration"] * 1e9 * max(0.0, 1 - nearest)
     return replace(diagnosis, gain_ns=min(diagnosis.gain_ns, above))
 

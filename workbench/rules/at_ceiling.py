@@ -35,5 +35,6 @@ RULE = KernelRule(
     ("dram_throughput", "compute_throughput"),
     evaluate,
     {"ceiling": 0.8},
+    yields_to=("excess_traffic",),
     source="planted kernels on an H200",
 )

@@ -27,6 +27,6 @@ RULE = KernelRule(
     ("l2_throughput",),
     evaluate,
     {"l2": 0.75},
-    yields_to=("at_ceiling", "spills"),
+    yields_to=("at_ceiling", "spills", "excess_traffic"),
     source="planted kernels on an H200",
 )

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 SAMPLES = "smsp__pcsamp_warps_issue_stalled_"
+NOT_ISSUED = "_not_issued"
+OPCODES = "sass__inst_executed_per_opcode"
 STEP = 16  # bytes of an instruction
 LONGEST = 1 << 20  # instructions of a kernel
 
@@ -32,7 +34,9 @@ def launches(path: str) -> Iterator[dict[str, Any]]:
                 "grid": _three(metrics, "launch__grid_dim_"),
                 "block": _three(metrics, "launch__block_dim_"),
                 "metrics": metrics,
-                "instructions": list(_instructions(action)),
+                "opcodes": _opcodes(action),
+                "stalls": list(reasons := _reasons(action)),
+                "instructions": list(_instructions(action, reasons)),
             }
             number += 1
 
@@ -65,14 +69,32 @@ def _by_address(action: Any, name: str) -> dict[int, float]:
     return {int(ids.value(i)): float(metric.value(i)) for i in range(metric.num_instances())}
 
 
-def _instructions(action: Any) -> Iterator[tuple[int, str, str, tuple[float, ...]]]:
-    """Yield address, text, place and values of each instruction."""
+def _opcodes(action: Any) -> dict[str, float]:
+    """Return the executions of each opcode, without its modifiers."""
+    metric = action.metric_by_name(OPCODES)
+    if metric is None or not metric.has_correlation_ids():
+        return {}
+    ids = metric.correlation_ids()
+    return {str(ids.value(i)): float(metric.value(i)) for i in range(metric.num_instances())}
+
+
+def _reasons(action: Any) -> dict[str, dict[int, float]]:
+    """Return the samples by address of each reason to stall."""
+    names = [n for n in action.metric_names() if n.startswith(SAMPLES) and NOT_ISSUED not in n]
+    return {name.removeprefix(SAMPLES): _by_address(action, name) for name in names}
+
+
+def _instructions(
+    action: Any, reasons: dict[str, dict[int, float]]
+) -> Iterator[tuple[int, str, str, tuple[float, ...]]]:
+    """Yield address, text, place and values of each instruction: samples, those not issued,
+    executions, lanes, and samples of each reason."""
     executed = _by_address(action, "inst_executed")
     lanes = _by_address(action, "thread_inst_executed_true")
     sampled: dict[bool, dict[int, float]] = {False: {}, True: {}}
     for name in action.metric_names():
         if name.startswith(SAMPLES):
-            table = sampled[name.endswith("_not_issued")]
+            table = sampled[name.endswith(NOT_ISSUED)]
             for address, value in _by_address(action, name).items():
                 table[address] = table.get(address, 0.0) + value
     known = sorted({*executed, *sampled[False]})
@@ -88,7 +110,7 @@ def _instructions(action: Any) -> Iterator[tuple[int, str, str, tuple[float, ...
             return
         info = action.source_info(address)
         place = f"{info.file_name().rsplit('/', 1)[-1]}:{info.line()}" if info else ""
-        tables = sampled[False], sampled[True], executed, lanes
+        tables = sampled[False], sampled[True], executed, lanes, *reasons.values()
         yield address, text.strip(), place, tuple(table.get(address, 0.0) for table in tables)
 
 

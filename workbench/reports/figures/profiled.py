@@ -10,8 +10,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from workbench.data.metric import BY_NAME, stored_metrics
+from workbench.data.metric import BY_NAME
 from workbench.data.record import Outcome, Profile, Record, grouped
+from workbench.data.rule_metrics import profile_metrics
 from workbench.data.units import counted, duration, percent, quantity, three_digits
 from workbench.rules import evaluated_kernel
 
@@ -110,7 +111,7 @@ def _profiled(title: str, record: Record, profiles: Sequence[Profile]) -> _Profi
     calls = 1 if longest.launch else min((p.count for p in now), default=1)
     spent = math.fsum(p.total_s or 0.0 for p in now) / calls if now else None
     return _ProfiledConfig(
-        title, record.time_s, spent, stored_metrics(longest),
+        title, record.time_s, spent, profile_metrics(longest),
         sum(p.count for p in now) // calls, longest.tool,
     )  # fmt: skip
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from workbench.data.metric import stored_metrics
 from workbench.data.record import Profile, Record, grouped
+from workbench.data.rule_metrics import profile_metrics
 from workbench.device.ceilings import Level
 
 # Metrics that hold the bytes of a level: between the GPU and DRAM, between L2 and L1, and those of
@@ -44,7 +44,7 @@ class ProfiledCalls:
         """Return the traffic of a record's config; empty where none was profiled, and without a
         level that not every launch has counters of."""
         launches = self.by_outcome.get(record.key, ())
-        metrics = [stored_metrics(p) for p in launches]
+        metrics = [profile_metrics(p) for p in launches]
         if not metrics or not record.measured:
             return ()
         flops = _summed(metrics, "vector_flop") if _vector(record) else None

@@ -1,0 +1,44 @@
+"""Programs wait for atomics on the same addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workbench.data.units import percent
+from workbench.rules import Diagnosis, KernelRule, share
+
+STALLS = ("stall_long_scoreboard", "stall_lg_throttle", "stall_membar")
+REDUCE = "Reduce within the program first, so that one atomic takes the place of many."
+RELAX = "The ordering is stronger than a sum needs: sem='relaxed' saves the fences beside them."
+
+
+def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
+    """Return the diagnosis of a kernel that executes atomics and waits for memory."""
+    part, fences = metrics["atomic_share"], metrics["fence_share"]
+    waiting = sum(metrics[name] for name in STALLS)
+    if part < limits["atomics"] or waiting < limits["stall"]:
+        return None
+    beside = " Fences (MEMBAR) stand beside them." if fences > 0 else ""
+    return Diagnosis(
+        f"{percent(part)} of the instructions are atomics of global memory, and "
+        f"{percent(waiting)} of all waiting is for memory.{beside}",
+        (
+            share("atomics, share", part),
+            share("fences, share", fences),
+            share("waiting for memory, share", waiting),
+        ),
+        f"{REDUCE} {RELAX}" if fences > 0 else REDUCE,
+        "medium",
+    )
+
+
+RULE = KernelRule(
+    "atomics",
+    113,
+    ("atomic_share", "fence_share", *STALLS),
+    evaluate,
+    {"atomics": 0.01, "stall": 0.6},
+    yields_to=("at_ceiling", "spills"),
+    source="thresholds of planted kernels on an H200; tested on written source pages, never on a "
+    "GPU",
+)
