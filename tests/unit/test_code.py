@@ -101,6 +101,25 @@ def test_figures_of_listings_are_those_of_the_tools(name, instructions, matrix, 
     assert "other" not in code.whole.groups or code.whole.groups["other"] <= 1
 
 
+@pytest.mark.parametrize(
+    "name, blocks, labels, more",
+    [
+        ("ws0_cuda_100.nvdisasm_gi.txt", 78, {"NOP"}, 3),
+        ("ws1_cuda_100.nvdisasm_gi.txt", 112, {"NOP", "BRX"}, 4),
+        ("mm_cuda_100.nvdisasm_g.txt", 32, set(), 0),
+    ],
+)
+def test_nvdisasm_also_begins_a_block_at_labels_that_no_jump_names(name, blocks, labels, more):
+    code = sass(name)
+    listing, reached = code.listing, [code.graph.blocks[n] for n in code.graph.reached]
+    inside = [i for b in reached for i in range(b.start + 1, b.end) if i in listing.labels]
+    assert (len(reached), len(inside)) == (blocks, more)  # their sum is that of -bbcfg
+    assert {listing.instructions[i].opcode for i in inside} == labels
+    assert all(listing.after[i - 1] == [i] for i in inside)
+    waits = [i for i in inside if listing.instructions[i].opcode == "NOP"]
+    assert all(listing.instructions[i - 1].opcode.startswith("BSYNC") for i in waits)
+
+
 def test_spills_are_counted_as_ptxas_made_them():
     groups = sass("mmspill_cuda_90.nvdisasm_g.txt").whole.groups
     assert groups["spills"] == 257 + 193  # STL and LDL
