@@ -26,6 +26,7 @@ from workbench.commands.worktree import WORKING, Worktrees
 from workbench.compile import CompileError, LaunchedCode, machine_code_of
 from workbench.compile.code_match import CodeComparison, compared
 from workbench.compile.code_reading import MachineCode, code_of_file
+from workbench.compile.code_samples import StallSamples, samples_of
 from workbench.compile.mix import Mix
 from workbench.compile.ptx_words import matching
 from workbench.data.clock import folder_of, run_id
@@ -34,6 +35,7 @@ from workbench.data.files import write_file
 from workbench.data.record import Resources, to_plain
 from workbench.data.units import counted
 from workbench.device import hardware
+from workbench.readers import read as read_profile
 from workbench.reports import write_page
 from workbench.reports.code import (
     CodeView,
@@ -45,6 +47,8 @@ from workbench.reports.code import (
     page,
     partition_sentence,
     partition_table,
+    sample_sentence,
+    sample_table,
 )
 from workbench.reports.figures.code import flow_dot
 from workbench.spec import Spec, label, sizes_text, values
@@ -68,8 +72,8 @@ class _Read:
 
 
 def run(options: CodeOptions) -> int:
-    """Run the command. Returns its exit code. Raises CommandError, CodeError and the errors of
-    kernels that are not there."""
+    """Run the command. Returns its exit code. Raises CommandError, CodeError, ReadError and the
+    errors of kernels that are not there."""
     check_writable(options.out)
     check_file(options.json, "--json")
     check_file(options.dot, "--dot")
@@ -79,6 +83,10 @@ def run(options: CodeOptions) -> int:
     if options.against is not None:
         other = _read(options, options.target, options.against)
         comparison = compared(other.code, read.code)
+    samples = None
+    if options.samples is not None:
+        dispatches = read_profile([options.samples]).dispatches
+        samples = samples_of(read.code, dispatches, options.samples.name)
     view = CodeView(
         title=read.title,
         device=read.device,
@@ -89,6 +97,7 @@ def run(options: CodeOptions) -> int:
         matches=matching(read.code.listing, options.find) if options.find else (),
         against=options.against or "",
         comparison=comparison,
+        samples=samples,
     )
     console = console_for(options)
     _say(console, view, read, options)
@@ -213,7 +222,10 @@ def _say(console: Console, view: CodeView, read: _Read, options: CodeOptions) ->
         for title, table in change_tables(view.comparison):
             console.print(title)
             _print(console, table)
-    if (loops := loop_table(code))["rows"]:
+    if view.samples is not None:
+        say_result(console, sample_sentence(view.samples), style="bold")
+        _print(console, sample_table(code, view.samples))
+    if (loops := loop_table(code, view.samples))["rows"]:
         _print(console, loops)
     else:
         console.print("There is no loop; a fully unrolled one looks like any other code.")
@@ -225,7 +237,7 @@ def _say(console: Console, view: CodeView, read: _Read, options: CodeOptions) ->
     if view.word:
         _say_matches(console, view)
     if options.text:
-        for line in listing_lines(code):
+        for line in listing_lines(code, view.samples):
             say_result(console, line)
     if read.others:
         console.print(f"note  also launched, not shown: {', '.join(read.others)}", soft_wrap=True)
@@ -272,9 +284,16 @@ def _plain(view: CodeView, read: _Read) -> dict[str, Any]:
         "mix": _plain_mix(code.whole),
         "blocks": len(code.graph.reached),
         "loops": [
-            {"head": loop.head, "depth": depth, "blocks": sorted(loop.blocks), **_plain_mix(mix)}
+            {
+                "head": loop.head,
+                "depth": depth,
+                "blocks": sorted(loop.blocks),
+                **_plain_mix(mix),
+                "sample_share": view.samples and view.samples.share(code.places(loop)),
+            }
             for depth, loop, mix in code.loops()
         ],
+        "samples": view.samples and _plain_samples(view.samples),
         "partitions": None if code.partitions is None else _plain_partitions(code),
         "warnings": [{"number": number, "text": text} for number, text in code.warnings],
         "matches": _plain_matches(view.matches),
@@ -305,6 +324,18 @@ def _plain_partitions(code: MachineCode) -> dict[str, Any]:
         "overlaps": [list(each) for each in known.overlaps],
         "shared_barriers": {hex(offset): list(names) for offset, names in known.shared_barriers},
     }  # fmt: skip
+
+
+def _plain_samples(samples: StallSamples) -> dict[str, Any]:
+    return {
+        "total": samples.total,
+        "launches": samples.launches,
+        "instructions": [
+            {"index": i, "samples": n, "reason": samples.reasons[i]}
+            for i, n in enumerate(samples.counts)
+            if n
+        ],
+    }
 
 
 def _plain_matches(matches: Sequence[tuple[int, Any]]) -> list[dict[str, Any]]:

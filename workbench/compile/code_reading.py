@@ -78,8 +78,12 @@ class MachineCode:
 
     def instructions(self, loop: Loop) -> list[Instruction]:
         """Return the instructions of a loop, with those of the loops inside it."""
+        return [self.listing.instructions[i] for i in self.places(loop)]
+
+    def places(self, loop: Loop) -> list[int]:
+        """Return the numbers of the instructions of a loop, with those of the loops inside it."""
         blocks = [self.graph.blocks[n] for n in sorted(loop.blocks)]
-        return [op for b in blocks for op in self.listing.instructions[b.start : b.end]]
+        return [i for b in blocks for i in range(b.start, b.end)]
 
 
 def code_of_kernel(asm: Mapping[str, Any], arch: str) -> MachineCode:
