@@ -519,7 +519,7 @@ def test_the_command_reads_a_file(here, capfd):
         (b"", "neither a cubin"),
         (b"\x00\xff" * 500, "neither a cubin"),
         (b"\x7fELF" + bytes(60), "another machine"),
-        (b"\x7fELF" + bytes(14) + b"\xe0\x00" + bytes(44), "x.amdgcn is not beside it"),
+        (b"\x7fELF" + bytes(14) + b"\xe0\x00" + bytes(44), "its note is damaged"),
         (b'\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n', "no instruction"),
     ],
 )

@@ -24,6 +24,7 @@ from workbench.commands.run import (
 )
 from workbench.commands.worktree import WORKING, Worktrees
 from workbench.compile import CompileError, LaunchedCode, machine_code_of
+from workbench.compile.amd_note import COUNTS
 from workbench.compile.code_match import CodeComparison, compared
 from workbench.compile.code_reading import MachineCode, code_of_file
 from workbench.compile.code_samples import StallSamples, samples_of
@@ -80,8 +81,12 @@ def run(options: CodeOptions) -> int:
     require_triton()
     read = _read(options, options.target, None)
     comparison = None
+    if options.find is not None:
+        _require_listing(read)
     if options.against is not None:
         other = _read(options, options.target, options.against)
+        _require_listing(read)
+        _require_listing(other)
         comparison = compared(other.code, read.code)
     samples = None
     if options.samples is not None:
@@ -108,6 +113,11 @@ def run(options: CodeOptions) -> int:
     file = write_page(folder / "code.html", page(view))
     say_page(console, file)
     return write_result(options, "code", PASSED, code=_plain(view, read), page=str(file.resolve()))
+
+
+def _require_listing(read: _Read) -> None:
+    if not read.code.listing.instructions:
+        raise CommandError(f"{read.title} is {read.code.notes[0]}.")
 
 
 def is_file(target: str) -> bool:
@@ -195,10 +205,13 @@ def _facts(read: _Read) -> list[tuple[str, str]]:
         ]
     if code.stack_bytes is not None:
         facts.append(("Stack or scratch", f"{code.stack_bytes} B"))
+    facts += [(name, str(code.counts[key])) for key, name in COUNTS.items() if key in code.counts]
     if code.spill_store_bytes is not None:
         facts.append(
             ("Spill stores, loads", f"{code.spill_store_bytes}, {code.spill_load_bytes} B")
         )
+    if not code.listing.instructions:
+        return facts
     whole = code.whole
     facts.append(("Instructions", str(whole.instructions)))
     facts.append(("Matrix instructions", str(whole.groups.get("matrix", 0))))
@@ -225,6 +238,17 @@ def _say(console: Console, view: CodeView, read: _Read, options: CodeOptions) ->
     if view.samples is not None:
         say_result(console, sample_sentence(view.samples), style="bold")
         _print(console, sample_table(code, view.samples))
+    if code.listing.instructions:
+        _say_listing(console, view, options)
+    if read.others:
+        console.print(f"note  also launched, not shown: {', '.join(read.others)}", soft_wrap=True)
+    for note in code.notes:
+        console.print(f"note  {note}", soft_wrap=True)
+
+
+def _say_listing(console: Console, view: CodeView, options: CodeOptions) -> None:
+    """Print what the listing shows: loops, mix, partitions, matches, and itself."""
+    code = view.code
     if (loops := loop_table(code, view.samples))["rows"]:
         _print(console, loops)
     else:
@@ -239,10 +263,6 @@ def _say(console: Console, view: CodeView, read: _Read, options: CodeOptions) ->
     if options.text:
         for line in listing_lines(code, view.samples):
             say_result(console, line)
-    if read.others:
-        console.print(f"note  also launched, not shown: {', '.join(read.others)}", soft_wrap=True)
-    for note in code.notes:
-        console.print(f"note  {note}", soft_wrap=True)
 
 
 def _say_matches(console: Console, view: CodeView) -> None:
@@ -277,12 +297,13 @@ def _plain(view: CodeView, read: _Read) -> dict[str, Any]:
         "binary": code.binary,
         "registers": code.registers,
         "stack_bytes": code.stack_bytes,
+        "counts": dict(code.counts),
         "spill_store_bytes": code.spill_store_bytes,
         "spill_load_bytes": code.spill_load_bytes,
         "most_live_registers": code.peak_live[0] if code.peak_live else None,
         "resources": to_plain(read.resources) if read.resources else None,
-        "mix": _plain_mix(code.whole),
-        "blocks": len(code.graph.reached),
+        "mix": _plain_mix(code.whole) if code.listing.instructions else None,
+        "blocks": len(code.graph.reached) or None,
         "loops": [
             {
                 "head": loop.head,
