@@ -203,8 +203,9 @@ def test_short_forms_of_the_format(data, value):
 
 @pytest.mark.parametrize(
     "data",
-            [b"\x91" * 5000 + b"\x01", b"\xdd\xff\xff\xff\xff", b"\xdf\x7f\xff\xff\xff\x01", b"\xc1",
-             b"\xd4\x01\x01", b"\x91" * (DEEPEST + 1) + b"\x01"]
+    [b"\x91" * 5000 + b"\x01", b"\xdd\xff\xff\xff\xff", b"\xdf\x7f\xff\xff\xff\x01",
+     b"\xc1",
+     b"\xd4\x01\x01", b"\x91" * (DEEPEST + 1) + b"\x01"]
 )  # fmt: skip
 def test_hostile_values_are_refused_at_once(data):
     with pytest.raises(ValueError, match="its note"):

@@ -30,9 +30,8 @@ def find_tool() -> str | None:
         Path(p) / "backends" / "amd" / "bin"
         for p in (spec and spec.submodule_search_locations) or ()
     ]
-    found = shutil.which(TOOL)
     others = (str(folder / TOOL) for folder in (ROCM, *wheels) if (folder / TOOL).is_file())
-    return found or next(others, None)
+    return shutil.which(TOOL) or next(others, None)
 
 
 def disassembled_hsaco(image: bytes, arch: str) -> Listing:
