@@ -101,6 +101,7 @@ class _State:
     kernel: Loaded | None = None
     launches: dict[str, list[str]] = field(default_factory=dict)  # of one call, by config's key
     spent: Spent = field(default_factory=Spent)
+    alone: tuple[Candidate, Any, Checked] | None = None  # see `open_alone`, with its entrant
 
 
 _now: _State | None = None
@@ -601,6 +602,41 @@ def compare(left: Candidate, right: Candidate, requested_threshold: float) -> Pa
         return PairTime(None, _failed(error, "measure"))
     verdict = played.verdict if all(isinstance(t, Timed) for t in timed) else None
     return PairTime(timed[0], timed[1], verdict)
+
+
+def open_alone(candidate: Candidate) -> Refusal | None:
+    """Check a candidate and keep it as the one that `window_alone` times, while other processes
+    time theirs in turns. Returns why it has no time, or None."""
+    checked = _checked(candidate)
+    if isinstance(checked, Refusal):
+        return checked
+    entrants, failed = _entrants([candidate], [0.0])
+    if failed:
+        return failed[0]
+    _state().alone = candidate, entrants[0], checked
+    return None
+
+
+def window_alone(seconds: float, least: int) -> Window:
+    """Return a window of about `seconds` of the open candidate, with nothing left on the GPU."""
+    _, entrant, _ = _opened()
+    window: Window = entrant.begin(seconds, least).window()
+    return window
+
+
+def close_alone() -> Refusal | None:
+    """Check the results of timed calls of the open candidate. Returns what is wrong, or None."""
+    candidate, entrant, first = _opened()
+    last, _ = _checked_again(candidate, entrant, first)
+    _state().alone = None
+    return _refused(last)
+
+
+def _opened() -> tuple[Candidate, Any, Checked]:
+    alone = _state().alone
+    if alone is None:
+        raise RuntimeError("the measuring process has no open candidate")
+    return alone
 
 
 @accounted
