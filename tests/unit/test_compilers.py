@@ -241,7 +241,9 @@ def test_a_command_that_is_stopped_says_so_and_goes_on(tmp_path, monkeypatch, ca
     )
 
     def compare():
-        code = CompilerComparison(wanted, plain_console(), tmp_path / "tuned.json").go()
+        code = CompilerComparison(
+            wanted, plain_console(), tmp_path / "tuned.json", has_gpu=lambda: False
+        ).go()
         return code, json.loads(document.read_text()), capsys.readouterr().out
 
     monkeypatch.setattr(FakeCompilers, "stop_after", 5)

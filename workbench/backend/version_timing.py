@@ -50,8 +50,8 @@ class ProcessEntrant:
     process: Solo
 
     def begin(self, seconds: float, least: int = 1) -> TakenWindow:
-        """Take samples of about `seconds` in total, at least `least`. Raises what `Solo.ask`
-        raises."""
+        """Return samples of about `seconds` in total, at least `least`, once they are taken. Raises
+        what `Solo.ask` raises."""
         window = self.process.ask(worker.window_alone, seconds, least, timeout_s=WINDOW_S)
         return TakenWindow(window)
 

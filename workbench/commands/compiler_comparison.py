@@ -147,7 +147,7 @@ class CompilerComparison:
         flags = {"--energy": options.energy, "--strict": options.strict, "--trust": options.trust,
                  "--database": options.database is not None}  # fmt: skip
         if given := [flag for flag, value in flags.items() if value]:
-            raise CommandError(f"--triton measures nothing; leave out {' and '.join(given)}.")
+            raise CommandError(f"--triton compares machine code; leave out {' and '.join(given)}.")
         if len(options.kernel) != 1 and (options.impl or options.sizes):
             raise CommandError("--impl and --sizes are of one kernel; name it with --kernel.")
 

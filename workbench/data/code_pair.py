@@ -1,6 +1,6 @@
 """Compare the machine code of one config before and after: one word, and the reasons for it.
 
-Nothing was run, so WORSE is a suspicion. SAME alone is certain: the same instructions run.
+WORSE is a suspicion until a GPU has measured it. SAME alone is certain: the same instructions run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ORDER: tuple[Word, ...] = ("FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FI
 
 MEANINGS: Mapping[str, str] = {
     "FAILS": "compiles before and not after",
-    "WORSE": "something that costs time got worse; suspected, as nothing ran",
+    "WORSE": "something that costs time got worse; suspected, until a GPU decides",
     "CHANGED": "other machine code, and nothing that got clearly worse or better",
     "NEITHER": "compiles neither before nor after",
     "BETTER": "something got better, and nothing worse",

@@ -89,6 +89,16 @@ class Spent:
 
 
 @dataclass
+class _Alone:
+    """The candidate that this process times while other processes time theirs in turns."""
+
+    candidate: Candidate
+    entrant: Any
+    checked: Checked
+    windows: list[Window] = field(default_factory=list)
+
+
+@dataclass
 class _State:
     """State of the process between tasks."""
 
@@ -101,7 +111,7 @@ class _State:
     kernel: Loaded | None = None
     launches: dict[str, list[str]] = field(default_factory=dict)  # of one call, by config's key
     spent: Spent = field(default_factory=Spent)
-    alone: tuple[Candidate, Any, Checked] | None = None  # see `open_alone`, with its entrant
+    alone: _Alone | None = None  # see `open_alone`
 
 
 _now: _State | None = None
@@ -605,34 +615,38 @@ def compare(left: Candidate, right: Candidate, requested_threshold: float) -> Pa
 
 
 def open_alone(candidate: Candidate) -> Refusal | None:
-    """Check a candidate and keep it as the one that `window_alone` times, while other processes
-    time theirs in turns. Returns why it has no time, or None."""
+    """Check a candidate and keep it as the one that `window_alone` times. Returns why it has no
+    time, or None."""
     checked = _checked(candidate)
     if isinstance(checked, Refusal):
         return checked
     entrants, failed = _entrants([candidate], [0.0])
     if failed:
         return failed[0]
-    _state().alone = candidate, entrants[0], checked
+    _state().alone = _Alone(candidate, entrants[0], checked)
     return None
 
 
 def window_alone(seconds: float, least: int) -> Window:
     """Return a window of about `seconds` of the open candidate, with nothing left on the GPU."""
-    _, entrant, _ = _opened()
-    window: Window = entrant.begin(seconds, least).window()
-    return window
+    alone = _opened()
+    alone.windows.append(alone.entrant.begin(seconds, least).window())
+    return alone.windows[-1]
 
 
 def close_alone() -> Refusal | None:
-    """Check the results of timed calls of the open candidate. Returns what is wrong, or None."""
-    candidate, entrant, first = _opened()
-    last, _ = _checked_again(candidate, entrant, first)
+    """Check the results of timed calls of the open candidate. Returns why it has no time after all,
+    such as a wrong result or windows that are shorter than possible, or None."""
+    alone = _opened()
     _state().alone = None
-    return _refused(last)
+    last, _ = _checked_again(alone.candidate, alone.entrant, alone.checked)
+    if isinstance(last, Refusal):
+        return last
+    timed = _with_time(last, alone.entrant, alone.windows, "sustained", {})
+    return timed if isinstance(timed, Refusal) else None
 
 
-def _opened() -> tuple[Candidate, Any, Checked]:
+def _opened() -> _Alone:
     alone = _state().alone
     if alone is None:
         raise RuntimeError("the measuring process has no open candidate")

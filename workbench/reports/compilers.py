@@ -87,12 +87,12 @@ def was_measured(pairs: Sequence[CodePair]) -> bool:
 
 def _verdicts(pairs: Sequence[CodePair]) -> str:
     """Return in one sentence what a GPU said of the suspected pairs."""
-    asked = [pair for pair in pairs if pair.measured or pair.unmeasured]
-    counts = Counter(pair.measured.word if pair.measured else "without a time" for pair in asked)
+    tried = [pair for pair in pairs if pair.measured or pair.unmeasured]
+    counts = Counter(pair.measured.word if pair.measured else "without a time" for pair in tried)
     words = ", ".join(f"{n} {word}" for word, n in counts.most_common())
-    others = sum(pair.word == "WORSE" for pair in pairs) - len(asked)
+    others = sum(pair.word == "WORSE" for pair in pairs) - len(tried)
     rest = f"; {others} on other devices remain suspected" if others else ""
-    return f" Measured on the {asked[0].case.device} that is here: {words}{rest}."
+    return f" Measured on the {tried[0].case.device} that is here: {words}{rest}."
 
 
 def measured_text(pair: CodePair) -> str:
