@@ -28,6 +28,7 @@ from workbench.spec import (
 WHOLE = ("int64", "int32", "int16", "int8", "uint8", "bool")  # compared exactly
 LONGEST = 64  # characters of a name: names are parts of paths, tables and keys
 MOST_BYTES = 1 << 42  # of one problem; no device holds more
+MOST_FLOPS = 1 << 100  # of one problem: 40,000 years at 1 EFLOP/s
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LIBRARY = re.compile(r"[A-Za-z_][A-Za-z0-9_.+-]*")  # `torch.compile`
@@ -53,9 +54,12 @@ def flops_fault(spec: Spec, sizes: Sizes) -> str | None:
         return f"{named} fails{at} (TypeError: {error}); it must take the axes {axes} as keywords"
     except Exception as error:
         return f"{named} fails{at} ({type(error).__name__}: {error}); correct it"
-    if type(count) is int and count >= 0:
-        return None
-    return f"{named} gives {short(count)}{at}; it must give a whole number, 0 or more (// divides)"
+    if type(count) is not int or count < 0:
+        needs = "a whole number, 0 or more (// divides)"
+        return f"{named} gives {short(count)}{at}; it must give {needs}"
+    if count > MOST_FLOPS:
+        return f"{named} gives more than 2^100{at}, which no device does; correct it"
+    return None
 
 
 def size_fault(spec: Spec, sizes: Sizes) -> str | None:

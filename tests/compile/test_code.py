@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench import catalog
+from workbench import catalog, cli
 from workbench.compile import compile_config, machine_code_of
 from workbench.compile.code_reading import CodeError, code_of_file
 from workbench.compile.ptxas import PtxasError, run_ptxas
@@ -42,6 +42,19 @@ def test_a_cubin_is_read_as_a_whole():
     assert (code.arch, code.registers, code.whole.instructions) == ("sm_100", 255, 1009)
     assert code.partitions is not None
     assert any("live registers" in note for note in code.notes)  # nvdisasm refuses 255
+
+
+def test_samples_of_the_same_cubin_and_of_another(tmp_path, monkeypatch, capfd):
+    profile = GOLDEN / "traces" / "h200" / "source_sass.csv.gz"
+    monkeypatch.chdir(tmp_path)
+    words = ["--samples", str(profile), "--json", "r.json", "--text"]
+    assert cli.main(["code", str(GOLDEN / "code" / "h200_add.cubin"), *words]) == 0
+    assert "3482 63.5 %  FADD R12, R12, R16" in capfd.readouterr().out
+    samples = json.loads((tmp_path / "r.json").read_text())["code"]["samples"]
+    assert (samples["total"], samples["launches"]) == (5484, 1)
+    assert sum(each["samples"] for each in samples["instructions"]) == 5484
+    assert cli.main(["code", str(GOLDEN / "code" / "ws1_cuda_100.cubin"), *words]) == 2
+    assert "source_sass.csv.gz are of other code" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("length", [64, 300, 5_000, 60_000])

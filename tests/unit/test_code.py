@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.compile.code_match import compared
-from workbench.compile.code_reading import MachineCode, code_of_assembly
+from workbench.compile.code_reading import CodeError, MachineCode, code_of_assembly
+from workbench.compile.code_samples import samples_of
 from workbench.compile.flow import dominated, dominators, flow_graph, reachable
 from workbench.compile.kinds import GROUPS, access_of, group_of, matrix_flops
 from workbench.compile.listing import Instruction, read_amdgcn_listing, read_sass
@@ -24,6 +25,8 @@ from workbench.compile.mix import mix_of
 from workbench.compile.partitions import specialisation
 from workbench.compile.ptx_lines import correct_lines
 from workbench.compile.ptx_words import matching
+from workbench.data.trace import Dispatch, InstructionTable
+from workbench.readers import read as read_profile
 from workbench.reports.code import CodeView, comparison_sentence, listing_lines, page
 from workbench.reports.figures.code import flow_dot, flow_svg
 
@@ -99,6 +102,25 @@ def test_figures_of_listings_are_those_of_the_tools(name, instructions, matrix, 
     sizes = [mix.instructions for _, _, mix in code.loops()]
     assert max(sizes, default=0) == loop
     assert "other" not in code.whole.groups or code.whole.groups["other"] <= 1
+
+
+@pytest.mark.parametrize(
+    "name, blocks, labels, more",
+    [
+        ("ws0_cuda_100.nvdisasm_gi.txt", 78, {"NOP"}, 3),
+        ("ws1_cuda_100.nvdisasm_gi.txt", 112, {"NOP", "BRX"}, 4),
+        ("mm_cuda_100.nvdisasm_g.txt", 32, set(), 0),
+    ],
+)
+def test_nvdisasm_also_begins_a_block_at_labels_that_no_jump_names(name, blocks, labels, more):
+    code = sass(name)
+    listing, reached = code.listing, [code.graph.blocks[n] for n in code.graph.reached]
+    inside = [i for b in reached for i in range(b.start + 1, b.end) if i in listing.labels]
+    assert (len(reached), len(inside)) == (blocks, more)  # their sum is that of -bbcfg
+    assert {listing.instructions[i].opcode for i in inside} == labels
+    assert all(listing.after[i - 1] == [i] for i in inside)
+    waits = [i for i in inside if listing.instructions[i].opcode == "NOP"]
+    assert all(listing.instructions[i - 1].opcode.startswith("BSYNC") for i in waits)
 
 
 def test_spills_are_counted_as_ptxas_made_them():
@@ -308,6 +330,89 @@ def test_a_mix_counts_each_instruction_once(listing):
     assert set(mix.groups) <= set(GROUPS)
 
 
+# Stall samples of a profile
+
+
+TRACES = GOLDEN.parent / "traces" / "h200"
+
+
+def profiled(name="source_sass.csv.gz"):
+    return read_profile([TRACES / name]).dispatches
+
+
+@pytest.mark.parametrize("page", ["source_sass.csv.gz", "source_cuda_sass.csv.gz"])
+def test_samples_stand_at_the_instructions_that_ncu_names(page):
+    code, dispatches = sass("h200_mm.nvdisasm_gi.txt"), profiled(page)
+    samples = samples_of(code, dispatches, page)
+    table = dispatches[1].instructions
+    assert samples.total == table.total("# Samples") == 18_007
+    first, at = min(table.addresses), table.heads.index("# Samples")
+    for address, row in zip(table.addresses, table.values, strict=True):
+        assert samples.counts[(address - first) // 16] == (row[at] or 0)
+    ((_, loop, _),) = code.loops()
+    assert samples.share(code.places(loop)) == pytest.approx(0.919, abs=5e-4)
+    assert samples.share(range(len(samples.counts))) == 1
+    most = max(range(len(samples.counts)), key=samples.counts.__getitem__)
+    assert samples.reasons[most] == "barrier"  # the largest of its stall columns
+    twice = samples_of(code, [*dispatches, dispatches[1]], page)
+    assert (twice.total, twice.launches) == (2 * samples.total, 2)
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (("FADD R13, R13, R17", "FADD R13, R13, R18"), "at 0x1e0 of add it has `FADD"),
+        (("FADD R13, R13, R17", "FMUL R13, R13, R17"), "this code `FMUL R13, R13, R17`"),
+        (("@!P1 LDG", "@P1 LDG"), "at 0x1a0"),
+        (("BRA `(.L_x_0)", "BRA `(.text.add)"), "at 0x290"),
+        (("\n        /*0280*/                   EXIT ;", ""), "and this code `no instruction`"),
+    ],
+)  # fmt: skip
+def test_samples_of_other_code_are_refused_at_the_first_difference(change, words):
+    listing = read_sass(golden("h200_add.nvdisasm_gi.txt").replace(*change, 1))
+    code = MachineCode("add", "sm_90", listing, flow_graph(listing), "", 26, 0)
+    with pytest.raises(CodeError, match="are of other code") as error:
+        samples_of(code, profiled(), "p.csv")
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name, words", [("raw_base.csv.gz", "no stall samples"),
+                                         ("details.csv.gz", "SourceCounters")])  # fmt: skip
+def test_a_profile_without_samples_gets_the_command_that_records_them(name, words):
+    with pytest.raises(CodeError, match=words):
+        samples_of(sass("h200_add.nvdisasm_gi.txt"), profiled(name), name)
+
+
+def test_samples_of_another_vendor_are_refused():
+    with pytest.raises(CodeError, match="NVIDIA"):
+        samples_of(code_of_assembly(golden("mm_hip_gfx942.amdgcn"), None), profiled(), "p.csv")
+
+
+@given(st.permutations(["desc[UR4][R2.64]", "P4", "[R49+0x18000]"]), st.booleans(),
+       st.integers(0, 2**40))  # fmt: skip
+def test_forms_of_one_instruction_are_equal_whatever_the_version_prints(operands, reuse, base):
+    text = "LDGSTS.E.BYPASS.128 [R49+0x18000], desc[UR4][R2.64], P4"
+    listing = read_sass(f"f:\n/*0000*/ {text} ;\n.L_1:\n/*0010*/ @P0 BRA `(.L_1) ;\n/*0020*/ NOP ;")
+    code = MachineCode("f", "sm_90", listing, flow_graph(listing), "", 8, 0)
+    other = f"LDGSTS.E.BYPASS.128 {',  '.join(operands)}{'.reuse' * reuse}"
+    table = InstructionTable(("samples",), [base, base + 16], [other, f"@P0   BRA {base + 16:#x}"],
+                             ["", ""], [(3.0,), (float("nan"),)])  # fmt: skip
+    samples = samples_of(code, [Dispatch("f", instructions=table)], "r")
+    assert samples.counts == (3, 0, 0) and samples.reasons == ("", "", "")
+
+
+def test_samples_are_on_the_page_and_in_the_text():
+    code = sass("h200_mm.nvdisasm_gi.txt")
+    samples = samples_of(code, profiled(), "p.csv")
+    text = page(CodeView("k", "d", code, [], "workbench code x", samples=samples))
+    assert "18,007 stall samples of one launch" in text and "<i class=h3>   2801 15.6 %</i>" in text
+    assert "91.9 %" in text and "tile_truth.py:26" in text
+    plain = page(CodeView("k", "d", code, [], "workbench code x"))
+    assert "Stall samples" not in plain and "<i class" not in plain
+    lines = [line for line in listing_lines(code, samples) if "2801 15.6 %" in line]
+    assert len(lines) == 1 and lines[0].endswith("@!PT LDS RZ, [RZ]")
+
+
 # Differences and pages
 
 
@@ -414,7 +519,7 @@ def test_the_command_reads_a_file(here, capfd):
         (b"", "neither a cubin"),
         (b"\x00\xff" * 500, "neither a cubin"),
         (b"\x7fELF" + bytes(60), "another machine"),
-        (b"\x7fELF" + bytes(14) + b"\xe0\x00" + bytes(44), "x.amdgcn is not beside it"),
+        (b"\x7fELF" + bytes(14) + b"\xe0\x00" + bytes(44), "its note is damaged"),
         (b'\t.amdgcn_target "amdgcn-amd-amdhsa--gfx942"\n', "no instruction"),
     ],
 )

@@ -4,11 +4,10 @@ import io
 import json
 import subprocess
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from compiled_cases import CASE, FACTS, RESOURCES
+from compiled_cases import CASE, FACTS, FakeCompilers, Pools
 
 from workbench.backend import compilers
 from workbench.backend.compilers import Compiler, CompilerError, Compilers, FactsJob
@@ -178,21 +177,6 @@ def test_a_kernel_of_another_dtype_names_it():
 # Runs that are stopped
 
 
-class Pools:
-    """Compilers that return the same facts for every task, and count what they compile."""
-
-    def __init__(self, results):
-        self.results, self.compiled = list(results), []
-
-    def compile(self, tasks):
-        for n, (_, job, _) in enumerate(tasks):
-            self.compiled.append(job)
-            result = self.results.pop(0)
-            if isinstance(result, BaseException):
-                raise result
-            yield n, result
-
-
 def tasks(count):
     compiler, device = Compiler("3.9.0", "k", None), DEVICES["a100"]
     jobs = [FactsJob("matmul", CASE, f"code {n}") for n in range(count)]
@@ -248,34 +232,6 @@ def test_a_key_holds_compiler_code_device_and_config():
     assert FactsJob("matmul", CASE, "other").key(task.compiler, task.device) not in keys
 
 
-class FakeCompilers(Pools):
-    """Two versions whose machine code differs in registers; the process is stopped after some."""
-
-    stop_after = 99
-
-    def __init__(self, folders):
-        super().__init__([])
-
-    def versions(self):
-        return [Compiler("3.6.0", "a", None), Compiler("3.9.0", "b", None)]
-
-    def compile(self, tasks):
-        for n, (pool, job, _) in enumerate(tasks):
-            if n == self.stop_after:
-                raise KeyboardInterrupt
-            self.compiled.append(job)
-            yield n, replace(FACTS, code=str(pool), resources=WIDER if pool else RESOURCES)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-
-WIDER = replace(RESOURCES, registers=252)
-
-
 def test_a_command_that_is_stopped_says_so_and_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(compiler_comparison, "Compilers", FakeCompilers)
     monkeypatch.setattr(compiler_comparison, "folder_of_version", lambda *a: None)
@@ -285,7 +241,9 @@ def test_a_command_that_is_stopped_says_so_and_goes_on(tmp_path, monkeypatch, ca
     )
 
     def compare():
-        code = CompilerComparison(wanted, plain_console(), tmp_path / "tuned.json").go()
+        code = CompilerComparison(
+            wanted, plain_console(), tmp_path / "tuned.json", has_gpu=lambda: False
+        ).go()
         return code, json.loads(document.read_text()), capsys.readouterr().out
 
     monkeypatch.setattr(FakeCompilers, "stop_after", 5)

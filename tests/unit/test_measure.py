@@ -216,6 +216,37 @@ def test_a_contest_of_a_wrong_side_has_no_verdict(wandering, monkeypatch):
     assert result.verdict is None and result.right.reason == "wrong" and result.left is None
 
 
+def test_windows_of_a_process_that_takes_turns_with_others(wandering, monkeypatch):
+    with pytest.raises(RuntimeError, match="no open candidate"):
+        worker.window_alone(0.02, 1)
+    assert worker.open_alone(Candidate.by_name("slow", {})) is None
+    windows = [worker.window_alone(0.02, 1) for _ in range(6)]
+    assert all(len(w.samples_s) == 8 for w in windows) and windows[0] != windows[5]
+    assert set(wandering.order) == {("slow", "cold")}
+    assert worker.close_alone() is None
+    with pytest.raises(RuntimeError, match="no open candidate"):
+        worker.close_alone()
+
+
+def test_a_process_that_takes_turns_refuses_what_is_wrong_or_too_short(wandering, monkeypatch):
+    slow = Candidate.by_name("slow", {})
+
+    def measured(timed, windows, *more, **also):
+        assert len(windows) == 1
+        raise ValueError("below what the device can reach")
+
+    worker.open_alone(slow)
+    worker.window_alone(0.02, 1)
+    monkeypatch.setattr(wandering, "measured", measured)
+    assert "below" in worker.close_alone().reason
+    wrong = lambda timed, problems: [(0, Checked(3.0, wrong="off by 3"))]  # noqa: E731
+    worker.open_alone(slow)
+    monkeypatch.setattr(wandering, "check_timed", wrong)
+    assert "in timed calls, off by 3" in worker.close_alone().reason
+    monkeypatch.setattr(worker, "_checked", lambda *a, **more: Refusal("check", "wrong"))
+    assert worker.open_alone(slow).reason == "wrong"
+
+
 def test_measuring_in_blocks_would_have_ranked_them_wrongly(wandering):
     """The same clock under a harness that times one config after the other."""
     means = {}

@@ -24,8 +24,10 @@ from workbench.commands.run import (
 )
 from workbench.commands.worktree import WORKING, Worktrees
 from workbench.compile import CompileError, LaunchedCode, machine_code_of
+from workbench.compile.amd_note import COUNTS
 from workbench.compile.code_match import CodeComparison, compared
 from workbench.compile.code_reading import MachineCode, code_of_file
+from workbench.compile.code_samples import StallSamples, samples_of
 from workbench.compile.mix import Mix
 from workbench.compile.ptx_words import matching
 from workbench.data.clock import folder_of, run_id
@@ -34,6 +36,7 @@ from workbench.data.files import write_file
 from workbench.data.record import Resources, to_plain
 from workbench.data.units import counted
 from workbench.device import hardware
+from workbench.readers import read as read_profile
 from workbench.reports import write_page
 from workbench.reports.code import (
     CodeView,
@@ -45,6 +48,8 @@ from workbench.reports.code import (
     page,
     partition_sentence,
     partition_table,
+    sample_sentence,
+    sample_table,
 )
 from workbench.reports.figures.code import flow_dot
 from workbench.spec import Spec, label, sizes_text, values
@@ -68,17 +73,25 @@ class _Read:
 
 
 def run(options: CodeOptions) -> int:
-    """Run the command. Returns its exit code. Raises CommandError, CodeError and the errors of
-    kernels that are not there."""
+    """Run the command. Returns its exit code. Raises CommandError, CodeError, ReadError and the
+    errors of kernels that are not there."""
     check_writable(options.out)
     check_file(options.json, "--json")
     check_file(options.dot, "--dot")
     require_triton()
     read = _read(options, options.target, None)
     comparison = None
+    if options.find is not None:
+        _require_listing(read)
     if options.against is not None:
         other = _read(options, options.target, options.against)
+        _require_listing(read)
+        _require_listing(other)
         comparison = compared(other.code, read.code)
+    samples = None
+    if options.samples is not None:
+        dispatches = read_profile([options.samples]).dispatches
+        samples = samples_of(read.code, dispatches, options.samples.name)
     view = CodeView(
         title=read.title,
         device=read.device,
@@ -89,6 +102,7 @@ def run(options: CodeOptions) -> int:
         matches=matching(read.code.listing, options.find) if options.find else (),
         against=options.against or "",
         comparison=comparison,
+        samples=samples,
     )
     console = console_for(options)
     _say(console, view, read, options)
@@ -99,6 +113,11 @@ def run(options: CodeOptions) -> int:
     file = write_page(folder / "code.html", page(view))
     say_page(console, file)
     return write_result(options, "code", PASSED, code=_plain(view, read), page=str(file.resolve()))
+
+
+def _require_listing(read: _Read) -> None:
+    if not read.code.listing.instructions:
+        raise CommandError(f"{read.title} is {read.code.notes[0]}.")
 
 
 def is_file(target: str) -> bool:
@@ -186,10 +205,13 @@ def _facts(read: _Read) -> list[tuple[str, str]]:
         ]
     if code.stack_bytes is not None:
         facts.append(("Stack or scratch", f"{code.stack_bytes} B"))
+    facts += [(name, str(code.counts[key])) for key, name in COUNTS.items() if key in code.counts]
     if code.spill_store_bytes is not None:
         facts.append(
             ("Spill stores, loads", f"{code.spill_store_bytes}, {code.spill_load_bytes} B")
         )
+    if not code.listing.instructions:
+        return facts
     whole = code.whole
     facts.append(("Instructions", str(whole.instructions)))
     facts.append(("Matrix instructions", str(whole.groups.get("matrix", 0))))
@@ -213,7 +235,21 @@ def _say(console: Console, view: CodeView, read: _Read, options: CodeOptions) ->
         for title, table in change_tables(view.comparison):
             console.print(title)
             _print(console, table)
-    if (loops := loop_table(code))["rows"]:
+    if view.samples is not None:
+        say_result(console, sample_sentence(view.samples), style="bold")
+        _print(console, sample_table(code, view.samples))
+    if code.listing.instructions:
+        _say_listing(console, view, options)
+    if read.others:
+        console.print(f"note  also launched, not shown: {', '.join(read.others)}", soft_wrap=True)
+    for note in code.notes:
+        console.print(f"note  {note}", soft_wrap=True)
+
+
+def _say_listing(console: Console, view: CodeView, options: CodeOptions) -> None:
+    """Print what the listing shows: loops, mix, partitions, matches, and itself."""
+    code = view.code
+    if (loops := loop_table(code, view.samples))["rows"]:
         _print(console, loops)
     else:
         console.print("There is no loop; a fully unrolled one looks like any other code.")
@@ -225,12 +261,8 @@ def _say(console: Console, view: CodeView, read: _Read, options: CodeOptions) ->
     if view.word:
         _say_matches(console, view)
     if options.text:
-        for line in listing_lines(code):
+        for line in listing_lines(code, view.samples):
             say_result(console, line)
-    if read.others:
-        console.print(f"note  also launched, not shown: {', '.join(read.others)}", soft_wrap=True)
-    for note in code.notes:
-        console.print(f"note  {note}", soft_wrap=True)
 
 
 def _say_matches(console: Console, view: CodeView) -> None:
@@ -265,16 +297,24 @@ def _plain(view: CodeView, read: _Read) -> dict[str, Any]:
         "binary": code.binary,
         "registers": code.registers,
         "stack_bytes": code.stack_bytes,
+        "counts": dict(code.counts),
         "spill_store_bytes": code.spill_store_bytes,
         "spill_load_bytes": code.spill_load_bytes,
         "most_live_registers": code.peak_live[0] if code.peak_live else None,
         "resources": to_plain(read.resources) if read.resources else None,
-        "mix": _plain_mix(code.whole),
-        "blocks": len(code.graph.reached),
+        "mix": _plain_mix(code.whole) if code.listing.instructions else None,
+        "blocks": len(code.graph.reached) or None,
         "loops": [
-            {"head": loop.head, "depth": depth, "blocks": sorted(loop.blocks), **_plain_mix(mix)}
+            {
+                "head": loop.head,
+                "depth": depth,
+                "blocks": sorted(loop.blocks),
+                **_plain_mix(mix),
+                "sample_share": view.samples and view.samples.share(code.places(loop)),
+            }
             for depth, loop, mix in code.loops()
         ],
+        "samples": view.samples and _plain_samples(view.samples),
         "partitions": None if code.partitions is None else _plain_partitions(code),
         "warnings": [{"number": number, "text": text} for number, text in code.warnings],
         "matches": _plain_matches(view.matches),
@@ -305,6 +345,18 @@ def _plain_partitions(code: MachineCode) -> dict[str, Any]:
         "overlaps": [list(each) for each in known.overlaps],
         "shared_barriers": {hex(offset): list(names) for offset, names in known.shared_barriers},
     }  # fmt: skip
+
+
+def _plain_samples(samples: StallSamples) -> dict[str, Any]:
+    return {
+        "total": samples.total,
+        "launches": samples.launches,
+        "instructions": [
+            {"index": i, "samples": n, "reason": samples.reasons[i]}
+            for i, n in enumerate(samples.counts)
+            if n
+        ],
+    }
 
 
 def _plain_matches(matches: Sequence[tuple[int, Any]]) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Compare what two versions of Triton make of tuned and default configs, for `compare --triton`.
 
-Nothing runs and no GPU is needed: each version compiles in processes of its own.
+No GPU is needed: each version compiles in processes of its own. Where one is here, what is
+suspected to be worse on it is measured.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,23 +20,26 @@ from workbench import catalog
 from workbench.backend.compilers import (
     Compiler,
     Compilers,
+    FactsJob,
     folders_beside,
     installed_version,
 )
+from workbench.backend.version_timing import VersionTimer
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, NotCompiled, devices_of
 from workbench.commands.code_store import NAME, CodeStore, CompileTask
 from workbench.commands.code_table import finish, pairs_as_compiled
+from workbench.commands.console import say
 from workbench.commands.operands import Operand, config_operand
 from workbench.commands.options import CompareOptions
 from workbench.commands.result import write_result
-from workbench.commands.run import CommandError, check_outputs, require_triton
+from workbench.commands.run import CommandError, check_outputs, gpu_present, require_triton
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.code_pair import ORDER, CodePair, exit_code_of
 from workbench.data.exits import INTERRUPTED
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import counted
 from workbench.device.hardware import Device
-from workbench.reports.compilers import CodeChanges
+from workbench.reports.compilers import CodeChanges, measured_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,9 +113,12 @@ class CompilerComparison:
     options: CompareOptions
     console: Console
     tuned_path: Path | None = None  # None: the default tuned cache
+    has_gpu: Callable[[], bool] = gpu_present
+    timer: Callable[..., VersionTimer] = VersionTimer
 
     def go(self) -> int:
-        """Run to the end. Returns 0, 3 where something is suspected to be worse, 2 where something
+        """Run to the end. Returns 0, 1 where something was measured to be slower, 3 where something
+        is suspected to be worse, 2 where something
         does not compile any more, or 130 after Ctrl-C. Raises CommandError, CompilerError,
         CatalogError or UnknownDevice."""
         options = self.options
@@ -140,7 +147,7 @@ class CompilerComparison:
         flags = {"--energy": options.energy, "--strict": options.strict, "--trust": options.trust,
                  "--database": options.database is not None}  # fmt: skip
         if given := [flag for flag, value in flags.items() if value]:
-            raise CommandError(f"--triton measures nothing; leave out {' and '.join(given)}.")
+            raise CommandError(f"--triton compares machine code; leave out {' and '.join(given)}.")
         if len(options.kernel) != 1 and (options.impl or options.sizes):
             raise CommandError("--impl and --sizes are of one kernel; name it with --kernel.")
 
@@ -182,6 +189,9 @@ class CompilerComparison:
                 for pair in pairs_as_compiled(store, pools, both, options.threshold, dates):
                     pairs.append(pair)
                     self._say_progress(pairs, configs)
+                if any(pair.word == "WORSE" for pair in pairs) and self.has_gpu():
+                    folders = [compiler.folder for compiler in compilers]
+                    pairs = self._measured(pairs, [each.job for each in configs], folders)
             except KeyboardInterrupt:
                 interrupted = True
         changes = CodeChanges(
@@ -201,6 +211,26 @@ class CompilerComparison:
         code = INTERRUPTED if interrupted else exit_code_of(pairs)
         return write_result(options, "compare", code, code_changes=result)
 
+    def _measured(
+        self, pairs: Sequence[CodePair], jobs: Sequence[FactsJob], folders: Sequence[Path | None]
+    ) -> list[CodePair]:
+        """Return the pairs, each WORSE one of the GPU that is here with its verdict."""
+        results = list(pairs)
+        with self.timer(folders, lambda text: say(text, err=True)) as timer:
+            device = timer.device()
+            for n, pair in enumerate(pairs):
+                if device is None or pair.word != "WORSE" or pair.case.device != device.name:
+                    continue
+                job = next(job for job in jobs if job.case == pair.case)
+                result = timer.compare(job, self.options.threshold)
+                known = {"unmeasured": result} if isinstance(result, str) else {"measured": result}
+                results[n] = replace(pair, **known)
+                self.console.print(
+                    f"measured  {pair.case.kernel}.{pair.case.impl}: {measured_text(results[n])}",
+                    soft_wrap=True,
+                )
+        return results
+
     def _say_begin(
         self,
         compilers: Sequence[Compiler],
@@ -210,7 +240,7 @@ class CompilerComparison:
         tuned = sum(each.tuned is not None for each in configs)
         self.console.print(
             f"{compilers[0].title} and {compilers[1].title}: {counted(len(configs), 'config')} "
-            f"({tuned} tuned), {counted(len(devices), 'device')}; nothing runs",
+            f"({tuned} tuned), {counted(len(devices), 'device')}; nothing runs without a GPU",
             style="bold",
             soft_wrap=True,
         )

@@ -55,6 +55,8 @@ def of_file(path: Path) -> DiagnosisReport:
     """Return the diagnoses of a file of machine code. Raises CodeError."""
     require_triton()
     code = code_of_file(path)
+    if not code.listing.instructions:
+        raise CodeError(f"{path} is {code.notes[0]}.")
     return report_of(path.name, [code_facts(code, code.arch)], code.notes)
 
 

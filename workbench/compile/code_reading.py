@@ -7,13 +7,16 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from workbench.compile.amd_listing import disassembled_hsaco
+from workbench.compile.amd_note import counts_of_text, note_of
 from workbench.compile.flow import FlowGraph, Loop, flow_graph
 from workbench.compile.kinds import is_amd
 from workbench.compile.listing import (
+    DisassemblyError,
     Instruction,
     Listing,
     disassembled,
@@ -53,12 +56,13 @@ class MachineCode:
     live: tuple[int, ...] = ()  # registers live at each instruction; empty where not known
     warnings: tuple[tuple[str, str], ...] = ()  # the assembler's: number, sentence
     partitions: Specialisation | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)  # of AMD's metadata, by its names
     notes: tuple[str, ...] = ()  # facts that are not known, a sentence each
 
     @property
     def whole(self) -> Mix:
         """Return the mix of the kernel, without the functions that it calls."""
-        first = self.listing.functions[0]
+        first = next(iter(self.listing.functions), "")
         return mix_of((op for op in self.listing.instructions if op.function == first), self.arch)
 
     @property
@@ -78,8 +82,12 @@ class MachineCode:
 
     def instructions(self, loop: Loop) -> list[Instruction]:
         """Return the instructions of a loop, with those of the loops inside it."""
+        return [self.listing.instructions[i] for i in self.places(loop)]
+
+    def places(self, loop: Loop) -> list[int]:
+        """Return the numbers of the instructions of a loop, with those of the loops inside it."""
         blocks = [self.graph.blocks[n] for n in sorted(loop.blocks)]
-        return [op for b in blocks for op in self.listing.instructions[b.start : b.end]]
+        return [i for b in blocks for i in range(b.start, b.end)]
 
 
 def code_of_kernel(asm: Mapping[str, Any], arch: str) -> MachineCode:
@@ -132,16 +140,45 @@ def _of_data(path: Path, data: bytes) -> MachineCode:
 
 
 def _of_hsaco(path: Path, data: bytes) -> MachineCode:
-    """Return the code of an hsaco from the assembly that Triton stores beside it."""
+    """Return the code of an hsaco: of the assembly that Triton stores beside it, else of its note
+    and llvm-objdump."""
     beside = path.with_suffix(".amdgcn")
     try:
         text = beside.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise CodeError(
-            f"an hsaco is read from its assembly, and {beside.name} is not beside it; put the "
-            ".amdgcn file there that Triton's cache holds."
-        ) from error
+    except OSError:
+        return code_of_hsaco(data, beside.name)
     return code_of_assembly(text, data)
+
+
+def code_of_hsaco(image: bytes, beside: str) -> MachineCode:
+    """Return the resources of an hsaco by its note, with a listing where llvm-objdump makes one; a
+    note names `beside`, the missing file of assembly. Raises CodeError."""
+    try:
+        known = note_of(image)
+    except ValueError as error:
+        raise CodeError(f"{error}; compile it again.") from error
+    notes = ["source lines are not read from an hsaco; the .amdgcn file beside it has them"]
+    try:
+        listing = disassembled_hsaco(image, known.arch)
+    except DisassemblyError as error:
+        listing = Listing()
+        notes = [
+            f"without a listing, as {error}: put {beside} from Triton's cache beside the image, or "
+            f"install LLVM's llvm-objdump of a version that knows {known.arch} (as ROCm has it)"
+        ]
+    graph = flow_graph(listing)
+    return MachineCode(
+        name=known.name,
+        arch=known.arch,
+        listing=listing,
+        graph=graph,
+        binary=hashlib.sha256(image).hexdigest()[:16],
+        registers=known.counts["vgpr_count"],
+        stack_bytes=known.counts.get("private_segment_fixed_size"),
+        live=tuple(amd_live(listing, graph)) if listing.instructions else (),
+        counts=known.counts,
+        notes=(*notes, *_unknown(listing)),
+    )
 
 
 def code_of_cubin(cubin: bytes, ptx: str | None) -> MachineCode:
@@ -245,6 +282,7 @@ def code_of_assembly(text: str, image: bytes | None) -> MachineCode:
         registers=registers,
         stack_bytes=scratch,
         live=tuple(amd_live(listing, graph)),
+        counts=counts_of_text(text),
         notes=(*notes, *_unknown(listing)),
     )
 

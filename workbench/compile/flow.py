@@ -15,7 +15,12 @@ from workbench.compile.listing import Listing
 
 @dataclass(frozen=True)
 class Block:
-    """Instructions from `start` to before `end` that run one after the other."""
+    """Instructions from `start` to before `end` that run one after the other.
+
+    A block begins where a jump leads and ends at a jump. `nvdisasm -bbcfg` also begins one at each
+    label to which no jump leads: the point of convergence that BSSY names, after its BSYNC, and a
+    BRX that labels itself. Such a label changes no path, so it begins no block here.
+    """
 
     number: int
     start: int

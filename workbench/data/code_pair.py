@@ -1,6 +1,6 @@
 """Compare the machine code of one config before and after: one word, and the reasons for it.
 
-Nothing was run, so WORSE is a suspicion. SAME alone is certain: the same instructions run.
+WORSE is a suspicion until a GPU has measured it. SAME alone is certain: the same instructions run.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workbench.data.compiled_code import CompiledCode, HotLoop
-from workbench.data.exits import COULD_NOT_RUN, PASSED, UNDECIDED
-from workbench.data.record import Case, Resources, to_plain
+from workbench.data.exits import COULD_NOT_RUN, FAILED, PASSED, UNDECIDED
+from workbench.data.record import Case, Resources, Verdict, to_plain
 
 Word = Literal["FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FIXED", "SAME"]
 ORDER: tuple[Word, ...] = ("FAILS", "WORSE", "CHANGED", "NEITHER", "BETTER", "FIXED", "SAME")
 
 MEANINGS: Mapping[str, str] = {
     "FAILS": "compiles before and not after",
-    "WORSE": "something that costs time got worse; suspected, as nothing ran",
+    "WORSE": "something that costs time got worse; suspected, until a GPU decides",
     "CHANGED": "other machine code, and nothing that got clearly worse or better",
     "NEITHER": "compiles neither before nor after",
     "BETTER": "something got better, and nothing worse",
@@ -50,6 +50,8 @@ class CodePair:
     better: tuple[str, ...] = ()
     tuned: str = ""  # date of the tuned config; empty for a default
     note: str = ""  # another difference: of the configs
+    measured: Verdict | None = None  # of after against before, where a GPU decided
+    unmeasured: str = ""  # why a GPU that is here gave no verdict
 
     @property
     def reasons(self) -> str:
@@ -183,13 +185,15 @@ def _severity(pair: CodePair) -> tuple[object, ...]:
 
 
 def exit_code_of(pairs: Sequence[CodePair], broken: bool = False) -> int:
-    """Return 2 where something does not compile any more or is otherwise `broken`, else 3 where
-    something is suspected, else 0. Machine code that is the same, or different and not worse, is no
-    suspicion."""
-    words = {pair.word for pair in pairs}
-    if broken or "FAILS" in words:
+    """Return 2 where something does not compile any more or is otherwise `broken`, else 1 where
+    something was measured SLOW, else 3 where something is suspected and no verdict clears it, else
+    0. Machine code that is the same, or different and not worse, is no suspicion."""
+    if broken or any(pair.word == "FAILS" for pair in pairs):
         return COULD_NOT_RUN
-    return UNDECIDED if "WORSE" in words else PASSED
+    words = {pair.measured.word if pair.measured else "" for pair in pairs if pair.word == "WORSE"}
+    if "SLOW" in words:
+        return FAILED
+    return UNDECIDED if words & {"", "INCONCLUSIVE"} else PASSED
 
 
 def plain_pair(pair: CodePair) -> dict[str, object]:
@@ -202,6 +206,8 @@ def plain_pair(pair: CodePair) -> dict[str, object]:
         "worse": list(pair.worse),
         "better": list(pair.better),
         "predicted_ratio": pair.predicted_ratio,
+        "measured": to_plain(pair.measured) if pair.measured else None,
+        "unmeasured": pair.unmeasured,
         **{n: None if isinstance(facts, str) else to_plain(facts) for n, facts in both.items()},
         **{f"{n}_failure": s if isinstance(s, str) else "" for n, s in both.items()},
     }

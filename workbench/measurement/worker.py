@@ -89,6 +89,16 @@ class Spent:
 
 
 @dataclass
+class _Alone:
+    """The candidate that this process times while other processes time theirs in turns."""
+
+    candidate: Candidate
+    entrant: Any
+    checked: Checked
+    windows: list[Window] = field(default_factory=list)
+
+
+@dataclass
 class _State:
     """State of the process between tasks."""
 
@@ -101,6 +111,7 @@ class _State:
     kernel: Loaded | None = None
     launches: dict[str, list[str]] = field(default_factory=dict)  # of one call, by config's key
     spent: Spent = field(default_factory=Spent)
+    alone: _Alone | None = None  # see `open_alone`
 
 
 _now: _State | None = None
@@ -601,6 +612,45 @@ def compare(left: Candidate, right: Candidate, requested_threshold: float) -> Pa
         return PairTime(None, _failed(error, "measure"))
     verdict = played.verdict if all(isinstance(t, Timed) for t in timed) else None
     return PairTime(timed[0], timed[1], verdict)
+
+
+def open_alone(candidate: Candidate) -> Refusal | None:
+    """Check a candidate and keep it as the one that `window_alone` times. Returns why it has no
+    time, or None."""
+    checked = _checked(candidate)
+    if isinstance(checked, Refusal):
+        return checked
+    entrants, failed = _entrants([candidate], [0.0])
+    if failed:
+        return failed[0]
+    _state().alone = _Alone(candidate, entrants[0], checked)
+    return None
+
+
+def window_alone(seconds: float, least: int) -> Window:
+    """Return a window of about `seconds` of the open candidate, with nothing left on the GPU."""
+    alone = _opened()
+    alone.windows.append(alone.entrant.begin(seconds, least).window())
+    return alone.windows[-1]
+
+
+def close_alone() -> Refusal | None:
+    """Check the results of timed calls of the open candidate. Returns why it has no time after all,
+    such as a wrong result or windows that are shorter than possible, or None."""
+    alone = _opened()
+    _state().alone = None
+    last, _ = _checked_again(alone.candidate, alone.entrant, alone.checked)
+    if isinstance(last, Refusal):
+        return last
+    timed = _with_time(last, alone.entrant, alone.windows, "sustained", {})
+    return timed if isinstance(timed, Refusal) else None
+
+
+def _opened() -> _Alone:
+    alone = _state().alone
+    if alone is None:
+        raise RuntimeError("the measuring process has no open candidate")
+    return alone
 
 
 @accounted

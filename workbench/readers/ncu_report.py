@@ -31,7 +31,8 @@ def read(source: Source) -> Trace:
         source.fail(
             "a report of ncu needs NVIDIA's package",
             "install the extra `ncu` (pip install ncu-report), or print it with "
-            f"`ncu --import {source.name} --csv --page raw` and read that",
+            f"`ncu --import {source.name} --csv --page raw` (`--page source` "
+            "for instructions) and read that",
         )
     trace = Trace("ncu")
     for launch in _launches(source):

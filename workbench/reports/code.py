@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.compile.code_match import Change, CodeComparison
 from workbench.compile.code_reading import MachineCode, register_name
+from workbench.compile.code_samples import StallSamples
 from workbench.compile.kinds import group_of
 from workbench.compile.listing import Instruction, SourceLine
 from workbench.compile.mix import Mix
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 LISTED = 2200  # instructions of the listing on a page, which keeps it below 600 kB
 LONGEST = 200  # characters of an instruction or of a line of source
+TOP = 12  # instructions with the most samples, in a table of their own
+WARM = ((0.05, "h3"), (0.02, "h2"), (0.005, "h1"))  # colour by share of all samples
 HOT = {"matrix": "m", "global loads": "g", "global stores": "g", "tensor memory": "g",
        "shared loads": "h", "shared stores": "h", "spills": "p", "barriers": "w"}  # fmt: skip
 
@@ -40,6 +43,7 @@ class CodeView:
     matches: Sequence[tuple[int, Instruction]] = ()
     against: str = ""
     comparison: CodeComparison | None = None
+    samples: StallSamples | None = None
 
 
 def page(view: CodeView) -> str:
@@ -50,7 +54,9 @@ def page(view: CodeView) -> str:
         "code.html.j2",
         view=view,
         code=code,
-        loops=loop_table(code),
+        loops=loop_table(code, view.samples),
+        sampled=sample_table(code, view.samples) if view.samples else None,
+        sample_sentence=sample_sentence(view.samples) if view.samples else "",
         mix=mix_table(code.whole),
         accesses=access_table(code.whole),
         flow=flow_svg(code),
@@ -63,8 +69,8 @@ def page(view: CodeView) -> str:
         ),
         changes=change_tables(view.comparison) if view.comparison else [],
         matches=[(i, _where(code, i, op), op.text[:LONGEST]) for i, op in view.matches],
-        sources=_sources(code, lines),
-        blocks=_listing(code, lines),
+        sources=_sources(code, lines, view.samples),
+        blocks=_listing(code, lines, view.samples),
         left_out=max(0, len(code.listing.instructions) - LISTED),
     )
 
@@ -72,8 +78,9 @@ def page(view: CodeView) -> str:
 # Tables, which the terminal prints too
 
 
-def loop_table(code: MachineCode) -> Table:
-    """Return one row a loop: place, depth, instructions, mix, bytes and matrix work."""
+def loop_table(code: MachineCode, samples: StallSamples | None = None) -> Table:
+    """Return one row a loop: place, depth, instructions, mix, bytes and matrix work, and its share
+    of the samples where they are known."""
     rows = []
     for depth, loop, mix in code.loops():
         head = code.graph.blocks[loop.head]
@@ -83,8 +90,10 @@ def loop_table(code: MachineCode) -> Table:
         rows.append(([name, str(len(loop.blocks)), str(mix.instructions), _groups(mix),
                       bytes_text(mix, "global load"), bytes_text(mix, "shared load"),
                       matrix_text(mix), span], False))  # fmt: skip
+        if samples is not None:
+            rows[-1][0].append(f"{100 * samples.share(code.places(loop)):.1f} %")
     heads = ["loop", "blocks", "instructions", "mix", "global loads, B", "shared loads, B",
-             "matrix", "lines"]  # fmt: skip
+             "matrix", "lines", *(["samples"] if samples else [])]  # fmt: skip
     return {"heads": heads, "rows": rows, "text": (3, 6)}
 
 
@@ -108,6 +117,25 @@ def matrix_text(mix: Mix) -> str:
         return ""
     names = ", ".join(f"{n} {name}" for name, n in list(mix.matrix.items())[:3])
     return f"{names}: {mix.matrix_flops:,} FLOP" if mix.matrix_flops else names
+
+
+def sample_table(code: MachineCode, samples: StallSamples) -> Table:
+    """Return one row for each of the TOP instructions with the most samples."""
+    places = sorted(range(len(samples.counts)), key=lambda i: (-samples.counts[i], i))[:TOP]
+    ops = code.listing.instructions
+    rows = [
+        ([_where(code, i, ops[i]), str(samples.counts[i]), f"{100 * samples.share([i]):.1f} %",
+          samples.reasons[i], ops[i].text[:LONGEST]], False)
+        for i in places if samples.counts[i]
+    ]  # fmt: skip
+    heads = ["most sampled", "samples", "share", "main stall", "instruction"]
+    return {"heads": heads, "rows": rows, "text": (3, 4)}
+
+
+def sample_sentence(samples: StallSamples) -> str:
+    """Return how many samples there are, and of how many launches."""
+    launches = f"{samples.launches} profiled launches" if samples.launches > 1 else "one launch"
+    return f"{samples.total:,} stall samples of {launches} of this code"
 
 
 def mix_table(mix: Mix) -> Table:
@@ -217,7 +245,9 @@ def _runs(code: MachineCode) -> dict[SourceLine, list[tuple[int, int]]]:
     return runs
 
 
-def _sources(code: MachineCode, lines: dict[SourceLine, int]) -> list[dict[str, Any]]:
+def _sources(
+    code: MachineCode, lines: dict[SourceLine, int], samples: StallSamples | None
+) -> list[dict[str, Any]]:
     """Return one row a source line: text, instructions, and links to them."""
     runs, texts = _runs(code), dict[str, list[str]]()
     ops = code.listing.instructions
@@ -237,6 +267,8 @@ def _sources(code: MachineCode, lines: dict[SourceLine, int]) -> list[dict[str, 
             "text": text[source.line - 1][:LONGEST] if 0 < source.line <= len(text) else "",
             "count": len(own),
             "hot": ", ".join(hot),
+            "share": f"{100 * samples.share(own):.1f} %" if samples else "",
+            "warmth": _warmth(samples.share(own)) if samples else "",
             "look": next((HOT[g] for g in HOT if g in kinds), ""),
             "runs": [(a, b, a in shown)
                      for a, b in sorted(runs[source], key=lambda run: run[0] - run[1])[:6]],
@@ -268,7 +300,9 @@ def _shown(code: MachineCode) -> set[int]:
     return shown
 
 
-def _listing(code: MachineCode, lines: dict[SourceLine, int]) -> list[dict[str, Any]]:
+def _listing(
+    code: MachineCode, lines: dict[SourceLine, int], samples: StallSamples | None
+) -> list[dict[str, Any]]:
     """Return the blocks with their instructions as markup."""
     depths, shown = block_depths(code), _shown(code)
     return [
@@ -278,15 +312,34 @@ def _listing(code: MachineCode, lines: dict[SourceLine, int]) -> list[dict[str, 
             "depth": depths.get(b.number, 0),
             "reached": b.number in depths,
             "after": b.after,
-            "text": _block_markup(code, b.start, b.end, lines) if b.number in shown else None,
+            "text": _block_markup(code, (b.start, b.end), lines, samples)
+            if b.number in shown
+            else None,
         }
         for b in code.graph.blocks
     ]
 
 
-def _block_markup(code: MachineCode, start: int, end: int, lines: dict[SourceLine, int]) -> Markup:
+def _warmth(share: float) -> str:
+    """Return the class of a share of the samples, by which a line is coloured; empty for little."""
+    return next((look for least, look in WARM if share >= least), "")
+
+
+def _sample_text(samples: StallSamples, place: int) -> str:
+    """Return the samples of an instruction and their share, in a column of 14."""
+    count = samples.counts[place]
+    return f"{count:7d} {100 * samples.share([place]):4.1f} %" if count else " " * 14
+
+
+def _block_markup(
+    code: MachineCode,
+    span: tuple[int, int],
+    lines: dict[SourceLine, int],
+    samples: StallSamples | None,
+) -> Markup:
     from markupsafe import Markup, escape
 
+    start, end = span
     parts = []
     before: SourceLine | None = None
     for i in range(start, end):
@@ -299,6 +352,10 @@ def _block_markup(code: MachineCode, start: int, end: int, lines: dict[SourceLin
         before = op.source
         look = HOT.get(group_of(op, code.arch))
         text = str(escape(op.text[:LONGEST]))
+        if samples is not None:
+            warmth = _warmth(samples.share([i]))
+            column = _sample_text(samples, i)
+            live += f"<i class={warmth}>{column}</i>" if warmth else column
         parts.append(f"{link} {place}{live}  " + (f"<b class={look}>{text}</b>" if look else text))
     return Markup("\n".join(parts))
 
@@ -316,8 +373,9 @@ def match_lines(code: MachineCode, matches: Sequence[tuple[int, Instruction]]) -
     return [f"{_where(code, i, op):<32} {op.text}" for i, op in matches]
 
 
-def listing_lines(code: MachineCode) -> list[str]:
-    """Return the whole listing as lines of text, by block: source line, place, live registers."""
+def listing_lines(code: MachineCode, samples: StallSamples | None = None) -> list[str]:
+    """Return the whole listing as lines of text, by block: source line, place, live registers,
+    samples."""
     result = []
     for block in code.graph.blocks:
         leads = ", ".join(f"B{n}" for n in block.after)
@@ -329,5 +387,6 @@ def listing_lines(code: MachineCode) -> list[str]:
             place = f"{i:5d}" if op.address is None else f"{op.address:05x}"
             live = f"{code.live[i]:4d}" if code.live else ""
             line = op.source.line if op.source else ""
+            live += _sample_text(samples, i) if samples else ""
             result.append(f"  {line:>5} {place}{live}  {op.text}")
     return result

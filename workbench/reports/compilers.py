@@ -49,6 +49,7 @@ def page(changes: CodeChanges) -> str:
         same=sum(pair.word == "SAME" for pair in pairs),
         commands=tune_again(pairs),
         left_out=changes.left_out,
+        measured=was_measured(pairs),
     )
 
 
@@ -74,7 +75,32 @@ def conclusion(changes: CodeChanges) -> str:
             f" It was stopped after {len(pairs)} of {changes.of}; the same command goes on from "
             "there."
         )
+    if was_measured(pairs):
+        return text + _verdicts(pairs)
     return text + " Nothing ran: WORSE is suspected, and a GPU decides." * ("WORSE" in counts)
+
+
+def was_measured(pairs: Sequence[CodePair]) -> bool:
+    """Return whether a GPU was asked about any of the pairs."""
+    return any(pair.measured or pair.unmeasured for pair in pairs)
+
+
+def _verdicts(pairs: Sequence[CodePair]) -> str:
+    """Return in one sentence what a GPU said of the suspected pairs."""
+    tried = [pair for pair in pairs if pair.measured or pair.unmeasured]
+    counts = Counter(pair.measured.word if pair.measured else "without a time" for pair in tried)
+    words = ", ".join(f"{n} {word}" for word, n in counts.most_common())
+    others = sum(pair.word == "WORSE" for pair in pairs) - len(tried)
+    rest = f"; {others} on other devices remain suspected" if others else ""
+    return f" Measured on the {tried[0].case.device} that is here: {words}{rest}."
+
+
+def measured_text(pair: CodePair) -> str:
+    """Return ratio, interval and word of the verdict on a pair, or why it has none."""
+    if pair.measured is None:
+        return pair.unmeasured
+    time = pair.measured.time
+    return f"{time.middle:.3f}x ({time.low:.3f} to {time.high:.3f}) {pair.measured.word}"
 
 
 def tune_again(pairs: Sequence[CodePair]) -> list[str]:
@@ -119,8 +145,11 @@ def pair_rows(pairs: Sequence[CodePair], config: bool) -> dict[str, Any]:
             _both(pair, lambda f: f"{100 * f.resources.occupancy:.0f}"),
             _both(pair, lambda f: str(f.loop.instructions) if f.loop else "-"),
             _both(pair, _predicted),
+            *([measured_text(pair)] if was_measured(pairs) else []),
             pair.reasons or "other instructions",
         ], pair.word in BAD))  # fmt: skip
+    if was_measured(pairs):
+        return {"heads": [*HEADS[:-1], "measured", HEADS[-1]], "rows": rows, "text": (1, 2, 8, 9)}
     return {"heads": list(HEADS), "rows": rows, "text": (1, 2, 8)}
 
 
@@ -134,7 +163,10 @@ def narrow_rows(pairs: Sequence[CodePair]) -> dict[str, Any]:
     rows = []
     for pair, (cells, bad) in zip(pairs, wide["rows"], strict=True):
         ratio = pair.predicted_ratio
-        rows.append(([*cells[:7], "-" if ratio is None else f"~{ratio:.2f}x"], bad))
+        verdict = [measured_text(pair)] if was_measured(pairs) else []
+        rows.append(([*cells[:7], "-" if ratio is None else f"~{ratio:.2f}x", *verdict], bad))
+    if was_measured(pairs):
+        return {"heads": [*NARROW, "measured"], "rows": rows, "text": (1, 2, 8)}
     return {"heads": list(NARROW), "rows": rows, "text": (1, 2)}
 
 
