@@ -105,6 +105,7 @@ LOADED: dict[str, tuple[dict[str, str], str]] = {
         for count in ("float('nan')", "-1", "float('inf')", "N / 3", "4.0 * N", "None", "True")
     },
     "FLOPs that are a tensor": ({FLOPS: "lambda N: torch.tensor(4)"}, NO_FLOPS),
+    "FLOPs beyond any device": ({FLOPS: "lambda N: 1 << 2000"}, "gives more than 2^100 at N=1"),
     "FLOPs that fail": ({FLOPS: "lambda N: 1 // 0"}, "fails at N=1 (ZeroDivisionError"),
     "FLOPs of another axis": ({FLOPS: "lambda M: M"}, "must take the axes N as keywords"),
     "FLOPs that are a number": ({FLOPS: "4"}, "`flops` is 4, not a function"),
