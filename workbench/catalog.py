@@ -78,6 +78,11 @@ def module_of(kernel: str) -> ModuleType:
     return module
 
 
+def absolute(kernel: str) -> str:
+    """Return the name of a kernel as another process finds it: a path becomes absolute."""
+    return str(Path(kernel).resolve()) if is_path(kernel) else kernel
+
+
 def is_path(name: str) -> bool:
     """Return whether the name of a kernel or an experiment is the path of a file."""
     return name.endswith(".py") or "/" in name

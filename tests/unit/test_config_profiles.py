@@ -155,9 +155,23 @@ def test_ctrl_c_keeps_the_times_and_what_was_profiled(place, monkeypatch):
     assert len(kept.profiles) == 1 and kept.comparisons
 
 
+def test_each_profile_is_stored_and_the_page_is_there_before_the_next(place, monkeypatch):
+    """So a kill costs the config that is being profiled alone."""
+    seen = []
+
+    def before(tool, machine, workload, folder, *rest, **more):
+        seen.append((len(stored_run("last", place.url).profiles), "Both operands" in place.page()))
+        return real(tool, machine, workload, folder, *rest, **more)
+
+    real = config_profiles.run_tool
+    monkeypatch.setattr(config_profiles, "run_tool", before)
+    assert place.run("compare") in (0, 1)
+    assert seen == [(0, True), (1, True)]
+
+
 @pytest.mark.parametrize("name", ["sweep", "measure", "compare"])
 def test_where_nothing_runs_it_is_refused_before_any_work(place, name):
-    with pytest.raises(CommandError, match="torch sees none here; leave it out"):
+    with pytest.raises(CommandError, match="nothing runs that could be profiled"):
         place.run(name, predicts=True)
     assert not list(place.folder.glob("results/*"))
 

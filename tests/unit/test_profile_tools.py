@@ -17,7 +17,14 @@ from workbench.commands.options import OptionError, ProfileOptions
 from workbench.commands.profile import chosen_tool
 from workbench.commands.profile_counters import counter_groups
 from workbench.data.trace import Dispatch, Trace
-from workbench.profilers import ProfilerError, ToolRun, preflight, profilers, run_tool
+from workbench.profilers import (
+    ProfilerError,
+    ToolRun,
+    preflight,
+    profilers,
+    refusal,
+    run_tool,
+)
 from workbench.profilers.names import CHIPS, SUBMETRICS, CounterError, listed, names_of, taken
 from workbench.profilers.running.child import ChildEnd
 from workbench.profilers.running.expected import check_dispatches
@@ -172,9 +179,9 @@ def test_a_tool_that_cannot_run_says_so_in_a_sentence(tool, machine):
 @pytest.mark.parametrize(("machine", "tools"), [("nvidia", NVIDIA), ("amd", AMD)])
 def test_a_tool_that_can_run_is_not_refused(machine, tools):
     for tool in tools:
-        preflight(profilers()[tool], MACHINES[machine], CALLS)
-    preflight(profilers()["xctrace"], MACHINES["macos"], PROGRAM)
-    preflight(profilers()["nsys"], MACHINES["forbidden"], CALLS)  # needs no counters
+        assert refusal(profilers()[tool], MACHINES[machine], CALLS) is None
+    assert refusal(profilers()["xctrace"], MACHINES["macos"], PROGRAM) is None
+    assert refusal(profilers()["nsys"], MACHINES["forbidden"], CALLS) is None  # needs no counters
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def call_of(
     kernel: str, title: str, impl: str, config: Mapping[str, int], sizes: Sizes, dtype: str
 ) -> OneCall:
     """Return one call of an Impl of a kernel, which is a name, a dotted module or a path."""
-    path = str(Path(kernel).resolve()) if catalog.is_path(kernel) else kernel
+    path = catalog.absolute(kernel)
     return OneCall(path, title, impl, dict(config), sizes, dtype, machine_here().gpu, calls=1)
 
 

@@ -162,6 +162,7 @@ class CompareCommand:
             recorder = opened.recorder(run)
             state = execute(recorder, obtain, lambda r: draw_comparisons(r, folder))
             if options.profile and state == "complete":
+                draw_comparisons(recorder, folder)  # it is there whatever becomes of the profiler
                 backend.close()  # its process holds memory and the GPU's lock
                 profiles, stopped = self._profile(pair, recorder)
                 state = "interrupted" if stopped else state

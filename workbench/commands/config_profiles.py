@@ -27,14 +27,16 @@ from workbench.data.store import Store
 from workbench.profilers import ProfilerError, profilers, run_tool
 from workbench.profilers.running.call_script import SCRIPT, OneCall, script_of
 from workbench.profilers.running.machine import Machine, machine_here
-from workbench.profilers.running.workload import MarkedCalls, StepSchedule, Workload
+from workbench.profilers.running.workload import (
+    CALL_LIMIT_S,
+    CALL_STEPS,
+    MarkedCalls,
+    Workload,
+)
 from workbench.spec import Impl, WorkbenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-LIMIT_S = 600.0  # of one config under one tool
-STEPS = StepSchedule(wait=1, warmup=1, active=1)
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ def check_profile(backend: Backend, wanted: bool) -> None:
     """Raise CommandError if a profile is `wanted` where nothing runs."""
     if wanted and backend.predicts:
         raise CommandError(
-            "--profile reads counters of a GPU, and torch sees none here; leave it out. Without a "
-            "GPU `workbench diagnose KERNEL` reads the machine code."
+            f"Times for {backend.device.name} are predicted, and nothing runs that could be "
+            "profiled; leave out --profile, or run it where the GPU is. Without one `workbench "
+            "diagnose KERNEL` reads the machine code."
         )
 
 
@@ -85,7 +88,7 @@ def timed_configs(kernel: str, records: Sequence[Outcome], impls: Sequence[Impl]
 def profile_configs(
     configs: Sequence[TimedConfig], place: ProfilePlace, console: Console
 ) -> tuple[tuple[Profile, ...], bool]:
-    """Profile configs one after the other, and store what came back with the run.
+    """Profile configs one after the other, and store what came back of each with the run.
 
     Returns the profiles, and whether Ctrl-C ended it early. A tool that gives nothing costs its
     config one line on standard error.
@@ -102,13 +105,14 @@ def profile_configs(
         console.print(f"profiling {config.title} with {tool}", soft_wrap=True)
         folder = folder_of(place.out, place.run.id) / f"profile_{number}"
         try:
-            profiles += _profiled(config, tool, machine, folder, place.run)
+            of_config = _profiled(config, tool, machine, folder, place.run)
+            _store(of_config, place)
+            profiles += of_config
         except KeyboardInterrupt:
             stopped = True
             break
         except WorkbenchError as error:
             say(f"error: {config.title} is not profiled: {error}", err=True)
-    _store(profiles, place)
     return tuple(profiles), stopped
 
 
@@ -134,17 +138,15 @@ def _recorded(
     from workbench.data.trace_summary import summarise
 
     tool, case = profilers()[name], config.record.case
-    path = str(Path(config.kernel).resolve()) if catalog.is_path(config.kernel) else config.kernel
     call = OneCall(
-        path, config.impl.title, config.impl.name, case.config, case.sizes, case.dtype,
-        machine.gpu, tool.calls, config.impl.mutates,
+        catalog.absolute(config.kernel), config.impl.title, config.impl.name, case.config,
+        case.sizes, case.dtype, machine.gpu, tool.calls, config.impl.mutates,
     )  # fmt: skip
     write_file(folder / SCRIPT, script_of(call, __version__), make_folder=True)
     marked = MarkedCalls(tool.calls, True)
     words = machine.python, str(folder / SCRIPT)
-    result = run_tool(
-        tool, machine, Workload(words, config.title, STEPS, marked), folder, LIMIT_S, aside=True
-    )
+    workload = Workload(words, config.title, CALL_STEPS, marked)
+    result = run_tool(tool, machine, workload, folder, CALL_LIMIT_S, aside=True)
     if result.end.stopped:
         raise KeyboardInterrupt
     about = {

@@ -84,6 +84,7 @@ class MeasureCommand:
             recorder, state = self._go(problems, Selected(operands, cache, opened.backend), opened)
         profiles: tuple[Profile, ...] = ()
         if options.profile and state == "complete":
+            self._draw(recorder)  # it is there whatever becomes of the profiler
             profiles, stopped = self._profile(recorder, spec)
             state = "interrupted" if stopped else state
         page = self._draw(recorder, profiles)

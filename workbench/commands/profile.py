@@ -40,6 +40,8 @@ from workbench.profilers.running.expected import ending
 from workbench.profilers.running.machine import Machine, machine_here
 from workbench.profilers.running.torch_recording import OPERATORS
 from workbench.profilers.running.workload import (
+    CALL_LIMIT_S,
+    CALL_STEPS,
     MarkedCalls,
     ProgramError,
     StepSchedule,
@@ -60,7 +62,6 @@ if TYPE_CHECKING:
 
 DEFAULT_TOOL = "trace"
 DEFAULT_STEPS = StepSchedule(wait=0, warmup=1, active=3)  # of what is left out, where one is given
-KERNEL_LIMIT_S = 600.0  # of the calls of one kernel under a profiler
 OF_A_KERNEL = ("impl", "sizes", "dtype")
 OF_STEPS = ("wait", "warmup", "active")
 OF_TRACE = ("shapes", "memory", "stacks")
@@ -135,7 +136,7 @@ class ProfileCommand:
         """Run a tool, read what it left, show and store that. Returns the exit code."""
         assert self.machine is not None
         folder.mkdir(parents=True, exist_ok=True)
-        limit_s = KERNEL_LIMIT_S if workload.marked else None
+        limit_s = CALL_LIMIT_S if workload.marked else None
         aside = prints_aside(self.options)
         runs: list[RunResult] = []
         try:
@@ -252,7 +253,7 @@ class ProfileCommand:
         workload = Workload(
             (self.machine.python, str(folder / SCRIPT)),
             prepared.call.title,
-            StepSchedule(wait=1, warmup=1, active=1),
+            CALL_STEPS,
             prepared.marked,
             tuple(f"--{name}" for name in OF_TRACE if getattr(self.options, name)),
             self.options.data or "tree",

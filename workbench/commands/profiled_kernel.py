@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import catalog
@@ -131,7 +130,7 @@ def _call(options: ProfileOptions, problem: Problem, impl: Impl, config: Any, gp
     kernel = str(options.kernel)
     own = bool(gpu) or impl.backend == "torch"
     return OneCall(
-        str(Path(kernel).resolve()) if catalog.is_path(kernel) else kernel,
+        catalog.absolute(kernel),
         impl.title if own else f"{problem.spec.name}.reference",
         impl.name if own else None,
         values(config) if own else {},

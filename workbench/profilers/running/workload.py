@@ -36,6 +36,10 @@ class StepSchedule:
         return [word for name, value in pairs for word in (name, str(value))]
 
 
+CALL_STEPS = StepSchedule(wait=1, warmup=1, active=1)  # of the script of one call
+CALL_LIMIT_S = 600.0  # of the calls of one kernel under a profiler
+
+
 @dataclass(frozen=True)
 class MarkedCalls:
     """What must come back of a script of ours: ranges named `wb`, one a call, and on a GPU the

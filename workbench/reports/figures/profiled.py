@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from workbench.data.metric import BY_NAME
 from workbench.data.record import Outcome, Profile, Record, grouped
 from workbench.data.rule_metrics import profile_metrics
 from workbench.data.units import counted, duration, percent, quantity, three_digits
-from workbench.rules import evaluated_kernel
+from workbench.rules import RuleMatch, evaluated_kernel
 
 # Metrics that a row shows, where any config has them.
 SHOWN = (
@@ -55,19 +56,22 @@ class _ProfiledConfig:
         """Return whether counters were recorded."""
         return bool(self.metrics.keys() - {"duration"})
 
+    @cached_property
+    def first(self) -> RuleMatch | None:
+        """Return the first rule that holds; None where none does."""
+        return next(iter(evaluated_kernel(self.metrics)), None)
+
     @property
     def word(self) -> str:
         """Return the word of the first rule that holds."""
         if not self.counted:
             return "no counters"
-        matches = evaluated_kernel(self.metrics)
-        return matches[0].rule.word if matches else HEALTHY
+        return self.first.rule.word if self.first else HEALTHY
 
     @property
     def gain(self) -> str:
         """Return what the first rule may give back, as a share of the profiled time."""
-        matches = evaluated_kernel(self.metrics)
-        gain_ns = matches[0].diagnosis.gain_ns if matches else None
+        gain_ns = self.first.diagnosis.gain_ns if self.first else None
         return "" if gain_ns is None or not self.spent_s else percent(gain_ns / 1e9 / self.spent_s)
 
 
@@ -90,11 +94,12 @@ def profiled_table(
     ]
     if not columns:
         return None
+    tools = " and ".join(dict.fromkeys(c.tool for c in columns))
     rows = [
         ["limited by", *(c.word for c in columns)],
         ["at most to gain, of the profiled time", *(c.gain for c in columns)],
         _row("time without a profiler", [c.plain_s for c in columns], duration),
-        _row(f"time under {columns[0].tool}", [c.spent_s for c in columns], duration),
+        _row(f"time under {tools}", [c.spent_s for c in columns], duration),
         *_metric_rows(columns),
     ]
     two = len(columns) == 2
