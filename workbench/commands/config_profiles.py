@@ -68,7 +68,7 @@ def check_profile(backend: Backend, wanted: bool) -> None:
     if wanted and backend.predicts:
         raise CommandError(
             f"Times for {backend.device.name} are predicted, and nothing runs that could be "
-            "profiled; leave out --profile, or run it where the GPU is. Without one `workbench "
+            "profiled; leave out --profile, or run it where the GPU is. Without a GPU `workbench "
             "diagnose KERNEL` reads the machine code."
         )
 
