@@ -30,7 +30,8 @@ def evaluate(summary: DeviceSummary, limits: Mapping[str, float]) -> Diagnosis |
         "" if times.copied_bytes is None else f" They moved {quantity(times.copied_bytes, 'B')}."
     )
     kind = f" {pageable} of them use pageable memory." if pageable else ""
-    host = f" In another {percent(idle / window)} the device was idle because the host was in a copy."
+    waited = percent(idle / window)
+    host = f" In another {waited} the device was idle because the host was in a copy."
     return Diagnosis(
         f"Copies ran without a kernel beside them in {percent(part)} of the window: "
         f"{times.copy_count} copies, {small} of them below 64 kB.{moved}{kind}"
