@@ -454,6 +454,8 @@ METRICS = {
     "thread_inst_executed_true": Metric(7300, {0: 900, 16: 3200, 32: 3200}),
     "sass__inst_executed_per_opcode": Metric(300, {"LDG": 100, "RED": 100, "EXIT": 100}),
     "gpu__time_duration.sum": Metric(5000),
+    "derived__memory_l2_theoretical_sectors_global_excessive": Metric(640, {0: 640}),
+    "memory_l2_theoretical_sectors_global_ideal": Metric(160, {0: 160}),
 }
 
 
@@ -468,6 +470,8 @@ class Action:
         return CODE.get(at, "")
     def source_info(self, at):
         return None
+    def source_files(self):
+        return {"/a/k.py": "text", "/a/other.py": "", "/b/both.py": "1", "/c/both.py": "2"}
 
 
 def load_report(path):
@@ -489,6 +493,10 @@ def test_a_report_gives_samples_by_reason_and_executions_by_opcode(tmp_path, mon
     assert metrics["memory_lanes"] == 9 and metrics["atomic_share"] == pytest.approx(1 / 3)
     assert set(names(metrics)) == {"atomics", "masked_lanes"}
     assert metrics["vector_flop"] == 0
+    assert dispatch.instructions.sources == {"k.py": "text"}
+    assert "L1 Wavefronts Shared Excessive" not in dispatch.instructions.heads
+    assert dispatch.instructions.total("L2 Theoretical Sectors Global Excessive") == 640
+    assert metrics["excess_sectors"] == pytest.approx(640 / 800)
     alone = rule_metrics(replace(dispatch, instructions=None), "ncu")
     assert alone["atomic_share"] == metrics["atomic_share"] and "memory_lanes" not in alone
 

@@ -134,7 +134,7 @@ def _profiled(
 def _recorded(
     config: TimedConfig, name: str, machine: Machine, folder: Path, run: Run
 ) -> list[Profile]:
-    from workbench.commands.traces import profiles_of
+    from workbench.commands.traces import KnownBeside, lines_of, profiles_of
     from workbench.data.trace_summary import summarise
 
     tool, case = profilers()[name], config.record.case
@@ -156,7 +156,8 @@ def _recorded(
     summary = summarise(tool.parse(result))
     launches = [d for d in summary.trace.dispatches if d.is_counted]
     single = len(launches) == tool.calls  # each call is one launch
-    profiles = profiles_of(summary, run, plain_metrics(config.record) if single else None)
+    plain = plain_metrics(config.record) if single else None
+    profiles = profiles_of(summary, run, KnownBeside(lines_of(summary.trace), plain))
     return [replace(profile, **about) for profile in profiles]  # type: ignore[arg-type]
 
 

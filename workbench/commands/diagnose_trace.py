@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from workbench.commands.diagnosed import (
     Diagnosed,
@@ -21,7 +21,8 @@ from workbench.commands.diagnosed import (
 )
 from workbench.commands.report import StoredRun
 from workbench.commands.run import CommandError
-from workbench.commands.traces import HEALTHY, MOST_KERNELS
+from workbench.commands.traces import HEALTHY, MOST_KERNELS, longest_counted
+from workbench.compile.responsible import responsible_lines
 from workbench.data.record import Finding, Profile, Record
 from workbench.data.rule_metrics import profile_metrics, rule_metrics
 from workbench.data.trace_summary import TraceSummary
@@ -49,6 +50,7 @@ class CountedLaunch:
     name: str
     metrics: Mapping[str, float]
     config: bool = False  # of the kernel whose plain time is stored with the run
+    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # see `responsible_lines`
 
     @property
     def spent_s(self) -> float:
@@ -69,8 +71,10 @@ def of_trace(summary: TraceSummary, title: str) -> DiagnosisReport:
     """Return the diagnoses of files that were read."""
     trace = summary.trace
     counted = [d for d in trace.dispatches if d.is_counted]
-    longest = sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:MOST_KERNELS]
-    launches = [CountedLaunch(d.name, rule_metrics(d, trace.tool)) for d in longest]
+    launches = [
+        CountedLaunch(d.name, rule_metrics(d, trace.tool), lines=responsible_lines(d))
+        for d in longest_counted(trace)
+    ]
     heads: list[str] = []
     results: list[Diagnosed] = []
     missing: list[NotEvaluable] = []
@@ -159,7 +163,7 @@ def _of_finding(finding: Finding, source: str, window_s: float | None) -> Diagno
     share = finding.gain_s / window_s if finding.gain_s is not None and window_s else None
     return Diagnosed(
         finding.kernel, finding.rule, finding.word, finding.sentence, finding.evidence,
-        finding.advice, finding.effort, source,
+        finding.advice, finding.effort, source, finding.where,
         gain_s=finding.gain_s, gain_share=share, gain_of="window" if share is not None else "",
     )  # fmt: skip
 
@@ -177,7 +181,8 @@ def _missing_timeline(timeline: Sequence[Finding], counted: bool) -> Iterator[No
 
 
 def _of_profile(profile: Profile) -> CountedLaunch:
-    return CountedLaunch(profile.name, profile_metrics(profile), bool(profile.kernel))
+    metrics = profile_metrics(profile)
+    return CountedLaunch(profile.name, metrics, bool(profile.kernel), profile.lines)
 
 
 def _plain_of(kept: StoredRun, launches: Sequence[CountedLaunch]) -> PlainTime | None:
@@ -203,7 +208,7 @@ def _of_launches(
     groups: dict[tuple[str, str], list[tuple[CountedLaunch, Diagnosed, float | None]]] = {}
     words: dict[str, dict[str, None]] = {}
     for each in launches:
-        matches = evaluated_kernel(each.metrics)
+        matches = evaluated_kernel(each.metrics, each.lines)
         evaluable = len(missing_of_kernel(each.metrics)) < len(kernel_rules())
         word = matches[0].rule.word if matches else HEALTHY if evaluable else "not evaluable"
         words.setdefault(each.name, {})[word] = None

@@ -60,7 +60,8 @@ def _print_findings(console: Console, findings: Sequence[Finding]) -> None:
     for finding in ruled[:FINDINGS]:
         gain = "" if not finding.gain_s else f", at most {duration(finding.gain_s)}"
         about = f"{short(finding.kernel)}: " if finding.kernel else ""
-        console.print(f"  {about}{finding.word}{gain}: {finding.advice}", soft_wrap=True)
+        at = f" At {', '.join(finding.where)}." if finding.where else ""
+        console.print(f"  {about}{finding.word}{gain}: {finding.advice}{at}", soft_wrap=True)
     if len(ruled) > FINDINGS:
         console.print(f"  {len(ruled) - FINDINGS} more on the page")
 

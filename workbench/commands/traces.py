@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from workbench.commands.run import check_writable
 from workbench.commands.stored import stored_runs
+from workbench.compile.responsible import responsible_lines
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.environment import UNKNOWN
 from workbench.data.events import EventLog
@@ -80,7 +81,36 @@ def as_run(
         source=", ".join(file.name for file in trace.files),
         files=tuple(asdict(file) for file in trace.files),
     )
-    return KeptTrace(run, tuple(findings_of(summary, run)), tuple(profiles_of(summary, run)))
+    known = KnownBeside(lines_of(trace))
+    findings = tuple(findings_of(summary, run, known))
+    return KeptTrace(run, findings, tuple(profiles_of(summary, run, known)))
+
+
+Lines = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class KnownBeside:
+    """What is known of dispatches beside their counters: the lines of source that are responsible,
+    by `id` of a dispatch, and what each has without a profiler (see `plain_metrics`)."""
+
+    lines: Mapping[int, Lines] = field(default_factory=dict)
+    plain: Mapping[str, float] | None = None
+
+    def lines_of(self, dispatch: Dispatch) -> Lines:
+        """Return the lines of a dispatch; empty where they are not known."""
+        return self.lines.get(id(dispatch), {})
+
+
+def lines_of(trace: Trace) -> dict[int, Lines]:
+    """Return the lines that are responsible in the longest kernels, by `id` of the dispatch."""
+    return {id(dispatch): responsible_lines(dispatch) for dispatch in longest_counted(trace)}
+
+
+def longest_counted(trace: Trace) -> list[Dispatch]:
+    """Return the longest dispatches with counters, those whose counters are evaluated."""
+    counted = [d for d in trace.dispatches if d.is_counted]
+    return sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:MOST_KERNELS]
 
 
 def of_kernel(
@@ -91,8 +121,8 @@ def of_kernel(
     of a call counts for them where each of the `calls` is one launch."""
     names = [d.name for d in summary.trace.dispatches if d.is_counted]
     single = names == [name] * calls and len(records) == 1
-    plain = plain_metrics(records[0]) if single else None
-    profiles = profiles_of(summary, run, plain)
+    known = KnownBeside(lines_of(summary.trace), plain_metrics(records[0]) if single else None)
+    profiles = profiles_of(summary, run, known)
     for record in records:
         case = record.case
         about: dict[str, Any] = {
@@ -103,7 +133,7 @@ def of_kernel(
     files = summary.trace.files
     hashes = tuple(f"{f.name}: {f.bytes:,} bytes, sha256 {f.sha256}" for f in files)
     findings = [
-        f if f.rule else replace(f, caveats=hashes) for f in findings_of(summary, run, plain)
+        f if f.rule else replace(f, caveats=hashes) for f in findings_of(summary, run, known)
     ]
     shown = replace(run, files=tuple(asdict(file) for file in files))
     return KeptTrace(shown, tuple(findings), tuple(profiles), tuple(records), begun=True)
@@ -122,10 +152,9 @@ def device_title(trace: Trace) -> str:
 
 
 def findings_of(
-    summary: TraceSummary, run: Run, plain: Mapping[str, float] | None = None
+    summary: TraceSummary, run: Run, known: KnownBeside = KnownBeside()
 ) -> Iterator[Finding]:
-    """Yield, for each device, a finding with its KPIs, and one for each rule that holds. `plain` is
-    what is known of each launch without a profiler (see `plain_metrics`)."""
+    """Yield, for each device, a finding with its KPIs, and one for each rule that holds."""
     several = len(summary.devices) > 1
     serial = any(d.is_counted for d in summary.trace.dispatches)
     for each in summary.devices:
@@ -137,7 +166,7 @@ def findings_of(
         yield _of_device(each, run, matches, group)
         for match in matches:
             yield _of_rule(match, run, each, several)
-    yield from _of_counters(summary.trace, run, plain)
+    yield from _of_counters(summary.trace, run, known)
     if not summary.devices and not summary.rows and summary.host_ranges:
         text = "No device had work in this trace; its times are of the host."
         yield _finding(run, "host alone", text, tuple(_ranges(summary.host_ranges)))
@@ -146,12 +175,12 @@ def findings_of(
         yield _finding(run, word, text, evidence_of(summary.kpis["all"], "sums of kernels"))
 
 
-def _of_counters(trace: Trace, run: Run, plain: Mapping[str, float] | None) -> Iterator[Finding]:
+def _of_counters(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding]:
     """Yield what the counters of the longest kernels say, a finding for each rule that holds."""
-    counted = [d for d in trace.dispatches if d.is_counted]
-    for dispatch in sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:MOST_KERNELS]:
+    for dispatch in longest_counted(trace):
         name = f"{dispatch.name} #{dispatch.id}" if dispatch.id else dispatch.name
-        for match in evaluated_kernel(rule_metrics(dispatch, trace.tool, plain)):
+        metrics = rule_metrics(dispatch, trace.tool, known.plain)
+        for match in evaluated_kernel(metrics, known.lines_of(dispatch)):
             yield _of_match(match, run, "", name)
 
 
@@ -201,6 +230,7 @@ def _of_match(match: RuleMatch, run: Run, about: str, kernel: str) -> Finding:
         gain_s=None if diagnosis.gain_ns is None else diagnosis.gain_ns / 1e9,
         advice=diagnosis.advice,
         effort=diagnosis.effort,
+        where=diagnosis.places,
     )  # fmt: skip
 
 
@@ -220,17 +250,16 @@ def evidence_of(kpis: Sequence[TraceKpi], group: str) -> tuple[Evidence, ...]:
 
 
 def profiles_of(
-    summary: TraceSummary, run: Run, plain: Mapping[str, float] | None = None
+    summary: TraceSummary, run: Run, known: KnownBeside = KnownBeside()
 ) -> Iterator[Profile]:
     """Yield a profile for each dispatch with counters, or else for each kernel, the longest first,
-    a thousand at most; without a device for each host operation, by its own time. `plain` is what
-    is known of each dispatch without a profiler."""
+    a thousand at most; without a device for each host operation, by its own time."""
     trace = summary.trace
     at = timestamp()
     counted = [d for d in trace.dispatches if d.is_counted]
     if counted:
         for dispatch in sorted(counted, key=lambda d: -(d.duration_ns or 0.0))[:KEPT]:
-            yield _of_dispatch(dispatch, trace, run, at, plain)
+            yield _of_dispatch(dispatch, trace, run, at, known)
         return
     if not summary.devices and not summary.rows:
         for operation in summary.operations[:KEPT]:
@@ -244,13 +273,13 @@ def profiles_of(
 
 
 def _of_dispatch(
-    dispatch: Dispatch, trace: Trace, run: Run, at: str, plain: Mapping[str, float] | None
+    dispatch: Dispatch, trace: Trace, run: Run, at: str, known: KnownBeside
 ) -> Profile:
     spent = None if dispatch.duration_ns is None else dispatch.duration_ns / 1e9
     return Profile(
         run.id, at, trace.tool, trace.version, _device(dispatch.device, run), dispatch.name,
         launch=dispatch.id, total_s=spent, median_s=spent, low_s=spent, high_s=spent,
-        metrics=stored_metrics(dispatch, trace.tool, plain),
+        metrics=stored_metrics(dispatch, trace.tool, known.plain), lines=known.lines_of(dispatch),
     )  # fmt: skip
 
 

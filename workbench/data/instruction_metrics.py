@@ -16,11 +16,13 @@ from workbench.data.trace import Dispatch, InstructionTable
 
 # Heads of a column: in the CSV of ncu, and in what `readers/inputs/ncu_worker.py` reads.
 EXECUTED = ("Instructions Executed", "executed")
+LANES_ACTIVE = ("Thread Instructions Executed",)  # without the lanes that a branch left
 LANES_ON = ("Predicated-On Thread Instructions Executed", "lanes")
 SAMPLES = ("# Samples", "Warp Stall Sampling (All Samples)", "samples")
 LOCAL = ("L2 Theoretical Sectors Local",)
 EXCESSIVE = ("L2 Theoretical Sectors Global Excessive",)
 IDEAL = ("L2 Theoretical Sectors Global Ideal",)
+EXCESSIVE_SHARED = ("L1 Wavefronts Shared Excessive",)
 STALL = "stall_"
 # Reasons that the source page or the samples call otherwise than the counters do.
 REASONS = {

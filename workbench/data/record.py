@@ -451,6 +451,7 @@ class Finding:
     gain_s: float | None = None  # that it may give back at most; None without a bound
     advice: str = ""
     effort: str = ""  # small, medium, large
+    where: tuple[str, ...] = ()  # the lines that are responsible, each with its instruction
 
 
 @dataclass(frozen=True)
@@ -480,6 +481,8 @@ class Profile:
     sizes: Mapping[str, int] = field(default_factory=dict)
     dtype: str = ""
     outcome: str = ""  # key of the record that holds the plain time of this config
+    # lines that are responsible for each class of instructions, by its name
+    lines: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def key_of(case: Case, **also: str) -> str:

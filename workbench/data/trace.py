@@ -205,6 +205,7 @@ class InstructionTable:
     texts: list[str] = field(default_factory=list)
     places: list[str] = field(default_factory=list)  # file:line, or empty
     values: list[tuple[float | None, ...]] = field(default_factory=list)
+    sources: dict[str, str] = field(default_factory=dict)  # text of files, where the tool kept it
 
     def total(self, head: str) -> float:
         """Return the sum of a column over all instructions; 0 where there is none."""

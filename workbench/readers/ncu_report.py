@@ -84,8 +84,10 @@ def _dispatch(launch: dict[str, Any]) -> Dispatch:
     dispatch.opcodes = {plain(name): n for name, n in launch.get("opcodes", {}).items()}
     if rows := launch.get("instructions"):
         stalls = [f"stall_{plain(reason)}" for reason in launch.get("stalls", ())]
-        heads = ("samples", "samples_not_issued", "executed", "lanes", *stalls)
-        table = InstructionTable(heads)
+        columns = [plain(head) for head in launch.get("columns", ())]
+        heads = ("samples", "samples_not_issued", "executed", "lanes", *stalls, *columns)
+        sources = {plain(name): text for name, text in launch.get("sources", {}).items()}
+        table = InstructionTable(heads, sources=sources)
         for address, text, place, values in rows:
             table.addresses.append(address)
             table.texts.append(plain(text))

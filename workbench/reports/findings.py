@@ -307,7 +307,9 @@ def _by_rules(findings: Sequence[Finding]) -> list[tuple[float, str]]:
         of = f"{code(finding.kernel)}: " if finding.kernel else ""
         word = finding.word if of else finding.word[:1].upper() + finding.word[1:]
         what = f"{of}{text(word)}: {text(finding.sentence)}"
-        results.append((share, _opportunity(what, gain, finding.effort, text(finding.advice))))
+        at = f" At {', '.join(map(code, finding.where))}." if finding.where else ""
+        approach = text(finding.advice) + at
+        results.append((share, _opportunity(what, gain, finding.effort, approach)))
     return results
 
 

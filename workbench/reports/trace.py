@@ -87,6 +87,7 @@ def _ruled(finding: Finding, findings: Sequence[Finding]) -> dict[str, Any]:
         "evidence": [(e.name, value_text(e)) for e in finding.evidence],
         "gain": gain or "no bound is known",
         "advice": finding.advice,
+        "where": finding.where,
         "effort": finding.effort,
         "rule": finding.rule,
     }

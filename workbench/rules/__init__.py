@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import Literal
 
 from workbench.data.code_facts import CodeFacts
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.record import Evidence, Kind
 from workbench.data.trace_summary import DeviceSummary
 
@@ -36,6 +37,8 @@ class Diagnosis:
     effort: Effort
     gain_ns: float | None = None  # of the window, at most; None where no bound is known
     places: tuple[str, ...] = ()  # lines of source, `mine.py:12`, the most instructions first
+    # of a kernel's counters: whose lines are responsible, where its instructions are known
+    instructions: InstructionClass | None = None
 
 
 @dataclass(frozen=True)
@@ -130,10 +133,13 @@ def evaluated(summary: DeviceSummary) -> list[RuleMatch]:
     return first + sorted(rest, key=lambda each: -(each.diagnosis.gain_ns or 0.0))
 
 
-def evaluated_kernel(metrics: Mapping[str, float]) -> list[RuleMatch]:
+def evaluated_kernel(
+    metrics: Mapping[str, float], lines: Mapping[str, tuple[str, ...]] | None = None
+) -> list[RuleMatch]:
     """Return the rules that hold on a kernel with these metrics (see `data.metric`; stalls are
     shares), the one that gives the word first, the others by the time that they may give back. No
-    gain is larger than the time above the nearest roof."""
+    gain is larger than the time above the nearest roof. `lines` are those that are responsible for
+    each class of instructions, by its name."""
     results: list[RuleMatch] = []
     for name, rule in kernel_rules().items():
         if not set(rule.needs) <= metrics.keys():
@@ -142,7 +148,8 @@ def evaluated_kernel(metrics: Mapping[str, float]) -> list[RuleMatch]:
             continue
         diagnosis = rule.evaluate(metrics, rule.thresholds)
         if diagnosis is not None:
-            results.append(RuleMatch(name, rule, _bounded(diagnosis, metrics)))
+            named = replace(diagnosis, places=(lines or {}).get(diagnosis.instructions or "", ()))
+            results.append(RuleMatch(name, rule, _bounded(named, metrics)))
     first, rest = results[:1], results[1:]
     return first + sorted(rest, key=lambda each: -(each.diagnosis.gain_ns or 0.0))
 

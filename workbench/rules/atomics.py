@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, share
 
@@ -29,6 +30,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         ),
         f"{REDUCE} {RELAX}" if fences > 0 else REDUCE,
         "medium",
+        instructions=InstructionClass.ATOMICS,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, part_of, share
 
@@ -20,6 +21,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         "Swizzle or pad the shared layout, or access it along its rows.",
         "medium",
         part_of(metrics, part),
+        instructions=InstructionClass.CONFLICTS,
     )
 
 

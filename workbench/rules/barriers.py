@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, share
 
@@ -23,6 +24,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         ),
         "Use fewer warps a row, and reduce once after the loop in place of within it.",
         "medium",
+        instructions=InstructionClass.EXCHANGE_WAITS,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, share
 
@@ -19,6 +20,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         (share("waiting for loads, share", stall), share("DRAM throughput, share", dram)),
         "Make loads independent of each other, and fetch ahead.",
         "medium",
+        instructions=InstructionClass.LOAD_WAITS,
     )
 
 

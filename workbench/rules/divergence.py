@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.rules import Diagnosis, KernelRule, part_of, share
 
 
@@ -18,6 +19,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         "Branch by warp instead of by lane, or let masks take the place of branches.",
         "medium",
         part_of(metrics, 1 - lanes / 32),
+        instructions=InstructionClass.INACTIVE_LANES,
     )
 
 

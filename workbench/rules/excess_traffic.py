@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.record import Evidence
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, part_of, share
@@ -16,6 +17,12 @@ ADVICE = {
     "layout, tl.multiple_of and tl.max_contiguous.",
     REUSE: "Pass over the data once: fuse the passes, choose blocks whose data stays in L2, or "
     "order the programs so that neighbours share their data.",
+}
+
+INSTRUCTIONS = {
+    SPILLS: InstructionClass.SPILLS,
+    SECTORS: InstructionClass.EXCESS_SECTORS,
+    REUSE: InstructionClass.SECTORS,
 }
 
 
@@ -53,6 +60,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         ADVICE[largest],
         "medium",
         part_of(metrics, 1 - 1 / ratio),
+        instructions=INSTRUCTIONS[largest],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, share
 
@@ -20,6 +21,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         (share("waiting for arithmetic, share", stall), share("issue slots used, share", issue)),
         "Compute independent chains side by side, so that one fills the wait of the other.",
         "medium",
+        instructions=InstructionClass.ARITHMETIC_WAITS,
     )
 
 

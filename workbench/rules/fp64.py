@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, part_of, share
 
@@ -20,6 +21,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         "it fp64.",
         "small",
         part_of(metrics, busy),
+        instructions=InstructionClass.FP64,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, share
 
@@ -18,6 +19,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         (share("L2 throughput, share", busy),),
         "Use larger tiles, or order the programs so that neighbours share their data.",
         "medium",
+        instructions=InstructionClass.SECTORS,
     )
 
 

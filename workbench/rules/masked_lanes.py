@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, count, part_of, share
 
@@ -25,6 +26,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         "Choose a block nearer to the length of the row, or let a program take several rows.",
         "small",
         part_of(metrics, 1 - lanes / LANES),
+        instructions=InstructionClass.MASKED_LANES,
     )
 
 

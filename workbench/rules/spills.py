@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, part_of, share
 
@@ -19,6 +20,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         "Give a thread less to hold: a smaller tile, more warps, or fewer stages.",
         "small",
         part_of(metrics, part),
+        instructions=InstructionClass.SPILLS,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, part_of, share
 
@@ -21,6 +22,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         "let the wait stand before the next store instead of behind this one.",
         "large",
         part_of(metrics, part),
+        instructions=InstructionClass.BULK_STORES,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from workbench.data.instruction_class import InstructionClass
 from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, part_of, share
 
@@ -25,6 +26,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
         "the load runs beside the arithmetic.",
         "large",
         part_of(metrics, part),
+        instructions=InstructionClass.TENSOR_MEMORY_WAITS,
     )
 
 

@@ -8,12 +8,21 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 SAMPLES = "smsp__pcsamp_warps_issue_stalled_"
 NOT_ISSUED = "_not_issued"
 OPCODES = "sass__inst_executed_per_opcode"
+# Columns by instruction that not every kernel has, under the heads of ncu's own page.
+COLUMNS = {
+    "thread_inst_executed": "Thread Instructions Executed",
+    "derived__memory_l2_theoretical_sectors_global_excessive": "L2 Theoretical Sectors Global "
+    "Excessive",
+    "memory_l2_theoretical_sectors_global_ideal": "L2 Theoretical Sectors Global Ideal",
+    "memory_l2_theoretical_sectors_local": "L2 Theoretical Sectors Local",
+    "derived__memory_l1_wavefronts_shared_excessive": "L1 Wavefronts Shared Excessive",
+}
 STEP = 16  # bytes of an instruction
 LONGEST = 1 << 20  # instructions of a kernel
 
@@ -36,7 +45,9 @@ def launches(path: str) -> Iterator[dict[str, Any]]:
                 "metrics": metrics,
                 "opcodes": _opcodes(action),
                 "stalls": list(reasons := _reasons(action)),
-                "instructions": list(_instructions(action, reasons)),
+                "columns": list(columns := _columns(action)),
+                "instructions": list(_instructions(action, (*reasons.values(), *columns.values()))),
+                "sources": _sources(action),
             }
             number += 1
 
@@ -84,11 +95,27 @@ def _reasons(action: Any) -> dict[str, dict[int, float]]:
     return {name.removeprefix(SAMPLES): _by_address(action, name) for name in names}
 
 
+def _columns(action: Any) -> dict[str, dict[int, float]]:
+    """Return the other values by address, by the head of their column."""
+    tables = {head: _by_address(action, name) for name, head in COLUMNS.items()}
+    return {head: table for head, table in tables.items() if table}
+
+
+def _sources(action: Any) -> dict[str, str]:
+    """Return the text of each source file that the report holds, by its base name; two files of
+    one name are left out."""
+    texts: dict[str, list[str]] = {}
+    for file, text in action.source_files().items():
+        if text:
+            texts.setdefault(str(file).rsplit("/", 1)[-1], []).append(str(text))
+    return {file: known[0] for file, known in texts.items() if len(known) == 1}
+
+
 def _instructions(
-    action: Any, reasons: dict[str, dict[int, float]]
+    action: Any, others: Sequence[dict[int, float]]
 ) -> Iterator[tuple[int, str, str, tuple[float, ...]]]:
     """Yield address, text, place and values of each instruction: samples, those not issued,
-    executions, lanes, and samples of each reason."""
+    executions, lanes, and those of the other tables."""
     executed = _by_address(action, "inst_executed")
     lanes = _by_address(action, "thread_inst_executed_true")
     sampled: dict[bool, dict[int, float]] = {False: {}, True: {}}
@@ -110,7 +137,7 @@ def _instructions(
             return
         info = action.source_info(address)
         place = f"{info.file_name().rsplit('/', 1)[-1]}:{info.line()}" if info else ""
-        tables = sampled[False], sampled[True], executed, lanes, *reasons.values()
+        tables = sampled[False], sampled[True], executed, lanes, *others
         yield address, text.strip(), place, tuple(table.get(address, 0.0) for table in tables)
 
 
