@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,14 +28,16 @@ from workbench.compile import CompileError, LaunchedCode, machine_code_of
 from workbench.compile.amd_note import COUNTS
 from workbench.compile.code_match import CodeComparison, compared
 from workbench.compile.code_reading import MachineCode, code_of_file
-from workbench.compile.code_samples import StallSamples, samples_of
+from workbench.compile.code_samples import StallSamples, has_samples, samples_of
 from workbench.compile.mix import Mix
+from workbench.compile.profiled_code import code_of_profile
 from workbench.compile.ptx_words import matching
 from workbench.data.clock import folder_of, run_id
 from workbench.data.exits import PASSED
 from workbench.data.files import write_file
 from workbench.data.record import Resources, to_plain
-from workbench.data.units import counted
+from workbench.data.trace import Dispatch
+from workbench.data.units import counted, duration
 from workbench.device import hardware
 from workbench.readers import read as read_profile
 from workbench.reports import write_page
@@ -57,6 +60,7 @@ from workbench.spec import Spec, label, sizes_text, values
 if TYPE_CHECKING:
     from rich.console import Console
 
+PROFILES = (".ncu-rep", ".csv", ".csv.gz")
 FILES = (".cubin", ".hsaco", ".amdgcn", ".ptx")
 MATCHES = 200  # lines of --find in the terminal
 
@@ -70,6 +74,7 @@ class _Read:
     code: MachineCode
     resources: Resources | None = None
     others: tuple[str, ...] = ()  # launches that are not shown
+    profile: tuple[Dispatch, ...] = ()  # that the code was read from
 
 
 def run(options: CodeOptions) -> int:
@@ -78,7 +83,8 @@ def run(options: CodeOptions) -> int:
     check_writable(options.out)
     check_file(options.json, "--json")
     check_file(options.dot, "--dot")
-    require_triton()
+    if not is_profile(options.target):
+        require_triton()
     read = _read(options, options.target, None)
     comparison = None
     if options.find is not None:
@@ -88,10 +94,7 @@ def run(options: CodeOptions) -> int:
         _require_listing(read)
         _require_listing(other)
         comparison = compared(other.code, read.code)
-    samples = None
-    if options.samples is not None:
-        dispatches = read_profile([options.samples]).dispatches
-        samples = samples_of(read.code, dispatches, options.samples.name)
+    samples = _samples(options, read)
     view = CodeView(
         title=read.title,
         device=read.device,
@@ -103,6 +106,7 @@ def run(options: CodeOptions) -> int:
         against=options.against or "",
         comparison=comparison,
         samples=samples,
+        sources=_texts(read),
     )
     console = console_for(options)
     _say(console, view, read, options)
@@ -113,6 +117,28 @@ def run(options: CodeOptions) -> int:
     file = write_page(folder / "code.html", page(view))
     say_page(console, file)
     return write_result(options, "code", PASSED, code=_plain(view, read), page=str(file.resolve()))
+
+
+def _samples(options: CodeOptions, read: _Read) -> StallSamples | None:
+    """Return the stall samples of the profile that is named, or that the code was read from, if it
+    has any. Raises CodeError where those of --samples are of other code."""
+    if options.samples is not None:
+        if read.profile:
+            raise CommandError(
+                f"{read.title} is a profile with samples of its own; leave out --samples."
+            )
+        dispatches = read_profile([options.samples]).dispatches
+        return samples_of(read.code, dispatches, options.samples.name)
+    sampled = [d for d in read.profile if has_samples(d)]
+    return samples_of(read.code, sampled, options.target) if sampled else None
+
+
+def _texts(read: _Read) -> dict[str, str] | None:
+    """Return the source texts that a profile holds; None for code that is of none."""
+    if not read.profile:
+        return None
+    tables = [d.instructions for d in read.profile if d.instructions]
+    return {file: text for table in tables for file, text in table.sources.items()}
 
 
 def _require_listing(read: _Read) -> None:
@@ -128,10 +154,14 @@ def is_file(target: str) -> bool:
 def _read(options: CodeOptions, target: str, against: str | None) -> _Read:
     """Return the code of the target, or of the config or file that it is compared with."""
     named = target if against is None else against
+    if is_profile(named):
+        return _of_profile(Path(named), options.launch if against is None else None)
+    if options.launch is not None and not is_profile(target):
+        raise CommandError(f"--launch is of a profile, and {target} is none; leave it out.")
     if is_file(named):
         code = code_of_file(Path(named))
         return _Read(Path(named).name, code.arch, code)
-    if is_file(target):
+    if is_file(target) or is_profile(target):
         raise CommandError(f"--against {against} is no file; name a .cubin or .hsaco file.")
     spec = catalog.spec_of(target)
     check_dtype(spec, options.dtype)
@@ -148,6 +178,21 @@ def _read(options: CodeOptions, target: str, against: str | None) -> _Read:
         if version is None:
             raise CommandError(f"{operand.revision} has no file {file}; name a later revision.")
         return _compiled(options, spec, catalog.version_of(version), operand)
+
+
+def is_profile(target: str) -> bool:
+    """Return whether a target is a report or page of ncu."""
+    return target.endswith(PROFILES)
+
+
+def _of_profile(path: Path, launch: int | None) -> _Read:
+    """Return the code of one kernel of a profile. Raises CodeError and ReadError."""
+    dispatches = read_profile([path]).dispatches
+    code, shown, others = code_of_profile(dispatches, launch, path.name)
+    number = len(others) + 1
+    title = f"{code.name} of {path.name}" if number > 1 else path.name
+    device = code.arch if code.arch != "sm" else "an NVIDIA GPU"
+    return _Read(title, device, code, others=others, profile=shown)
 
 
 def _compiled(options: CodeOptions, spec: Spec, version: Spec, operand: Operand) -> _Read:
@@ -203,6 +248,7 @@ def _facts(read: _Read) -> list[tuple[str, str]]:
             ("Occupancy", f"{100 * known.occupancy:.0f} %"),
             ("Limited by", known.limiter),
         ]
+    facts += _launch_facts(read.profile)
     if code.stack_bytes is not None:
         facts.append(("Stack or scratch", f"{code.stack_bytes} B"))
     facts += [(name, str(code.counts[key])) for key, name in COUNTS.items() if key in code.counts]
@@ -217,6 +263,21 @@ def _facts(read: _Read) -> list[tuple[str, str]]:
     facts.append(("Matrix instructions", str(whole.groups.get("matrix", 0))))
     facts.append(("Blocks, loops", f"{len(code.graph.reached)}, {len(code.graph.all_loops())}"))
     return facts
+
+
+def _launch_facts(profile: Sequence[Dispatch]) -> Iterator[tuple[str, str]]:
+    """Yield the geometry and time of the profiled launch, the longest of several."""
+    if not profile:
+        return
+    longest = max(profile, key=lambda d: d.duration_ns or 0.0)
+    grid, block = longest.geometry.grid, longest.geometry.block
+    if grid is not None and block is not None:
+        yield "Grid", " x ".join(map(str, grid))
+        yield "Threads a block", str(math.prod(block))
+    if longest.geometry.shared_bytes is not None:
+        yield "Shared memory", _size(longest.geometry.shared_bytes)
+    if longest.duration_ns is not None:
+        yield "Time under the profiler", duration(longest.duration_ns / 1e9)
 
 
 def _size(count: int) -> str:
@@ -241,7 +302,8 @@ def _say(console: Console, view: CodeView, read: _Read, options: CodeOptions) ->
     if code.listing.instructions:
         _say_listing(console, view, options)
     if read.others:
-        console.print(f"note  also launched, not shown: {', '.join(read.others)}", soft_wrap=True)
+        others = ", ".join(read.others)
+        console.print(f"note  also launched, not shown: {others}", soft_wrap=True, markup=False)
     for note in code.notes:
         console.print(f"note  {note}", soft_wrap=True)
 
@@ -311,6 +373,7 @@ def _plain(view: CodeView, read: _Read) -> dict[str, Any]:
                 "blocks": sorted(loop.blocks),
                 **_plain_mix(mix),
                 "sample_share": view.samples and view.samples.share(code.places(loop)),
+                "stalls": view.samples and _stalls(view.samples, code.places(loop)),
             }
             for depth, loop, mix in code.loops()
         ],
@@ -347,12 +410,16 @@ def _plain_partitions(code: MachineCode) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _stalls(samples: StallSamples, places: Sequence[int]) -> dict[str, float]:
+    return dict(samples.main_stalls(places))
+
+
 def _plain_samples(samples: StallSamples) -> dict[str, Any]:
     return {
         "total": samples.total,
         "launches": samples.launches,
         "instructions": [
-            {"index": i, "samples": n, "reason": samples.reasons[i]}
+            {"index": i, "samples": n, "reason": samples.reason(i), "stalls": _stalls(samples, [i])}
             for i, n in enumerate(samples.counts)
             if n
         ],

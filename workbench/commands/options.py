@@ -426,7 +426,7 @@ class CodeOptions(Options):
 
     COMMAND: ClassVar[str] = "code"
 
-    target: str = argument("A kernel; or a .cubin, .hsaco, .amdgcn or .ptx file.")
+    target: str = argument("A kernel; or a .cubin, .hsaco, .amdgcn, .ptx or .ncu-rep file.")
     impl: str | None = option(None, "tiles or tiles:block_m=128. Default: the first.")
     sizes: str | None = option(None, f"{SIZES}. Default: the Spec's first.")
     dtype: str = option("bf16", DTYPE)
@@ -434,6 +434,7 @@ class CodeOptions(Options):
     against: str | None = option(None, "Compare with this config, file or git revision.")
     find: str | None = option(None, "List instructions by PTX word or opcode: tcgen05.ld, LDSM.")
     samples: Path | None = option(None, "Place the stall samples of this file of ncu.")
+    launch: int | None = option(None, "Of a profile: the launch to show, from 0.")
     text: bool = flag("Print the whole listing.", "--text")
     dot: Path | None = option(None, "Write the control flow for Graphviz.", stored=False)
     out: Path = out("Folder for the page.")

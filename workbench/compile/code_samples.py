@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.compile.code_reading import CodeError, MachineCode
 from workbench.compile.kinds import is_amd
 from workbench.compile.listing import Instruction
+from workbench.data.instruction_metrics import reason_of
 from workbench.data.trace import Dispatch, InstructionTable
 
 ALL = ("Warp Stall Sampling (All Samples)", "samples")  # ncu's page, and our reading of a report
@@ -25,13 +26,29 @@ class StallSamples:
     """Stall samples by instruction of a listing, of all profiled launches of that code."""
 
     counts: tuple[int, ...]
-    reasons: tuple[str, ...]  # the reason with the most samples; empty where not known
+    stalls: tuple[Mapping[str, float], ...]  # samples of each reason to stall; empty if not known
     launches: int
 
     @property
     def total(self) -> int:
         """Return the samples of all instructions."""
         return sum(self.counts)
+
+    def reason(self, place: int) -> str:
+        """Return the reason to stall with the most samples of an instruction; empty where it is not
+        known."""
+        return next((reason for reason, _ in self.main_stalls([place])), "")
+
+    def main_stalls(self, places: Sequence[int]) -> list[tuple[str, float]]:
+        """Return the reasons to stall at these instructions, each with its share of their samples,
+        the largest first. What was issued is none, so the shares sum to less than 1."""
+        weights: dict[str, float] = {}
+        for place in places:
+            for reason, weight in self.stalls[place].items():
+                weights[reason] = weights.get(reason, 0.0) + weight
+        whole = max(sum(self.counts[i] for i in places), 1)
+        ranked = sorted(weights.items(), key=lambda each: -each[1])
+        return [(reason, weight / whole) for reason, weight in ranked if weight]
 
     def share(self, places: Sequence[int]) -> float:
         """Return the share of the samples that these instructions have, 0 to 1."""
@@ -50,7 +67,7 @@ def samples_of(code: MachineCode, dispatches: Sequence[Dispatch], file: str) -> 
     reasons, fitting = [], []
     for dispatch in dispatches:
         table = dispatch.instructions
-        if table is None or not any(head in table.heads for head in ALL):
+        if table is None or not has_samples(dispatch):
             continue
         if (reason := _difference(code, dispatch.name, table)) is not None:
             reasons.append(reason)
@@ -67,6 +84,12 @@ def samples_of(code: MachineCode, dispatches: Sequence[Dispatch], file: str) -> 
         f"{file} has no stall samples by instruction; record with `ncu --section SourceCounters` "
         "and name the report, or its `ncu --import FILE --csv --page source --print-source sass`."
     )
+
+
+def has_samples(dispatch: Dispatch) -> bool:
+    """Return whether a launch was profiled with stall samples by instruction."""
+    table = dispatch.instructions
+    return table is not None and any(head in table.heads for head in ALL)
 
 
 def _difference(code: MachineCode, name: str, table: InstructionTable) -> tuple[int, str] | None:
@@ -130,7 +153,7 @@ def _summed(tables: Sequence[InstructionTable], length: int) -> StallSamples:
     for table in tables:
         at = next(table.heads.index(head) for head in ALL if head in table.heads)
         stalls = [
-            (i, head.removeprefix(STALL))
+            (i, reason_of(head))
             for i, head in enumerate(table.heads)
             if head.startswith(STALL) and "(" not in head and head != SELECTED
         ]
@@ -141,10 +164,7 @@ def _summed(tables: Sequence[InstructionTable], length: int) -> StallSamples:
             for column, reason in stalls:
                 known = by_reason[place]
                 known[reason] = known.get(reason, 0.0) + _finite(row[column])
-    reasons = tuple(
-        max(known, key=known.__getitem__) if any(known.values()) else "" for known in by_reason
-    )
-    return StallSamples(tuple(counts), reasons, len(tables))
+    return StallSamples(tuple(counts), tuple(by_reason), len(tables))
 
 
 def _finite(value: float | None) -> float:

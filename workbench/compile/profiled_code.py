@@ -69,10 +69,10 @@ def _lines(table: InstructionTable, rows: Sequence[int]) -> Iterator[str]:
 
 def code_of_profile(
     dispatches: Sequence[Dispatch], launch: int | None, file: str
-) -> tuple[MachineCode, tuple[str, ...]]:
+) -> tuple[MachineCode, tuple[Dispatch, ...], tuple[str, ...]]:
     """Return the code of one kernel of a profile, that of a launch by its number from 0 or else of
-    the launches with the most samples, and the names of the kernels with other code. Raises
-    CodeError where the profile holds no instructions."""
+    the launches with the most samples; the launches with this code; and the names of the kernels
+    with other code. Raises CodeError where the profile holds no instructions."""
     known = [(n, d) for n, d in enumerate(dispatches) if d.instructions and d.instructions.texts]
     if not known:
         raise CodeError(
@@ -93,7 +93,8 @@ def code_of_profile(
     others = tuple(
         f"{each[0][1].name} (--launch {each[0][0]})" for k, each in groups.items() if k != chosen
     )
-    return code_of_dispatch(groups[chosen][0][1]), others
+    shown = tuple(d for _, d in groups[chosen])
+    return code_of_dispatch(shown[0]), shown, others
 
 
 def code_of_dispatch(dispatch: Dispatch) -> MachineCode:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from workbench.compile.code_samples import StallSamples
 from workbench.compile.kinds import group_of
 from workbench.compile.listing import Instruction, SourceLine
 from workbench.compile.mix import Mix
-from workbench.data.units import counted
+from workbench.data.units import counted, percent
 from workbench.reports import render
 from workbench.reports.figures.code import block_depths, block_text, flow_svg, live_svg, place_text
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 LISTED = 2200  # instructions of the listing on a page, which keeps it below 600 kB
 LONGEST = 200  # characters of an instruction or of a line of source
+MAIN = 2  # reasons to stall that a row names
+LEAST_STALL = 0.05  # share of a row's samples, from which on a second reason is named
 TOP = 12  # instructions with the most samples, in a table of their own
 WARM = ((0.05, "h3"), (0.02, "h2"), (0.005, "h1"))  # colour by share of all samples
 HOT = {"matrix": "m", "global loads": "g", "global stores": "g", "tensor memory": "g",
@@ -44,6 +46,7 @@ class CodeView:
     against: str = ""
     comparison: CodeComparison | None = None
     samples: StallSamples | None = None
+    sources: Mapping[str, str] | None = None  # texts that a profile holds; else they are on disk
 
 
 def page(view: CodeView) -> str:
@@ -69,7 +72,7 @@ def page(view: CodeView) -> str:
         ),
         changes=change_tables(view.comparison) if view.comparison else [],
         matches=[(i, _where(code, i, op), op.text[:LONGEST]) for i, op in view.matches],
-        sources=_sources(code, lines, view.samples),
+        sources=_sources(view, lines),
         blocks=_listing(code, lines, view.samples),
         left_out=max(0, len(code.listing.instructions) - LISTED),
     )
@@ -91,10 +94,19 @@ def loop_table(code: MachineCode, samples: StallSamples | None = None) -> Table:
                       bytes_text(mix, "global load"), bytes_text(mix, "shared load"),
                       matrix_text(mix), span], False))  # fmt: skip
         if samples is not None:
-            rows[-1][0].append(f"{100 * samples.share(code.places(loop)):.1f} %")
+            places = code.places(loop)
+            rows[-1][0].append(f"{100 * samples.share(places):.1f} %")
+            rows[-1][0].append(stall_text(samples, places))
     heads = ["loop", "blocks", "instructions", "mix", "global loads, B", "shared loads, B",
-             "matrix", "lines", *(["samples"] if samples else [])]  # fmt: skip
-    return {"heads": heads, "rows": rows, "text": (3, 6)}
+             "matrix", "lines", *(["samples", "main stalls"] if samples else [])]  # fmt: skip
+    return {"heads": heads, "rows": rows, "text": (3, 6, 9)}
+
+
+def stall_text(samples: StallSamples, places: Sequence[int]) -> str:
+    """Return the main reasons to stall at instructions, each with its share of their samples."""
+    first, *rest = samples.main_stalls(places)[:MAIN] or [("", 0.0)]
+    main = [first, *(each for each in rest if each[1] >= LEAST_STALL)]
+    return ", ".join(f"{reason} {percent(share)}" for reason, share in main if reason)
 
 
 def _groups(mix: Mix) -> str:
@@ -125,10 +137,10 @@ def sample_table(code: MachineCode, samples: StallSamples) -> Table:
     ops = code.listing.instructions
     rows = [
         ([_where(code, i, ops[i]), str(samples.counts[i]), f"{100 * samples.share([i]):.1f} %",
-          samples.reasons[i], ops[i].text[:LONGEST]], False)
+          stall_text(samples, [i]), ops[i].text[:LONGEST]], False)
         for i in places if samples.counts[i]
     ]  # fmt: skip
-    heads = ["most sampled", "samples", "share", "main stall", "instruction"]
+    heads = ["most sampled", "samples", "share", "main stalls", "instruction"]
     return {"heads": heads, "rows": rows, "text": (3, 4)}
 
 
@@ -245,10 +257,9 @@ def _runs(code: MachineCode) -> dict[SourceLine, list[tuple[int, int]]]:
     return runs
 
 
-def _sources(
-    code: MachineCode, lines: dict[SourceLine, int], samples: StallSamples | None
-) -> list[dict[str, Any]]:
+def _sources(view: CodeView, lines: dict[SourceLine, int]) -> list[dict[str, Any]]:
     """Return one row a source line: text, instructions, and links to them."""
+    code, samples = view.code, view.samples
     runs, texts = _runs(code), dict[str, list[str]]()
     ops = code.listing.instructions
     shown = {b.start + i for b in code.graph.blocks if b.number in _shown(code)
@@ -256,7 +267,7 @@ def _sources(
     rows = []
     for source, number in lines.items():
         if source.file not in texts:
-            texts[source.file] = _text_of(source.file)
+            texts[source.file] = _text_of(source.file, view.sources)
         text = texts[source.file]
         own = [i for first, last in runs[source] for i in range(first, last + 1)]
         kinds = [group_of(ops[i], code.arch) for i in own]
@@ -277,8 +288,11 @@ def _sources(
     return rows
 
 
-def _text_of(file: str) -> list[str]:
-    """Return the lines of a Python source file; empty where it is not here, or is another kind."""
+def _text_of(file: str, sources: Mapping[str, str] | None) -> list[str]:
+    """Return the lines of a Python source file; empty where it is not here, or is another kind. A
+    profile names files without their folders, so its own texts alone are taken."""
+    if sources is not None:
+        return sources.get(file, "").splitlines()
     path = Path(file)
     try:
         if path.suffix != ".py" or path.stat().st_size > 1 << 20:
@@ -331,6 +345,11 @@ def _sample_text(samples: StallSamples, place: int) -> str:
     return f"{count:7d} {100 * samples.share([place]):4.1f} %" if count else " " * 14
 
 
+def _reason_text(samples: StallSamples, place: int) -> str:
+    """Return the main reason to stall of an instruction, in a column of 20."""
+    return f" {samples.reason(place):<19}"
+
+
 def _block_markup(
     code: MachineCode,
     span: tuple[int, int],
@@ -356,6 +375,7 @@ def _block_markup(
             warmth = _warmth(samples.share([i]))
             column = _sample_text(samples, i)
             live += f"<i class={warmth}>{column}</i>" if warmth else column
+            live += str(escape(_reason_text(samples, i)))
         parts.append(f"{link} {place}{live}  " + (f"<b class={look}>{text}</b>" if look else text))
     return Markup("\n".join(parts))
 
@@ -387,6 +407,6 @@ def listing_lines(code: MachineCode, samples: StallSamples | None = None) -> lis
             place = f"{i:5d}" if op.address is None else f"{op.address:05x}"
             live = f"{code.live[i]:4d}" if code.live else ""
             line = op.source.line if op.source else ""
-            live += _sample_text(samples, i) if samples else ""
+            live += _sample_text(samples, i) + _reason_text(samples, i) if samples else ""
             result.append(f"  {line:>5} {place}{live}  {op.text}")
     return result
