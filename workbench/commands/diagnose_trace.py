@@ -37,6 +37,7 @@ from workbench.rules import (
     missing_of_kernel,
     missing_of_timeline,
     rules,
+    word_of,
 )
 
 WINDOW_KPI = "total time"  # of a timeline: its window
@@ -210,7 +211,8 @@ def _of_launches(
     for each in launches:
         matches = evaluated_kernel(each.metrics, each.lines)
         evaluable = len(missing_of_kernel(each.metrics)) < len(kernel_rules())
-        word = matches[0].rule.word if matches else HEALTHY if evaluable else "not evaluable"
+        first = word_of(matches)
+        word = first.rule.word if first else HEALTHY if evaluable else "not evaluable"
         words.setdefault(each.name, {})[word] = None
         for match in matches:
             text = diagnosed_of(match.name, match.rule.word, match.diagnosis, each.name, source)

@@ -22,10 +22,12 @@ from workbench.data.instruction_metrics import (
     EXCESSIVE,
     EXCESSIVE_SHARED,
     EXECUTED,
+    FLOPS,
     IDEAL,
     LANES_ACTIVE,
     LANES_ON,
     MIXES,
+    NARROW,
     SAMPLES,
     STALL,
     reason_of,
@@ -269,6 +271,9 @@ _WEIGHTS: Mapping[InstructionClass, Callable[[_CountedCode], list[float] | None]
     InstructionClass.MASKED_LANES: lambda code: code.lanes_off(LANES_ON, _is_one_of(ACCESSES)),
     InstructionClass.INACTIVE_LANES: lambda code: code.lanes_off(LANES_ACTIVE, lambda op: True),
     InstructionClass.BULK_STORES: _bulk_stores,
+    InstructionClass.UNPACKING: lambda code: code.executed(_is_one_of(MIXES["unpack_share"])),
+    InstructionClass.NARROW: lambda code: code.executed(lambda op: bool(NARROW.match(op.opcode))),
+    InstructionClass.VECTOR_ARITHMETIC: lambda code: code.executed(_is_one_of(frozenset(FLOPS))),
 }
 
 

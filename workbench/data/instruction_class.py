@@ -23,3 +23,6 @@ class InstructionClass(StrEnum):
     ARITHMETIC_WAITS = "waits for arithmetic"
     BULK_STORES = "samples at bulk stores"
     TENSOR_MEMORY_WAITS = "waits for tensor memory"
+    UNPACKING = "instructions that extract bits"
+    NARROW = "narrow loads and stores"
+    VECTOR_ARITHMETIC = "arithmetic outside of the matrix unit"

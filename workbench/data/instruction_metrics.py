@@ -45,9 +45,14 @@ MIXES: Mapping[str, frozenset[str]] = {
     "atomic_share": frozenset({"ATOM", "ATOMG", "RED", "REDG"}),
     "fence_share": frozenset({"MEMBAR"}),
     "exchange_share": frozenset({"BAR", "SHFL", "LDS", "STS"}),
+    "special_share": frozenset({"MUFU"}),
+    "conversion_share": frozenset({"I2F", "F2I", "F2F", "FRND"}),
+    "unpack_share": frozenset({"PRMT", "LOP3", "SHF"}),
+    "async_copy_share": frozenset({"LDGSTS", "UTMALDG", "UBLKCP"}),
 }
 # LDGSTS is left out: pipelined loops issue it without lanes on purpose.
 ACCESSES = frozenset({"LDG", "STG"})
+NARROW = re.compile(r"(?:LDG|STG)\.(?:[\w.]*\.)?[US](?:8|16)\b")  # one or two bytes a thread
 # Operations of one thread; a fused multiply-add is two, and packed halves are two values.
 FLOPS = {
     "FADD": 1, "FMUL": 1, "FFMA": 2, "DADD": 1, "DMUL": 1, "DFMA": 2,
@@ -76,7 +81,8 @@ class Executed:
 def instruction_metrics(dispatch: Dispatch) -> dict[str, float]:
     """Return the metrics that the instructions of a dispatch give, by name: `MIXES` as shares of
     all that ran, `memory_lanes` (lanes that are on in a global load or store, of 32),
-    `masked_share` (of these with no lane on), `tma_store_samples` and `tmem_load_samples` (shares
+    `masked_share` (of these with no lane on), `narrow_share` (of
+    these that move at most two bytes a thread), `tma_store_samples` and `tmem_load_samples` (shares
     of all samples), `matrix_flop` and `vector_flop` (operations in the matrix unit and outside of
     it), and sectors of L2. Without a table, those of the opcodes."""
     table = dispatch.instructions
@@ -90,7 +96,7 @@ def instruction_metrics(dispatch: Dispatch) -> dict[str, float]:
         for op in code:
             counts[op.stem] = counts.get(op.stem, 0.0) + executed[op.row]
         metrics |= _mixes(counts)
-        metrics |= _matrix_flop(code, executed)
+        metrics |= _matrix_flop(code, executed) | _narrow(code, executed)
         lanes = _column(table, LANES_ON)
         if lanes is not None:
             metrics |= _memory_lanes(code, executed, lanes)
@@ -153,6 +159,16 @@ def _matrix_flop(code: Sequence[Executed], executed: Sequence[float]) -> dict[st
         warps = WARPS_OF_A_GROUP if op.stem.endswith("GMMA") else 1
         whole += executed[op.row] * (flops or 0) / warps
     return {"matrix_flop": whole}
+
+
+def _narrow(code: Sequence[Executed], executed: Sequence[float]) -> dict[str, float]:
+    """Return the part of global loads and stores that move at most two bytes a thread; nothing
+    where none ran."""
+    whole = math.fsum(executed[op.row] for op in code if op.stem in ACCESSES)
+    if not whole:
+        return {}
+    slim = math.fsum(executed[op.row] for op in code if NARROW.match(op.opcode))
+    return {"narrow_share": slim / whole}
 
 
 def _memory_lanes(

@@ -17,7 +17,7 @@ from workbench.data.host_work import operations_of
 from workbench.data.timeline import DeviceTimes
 from workbench.data.trace import ActivityKind, Trace
 
-GEMM, OTHER = "GEMM", "other"
+GEMM, ATTENTION, OTHER = "GEMM", "attention", "other"
 
 
 class KernelClass(NamedTuple):
@@ -38,7 +38,7 @@ def _table(*rows: tuple[str, str]) -> Table:
 BY_OPERATION = _table(
     (GEMM, r"aten::(?:_?(?:scaled|grouped|int|scaled_grouped)_mm|mm|addmm|bmm|baddbmm|addbmm|"
            r"linear|matmul|mv|addmv|dot|addmm_activation|_addmm_activation)(?:_out)?$"),
-    ("attention", r"aten::.*attention|flash_attn"),
+    (ATTENTION, r"aten::.*attention|flash_attn"),
     ("convolution", r"aten::.*conv"),
     ("normalisation", r"aten::.*norm(?:_backward)?$"),
     ("softmax", r"aten::.*softmax"),
@@ -50,7 +50,7 @@ BY_OPERATION = _table(
 # so does a convolution as an implicit GEMM.
 BY_NAME = _table(
     ("collective", r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"),
-    ("attention", r"flash_?(?:fwd|bwd|attn|attention)|fmha|attention|attn_fwd|attn_bwd|sdpa"),
+    (ATTENTION, r"flash_?(?:fwd|bwd|attn|attention)|fmha|attention|attn_fwd|attn_bwd|sdpa"),
     ("convolution", r"implicit_?gemm|convolve|conv[123]d|winograd|dgrad|wgrad|fprop|miopenconv"),
     (GEMM, r"^Cijk_|nvjet|gemm|gemv|xmma|cutlass_\d+|cutlass\w*_(?:tensorop|wmma|simt)|matmul|"
            r"matvec|splitk_?reduce|DeviceGemm|steel_|\bmm_kernel|dot_kernel|^bmm_"),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from workbench.data.instruction_metrics import instruction_metrics, sampled_stalls
+from workbench.data.kernel_class import ATTENTION, GEMM, class_of
 from workbench.data.metric import BY_NAME, LAUNCH, exact_counters, metric_values, stall_shares
 from workbench.data.record import Evidence, Kind, Measured, Profile, Record
 from workbench.data.trace import Dispatch
@@ -38,6 +39,11 @@ OTHERS: Mapping[str, OtherMetric] = {
     "atomic_share": OtherMetric("1", "profiled", _OPCODES),
     "fence_share": OtherMetric("1", "profiled", _OPCODES),
     "exchange_share": OtherMetric("1", "profiled", _OPCODES),
+    "special_share": OtherMetric("1", "profiled", _OPCODES),
+    "conversion_share": OtherMetric("1", "profiled", _OPCODES),
+    "unpack_share": OtherMetric("1", "profiled", _OPCODES),
+    "async_copy_share": OtherMetric("1", "profiled", _OPCODES),
+    "narrow_share": OtherMetric("1", "profiled", _LANES),
     "memory_lanes": OtherMetric("lane", "profiled", _LANES),
     "masked_share": OtherMetric("1", "profiled", _LANES),
     "tma_store_samples": OtherMetric("1", "profiled", _SAMPLES),
@@ -47,6 +53,7 @@ OTHERS: Mapping[str, OtherMetric] = {
     "least_bytes_read": OtherMetric("B", "computed", _SPEC),
     "declared_flop": OtherMetric("FLOP", "computed", _SPEC),
     "traffic_ratio": OtherMetric("1", "profiled", _SPEC),
+    "product": OtherMetric("1", "computed", "the name of the kernel"),
     "plain_clock": OtherMetric("Hz", "measured", _CLOCK),
     "plain_clock_low": OtherMetric("Hz", "measured", _CLOCK),
     "plain_clock_high": OtherMetric("Hz", "measured", _CLOCK),
@@ -74,8 +81,14 @@ def rule_metrics(
             values[name] = counters[counter]
     if "programs" not in values and dispatch.geometry.grid:
         values["programs"] = float(math.prod(dispatch.geometry.grid))
+    values["product"] = float(is_product(dispatch.name))
     values = _matrix_flop(counters) | instruction_metrics(dispatch) | values | dict(plain or {})
     return values | _derived(values)
+
+
+def is_product(name: str) -> bool:
+    """Return whether a kernel is a product or an attention by its name (see `kernel_class`)."""
+    return class_of(name).name in (GEMM, ATTENTION)
 
 
 def dispatch_stalls(dispatch: Dispatch) -> dict[str, float]:
@@ -109,6 +122,8 @@ def plain_metrics(record: Record) -> dict[str, float]:
     measured the SM clock in Hz, of its slowest and fastest window too, and the driver's reasons for
     a lowered one."""
     values = {"least_bytes": float(record.bytes), "declared_flop": float(record.flops)}
+    if is_product(record.case.kernel):
+        values["product"] = 1.0
     if record.bytes_read is not None:
         values["least_bytes_read"] = float(record.bytes_read)
     timing = record.timing

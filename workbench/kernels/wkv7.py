@@ -107,7 +107,8 @@ def _sequential(
     stride_rb, stride_rt, stride_rh, stride_rn, stride_wb, stride_wt, stride_wh, stride_wn,
     stride_kb, stride_kt, stride_kh, stride_kn, stride_vb, stride_vt, stride_vh, stride_vn,
     stride_cb, stride_ct, stride_ch, stride_cn, stride_ab, stride_at, stride_ah, stride_an,
-    stride_sb, stride_sh, stride_sv, stride_sk, N: tl.constexpr, BLOCK_V: tl.constexpr,
+    stride_sb, stride_sh, stride_sv, stride_sk,
+    N: tl.constexpr, BLOCK_V: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     head = (tl.program_id(0) // (N // BLOCK_V)).to(tl.int64)
     b, h = head // H, head % H
@@ -123,7 +124,7 @@ def _sequential(
     kk_ptrs = kk_ptr + b * stride_cb + h * stride_ch + n * stride_cn
     a_ptrs = a_ptr + b * stride_ab + h * stride_ah + n * stride_an
     y_ptrs = y_ptr + (b * T * H + h) * N + rows
-    for t in range(T):
+    for t in tl.range(T, num_stages=STAGES):
         at = tl.full((), t, tl.int64)
         r, w = tl.load(r_ptrs + at * stride_rt), tl.load(w_ptrs + at * stride_wt)
         k, v = tl.load(k_ptrs + at * stride_kt), tl.load(v_ptrs + at * stride_vt)
@@ -287,6 +288,7 @@ def _states(
 class Sequential:
     block_v: int = tile(16, 64, default=32)
     num_warps: int = threads(1, 8, default=4)
+    num_stages: int = stages(1, 4, default=3)
 
 
 def refuse_sequential(config, limits, *, itemsize, B, T, H, N):
@@ -313,7 +315,7 @@ def sequential(r, w, k, v, kk, a, state, *, config):
     """Token by token, the state in registers: nothing but inputs, outputs and states moves."""
     B, T, H, N = r.shape
     y, last = r.new_empty(B, T, H, N), state.new_empty(B, H, N, N)
-    constants = dict(N=N, **meta(config))
+    constants = dict(N=N, STAGES=config.num_stages, **meta(config))
     _sequential[(B * H * (N // config.block_v),)](
         r, w, k, v, kk, a, state, y, last, T, H, *strides(r, w, k, v, kk, a, state), **constants
     )

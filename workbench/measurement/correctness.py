@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -281,10 +282,11 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
     between guard bands, which reveals elements that a kernel does not write, or writes out of
     bounds."""
 
-    def __init__(self, filling: Any = None) -> None:
-        """Fill memory on the CUDA stream `filling`, at once, in place of the current one."""
+    def __init__(self, beside: Callable[[Callable[[], None]], None] | None = None) -> None:
+        """Fill and read memory on the current stream, or by `beside`, which runs a call on another
+        stream at once and waits for it (see `graphs.run_beside`)."""
         super().__init__()
-        self._filling = filling
+        self._beside = beside
         self._given: list[tuple[Any, int, int, str]] = []  # memory, first, count, whose
 
     def __torch_function__(
@@ -311,18 +313,25 @@ class Poisoned(TorchFunctionMode):  # type: ignore[misc]  # untyped, as all of t
 
     def _guarded(self, like: Any, first: int, count: int, whose: str) -> Any:
         flat = torch.empty(first + count + GUARD, dtype=like.dtype, device=like.device)
-        if self._filling is None:
+        if self._beside is None:
             _poison(flat)
         else:
-            with torch.cuda.stream(self._filling):
-                _poison(flat)
-            self._filling.synchronize()
+            self._beside(lambda: _poison(flat))
         self._given.append((flat, first, count, whose))
         return flat
 
     def written(self) -> bool:
         """Return whether any of the memory no longer holds what it was filled with."""
-        return any(not _is_poisoned(flat) for flat, _, _, _ in self._given)
+        if self._beside is None or not self._given:
+            return any(not _is_poisoned(flat) for flat, _, _, _ in self._given)
+        result = _pinned_flag()
+
+        def read() -> None:
+            flags = [_intact(flat) for flat, _, _, _ in self._given]
+            result.copy_(torch.stack(flags).all(), non_blocking=True)
+
+        self._beside(read)
+        return not bool(result)
 
     def trespass(self) -> str | None:
         """Return a sentence on the first write outside the tensors, or None."""
@@ -342,10 +351,24 @@ def _poison(flat: Any) -> None:
         flat.fill_(-0x5A5A5A5B if flat.element_size() > 2 else 0x25)
 
 
+@cache
+def _pinned_flag() -> Any:
+    """Return a bool of the host's memory that the GPU writes: to allocate one may wait for it."""
+    return torch.zeros((), dtype=torch.bool, pin_memory=True)
+
+
 def _is_poisoned(flat: Any) -> bool:
-    fresh = flat.clone()  # not by a function that this mode poisons itself
-    _poison(fresh)
-    return bool(torch.equal(_bits(flat), _bits(fresh)))
+    return bool(_intact(flat))
+
+
+def _intact(flat: Any) -> Any:
+    """Return a tensor of one bool: contiguous memory still has the bits of `_poison`. It allocates
+    a byte an element at most, and never waits for the device."""
+    if flat.is_floating_point():
+        kind = _INTEGERS[flat.element_size()]
+        nan = torch.full((1,), float("nan"), dtype=flat.dtype).view(kind)
+        return (flat.view(kind) == nan.item()).all()
+    return (flat.view(torch.uint8) == 0xA5).all()
 
 
 def poison_outputs(outputs: Sequence[Any], inputs: Sequence[Any]) -> bool:
@@ -365,5 +388,7 @@ def _shares(x: Any) -> bool:
 
 def _bits(x: Any) -> Any:
     """Return the same memory as integers, in which NaN equals NaN."""
-    by_size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    return x.contiguous().view(by_size[x.element_size()])
+    return x.contiguous().view(_INTEGERS[x.element_size()])
+
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

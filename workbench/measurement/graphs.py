@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from workbench.measurement.candidate import Untimed
+from workbench.measurement.stream import second_stream
 
 THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL: other threads are not restricted
 OTHER_NODE = "graph node of type "  # copies, fills and the like; see CUgraphNodeType in cuda.h
@@ -115,6 +116,27 @@ class DriverGraphs:
                 raise
             _ask("cuStreamEndCapture", stream, ctypes.byref(captured))
         return captured
+
+
+def run_beside(call: Callable[[], None]) -> None:
+    """Run a call on the second stream, whatever holds the current one, and wait for it. On CUDA it
+    runs as a graph, so that it delays no graph that is timed later; it may not wait for the GPU."""
+    second = second_stream()
+    if torch.version.hip:
+        with torch.cuda.stream(second):
+            call()
+        second.synchronize()
+        return
+    graph = _beside().capture(1, call)
+    with torch.cuda.stream(second):
+        graph.replay()
+    second.synchronize()
+
+
+@cache
+def _beside() -> DriverGraphs:
+    """Return what captures such graphs. Its memory is kept: to return it waits for the GPU."""
+    return DriverGraphs()
 
 
 class DriverGraph:

@@ -18,6 +18,8 @@ from workbench.measurement.clocks import SmClock
 
 LONGEST_DELAY_S = 0.02
 QUEUED = 256  # samples between two waits: the queue of a CUDA stream holds about 1000 launches
+# Time of the host to fill and read outputs beside a held stream: two or three small graphs
+HELD_S = 2e-3
 DELAY_PROBE = 200_000  # cycles: 0.1 ms at 2 GHz
 
 
@@ -160,7 +162,8 @@ def wait() -> None:
 
 @cache
 def second_stream() -> Any:
-    """Return a stream beside the current one, on which memory is filled and read."""
+    """Return a stream beside the current one, on which memory is filled and read. On CUDA graphs
+    alone may run on it: see `graphs.run_beside`."""
     return torch.cuda.Stream()
 
 
@@ -173,21 +176,20 @@ def other_streams_s() -> float:
 
 
 def runs_while_held(
-    call: Callable[[], Any], seen: Callable[[], bool], second: Any, host_s: float
-) -> bool:
+    call: Callable[[], Any], seen: Callable[[], bool], host_s: float
+) -> bool | None:
     """Return whether `seen` comes true while the current stream is held before the call: its work
-    then runs on another stream, without waiting for this one. `seen` reads memory of the device on
-    the stream `second`; a call that outlasts the hold proves nothing."""
+    then runs on another stream, without waiting for this one. `seen` reads memory of the device
+    beside this stream. Returns None where the hold ended first, which proves nothing."""
     held = _plain_mark()
     wait()
-    delay(2e-4 + 4 * host_s)
+    delay(HELD_S + 4 * host_s)
     held.record()
     call()
-    with torch.cuda.stream(second):
-        result = seen()
+    result = seen()
     proved = not held.query()
     wait()
-    return result and proved
+    return result if proved else None
 
 
 def delay(seconds: float) -> None:

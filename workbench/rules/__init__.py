@@ -10,7 +10,7 @@ does not hold: what the time is lost to, how much could be given back at most, a
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -58,7 +58,8 @@ class Rule:
 @dataclass(frozen=True)
 class KernelRule:
     """One cause of lost time in a kernel, by its metrics. `needs` are those without which it cannot
-    be evaluated."""
+    be evaluated. A remark is about the numbers and not about the kernel: it never gives the word.
+    """
 
     word: str
     order: int
@@ -67,6 +68,7 @@ class KernelRule:
     thresholds: Mapping[str, float] = field(default_factory=dict)
     yields_to: tuple[str, ...] = ()
     source: str = ""
+    remark: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,9 @@ def evaluated_kernel(
     metrics: Mapping[str, float], lines: Mapping[str, tuple[str, ...]] | None = None
 ) -> list[RuleMatch]:
     """Return the rules that hold on a kernel with these metrics (see `data.metric`; stalls are
-    shares), the one that gives the word first, the others by the time that they may give back. No
-    gain is larger than the time above the nearest roof. `lines` are those that are responsible for
-    each class of instructions, by its name."""
+    shares), the one that gives the word first, the others by the time that they may give back, and
+    remarks last. No gain is larger than the time above the nearest roof. `lines` are those that are
+    responsible for each class of instructions, by its name."""
     results: list[RuleMatch] = []
     for name, rule in kernel_rules().items():
         if not set(rule.needs) <= metrics.keys():
@@ -150,8 +152,21 @@ def evaluated_kernel(
         if diagnosis is not None:
             named = replace(diagnosis, places=(lines or {}).get(diagnosis.instructions or "", ()))
             results.append(RuleMatch(name, rule, _bounded(named, metrics)))
-    first, rest = results[:1], results[1:]
-    return first + sorted(rest, key=lambda each: -(each.diagnosis.gain_ns or 0.0))
+    first = [match for match in results if not _is_remark(match)][:1]
+    rest = [match for match in results if match not in first]
+    return first + sorted(
+        rest, key=lambda each: (_is_remark(each), -(each.diagnosis.gain_ns or 0.0))
+    )
+
+
+def word_of(matches: Sequence[RuleMatch]) -> RuleMatch | None:
+    """Return the rule that gives the word of a kernel, of `evaluated_kernel`; None where none holds
+    but remarks."""
+    return None if not matches or _is_remark(matches[0]) else matches[0]
+
+
+def _is_remark(match: RuleMatch) -> bool:
+    return isinstance(match.rule, KernelRule) and match.rule.remark
 
 
 def evaluated_code(facts: CodeFacts) -> list[RuleMatch]:

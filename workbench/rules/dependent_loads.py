@@ -29,7 +29,7 @@ RULE = KernelRule(
     118,
     ("stall_long_scoreboard", "issue_active", "dram_throughput"),
     evaluate,
-    {"stall": 0.8, "issue": 0.05, "dram": 0.3},
+    {"stall": 0.5, "issue": 0.6, "dram": 0.4},
     yields_to=("at_ceiling", "spills", "uncoalesced"),
     source="planted kernels on an H200",
 )

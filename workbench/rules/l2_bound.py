@@ -11,11 +11,11 @@ from workbench.rules import Diagnosis, KernelRule, share
 
 def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
     """Return the diagnosis of a kernel whose L2 is busy while DRAM is not."""
-    busy = metrics["l2_throughput"]
-    if busy < limits["l2"]:
+    busy, dram = metrics["l2_throughput"], metrics.get("dram_throughput", 0.0)
+    if busy < limits["l2"] or dram >= limits["dram"]:
         return None
     return Diagnosis(
-        f"L2 is {percent(busy)} busy, and DRAM {percent(metrics.get('dram_throughput', 0.0))}.",
+        f"L2 is {percent(busy)} busy, and DRAM {percent(dram)}.",
         (share("L2 throughput, share", busy),),
         "Use larger tiles, or order the programs so that neighbours share their data.",
         "medium",
@@ -28,7 +28,7 @@ RULE = KernelRule(
     112,
     ("l2_throughput",),
     evaluate,
-    {"l2": 0.75},
+    {"l2": 0.75, "dram": 0.6},
     yields_to=("at_ceiling", "spills", "excess_traffic"),
     source="planted kernels on an H200",
 )

@@ -11,9 +11,10 @@ from workbench.rules import Diagnosis, KernelRule, part_of, share
 
 def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
     """Return the diagnosis of a kernel that the XU pipe holds: exponentials, roots, and conversions
-    between integers and floats. Which of them needs the instructions' counts."""
+    between integers and floats. Silent where the instructions' counts tell that it converts."""
     busy = metrics["xu_pipe"]
-    if busy < limits["pipe"]:
+    converts = metrics.get("conversion_share", 0.0) > metrics.get("special_share", 0.0)
+    if busy < limits["pipe"] or converts:
         return None
     return Diagnosis(
         f"The XU pipe, which computes special functions and conversions, is {percent(busy)} busy.",

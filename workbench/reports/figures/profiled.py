@@ -15,7 +15,7 @@ from workbench.data.metric import BY_NAME
 from workbench.data.record import Outcome, Profile, Record, grouped
 from workbench.data.rule_metrics import profile_metrics
 from workbench.data.units import counted, duration, percent, quantity, three_digits
-from workbench.rules import RuleMatch, evaluated_kernel
+from workbench.rules import RuleMatch, evaluated_kernel, word_of
 
 # Metrics that a row shows, where any config has them.
 SHOWN = (
@@ -59,7 +59,7 @@ class _ProfiledConfig:
     @cached_property
     def first(self) -> RuleMatch | None:
         """Return the first rule that holds; None where none does."""
-        return next(iter(evaluated_kernel(self.metrics)), None)
+        return word_of(evaluated_kernel(self.metrics))
 
     @property
     def word(self) -> str:
