@@ -459,8 +459,8 @@ def stored_by_copy_engine_kernel(x_ptr, y_ptr, TIMES, N: tl.constexpr, BLOCK: tl
 @planted("tma_store")
 def stored_by_copy_engine():
     triton.set_allocator(lambda size, _a, _s: torch.empty(size, device="cuda", dtype=torch.int8))
-    x, y = floats(8, 8), torch.empty(132 * 8 * 8, 8, device="cuda")
-    return lambda: stored_by_copy_engine_kernel[(132 * 16,)](x, y, 64, 8, 8, num_warps=1)
+    x, y = floats(16, 16), torch.empty(132 * 8 * 16, 16, device="cuda")
+    return lambda: stored_by_copy_engine_kernel[(132 * 16,)](x, y, 64, 16, 16, num_warps=4)
 
 
 # Healthy
@@ -517,7 +517,7 @@ def healthy_elements():
     return lambda: healthy_elements_kernel[(64 * MIB // 1024,)](x, z, y, 1024)
 
 
-# Further ones, on which no threshold was chosen
+# Further ones. No threshold was chosen in their sight but that of `atomics`.
 
 
 @triton.jit
@@ -534,19 +534,19 @@ def stored_columns():
 
 
 @triton.jit
-def logarithms_kernel(x_ptr, y_ptr, BLOCK: tl.constexpr):
+def roots_kernel(x_ptr, y_ptr, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(x_ptr + at)
-    for _ in range(10):
-        x = tl.log2(x + 1.5) + tl.sqrt(x + 0.5)
+    for _ in range(24):
+        x = tl.rsqrt(x + 1.5)
     tl.store(y_ptr + at, x)
 
 
 @planted("special_functions")
-def logarithms():
+def roots():
     x = floats(32 * MIB)
     y = torch.empty_like(x)
-    return lambda: logarithms_kernel[(32 * MIB // 1024,)](x, y, 1024)
+    return lambda: roots_kernel[(32 * MIB // 1024,)](x, y, 1024)
 
 
 @triton.jit
@@ -668,7 +668,8 @@ def large_angles_kernel(x_ptr, y_ptr, BLOCK: tl.constexpr):
     tl.store(y_ptr + lane, y)
 
 
-@planted("divergence")
+# The slow path keeps an array in local memory, which keeps L2 busy as well.
+@planted("divergence", "l2_bound")
 def large_angles():
     x = floats(4 * MIB)
     x[::8] = 1e9

@@ -260,7 +260,7 @@ class Rows:
     block_n: int = tile(2, 16, default=8)
     block_b: int = tile(2, 8, default=4)  # blocks of a row in one step
     num_warps: int = threads(2, 8, default=4)
-    num_stages: int = stages(2, 4, default=3)
+    num_stages: int = stages(1, 4, default=3)
 
 
 def rows_at_once(M):

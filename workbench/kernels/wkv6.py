@@ -93,7 +93,7 @@ def _sequential(
     stride_rb, stride_rt, stride_rh, stride_rn, stride_wb, stride_wt, stride_wh, stride_wn,
     stride_kb, stride_kt, stride_kh, stride_kn, stride_vb, stride_vt, stride_vh, stride_vn,
     stride_uh, stride_un, stride_sb, stride_sh, stride_sk, stride_sv,
-    N: tl.constexpr, BLOCK_V: tl.constexpr, STAGES: tl.constexpr,
+    N: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     head = (tl.program_id(0) // (N // BLOCK_V)).to(tl.int64)
     b, h = head // H, head % H
@@ -107,7 +107,7 @@ def _sequential(
     k_ptrs = k_ptr + b * stride_kb + h * stride_kh + n * stride_kn
     v_ptrs = v_ptr + b * stride_vb + h * stride_vh + values * stride_vn
     y_ptrs = y_ptr + (b * T * H + h) * N + values
-    for t in tl.range(T, num_stages=STAGES):
+    for t in range(T):
         at = tl.full((), t, tl.int64)
         r, w = tl.load(r_ptrs + at * stride_rt), tl.load(w_ptrs + at * stride_wt)
         k, v = tl.load(k_ptrs + at * stride_kt), tl.load(v_ptrs + at * stride_vt)
@@ -239,7 +239,6 @@ def _states(
 class Sequential:
     block_v: int = tile(16, 64, default=32)
     num_warps: int = threads(1, 8, default=4)
-    num_stages: int = stages(1, 4, default=3)
 
 
 def refuse_sequential(config, limits, *, itemsize, B, T, H, N):
@@ -267,9 +266,8 @@ def sequential(r, w, k, v, u, state, *, config):
     B, T, H, N = r.shape
     y, last = r.new_empty(B, T, H, N), state.new_empty(B, H, N, N)
     _sequential[(B * H * (N // config.block_v),)](
-        r, w, k, v, u, state, y, last, T, H, *strides(r, w, k, v, u, state),
-        N=N, STAGES=config.num_stages, **meta(config),
-    )  # fmt: skip
+        r, w, k, v, u, state, y, last, T, H, *strides(r, w, k, v, u, state), N=N, **meta(config)
+    )
     return y, last
 
 

@@ -288,7 +288,16 @@ def _states(
 class Sequential:
     block_v: int = tile(16, 64, default=32)
     num_warps: int = threads(1, 8, default=4)
-    num_stages: int = stages(1, 4, default=3)
+    num_stages: int = stages(1, 4, default=AUTO)  # see `size_stages`
+
+
+LONG = 64  # tokens from which on a pipeline of loads pays (H200, docs/log.md)
+
+
+def size_stages(config, limits, *, itemsize, B, T, H, N):
+    """Return the config with its stages chosen by the tokens: a token's loads take as long as its
+    arithmetic, but the first ones of a pipeline are waited for."""
+    return replace(config, num_stages=given(config.num_stages, 3 if T >= LONG else 1))
 
 
 def refuse_sequential(config, limits, *, itemsize, B, T, H, N):
@@ -310,7 +319,9 @@ def sequential_work(config, limits, *, itemsize, B, T, H, N):
     )
 
 
-@wkv7.impl(Sequential, refuse=refuse_sequential, work=sequential_work)
+@wkv7.impl(
+    Sequential, resolve=size_stages, refuse=refuse_sequential, work=sequential_work
+)
 def sequential(r, w, k, v, kk, a, state, *, config):
     """Token by token, the state in registers: nothing but inputs, outputs and states moves."""
     B, T, H, N = r.shape

@@ -9,7 +9,8 @@ from workbench.data.units import percent
 from workbench.rules import Diagnosis, KernelRule, share
 
 STALLS = ("stall_long_scoreboard", "stall_lg_throttle", "stall_membar")
-ENDS = "stall_drain"  # programs that end wait for their atomics, too
+# of queues that atomics fill, and of programs that end with some on the way
+QUEUES = ("stall_mio_throttle", "stall_drain")
 REDUCE = "Reduce within the program first, so that one atomic takes the place of many."
 RELAX = "The ordering is stronger than a sum needs: sem='relaxed' saves the fences beside them."
 
@@ -17,7 +18,8 @@ RELAX = "The ordering is stronger than a sum needs: sem='relaxed' saves the fenc
 def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagnosis | None:
     """Return the diagnosis of a kernel that executes atomics and waits for memory."""
     part, fences = metrics["atomic_share"], metrics["fence_share"]
-    waiting = sum(metrics[name] for name in STALLS) + metrics.get(ENDS, 0.0)
+    waiting = sum(metrics[name] for name in STALLS)
+    waiting += sum(metrics.get(name, 0.0) for name in QUEUES)
     if part < limits["atomics"] or waiting < limits["stall"]:
         return None
     beside = " Fences (MEMBAR) stand beside them." if fences > 0 else ""

@@ -26,7 +26,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
 
 RULE = KernelRule(
     "dependent loads",
-    118,
+    120,
     ("stall_long_scoreboard", "issue_active", "dram_throughput"),
     evaluate,
     {"stall": 0.5, "issue": 0.6, "dram": 0.4},

@@ -25,7 +25,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
 
 RULE = KernelRule(
     "divergence",
-    121,
+    123,
     ("lanes_active",),
     evaluate,
     {"lanes": 24},

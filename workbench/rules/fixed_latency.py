@@ -27,7 +27,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
 
 RULE = KernelRule(
     "fixed latency",
-    120,
+    122,
     ("stall_wait", "stall_math_pipe_throttle", "issue_active"),
     evaluate,
     {"stall": 0.4, "issue": 0.6},

@@ -35,7 +35,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
 
 RULE = KernelRule(
     "occupancy",
-    119,
+    121,
     ("occupancy_theoretical", "occupancy"),
     evaluate,
     {"theoretical": 0.5, "below": 0.1, "ceiling": 0.6},

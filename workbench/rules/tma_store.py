@@ -28,7 +28,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
 
 RULE = KernelRule(
     "TMA store",
-    122,
+    118,
     ("tma_store_samples",),
     evaluate,
     {"samples": 0.2},

@@ -32,7 +32,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
 
 RULE = KernelRule(
     "tensor memory latency",
-    123,
+    119,
     ("tmem_load_samples", "stall_not_selected"),
     evaluate,
     {"samples": 0.2, "not_selected": 0.05},
