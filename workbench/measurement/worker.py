@@ -634,16 +634,17 @@ def window_alone(seconds: float, least: int) -> Window:
     return alone.windows[-1]
 
 
-def close_alone() -> Refusal | None:
-    """Check the results of timed calls of the open candidate. Returns why it has no time after all,
-    such as a wrong result or windows that are shorter than possible, or None."""
+def close_alone(kept: int | None = None) -> Timed | Refusal:
+    """Check the results of timed calls of the open candidate. Returns its time in the last `kept`
+    windows, all of them by default, or why it has none after all, such as a wrong result or windows
+    that are shorter than possible."""
     alone = _opened()
     _state().alone = None
     last, _ = _checked_again(alone.candidate, alone.entrant, alone.checked)
     if isinstance(last, Refusal):
         return last
-    timed = _with_time(last, alone.entrant, alone.windows, "sustained", {})
-    return timed if isinstance(timed, Refusal) else None
+    windows = alone.windows if kept is None else alone.windows[-kept:]
+    return _with_time(last, alone.entrant, windows, "sustained", {})
 
 
 def _opened() -> _Alone:
