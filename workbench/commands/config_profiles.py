@@ -134,6 +134,7 @@ def _profiled(
 def _recorded(
     config: TimedConfig, name: str, machine: Machine, folder: Path, run: Run
 ) -> list[Profile]:
+    from workbench.commands.profile_counters import with_defaults
     from workbench.commands.traces import KnownBeside, lines_of, profiles_of
     from workbench.data.trace_summary import summarise
 
@@ -146,6 +147,7 @@ def _recorded(
     marked = MarkedCalls(tool.calls, True)
     words = machine.python, str(folder / SCRIPT)
     workload = Workload(words, config.title, CALL_STEPS, marked)
+    workload = with_defaults(workload, name, machine.gpu)
     result = run_tool(tool, machine, workload, folder, CALL_LIMIT_S, aside=True)
     if result.end.stopped:
         raise KeyboardInterrupt

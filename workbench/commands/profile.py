@@ -18,6 +18,7 @@ from workbench.commands.profile_counters import (
     counter_groups,
     ncu_counters,
     print_counters,
+    with_defaults,
 )
 from workbench.commands.result import RunResult, write_result
 from workbench.data.clock import folder_of, run_id
@@ -269,10 +270,14 @@ class ProfileCommand:
             counters = ncu_counters(options, self._say_once) if options.counters else ()
             if sentence := translated(options.set):
                 self._say_once(sentence)
-            return replace(workload, counters=counters, selection=options.set or "")
+            extended = replace(workload, counters=counters, selection=options.set or "")
+            return with_defaults(extended, name, self._gpu())
         if name == "rocprofv3" and options.counters:
             return replace(workload, counters=counter_groups(options.counters))
-        return workload
+        return with_defaults(workload, name, self._gpu())
+
+    def _gpu(self) -> str:
+        return self.machine.gpu if self.machine is not None else ""
 
     def _say_once(self, sentence: str) -> None:
         if sentence not in self.sentences:

@@ -4,20 +4,17 @@ declares, and of the measurement without a profiler."""
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from workbench.data.instruction_metrics import instruction_metrics, sampled_stalls
+from workbench.data.matrix_work import MATRIX_COUNTERS
 from workbench.data.metric import BY_NAME, LAUNCH, exact_counters, metric_values, stall_shares
 from workbench.data.record import Evidence, Kind, Measured, Profile, Record
 from workbench.data.trace import Dispatch
 
 THROTTLE = "throttle_"  # before the driver's reason for a lowered clock, which is 1.0
 STALL = "stall_"
-# FLOP of the matrix unit by the type of its operands. Those of one sparsity are parts of others,
-# and `realtime` is the same once more.
-MATRIX_COUNTERS = re.compile(r"sm__ops_path_tensor_src_(?!.*(?:sparsity|realtime))\w+\.sum")
 
 
 class OtherMetric(NamedTuple):

@@ -18,8 +18,8 @@ NAMES: Mapping[Level, str] = {"dram": "DRAM", "cache": "L2", "shared": "L1"}
 
 
 class Traffic(NamedTuple):
-    """Bytes of one call at one level, as a profiler counted them, and its FLOPs: counted where they
-    are of vector units, else those that the kernel declares."""
+    """Bytes of one call at one level, as a profiler counted them, and its FLOPs: those counted in
+    the matrix unit, or of vector units alone; else those that the kernel declares."""
 
     level: Level
     bytes: float
@@ -47,7 +47,7 @@ class ProfiledCalls:
         metrics = [profile_metrics(p) for p in launches]
         if not metrics or not record.measured:
             return ()
-        flops = _summed(metrics, "vector_flop") if _vector(record) else None
+        flops = _summed(metrics, "vector_flop" if _vector(record) else "matrix_flop")
         levels = {level: _summed(metrics, name) for level, name in BYTES.items()}
         return tuple(
             Traffic(level, moved, flops or float(record.flops), launches[0].tool)
