@@ -193,7 +193,8 @@ class ProfileCommand:
 
         if prepared is not None and prepared.run is not None and prepared.begun:
             marked = prepared.marked
-            return of_kernel(summary, prepared.run, prepared.records, marked.kernel, marked.calls)
+            known = marked.kernel, marked.calls, marked.launches
+            return of_kernel(summary, prepared.run, prepared.records, *known)
         title, command = result.workload.title, self.options.command
         return as_run(summary, "profile", title, command, result.folder.name)
 

@@ -62,4 +62,5 @@ RULE = KernelRule(
     evaluate,
     {"apart": 0.03},
     source="tested on stored counters of an H200 with written plain times, never on a GPU",
+    of_calls=True,
 )

@@ -65,4 +65,5 @@ RULE = KernelRule(
     {"apart": 0.25},
     source="tested on stored counters of an add and a product on an H200, with right and wrong "
     "declared work",
+    of_calls=True,
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from workbench.data.record import Profile, Record, grouped
-from workbench.data.rule_metrics import profile_metrics
+from workbench.data.rule_metrics import calls_of, profile_metrics
 from workbench.device.ceilings import Level
 
 # Metrics that hold the bytes of a level: between the GPU and DRAM, between L2 and L1, and those of
@@ -44,7 +44,7 @@ class ProfiledCalls:
         """Return the traffic of a record's config; empty where none was profiled, and without a
         level that not every launch has counters of."""
         launches = self.by_outcome.get(record.key, ())
-        metrics = [profile_metrics(p) for p in launches]
+        metrics = _first_call([profile_metrics(p) for p in sorted(launches, key=launch_order)])
         if not metrics or not record.measured:
             return ()
         flops = _summed(metrics, "vector_flop" if _vector(record) else "matrix_flop")
@@ -54,6 +54,16 @@ class ProfiledCalls:
             for level, moved in levels.items()
             if moved
         )
+
+
+def launch_order(profile: Profile) -> tuple[int, str]:
+    """Return the place of a launch among those of its file."""
+    return int(profile.launch) if profile.launch.isdecimal() else 0, profile.launch
+
+
+def _first_call(metrics: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
+    """Return the launches of the first call; all of them where nothing says how many these are."""
+    return next(iter(calls_of(metrics)), metrics)
 
 
 def _vector(record: Record) -> bool:
