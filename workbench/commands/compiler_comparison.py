@@ -177,10 +177,37 @@ class CompilerComparison:
         every = [config for kernel in kernels for config in chooser.of_kernel(kernel, devices)]
         configs = [each for each in every if isinstance(each, ChosenConfig)]
         run = run_id("compare", "compilers")
-        file = (options.metrics or options.out / NAME) if options.events else None
         self._say_begin(compilers, configs, devices)
-        pairs, interrupted = list[CodePair](), False
-        has_gpu = self.has_gpu()
+        pairs, interrupted = self._pairs(pools, compilers, configs, run)
+        changes = CodeChanges(
+            title="Two compilers",
+            before=compilers[0].title,
+            after=compilers[1].title,
+            devices=[device.name for device in devices],
+            pairs=pairs,
+            left_out=left_out(every),
+            command=options.command,
+            at=timestamp(),
+            seconds=time.monotonic() - started,
+            interrupted=interrupted,
+            of=len(configs),
+        )
+        result = finish(self.console, changes, folder_of(options.out, run))
+        code = INTERRUPTED if interrupted else exit_code_of(pairs)
+        return write_result(options, "compare", code, code_changes=result)
+
+    def _pairs(
+        self,
+        pools: Compilers,
+        compilers: Sequence[Compiler],
+        configs: Sequence[ChosenConfig],
+        run: str,
+    ) -> tuple[list[CodePair], bool]:
+        """Return the pairs, those of the GPU that is here with a verdict where they are suspected;
+        and whether Ctrl-C ended it early."""
+        options, has_gpu = self.options, self.has_gpu()
+        file = (options.metrics or options.out / NAME) if options.events else None
+        pairs: list[CodePair] = []
         with ExitStack() as stack:
             # opened before the first config, so that a database that cannot be loses no work
             history = stack.enter_context(stored_runs(options.database, False)) if has_gpu else None
@@ -204,23 +231,8 @@ class CompilerComparison:
                         kept = Store(history, interrupts, store.log)
                         self._measure(pairs, jobs, compilers, kept, run)
             except KeyboardInterrupt:
-                interrupted = True
-        changes = CodeChanges(
-            title="Two compilers",
-            before=compilers[0].title,
-            after=compilers[1].title,
-            devices=[device.name for device in devices],
-            pairs=pairs,
-            left_out=left_out(every),
-            command=options.command,
-            at=timestamp(),
-            seconds=time.monotonic() - started,
-            interrupted=interrupted,
-            of=len(configs),
-        )
-        result = finish(self.console, changes, folder_of(options.out, run))
-        code = INTERRUPTED if interrupted else exit_code_of(pairs)
-        return write_result(options, "compare", code, code_changes=result)
+                return pairs, True
+        return pairs, False
 
     def _measure(
         self,
