@@ -341,6 +341,19 @@ class Spec:
         checked like any output. Raises ValueError if mutates names no input, or if `resolve` is
         missing.
         """
+        self._check_mutates(mutates)
+        by_name = {n: c for names, c in (defaults or {}).items() for n in names.split()}
+        rest = backend, config or NoKnobs, resolve, refuse, work, by_name, tuple(mutates)
+
+        def add(launch: Callable[..., Any]) -> Impl:
+            if not callable(launch):
+                raise ValueError(f"an impl of {self.name} launches by a function, not {launch!r}")
+            named = name or str(getattr(launch, "__name__", type(launch).__name__))
+            return self._added(Impl(self, named, launch, *rest))
+
+        return add
+
+    def _check_mutates(self, mutates: Any) -> None:
         several = isinstance(mutates, (tuple, list)) and all(isinstance(n, str) for n in mutates)
         if not several:
             raise ValueError(f"mutates is a tuple of names of inputs, not {short(mutates)}")
@@ -350,32 +363,15 @@ class Spec:
                 f"its inputs are {', '.join(self.inputs)}"
             )
 
-        def add(launch: Callable[..., Any]) -> Impl:
-            if not callable(launch):
-                raise ValueError(f"an impl of {self.name} launches by a function, not {launch!r}")
-            named = name or str(getattr(launch, "__name__", type(launch).__name__))
-            by_name = {n: c for names, c in (defaults or {}).items() for n in names.split()}
-            created = Impl(
-                self,
-                named,
-                launch,
-                backend,
-                config or NoKnobs,
-                resolve,
-                refuse,
-                work,
-                by_name,
-                tuple(mutates),
+    def _added(self, created: Impl) -> Impl:
+        """Return an Impl, entered in this Spec. Raises ValueError where `resolve` is missing."""
+        if created.auto and created.resolve is None:
+            raise ValueError(
+                f"{created.title} leaves {created.auto[0]} to the sizes (AUTO); "
+                "say how with resolve=, or give it a default"
             )
-            if created.auto and resolve is None:
-                raise ValueError(
-                    f"{created.title} leaves {created.auto[0]} to the sizes (AUTO); "
-                    "say how with resolve=, or give it a default"
-                )
-            self.impls.append(created)
-            return created
-
-        return add
+        self.impls.append(created)
+        return created
 
     def library(self, name: str, call: Callable[..., Any] | None = None, **options: Any) -> Any:
         """Add a library's own version, `call(*inputs) -> output`, as a baseline; `options` are

@@ -8,7 +8,7 @@ from compiled_cases import CASE
 
 from workbench import catalog
 from workbench.backend.compilers import FactsJob, folders_beside, installed_version
-from workbench.backend.version_timing import VersionTimer
+from workbench.backend.version_timing import VersionTimer, VersionTimes
 from workbench.data.record import Case
 from workbench.device import hardware
 from workbench.source import code_hash
@@ -32,8 +32,11 @@ def test_the_same_version_in_three_processes_takes_the_same_time():
     with VersionTimer((None, None), print) as timer:
         assert timer.device().name == hardware.live().name
         result = timer.compare(job("copy", "blocks", {"N": 1 << 26}), 0.05)
-    assert not isinstance(result, str), result
-    assert result.word == "SAME" and result.time.low <= 1.02 and result.time.high >= 0.98
+    assert isinstance(result, VersionTimes), result
+    known = result.verdict
+    assert known.word == "SAME" and known.time.low <= 1.02 and known.time.high >= 0.98
+    # each time is of the windows of its own process
+    assert result.after.timing.median_s / result.before.timing.median_s == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.alone
@@ -44,5 +47,5 @@ def test_two_versions_have_a_verdict():
     with VersionTimer((folder, None), print) as timer:
         timer.device()
         result = timer.compare(job("matmul", "tiles", {"M": 4096, "N": 4096, "K": 4096}), 0.01)
-    assert not isinstance(result, str), result
-    assert 0.3 < result.time.middle < 3 and result.rounds >= 2
+    assert isinstance(result, VersionTimes), result
+    assert 0.3 < result.verdict.time.middle < 3 and result.verdict.rounds >= 2

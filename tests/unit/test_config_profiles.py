@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -249,3 +250,20 @@ def test_traffic_is_the_sum_of_a_calls_launches(launches):
     assert (bytes_at(traffic, "cache") is not None) == whole
     assert bytes_at(traffic, "shared") is None
     assert excess(record, traffic) == pytest.approx(bytes_at(traffic, "dram") / record.bytes)
+
+
+@given(st.floats(1, 1e15), st.floats(1, 1e15), st.sampled_from([None, "mma", "tcgen05"]))
+def test_flops_of_a_profiled_config_are_those_of_its_unit(vector, matrix, unit):
+    """Declared ones stand in where the unit's are not counted."""
+    record = next(o for o in softmax()[1] if isinstance(o, Record) and o.measured)
+    record = replace(record, resources=replace(record.resources, matrix_unit=unit))
+    counted = {"dram_bytes": 1e6, "vector_flop": vector, "matrix_flop": matrix}
+    own = "matrix_flop" if unit else "vector_flop"
+    for left_out, flops in ((None, counted[own]), (own, record.flops)):
+        metrics = tuple(
+            Evidence(n, v, "B", "profiled") for n, v in counted.items() if n != left_out
+        )
+        profile = Profile("r", "t", "ncu", "", "0", "k", launch="0", outcome=record.key,
+                          metrics=metrics)  # fmt: skip
+        (dram,) = ProfiledCalls.of([profile]).traffic(record)
+        assert dram.flops == flops

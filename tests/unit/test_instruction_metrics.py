@@ -16,9 +16,9 @@ from workbench.cli import main
 from workbench.commands.traces import of_kernel
 from workbench.compile.listing import read_sass
 from workbench.data.instruction_metrics import instruction_metrics, sampled_stalls
+from workbench.data.matrix_work import MATRIX_COUNTERS
 from workbench.data.metric import STALLS
 from workbench.data.rule_metrics import (
-    MATRIX_COUNTERS,
     OTHERS,
     plain_metrics,
     rule_metrics,

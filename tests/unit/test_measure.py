@@ -223,7 +223,8 @@ def test_windows_of_a_process_that_takes_turns_with_others(wandering, monkeypatc
     windows = [worker.window_alone(0.02, 1) for _ in range(6)]
     assert all(len(w.samples_s) == 8 for w in windows) and windows[0] != windows[5]
     assert set(wandering.order) == {("slow", "cold")}
-    assert worker.close_alone() is None
+    timed = worker.close_alone(4)
+    assert timed.timing.samples_s == tuple(s for w in windows[-4:] for s in w.samples_s)
     with pytest.raises(RuntimeError, match="no open candidate"):
         worker.close_alone()
 

@@ -11,15 +11,20 @@ from fake_gpu import FakeGpu, FakeVariant, Weather
 
 from workbench.backend import version_timing
 from workbench.backend.compilers import FactsJob
-from workbench.backend.version_timing import VersionTimer
+from workbench.backend.version_timing import NoVersionTimes, VersionTimer
+from workbench.cli import main
 from workbench.commands import compiler_comparison
 from workbench.commands.compiler_comparison import CompilerComparison
 from workbench.commands.console import plain_console
 from workbench.commands.options import CompareOptions
 from workbench.data.code_pair import exit_code_of, paired
+from workbench.data.database import open_history
+from workbench.data.environment import UNKNOWN
+from workbench.data.events import RunFinished, read
+from workbench.data.record import Comparison, Failure, Measured, Record
 from workbench.data.verdict import Ratio, verdict
 from workbench.device.hardware import DEVICES
-from workbench.measurement.candidate import Refusal
+from workbench.measurement.candidate import Refusal, Timed
 
 pytestmark = pytest.mark.unit
 
@@ -36,6 +41,7 @@ class Machine:
         self.fails, self.device = fails or {}, device
         self.asked, self.ended, self.locks = [], 0, []
         self.started = []
+        self.stopped = 0  # after so many windows; 0 for never
 
     def start(self, folder):
         self.started.append(folder)
@@ -63,14 +69,22 @@ class FakeProcess:
         machine.asked.append((name, self.folder))
         if name == "describe":
             device = DEVICES.get(machine.device)
-            return (device, None, "gpu-0") if device else None
+            return (device, UNKNOWN, "gpu-0") if device else None
         if self.folder == NEW and name in machine.fails:
             result = machine.fails[name]
             if isinstance(result, Exception):
                 raise result
             return result
         if name == "window_alone":
+            machine.stopped -= 1
+            if not machine.stopped:
+                raise KeyboardInterrupt
             return FakeVariant(machine.gpu, machine.seconds[self.folder]).window(*args)
+        if name == "close_alone":
+            time_s = machine.seconds[self.folder]
+            one = (time_s, time_s, time_s, (time_s,))
+            timing = Measured(*one, "cold", "events", "p4", rounds=args[0])
+            return Timed(timing, 0.5, "library")
         return None
 
     def end(self):
@@ -95,7 +109,11 @@ def test_windows_of_three_processes_decide(on, slower, word, weather):
     with machine.timer() as timer:
         assert timer.device().name == "a100"
         result = timer.compare(JOB, 0.03)
-        assert result.word == word and result.time.middle == pytest.approx(slower, rel=0.02)
+        known = result.verdict
+        assert known.word == word and known.time.middle == pytest.approx(slower, rel=0.02)
+        times = result.before.timing, result.after.timing
+        assert [t.median_s for t in times] == [1e-4, slower * 1e-4]
+        assert times[0].rounds == known.rounds * 2 or times[0].rounds >= known.rounds
         assert machine.locks == ["gpu-0"] and machine.ended == 0
         timer.compare(JOB, 0.03)
     assert machine.started == [OLD, OLD, NEW] and machine.ended == 3
@@ -124,11 +142,18 @@ def test_what_fails_is_a_reason_and_no_verdict(on, fails, words, ended):
     machine = on(Machine({OLD: 1e-4, NEW: 1e-4}, fails, Weather.wait_idle()))
     with machine.timer() as timer:
         timer.device()
-        reason = timer.compare(JOB, 0.01)
-        assert isinstance(reason, str) and words in reason and "\n" not in reason
+        result = timer.compare(JOB, 0.01)
+        assert (
+            isinstance(result, NoVersionTimes)
+            and words in result.reason
+            and "\n" not in result.reason
+        )
+        assert result.place == (1 if isinstance(next(iter(fails.values())), Refusal) else None)
         assert machine.ended == ended
         machine.fails = {}
-        assert timer.compare(JOB, 0.01).word == "SAME"  # new processes where the old are gone
+        assert (
+            timer.compare(JOB, 0.01).verdict.word == "SAME"
+        )  # new processes where the old are gone
         assert len(machine.started) == 3 + ended
 
 
@@ -139,11 +164,15 @@ def test_without_a_gpu_nothing_is_locked(on):
     assert machine.locks == [] and machine.ended == 3
 
 
-def compare(tmp_path, monkeypatch, machine):
+def compare(tmp_path, monkeypatch, machine, kernels=("copy",)):
     monkeypatch.setattr(compiler_comparison, "Compilers", FakeCompilers)
+    monkeypatch.setattr(FakeCompilers, "stop_after", 10**6)
     monkeypatch.setattr(compiler_comparison, "folder_of_version", lambda *a: None)
     file = tmp_path / "r.json"
-    wanted = CompareOptions(triton=("3.6.0", "3.9.0"), kernel=("copy",), out=tmp_path, json=file)
+    wanted = CompareOptions(
+        triton=("3.6.0", "3.9.0"), kernel=kernels, out=tmp_path, json=file,
+        database=f"sqlite:///{tmp_path / 'runs.db'}",
+    )  # fmt: skip
     command = CompilerComparison(
         wanted, plain_console(), tmp_path / "tuned.json",
         has_gpu=lambda: True, timer=lambda folders, on_wait: machine.timer(),
@@ -176,6 +205,79 @@ def test_the_present_device_alone_is_measured(
     page = Path(document["code_changes"]["page"]).read_text()
     assert "Only the column measured was run" in page and shown in page
     assert ("1.200x (1.200 to 1.200) SLOW" in page) == (slower == 1.2)
+
+
+def stored(tmp_path):
+    """Runs, outcomes and comparisons in the database, and the same of the events file."""
+    with open_history(f"sqlite:///{tmp_path / 'runs.db'}", reading=True) as history:
+        (run,) = history.runs(limit=9)
+        outcomes, comparisons = history.outcomes(run.id), history.comparisons(run.id)
+        state = history.state(run.id)
+    events = read(tmp_path / "compiled.jsonl").events
+    assert [e for e in events if isinstance(e, Comparison)] == comparisons
+    assert [e for e in events if isinstance(e, (Record, Failure))] == outcomes
+    assert [e.state for e in events if isinstance(e, RunFinished)] == [state]
+    return run, outcomes, comparisons, state
+
+
+def test_each_verdict_is_stored_and_drawn_again(on, tmp_path, monkeypatch, capsys):
+    machine = on(Machine({OLD: 1e-4, NEW: 1.2e-4}, weather=Weather.wait_idle()))
+    code, _ = compare(tmp_path, monkeypatch, machine, ("copy", "softmax"))
+    run, outcomes, comparisons, state = stored(tmp_path)
+    assert code == 1 and state == "complete" and run.device == "a100" and not run.predicted
+    assert (run.engine, run.kernel) == ("compare", "copy, softmax")
+    assert run.environment.versions["triton"] == "3.6.0 and 3.9.0"
+    assert [c.verdict.word for c in comparisons] == ["SLOW"] * len(comparisons)
+    assert len(outcomes) == 2 * len(comparisons) and len({o.key for o in outcomes}) == len(outcomes)
+    assert comparisons[0].left.endswith("by Triton 3.6.0")
+    assert comparisons[0].right.endswith("by Triton 3.9.0")
+    told = capsys.readouterr().out
+    assert f"`workbench report compare {run.id}` draws them again" in " ".join(told.split())
+    database = ["--database", f"sqlite:///{tmp_path / 'runs.db'}"]
+    again = tmp_path / "again.html"
+    assert main(["report", "compare", run.id, "--out", str(again), *database]) == 0
+    assert "<dt>Right</dt><dd>Triton 3.9.0</dd>" in again.read_text()
+    assert "SLOW" in again.read_text() and "by Triton 3.9.0" in again.read_text()
+    assert main(["history", "--json", str(tmp_path / "h.json"), *database]) == 0
+    measured = json.loads((tmp_path / "h.json").read_text())["measured"]
+    assert sorted(row["time_s"] for row in measured) == sorted(o.time_s for o in outcomes)
+
+
+def test_ctrl_c_keeps_the_verdicts_so_far(on, tmp_path, monkeypatch, capsys):
+    """In the windows of the second config."""
+    machine = on(Machine({OLD: 1e-4, NEW: 1.2e-4}, weather=Weather.wait_idle()))
+    with machine.timer() as timer:
+        timer.device()
+        timer.compare(JOB, 0.01)
+    windows = sum(name == "window_alone" for name, _ in machine.asked)
+    machine.stopped = windows + 5
+    code, document = compare(tmp_path, monkeypatch, machine, ("copy", "softmax"))
+    assert code == 130 and machine.locks[-1] == "released"
+    _, outcomes, comparisons, state = stored(tmp_path)
+    assert state == "interrupted" and len(comparisons) == 1 and len(outcomes) == 2
+    known = [p["measured"]["word"] for p in document["code_changes"]["pairs"] if p["measured"]]
+    assert known == ["SLOW"]
+    page = Path(document["code_changes"]["page"]).read_text()
+    assert "1.200x (1.200 to 1.200) SLOW" in page and "The measurement was stopped" in page
+
+
+def test_a_version_that_fails_is_a_stored_failure(on, tmp_path, monkeypatch):
+    wrong = {"open_alone": Refusal("check", "wrong by 3")}
+    machine = on(Machine({OLD: 1e-4, NEW: 1e-4}, wrong, Weather.wait_idle()))
+    compare(tmp_path, monkeypatch, machine)
+    _, outcomes, (comparison,), _ = stored(tmp_path)
+    by_key = {o.key: o.reason for o in outcomes}
+    assert comparison.verdict is None
+    assert by_key[comparison.right_key] == "wrong by 3"
+    assert by_key[comparison.left_key] == "the other version could not run"
+
+
+def test_without_a_suspicion_nothing_is_stored(on, tmp_path, monkeypatch):
+    machine = on(Machine({}, device="rtx5090"))
+    machine.device = "none"
+    compare(tmp_path, monkeypatch, machine)
+    with open_history(f"sqlite:///{tmp_path / 'runs.db'}", reading=True) as history:
+        assert history.runs(limit=9) == []
 
 
 def pair(word=None):

@@ -18,10 +18,10 @@ from typing import Any, Self
 from workbench.backend.compilers import FactsJob
 from workbench.backend.workers import BEGIN_S, LOST, Solo
 from workbench.data.errors import first_sentence
-from workbench.data.record import Verdict
+from workbench.data.record import Environment, Verdict
 from workbench.device.hardware import Device
 from workbench.measurement import preflight, rounds, worker
-from workbench.measurement.candidate import Candidate, Refusal
+from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.measurement.protocol import Protocol
 from workbench.measurement.rounds import Window
 
@@ -29,6 +29,23 @@ from workbench.measurement.rounds import Window
 RULES = Protocol(compare_window_s=0.02)
 CHECK_S = 120.0  # to compile, check and time one config
 WINDOW_S = 60.0
+
+
+@dataclass(frozen=True)
+class VersionTimes:
+    """The verdict on the second version against the first, and the time of each."""
+
+    verdict: Verdict
+    before: Timed
+    after: Timed
+
+
+@dataclass(frozen=True)
+class NoVersionTimes:
+    """The reason why there is no verdict, and the version that gave it: 0 or 1, None for both."""
+
+    reason: str
+    place: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +91,7 @@ class VersionTimer:
         self._held = ExitStack()
         self._lock: str | None = None
         self._is_locked = False
+        self.environment: Environment | None = None  # of the machine, once `device` has found one
 
     def device(self) -> Device | None:
         """Return the GPU of this machine, or None where a process sees none."""
@@ -84,12 +102,13 @@ class VersionTimer:
             return None
         if result is None:
             return None
-        device, _, self._lock = result
+        device, self.environment, self._lock = result
         return device  # type: ignore[no-any-return]
 
-    def compare(self, job: FactsJob, threshold: float) -> Verdict | str:
-        """Return the verdict on the second version against the first, or the reason why there is
-        none. Results are checked before the windows and after the last; `device` comes first."""
+    def compare(self, job: FactsJob, threshold: float) -> VersionTimes | NoVersionTimes:
+        """Return the verdict on the second version against the first with both times, or the reason
+        why there is none. Results are checked before the windows and after the last; `device` comes
+        first."""
         if not self._is_locked and self._lock is not None:
             self._held.enter_context(preflight.gpu_lock(self._lock, self._on_wait))
             self._is_locked = True
@@ -100,27 +119,32 @@ class VersionTimer:
         try:
             for process in processes:
                 process.ask(worker.begin, problem, timeout_s=BEGIN_S)
-            if reason := self._refusal(worker.open_alone, candidate):
-                return reason
+            if isinstance(opened := self._each(worker.open_alone, candidate), NoVersionTimes):
+                return opened
             before, again, after = (ProcessEntrant(process) for process in processes)
             times = rounds.compare(before, again, after, RULES, threshold)
-            return self._refusal(worker.close_alone) or times.verdict
+            closed = self._each(worker.close_alone, len(times.left))
+            if isinstance(closed, NoVersionTimes):
+                return closed
+            return VersionTimes(times.verdict, closed[0], closed[-1])
         except LOST as error:
             self._end()
-            return f"a measuring process {error}"
+            return NoVersionTimes(f"a measuring process {error}")
         except Exception as error:  # out of memory, a changed file, a wrong Spec
             self._end()
-            return first_sentence(error)
+            return NoVersionTimes(first_sentence(error))
 
-    def _refusal(self, task: Callable[..., Refusal | None], *args: Any) -> str:
-        """Run a task in each process and return why one refuses, or nothing."""
-        for process in self._processes:
-            refusal = process.ask(task, *args, timeout_s=CHECK_S)
-            if refusal is not None:
-                if refusal.poisoned:
+    def _each(self, task: Callable[..., Any], *args: Any) -> list[Any] | NoVersionTimes:
+        """Run a task in each process. Returns the results, or why the first that refuses does."""
+        results = []
+        for place, process in enumerate(self._processes):
+            result = process.ask(task, *args, timeout_s=CHECK_S)
+            if isinstance(result, Refusal):
+                if result.poisoned:
                     self._end()
-                return str(refusal.reason)
-        return ""
+                return NoVersionTimes(str(result.reason), int(place == len(self._folders) - 1))
+            results.append(result)
+        return results
 
     def _ready(self) -> list[Any]:
         """Return the processes, started where there are none."""

@@ -277,7 +277,7 @@ def _launch_facts(profile: Sequence[Dispatch]) -> Iterator[tuple[str, str]]:
     if longest.geometry.shared_bytes is not None:
         yield "Shared memory", _size(longest.geometry.shared_bytes)
     if longest.duration_ns is not None:
-        yield "Time under the profiler", duration(longest.duration_ns / 1e9)
+        yield "Profiled time", duration(longest.duration_ns / 1e9)
 
 
 def _size(count: int) -> str:

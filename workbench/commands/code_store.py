@@ -34,7 +34,8 @@ class CompileTask:
 
 @dataclass
 class CodeStore:
-    """Facts by key, of this run and of earlier ones. To be closed."""
+    """Facts by key, of this run and of earlier ones, and the `log` that they are written to. To be
+    closed."""
 
     path: Path | None  # None: nothing is kept
     run: str
@@ -45,7 +46,7 @@ class CodeStore:
             for event in iterate(self.path, word=b'"ConfigCompiled"'):
                 if isinstance(event, ConfigCompiled):
                     self.known[event.key] = event.facts or event.failure
-        self._log = EventLog(self.path)
+        self.log = EventLog(self.path)
 
     def obtain(
         self, pools: Compilers, tasks: Sequence[CompileTask]
@@ -72,11 +73,9 @@ class CodeStore:
 
     def _keep(self, task: CompileTask, facts: CompiledCode | None, failure: str) -> None:
         title, case = task.compiler.title, task.job.case
-        self._log.write(
-            ConfigCompiled(timestamp(), self.run, task.key, title, case, facts, failure)
-        )
+        self.log.write(ConfigCompiled(timestamp(), self.run, task.key, title, case, facts, failure))
         self.known[task.key] = facts or failure
 
     def close(self) -> None:
         """Close the file."""
-        self._log.close()
+        self.log.close()

@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ from workbench.backend.compilers import (
     folders_beside,
     installed_version,
 )
-from workbench.backend.version_timing import VersionTimer
+from workbench.backend.version_timing import NoVersionTimes, VersionTimer, VersionTimes
 from workbench.commands.code_configs import ChosenConfig, ConfigChooser, NotCompiled, devices_of
 from workbench.commands.code_store import NAME, CodeStore, CompileTask
 from workbench.commands.code_table import finish, pairs_as_compiled
@@ -33,9 +33,14 @@ from workbench.commands.operands import Operand, config_operand
 from workbench.commands.options import CompareOptions
 from workbench.commands.result import write_result
 from workbench.commands.run import CommandError, check_outputs, gpu_present, require_triton
+from workbench.commands.stored import stored_runs
+from workbench.commands.version_verdicts import MeasuredPair, VersionVerdicts, run_of_verdicts
 from workbench.data.clock import folder_of, run_id, timestamp
 from workbench.data.code_pair import ORDER, CodePair, exit_code_of
+from workbench.data.events import RunState
 from workbench.data.exits import INTERRUPTED
+from workbench.data.interrupts import Interrupts
+from workbench.data.store import Store
 from workbench.data.tuned_cache import Tuned, default_path
 from workbench.data.units import counted
 from workbench.device.hardware import Device
@@ -145,7 +150,7 @@ class CompilerComparison:
         if options.left or options.right:
             raise CommandError("--triton compares two compilers; leave out LEFT and RIGHT.")
         flags = {"--energy": options.energy, "--strict": options.strict, "--trust": options.trust,
-                 "--database": options.database is not None}  # fmt: skip
+                 }  # fmt: skip
         if given := [flag for flag, value in flags.items() if value]:
             raise CommandError(f"--triton compares machine code; leave out {' and '.join(given)}.")
         if len(options.kernel) != 1 and (options.impl or options.sizes):
@@ -172,28 +177,8 @@ class CompilerComparison:
         every = [config for kernel in kernels for config in chooser.of_kernel(kernel, devices)]
         configs = [each for each in every if isinstance(each, ChosenConfig)]
         run = run_id("compare", "compilers")
-        file = (options.metrics or options.out / NAME) if options.events else None
         self._say_begin(compilers, configs, devices)
-        pairs, interrupted = list[CodePair](), False
-        with closing(CodeStore(file, run)) as store:
-            both = [
-                (
-                    CompileTask(0, compilers[0], each.job, each.device),
-                    CompileTask(1, compilers[1], each.job, each.device),
-                )
-                for each in configs
-            ]
-            self._say_known(store, both)
-            dates = [each.tuned.at[:10] if each.tuned else "" for each in configs]
-            try:
-                for pair in pairs_as_compiled(store, pools, both, options.threshold, dates):
-                    pairs.append(pair)
-                    self._say_progress(pairs, configs)
-                if any(pair.word == "WORSE" for pair in pairs) and self.has_gpu():
-                    folders = [compiler.folder for compiler in compilers]
-                    pairs = self._measured(pairs, [each.job for each in configs], folders)
-            except KeyboardInterrupt:
-                interrupted = True
+        pairs, interrupted = self._pairs(pools, compilers, configs, run)
         changes = CodeChanges(
             title="Two compilers",
             before=compilers[0].title,
@@ -211,25 +196,93 @@ class CompilerComparison:
         code = INTERRUPTED if interrupted else exit_code_of(pairs)
         return write_result(options, "compare", code, code_changes=result)
 
-    def _measured(
-        self, pairs: Sequence[CodePair], jobs: Sequence[FactsJob], folders: Sequence[Path | None]
-    ) -> list[CodePair]:
-        """Return the pairs, each WORSE one of the GPU that is here with its verdict."""
-        results = list(pairs)
+    def _pairs(
+        self,
+        pools: Compilers,
+        compilers: Sequence[Compiler],
+        configs: Sequence[ChosenConfig],
+        run: str,
+    ) -> tuple[list[CodePair], bool]:
+        """Return the pairs, those of the GPU that is here with a verdict where they are suspected;
+        and whether Ctrl-C ended it early."""
+        options, has_gpu = self.options, self.has_gpu()
+        file = (options.metrics or options.out / NAME) if options.events else None
+        pairs: list[CodePair] = []
+        with ExitStack() as stack:
+            # opened before the first config, so that a database that cannot be loses no work
+            history = stack.enter_context(stored_runs(options.database, False)) if has_gpu else None
+            store = stack.enter_context(closing(CodeStore(file, run)))
+            both = [
+                (
+                    CompileTask(0, compilers[0], each.job, each.device),
+                    CompileTask(1, compilers[1], each.job, each.device),
+                )
+                for each in configs
+            ]
+            self._say_known(store, both)
+            dates = [each.tuned.at[:10] if each.tuned else "" for each in configs]
+            try:
+                for pair in pairs_as_compiled(store, pools, both, options.threshold, dates):
+                    pairs.append(pair)
+                    self._say_progress(pairs, configs)
+                if history is not None and any(pair.word == "WORSE" for pair in pairs):
+                    jobs = [each.job for each in configs]
+                    with Interrupts() as interrupts:
+                        kept = Store(history, interrupts, store.log)
+                        self._measure(pairs, jobs, compilers, kept, run)
+            except KeyboardInterrupt:
+                return pairs, True
+        return pairs, False
+
+    def _measure(
+        self,
+        pairs: list[CodePair],
+        jobs: Sequence[FactsJob],
+        compilers: Sequence[Compiler],
+        store: Store,
+        run: str,
+    ) -> None:
+        """Put the verdict of the GPU that is here into each WORSE pair of its device, and store it
+        at once. After Ctrl-C those so far stay."""
+        by_case = {str(job.case): job for job in jobs}
+        folders = [compiler.folder for compiler in compilers]
         with self.timer(folders, lambda text: say(text, err=True)) as timer:
             device = timer.device()
-            for n, pair in enumerate(pairs):
-                if device is None or pair.word != "WORSE" or pair.case.device != device.name:
-                    continue
-                job = next(job for job in jobs if job.case == pair.case)
-                result = timer.compare(job, self.options.threshold)
-                known = {"unmeasured": result} if isinstance(result, str) else {"measured": result}
-                results[n] = replace(pair, **known)
-                self.console.print(
-                    f"measured  {pair.case.kernel}.{pair.case.impl}: {measured_text(results[n])}",
-                    soft_wrap=True,
-                )
-        return results
+            if device is None or timer.environment is None:
+                return
+            todo = {
+                n: MeasuredPair(pair, by_case[str(pair.case)])
+                for n, pair in enumerate(pairs)
+                if pair.word == "WORSE" and pair.case.device == device.name
+            }
+            if not todo:
+                return
+            about = run_of_verdicts(
+                self.options, run, device, timer.environment, list(todo.values()), compilers
+            )
+            verdicts = VersionVerdicts(store, about, compilers)
+            state: RunState = "interrupted"
+            try:
+                for n, each in todo.items():
+                    result = timer.compare(each.job, self.options.threshold)
+                    verdicts.keep(each, result)
+                    pairs[n] = _with_result(each.pair, result)
+                    self._say_measured(pairs[n])
+                state = "complete"
+            finally:
+                verdicts.end(state)
+                pairs[:] = verdicts.corrected(pairs)
+                self._say_stored(verdicts)
+
+    def _say_measured(self, pair: CodePair) -> None:
+        name = f"{pair.case.kernel}.{pair.case.impl}"
+        self.console.print(f"measured  {name}: {measured_text(pair)}", soft_wrap=True)
+
+    def _say_stored(self, verdicts: VersionVerdicts) -> None:
+        if verdicts.comparisons:
+            many = counted(len(verdicts.comparisons), "verdict")
+            again = f"`workbench report compare {verdicts.run.id}` draws them again"
+            self.console.print(f"{many} stored; {again}", soft_wrap=True)
 
     def _say_begin(
         self,
@@ -260,6 +313,12 @@ class CompilerComparison:
             counts = Counter(pair.word for pair in mine)
             words = ", ".join(f"{counts[word]} {word}" for word in ORDER if counts[word])
             self.console.print(f"{len(pairs)} of {len(configs)}  {kernel}: {words}", soft_wrap=True)
+
+
+def _with_result(pair: CodePair, result: VersionTimes | NoVersionTimes) -> CodePair:
+    if isinstance(result, NoVersionTimes):
+        return replace(pair, unmeasured=result.reason)
+    return replace(pair, measured=result.verdict)
 
 
 def left_out(every: Sequence[ChosenConfig | NotCompiled]) -> list[tuple[str, int]]:

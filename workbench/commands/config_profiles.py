@@ -22,7 +22,6 @@ from workbench.data.events import EventLog
 from workbench.data.files import write_file
 from workbench.data.interrupts import Interrupts
 from workbench.data.record import Outcome, Profile, Record, Run
-from workbench.data.rule_metrics import plain_metrics
 from workbench.data.store import Store
 from workbench.profilers import ProfilerError, profilers, run_tool
 from workbench.profilers.running.call_script import SCRIPT, OneCall, script_of
@@ -134,7 +133,8 @@ def _profiled(
 def _recorded(
     config: TimedConfig, name: str, machine: Machine, folder: Path, run: Run
 ) -> list[Profile]:
-    from workbench.commands.traces import KnownBeside, lines_of, profiles_of
+    from workbench.commands.profile_counters import with_defaults
+    from workbench.commands.traces import known_of_calls, profiles_of
     from workbench.data.trace_summary import summarise
 
     tool, case = profilers()[name], config.record.case
@@ -146,6 +146,7 @@ def _recorded(
     marked = MarkedCalls(tool.calls, True)
     words = machine.python, str(folder / SCRIPT)
     workload = Workload(words, config.title, CALL_STEPS, marked)
+    workload = with_defaults(workload, name, machine.gpu)
     result = run_tool(tool, machine, workload, folder, CALL_LIMIT_S, aside=True)
     if result.end.stopped:
         raise KeyboardInterrupt
@@ -154,10 +155,8 @@ def _recorded(
         "dtype": case.dtype, "outcome": config.record.key,
     }  # fmt: skip
     summary = summarise(tool.parse(result))
-    launches = [d for d in summary.trace.dispatches if d.is_counted]
-    single = len(launches) == tool.calls  # each call is one launch
-    plain = plain_metrics(config.record) if single else None
-    profiles = profiles_of(summary, run, KnownBeside(lines_of(summary.trace), plain))
+    known = known_of_calls(summary.trace, [config.record], tool.calls)
+    profiles = profiles_of(summary, run, known)
     return [replace(profile, **about) for profile in profiles]  # type: ignore[arg-type]
 
 

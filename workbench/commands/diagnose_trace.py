@@ -21,17 +21,26 @@ from workbench.commands.diagnosed import (
 )
 from workbench.commands.report import StoredRun
 from workbench.commands.run import CommandError
-from workbench.commands.traces import HEALTHY, MOST_KERNELS, longest_counted
+from workbench.commands.traces import HEALTHY, MOST_KERNELS, call_title, longest_counted
 from workbench.compile.responsible import responsible_lines
 from workbench.data.record import Finding, Profile, Record
-from workbench.data.rule_metrics import profile_metrics, rule_metrics
+from workbench.data.rule_metrics import (
+    call_metrics,
+    calls_of,
+    plain_metrics,
+    profile_metrics,
+    rule_metrics,
+)
 from workbench.data.trace_summary import TraceSummary
 from workbench.data.units import duration
 from workbench.device.ceilings import ceiling_set, diagnose
+from workbench.reports.figures.profiled_traffic import launch_order
 from workbench.reports.figures.roofline_points import load_of
 from workbench.rules import (
     TIMELINE_NEEDS,
+    call_rules,
     evaluated,
+    evaluated_call,
     evaluated_kernel,
     kernel_rules,
     missing_of_kernel,
@@ -131,7 +140,8 @@ def of_run(kept: StoredRun) -> DiagnosisReport:
         )
     launches = [_of_profile(p) for p in sorted(counted, key=_longest_first)[:MOST_KERNELS]]
     plain = _plain_of(kept, launches)
-    more = _of_launches(launches, f"{run.name}, run {run.id}", plain)
+    source = f"{run.name}, run {run.id}"
+    more = _of_launches(launches, source, plain, _whole_call(kept, counted))
     heads = [f"{f.word}. {f.sentence}" for f in timeline if not f.rule and not counted]
     window_s = _window_of(timeline)
     results = [_of_finding(f, f"{run.name}, run {run.id}", window_s) for f in timeline if f.rule]
@@ -186,6 +196,17 @@ def _of_profile(profile: Profile) -> CountedLaunch:
     return CountedLaunch(profile.name, metrics, bool(profile.kernel), profile.lines)
 
 
+def _whole_call(kept: StoredRun, counted: Sequence[Profile]) -> CountedLaunch | None:
+    """Return the first call of the kernel, where it has several launches and all are stored."""
+    records = [o for o in kept.outcomes if isinstance(o, Record)]
+    own = sorted((p for p in counted if p.outcome), key=launch_order)
+    calls = calls_of([profile_metrics(p) for p in own])
+    if len(records) != 1 or not calls or len(calls[0]) < 2:
+        return None
+    metrics = call_metrics(calls[0], plain_metrics(records[0]))
+    return CountedLaunch(call_title(len(calls[0])), metrics, True)
+
+
 def _plain_of(kept: StoredRun, launches: Sequence[CountedLaunch]) -> PlainTime | None:
     """Return the measured time that is stored with the run, if there is one."""
     records = [o for o in kept.outcomes if isinstance(o, Record) and o.measured]
@@ -201,9 +222,13 @@ def _plain_of(kept: StoredRun, launches: Sequence[CountedLaunch]) -> PlainTime |
 
 
 def _of_launches(
-    launches: Sequence[CountedLaunch], source: str, plain: PlainTime | None
+    launches: Sequence[CountedLaunch],
+    source: str,
+    plain: PlainTime | None,
+    call: CountedLaunch | None = None,
 ) -> DiagnosisReport:
-    """Return the diagnoses of launches with counters, those of one kernel and rule as one."""
+    """Return the diagnoses of launches with counters, those of one kernel and rule as one, and of
+    the `call` that they are the launches of."""
     if not launches:
         return DiagnosisReport("", (), (), tuple(without_counters()))
     groups: dict[tuple[str, str], list[tuple[CountedLaunch, Diagnosed, float | None]]] = {}
@@ -218,13 +243,40 @@ def _of_launches(
             text = diagnosed_of(match.name, match.rule.word, match.diagnosis, each.name, source)
             gain = match.diagnosis.gain_ns
             groups.setdefault((each.name, match.name), []).append((each, text, gain))
+    groups |= _of_call(call, source) if call is not None else {}
     heads = [f"{short(name)}: {', '.join(each)}" for name, each in words.items()]
     results = [_merged(group, launches, plain) for group in groups.values()]
     lacking = [missing_of_kernel(each.metrics) for each in launches]
+    if call is not None:
+        lacking = [_without_rules_of(call, each) for each in lacking]
     everywhere = {
         name: needs for name, needs in lacking[0].items() if all(name in one for one in lacking)
     }
     return DiagnosisReport("", tuple(heads), tuple(results), tuple(of_metrics(everywhere)))
+
+
+def _of_call(
+    call: CountedLaunch, source: str
+) -> dict[tuple[str, str], list[tuple[CountedLaunch, Diagnosed, float | None]]]:
+    """Return what holds on a call of several launches, by its name and the rule's."""
+    return {
+        (call.name, match.name): [
+            (
+                call,
+                diagnosed_of(match.name, match.rule.word, match.diagnosis, call.name, source),
+                match.diagnosis.gain_ns,
+            )
+        ]
+        for match in evaluated_call(call.metrics)
+    }
+
+
+def _without_rules_of(
+    call: CountedLaunch, missing: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Return the rules that cannot be evaluated on a launch, without those that its call allows."""
+    allowed = {n for n, rule in call_rules().items() if set(rule.needs) <= call.metrics.keys()}
+    return {name: needs for name, needs in missing.items() if name not in allowed}
 
 
 def _merged(

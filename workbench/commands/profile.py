@@ -18,6 +18,7 @@ from workbench.commands.profile_counters import (
     counter_groups,
     ncu_counters,
     print_counters,
+    with_defaults,
 )
 from workbench.commands.result import RunResult, write_result
 from workbench.data.clock import folder_of, run_id
@@ -192,7 +193,8 @@ class ProfileCommand:
 
         if prepared is not None and prepared.run is not None and prepared.begun:
             marked = prepared.marked
-            return of_kernel(summary, prepared.run, prepared.records, marked.kernel, marked.calls)
+            known = marked.kernel, marked.calls, marked.launches
+            return of_kernel(summary, prepared.run, prepared.records, *known)
         title, command = result.workload.title, self.options.command
         return as_run(summary, "profile", title, command, result.folder.name)
 
@@ -269,10 +271,14 @@ class ProfileCommand:
             counters = ncu_counters(options, self._say_once) if options.counters else ()
             if sentence := translated(options.set):
                 self._say_once(sentence)
-            return replace(workload, counters=counters, selection=options.set or "")
+            extended = replace(workload, counters=counters, selection=options.set or "")
+            return with_defaults(extended, name, self._gpu())
         if name == "rocprofv3" and options.counters:
             return replace(workload, counters=counter_groups(options.counters))
-        return workload
+        return with_defaults(workload, name, self._gpu())
+
+    def _gpu(self) -> str:
+        return self.machine.gpu if self.machine is not None else ""
 
     def _say_once(self, sentence: str) -> None:
         if sentence not in self.sentences:

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.commands.options import OptionError, ProfileOptions
 from workbench.data.exits import PASSED
 from workbench.device import hardware
 from workbench.profilers.names import RATIOS, SUBMETRICS, SUMS, chip_of, listed, taken
+from workbench.profilers.names.defaults import default_counters
+from workbench.profilers.running.workload import Workload
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,6 +75,15 @@ def counter_groups(text: str) -> tuple[str, ...]:
     if not groups:
         raise OptionError("--counters is empty; write: --counters 'SQ_WAVES,SQ_INSTS'.")
     return groups
+
+
+def with_defaults(workload: Workload, tool: str, gpu: str) -> Workload:
+    """Return the workload of one kernel with the counters that a tool is asked for on the GPU that
+    is here (`cuda` or `hip`); a program of the user's as it is, as each group is one more run."""
+    device = hardware.live() if gpu and workload.marked is not None else None
+    if device is None:
+        return workload
+    return replace(workload, defaults=default_counters(tool, device.limits.arch))
 
 
 def _chip(options: ProfileOptions) -> tuple[str, str]:

@@ -17,7 +17,13 @@ from workbench.data.events import EventLog
 from workbench.data.host_work import RangeRow
 from workbench.data.interrupts import Interrupts
 from workbench.data.record import Evidence, Finding, Profile, Run
-from workbench.data.rule_metrics import plain_metrics, rule_metrics, stored_metrics
+from workbench.data.rule_metrics import (
+    call_metrics,
+    calls_of,
+    plain_metrics,
+    rule_metrics,
+    stored_metrics,
+)
 from workbench.data.stats import least_for, median_interval
 from workbench.data.store import Store
 from workbench.data.timeline import KernelRow
@@ -27,11 +33,12 @@ from workbench.data.trace_kpis import TraceKpi
 from workbench.data.trace_summary import DeviceSummary, TraceSummary
 from workbench.data.units import percent
 from workbench.reports import write_page
-from workbench.rules import RuleMatch, evaluated, evaluated_kernel
+from workbench.rules import RuleMatch, evaluated, evaluated_call, evaluated_kernel
 
 if TYPE_CHECKING:
     from workbench.data.record import Record
 
+COUNTS_ONE_OF_EACH = "rocprofv3"  # the second launch of each kernel alone
 HOST = "host"  # device of operations that no device ran
 MOST_KERNELS = 20  # whose counters are evaluated, the longest
 KEPT = 1000  # kernels and dispatches that are stored of one trace, the longest
@@ -96,10 +103,35 @@ class KnownBeside:
 
     lines: Mapping[int, Lines] = field(default_factory=dict)
     plain: Mapping[str, float] | None = None
+    calls: tuple[Mapping[str, float], ...] = ()  # metrics of calls of several launches
 
     def lines_of(self, dispatch: Dispatch) -> Lines:
         """Return the lines of a dispatch; empty where they are not known."""
         return self.lines.get(id(dispatch), {})
+
+
+def known_of_calls(
+    trace: Trace, records: Sequence[Record], calls: int, launches: int | None = None
+) -> KnownBeside:
+    """Return what is known beside the counters of so many calls of one config: what the Spec
+    declares of each launch where a call is one, else of the sums over the launches of a call. The
+    latter are known where every call has the same launches, and as many as one is known to have.
+    """
+    counted = [d for d in trace.dispatches if d.is_counted]
+    names = [d.name for d in counted]
+    if trace.tool == COUNTS_ONE_OF_EACH:
+        calls = 1 if launches == len(names) else 0
+    size = len(names) // calls if calls else 0
+    if launches is not None and size != launches:
+        size = 0
+    if not size or len(records) != 1 or names != names[:size] * calls:
+        return KnownBeside(lines_of(trace))
+    plain, of_call = plain_metrics(records[0]), {"call_launches": float(size)}
+    if size == 1:
+        return KnownBeside(lines_of(trace), {**plain, **of_call})
+    metrics = [rule_metrics(d, trace.tool, of_call) for d in counted]
+    sums = tuple(call_metrics(each, plain) for each in calls_of(metrics))
+    return KnownBeside(lines_of(trace), of_call, sums)
 
 
 def lines_of(trace: Trace) -> dict[int, Lines]:
@@ -114,22 +146,27 @@ def longest_counted(trace: Trace) -> list[Dispatch]:
 
 
 def of_kernel(
-    summary: TraceSummary, run: Run, records: Sequence[Record], name: str, calls: int = 1
+    summary: TraceSummary,
+    run: Run,
+    records: Sequence[Record],
+    name: str,
+    calls: int = 1,
+    launches: int | None = None,
 ) -> KeptTrace:
     """Return a trace of one kernel of the workbench, whose run and plain time are stored already.
-    Profiles of the launches named `name` carry the config that was profiled; what the Spec declares
-    of a call counts for them where each of the `calls` is one launch."""
-    names = [d.name for d in summary.trace.dispatches if d.is_counted]
-    single = names == [name] * calls and len(records) == 1
-    known = KnownBeside(lines_of(summary.trace), plain_metrics(records[0]) if single else None)
+    Profiles of all launches of the `calls`, or where these are not whole of those named `name`,
+    carry the config that was profiled. What the Spec declares counts for a call, which has so many
+    `launches` where that is known."""
+    known = known_of_calls(summary.trace, records, calls, launches)
     profiles = profiles_of(summary, run, known)
+    whole = known.plain is not None
     for record in records:
         case = record.case
         about: dict[str, Any] = {
             "kernel": case.kernel, "impl": case.impl, "config": case.config,
             "sizes": case.sizes, "dtype": case.dtype, "outcome": record.key,
         }  # fmt: skip
-        profiles = (replace(p, **about) if p.name == name else p for p in profiles)
+        profiles = (replace(p, **about) if whole or p.name == name else p for p in profiles)
     files = summary.trace.files
     hashes = tuple(f"{f.name}: {f.bytes:,} bytes, sha256 {f.sha256}" for f in files)
     findings = [
@@ -167,6 +204,7 @@ def findings_of(
         for match in matches:
             yield _of_rule(match, run, each, several)
     yield from _of_counters(summary.trace, run, known)
+    yield from _of_calls(summary.trace, run, known)
     if not summary.devices and not summary.rows and summary.host_ranges:
         text = "No device had work in this trace; its times are of the host."
         yield _finding(run, "host alone", text, tuple(_ranges(summary.host_ranges)))
@@ -182,6 +220,19 @@ def _of_counters(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding
         metrics = rule_metrics(dispatch, trace.tool, known.plain)
         for match in evaluated_kernel(metrics, known.lines_of(dispatch)):
             yield _of_match(match, run, "", name)
+
+
+def _of_calls(trace: Trace, run: Run, known: KnownBeside) -> Iterator[Finding]:
+    """Yield what the sums over the launches of the first call say; the others are the same."""
+    for metrics in known.calls[:1]:
+        size = sum(d.is_counted for d in trace.dispatches) // len(known.calls)
+        for match in evaluated_call(metrics):
+            yield _of_match(match, run, "", call_title(size))
+
+
+def call_title(launches: int) -> str:
+    """Return the name of a call of several launches."""
+    return f"call of {launches} launches"
 
 
 def _finding(run: Run, word: str, sentence: str, evidence: Sequence[Evidence]) -> Finding:

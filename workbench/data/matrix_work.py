@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import re
 
+# Counters of FLOP of the matrix unit by the type of its operands. Those of one sparsity are parts
+# of others, and `realtime` is the same once more.
+MATRIX_COUNTERS = re.compile(r"sm__ops_path_tensor_src_(?!.*(?:sparsity|realtime))\w+\.sum")
+
 _HMMA = re.compile(r"[HIDQ]MMA\.(?:SP\.)?(\d+)")
 _HGMMA = re.compile(r"[HIQ]GMMA\.(?:SP\.)?(\d+)x(\d+)x(\d+)")
 _MFMA = re.compile(r"v_s?\w*?(?:mfma|wmma|mfmac|wmmac)\w*?_(\d+)x(\d+)x(\d+)(?:_(\d+)b)?")

@@ -151,6 +151,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("l2_hit", "L2 hit rate", "1", "higher", (
         _percent("lts__t_sector_hit_rate.pct"),
         Formula(AMD, ("TCC_HIT_sum", "TCC_MISS_sum"), lambda hit, miss: hit / (hit + miss)),
+        Formula(AMD, ("GL2C_HIT_sum", "GL2C_MISS_sum"), lambda hit, miss: hit / (hit + miss)),
         Formula(AMD, ("L2CacheHit",), lambda percent: percent / 100),
     )),
     Metric("excess_sectors", "excess sectors", "1", "lower", (
@@ -175,6 +176,7 @@ METRICS: tuple[Metric, ...] = (
             lambda conflicts, all_of: conflicts / all_of,
         ),
         Formula(AMD, ("SQ_LDS_BANK_CONFLICT", "SQ_LDS_IDX_ACTIVE"), lambda c, a: c / a),
+        Formula(AMD, ("SQC_LDS_BANK_CONFLICT", "SQC_LDS_IDX_ACTIVE"), lambda c, a: c / a),
     )),
     *(
         Metric(f"{pipe}_pipe", f"{pipe} pipe", "1", "neither",
@@ -216,10 +218,14 @@ METRICS: tuple[Metric, ...] = (
         ),
     )),
     Metric("matrix_flop", "FLOP of the matrix unit", "FLOP", "neither", (
-        Formula(  # a MOP is 512 operations
-            AMD,
-            tuple(f"SQ_INSTS_VALU_MFMA_MOPS_{kind}" for kind in ("F16", "BF16", "F32", "F64")),
-            lambda *mops: 512 * sum(mops),
+        *(
+            Formula(  # a MOP is 512 operations; F8 from gfx942 on, F6F4 from gfx950 on
+                AMD,
+                tuple(f"SQ_INSTS_VALU_MFMA_MOPS_{kind}"
+                      for kind in ("F16", "BF16", "F32", "F64", *narrow)),
+                lambda *mops: 512 * sum(mops),
+            )
+            for narrow in (("F8", "F6F4"), ("F8",), ())
         ),
     )),
     *(

@@ -4,21 +4,21 @@ declares, and of the measurement without a profiler."""
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from workbench.data.instruction_metrics import instruction_metrics, sampled_stalls
+<<<<<<< HEAD
 from workbench.data.kernel_class import ATTENTION, GEMM, class_of
+=======
+from workbench.data.matrix_work import MATRIX_COUNTERS
+>>>>>>> helper-code
 from workbench.data.metric import BY_NAME, LAUNCH, exact_counters, metric_values, stall_shares
 from workbench.data.record import Evidence, Kind, Measured, Profile, Record
 from workbench.data.trace import Dispatch
 
 THROTTLE = "throttle_"  # before the driver's reason for a lowered clock, which is 1.0
 STALL = "stall_"
-# FLOP of the matrix unit by the type of its operands. Those of one sparsity are parts of others,
-# and `realtime` is the same once more.
-MATRIX_COUNTERS = re.compile(r"sm__ops_path_tensor_src_(?!.*(?:sparsity|realtime))\w+\.sum")
 
 
 class OtherMetric(NamedTuple):
@@ -49,6 +49,7 @@ OTHERS: Mapping[str, OtherMetric] = {
     "tma_store_samples": OtherMetric("1", "profiled", _SAMPLES),
     "tmem_load_samples": OtherMetric("1", "profiled", _SAMPLES),
     "matrix_flop": OtherMetric("FLOP", "profiled", _MATRIX),
+    "call_launches": OtherMetric("launches", "computed", "the launches of one call of a kernel"),
     "least_bytes": OtherMetric("B", "computed", _SPEC),
     "least_bytes_read": OtherMetric("B", "computed", _SPEC),
     "declared_flop": OtherMetric("FLOP", "computed", _SPEC),
@@ -58,6 +59,12 @@ OTHERS: Mapping[str, OtherMetric] = {
     "plain_clock_low": OtherMetric("Hz", "measured", _CLOCK),
     "plain_clock_high": OtherMetric("Hz", "measured", _CLOCK),
 }
+# Of a call of several launches: sums over them, and means by their durations.
+SUMMED = (
+    "duration", "dram_bytes", "dram_read_bytes", "dram_written_bytes", "l2_bytes", "l1_bytes",
+    "matrix_flop", "vector_flop", "ideal_sectors", "excessive_sectors", "local_sectors",
+)  # fmt: skip
+AVERAGED = ("dram_throughput", "compute_throughput", "sm_clock")
 _OF_THE_DRIVER = OtherMetric("1", "measured", _CLOCK)
 
 
@@ -115,6 +122,38 @@ def _derived(values: Mapping[str, float]) -> dict[str, float]:
     if "excess_sectors" not in values and requested:
         result["excess_sectors"] = values.get("excessive_sectors", 0.0) / requested
     return result
+
+
+def call_metrics(
+    launches: Sequence[Mapping[str, float]], plain: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the metrics of a call of several launches: bytes, FLOP, sectors and durations of all
+    its launches as sums, throughputs and clock as means weighted by the durations. A metric that
+    one launch lacks is absent. `plain` is that of `plain_metrics`."""
+    spent = math.fsum(each.get("duration", 0.0) for each in launches)
+    values = {
+        name: math.fsum(each[name] for each in launches)
+        for name in SUMMED
+        if all(name in each for each in launches)
+    }
+    if spent > 0 and "duration" in values:
+        values |= {
+            name: math.fsum(each[name] * each["duration"] for each in launches) / spent
+            for name in AVERAGED
+            if all(name in each for each in launches)
+        }
+    values |= plain
+    return values | _derived(values)
+
+
+def calls_of(launches: Sequence[Mapping[str, float]]) -> list[Sequence[Mapping[str, float]]]:
+    """Return the launches of each call, in their order; empty where a launch does not say how many
+    its call has, or where they are not whole calls."""
+    sizes = {int(each.get("call_launches", 0)) for each in launches}
+    size = sizes.pop() if len(sizes) == 1 else 0
+    if not size or len(launches) % size:
+        return []
+    return [launches[n : n + size] for n in range(0, len(launches), size)]
 
 
 def plain_metrics(record: Record) -> dict[str, float]:

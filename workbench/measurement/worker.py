@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
@@ -634,16 +634,17 @@ def window_alone(seconds: float, least: int) -> Window:
     return alone.windows[-1]
 
 
-def close_alone() -> Refusal | None:
-    """Check the results of timed calls of the open candidate. Returns why it has no time after all,
-    such as a wrong result or windows that are shorter than possible, or None."""
+def close_alone(kept: int | None = None) -> Timed | Refusal:
+    """Check the results of timed calls of the open candidate. Returns its time in the last `kept`
+    windows, all of them by default, or why it has none after all, such as a wrong result or windows
+    that are shorter than possible."""
     alone = _opened()
     _state().alone = None
     last, _ = _checked_again(alone.candidate, alone.entrant, alone.checked)
     if isinstance(last, Refusal):
         return last
-    timed = _with_time(last, alone.entrant, alone.windows, "sustained", {})
-    return timed if isinstance(timed, Refusal) else None
+    windows = alone.windows if kept is None else alone.windows[-kept:]
+    return _with_time(last, alone.entrant, windows, "sustained", {})
 
 
 def _opened() -> _Alone:
@@ -699,58 +700,99 @@ def measure_interleaved(parts: Sequence[WorkerTask]) -> list[TaskTime]:
     known which task did that.
     """
     own = _state()
-    states = {(own.job.kernel, *own.job.sizes.items(), own.job.dtype): own}
-    failed: dict[int, Refusal] = {}
-    entrants: dict[int, Any] = {}
-    counts: dict[int, tuple[int | None, int | None]] = {}
-    results: list[Timed | Refusal] = []
-    boosts: dict[int, Timed | Refusal] = {}
+    tasks = _Interleaved(parts, {(own.job.kernel, *own.job.sizes.items(), own.job.dtype): own})
     try:
-        for i, part in enumerate(parts):
-            try:
-                with _at(_known(states, part.job)):
-                    checked = _checked(part.candidate)
-                    if isinstance(checked, Refusal):
-                        failed[i] = checked
-                    else:
-                        entrants[i], counts[i] = _entrant(part)
-            except BaseException as unable:
-                failed[i] = _failed(unable, "measure")
-            if i in failed and failed[i].poisoned:  # the others cannot be timed either
-                return [TaskTime(failed.get(n, failed[i])) for n in range(len(parts))]
+        poison = tasks.open()
+        if poison is not None:  # the others cannot be timed either
+            return tasks.without_times(poison)
         try:
-            rested = _rested({i: e for i, e in entrants.items() if parts[i].boost})
-            windows, also = _played(entrants, parts[0].job.protocol, _heaviest(entrants))
+            taken = tasks.take()
         except BaseException as cause:  # it is unknown which task caused it
             refusal = _failed(cause, "measure")
             if refusal.poisoned:  # the parent identifies it, as when the process dies
                 raise ChildProcessError(f"the GPU answers it no more ({refusal.reason})") from cause
-            return [TaskTime(failed.get(i, refusal)) for i in range(len(parts))]
-        for i, part in enumerate(parts):
-            if i in entrants:
-                with _at(_known(states, part.job)):
-                    checked = _checked(part.candidate, seed=1)
-                    if isinstance(checked, Refusal):
-                        results.append(checked)
-                    else:
-                        results.append(
-                            _with_time(
-                                checked, entrants[i], windows[i], "sustained", also, part.regime
-                            )
-                        )
-                        if i in rested:
-                            boosts[i] = _with_time(
-                                checked, entrants[i], rested[i], "boost", {}, part.regime
-                            )
-            else:
-                results.append(failed[i])
-            last = results[-1]
-            if isinstance(last, Refusal) and last.poisoned:
-                results += [last] * (len(parts) - len(results))
-                break
+            return tasks.without_times(refusal)
+        return tasks.close(taken)
     finally:
         _enter(own)
-    return [TaskTime(r, *counts.get(i, (None, None)), boosts.get(i)) for i, r in enumerate(results)]
+
+
+class _InterleavedWindows(NamedTuple):
+    """Windows of tasks by their places: in rounds, and after pauses; and facts of all of them."""
+
+    rounds: Mapping[int, Sequence[Window]]
+    rested: Mapping[int, Sequence[Window]]
+    also: Mapping[str, Any]
+
+
+@dataclass
+class _Interleaved:
+    """Tasks that are measured against each other, by their places."""
+
+    parts: Sequence[WorkerTask]
+    states: dict[Any, _State]
+    failed: dict[int, Refusal] = field(default_factory=dict)
+    entrants: dict[int, Any] = field(default_factory=dict)
+    counts: dict[int, tuple[int | None, int | None]] = field(default_factory=dict)
+
+    def open(self) -> Refusal | None:
+        """Check each task and prepare it. Returns the refusal after which the GPU no longer
+        responds, at which it stops, or None."""
+        for i, part in enumerate(self.parts):
+            try:
+                with _at(_known(self.states, part.job)):
+                    checked = _checked(part.candidate)
+                    if isinstance(checked, Refusal):
+                        self.failed[i] = checked
+                    else:
+                        self.entrants[i], self.counts[i] = _entrant(part)
+            except BaseException as unable:
+                self.failed[i] = _failed(unable, "measure")
+            if i in self.failed and self.failed[i].poisoned:
+                return self.failed[i]
+        return None
+
+    def take(self) -> _InterleavedWindows:
+        """Return the windows of all that can be timed."""
+        parts, entrants = self.parts, self.entrants
+        rested = _rested({i: e for i, e in entrants.items() if parts[i].boost})
+        windows, also = _played(entrants, parts[0].job.protocol, _heaviest(entrants))
+        return _InterleavedWindows(windows, rested, also)
+
+    def close(self, taken: _InterleavedWindows) -> list[TaskTime]:
+        """Check each task again, with other values, and return its times. After one that poisons
+        the GPU none has a time."""
+        results: list[TaskTime] = []
+        for i in range(len(self.parts)):
+            time, boost = self._closed(i, taken)
+            results.append(TaskTime(time, *self.counts.get(i, (None, None)), boost))
+            if isinstance(time, Refusal) and time.poisoned:
+                rest = range(len(results), len(self.parts))
+                results += [TaskTime(time, *self.counts.get(n, (None, None))) for n in rest]
+                break
+        return results
+
+    def _closed(
+        self, i: int, taken: _InterleavedWindows
+    ) -> tuple[Timed | Refusal, Timed | Refusal | None]:
+        """Return the time of a task, or why it has none, and its time after pauses."""
+        if i not in self.entrants:
+            return self.failed[i], None
+        part, entrant = self.parts[i], self.entrants[i]
+        with _at(_known(self.states, part.job)):
+            checked = _checked(part.candidate, seed=1)
+            if isinstance(checked, Refusal):
+                return checked, None
+            time = _with_time(
+                checked, entrant, taken.rounds[i], "sustained", taken.also, part.regime
+            )
+            if i not in taken.rested:
+                return time, None
+            return time, _with_time(checked, entrant, taken.rested[i], "boost", {}, part.regime)
+
+    def without_times(self, refusal: Refusal) -> list[TaskTime]:
+        """Return each task without a time: for its own reason, or for this one."""
+        return [TaskTime(self.failed.get(i, refusal)) for i in range(len(self.parts))]
 
 
 def _known(states: dict[Any, _State], job: MeasureJob) -> _State:

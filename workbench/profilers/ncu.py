@@ -44,7 +44,8 @@ def available(machine: Machine, workload: Workload) -> str | None:
 def argv(machine: Machine, workload: Workload, folder: Path) -> list[str]:
     """Return the command line. Raises ProgramError."""
     marks = ["--profile-from-start", "off", "--nvtx", "--nvtx-include", f"{RANGE}/"]
-    counters = ["--metrics", ",".join(workload.counters)] if workload.counters else []
+    named = (*workload.counters, *(() if workload.selection else workload.defaults))
+    counters = ["--metrics", ",".join(named)] if named else []
     return [
         machine.program(NAME),
         *("--clock-control", "none", "--cache-control", "all"),
@@ -115,9 +116,19 @@ def parse(run: ToolRun) -> Trace:
             f"ncu gave no value for {', '.join(missing)}; leave them out of --counters; the "
             f"rest is in {run.folder / NAME}.ncu-rep."
         )
+    if absent := _absent_defaults(run.workload, trace):
+        trace.notes.append(f"ncu gave no value for {', '.join(absent)}, which are asked by default")
     if lost:
         trace.notes.append(f"ncu could not access {len(lost)} of its counters: {', '.join(lost)}")
     return trace
+
+
+def _absent_defaults(workload: Workload, trace: Trace) -> list[str]:
+    """Return the counters that were asked by default and have no value, or were left out."""
+    if workload.selection:
+        return []
+    every = [{name for name, c in d.counters.items() if c.state == "ok"} for d in trace.dispatches]
+    return [name for name in workload.defaults if not all(name in known for known in every)]
 
 
 def _add_instructions(trace: Trace, page: Path) -> None:

@@ -54,23 +54,28 @@ def further(machine: Machine, workload: Workload, folder: Path) -> list[Command]
         if kernel
         else ()
     )
-    for number, group in enumerate(workload.counters):
+    for number, group in enumerate(_groups(workload)):
         names = tuple(group.split(","))
         check = [machine.program(AVAILABLE), "pmc-check", *names]
         message = (
             f"{' '.join(names)} cannot be counted in one pass here; name fewer in a group, with "
             "spaces between the groups, or see `rocprofv3-avail list`."
         )
-        if AVAILABLE in machine.programs:
+        if AVAILABLE in machine.programs and workload.counters:
             commands.append(Command(check, folder / f"check{number}.log", must=message))
         words = ("--pmc", *names, *only)
         commands.append(Command(_run(machine, workload, folder, words, f"counters{number}")))
     return commands
 
 
+def _groups(workload: Workload) -> tuple[str, ...]:
+    """Return the groups that the user names, else those of this GPU."""
+    return workload.counters or workload.defaults
+
+
 def reads(workload: Workload, folder: Path) -> list[Path]:
-    """Return the databases that must come back."""
-    names = ["trace", *(f"counters{number}" for number in range(len(workload.counters)))]
+    """Return the databases that must come back, and those of groups that are asked by default."""
+    names = ["trace", *(f"counters{number}" for number in range(len(_groups(workload))))]
     return [folder / f"{name}_results.db" for name in names]
 
 
@@ -80,14 +85,18 @@ def parse(run: ToolRun) -> Trace:
     check_ended(run, NAME)
     wanted = reads(run.workload, run.folder)
     missing = [path.name for path in wanted if path not in run.files]
-    if missing:
+    if missing and (run.workload.counters or wanted[0].name in missing):
         raise ProfilerError(
             f"rocprofv3 left no {', '.join(missing)}; `--dry-run` prints its command lines."
         )
     first = read(wanted[:1])
     check_whole(run, first)
-    for path in wanted[1:]:
-        first.join(read([path]))
+    for group, path in zip(_groups(run.workload), wanted[1:], strict=True):
+        if path in run.files:
+            first.join(read([path]))
+        else:
+            names = group.replace(",", ", ")
+            first.notes.append(f"rocprofv3 counted none of {names}, which are asked by default")
     return first
 
 

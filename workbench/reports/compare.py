@@ -35,6 +35,8 @@ from workbench.tuner.selection import memory_bound, rate, ridge_of
 
 ENGINES = ("compare", "gate")  # engines whose runs this page can draw
 
+COMPILERS = "compilers"  # name of a run of `compare --triton`
+
 HEADS = ("operand", *SPREAD, "SM clock, MHz", "cycles", "rate", *energy.HEADS)
 
 
@@ -110,7 +112,16 @@ def page(
         verdicts=[_line(b) for b in shown_pairs] if len(shown_pairs) > 1 else [],
         verdict_heads=LINE_HEADS,
         how=_how(run, shown_pairs),
+        versions=_versions(run, shown_pairs),
     )
+
+
+def _versions(run: Run, shown_pairs: Sequence[Compared]) -> tuple[str, str] | None:
+    """Return the two compilers of a run of `compare --triton`; None of any other run."""
+    if run.name != COMPILERS or not shown_pairs:
+        return None
+    c = shown_pairs[0].comparison
+    return c.left.rpartition(" by ")[2], c.right.rpartition(" by ")[2]
 
 
 def operand_titles(comparisons: Sequence[Comparison]) -> dict[str, str]:

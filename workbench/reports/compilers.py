@@ -70,7 +70,10 @@ def conclusion(changes: CodeChanges) -> str:
         text += f" {counted(changes.unchanged, 'config')} of the same source were not compiled."
     if again := tune_again(pairs):
         text += f" {counted(len(again), 'tuned config')} must be tuned again."
-    if changes.interrupted:
+    if changes.interrupted and len(pairs) == changes.of:
+        known = counted(sum(pair.measured is not None for pair in pairs), "verdict")
+        text += f" The measurement was stopped; {known} so far."
+    elif changes.interrupted:
         text += (
             f" It was stopped after {len(pairs)} of {changes.of}; the same command goes on from "
             "there."

@@ -68,7 +68,11 @@ class KernelRule:
     thresholds: Mapping[str, float] = field(default_factory=dict)
     yields_to: tuple[str, ...] = ()
     source: str = ""
+<<<<<<< HEAD
     remark: bool = False
+=======
+    of_calls: bool = False  # it holds of a call of several launches as it does of one
+>>>>>>> helper-code
 
 
 @dataclass(frozen=True)
@@ -139,18 +143,43 @@ def evaluated_kernel(
     metrics: Mapping[str, float], lines: Mapping[str, tuple[str, ...]] | None = None
 ) -> list[RuleMatch]:
     """Return the rules that hold on a kernel with these metrics (see `data.metric`; stalls are
+<<<<<<< HEAD
     shares), the one that gives the word first, the others by the time that they may give back, and
     remarks last. No gain is larger than the time above the nearest roof. `lines` are those that are
     responsible for each class of instructions, by its name."""
+=======
+    shares), the one that gives the word first, the others by the time that they may give back. No
+    gain is larger than the time above the nearest roof. `lines` are those that are responsible for
+    each class of instructions, by its name."""
+    return _evaluated(kernel_rules(), metrics, lines or {})
+
+
+def evaluated_call(metrics: Mapping[str, float]) -> list[RuleMatch]:
+    """Return the rules that hold on a call of several launches with these metrics (see
+    `data.rule_metrics.call_metrics`), ranked as those of a kernel."""
+    return _evaluated(call_rules(), metrics, {})
+
+
+def call_rules() -> Mapping[str, KernelRule]:
+    """Return the rules of counters that hold of calls of several launches, by name."""
+    return {name: rule for name, rule in kernel_rules().items() if rule.of_calls}
+
+
+def _evaluated(
+    known: Mapping[str, KernelRule],
+    metrics: Mapping[str, float],
+    lines: Mapping[str, tuple[str, ...]],
+) -> list[RuleMatch]:
+>>>>>>> helper-code
     results: list[RuleMatch] = []
-    for name, rule in kernel_rules().items():
+    for name, rule in known.items():
         if not set(rule.needs) <= metrics.keys():
             continue
         if {match.name for match in results} & set(rule.yields_to):
             continue
         diagnosis = rule.evaluate(metrics, rule.thresholds)
         if diagnosis is not None:
-            named = replace(diagnosis, places=(lines or {}).get(diagnosis.instructions or "", ()))
+            named = replace(diagnosis, places=lines.get(diagnosis.instructions or "", ()))
             results.append(RuleMatch(name, rule, _bounded(named, metrics)))
     first = [match for match in results if not _is_remark(match)][:1]
     rest = [match for match in results if match not in first]

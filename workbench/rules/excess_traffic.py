@@ -71,4 +71,5 @@ RULE = KernelRule(
     evaluate,
     {"ratio": 1.5, "dram": 0.6},
     source="thresholds of planted kernels on an H200; tested on written counters, never on a GPU",
+    of_calls=True,
 )

@@ -62,6 +62,8 @@ class Workload:
     options: tuple[str, ...] = field(default=())  # of the recorder: --shapes, --memory, --stacks
     data: str = "tree"  # of Proton: tree, trace, inside
     counters: tuple[str, ...] = ()  # of ncu and rocprofv3, beyond those of the tool
+    # of ncu and rocprofv3 for this GPU; one that cannot be counted is left out, and said so
+    defaults: tuple[str, ...] = ()
     selection: str = ""  # of ncu: a set of sections
     every: bool = False  # of checks: go on after a finding
     checks: tuple[str, ...] = ()  # of the sanitizer: these alone; empty for all of them

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from workbench.data.record import Profile, Record, grouped
-from workbench.data.rule_metrics import profile_metrics
+from workbench.data.rule_metrics import calls_of, profile_metrics
 from workbench.device.ceilings import Level
 
 # Metrics that hold the bytes of a level: between the GPU and DRAM, between L2 and L1, and those of
@@ -18,8 +18,8 @@ NAMES: Mapping[Level, str] = {"dram": "DRAM", "cache": "L2", "shared": "L1"}
 
 
 class Traffic(NamedTuple):
-    """Bytes of one call at one level, as a profiler counted them, and its FLOPs: counted where they
-    are of vector units, else those that the kernel declares."""
+    """Bytes of one call at one level, as a profiler counted them, and its FLOPs: those counted in
+    the matrix unit, or of vector units alone; else those that the kernel declares."""
 
     level: Level
     bytes: float
@@ -44,16 +44,26 @@ class ProfiledCalls:
         """Return the traffic of a record's config; empty where none was profiled, and without a
         level that not every launch has counters of."""
         launches = self.by_outcome.get(record.key, ())
-        metrics = [profile_metrics(p) for p in launches]
+        metrics = _first_call([profile_metrics(p) for p in sorted(launches, key=launch_order)])
         if not metrics or not record.measured:
             return ()
-        flops = _summed(metrics, "vector_flop") if _vector(record) else None
+        flops = _summed(metrics, "vector_flop" if _vector(record) else "matrix_flop")
         levels = {level: _summed(metrics, name) for level, name in BYTES.items()}
         return tuple(
             Traffic(level, moved, flops or float(record.flops), launches[0].tool)
             for level, moved in levels.items()
             if moved
         )
+
+
+def launch_order(profile: Profile) -> tuple[int, str]:
+    """Return the place of a launch among those of its file."""
+    return int(profile.launch) if profile.launch.isdecimal() else 0, profile.launch
+
+
+def _first_call(metrics: Sequence[Mapping[str, float]]) -> Sequence[Mapping[str, float]]:
+    """Return the launches of the first call; all of them where nothing says how many these are."""
+    return next(iter(calls_of(metrics)), metrics)
 
 
 def _vector(record: Record) -> bool:
