@@ -8,11 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from workbench.data.instruction_metrics import instruction_metrics, sampled_stalls
-<<<<<<< HEAD
 from workbench.data.kernel_class import ATTENTION, GEMM, class_of
-=======
 from workbench.data.matrix_work import MATRIX_COUNTERS
->>>>>>> helper-code
 from workbench.data.metric import BY_NAME, LAUNCH, exact_counters, metric_values, stall_shares
 from workbench.data.record import Evidence, Kind, Measured, Profile, Record
 from workbench.data.trace import Dispatch

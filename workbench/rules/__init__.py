@@ -68,11 +68,8 @@ class KernelRule:
     thresholds: Mapping[str, float] = field(default_factory=dict)
     yields_to: tuple[str, ...] = ()
     source: str = ""
-<<<<<<< HEAD
     remark: bool = False
-=======
     of_calls: bool = False  # it holds of a call of several launches as it does of one
->>>>>>> helper-code
 
 
 @dataclass(frozen=True)
@@ -143,14 +140,9 @@ def evaluated_kernel(
     metrics: Mapping[str, float], lines: Mapping[str, tuple[str, ...]] | None = None
 ) -> list[RuleMatch]:
     """Return the rules that hold on a kernel with these metrics (see `data.metric`; stalls are
-<<<<<<< HEAD
     shares), the one that gives the word first, the others by the time that they may give back, and
     remarks last. No gain is larger than the time above the nearest roof. `lines` are those that are
     responsible for each class of instructions, by its name."""
-=======
-    shares), the one that gives the word first, the others by the time that they may give back. No
-    gain is larger than the time above the nearest roof. `lines` are those that are responsible for
-    each class of instructions, by its name."""
     return _evaluated(kernel_rules(), metrics, lines or {})
 
 
@@ -170,7 +162,6 @@ def _evaluated(
     metrics: Mapping[str, float],
     lines: Mapping[str, tuple[str, ...]],
 ) -> list[RuleMatch]:
->>>>>>> helper-code
     results: list[RuleMatch] = []
     for name, rule in known.items():
         if not set(rule.needs) <= metrics.keys():

@@ -62,9 +62,6 @@ RULE = KernelRule(
     evaluate,
     {"apart": 0.03},
     source="tested on stored counters of an H200 with written plain times, never on a GPU",
-<<<<<<< HEAD
     remark=True,
-=======
     of_calls=True,
->>>>>>> helper-code
 )

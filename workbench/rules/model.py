@@ -65,9 +65,6 @@ RULE = KernelRule(
     {"apart": 0.25},
     source="tested on stored counters of an add and a product on an H200, with right and wrong "
     "declared work",
-<<<<<<< HEAD
     remark=True,
-=======
     of_calls=True,
->>>>>>> helper-code
 )
