@@ -70,6 +70,16 @@ def test_a_call_is_judged_as_one_launch_that_does_all_of_its_work(whole, plain, 
         assert {m.name for m in evaluated_call(call)} == set(known)
 
 
+@given(st.lists(st.tuples(st.floats(1e-6, 1.0), shares), min_size=1, max_size=5))
+def test_the_throughput_of_a_call_is_of_its_whole_time(launches):
+    """Busy time over all time: a short launch at the roof does not make the call busy."""
+    known = [{"duration": spent, "dram_throughput": busy} for spent, busy in launches]
+    call = call_metrics(known, {})
+    busy_s = sum(spent * busy for spent, busy in launches)
+    assert call["dram_throughput"] == pytest.approx(busy_s / sum(spent for spent, _ in launches))
+    assert call["duration"] == pytest.approx(sum(spent for spent, _ in launches))
+
+
 def test_only_rules_of_work_and_clock_are_of_calls():
     assert set(call_rules()) == OF_CALLS
     # what holds of one launch in its own right is no matter of sums

@@ -176,6 +176,26 @@ def test_numbers_of_a_damaged_file_count_as_nothing():
     assert line.startswith("k.py:5")
 
 
+@given(st.lists(st.tuples(
+    st.one_of(st.text(max_size=20), st.sampled_from([
+        "x /*0090*/ FADD R1, R2, R3;", "BRA 0x7f00", "BRA 0x7f08", "LDG.E.128 R254, [R2.64]",
+        '//## File "a", line 3', ".section .text", "@P0 FADD R1, R1, R1", "lower R1, R2",
+    ])), st.integers(0, 3), st.floats(0, 10)), max_size=8))  # fmt: skip
+def test_any_instructions_have_lines_or_none(rows):
+    """A damaged page never ends in an error."""
+    heads = ("stall_long_sb", "executed", "lanes", "stall_wait", "# Samples")
+    full = [(text, line, *[value] * len(heads)) for text, line, value in rows]
+    for named in lines(*full, columns=heads).values():
+        assert 1 <= len(named) <= MOST_LINES
+
+
+def test_a_long_kernel_is_traced_back_a_bounded_way():
+    """The load is 5,000 instructions before; in a loop it would be nearer."""
+    many = [("FADD R9, R8, R8", 2, 0.0)] * 5000
+    rows = [("LDG.E R4, [R2.64]", 1, 0.0), *many, ("FADD R1, R4, R4", 3, 50.0)]
+    assert waits(*rows) == ("k.py:3 (100 % of the waits for loads: FADD waits there)",)
+
+
 # Waits
 
 WAITING = {

@@ -16,6 +16,7 @@ from workbench.data.trace import Dispatch, InstructionTable
 MAJOR, MINOR = (f"device__attribute_compute_capability_{part}" for part in ("major", "minor"))
 _LABEL = re.compile(r"`\([^)]*\)\s*")
 _ADDRESS = re.compile(r"\b0x[0-9a-f]+\b")
+_FORM = re.compile(r"/\*|\*/|//|;")  # what has a meaning in the form of nvdisasm
 _JUMP = re.compile(r"(?:@!?U?P\w+\s+)?(?:BRA|CALL|BSSY|JMP)\b")
 NO_LIVE = (
     "a profile holds no binary, so live registers, the bytes of spills and ptxas' warnings are not "
@@ -41,7 +42,7 @@ def listing_of(table: InstructionTable) -> Listing:
 def _lines(table: InstructionTable, rows: Sequence[int]) -> Iterator[str]:
     """Yield the lines of a listing in the form of nvdisasm."""
     first, last = (table.addresses[rows[n]] for n in (0, -1))
-    texts = {row: _LABEL.sub("", table.texts[row]).replace(";", " ") for row in rows}
+    texts = {row: _FORM.sub(" ", _LABEL.sub("", table.texts[row])) for row in rows}
     known = {table.addresses[row] for row in rows}
     targets = {
         int(each, 16)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from workbench.compile.listing import Instruction, Listing
 
+DEEPEST = 4096  # instructions that are looked at before another one; a loop has fewer
+
 _NAME = re.compile(r"\b(U?[RP])(\d+)\b(\.64)?")
 _PREDICATE = re.compile(r"!?U?P(?:\d+|T)$")
 _PLAIN = re.compile(r"U?R(?:\d+|Z)(?:\.\w+)*$")
@@ -158,7 +160,7 @@ class Definitions:
         distance, up to those that stop the path."""
         seen: set[int] = set()
         here, far = self._before[place], 1
-        while here:
+        while here and len(seen) < DEEPEST:
             frontier: dict[int, None] = {}
             for each in here:
                 if each in seen:
