@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FOLDED = 4  # lines on rules that could not be evaluated, without --all
+MOST_COUNTERS = 3  # that are named one by one
 NAMED = 6  # rules that such a line names
 NAME_WIDTH = 80
 OF_TRACE = "`workbench profile --tool trace` records it"
@@ -147,7 +148,10 @@ def counters_of(metric: str) -> str:
         return stall_counter(metric.removeprefix("stall_"))
     if metric in OTHERS:
         return OTHERS[metric].source
-    return " and ".join(BY_NAME[metric].formulas[0].needs)
+    needs = BY_NAME[metric].formulas[0].needs
+    if len(needs) > MOST_COUNTERS:
+        return f"{needs[0]} and {len(needs) - 1} more counters"
+    return " and ".join(needs)
 
 
 # The terminal

@@ -163,8 +163,8 @@ def _matrix_flop(code: Sequence[Executed], executed: Sequence[float]) -> dict[st
 
 def _narrow(code: Sequence[Executed], executed: Sequence[float]) -> dict[str, float]:
     """Return the part of global loads and stores that move at most two bytes a thread; nothing
-    where none ran."""
-    whole = math.fsum(executed[op.row] for op in code if op.stem in ACCESSES)
+    where none ran. Asynchronous copies are loads, too, of at least four bytes."""
+    whole = math.fsum(executed[op.row] for op in code if op.stem in ACCESSES | {"LDGSTS"})
     if not whole:
         return {}
     slim = math.fsum(executed[op.row] for op in code if NARROW.match(op.opcode))

@@ -260,7 +260,9 @@ class Rows:
     block_n: int = tile(2, 16, default=8)
     block_b: int = tile(2, 8, default=4)  # blocks of a row in one step
     num_warps: int = threads(2, 8, default=4)
-    num_stages: int = stages(1, 4, default=3)
+    # Staged through shared memory, the headers and x are read back with bank conflicts: 74.8 us with
+    # 3 stages, 23.3 with 1 (H200, 1x14336x4096, bf16; docs/profiling_story.md)
+    num_stages: int = stages(1, 4, default=1)
 
 
 def rows_at_once(M):
@@ -298,7 +300,7 @@ def rows_work(config, limits, *, itemsize, M, N, K):
 
 # As many chunks of 16 bytes as threads, which leaves room for 4 rows of x. With warps of 64 the
 # default of Rows does so too; sm_90 keeps that one, which was timed there, for 1 and 2 rows.
-NARROW = Rows(8, 2, 4, 3)
+NARROW = Rows(8, 2, 4, 1)
 
 
 @q4_k_matmul.impl(

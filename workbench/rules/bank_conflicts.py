@@ -27,7 +27,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
 
 RULE = KernelRule(
     "bank conflicts",
-    105,
+    104,
     ("bank_conflicts", "l1_throughput"),
     evaluate,
     {"share": 0.3, "l1": 0.6},

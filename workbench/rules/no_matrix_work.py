@@ -34,7 +34,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
 
 
 RULE = KernelRule(
-    "no matrix unit",
+    "no matrix work",
     102,
     ("product", "matrix_flop", "vector_flop", "dram_bytes"),
     evaluate,

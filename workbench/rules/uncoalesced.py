@@ -32,7 +32,7 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
 
 RULE = KernelRule(
     "uncoalesced",
-    104,
+    105,
     ("excess_sectors",),
     evaluate,
     {"excess": 0.3, "unit": 0.6, "masked": 0.3},

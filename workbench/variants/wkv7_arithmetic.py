@@ -95,7 +95,12 @@ def sequential_work(config, limits, *, itemsize, B, T, H, N):
     )
 
 
-@wkv7_arithmetic.impl(whole.Sequential, refuse=whole.refuse_sequential, work=sequential_work)
+@wkv7_arithmetic.impl(
+    whole.Sequential,
+    resolve=whole.size_stages,
+    refuse=whole.refuse_sequential,
+    work=sequential_work,
+)
 def sequential(r, w, k, v, kk, a, state, like, *, config):
     """As many tokens, one behind the other, as `wkv7.sequential` takes."""
     (B, H, N), T = r.shape, like.shape[0]
