@@ -203,7 +203,7 @@ PLANTED = {
         *LOOP,
         PageRow("@P1 LDG.E.128 R16, desc[UR4][R20.64]", 500, 4, sampled("long_scoreboard", 300)),
         PageRow("STG.E.128 desc[UR4][R2.64], R8", 500, 8, sampled("wait", 300)),
-        PageRow("@P1 LDGSTS.E [R1], desc[UR4][R2.64]", 9000, 0),  # not counted
+        PageRow("@P1 LDGSTS.E [R1], desc[UR4][R2.64]", 900, 0),  # not counted
     ],
 }  # fmt: skip
 
@@ -411,7 +411,7 @@ def test_thresholds_of_the_new_rules_are_listed():
         "excess_traffic": {"ratio": 1.5, "dram": 0.6},
         "atomics": {"atomics": 0.01, "stall": 0.6},
         "barriers": {"stall": 0.4, "exchange": 0.2},
-        "masked_lanes": {"lanes": 16, "none": 0.3},
+        "masked_lanes": {"lanes": 16, "none": 0.3, "copied": 0.5},
         "tma_store": {"samples": 0.2},
         "tmem_latency": {"samples": 0.2, "not_selected": 0.05},
         "clock": {"apart": 0.03},

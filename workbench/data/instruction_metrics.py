@@ -50,7 +50,7 @@ MIXES: Mapping[str, frozenset[str]] = {
     "unpack_share": frozenset({"PRMT", "LOP3", "SHF"}),
     "async_copy_share": frozenset({"LDGSTS", "UTMALDG", "UBLKCP"}),
 }
-# LDGSTS is left out: pipelined loops issue it without lanes on purpose.
+COPY = "LDGSTS"  # left out of lanes: pipelined loops issue it without any on purpose
 ACCESSES = frozenset({"LDG", "STG"})
 NARROW = re.compile(r"(?:LDG|STG)\.(?:[\w.]*\.)?[US](?:8|16)\b")  # one or two bytes a thread
 # Operations of one thread; a fused multiply-add is two, and packed halves are two values.
@@ -81,7 +81,8 @@ class Executed:
 def instruction_metrics(dispatch: Dispatch) -> dict[str, float]:
     """Return the metrics that the instructions of a dispatch give, by name: `MIXES` as shares of
     all that ran, `memory_lanes` (lanes that are on in a global load or store, of 32),
-    `masked_share` (of these with no lane on), `narrow_share` (of
+    `masked_share` (of these with no lane on), `copied_share`
+    (of both and asynchronous copies, the latter), `narrow_share` (of
     these that move at most two bytes a thread), `tma_store_samples` and `tmem_load_samples` (shares
     of all samples), `matrix_flop` and `vector_flop` (operations in the matrix unit and outside of
     it), and sectors of L2. Without a table, those of the opcodes."""
@@ -164,7 +165,7 @@ def _matrix_flop(code: Sequence[Executed], executed: Sequence[float]) -> dict[st
 def _narrow(code: Sequence[Executed], executed: Sequence[float]) -> dict[str, float]:
     """Return the part of global loads and stores that move at most two bytes a thread; nothing
     where none ran. Asynchronous copies are loads, too, of at least four bytes."""
-    whole = math.fsum(executed[op.row] for op in code if op.stem in ACCESSES | {"LDGSTS"})
+    whole = math.fsum(executed[op.row] for op in code if op.stem in {*ACCESSES, COPY})
     if not whole:
         return {}
     slim = math.fsum(executed[op.row] for op in code if NARROW.match(op.opcode))
@@ -178,9 +179,11 @@ def _memory_lanes(
     whole = math.fsum(executed[row] for row in rows)
     if not whole:
         return {}
+    copies = math.fsum(executed[op.row] for op in code if op.stem == COPY)
     return {
         "memory_lanes": math.fsum(lanes[row] for row in rows) / whole,
         "masked_share": math.fsum(executed[row] for row in rows if not lanes[row]) / whole,
+        "copied_share": copies / (copies + whole),
     }
 
 

@@ -40,6 +40,7 @@ OTHERS: Mapping[str, OtherMetric] = {
     "conversion_share": OtherMetric("1", "profiled", _OPCODES),
     "unpack_share": OtherMetric("1", "profiled", _OPCODES),
     "async_copy_share": OtherMetric("1", "profiled", _OPCODES),
+    "copied_share": OtherMetric("1", "profiled", _LANES),
     "narrow_share": OtherMetric("1", "profiled", _LANES),
     "memory_lanes": OtherMetric("lane", "profiled", _LANES),
     "masked_share": OtherMetric("1", "profiled", _LANES),

@@ -95,7 +95,7 @@ def _times_are(run: Run, outcomes: Sequence[Outcome]) -> str:
     if run.predicted:
         return "predicted by the analytic model, marked ~; no GPU took part"
     if run.files:
-        return f"profiled by {run.name}: taken while it watched, never compared with measured ones"
+        return "profiled: taken while a tool watched, never compared with measured ones"
     measured = timings_of(outcomes)
     if not measured:
         return "none"

@@ -16,6 +16,8 @@ def evaluate(metrics: Mapping[str, float], limits: Mapping[str, float]) -> Diagn
     lanes, without = metrics["memory_lanes"], metrics["masked_share"]
     if lanes > limits["lanes"] and without < limits["none"]:
         return None
+    if metrics.get("copied_share", 0.0) > limits["copied"]:  # the lanes of most are not known
+        return None
     return Diagnosis(
         f"{lanes:.1f} of {LANES} lanes are on in a global load or store, and {percent(without)} "
         "of these instructions have none on.",
@@ -35,7 +37,7 @@ RULE = KernelRule(
     117,
     ("memory_lanes", "masked_share"),
     evaluate,
-    {"lanes": 16, "none": 0.3},
+    {"lanes": 16, "none": 0.3, "copied": 0.5},
     yields_to=("at_ceiling",),
     source="thresholds of planted kernels on an H200; tested on written source pages, never on a "
     "GPU",

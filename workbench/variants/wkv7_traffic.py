@@ -13,7 +13,13 @@ traffic, and what stays resident would depend on the chunk that a config chooses
 """
 
 from workbench.dsl import meta, strides, tl, triton
-from workbench.kernels.wkv7 import Sequential, refuse_sequential, sequential_work, wkv7
+from workbench.kernels.wkv7 import (
+    Sequential,
+    refuse_sequential,
+    sequential_work,
+    size_stages,
+    wkv7,
+)
 from workbench.spec import Extent, Spec, Tensor, of_rms
 
 
@@ -43,7 +49,8 @@ def _sequential(
     stride_rb, stride_rt, stride_rh, stride_rn, stride_wb, stride_wt, stride_wh, stride_wn,
     stride_kb, stride_kt, stride_kh, stride_kn, stride_vb, stride_vt, stride_vh, stride_vn,
     stride_cb, stride_ct, stride_ch, stride_cn, stride_ab, stride_at, stride_ah, stride_an,
-    stride_sb, stride_sh, stride_sv, stride_sk, N: tl.constexpr, BLOCK_V: tl.constexpr,
+    stride_sb, stride_sh, stride_sv, stride_sk,
+    N: tl.constexpr, BLOCK_V: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     head = (tl.program_id(0) // (N // BLOCK_V)).to(tl.int64)
     b, h = head // H, head % H
@@ -63,7 +70,7 @@ def _sequential(
     nothing = (S.to(tl.int32, bitcast=True) & 1) >> 1
     total = tl.max(nothing, axis=0).to(tl.float32)
     y = tl.sum(S, axis=1).to(y_ptr.dtype.element_ty)
-    for t in range(T):
+    for t in tl.range(T, num_stages=STAGES):
         at = tl.full((), t, tl.int64)
         r, w = tl.load(r_ptrs + at * stride_rt), tl.load(w_ptrs + at * stride_wt)
         k, v = tl.load(k_ptrs + at * stride_kt), tl.load(v_ptrs + at * stride_vt)
@@ -76,13 +83,15 @@ def _sequential(
     tl.store(last_ptr + head * N * N + rows[:, None] * N + n, S + total[None, :])
 
 
-@wkv7_traffic.impl(Sequential, refuse=refuse_sequential, work=sequential_work)
+@wkv7_traffic.impl(
+    Sequential, resolve=size_stages, refuse=refuse_sequential, work=sequential_work
+)
 def sequential(r, w, k, v, kk, a, state, *, config):
     """Token by token, as `wkv7.sequential` reads and writes."""
     B, T, H, N = r.shape
     y, last = r.new_empty(B, T, H, N), state.new_empty(B, H, N, N)
     inputs = r, w, k, v, kk, a, state
     _sequential[(B * H * (N // config.block_v),)](
-        *inputs, y, last, T, H, *strides(*inputs), N=N, **meta(config)
+        *inputs, y, last, T, H, *strides(*inputs), N=N, STAGES=config.num_stages, **meta(config)
     )
     return y, last

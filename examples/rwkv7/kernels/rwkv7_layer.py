@@ -93,6 +93,10 @@ def size_values(config, limits, *, itemsize, B, T, H, P):
     return wkv7.size_values(config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N)
 
 
+def size_stages(config, limits, *, itemsize, B, T, H, P):
+    return wkv7.size_stages(config, limits, itemsize=itemsize, B=B, T=T, H=H, N=N)
+
+
 def refuse_chunked(config, limits, *, itemsize, B, T, H, P):
     return before.refuse_parts(
         before.Warps(), limits, itemsize=itemsize, H=H
@@ -117,7 +121,9 @@ def chunked(x, *more, config):
     return whole(lambda *inputs: wkv7.chunked(*inputs, config=config), x, *more)
 
 
-@rwkv7_layer.impl(wkv7.Sequential, refuse=refuse_sequential, work=before.untold)
+@rwkv7_layer.impl(
+    wkv7.Sequential, resolve=size_stages, refuse=refuse_sequential, work=before.untold
+)
 def sequential(x, *more, config):
     """With `wkv7.sequential`, for one token. The config is that of the recurrence."""
     return whole(lambda *inputs: wkv7.sequential(*inputs, config=config), x, *more)
