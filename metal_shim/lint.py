@@ -1,0 +1,3 @@
+from metal_shim.signature import MetalSource
+def faults(source: MetalSource) -> list[str]:
+    return []
