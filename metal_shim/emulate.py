@@ -202,7 +202,8 @@ def emulated(launch: Launch) -> list[bytes]:
     recording = _RECORDING.get() or _Recording(Options())
     options = recording.options
     reject_launch(launch)
-    if faults := lint.faults(launch.call.source):
+    types = tuple(n for n, v in launch.call.template.items() if isinstance(v, str))
+    if faults := lint.faults(launch.call.source, types):
         raise LaunchRejected(f"{launch.call.source.name}, {faults[0]}.")
     program = _program(launch.call, options)
     reply = _run(program, launch, options)
