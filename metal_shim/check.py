@@ -38,7 +38,7 @@ What an emulated run cannot show:
 - last bits: fast maths, fused multiply-adds, denormals, the order in which simd_sum adds
 - forward progress between threadgroups, caches, memory banks, occupancy, and any time
 - textures, ray tracing and tensor_ops, which the emulator does not have
-- shifts by the width of a number or more: reported where the amount is a variable
+- shifts by the width of a number or more: masked here, undefined in MSL
 - private arrays past their end through a pointer, while the address stays on the thread's stack
 - more than one fault of a run: it ends at the first
 """

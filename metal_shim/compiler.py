@@ -43,8 +43,12 @@ _WARNINGS = (
     *("-Werror=conditional-uninitialized", "-Werror=return-type"),
 )
 _CHECKS = (
-    *("-O1", "-g1", "-fsanitize=thread", "-mllvm", "-tsan-instrument-func-entry-exit=0"),
-    "-fsanitize=array-bounds,shift,integer-divide-by-zero,signed-integer-overflow,float-cast-overflow",
+    # DWARF 4: addr2line of binutils 2.40 names the wrong file after #line in DWARF 5
+    *("-O1", "-g1", "-gdwarf-4", "-fno-finite-loops", "-fsanitize=thread"),
+    *("-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    *("-mllvm", "-tsan-instrument-read-before-write=1"),
+    "-fsanitize=array-bounds,shift,integer-divide-by-zero",
+    "-fsanitize=signed-integer-overflow,float-cast-overflow",
 )
 _FEATURES = {"x86_64": ("-mf16c", "-mfma"), "amd64": ("-mf16c", "-mfma")}
 

@@ -331,7 +331,24 @@ def _finding(program: Path, call: Call, line: str) -> Finding:
     if address := int(pc, 16):
         place = compiler.line_of(program, address, call.source.name) or 0
     who = (int(thread), (int(x), int(y), int(z))) if int(thread) >= 0 else None
-    return _placed(CheckName(check), sentence, call, place, who)
+    return _placed(CheckName(check), _readable(program, call, sentence), call, place, who)
+
+
+def _readable(program: Path, call: Call, sentence: str) -> str:
+    """Return the sentence of a reply with the line of the other access of a race, and with MSL's
+    words for the type of an array."""
+
+    def line(match: re.Match[str]) -> str:
+        number = compiler.line_of(program, int(match[1], 16), call.source.name) or 0
+        if number >= host.HEADER_LINE:
+            return f" (header line {number - host.HEADER_LINE + 1})"
+        return f" (line {number})" if number else ""
+
+    sentence = re.sub(r"@([0-9a-f]+)@", line, sentence)
+    named = re.sub(
+        r"an array '__local msl_type_(\w+)'.*", r"the threadgroup array \1", sentence
+    )
+    return re.sub(r"an array '([^']*)'.*", r"an array \1", named)
 
 
 def _placed(

@@ -39,7 +39,7 @@ enum Space : uint8_t { DEVICE, THREADGROUP };
 const char* const SPACE[] = {"device", "threadgroup"};
 // An access by a thread, numbered from 1 over all threadgroups, with the barriers passed before it
 // by its threadgroup and by its SIMD-group in that memory space.
-struct Stamp { uint32_t thread = 0, group_epoch = 0, simd_epoch = 0; };
+struct Stamp { uint32_t thread = 0, group_epoch = 0, simd_epoch = 0; void* pc = nullptr; };
 // Who read since the last write. With less, scratch memory of one SIMD-group would raise a false
 // alarm, or the second of two readers would hide the first.
 enum Readers : uint8_t { NOBODY, ONE, LANES, SIMDGROUPS, THREADGROUPS };
@@ -93,7 +93,7 @@ int16_t region_of[ARENA / PAGE];
 char *arena, *top, *stacks;
 uint32_t per_group, group_index, group_epoch[2];
 bool failed, bytewise, running; // running: a fiber, and not the scheduler
-char finding[1000];
+char finding[1000], uninitialised[1000]; // the second is reported if no thread writes there later
 Counts counts;
 uint64_t accesses_left, addresses[64];
 std::unordered_map<void*, Instruction> instructions[32];
@@ -145,17 +145,33 @@ void start(Fiber& f, char* stack) {
   f.state = READY;
 }
 
-// Keep the first finding: `check pc line thread group group group sentence`.
+long call(void* pc) { return pc ? (long)pc - 1 : 0; } // the address of the call, not after it
+
+// Write a finding: `check pc line thread group group group sentence`. In the sentence `@pc@` stands
+// for the line of another access.
+void describe(char* to, const char* check, void* pc, int line, const char* format, va_list list) {
+  MslThread none = {}; const MslThread& t = now ? now->ids : none;
+  int n = snprintf(to, 200, "%s %lx %d %d %u %u %u ", check, call(pc), line,
+                   now ? (int)t.index : -1, t.group[0], t.group[1], t.group[2]);
+  vsnprintf(to + n, sizeof finding - n, format, list);
+}
+
+// Keep the first finding and end the run.
 void fail(const char* check, void* pc, int line, const char* format, ...) {
   if (!failed) {
-    failed = true;
-    MslThread none = {}; const MslThread& t = now ? now->ids : none;
-    int n = snprintf(finding, 200, "%s %lx %d %d %u %u %u ", check, pc ? (long)pc - 1 : 0, line,
-                     now ? (int)t.index : -1, t.group[0], t.group[1], t.group[2]);
     va_list list; va_start(list, format);
-    vsnprintf(finding + n, sizeof finding - n, format, list); va_end(list);
+    describe(finding, check, pc, line, format, list); va_end(list);
+    failed = true;
   }
   if (running) { now->state = DONE; leave(); }
+}
+
+// Keep the first read of memory that nothing has written and go on: if a thread writes there before
+// the next barrier, the fault is a race.
+void note_uninitialised(void* pc, const char* format, ...) {
+  if (uninitialised[0]) return;
+  va_list list; va_start(list, format);
+  describe(uninitialised, "initcheck", pc, 0, format, list); va_end(list);
 }
 
 // At least part of a page and one whole page behind each region belong to nobody.
@@ -190,13 +206,13 @@ void race(const Region& r, size_t cell, bool write, bool they_write, const Stamp
   uint32_t other = that.thread - 1, g = other / per_group;
   bool same = g == group_index;
   fail("racecheck", pc, 0,
-       "race on %s memory %s[%zu]: %s here, and thread %u of threadgroup %u,%u,%u %s it%s%s",
+       "race on %s memory %s[%zu]: %s here, and thread %u of threadgroup %u,%u,%u %s it%s%s@%lx@",
        SPACE[r.space], r.name, (cell << r.shift) / r.element, write ? "written" : "read",
        other % per_group, g % msl_dispatch.groups[0],
        g / msl_dispatch.groups[0] % msl_dispatch.groups[1],
        g / msl_dispatch.groups[0] / msl_dispatch.groups[1], they_write ? "wrote" : "read",
        same ? ", with no barrier of mem_" : "; nothing orders two threadgroups",
-       same ? (r.space == DEVICE ? "device between" : "threadgroup between") : "");
+       same ? (r.space == DEVICE ? "device between" : "threadgroup between") : "", call(that.pc));
 }
 
 void write_cell(Region& r, size_t k, const Stamp& me, bool atomic, void* pc) {
@@ -215,8 +231,8 @@ void read_cell(Region& r, size_t k, const Stamp& me, bool atomic, void* pc) {
   if (c.write.thread && !(atomic && c.atomic_write) && !ordered(r, c.write, ONE))
     return race(r, k, false, true, c.write, pc);
   if (!c.initialised)
-    return fail("initcheck", pc, 0, "read of %s memory %s[%zu], which nothing has written",
-                SPACE[r.space], r.name, (k << r.shift) / r.element);
+    note_uninitialised(pc, "read of %s memory %s[%zu], which nothing has written", SPACE[r.space],
+                       r.name, (k << r.shift) / r.element);
   uint32_t before = c.read.thread - 1;
   if (!c.readers || ordered(r, c.read, c.readers)) { c.readers = ONE; c.atomic_read = atomic; }
   else {
@@ -288,7 +304,7 @@ void access(void* address, uint32_t n, bool write, void* pc, bool atomic = false
   size_t offset = p - r.low, mask = (size_t(1) << r.shift) - 1;
   if (n <= mask || offset & mask) { counts.narrow++; return; } // see `main`
   Stamp me = {group_index * per_group + now->ids.index + 1, group_epoch[r.space],
-              simdgroups[now->ids.simdgroup].epoch[r.space]};
+              simdgroups[now->ids.simdgroup].epoch[r.space], pc};
   for (size_t k = offset >> r.shift; k <= (offset + n - 1) >> r.shift && !failed; k++)
     if (write) write_cell(r, k, me, atomic, pc); else read_cell(r, k, me, atomic, pc);
 }
@@ -400,7 +416,7 @@ void check_written() {
 }
 
 void run() {
-  failed = false; finding[0] = 0; counts = {}; now = nullptr;
+  failed = false; finding[0] = uninitialised[0] = 0; counts = {}; now = nullptr;
   accesses_left = request.accesses; regions.clear(); top = arena + PAGE;
   memset(region_of, 0xFF, sizeof region_of);
   for (size_t i = 0; i < buffers.size(); i++) {
@@ -428,6 +444,8 @@ template <class T> void receive(T* to, size_t n = 1) {
   if (fread(to, sizeof(T), n, stdin) != n) { printf("error the request ends early\n"); exit(0); } }
 
 void reply() {
+  bool ordered = !strncmp(finding, "synccheck", 9) || !strncmp(finding, "racecheck", 9);
+  if (uninitialised[0] && !ordered) { printf("finding %s\n", uninitialised); return; }
   if (failed) { printf("finding %s\n", finding); return; }
   printf("counts %lu %lu %lu %lu %lu\n", counts.threads, counts.barriers, counts.exchanges,
          counts.threadgroup_bytes, counts.bank_rounds);
@@ -543,7 +561,7 @@ int main() {
   regions.reserve(request.count + 64);
   run();
   // Accesses narrower than an element: the race of two of them shows in cells of one byte.
-  if (!failed && counts.narrow) { bytewise = true; run(); }
+  if (!failed && !uninitialised[0] && counts.narrow) { bytewise = true; run(); }
   reply();
   return 0;
 }
