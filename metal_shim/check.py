@@ -16,11 +16,11 @@ from typing import Any
 from metal_shim.compiler import find_compiler
 from metal_shim.emulate import (
     SCHEDULES,
-    Checked,
     CheckName,
+    EmulatedRun,
     EmulationError,
-    Finding,
-    Options,
+    EmulationFinding,
+    EmulationOptions,
     Schedule,
     emulation,
 )
@@ -68,11 +68,11 @@ class CheckReport:
     Impl."""
 
     runs: int = 0
-    findings: dict[CheckName, list[Finding]] = field(
+    findings: dict[CheckName, list[EmulationFinding]] = field(
         default_factory=lambda: {name: [] for name in CheckName}
     )
     wrong: list[str] = field(default_factory=list)
-    traffic: dict[str, tuple[MetalCase, Checked]] = field(default_factory=dict)
+    traffic: dict[str, tuple[MetalCase, EmulatedRun]] = field(default_factory=dict)
 
     @property
     def is_clean(self) -> bool:
@@ -118,7 +118,7 @@ def _run(
     report.runs += 1
     counting = schedule is SCHEDULES[-1]
     try:
-        with emulation(Options(schedule, counting=counting)) as runs:
+        with emulation(EmulationOptions(schedule, counting=counting)) as runs:
             result = check(case.impl, case.config, problem)
     except EmulationError as error:
         report.findings[error.finding.check].append(error.finding)

@@ -53,6 +53,16 @@ _CHECKS = (
 _FEATURES = {"x86_64": ("-mf16c", "-mfma"), "amd64": ("-mf16c", "-mfma")}
 
 
+# clang's words in its errors, and Metal's
+_SPACES = {
+    "__global": "device",
+    "__constant": "constant",
+    "__local": "threadgroup",
+    "__private": "thread",
+    "__bf16": "bfloat",
+}
+
+
 class CompilerMissing(WorkbenchError, RuntimeError):
     """No compiler for the emulator is installed; the message names the packages that bring one."""
 
@@ -62,7 +72,7 @@ class KernelRejected(WorkbenchError, ValueError):
 
 
 @dataclass(frozen=True)
-class Compiler:
+class MetalCompiler:
     """The commands that compile a kernel and that compile and link C++, and their version."""
 
     kernel: tuple[str, ...]
@@ -70,7 +80,7 @@ class Compiler:
     version: str
 
 
-def find_compiler(command: str | None = None) -> Compiler:
+def find_compiler(command: str | None = None) -> MetalCompiler:
     """Return the compiler that emulates Metal kernels.
 
     Args:
@@ -84,29 +94,31 @@ def find_compiler(command: str | None = None) -> Compiler:
             return compiler
     if command is None and (compiler := _zig()):
         return compiler
-    asked = f"{command} is not a clang++ of version {OLDEST} or later" if command else None
-    missing = f"there is no clang++ of version {OLDEST} or later"
-    raise CompilerMissing(f"Metal kernels are not emulated, since {asked or missing}: {REMEDY}.")
+    named = f"{command} is no" if command else "there is no"
+    raise CompilerMissing(
+        f"Metal kernels are not emulated, since {named} clang++ of version {OLDEST} or later; "
+        f"{REMEDY}."
+    )
 
 
 @cache
-def _clang(path: str) -> Compiler | None:
+def _clang(path: str) -> MetalCompiler | None:
     version = _version((path, "--version"))
     number = re.search(r"clang version (\d+)", version)
     if number is None or int(number[1]) < OLDEST:
         return None
-    return Compiler((path,), (path,), version)
+    return MetalCompiler((path,), (path,), version)
 
 
 @cache
-def _zig() -> Compiler | None:
+def _zig() -> MetalCompiler | None:
     """Return the compiler of the wheel: its `clang` takes kernels, and its `c++`, which refuses
     that language, links."""
     if importlib.util.find_spec("ziglang") is None:
         return None
     zig = (sys.executable, "-m", "ziglang")
     version = _version((*zig, "version"))
-    return Compiler((*zig, "clang"), (*zig, "c++"), f"zig {version}") if version else None
+    return MetalCompiler((*zig, "clang"), (*zig, "c++"), f"zig {version}") if version else None
 
 
 def _version(command: Sequence[str]) -> str:
@@ -119,7 +131,7 @@ def cache_folder() -> Path:
     return Path(platformdirs.user_cache_dir("kernel-workbench")) / "metal"
 
 
-def compiled(text: str, compiler: Compiler) -> Path:
+def compiled(text: str, compiler: MetalCompiler) -> Path:
     """Return the program of a kernel's C++ text, compiled now or taken from the cache.
 
     Raises KernelRejected with the compiler's first errors.
@@ -151,7 +163,7 @@ def _kernel_flags() -> tuple[str, ...]:
 
 
 @cache
-def _runtime_object(compiler: Compiler) -> Path:
+def _runtime_object(compiler: MetalCompiler) -> Path:
     path = _entry(RUNTIME.read_text(encoding="utf-8"), compiler.version, suffix=".o")
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -177,7 +189,8 @@ def _run(*command: str) -> None:
         raise KernelRejected(f"the compiler took more than {TIME_LIMIT_S:.0f} s") from None
     if done.returncode:
         errors = re.findall(r"^.*error: .*$", done.stderr, flags=re.MULTILINE)
-        raise KernelRejected("; ".join(errors[:3]) or done.stderr.strip()[:400])
+        text = "; ".join(errors[:3]) or " ".join(done.stderr.split())[:400]
+        raise KernelRejected(re.sub("|".join(_SPACES), lambda m: _SPACES[m[0]], text))
 
 
 def line_of(program: Path, address: int, name: str) -> int | None:

@@ -19,7 +19,7 @@ from math import prod
 from pathlib import Path
 
 from metal_shim import compiler, host, lint
-from metal_shim.signature import SIZES, Call, Parameter, parameters
+from metal_shim.signature import SIZES, MetalCall, Parameter, parameters
 from workbench.spec import WorkbenchError
 
 MOST_THREADS = 1024  # of a threadgroup, on every Apple GPU
@@ -29,14 +29,14 @@ ACCESSES = 1 << 34  # after so many a kernel is taken to run without end
 class CheckName(Enum):
     """What a finding breaks, in the order in which the checks are printed."""
 
-    SYNC = "synccheck"
-    RACE = "racecheck"
-    MEMORY = "memcheck"
-    INIT = "initcheck"
+    SYNCCHECK = "synccheck"
+    RACECHECK = "racecheck"
+    MEMCHECK = "memcheck"
+    INITCHECK = "initcheck"
 
 
 @dataclass(frozen=True)
-class Finding:
+class EmulationFinding:
     """A fault of a kernel: the check, one sentence, and where. `line` counts in the body, or in the
     header if `in_header`; `thread` is the thread in its threadgroup, and the threadgroup."""
 
@@ -62,7 +62,7 @@ class Finding:
 class EmulationError(WorkbenchError, RuntimeError):
     """A kernel broke a rule of Metal's while it was emulated; `finding` is the fault."""
 
-    def __init__(self, finding: Finding) -> None:
+    def __init__(self, finding: EmulationFinding) -> None:
         super().__init__(str(finding))
         self.finding = finding
 
@@ -108,7 +108,7 @@ class BufferTraffic:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class EmulatedTraffic:
     """Counts of one run, none of them a time. `bank_rounds` assumes 32 banks of 4 bytes, which
     Apple does not publish: a hint, and 0 if not counted."""
 
@@ -131,17 +131,17 @@ class Traffic:
 
 
 @dataclass(frozen=True)
-class Checked:
+class EmulatedRun:
     """A run without a finding: one kernel's traffic in one schedule."""
 
-    call: Call
+    call: MetalCall
     grid: tuple[int, int, int]
     group: tuple[int, int, int]
-    traffic: Traffic
+    traffic: EmulatedTraffic
 
 
 @dataclass(frozen=True)
-class Options:
+class EmulationOptions:
     """How launches are emulated. `same_value` names outputs to which several threads may write the
     same value at once."""
 
@@ -153,11 +153,11 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Launch:
+class MetalLaunch:
     """One dispatch: the call, the contents of its inputs as bytes, threads of the grid and of a
     threadgroup, and the outputs to which several threads may write the same value."""
 
-    call: Call
+    call: MetalCall
     inputs: Sequence[bytes]
     grid: tuple[int, int, int]
     group: tuple[int, int, int]
@@ -172,15 +172,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class _Recording:
-    options: Options
-    runs: list[Checked] = field(default_factory=list)
+    options: EmulationOptions
+    runs: list[EmulatedRun] = field(default_factory=list)
 
 
 _RECORDING: ContextVar[_Recording | None] = ContextVar("metal_recording", default=None)
 
 
 @contextmanager
-def emulation(options: Options) -> Iterator[list[Checked]]:
+def emulation(options: EmulationOptions) -> Iterator[list[EmulatedRun]]:
     """Emulate all launches inside with these options. Yields the list that their runs enter."""
     token = _RECORDING.set(recording := _Recording(options))
     try:
@@ -194,12 +194,12 @@ def is_requested() -> bool:
     return _RECORDING.get() is not None
 
 
-def emulated(launch: Launch) -> list[bytes]:
+def emulated(launch: MetalLaunch) -> list[bytes]:
     """Run a launch and return the contents of its outputs.
 
     Raises LaunchRejected before the run, EmulationError where a check fails, and CompilerMissing.
     """
-    recording = _RECORDING.get() or _Recording(Options())
+    recording = _RECORDING.get() or _Recording(EmulationOptions())
     options = recording.options
     reject_launch(launch)
     types = tuple(n for n, v in launch.call.template.items() if isinstance(v, str))
@@ -212,11 +212,11 @@ def emulated(launch: Launch) -> list[bytes]:
     if not lines or not lines[0].startswith("counts "):
         raise EmulationError(_finding(program, launch.call, lines[0] if lines else ""))
     traffic = _traffic(lines)
-    recording.runs.append(Checked(launch.call, launch.grid, launch.clamped, traffic))
+    recording.runs.append(EmulatedRun(launch.call, launch.grid, launch.clamped, traffic))
     return _split(rest, [array.bytes for array in launch.call.outputs])
 
 
-def reject_launch(launch: Launch) -> None:
+def reject_launch(launch: MetalLaunch) -> None:
     """Raise LaunchRejected where no Apple GPU takes the launch."""
     name, threads = launch.call.source.name, prod(launch.clamped)
     if min(*launch.grid, *launch.group) < 1:
@@ -232,7 +232,7 @@ def reject_launch(launch: Launch) -> None:
             raise LaunchRejected(f"{name}: MLX launches no kernel with an empty array.")
 
 
-def _program(call: Call, options: Options) -> Path:
+def _program(call: MetalCall, options: EmulationOptions) -> Path:
     tools = compiler.find_compiler(options.compiler)
     try:
         return compiler.compiled(host.host_text(call), tools)
@@ -242,14 +242,14 @@ def _program(call: Call, options: Options) -> Path:
             raise LaunchRejected(f"{call.source.name}: clang rejects it: {error}.") from None
         line = re.search(r"\.metal:(\d+):", str(error))
         sentence = re.sub(r"^.*error: ", "", str(error).partition(";")[0])
-        found = int(line[1]) if line else 0
-        raise EmulationError(_placed(CheckName.INIT, sentence, call, found)) from None
+        number = int(line[1]) if line else 0
+        raise EmulationError(_placed(CheckName.INITCHECK, sentence, call, number)) from None
 
 
 # The request and the reply: see `main` of runtime.cpp
 
 
-def _run(program: Path, launch: Launch, options: Options) -> bytes:
+def _run(program: Path, launch: MetalLaunch, options: EmulationOptions) -> bytes:
     request = b"".join(_request(launch, options))
     try:
         done = subprocess.run(
@@ -261,17 +261,17 @@ def _run(program: Path, launch: Launch, options: Options) -> bytes:
         )
     except subprocess.TimeoutExpired:
         sentence = f"no end after {options.time_limit_s:g} s"
-        raise EmulationError(_placed(CheckName.SYNC, sentence, launch.call, 0)) from None
+        raise EmulationError(_placed(CheckName.SYNCCHECK, sentence, launch.call, 0)) from None
     if done.returncode:
         sentence = f"the emulated kernel crashed (signal {-done.returncode})"
-        raise EmulationError(_placed(CheckName.MEMORY, sentence, launch.call, 0))
+        raise EmulationError(_placed(CheckName.MEMCHECK, sentence, launch.call, 0))
     return done.stdout
 
 
 _WRITABLE, _INITIALISED, _SAME_VALUE = 1, 2, 4
 
 
-def _request(launch: Launch, options: Options) -> Iterator[bytes]:
+def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
     listed = parameters(launch.call)
     schedule = options.schedule
     yield struct.pack(
@@ -294,7 +294,7 @@ def _request(launch: Launch, options: Options) -> Iterator[bytes]:
     yield from contents
 
 
-def _content(parameter: Parameter, call: Call, given: bytes) -> tuple[bytes, int]:
+def _content(parameter: Parameter, call: MetalCall, given: bytes) -> tuple[bytes, int]:
     """Return the contents of a buffer that is read, and the bytes of its elements."""
     array = call.inputs[call.source.inputs.index(parameter.array)]
     shape = array.shape
@@ -316,16 +316,16 @@ def _split(contents: bytes, sizes: Sequence[int]) -> list[bytes]:
     return result
 
 
-def _traffic(lines: Sequence[str]) -> Traffic:
+def _traffic(lines: Sequence[str]) -> EmulatedTraffic:
     counts = [int(word) for word in lines[0].split()[1:]]
     rows = [line.split() for line in lines[1:] if line.startswith("buffer ")]
-    return Traffic({row[1]: BufferTraffic(*map(int, row[2:])) for row in rows}, *counts)
+    return EmulatedTraffic({row[1]: BufferTraffic(*map(int, row[2:])) for row in rows}, *counts)
 
 
-def _finding(program: Path, call: Call, line: str) -> Finding:
+def _finding(program: Path, call: MetalCall, line: str) -> EmulationFinding:
     """Return the finding of a reply: `finding check pc line thread group group group sentence`."""
     if not line.startswith("finding "):
-        return _placed(CheckName.MEMORY, line.removeprefix("error ") or "no result", call, 0)
+        return _placed(CheckName.MEMCHECK, line.removeprefix("error ") or "no result", call, 0)
     _, check, pc, number, thread, x, y, z, sentence = line.split(" ", 8)
     place = int(number)
     if address := int(pc, 16):
@@ -334,7 +334,7 @@ def _finding(program: Path, call: Call, line: str) -> Finding:
     return _placed(CheckName(check), _readable(program, call, sentence), call, place, who)
 
 
-def _readable(program: Path, call: Call, sentence: str) -> str:
+def _readable(program: Path, call: MetalCall, sentence: str) -> str:
     """Return the sentence of a reply with the line of the other access of a race, and with MSL's
     words for the type of an array."""
 
@@ -345,25 +345,20 @@ def _readable(program: Path, call: Call, sentence: str) -> str:
         return f" (line {number})" if number else ""
 
     sentence = re.sub(r"@([0-9a-f]+)@", line, sentence)
-    named = re.sub(
-        r"an array '__local msl_type_(\w+)'.*", r"the threadgroup array \1", sentence
-    )
+    named = re.sub(r"an array '__local msl_type_(\w+)'.*", r"the threadgroup array \1", sentence)
     return re.sub(r"an array '([^']*)'.*", r"an array \1", named)
 
 
 def _placed(
     check: CheckName,
     sentence: str,
-    call: Call,
+    call: MetalCall,
     line: int,
     thread: tuple[int, tuple[int, int, int]] | None = None,
-) -> Finding:
+) -> EmulationFinding:
     """Return a finding with its line and the text of that line; `line` is 0 if it is unknown."""
-    in_header = line >= host.HEADER_LINE
+    name, in_header = call.source.name, line >= host.HEADER_LINE
     number = line - host.HEADER_LINE + 1 if in_header else line
-    source = call.source.header if in_header else call.source.body
-    lines = source.splitlines()
+    lines = (call.source.header if in_header else call.source.body).splitlines()
     text = lines[number - 1].strip() if 0 < number <= len(lines) else ""
-    return Finding(
-        check, sentence, call.source.name, number or None, in_header, thread, text
-    )
+    return EmulationFinding(check, sentence, name, number or None, in_header, thread, text)

@@ -16,7 +16,7 @@ from metal_shim.signature import (
     ATTRIBUTES,
     SIZES,
     TYPES,
-    Call,
+    MetalCall,
     MetalSource,
     TemplateValue,
     attributes,
@@ -72,7 +72,7 @@ def without_comments(text: str) -> str:
     return _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
 
 
-def host_text(call: Call) -> str:
+def host_text(call: MetalCall) -> str:
     """Return the C++ source of a program's kernel, with the entry that `runtime.cpp` calls."""
     name, source = call.source.name, call.source
     start = re.sub(r"\[\[.*?\]\]", "", head(call)).rstrip("\n")
@@ -98,7 +98,7 @@ def _in_emulated_memory(match: re.Match[str]) -> str:
     return result + "\n" * match[0].count("\n")
 
 
-def _entry(call: Call) -> str:
+def _entry(call: MetalCall) -> str:
     values = [_argument(i, p.declaration) for i, p in enumerate(parameters(call))]
     values += [_position(name) for name in attributes(call.source)]
     chosen = f"<{', '.join(template_values(call.template))}>" if call.template else ""

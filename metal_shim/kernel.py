@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from metal_shim import host
-from metal_shim.emulate import Launch, emulated, is_requested
-from metal_shim.signature import ArrayType, Call, MetalSource, TemplateValue
+from metal_shim.emulate import MetalLaunch, emulated, is_requested
+from metal_shim.signature import ArrayType, MetalCall, MetalSource, TemplateValue
 
 # Words of the project and torch's dtypes
 DTYPES: Mapping[str, torch.dtype] = {
@@ -64,12 +64,12 @@ class MetalKernel:
         """
         models = (like,) if isinstance(like, torch.Tensor) else tuple(like)
         values = {n: _WORDS[v] if isinstance(v, torch.dtype) else v for n, v in template.items()}
-        call = Call(self.source, _types(inputs), _types(models), values)
+        call = MetalCall(self.source, _types(inputs), _types(models), values)
         size = (group, 1, 1) if isinstance(group, int) else group
         if metal_device() and not is_requested():
             outputs = import_module("metal_shim.mlx_backend").launched(call, inputs, grid, size)
         else:
-            launch = Launch(call, [_bytes(x) for x in inputs], grid, size, self.same_value)
+            launch = MetalLaunch(call, [_bytes(x) for x in inputs], grid, size, self.same_value)
             contents = emulated(launch)
             outputs = [_tensor(c, m) for c, m in zip(contents, models, strict=True)]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -17,7 +17,7 @@ from metal_shim.host import without_comments
 from metal_shim.signature import ATTRIBUTES, MetalSource
 
 
-class Rule(Enum):
+class LintRule(Enum):
     """What a finding breaks."""
 
     ADDRESS_SPACE = "pointer or reference without address space"
@@ -37,7 +37,7 @@ class LintFinding:
     """A broken rule: one sentence and the line, in the body or in the header. A warning may be
     right all the same."""
 
-    rule: Rule
+    rule: LintRule
     sentence: str
     line: int
     in_header: bool = False
@@ -74,27 +74,35 @@ class Text:
 
 
 _TOKEN = re.compile(r'\n|"[^"\n]*"|\[\[|\]\]|::|[A-Za-z_]\w*|\d[\w.]*|\S')
-_SCALARS = """bool char uchar short ushort int uint long ulong half float bfloat size_t ptrdiff_t
-    int8_t uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t float16_t bfloat16_t"""
-_TYPES = frozenset(
-    name + width for name in _SCALARS.split() for width in ("", "2", "3", "4")
-) | {"void", "atomic_int", "atomic_uint", "atomic_bool", "atomic_float", "atomic_ulong"}
-_TEMPLATES = frozenset(["vec", "simdgroup_matrix", "atomic", "array"])
-_SPACES = frozenset(["device", "constant", "threadgroup", "thread", "threadgroup_imageblock"])
-_MISSING = frozenset(
-    "double goto new delete printf try throw catch virtual dynamic_cast typeid thread_local".split()
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_SCALARS = _words(
+    """bool char uchar short ushort int uint long ulong half float bfloat size_t ptrdiff_t int8_t
+    uint8_t int16_t uint16_t int32_t uint32_t int64_t uint64_t float16_t bfloat16_t"""
 )
-_KNOWN_ATTRIBUTES = frozenset(ATTRIBUTES) | frozenset(
+_VECTORS = frozenset(name + width for name in _SCALARS for width in "234")
+_ATOMICS = _words("atomic_int atomic_uint atomic_bool atomic_float atomic_ulong")
+_TYPES = _SCALARS | _VECTORS | _ATOMICS | {"void"}
+_TEMPLATES = _words("vec simdgroup_matrix atomic array")
+_SPACES = _words("device constant threadgroup thread threadgroup_imageblock")
+_MISSING = _words(
+    "double goto new delete printf try throw catch virtual dynamic_cast typeid thread_local"
+)
+_KNOWN_ATTRIBUTES = frozenset(ATTRIBUTES) | _words(
     """kernel buffer threadgroup host_name max_total_threads_per_threadgroup unroll clang
-    always_inline maybe_unused function_constant texture sampler""".split()
+    always_inline maybe_unused function_constant texture sampler"""
 )
-_ATOMIC = frozenset("int uint bool float ulong int32_t uint32_t uint64_t".split())
-_VARYING = frozenset(
+_ATOMIC = _words("int uint bool float ulong int32_t uint32_t uint64_t")
+_VARYING = _words(
     """thread_position_in_grid thread_position_in_threadgroup thread_index_in_threadgroup
     thread_index_in_simdgroup simdgroup_index_in_threadgroup thread_index_in_quadgroup
-    quadgroup_index_in_threadgroup""".split()
+    quadgroup_index_in_threadgroup"""
 )
-_CONTROL = frozenset(["if", "for", "while", "switch", "return", "sizeof"])
+_CONTROL = _words("if for while switch return sizeof")
 
 
 @cache
@@ -126,9 +134,9 @@ def _lexed(text: str) -> tuple[Token, ...]:
     return tuple(tokens)
 
 
-def _finding(text: Text, index: int, rule: Rule, sentence: str) -> LintFinding:
+def _finding(text: Text, index: int, rule: LintRule, sentence: str) -> LintFinding:
     line = text.tokens[index].line if text.tokens else 1
-    warning = rule is Rule.DIVERGENT_BARRIER
+    warning = rule is LintRule.DIVERGENT_BARRIER
     return LintFinding(rule, sentence, line, text.in_header, warning)
 
 
@@ -145,7 +153,7 @@ def _address_spaces(text: Text) -> Iterator[LintFinding]:
         if not _SPACES & set(text.words(first, i)):
             name = " ".join(text.words(start, i + 1))
             sentence = f"`{name}` needs device, constant, threadgroup or thread before it"
-            yield _finding(text, i, Rule.ADDRESS_SPACE, sentence)
+            yield _finding(text, i, LintRule.ADDRESS_SPACE, sentence)
 
 
 def _start_of_type(text: Text, end: int) -> int | None:
@@ -202,7 +210,7 @@ def _recursion(text: Text) -> Iterator[LintFinding]:
                 todo += calls[now]
         if name in reached:
             sentence = f"{name} calls itself, and Metal has no stack for that"
-            yield _finding(text, start, Rule.RECURSION, sentence)
+            yield _finding(text, start, LintRule.RECURSION, sentence)
 
 
 def _threadgroup_variables(text: Text) -> Iterator[LintFinding]:
@@ -212,22 +220,28 @@ def _threadgroup_variables(text: Text) -> Iterator[LintFinding]:
         declared = token.text == "threadgroup" and text.at(i + 1) in text.types
         if declared and text.at(i + 2).isidentifier() and text.at(i + 3) in ("[", ";", "="):
             sentence = f"`{text.at(i + 2)}` is threadgroup memory, which only the body can declare"
-            yield _finding(text, i, Rule.THREADGROUP, sentence)
+            yield _finding(text, i, LintRule.THREADGROUP, sentence)
 
 
 def _attributes(text: Text) -> Iterator[LintFinding]:
     for i, token in enumerate(text.tokens):
         if token.text == "[[" and text.at(i + 1) not in _KNOWN_ATTRIBUTES:
-            yield _finding(text, i, Rule.ATTRIBUTE, f"[[{text.at(i + 1)}]] is no attribute of Metal")
+            yield _finding(
+                text, i, LintRule.ATTRIBUTE, f"[[{text.at(i + 1)}]] is no attribute of Metal"
+            )
 
 
 def _missing_words(text: Text) -> Iterator[LintFinding]:
     for i, token in enumerate(text.tokens):
         library = token.text == "std" and text.at(i + 1) == "::"
-        static = token.text == "static" and text.at(i + 1) not in ("constexpr", "constant", "inline")
+        static = token.text == "static" and text.at(i + 1) not in (
+            "constexpr",
+            "constant",
+            "inline",
+        )
         if token.text in _MISSING or library or (static and not text.in_header):
             word = "std::" if library else token.text
-            yield _finding(text, i, Rule.WORD, f"Metal has no `{word}`")
+            yield _finding(text, i, LintRule.WORD, f"Metal has no `{word}`")
 
 
 def _header_names(text: Text) -> Iterator[LintFinding]:
@@ -237,10 +251,10 @@ def _header_names(text: Text) -> Iterator[LintFinding]:
     for i, token in enumerate(text.tokens):
         if token.text in ATTRIBUTES and text.at(i - 1) != "[[" and text.at(i + 1) != "[[":
             sentence = f"MLX adds {token.text} to the body alone; pass it as an argument"
-            yield _finding(text, i, Rule.HEADER_ATTRIBUTE, sentence)
+            yield _finding(text, i, LintRule.HEADER_ATTRIBUTE, sentence)
         elif token.text in shapes:
             sentence = f"MLX adds {token.text} where the body names it; pass it as an argument"
-            yield _finding(text, i, Rule.HEADER_SHAPE, sentence)
+            yield _finding(text, i, LintRule.HEADER_SHAPE, sentence)
 
 
 def _varying_names(text: Text) -> set[str]:
@@ -273,7 +287,7 @@ def _divergent_barriers(text: Text) -> Iterator[LintFinding]:
                 last += 1
         if "threadgroup_barrier" in text.words(end, last):
             sentence = f"a barrier depends on {on[0]}; all threads must reach it"
-            yield _finding(text, i, Rule.DIVERGENT_BARRIER, sentence)
+            yield _finding(text, i, LintRule.DIVERGENT_BARRIER, sentence)
 
 
 def _atomics(text: Text) -> Iterator[LintFinding]:
@@ -282,7 +296,7 @@ def _atomics(text: Text) -> Iterator[LintFinding]:
         if token.text.startswith("atomic_") and token.text.removeprefix("atomic_") in _TYPES:
             kind = token.text.removeprefix("atomic_")
         if kind in _TYPES and kind not in _ATOMIC:
-            yield _finding(text, i, Rule.ATOMIC, f"Metal has no atomic {kind}")
+            yield _finding(text, i, LintRule.ATOMIC, f"Metal has no atomic {kind}")
 
 
 def _names(text: Text) -> Iterator[LintFinding]:
@@ -290,10 +304,12 @@ def _names(text: Text) -> Iterator[LintFinding]:
         return
     for name in (*text.source.inputs, *text.source.outputs):
         if name in ATTRIBUTES:
-            yield _finding(text, 0, Rule.NAME, f"an array is called {name}, which is an attribute")
+            yield _finding(
+                text, 0, LintRule.NAME, f"an array is called {name}, which is an attribute"
+            )
     names = [*text.source.inputs, *text.source.outputs]
     for name in {n for n in names if names.count(n) > 1}:
-        yield _finding(text, 0, Rule.NAME, f"two arrays are called {name}")
+        yield _finding(text, 0, LintRule.NAME, f"two arrays are called {name}")
 
 
 RULES: Sequence[Callable[[Text], Iterator[LintFinding]]] = (

@@ -13,7 +13,7 @@ import mlx.core as mx
 import numpy as np
 import torch
 
-from metal_shim.signature import Call, MetalSource
+from metal_shim.signature import MetalCall, MetalSource
 
 _DTYPES = {
     "fp32": mx.float32,
@@ -27,8 +27,9 @@ _DTYPES = {
     "bool": mx.bool_,
 }
 
+
 def launched(
-    call: Call,
+    call: MetalCall,
     inputs: Sequence[torch.Tensor],
     grid: tuple[int, int, int],
     group: tuple[int, int, int],

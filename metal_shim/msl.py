@@ -27,10 +27,24 @@ template <int NSG> float block_max(float v, threadgroup float* part, uint lane, 
 }
 """
 
-# Four neighbours at once; the address must be a multiple of their size.
+# Four neighbours at once; the address must be a multiple of their size. `part4` takes the first
+# `left` of them one by one, and zeros for the others.
 LOAD4 = """
 template <typename T> vec<T, 4> load4(const device T* p) { return *(const device vec<T, 4>*)p; }
 template <typename T> vec<T, 4> load4(const constant T* p) { return *(const constant vec<T, 4>*)p; }
+template <typename T> float4 part4(const device T* p, uint left) {
+    float4 v = float4(0);
+    for (uint j = 0; j < min(left, 4u); j++) v[j] = float(p[j]);
+    return v;
+}
+template <typename T> float4 part4(const constant T* p, uint left) {
+    float4 v = float4(0);
+    for (uint j = 0; j < min(left, 4u); j++) v[j] = float(p[j]);
+    return v;
+}
+template <typename T> float4 widened(vec<T, 4> v) {
+    return float4(float(v.x), float(v.y), float(v.z), float(v.w));
+}
 """
 
 # One sub-block of 32 weights of a GGUF Q4_K block: 16 bytes of numbers, then 128 of nibbles, where

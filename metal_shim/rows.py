@@ -25,16 +25,14 @@ def size_rows(config: HeldRows, limits: Limits, *, itemsize: int, M: int, N: int
     return replace(config, threads=count, values=given(config.values, least))
 
 
-def refuse_rows(
-    config: HeldRows, limits: Limits, *, itemsize: int, M: int, N: int
-) -> str | None:
+def refuse_rows(config: HeldRows, limits: Limits, *, itemsize: int, M: int, N: int) -> str | None:
     """Return why the threads do not hold a row, or None if they do."""
     return reject_rows(config.threads * config.values, N)
 
 
 def reject_rows(held: int, N: int) -> str | None:
     """Return why so many values of a threadgroup are no whole row of N, or None if they are."""
-    return f"{held} values are held, and a row has {N}" if N > held else None
+    return f"{held} values are held, and a row has {N}" if held < N else None
 
 
 def checked_rows(config: HeldRows, N: int) -> dict[str, int]:

@@ -88,7 +88,7 @@ class ArrayType:
 
 
 @dataclass(frozen=True)
-class Call:
+class MetalCall:
     """A body with the arrays and template values of one launch: what the text depends on."""
 
     source: MetalSource
@@ -118,7 +118,7 @@ class Parameter:
     part: str = ""
 
 
-def parameters(call: Call) -> list[Parameter]:
+def parameters(call: MetalCall) -> list[Parameter]:
     """Return the buffers of the generated function in their order."""
     source, result = call.source, list[Parameter]()
     for name, array in zip(source.inputs, call.inputs, strict=True):
@@ -137,18 +137,16 @@ def attributes(source: MetalSource) -> list[str]:
     return [name for name in ATTRIBUTES if name in source.body]
 
 
-def head(call: Call) -> str:
+def head(call: MetalCall) -> str:
     """Return the text between the header and the body: template line and parameters."""
-    listed = [
-        f"  {p.declaration} {p.name} [[buffer({i})]]" for i, p in enumerate(parameters(call))
-    ]
+    listed = [f"  {p.declaration} {p.name} [[buffer({i})]]" for i, p in enumerate(parameters(call))]
     listed += [f"  {ATTRIBUTES[name]} {name} [[{name}]]" for name in attributes(call.source)]
     line = ", ".join(f"{_template_kind(value)} {name}" for name, value in call.template.items())
     before = f"template <{line}>\n" if call.template else ""
     return f"{before}[[kernel]] void {call.function}(\n" + ",\n".join(listed) + ") {\n"
 
 
-def metal_text(call: Call) -> str:
+def metal_text(call: MetalCall) -> str:
     """Return the whole Metal source that MLX gives to Apple's compiler, without MLX's own utility
     header before it."""
     text = call.source.header + head(call) + call.source.body + "\n}\n"

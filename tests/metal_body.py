@@ -11,8 +11,21 @@ import importlib
 from functools import cache
 
 import pytest
-from kernel_cases import LAYOUTS, Case, dtypes_of, filled, laid, middling, named, prepared
-from kernel_cases import applicable, first_applicable, spread, taken, turn
+from kernel_cases import (
+    LAYOUTS,
+    Case,
+    applicable,
+    dtypes_of,
+    filled,
+    first_applicable,
+    laid,
+    middling,
+    named,
+    prepared,
+    spread,
+    taken,
+    turn,
+)
 from kernel_properties import Subject, promises
 
 from metal_shim.check import DEVICE
@@ -90,9 +103,7 @@ def _is_refused(impl, name, choice):
 def test_right_for_any_values(impl, kind, contexts):
     spec, sizes = impl.spec, middling(impl.spec)
     dtype = turn(impl, dtypes_of(impl, LIMITS), len(kind))
-    problem = PreparedProblem.given(
-        spec, dtype, tuple(filled(spec, sizes, dtype, kind, "cpu", 1))
-    )
+    problem = PreparedProblem.given(spec, dtype, tuple(filled(spec, sizes, dtype, kind, "cpu", 1)))
     config = first_applicable(impl, sizes, dtype, LIMITS)
     right(impl, config, problem, lambda: list(contexts())[:1])
 

@@ -11,8 +11,8 @@ import re
 import struct
 from dataclasses import dataclass
 
-from metal_shim.emulate import CheckName, Launch
-from metal_shim.signature import ArrayType, Call, MetalSource
+from metal_shim.emulate import CheckName, MetalLaunch
+from metal_shim.signature import ArrayType, MetalCall, MetalSource
 
 SYNC, RACE, MEMORY, INIT = CheckName
 
@@ -47,16 +47,16 @@ class Bug:
 
 def launch(
     name: str, body: str, header: str = "", group: int = 64, groups: int = 1, same: str = ""
-) -> Launch:
+) -> MetalLaunch:
     """A launch of this body; y has one element for each thread."""
     source = MetalSource(re.sub(r"\W", "_", f"k {name}"), ("x", "c"), ("y",), BEGIN + body, header)
     types = (ArrayType((128,), "fp32"), ArrayType((2,), "fp32"))
     outputs = (ArrayType((group * groups,), "fp32"),)
     x = struct.pack("=128f", *[i / 8 for i in range(128)])
     c = struct.pack("=2f", 1.0, 2.0)
-    call = Call(source, types, outputs, {})
+    call = MetalCall(source, types, outputs, {})
     grid = (group * groups, 1, 1)
-    return Launch(call, [x, c], grid, (group, 1, 1), tuple(same.split()))
+    return MetalLaunch(call, [x, c], grid, (group, 1, 1), tuple(same.split()))
 
 
 BUGS = [
@@ -149,7 +149,7 @@ BUGS = [
     {BARRIER}
     y[at] = s[1 - sg];
     """),
-    Bug("device memory after a barrier of threadgroup memory", RACE, "no barrier of mem_device", f"""
+    Bug("device memory after the other barrier", RACE, "no barrier of mem_device", f"""
     y[at] = x[at];
     {BARRIER}
     const float v = y[63 - lid]; //!
@@ -254,7 +254,7 @@ float second(const device float* p) {
 ]  # fmt: skip
 
 CLEAN = {
-    "scratch of one SIMD-group": f"""
+    "scratch of one SIMD-group": """
     threadgroup float s[64];
     s[lid] = x[at];
     simdgroup_barrier(mem_flags::mem_threadgroup);

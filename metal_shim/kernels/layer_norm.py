@@ -47,7 +47,8 @@ SIMD_ROWS = metal_kernel(
 """,
 )
 
-# The total of the squares is the sum of each thread's own and of count * (mean - total mean)^2.
+# The total of the squares is the sum of each thread's own and of count * (mean - total mean)^2. All
+# is counted from the row's first element, so that a common level leaves no trace.
 WELFORD = metal_kernel(
     "layer_norm_welford",
     inputs="x w b",
@@ -59,9 +60,10 @@ WELFORD = metal_kernel(
     const uint lane = thread_index_in_simdgroup, sg = simdgroup_index_in_threadgroup;
     const uint n = x_shape[1];
     const size_t row = size_t(threadgroup_position_in_grid.x) * n;
+    const float origin = float(x[row]);
     float count = 0, own = 0, squares = 0;
     for (uint i = thread_index_in_threadgroup; i < n; i += TG) {
-        const float v = float(x[row + i]), before = v - own;
+        const float v = float(x[row + i]) - origin, before = v - own;
         count += 1;
         own += before / count;
         squares += before * (v - own);
@@ -71,7 +73,7 @@ WELFORD = metal_kernel(
     squares = block_sum<NSG>(squares, part, lane, sg);
     const float scale = precise::rsqrt(squares / float(n) + 1e-5f);
     for (uint i = thread_index_in_threadgroup; i < n; i += TG)
-        y[row + i] = T((float(x[row + i]) - mean) * scale * float(w[i]) + float(b[i]));
+        y[row + i] = T((float(x[row + i]) - origin - mean) * scale * float(w[i]) + float(b[i]));
 """,
 )
 
@@ -80,7 +82,9 @@ def simd_rows_work(config, limits, *, itemsize, M, N):
     return Work(tiles=M, steps=1, load_bytes=3 * N * itemsize, store_bytes=N * itemsize)
 
 
-@layer_norm.impl(HeldRows, backend="metal", resolve=size_rows, refuse=refuse_rows, work=simd_rows_work)
+@layer_norm.impl(
+    HeldRows, backend="metal", resolve=size_rows, refuse=refuse_rows, work=simd_rows_work
+)
 def simd_rows(x, w, b, *, config):
     """One threadgroup a row, held in registers: x is read once, w and b once for each row."""
     M, N = x.shape
@@ -94,7 +98,8 @@ class Welford:
 
 
 def welford_work(config, limits, *, itemsize, M, N):
-    return Work(tiles=M, steps=1, load_bytes=4 * N * itemsize, store_bytes=N * itemsize)
+    load = (4 * N + config.threads) * itemsize  # each thread reads the first element
+    return Work(tiles=M, steps=1, load_bytes=load, store_bytes=N * itemsize)
 
 
 @layer_norm.impl(Welford, backend="metal", work=welford_work)

@@ -153,5 +153,13 @@ def simdgroup(a, b, *, config):
     values = dict(BM=config.block_m, BN=config.block_n, BK=config.block_k)
     c = a.new_empty(M, N, device="meta")
     return SIMDGROUP(
-        a, b, like=c, grid=grid, group=group, T=a.dtype, SM=config.simd_m, SN=config.simd_n, **values
+        a,
+        b,
+        like=c,
+        grid=grid,
+        group=group,
+        T=a.dtype,
+        SM=config.simd_m,
+        SN=config.simd_n,
+        **values,
     )

@@ -12,8 +12,9 @@ from metal_shim.msl import LOAD4
 from workbench.kernels.matvec import matvec
 from workbench.spec import Work, among, threads
 
-# FOUR: K is a multiple of 4, so that four neighbours lie at a multiple of their size. Rows past the
-# last are read again from it, and not stored.
+# FOUR: K is a multiple of 4, so that four neighbours lie at a multiple of their size; otherwise
+# they are loaded one by one and added in the same order. Past the last row that one is read
+# again, and not stored.
 LANES = metal_kernel(
     "matvec_lanes",
     inputs="x w",
@@ -27,26 +28,16 @@ LANES = metal_kernel(
     float sum[ROWS][BATCH];
     for (uint r = 0; r < ROWS; r++)
         for (uint b = 0; b < BATCH; b++) sum[r][b] = 0;
-    for (uint k = lane * (FOUR ? 4 : 1); k < K; k += FOUR ? 128 : 32) {
+    for (uint k = lane * 4; k < K; k += 128) {
         float4 own[BATCH];
         for (uint b = 0; b < BATCH; b++) {
             const size_t at = size_t(min(m0 + b, M - 1)) * K + k;
-            if (FOUR) {
-                const vec<T, 4> v = load4(x + at);
-                own[b] = float4(float(v.x), float(v.y), float(v.z), float(v.w));
-            } else {
-                own[b] = float4(float(x[at]), 0, 0, 0);
-            }
+            own[b] = FOUR ? widened<T>(load4(x + at)) : part4(x + at, K - k);
         }
         for (uint r = 0; r < ROWS; r++) {
             const size_t at = size_t(min(n0 + r, N - 1)) * K + k;
-            if (FOUR) {
-                const vec<T, 4> v = load4(w + at);
-                const float4 weight = float4(float(v.x), float(v.y), float(v.z), float(v.w));
-                for (uint b = 0; b < BATCH; b++) sum[r][b] += dot(own[b], weight);
-            } else {
-                for (uint b = 0; b < BATCH; b++) sum[r][b] += own[b].x * float(w[at]);
-            }
+            const float4 weight = FOUR ? widened<T>(load4(w + at)) : part4(w + at, K - k);
+            for (uint b = 0; b < BATCH; b++) sum[r][b] += dot(own[b], weight);
         }
     }
     for (uint r = 0; r < ROWS; r++)

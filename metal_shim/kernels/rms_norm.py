@@ -68,7 +68,9 @@ def simd_rows_work(config, limits, *, itemsize, M, N):
     return Work(tiles=M, steps=1, load_bytes=2 * N * itemsize, store_bytes=N * itemsize)
 
 
-@rms_norm.impl(HeldRows, backend="metal", resolve=size_rows, refuse=refuse_rows, work=simd_rows_work)
+@rms_norm.impl(
+    HeldRows, backend="metal", resolve=size_rows, refuse=refuse_rows, work=simd_rows_work
+)
 def simd_rows(x, w, *, config):
     """One threadgroup a row, held in registers: x is read once, w once for each row."""
     M, N = x.shape

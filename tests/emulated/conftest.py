@@ -2,10 +2,10 @@
 
 import pytest
 
-from metal_shim.emulate import SCHEDULES, Options, emulation
+from metal_shim.emulate import SCHEDULES, EmulationOptions, emulation
 
 
 @pytest.fixture
 def contexts():
     """What gives the contexts in which a case is launched."""
-    return lambda: [emulation(Options(schedule)) for schedule in SCHEDULES]
+    return lambda: [emulation(EmulationOptions(schedule)) for schedule in SCHEDULES]

@@ -9,8 +9,8 @@ from metal_bugs import BUGS, CLEAN, launch
 from metal_shim.emulate import (
     SCHEDULES,
     EmulationError,
+    EmulationOptions,
     LaunchRejected,
-    Options,
     Order,
     Schedule,
     emulated,
@@ -21,7 +21,7 @@ SMALL = {"accesses": 1 << 16, "time_limit_s": 5.0}
 
 
 def finding_of(bug, schedule):
-    with emulation(Options(schedule, **SMALL)), pytest.raises(EmulationError) as caught:
+    with emulation(EmulationOptions(schedule, **SMALL)), pytest.raises(EmulationError) as caught:
         emulated(launch(bug.name, bug.body, bug.header, bug.group, bug.groups))
     return caught.value.finding
 
@@ -57,7 +57,7 @@ def test_a_race_names_both_threads_and_both_lines():
 def test_a_clean_kernel_raises_no_alarm(name, counting):
     results = set()
     for schedule in (*SCHEDULES, Schedule(True, Order.ROTATED)):
-        with emulation(Options(schedule, counting=counting)) as runs:
+        with emulation(EmulationOptions(schedule, counting=counting)) as runs:
             results.add(tuple(emulated(launch(name, CLEAN[name]))))
         assert len(runs) == 1
     assert len(results) == 1  # the same bits in every order
@@ -81,7 +81,7 @@ def test_no_more_threads_than_metal_takes():
     [
         ("", "\n    double d = x[at];\n    y[at] = float(d);\n", "double"),
         ("float h(device const float* p) { return p[0]; }\n", "\n    y[at] = h(c);\n", "h"),
-        ("", "\n    threadgroup float s[64];\n    threadgroup float* q = y;\n", "__local"),
+        ("", "\n    threadgroup float s[64];\n    threadgroup float* q = y;\n", "threadgroup"),
         ("", "\n    y[at] = missing;\n", "missing"),
     ],
 )
