@@ -323,15 +323,24 @@ def _traffic(lines: Sequence[str]) -> EmulatedTraffic:
 
 
 def _finding(program: Path, call: MetalCall, line: str) -> EmulationFinding:
-    """Return the finding of a reply: `finding check pc line thread group group group sentence`."""
+    """Return the finding of a reply: `finding check place thread group group group sentence`."""
     if not line.startswith("finding "):
         return _placed(CheckName.MEMCHECK, line.removeprefix("error ") or "no result", call, 0)
-    _, check, pc, number, thread, x, y, z, sentence = line.split(" ", 8)
-    place = int(number)
-    if address := int(pc, 16):
-        place = compiler.line_of(program, address, call.source.name) or 0
+    _, check, place, thread, x, y, z, sentence = line.split(" ", 7)
+    number = _line_at(program, call, place)
     who = (int(thread), (int(x), int(y), int(z))) if int(thread) >= 0 else None
-    return _placed(CheckName(check), _readable(program, call, sentence), call, place, who)
+    return _placed(CheckName(check), _readable(program, call, sentence), call, number, who)
+
+
+_LINE = 1 << 62  # marks a place that is a line and no address
+
+
+def _line_at(program: Path, call: MetalCall, place: str) -> int:
+    """Return the line of a place in a reply, 0 if it is unknown."""
+    address = int(place, 16)
+    if not address or address & _LINE:
+        return address & ~_LINE
+    return compiler.line_of(program, address, call.source.name) or 0
 
 
 def _readable(program: Path, call: MetalCall, sentence: str) -> str:
@@ -339,7 +348,7 @@ def _readable(program: Path, call: MetalCall, sentence: str) -> str:
     words for the type of an array."""
 
     def line(match: re.Match[str]) -> str:
-        number = compiler.line_of(program, int(match[1], 16), call.source.name) or 0
+        number = _line_at(program, call, match[1])
         if number >= host.HEADER_LINE:
             return f" (header line {number - host.HEADER_LINE + 1})"
         return f" (line {number})" if number else ""

@@ -13,7 +13,9 @@
 #include <cstring>
 #include <unordered_map>
 #include <vector>
-#if !defined(__x86_64__)
+#if defined(__x86_64__) && !defined(MSL_UCONTEXT)
+#define MSL_SWITCH // ucontext makes a system call in each switch: ten times slower, but portable
+#else
 #include <ucontext.h>
 #endif
 
@@ -64,7 +66,7 @@ struct Fiber {
   State state;
   uint32_t function, flags;
   int line;
-#if defined(__x86_64__)
+#if defined(MSL_SWITCH)
   void* stack_pointer;
 #else
   ucontext_t context;
@@ -98,7 +100,7 @@ Counts counts;
 uint64_t accesses_left, addresses[64];
 std::unordered_map<void*, Instruction> instructions[32];
 
-#if defined(__x86_64__)
+#if defined(MSL_SWITCH)
 void* scheduler;
 extern "C" void msl_switch(void** save, void* to);
 asm(".text\n.globl msl_switch\nmsl_switch:\n"
@@ -132,7 +134,7 @@ void yield() {
 void run_thread() { msl_entry(addresses); now->state = DONE; yield(); abort(); }
 
 void start(Fiber& f, char* stack) {
-#if defined(__x86_64__)
+#if defined(MSL_SWITCH)
   void** sp = (void**)(stack + STACK - 64);
   *--sp = nullptr; *--sp = (void*)run_thread; // six registers follow; the stack stays aligned
   for (int k = 0; k < 6; k++) *--sp = nullptr;
@@ -145,22 +147,25 @@ void start(Fiber& f, char* stack) {
   f.state = READY;
 }
 
-long call(void* pc) { return pc ? (long)pc - 1 : 0; } // the address of the call, not after it
+// A place is the return address of a call in the kernel, or a line of its text with bit 62 set.
+constexpr uint64_t LINE = uint64_t(1) << 62;
+void* at_line(int line) { return line ? (void*)(LINE | line) : nullptr; }
+uint64_t place(void* pc) { return !pc || (uint64_t)pc & LINE ? (uint64_t)pc : (uint64_t)pc - 1; }
 
-// Write a finding: `check pc line thread group group group sentence`. In the sentence `@pc@` stands
-// for the line of another access.
-void describe(char* to, const char* check, void* pc, int line, const char* format, va_list list) {
+// Write a finding: `check place thread group group group sentence`, where `@place@` in the sentence
+// is that of another access.
+void describe(char* to, const char* check, void* pc, const char* format, va_list list) {
   MslThread none = {}; const MslThread& t = now ? now->ids : none;
-  int n = snprintf(to, 200, "%s %lx %d %d %u %u %u ", check, call(pc), line,
+  int n = snprintf(to, 200, "%s %llx %d %u %u %u ", check, (unsigned long long)place(pc),
                    now ? (int)t.index : -1, t.group[0], t.group[1], t.group[2]);
   vsnprintf(to + n, sizeof finding - n, format, list);
 }
 
 // Keep the first finding and end the run.
-void fail(const char* check, void* pc, int line, const char* format, ...) {
+void fail(const char* check, void* pc, const char* format, ...) {
   if (!failed) {
     va_list list; va_start(list, format);
-    describe(finding, check, pc, line, format, list); va_end(list);
+    describe(finding, check, pc, format, list); va_end(list);
     failed = true;
   }
   if (running) { now->state = DONE; leave(); }
@@ -171,7 +176,7 @@ void fail(const char* check, void* pc, int line, const char* format, ...) {
 void note_uninitialised(void* pc, const char* format, ...) {
   if (uninitialised[0]) return;
   va_list list; va_start(list, format);
-  describe(uninitialised, "initcheck", pc, 0, format, list); va_end(list);
+  describe(uninitialised, "initcheck", pc, format, list); va_end(list);
 }
 
 // At least part of a page and one whole page behind each region belong to nobody.
@@ -205,14 +210,15 @@ bool ordered(const Region& r, const Stamp& that, Readers who) {
 void race(const Region& r, size_t cell, bool write, bool they_write, const Stamp& that, void* pc) {
   uint32_t other = that.thread - 1, g = other / per_group;
   bool same = g == group_index;
-  fail("racecheck", pc, 0,
-       "race on %s memory %s[%zu]: %s here, and thread %u of threadgroup %u,%u,%u %s it%s%s@%lx@",
+  fail("racecheck", pc,
+       "race on %s memory %s[%zu]: %s here, and thread %u of threadgroup %u,%u,%u %s it%s%s@%llx@",
        SPACE[r.space], r.name, (cell << r.shift) / r.element, write ? "written" : "read",
        other % per_group, g % msl_dispatch.groups[0],
        g / msl_dispatch.groups[0] % msl_dispatch.groups[1],
        g / msl_dispatch.groups[0] / msl_dispatch.groups[1], they_write ? "wrote" : "read",
        same ? ", with no barrier of mem_" : "; nothing orders two threadgroups",
-       same ? (r.space == DEVICE ? "device between" : "threadgroup between") : "", call(that.pc));
+       same ? (r.space == DEVICE ? "device between" : "threadgroup between") : "",
+       (unsigned long long)place(that.pc));
 }
 
 void write_cell(Region& r, size_t k, const Stamp& me, bool atomic, void* pc) {
@@ -275,7 +281,7 @@ void outside(char* p, uint32_t n, bool write, void* pc, int id) {
   const Region* near = &regions[0];
   for (auto& r : regions) if (llabs(p - r.low) < llabs(p - near->low)) near = &r;
   if (id >= 0) near = &regions[id];
-  fail("memcheck", pc, 0, "%s of %u bytes outside %s memory %s: at index %ld of %ld",
+  fail("memcheck", pc, "%s of %u bytes outside %s memory %s: at index %ld of %ld",
        write ? "write" : "read", n, SPACE[near->space], near->name,
        (long)(p - near->low) / (long)near->element,
        (long)(near->high - near->low) / (long)near->element);
@@ -287,18 +293,18 @@ void access(void* address, uint32_t n, bool write, void* pc, bool atomic = false
   if ((size_t)(p - arena) >= ARENA) {
     if ((p >= own && p < own + STACK) || p < stacks || p >= stacks + 1024 * STACK) {
       if ((size_t)p > PAGE) return; // the program's own constants, or the thread's own arrays
-      return fail("memcheck", pc, 0, "%s at an address that no buffer is near", verb); }
-    return fail("memcheck", pc, 0, "%s beyond the thread's own arrays", verb);
+      return fail("memcheck", pc, "%s at an address that no buffer is near", verb); }
+    return fail("memcheck", pc, "%s beyond the thread's own arrays", verb);
   }
   if (failed) return;
   if (--accesses_left == 0)
-    return fail("synccheck", pc, 0, "no end after the permitted number of accesses");
+    return fail("synccheck", pc, "no end after the permitted number of accesses");
   int id = region_of[(p - arena) / PAGE];
   if (id < 0 || p < regions[id].low || p + n > regions[id].high)
     return outside(p, n, write, pc, id);
   Region& r = regions[id];
   if (write && !(r.flags & WRITABLE))
-    return fail("memcheck", pc, 0, "write to the input %s", r.name);
+    return fail("memcheck", pc, "write to the input %s", r.name);
   (write ? r.written : r.read) += n;
   if (request.counting && !atomic) note(r, p, n, pc);
   size_t offset = p - r.low, mask = (size_t(1) << r.shift) - 1;
@@ -326,7 +332,7 @@ bool exchange(Simdgroup& s) {
     uint32_t reached = __builtin_popcount(s.active);
     if (reached != s.count) {
       for (Fiber* f = first; f < end; f++) if (!(s.active >> f->ids.lane & 1)) now = f;
-      fail("synccheck", nullptr, head->line, "simdgroup_barrier reached by %u of %u lanes",
+      fail("synccheck", at_line(head->line), "simdgroup_barrier reached by %u of %u lanes",
            reached, s.count); }
     for (int space = 0; space < 2; space++) s.epoch[space] += head->function >> space & 1;
   }
@@ -355,13 +361,13 @@ bool pass_barrier() {
   }
   if (!waiting || failed) return false;
   if (returned)
-    fail("synccheck", nullptr, at->line,
+    fail("synccheck", at_line(at->line),
          "threadgroup_barrier reached by %u of %u threads; thread %u has returned", waiting,
          msl_dispatch.threads, returned->ids.index);
   else if (apart)
-    fail("synccheck", nullptr, at->line,
-         "thread %u waits at this barrier and thread %u at the one of line %d", at->ids.index,
-         apart->ids.index, apart->line);
+    fail("synccheck", at_line(at->line),
+         "thread %u waits at this barrier and thread %u at another one@%llx@", at->ids.index,
+         apart->ids.index, (unsigned long long)place(at_line(apart->line)));
   for (int space = 0; space < 2; space++)
     if (flags >> space & 1) {
       group_epoch[space]++;
@@ -409,7 +415,7 @@ void check_written() {
     for (size_t k = 0; k < n >> regions[i].shift; k++)
       if (!regions[i].cells[k].initialised && !holes++) first = k;
     if (holes)
-      fail("initcheck", nullptr, 0, "output %s[%zu] was never written, nor %zu other elements",
+      fail("initcheck", nullptr, "output %s[%zu] was never written, nor %zu other elements",
            buffers[i].name, (first << regions[i].shift) / regions[i].element,
            ((holes << regions[i].shift) / regions[i].element) - 1);
   }
@@ -475,11 +481,11 @@ const void* msl_exchange(const void* value, uint32_t n, uint32_t function, int l
 }
 void msl_require_all(uint32_t active, int line) {
   if (active != 0xffffffffu)
-    fail("synccheck", nullptr, line, "a simdgroup_matrix function was reached by %d of 32 lanes",
+    fail("synccheck", at_line(line), "a simdgroup_matrix function was reached by %d of 32 lanes",
          __builtin_popcount(active));
 }
 void msl_inactive(uint32_t lane, int line) {
-  fail("synccheck", nullptr, line, "a value is taken from lane %u, which is not active here", lane);
+  fail("synccheck", at_line(line), "a value is taken from lane %u, which is not active here", lane);
 }
 uint64_t msl_allocate(const char* name, int line, uint64_t bytes, uint32_t element) {
   uint64_t used = bytes;
@@ -489,7 +495,7 @@ uint64_t msl_allocate(const char* name, int line, uint64_t bytes, uint32_t eleme
     used += r.high - r.low; }
   counts.threadgroup_bytes = std::max(counts.threadgroup_bytes, used);
   if (used > request.threadgroup_limit)
-    fail("memcheck", nullptr, line,
+    fail("memcheck", at_line(line),
          "%lu bytes of threadgroup memory with %s; a threadgroup has %lu", (unsigned long)used,
          name, (unsigned long)request.threadgroup_limit);
   BufferRequest b = {{}, bytes, element, WRITABLE};
@@ -499,7 +505,9 @@ uint64_t msl_allocate(const char* name, int line, uint64_t bytes, uint32_t eleme
   return (uint64_t)r.low;
 }
 #define PC __builtin_return_address(0)
-void msl_atomic(uint64_t at, uint32_t n, bool write) { access((void*)at, n, write, PC, true); }
+void msl_atomic(uint64_t at, uint32_t n, bool write, int line) {
+  access((void*)at, n, write, at_line(line), true);
+}
 
 // Rounds to bfloat16 where the compiler's own library has no such function. Declared as float: the
 // bits are in the same register, and with __bf16 the optimiser would make it call itself.
@@ -511,7 +519,7 @@ __attribute__((weak)) float __truncsfbf2(float x) {
 
 void aligned(void* p, int n, bool write, void* pc) {
   if ((uintptr_t)p % n)
-    fail("memcheck", pc, 0, "%s of %d bytes at an address that is no multiple of them",
+    fail("memcheck", pc, "%s of %d bytes at an address that is no multiple of them",
          write ? "write" : "read", n);
   access(p, n, write, pc);
 }
@@ -536,10 +544,10 @@ struct Source { const char* file; uint32_t line, column; };
 struct TypeName { uint16_t kind, info; char name[1]; };
 struct OutOfBounds { Source at; TypeName *array, *index; };
 void __ubsan_handle_out_of_bounds(OutOfBounds* b, uint64_t index) {
-  fail("memcheck", nullptr, b->at.line, "index %ld is outside an array %s", (long)index,
+  fail("memcheck", at_line(b->at.line), "index %ld is outside an array %s", (long)index,
        b->array->name); }
 #define UNDEFINED(name, text) \
-  void __ubsan_handle_##name(Source* at) { fail("memcheck", nullptr, at->line, text); }
+  void __ubsan_handle_##name(Source* at) { fail("memcheck", at_line(at->line), text); }
 UNDEFINED(shift_out_of_bounds, "shift by as many bits as the number has, or more, or fewer than 0")
 UNDEFINED(divrem_overflow, "division of an integer by zero")
 UNDEFINED(add_overflow, "a sum overflows a signed integer")

@@ -134,11 +134,13 @@ def refuse_simdgroup(config, limits, *, itemsize, M, N, K):
         if block % (8 * count):
             return f"block_{axis} = {block} is no multiple of 8 x {count} SIMD-groups"
     held = config.block_m * config.block_n // (32 * config.simd_m * config.simd_n)
-    values = dict(BM=config.block_m, BN=config.block_n, BK=config.block_k)
     kind = "fp32" if itemsize == 4 else "fp16"
-    return limits.refuse_sums(held) or SIMDGROUP.refuse_threadgroup(
-        T=kind, SM=config.simd_m, SN=config.simd_n, **values
-    )
+    return limits.refuse_sums(held) or SIMDGROUP.refuse_threadgroup(T=kind, **_template(config))
+
+
+def _template(config):
+    blocks = dict(BM=config.block_m, BN=config.block_n, BK=config.block_k)
+    return dict(**blocks, SM=config.simd_m, SN=config.simd_n)
 
 
 def simdgroup_work(config, limits, *, itemsize, M, N, K):
@@ -150,16 +152,5 @@ def simdgroup(a, b, *, config):
     """`simd_m` x `simd_n` SIMD-groups for a block of `block_m` x `block_n`."""
     (M, N), group = (a.shape[0], b.shape[1]), 32 * config.simd_m * config.simd_n
     grid = (group * -(-N // config.block_n), -(-M // config.block_m), 1)
-    values = dict(BM=config.block_m, BN=config.block_n, BK=config.block_k)
     c = a.new_empty(M, N, device="meta")
-    return SIMDGROUP(
-        a,
-        b,
-        like=c,
-        grid=grid,
-        group=group,
-        T=a.dtype,
-        SM=config.simd_m,
-        SN=config.simd_n,
-        **values,
-    )
+    return SIMDGROUP(a, b, like=c, grid=grid, group=group, T=a.dtype, **_template(config))
