@@ -13,6 +13,7 @@ from functools import cache
 import pytest
 from kernel_cases import (
     LAYOUTS,
+    ONLY,
     Case,
     applicable,
     dtypes_of,
@@ -36,7 +37,7 @@ from workbench.measurement.correctness import PreparedProblem, check
 from workbench.spec import values
 
 LIMITS = UNCOMPILED[DEVICE].limits
-NAMES = catalog.names_in(catalog.METAL)
+NAMES = [name for name in catalog.names_in(catalog.METAL) if not ONLY or name in ONLY]
 IMPLS = {
     impl.title: impl
     for name in NAMES

@@ -114,3 +114,32 @@ def test_a_kernel_names_its_own_clang():
         pytest.raises(compiler.CompilerMissing, match="no-such-clang is no clang"),
     ):
         emulated(launch("named", "\n    y[at] = 1;\n"))
+
+
+EXAMPLE = r"""
+import pathlib, re, sys, types
+from metal_shim import check
+from workbench import catalog
+page = pathlib.Path("docs/metal.md").read_text()
+(block,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+spec = catalog.spec_of("copy")
+module = types.ModuleType("metal_shim.kernels.copy")
+sys.modules[module.__name__] = module
+exec(block, module.__dict__)
+report = check.checked(spec)
+print(*check.lines(report, "copy"), sep="\n")
+sys.exit(0 if report.is_clean and report.runs == 48 else 1)
+"""
+
+
+def test_the_example_of_the_docs_is_right_and_clean():
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMPLE], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_docs_list_the_limits_that_the_command_prints():
+    page = " ".join((ROOT / "docs" / "metal.md").read_text(encoding="utf-8").split())
+    for words in ("Apple's compiler", "registers", "simd_sum", "tensor_ops", "first finding"):
+        assert words in page
