@@ -8,6 +8,7 @@ Arrays are torch tensors on the CPU; MLX's own arrays are never seen by a caller
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from metal_shim import host
-from metal_shim.emulate import MetalLaunch, emulated, is_requested
+from metal_shim.emulate import LaunchRejected, MetalLaunch, emulated, is_requested
 from metal_shim.signature import ArrayType, MetalCall, MetalSource, TemplateValue
 
 # Words of the project and torch's dtypes
@@ -63,6 +64,7 @@ class MetalKernel:
         Raises LaunchRejected, EmulationError or CompilerMissing, see `emulate`.
         """
         models = (like,) if isinstance(like, torch.Tensor) else tuple(like)
+        _check(self.source, inputs, models)
         values = {n: _WORDS[v] if isinstance(v, torch.dtype) else v for n, v in template.items()}
         call = MetalCall(self.source, _types(inputs), _types(models), values)
         size = (group, 1, 1) if isinstance(group, int) else group
@@ -101,7 +103,10 @@ def metal_kernel(
     same_value: str = "",
 ) -> MetalKernel:
     """Return a kernel of this name. Names of arrays are separated by blanks; body and header are
-    Metal source as `mx.fast.metal_kernel` takes it."""
+    Metal source as `mx.fast.metal_kernel` takes it. Raises ValueError where a name is none."""
+    for word in (name, *inputs.split(), *outputs.split(), *same_value.split()):
+        if not re.fullmatch(r"[A-Za-z_]\w*", word):
+            raise ValueError(f"{word!r} is no name in Metal; use letters, digits and _")
     source = MetalSource(name, tuple(inputs.split()), tuple(outputs.split()), body, header)
     return MetalKernel(source, tuple(same_value.split()))
 
@@ -114,6 +119,29 @@ def metal_device() -> bool:
     except ImportError:
         return False
     return bool(mlx.metal.is_available())
+
+
+def _check(
+    source: MetalSource, inputs: Sequence[torch.Tensor], models: Sequence[torch.Tensor]
+) -> None:
+    """Raise LaunchRejected where the tensors do not fit the kernel's declaration."""
+    for kind, names, given in (
+        ("inputs", source.inputs, inputs),
+        ("outputs", source.outputs, models),
+    ):
+        if len(names) != len(given):
+            raise LaunchRejected(
+                f"{source.name} has {len(names)} {kind} ({', '.join(names)}), not {len(given)}."
+            )
+    for name, x in zip(source.inputs, inputs, strict=True):
+        if x.device.type != "cpu":
+            raise LaunchRejected(
+                f"{source.name} takes tensors on the CPU, and {name} is on {x.device}; "
+                "call .cpu() first."
+            )
+    for name, x in zip((*source.inputs, *source.outputs), (*inputs, *models), strict=True):
+        if x.dtype not in _WORDS:
+            raise LaunchRejected(f"{source.name}: Metal has no {x.dtype}, the dtype of {name}.")
 
 
 def _types(tensors: Sequence[torch.Tensor]) -> tuple[ArrayType, ...]:

@@ -10,9 +10,16 @@ import torch
 from metal_bugs import launch
 
 from metal_shim import check, compiler, host
-from metal_shim.emulate import CheckName, EmulationOptions, emulated, emulation
+from metal_shim.emulate import (
+    CheckName,
+    EmulationOptions,
+    LaunchRejected,
+    emulated,
+    emulation,
+)
 from metal_shim.kernel import metal_kernel
 from workbench import catalog
+from workbench.device.hardware import DEVICES
 from workbench.kernels import read_only
 
 ROOT = Path(__file__).parents[2]
@@ -114,6 +121,49 @@ def test_a_kernel_names_its_own_clang():
         pytest.raises(compiler.CompilerMissing, match="no-such-clang is no clang"),
     ):
         emulated(launch("named", "\n    y[at] = 1;\n"))
+
+
+DOUBLED = metal_kernel(
+    "doubled", inputs="x", outputs="y", body="y[thread_position_in_grid.x] = x[0] * 2;"
+)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "like", "says"),
+    [
+        ((), torch.empty(1), r"has 1 inputs \(x\), not 0"),
+        ((torch.ones(1),) * 2, torch.empty(1), "not 2"),
+        ((torch.ones(1),), (torch.empty(1),) * 2, r"has 1 outputs \(y\), not 2"),
+        ((torch.ones(1, device="meta"),), torch.empty(1), "x is on meta; call .cpu"),
+        ((torch.ones(1, dtype=torch.float64),), torch.empty(1), "no torch.float64, the dtype of x"),
+        ((torch.ones(1),), torch.empty(1, dtype=torch.complex64), "the dtype of y"),
+        ((torch.ones(0),), torch.empty(1), "empty array"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_one_sentence(inputs, like, says):
+    with pytest.raises(LaunchRejected, match=says):
+        DOUBLED(*inputs, like=like, grid=(1, 1, 1), group=1)
+
+
+@pytest.mark.parametrize(("grid", "group"), [((0, 1, 1), 1), ((4, 1, 1), 0), ((1 << 32, 1, 1), 32)])
+def test_grids_that_no_device_takes_are_refused(grid, group):
+    with pytest.raises(LaunchRejected, match=r"begin at 1|2\^32"):
+        DOUBLED(torch.ones(1), like=torch.empty(1), grid=grid, group=group)
+
+
+def test_names_are_checked_where_a_kernel_is_declared():
+    with pytest.raises(ValueError, match="'a-b' is no name"):
+        metal_kernel("a-b", inputs="x", outputs="y", body="")
+
+
+def test_a_metal_impl_is_refused_on_other_devices():
+    spec = catalog.spec_of("softmax")
+    impl = catalog.impl_of(spec, "simd_rows")
+    for device in DEVICES.values():
+        sizes = spec.check[0]
+        config = impl.default(device.limits, "fp16", sizes)
+        reason = impl.rejection_reason(config, device.limits, "fp16", sizes)
+        assert "needs an Apple GPU; `python -m metal_shim.check softmax`" in reason
 
 
 EXAMPLE = r"""
