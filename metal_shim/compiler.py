@@ -67,6 +67,10 @@ class CompilerMissing(WorkbenchError, RuntimeError):
     """No compiler for the emulator is installed; the message names the packages that bring one."""
 
 
+class CacheUnusable(WorkbenchError, RuntimeError):
+    """The folder of compiled programs cannot be used; the message is one sentence."""
+
+
 class KernelRejected(WorkbenchError, ValueError):
     """clang does not take a kernel. The message holds its first errors."""
 
@@ -176,7 +180,14 @@ def _runtime_object(compiler: MetalCompiler) -> Path:
 
 def _entry(*parts: str, suffix: str = "") -> Path:
     folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise CacheUnusable(
+            f"{folder}, where compiled Metal kernels are kept, cannot be made ({reason}); make it, "
+            "or name another folder by XDG_CACHE_HOME."
+        ) from error
     return folder / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + suffix)
 
 

@@ -11,6 +11,8 @@ import importlib
 from functools import cache
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from kernel_cases import (
     LAYOUTS,
     ONLY,
@@ -23,9 +25,11 @@ from kernel_cases import (
     middling,
     named,
     prepared,
+    sizes_of,
     spread,
     taken,
     turn,
+    well_posed,
 )
 from kernel_properties import Subject, promises
 
@@ -119,6 +123,32 @@ def test_right_in_any_layout(impl, layout, contexts):
     problem = prepared(spec, dtype, laid(spec, created, [layout] * len(created)))
     config = first_applicable(impl, sizes, dtype, LIMITS)
     right(impl, config, problem, lambda: list(contexts())[:1])
+
+
+@each_impl
+def test_right_at_any_sizes_strides_and_values(impl, contexts):
+    """Drawn; in continuous integration the same examples in every run."""
+
+    @settings(max_examples=4, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+    @given(data=st.data())
+    def drawn(data):
+        right_as_drawn(impl, data, contexts)
+
+    drawn()
+
+
+def right_as_drawn(impl, data, contexts):
+    spec = impl.spec
+    dtype = data.draw(st.sampled_from(dtypes_of(impl, LIMITS)), label="dtype")
+    config, _, _ = data.draw(st.sampled_from(configs_of(impl.title)), label="config")
+    config, sizes = taken(impl, config, data.draw(sizes_of(spec), label="sizes"), dtype, LIMITS)
+    kind = data.draw(st.sampled_from(["made", "ordinary", "large", "tiny"]), label="values")
+    layouts = data.draw(st.tuples(*[st.sampled_from(list(LAYOUTS))] * len(spec.inputs)))
+    created = filled(spec, sizes, dtype, kind, "cpu", data.draw(st.integers(0, 999)))
+    problem = prepared(spec, dtype, laid(spec, created, layouts))
+    if well_posed(problem):
+        order = data.draw(st.integers(0, len(contexts()) - 1), label="schedule")
+        right(impl, config, problem, lambda: [contexts()[order]])
 
 
 @pytest.mark.parametrize(("promise", "impl"), promises(IMPLS.values()), ids=named)

@@ -244,6 +244,12 @@ BUGS = [
     Bug("float outside int", MEMORY, "outside the range of the integer", """
     y[at] = float(int(x[at] + 1e12f)); //!
     """),
+    Bug("wild pointer", MEMORY, "crashed (signal 11)", """
+    y[at] = *(const device float*)(ulong(at) + 123456789012ul);
+    """),
+    Bug("address near zero", MEMORY, "an address that no buffer is near", """
+    y[at] = *(const device float*)(ulong(at) * 4 + 4); //!
+    """),
     Bug("fault in a helper", MEMORY, "outside device memory x", """
     y[at] = second(x + at);
     """, header="""

@@ -107,6 +107,13 @@ def test_programs_are_kept_by_all_that_they_depend_on(monkeypatch, tmp_path):
     compiler._runtime_object.cache_clear()
 
 
+def test_a_cache_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path / "file" / "metal")
+    with pytest.raises(compiler.CacheUnusable, match="cannot be made"):
+        compiler.compiled("another text", compiler.find_compiler())
+
+
 def test_the_wheel_ziglang_is_the_last_choice(monkeypatch):
     zig = compiler.MetalCompiler(("zig", "clang"), ("zig", "c++"), "zig 0")
     monkeypatch.setattr(compiler, "_zig", lambda: zig)
