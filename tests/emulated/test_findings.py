@@ -2,6 +2,7 @@
 
 import re
 import struct
+from dataclasses import replace
 
 import pytest
 from metal_bugs import BUGS, CLEAN, launch
@@ -61,6 +62,42 @@ def test_a_clean_kernel_raises_no_alarm(name, counting):
             results.add(tuple(emulated(launch(name, CLEAN[name]))))
         assert len(runs) == 1
     assert len(results) == 1  # the same bits in every order
+
+
+def test_schedules_differ():
+    """Which thread comes first shows in a counter, and which threadgroup in the finding of a race
+    between two."""
+    body = """
+    threadgroup atomic_uint n;
+    if (lid == 0) atomic_store_explicit(&n, 0u, memory_order_relaxed);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    y[at] = float(atomic_fetch_add_explicit(&n, 1u, memory_order_relaxed));
+    """
+    results = {}
+    for order in Order:
+        with emulation(EmulationOptions(Schedule(simdgroups=order))):
+            (contents,) = emulated(launch("counter", body, group=96))
+        values = struct.unpack("=96f", contents)
+        assert sorted(values) == list(range(96))
+        results[order] = [int(values[k]) // 32 for k in (0, 32, 64)]
+    assert results[Order.FORWARD] == [0, 1, 2] and results[Order.BACKWARD] == [2, 1, 0]
+    assert results[Order.ROTATED] not in (results[Order.FORWARD], results[Order.BACKWARD])
+    (bug,) = (b for b in BUGS if b.name == "two threadgroups write one element")
+    groups = [finding_of(bug, Schedule(groups_backward=back)).thread[1] for back in (False, True)]
+    assert groups == [(1, 0, 0), (0, 0, 0)]
+
+
+def test_threads_see_the_threadgroups_that_mlx_launches():
+    """A threadgroup is at most the grid, and those at the edge are smaller."""
+    body = """
+    y[at] = float(threads_per_threadgroup.x + 1000 * dispatch_threads_per_threadgroup.x);
+    """
+    for threads, expected in ((40, [40_040] * 40), (80, [64_064] * 64 + [64_016] * 16)):
+        start = launch("edges", body, group=threads)
+        edges = replace(start, group=(64, 1, 1), grid=(threads, 1, 1))
+        (contents,) = emulated(edges)
+        assert list(struct.unpack(f"={threads}f", contents)) == expected
+        assert edges.clamped == (min(64, threads), 1, 1)
 
 
 def test_equal_values_may_be_declared():
