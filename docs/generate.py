@@ -74,7 +74,8 @@ def impls(spec: Spec) -> Iterator[str]:
     yield from ("| Impl | is | knobs | default |", "|---|---|---|---|")
     for impl in spec.impls:
         words = (inspect.getdoc(impl.launch) or "the library's own").splitlines()
-        yield f"| `{impl.name}` | {' '.join(words)} | {knobs(impl)} | {defaults(impl)} |"
+        where = "Metal: " if impl.backend == "metal" else ""
+        yield f"| `{impl.name}` | {where}{' '.join(words)} | {knobs(impl)} | {defaults(impl)} |"
 
 
 def knobs(impl: Impl) -> str:
@@ -84,7 +85,7 @@ def knobs(impl: Impl) -> str:
 
 
 def defaults(impl: Impl) -> str:
-    if impl.backend != "triton":
+    if impl.backend == "torch":
         return ""
     said = [declared(impl, impl.config(), label)]
     known: dict[str, list[str]] = {}

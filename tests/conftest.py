@@ -16,7 +16,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Tests run side by side: threads of numpy's that wait for each other took ten times the seconds of
 # the replayed searches.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-MARKED = {"unit", "interpret", "compile", "gpu", "metal", "web"}
+MARKED = {"unit", "interpret", "compile", "emulated", "gpu", "metal", "web"}
 
 # No deadline: the first example of a test pays for imports, and shared machines stall.
 settings.register_profile("here", deadline=None, max_examples=50)

@@ -8,7 +8,7 @@ inputs so that the promise is exact wherever it can be: on grids and on powers o
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -145,12 +145,12 @@ def load() -> dict[str, Path]:
     return files
 
 
-def promises() -> list[tuple[Promise, Impl]]:
-    """Every property with every Triton Impl of its kernel that makes it."""
+def promises(impls: Iterable[Impl] | None = None) -> list[tuple[Promise, Impl]]:
+    """Every property with every Impl of its kernel that makes it, of these or of Triton's."""
     load()
     return [
         (promise, impl)
-        for impl in triton_impls()
+        for impl in (triton_impls() if impls is None else impls)
         for promise in PROPERTIES.get(impl.spec.name, [])
         if not promise.impls or impl.name in promise.impls
     ]

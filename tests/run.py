@@ -12,7 +12,6 @@ on the newest and in brief, each Impl about once in each test, on the older. Wha
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -24,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
-GROUPS = ("unit", "web", "interpret", "compile", "gpu", "metal")
+GROUPS = ("unit", "web", "interpret", "compile", "emulated", "gpu", "metal")
 TRITON_ENDS = ("3.6", "3.9")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PARALLEL: tuple[str, ...] = ("-n", "2")
@@ -49,17 +48,30 @@ def obstacle(group: str) -> str | None:
         return "no Chromium on the path"
     if group == "gpu" and not gpu_visible():
         return "no GPU visible to torch"
-    if group == "metal" and importlib.util.find_spec("mlx") is None:
-        return "no MLX"
+    if group == "emulated" and not os.environ.get("CI") and not succeeds(ASK_COMPILER):
+        return "no clang++ 19 or later: apt-get install clang-19, or pip install ziglang"
+    if group == "metal" and not succeeds(ASK_METAL):
+        return "no Metal device"
     if group in ("interpret", "compile") and own_triton() is None:
         return "no Triton for this system"
     return None
 
 
+ASK_GPU = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+ASK_METAL = "import sys, mlx.core as mx; sys.exit(not mx.metal.is_available())"
+ASK_COMPILER = "from metal_shim.compiler import find_compiler; find_compiler()"
+
+
 def gpu_visible() -> bool:
-    """Whether torch finds a GPU; asked in another process, so that this one stays small."""
-    ask = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return subprocess.run([sys.executable, "-c", ask], check=False).returncode == 0
+    """Whether torch finds a GPU."""
+    return succeeds(ASK_GPU)
+
+
+def succeeds(ask: str) -> bool:
+    """Whether a line of Python ends well; in another process, so that this one stays small."""
+    command = [sys.executable, "-c", ask]
+    done = subprocess.run(command, cwd=TESTS.parent, capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def own_triton() -> str | None:

@@ -73,7 +73,7 @@ def module_of(kernel: str) -> ModuleType:
         hint = example("kernel", kernel, "--kernel ")
         raise CatalogError(hint or unknown("kernel", kernel, kernel_names()))
     module = _imported(f"{KERNELS}.{kernel}", kernel)
-    if importlib.util.find_spec("mlx") and kernel in names_in(METAL):
+    if kernel in names_in(METAL):
         _imported(f"{METAL}.{kernel}", kernel)
     return module
 

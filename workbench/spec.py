@@ -473,8 +473,12 @@ class Impl:
 
     def rejection_reason(self, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> str | None:
         """Return in one sentence why this config cannot run at these sizes, or None if it can. It
-        cannot if it has more warps than a block may have, or if the kernel's own `refuse` rejects
-        it, raises, or returns neither a sentence nor None."""
+        cannot if it is a Metal kernel and the device no Apple GPU, if it has more warps than a
+        block may have, or if the kernel's own `refuse` rejects it, raises, or returns neither a
+        sentence nor None."""
+        if self.backend == "metal" and limits.arch != "metal":
+            check = f"`python -m metal_shim.check {self.spec.name}` executes it on the CPU"
+            return f"a Metal kernel needs an Apple GPU; {check}"
         warps = getattr(config, "num_warps", 0)
         if warps * limits.warp_size > limits.threads_per_block:
             return f"{warps} warps are more than one block may have here"

@@ -4,11 +4,11 @@
     python tests/mutants/run.py kernels softmax    of one list, or whose name or file has the word
     python tests/mutants/run.py --gpu              those that a GPU alone can show, on one
 
-Each mutant of `kernels.toml` and `engine.toml` replaces one passage of one file in a copy of the
-tree. The tests named `first` run before the others; the first failure kills it. What survives ran
-all tests of continuous integration that could see its file, and is printed with the fault that a
-user would meet. The exit code is 1 where a kill rate is under what is asked, 2 where nothing could
-be tried, and 130 after Ctrl-C; verdicts in --log up to then stay.
+Each mutant of `kernels.toml`, `engine.toml` and `metal.toml` replaces one passage of one file in a
+copy of the tree. The tests named `first` run before the others; the first failure kills it. What
+survives ran all tests of continuous integration that could see its file, and is printed with the
+fault that a user would meet. The exit code is 1 where a kill rate is under what is asked, 2 where
+nothing could be tried, and 130 after Ctrl-C; verdicts in --log up to then stay.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from queue import SimpleQueue
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-ASKED = {"kernels": 0.97, "engine": 0.95}  # of those that a CPU can show
+ASKED = {"kernels": 0.97, "engine": 0.95, "metal": 0.95}  # of those that a CPU can show
 LIMIT_S = 1500  # for one call of pytest: a mutant that hangs is seen, too
 NOTHING_COLLECTED = 5  # pytest's exit code
 STOPPED = 130  # as shells say it: 128 + SIGINT
@@ -143,6 +143,11 @@ def steps(mutant: Mutant) -> Iterator[Step]:
     kernel = Path(mutant.file).stem
     of_kernel = mutant.file.startswith("workbench/kernels/")
     only = (("KERNELS", ",".join([kernel, *_sharing(kernel)])),) if of_kernel else ()
+    if mutant.file.startswith("metal_shim/"):
+        only = (("KERNELS", kernel),) if "/kernels/" in mutant.file else ()
+        yield from (Step(tests, only) for tests in (tuple(mutant.first), ("tests/emulated",)))
+        yield Step(("tests/unit", *NOT_OF_CODE))
+        return
     if mutant.first:
         interpreted = any("interpret" in test for test in mutant.first)
         yield Step(tuple(mutant.first), (*only, *((interpret,) if interpreted else ())))

@@ -214,6 +214,42 @@ def test_the_metal_path_is_found_by_name(path):
     assert not [name for name in imported(path) if name.split(".")[0] == "metal_shim"]
 
 
+# The same rule inside `metal_shim/`, and what its modules take from the workbench.
+METAL = ROOT / "metal_shim"
+METAL_FILES = sorted(path for path in METAL.rglob("*.py") if path.stem != "__init__")
+METAL_ORDER = {
+    "signature": {"spec"},
+    "msl": set(),
+    "host": set(),
+    "lint": set(),
+    "compiler": {"spec"},
+    "emulate": {"spec"},
+    "mlx_backend": set(),
+    "kernel": set(),
+    "rows": {"spec"},
+    "kernels": {"spec", "kernels"},
+    "check": {"spec", "device", "catalog", "measurement"},
+}
+
+
+@pytest.mark.parametrize("path", METAL_FILES, ids=relative)
+def test_imports_of_the_metal_path_follow_the_rule(path):
+    here, order = path.relative_to(METAL).with_suffix("").parts[0], list(METAL_ORDER)
+    used = {name.split(".")[1] for name in imported(path) if name.startswith("metal_shim.")}
+    late = {name for name in used if order.index(name) >= order.index(here)}
+    assert not late, f"{relative(path)} imports {late}, which come after {here}"
+    assert set(of_ours(path)) <= METAL_ORDER[here]
+    libraries = {name.split(".")[0] for name in imported(path)} & {"mlx", "triton"}
+    assert libraries <= ({"mlx"} if here == "mlx_backend" else set())
+
+
+def test_the_metal_path_is_imported_without_triton_or_mlx():
+    code = (
+        "import sys, metal_shim.kernel; print([m for m in ('mlx', 'triton') if m in sys.modules])"
+    )
+    assert python(code).strip() == "[]"
+
+
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_nothing_imports_the_examples(path):
     assert not [name for name in imported(path) if name.split(".")[0] in ("examples", "tests")]

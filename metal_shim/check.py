@@ -1,0 +1,181 @@
+"""Check the Metal kernels of an operation on the CPU: `python -m metal_shim.check softmax`.
+
+Runs each Metal Impl at the Spec's check sizes in each dtype and schedule, and prints the checks in
+the order in which a fault of one hides those of the next: synccheck, racecheck, memcheck,
+initcheck, then the comparison with the reference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from metal_shim.compiler import find_compiler
+from metal_shim.emulate import (
+    SCHEDULES,
+    CheckName,
+    EmulatedRun,
+    EmulationError,
+    EmulationFinding,
+    EmulationOptions,
+    Schedule,
+    emulation,
+)
+from workbench import catalog
+from workbench.device.hardware import UNCOMPILED
+from workbench.measurement.correctness import PreparedProblem, check
+from workbench.spec import Impl, Sizes, Spec, WorkbenchError, label, sizes_text, values
+
+DEVICE = "m2max"  # its limits are those of every Apple GPU since the M1
+
+LIMITS = """\
+What an emulated run cannot show:
+- whether Apple's compiler takes the text: clang reads it in its mode C++ for OpenCL
+- registers, and the smaller number of threads that a kernel with many of them may have
+- last bits: fast maths, fused multiply-adds, denormals, the order in which simd_sum adds
+- forward progress between threadgroups, caches, memory banks, occupancy, and any time
+- textures, ray tracing and tensor_ops, which the emulator does not have
+- shifts by the width of a number or more: masked here, undefined in MSL
+- private arrays past their end through a pointer, while the address stays on the thread's stack
+- more than one fault of a run: it ends at the first
+"""
+
+
+class NoMetalImpl(WorkbenchError, ValueError):
+    """A kernel has no Metal Impl to check."""
+
+
+@dataclass(frozen=True)
+class MetalCase:
+    """One Impl at one size in one dtype."""
+
+    impl: Impl
+    config: Any
+    sizes: Sizes
+    dtype: str
+
+    def __str__(self) -> str:
+        at = f"{sizes_text(self.sizes)}, {self.dtype}, {label(values(self.config))}"
+        return f"{self.impl.title} ({at})"
+
+
+@dataclass
+class CheckReport:
+    """Findings of all runs by check, wrong answers, and the traffic of the last clean run of each
+    Impl."""
+
+    runs: int = 0
+    findings: dict[CheckName, list[EmulationFinding]] = field(
+        default_factory=lambda: {name: [] for name in CheckName}
+    )
+    wrong: list[str] = field(default_factory=list)
+    traffic: dict[str, tuple[MetalCase, EmulatedRun]] = field(default_factory=dict)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether no run had a finding or a wrong answer."""
+        return not self.wrong and not any(self.findings.values())
+
+
+def metal_impls(spec: Spec) -> list[Impl]:
+    """Return the Metal Impls of an operation. Raises NoMetalImpl where it has none."""
+    impls = [impl for impl in spec.impls if impl.backend == "metal"]
+    if not impls:
+        known = ", ".join(catalog.names_in(catalog.METAL))
+        raise NoMetalImpl(f"{spec.name} has no Metal impl; these kernels have: {known}.")
+    return impls
+
+
+def cases(spec: Spec) -> Iterator[MetalCase]:
+    """Yield the default config of each Metal Impl at each size to check and in each dtype."""
+    limits = UNCOMPILED[DEVICE].limits
+    for impl in metal_impls(spec):
+        for sizes in spec.check:
+            for dtype in spec.tolerance:
+                config = impl.default(limits, dtype, sizes)
+                if impl.rejection_reason(config, limits, dtype, sizes) is None:
+                    yield MetalCase(impl, config, sizes, dtype)
+
+
+def checked(spec: Spec, progress: Callable[[str], None] = lambda text: None) -> CheckReport:
+    """Run every case in every schedule and return the findings. Raises CompilerMissing."""
+    find_compiler()
+    report = CheckReport()
+    for case in cases(spec):
+        progress(str(case))
+        problem = PreparedProblem.of(spec, case.sizes, case.dtype, "cpu")
+        for schedule in SCHEDULES:
+            _run(case, problem, schedule, report)
+    return report
+
+
+def _run(
+    case: MetalCase, problem: PreparedProblem, schedule: Schedule, report: CheckReport
+) -> None:
+    report.runs += 1
+    counting = schedule is SCHEDULES[-1]
+    try:
+        with emulation(EmulationOptions(schedule, counting=counting)) as runs:
+            result = check(case.impl, case.config, problem)
+    except EmulationError as error:
+        report.findings[error.finding.check].append(error.finding)
+        return
+    if result.wrong:
+        report.wrong.append(f"{case}: {result.wrong}")
+    if counting and runs:
+        report.traffic[case.impl.name] = (case, runs[-1])
+
+
+def lines(report: CheckReport, name: str) -> Iterator[str]:
+    """Yield the lines that the command prints."""
+    yield f"{name}: {report.runs} runs emulated on a CPU; Apple's compiler and GPU took no part"
+    for check_name, findings in report.findings.items():
+        first = f": {findings[0]}" if findings else ""
+        yield f"{check_name.value:<10} {_count(len(findings), 'finding')}{first}"
+    first = f": {report.wrong[0]}" if report.wrong else ""
+    yield f"{'results':<10} {_count(len(report.wrong), 'wrong result')}{first}"
+    for case, run in report.traffic.values():
+        yield f"traffic of {case}"
+        for buffer, bytes_ in run.traffic.buffers.items():
+            requested = bytes_.requested_read + bytes_.requested_written
+            unique = bytes_.unique_read + bytes_.unique_written
+            yield (
+                f"  {buffer:<10} {requested:>10} bytes requested, {unique:>10} unique, "
+                f"{32 * bytes_.sectors:>10} in sectors"
+            )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns the exit code: 0 if clean, 1 with findings, 2 where nothing
+    could be checked."""
+    parser = argparse.ArgumentParser(prog="python -m metal_shim.check", description=__doc__)
+    parser.add_argument("kernel", nargs="?", help="name of an operation, or the path of its file")
+    parser.add_argument("--limits", action="store_true", help="print what a check cannot show")
+    options = parser.parse_args(arguments)
+    if options.limits:
+        print(LIMITS, end="")
+    if options.kernel is None:
+        return 0 if options.limits else _failed("name a kernel, as in: metal_shim.check softmax")
+    try:
+        spec = catalog.spec_of(options.kernel)
+        report = checked(spec)
+    except WorkbenchError as error:
+        return _failed(str(error))
+    print("\n".join(lines(report, spec.name)))
+    return 0 if report.is_clean else 1
+
+
+def _failed(sentence: str) -> int:
+    print(sentence, file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

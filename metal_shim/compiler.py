@@ -1,0 +1,219 @@
+"""Find clang, compile a kernel's C++ text and link it to the emulator's runtime, with a cache.
+
+Programs are kept in the user's cache folder under a hash of everything that they depend on: text,
+flags, header, runtime and the compiler's version. An entry is never changed after it was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import platformdirs
+
+from workbench.spec import WorkbenchError
+
+HERE = Path(__file__).resolve().parent
+INCLUDE = HERE / "include"
+RUNTIME = HERE / "runtime.cpp"
+OLDEST = 19  # earlier versions of clang lack bfloat16 vectors in this mode
+TIME_LIMIT_S = 300.0  # for one compilation: a second, but over one minute for zig's first
+CANDIDATES = ("clang++-22", "clang++-21", "clang++-20", "clang++-19", "clang++")
+REMEDY = "apt-get install clang-19, or pip install ziglang"
+
+_EXTENSIONS = "-__opencl_c_pipes,-__opencl_c_device_enqueue,-__opencl_c_fp64,-cl_khr_fp64"
+_LANGUAGE = (
+    *("-x", "clcpp", "-cl-std=clc++2021", "-cl-no-stdinc", "-nostdinc"),
+    *("-cl-single-precision-constant", "-Xclang", f"-cl-ext={_EXTENSIONS},+cl_khr_fp16"),
+    *("-ffp-contract=off", "-fno-math-errno", "-ftrivial-auto-var-init=pattern"),
+)
+_WARNINGS = (
+    *("-Wno-everything", "-Werror=uninitialized", "-Werror=sometimes-uninitialized"),
+    *("-Werror=conditional-uninitialized", "-Werror=return-type"),
+)
+_CHECKS = (
+    # DWARF 4: addr2line of binutils 2.40 names the wrong file after #line in DWARF 5
+    *("-O1", "-g1", "-gdwarf-4", "-fno-finite-loops", "-fsanitize=thread"),
+    *("-mllvm", "-tsan-instrument-func-entry-exit=0"),
+    *("-mllvm", "-tsan-instrument-read-before-write=1"),
+    "-fsanitize=array-bounds,shift,integer-divide-by-zero",
+    "-fsanitize=signed-integer-overflow,float-cast-overflow",
+)
+_FEATURES = {"x86_64": ("-mf16c", "-mfma"), "amd64": ("-mf16c", "-mfma")}
+
+
+# clang's words in its errors, and Metal's
+_SPACES = {
+    "__global": "device",
+    "__constant": "constant",
+    "__local": "threadgroup",
+    "__private": "thread",
+    "__bf16": "bfloat",
+}
+
+
+class CompilerMissing(WorkbenchError, RuntimeError):
+    """No compiler for the emulator is installed; the message names the packages that bring one."""
+
+
+class CacheUnusable(WorkbenchError, RuntimeError):
+    """The folder of compiled programs cannot be used; the message is one sentence."""
+
+
+class KernelRejected(WorkbenchError, ValueError):
+    """clang does not take a kernel. The message holds its first errors."""
+
+
+@dataclass(frozen=True)
+class MetalCompiler:
+    """The commands that compile a kernel and that compile and link C++, and their version."""
+
+    kernel: tuple[str, ...]
+    native: tuple[str, ...]
+    version: str
+
+
+def find_compiler(command: str | None = None) -> MetalCompiler:
+    """Return the compiler that emulates Metal kernels.
+
+    Args:
+        command: Name or path of a clang++; without it clang++-22 to clang++-19, a clang++ that is
+            new enough, and then the wheel `ziglang` are tried.
+
+    Raises CompilerMissing where there is none.
+    """
+    for name in (command,) if command else CANDIDATES:
+        if (path := shutil.which(name)) and (compiler := _clang(path)):
+            return compiler
+    if command is None and (compiler := _zig()):
+        return compiler
+    named = f"{command} is no" if command else "there is no"
+    raise CompilerMissing(
+        f"Metal kernels are not emulated, since {named} clang++ of version {OLDEST} or later; "
+        f"{REMEDY}."
+    )
+
+
+@cache
+def _clang(path: str) -> MetalCompiler | None:
+    version = _version((path, "--version"))
+    number = re.search(r"clang version (\d+)", version)
+    if number is None or int(number[1]) < OLDEST:
+        return None
+    return MetalCompiler((path,), (path,), version)
+
+
+@cache
+def _zig() -> MetalCompiler | None:
+    """Return the compiler of the wheel: its `clang` takes kernels, and its `c++`, which refuses
+    that language, links."""
+    if importlib.util.find_spec("ziglang") is None:
+        return None
+    zig = (sys.executable, "-m", "ziglang")
+    version = _version((*zig, "version"))
+    return MetalCompiler((*zig, "clang"), (*zig, "c++"), f"zig {version}") if version else None
+
+
+def _version(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout.partition("\n")[0]
+
+
+def cache_folder() -> Path:
+    """Return the folder of compiled programs."""
+    return Path(platformdirs.user_cache_dir("kernel-workbench")) / "metal"
+
+
+def compiled(text: str, compiler: MetalCompiler) -> Path:
+    """Return the program of a kernel's C++ text, compiled now or taken from the cache.
+
+    Raises KernelRejected with the compiler's first errors.
+    """
+    runtime = _runtime_object(compiler)
+    flags = _kernel_flags()
+    header = (INCLUDE / "metal_stdlib").read_text(encoding="utf-8")
+    program = _entry(text, *flags, compiler.version, header, runtime.name)
+    if not program.exists():
+        with tempfile.TemporaryDirectory(dir=program.parent) as folder:
+            source, built = Path(folder, "kernel.cpp"), Path(folder, "kernel.o")
+            source.write_text(text, encoding="utf-8")
+            _run(*compiler.kernel, *flags, "-c", str(source), "-o", str(built))
+            linked = Path(folder, "program")
+            _run(*compiler.native, *_LINK, str(built), str(runtime), "-o", str(linked), "-lm")
+            os.replace(linked, program)
+    return program
+
+
+_LINK = ("-no-pie",) if sys.platform == "linux" else ()  # addresses are those of the file
+
+
+def _kernel_flags() -> tuple[str, ...]:
+    machine = platform.machine()
+    system = "linux-gnu" if sys.platform == "linux" else "apple-macosx"
+    target = ("-target", f"{'x86_64' if machine in _FEATURES else 'aarch64'}-{system}")
+    features = _FEATURES.get(machine.lower(), ())
+    return (*_LANGUAGE, *target, *features, *_CHECKS, *_WARNINGS, f"-I{INCLUDE}")
+
+
+@cache
+def _runtime_object(compiler: MetalCompiler) -> Path:
+    path = _entry(RUNTIME.read_text(encoding="utf-8"), compiler.version, suffix=".o")
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            built = Path(folder, "runtime.o")
+            flags = ("-std=c++17", "-O2", "-w", "-fno-pie", "-c")
+            _run(*compiler.native, *flags, str(RUNTIME), "-o", str(built))
+            os.replace(built, path)
+    return path
+
+
+def _entry(*parts: str, suffix: str = "") -> Path:
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise CacheUnusable(
+            f"{folder}, where compiled Metal kernels are kept, cannot be made ({reason}); make it, "
+            "or name another folder by XDG_CACHE_HOME."
+        ) from error
+    return folder / (hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32] + suffix)
+
+
+def _run(*command: str) -> None:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=TIME_LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise KernelRejected(f"the compiler took more than {TIME_LIMIT_S:.0f} s") from None
+    if done.returncode:
+        errors = re.findall(r"^.*error: .*$", done.stderr, flags=re.MULTILINE)
+        text = "; ".join(errors[:3]) or " ".join(done.stderr.split())[:400]
+        raise KernelRejected(re.sub("|".join(_SPACES), lambda m: _SPACES[m[0]], text))
+
+
+def line_of(program: Path, address: int, name: str) -> int | None:
+    """Return the line of a kernel's text that an address of its program comes from, or None where
+    no tool is installed that reads it (addr2line of binutils, llvm-symbolizer)."""
+    for tool in ("addr2line", "llvm-addr2line", "llvm-symbolizer", f"llvm-symbolizer-{OLDEST}"):
+        if path := shutil.which(tool):
+            options = ("-i", "-e") if "addr2line" in tool else ("--inlines", "-e")
+            done = subprocess.run(
+                (path, *options, str(program), hex(address)),
+                capture_output=True, text=True, check=False, timeout=60,
+            )  # fmt: skip
+            lines = re.findall(rf"{re.escape(name)}\.metal:(\d+)", done.stdout)
+            return int(lines[0]) if lines else None
+    return None

@@ -1,0 +1,373 @@
+"""Run a Metal kernel on the CPU, check every access, and count its traffic.
+
+A run is a process of its own with a time limit: a kernel that never ends or that crashes is a
+finding like any other. What a run returns has no time in it. Emulated work says nothing about the
+speed of a GPU.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from enum import Enum
+from math import prod
+from pathlib import Path
+
+from metal_shim import compiler, host, lint
+from metal_shim.signature import SIZES, MetalCall, Parameter, parameters
+from workbench.spec import WorkbenchError
+
+MOST_THREADS = 1024  # of a threadgroup, on every Apple GPU
+ACCESSES = 1 << 34  # after so many a kernel is taken to run without end
+
+
+class CheckName(Enum):
+    """What a finding breaks, in the order in which the checks are printed."""
+
+    SYNCCHECK = "synccheck"
+    RACECHECK = "racecheck"
+    MEMCHECK = "memcheck"
+    INITCHECK = "initcheck"
+
+
+@dataclass(frozen=True)
+class EmulationFinding:
+    """A fault of a kernel: the check, one sentence, and where. `line` counts in the body, or in the
+    header if `in_header`; `thread` is the thread in its threadgroup, and the threadgroup."""
+
+    check: CheckName
+    sentence: str
+    kernel: str
+    line: int | None = None
+    in_header: bool = False
+    thread: tuple[int, tuple[int, int, int]] | None = None
+    text: str = ""  # of that line
+
+    def __str__(self) -> str:
+        part = "header line" if self.in_header else "line"
+        place = f"{self.kernel}, {part} {self.line}" if self.line else self.kernel
+        quoted = f" (`{self.text}`)" if self.text else ""
+        who = ""
+        if self.thread:
+            index, group = self.thread
+            who = f" [thread {index} of threadgroup {','.join(map(str, group))}]"
+        return f"{place}{quoted}: {self.sentence}{who}"
+
+
+class EmulationError(WorkbenchError, RuntimeError):
+    """A kernel broke a rule of Metal's while it was emulated; `finding` is the fault."""
+
+    def __init__(self, finding: EmulationFinding) -> None:
+        super().__init__(str(finding))
+        self.finding = finding
+
+
+class LaunchRejected(WorkbenchError, ValueError):
+    """A kernel or its launch is refused before it runs; the message is one sentence."""
+
+
+class Order(Enum):
+    """Order in which the SIMD-groups of a threadgroup run between two barriers."""
+
+    FORWARD = 0
+    BACKWARD = 1
+    ROTATED = 2  # by one more in each round
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Order of a run: races are found in any; a wrong result shows in some."""
+
+    groups_backward: bool = False
+    simdgroups: Order = Order.FORWARD
+
+
+SCHEDULES = (
+    Schedule(),
+    Schedule(groups_backward=True, simdgroups=Order.BACKWARD),
+    Schedule(simdgroups=Order.ROTATED),
+    Schedule(groups_backward=True),
+)
+
+
+@dataclass(frozen=True)
+class BufferTraffic:
+    """Bytes of one buffer. Requested bytes count each access, unique ones each byte once; `sectors`
+    are the 32-byte sectors that each instruction of a SIMD-group asked for (0 if not counted)."""
+
+    requested_read: int
+    requested_written: int
+    unique_read: int
+    unique_written: int
+    sectors: int
+
+
+@dataclass(frozen=True)
+class EmulatedTraffic:
+    """Counts of one run, none of them a time. `bank_rounds` assumes 32 banks of 4 bytes, which
+    Apple does not publish: a hint, and 0 if not counted."""
+
+    buffers: Mapping[str, BufferTraffic]
+    threads: int
+    barriers: int  # times that a thread reached one
+    exchanges: int  # times that a lane took part in a function of its SIMD-group
+    threadgroup_bytes: int
+    bank_rounds: int
+
+    @property
+    def unique_read(self) -> int:
+        """Bytes of device memory that were read, each once."""
+        return sum(b.unique_read for b in self.buffers.values())
+
+    @property
+    def unique_written(self) -> int:
+        """Bytes of device memory that were written, each once."""
+        return sum(b.unique_written for b in self.buffers.values())
+
+
+@dataclass(frozen=True)
+class EmulatedRun:
+    """A run without a finding: one kernel's traffic in one schedule."""
+
+    call: MetalCall
+    grid: tuple[int, int, int]
+    group: tuple[int, int, int]
+    traffic: EmulatedTraffic
+
+
+@dataclass(frozen=True)
+class EmulationOptions:
+    """How launches are emulated. `same_value` names outputs to which several threads may write the
+    same value at once."""
+
+    schedule: Schedule = SCHEDULES[0]
+    counting: bool = False  # of sectors and bank rounds, which takes about twice the time
+    time_limit_s: float = 60.0
+    compiler: str | None = None  # name or path of a clang++
+    accesses: int = ACCESSES
+
+
+@dataclass(frozen=True)
+class MetalLaunch:
+    """One dispatch: the call, the contents of its inputs as bytes, threads of the grid and of a
+    threadgroup, and the outputs to which several threads may write the same value."""
+
+    call: MetalCall
+    inputs: Sequence[bytes]
+    grid: tuple[int, int, int]
+    group: tuple[int, int, int]
+    same_value: tuple[str, ...] = ()
+
+    @property
+    def clamped(self) -> tuple[int, int, int]:
+        """Threads of a threadgroup as MLX launches it: at most those of the grid."""
+        x, y, z = (min(t, n) for t, n in zip(self.group, self.grid, strict=True))
+        return x, y, z
+
+
+@dataclass(frozen=True)
+class _Recording:
+    options: EmulationOptions
+    runs: list[EmulatedRun] = field(default_factory=list)
+
+
+_RECORDING: ContextVar[_Recording | None] = ContextVar("metal_recording", default=None)
+
+
+@contextmanager
+def emulation(options: EmulationOptions) -> Iterator[list[EmulatedRun]]:
+    """Emulate all launches inside with these options. Yields the list that their runs enter."""
+    token = _RECORDING.set(recording := _Recording(options))
+    try:
+        yield recording.runs
+    finally:
+        _RECORDING.reset(token)
+
+
+def is_requested() -> bool:
+    """Return whether launches are to be emulated, even where there is a Metal device."""
+    return _RECORDING.get() is not None
+
+
+def emulated(launch: MetalLaunch) -> list[bytes]:
+    """Run a launch and return the contents of its outputs.
+
+    Raises LaunchRejected before the run, EmulationError where a check fails, and CompilerMissing.
+    """
+    recording = _RECORDING.get() or _Recording(EmulationOptions())
+    options = recording.options
+    reject_launch(launch)
+    types = tuple(n for n, v in launch.call.template.items() if isinstance(v, str))
+    if faults := lint.faults(launch.call.source, types):
+        raise LaunchRejected(f"{launch.call.source.name}, {faults[0]}.")
+    program = _program(launch.call, options)
+    reply = _run(program, launch, options)
+    head, _, rest = reply.partition(b"end\n")
+    lines = head.decode("utf-8", "replace").splitlines()
+    if not lines or not lines[0].startswith("counts "):
+        raise EmulationError(_finding(program, launch.call, lines[0] if lines else ""))
+    traffic = _traffic(lines)
+    recording.runs.append(EmulatedRun(launch.call, launch.grid, launch.clamped, traffic))
+    return _split(rest, [array.bytes for array in launch.call.outputs])
+
+
+def reject_launch(launch: MetalLaunch) -> None:
+    """Raise LaunchRejected where no Apple GPU takes the launch."""
+    name, threads = launch.call.source.name, prod(launch.clamped)
+    if min(*launch.grid, *launch.group) < 1:
+        raise LaunchRejected(f"{name}: grid {launch.grid} and group {launch.group} begin at 1.")
+    if threads > MOST_THREADS:
+        raise LaunchRejected(
+            f"{name}: {threads} threads in a threadgroup; Metal takes at most {MOST_THREADS}."
+        )
+    if max(launch.grid) >= 1 << 32:
+        raise LaunchRejected(f"{name}: an axis of the grid has 2^32 threads or more.")
+    for array in (*launch.call.inputs, *launch.call.outputs):
+        if not array.size:
+            raise LaunchRejected(f"{name}: MLX launches no kernel with an empty array.")
+
+
+def _program(call: MetalCall, options: EmulationOptions) -> Path:
+    tools = compiler.find_compiler(options.compiler)
+    try:
+        return compiler.compiled(host.host_text(call), tools)
+    except compiler.KernelRejected as error:
+        uninitialised = "uninitialized" in str(error)
+        if not uninitialised:
+            raise LaunchRejected(f"{call.source.name}: clang rejects it: {error}.") from None
+        line = re.search(r"\.metal:(\d+):", str(error))
+        sentence = re.sub(r"^.*error: ", "", str(error).partition(";")[0])
+        number = int(line[1]) if line else 0
+        raise EmulationError(_placed(CheckName.INITCHECK, sentence, call, number)) from None
+
+
+# The request and the reply: see `main` of runtime.cpp
+
+
+def _run(program: Path, launch: MetalLaunch, options: EmulationOptions) -> bytes:
+    request = b"".join(_request(launch, options))
+    try:
+        done = subprocess.run(
+            [str(program)],
+            input=request,
+            capture_output=True,
+            timeout=options.time_limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        sentence = f"no end after {options.time_limit_s:g} s"
+        raise EmulationError(_placed(CheckName.SYNCCHECK, sentence, launch.call, 0)) from None
+    if done.returncode:
+        sentence = f"the emulated kernel crashed (signal {-done.returncode})"
+        raise EmulationError(_placed(CheckName.MEMCHECK, sentence, launch.call, 0))
+    return done.stdout
+
+
+_WRITABLE, _INITIALISED, _SAME_VALUE = 1, 2, 4
+
+
+def _request(launch: MetalLaunch, options: EmulationOptions) -> Iterator[bytes]:
+    listed = parameters(launch.call)
+    schedule = options.schedule
+    yield struct.pack(
+        "=4I3I3I2Q",
+        *(len(listed), options.counting, schedule.groups_backward, schedule.simdgroups.value),
+        *(*launch.grid, *launch.clamped, host.THREADGROUP_LIMIT, options.accesses),
+    )
+    arrays = dict(zip(launch.call.source.inputs, launch.inputs, strict=True))
+    outputs = dict(zip(launch.call.source.outputs, launch.call.outputs, strict=True))
+    contents = []
+    for p in listed:
+        if p.array in outputs:
+            array, flags = outputs[p.array], _WRITABLE
+            flags |= _SAME_VALUE if p.array in launch.same_value else 0
+            yield struct.pack("=40sQII", p.name.encode(), array.bytes, SIZES[array.dtype], flags)
+        else:
+            content, element = _content(p, launch.call, arrays[p.array])
+            contents.append(content)
+            yield struct.pack("=40sQII", p.name.encode(), len(content), element, _INITIALISED)
+    yield from contents
+
+
+def _content(parameter: Parameter, call: MetalCall, given: bytes) -> tuple[bytes, int]:
+    """Return the contents of a buffer that is read, and the bytes of its elements."""
+    array = call.inputs[call.source.inputs.index(parameter.array)]
+    shape = array.shape
+    if parameter.part == "shape":
+        return struct.pack(f"={len(shape)}i", *shape), 4
+    if parameter.part == "strides":
+        strides = [prod(shape[i + 1 :]) for i in range(len(shape))]
+        return struct.pack(f"={len(shape)}q", *strides), 8
+    if parameter.part == "ndim":
+        return struct.pack("=i", len(shape)), 4
+    return given, SIZES[array.dtype]
+
+
+def _split(contents: bytes, sizes: Sequence[int]) -> list[bytes]:
+    result, at = [], 0
+    for size in sizes:
+        result.append(contents[at : at + size])
+        at += size
+    return result
+
+
+def _traffic(lines: Sequence[str]) -> EmulatedTraffic:
+    counts = [int(word) for word in lines[0].split()[1:]]
+    rows = [line.split() for line in lines[1:] if line.startswith("buffer ")]
+    return EmulatedTraffic({row[1]: BufferTraffic(*map(int, row[2:])) for row in rows}, *counts)
+
+
+def _finding(program: Path, call: MetalCall, line: str) -> EmulationFinding:
+    """Return the finding of a reply: `finding check place thread group group group sentence`."""
+    if not line.startswith("finding "):
+        return _placed(CheckName.MEMCHECK, line.removeprefix("error ") or "no result", call, 0)
+    _, check, place, thread, x, y, z, sentence = line.split(" ", 7)
+    number = _line_at(program, call, place)
+    who = (int(thread), (int(x), int(y), int(z))) if int(thread) >= 0 else None
+    return _placed(CheckName(check), _readable(program, call, sentence), call, number, who)
+
+
+_LINE = 1 << 62  # marks a place that is a line and no address
+
+
+def _line_at(program: Path, call: MetalCall, place: str) -> int:
+    """Return the line of a place in a reply, 0 if it is unknown."""
+    address = int(place, 16)
+    if not address or address & _LINE:
+        return address & ~_LINE
+    return compiler.line_of(program, address, call.source.name) or 0
+
+
+def _readable(program: Path, call: MetalCall, sentence: str) -> str:
+    """Return the sentence of a reply with the line of the other access of a race, and with MSL's
+    words for the type of an array."""
+
+    def line(match: re.Match[str]) -> str:
+        number = _line_at(program, call, match[1])
+        if number >= host.HEADER_LINE:
+            return f" (header line {number - host.HEADER_LINE + 1})"
+        return f" (line {number})" if number else ""
+
+    sentence = re.sub(r"@([0-9a-f]+)@", line, sentence)
+    named = re.sub(r"an array '__local msl_type_(\w+)'.*", r"the threadgroup array \1", sentence)
+    return re.sub(r"an array '([^']*)'.*", r"an array \1", named)
+
+
+def _placed(
+    check: CheckName,
+    sentence: str,
+    call: MetalCall,
+    line: int,
+    thread: tuple[int, tuple[int, int, int]] | None = None,
+) -> EmulationFinding:
+    """Return a finding with its line and the text of that line; `line` is 0 if it is unknown."""
+    name, in_header = call.source.name, line >= host.HEADER_LINE
+    number = line - host.HEADER_LINE + 1 if in_header else line
+    lines = (call.source.header if in_header else call.source.body).splitlines()
+    text = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    return EmulationFinding(check, sentence, name, number or None, in_header, thread, text)

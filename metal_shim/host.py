@@ -1,0 +1,183 @@
+"""Translate the generated Metal source into C++ that clang compiles for the CPU. Pure text.
+
+clang reads MSL itself in its mode C++ for OpenCL. Three things are rewritten: attributes are
+removed, threadgroup variables become references into memory that the emulator provides, and an
+entry function passes the buffers and the thread's position. Lines keep their numbers: those of the
+body count from 1, those of the header from `HEADER_LINE`.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping
+
+from metal_shim.signature import (
+    ATTRIBUTES,
+    SIZES,
+    TYPES,
+    MetalCall,
+    MetalSource,
+    TemplateValue,
+    attributes,
+    head,
+    parameters,
+    template_values,
+)
+
+HEADER_LINE = 1_000_001  # number of the first line of the header in messages of the emulator
+THREADGROUP_LIMIT = 32_768  # bytes of threadgroup memory on every Apple GPU
+
+_POSITIONS = {
+    "thread_position_in_grid": "msl_thread->group[{0}] * msl_dispatch.group[{0}]"
+    " + msl_thread->tid[{0}]",
+    "thread_position_in_threadgroup": "msl_thread->tid[{0}]",
+    "threadgroup_position_in_grid": "msl_thread->group[{0}]",
+    "threads_per_threadgroup": "msl_dispatch.current[{0}]",
+    "dispatch_threads_per_threadgroup": "msl_dispatch.group[{0}]",
+    "threads_per_grid": "msl_dispatch.grid[{0}]",
+    "grid_size": "msl_dispatch.grid[{0}]",
+    "threadgroups_per_grid": "msl_dispatch.groups[{0}]",
+    "grid_origin": "0 * {0}",
+}
+_NUMBERS = {
+    "thread_index_in_threadgroup": "msl_thread->index",
+    "thread_index_in_simdgroup": "msl_thread->lane",
+    "simdgroup_index_in_threadgroup": "msl_thread->simdgroup",
+    "simdgroups_per_threadgroup": "msl_dispatch.simdgroups",
+    "dispatch_simdgroups_per_threadgroup": "msl_dispatch.simdgroups",
+    "quadgroups_per_threadgroup": "(msl_dispatch.threads + 3) / 4",
+    "dispatch_quadgroups_per_threadgroup": "(msl_dispatch.threads + 3) / 4",
+    "quadgroup_index_in_threadgroup": "msl_thread->index / 4",
+    "thread_index_in_quadgroup": "msl_thread->index % 4",
+    "threads_per_simdgroup": "32",
+    "thread_execution_width": "32",
+}
+# `threadgroup float a[N], b[4][5];` and not the declaration of a pointer
+_DECLARATION = re.compile(
+    r"\bthreadgroup\s+(?P<type>[A-Za-z_]\w*(?:\s*<[^;(){}]*?>)?)\s+"
+    r"(?P<names>\w+(?:\s*\[[^;]*?\])*(?:\s*,\s*\w+(?:\s*\[[^;]*?\])*)*)\s*;"
+)
+_DECLARATOR = re.compile(r"(\w+)((?:\s*\[[^\]]*\])*)")
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_CONSTANT = re.compile(r"\bconstexpr\s+(?:const\s+)?u?int\s+([^;]*);")
+_WIDTH = re.compile(r"^(\w+?)([234])?$")
+_BYTES = {"float": 4, "half": 2, "bfloat": 2, "int": 4, "uint": 4, "short": 2, "ushort": 2}
+_BYTES |= {"char": 1, "uchar": 1, "long": 8, "ulong": 8, "atomic_uint": 4, "atomic_int": 4}
+_BYTES |= {name: SIZES[dtype] for dtype, name in TYPES.items()}
+
+
+def without_comments(text: str) -> str:
+    """Return the text with blanks in place of comments; every line keeps its number."""
+    return _COMMENT.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), text)
+
+
+def host_text(call: MetalCall) -> str:
+    """Return the C++ source of a program's kernel, with the entry that `runtime.cpp` calls."""
+    name, source = call.source.name, call.source
+    start = re.sub(r"\[\[.*?\]\]", "", head(call)).rstrip("\n")
+    return (
+        "#include <metal_stdlib>\nusing namespace metal;\n"
+        f'#line {HEADER_LINE} "{name}.metal"\n{_rewritten(source.header)}\n'
+        f'{start}\n#line 1 "{name}.metal"\n{_rewritten(source.body)}\n}}\n{_entry(call)}'
+    )
+
+
+def _rewritten(text: str) -> str:
+    text = _DECLARATION.sub(_in_emulated_memory, without_comments(text))
+    text = re.sub(r"#include\s*<metal_\w+>", "", text)
+    return re.sub(r"\[\[.*?\]\]", "", text)
+
+
+def _in_emulated_memory(match: re.Match[str]) -> str:
+    result, kind = "", match["type"]
+    for name, extents in _DECLARATOR.findall(match["names"]):
+        own = f"msl_type_{name}"
+        result += f"typedef {kind} {own}{extents}; "
+        result += f'threadgroup {own}& {name} = MSL_THREADGROUP({own}, {kind}, "{name}"); '
+    return result + "\n" * match[0].count("\n")
+
+
+def _entry(call: MetalCall) -> str:
+    values = [_argument(i, p.declaration) for i, p in enumerate(parameters(call))]
+    values += [_position(name) for name in attributes(call.source)]
+    chosen = f"<{', '.join(template_values(call.template))}>" if call.template else ""
+    return (
+        'extern "C" __attribute__((no_sanitize("thread"))) void msl_entry(__private ulong* b) {\n'
+        f"  {call.function}{chosen}({', '.join(values)});\n}}\n"
+    )
+
+
+def _argument(index: int, declaration: str) -> str:
+    if declaration.endswith("&"):
+        return f"*({declaration[:-1]}*)b[{index}]"
+    return f"({declaration})b[{index}]"
+
+
+def _position(name: str) -> str:
+    if ATTRIBUTES[name] == "uint":
+        return f"(uint)({_NUMBERS[name]})"
+    return f"uint3({', '.join(f'(uint)({_POSITIONS[name].format(i)})' for i in range(3))})"
+
+
+def threadgroup_bytes(source: MetalSource, template: Mapping[str, TemplateValue]) -> int:
+    """Return the bytes of threadgroup memory that the declarations of the body take.
+
+    Extents are arithmetic on numbers, on template values and on `constexpr int` constants of the
+    body. Raises ValueError where one is anything else.
+    """
+    text = without_comments(source.body)
+    names = {name: value for name, value in template.items() if not isinstance(value, str)}
+    kinds = {name: TYPES[value] for name, value in template.items() if isinstance(value, str)}
+    for line in _CONSTANT.findall(text):
+        for part in line.split(","):
+            name, _, value = part.partition("=")
+            names[name.strip()] = _evaluated(value, names)
+    total = 0
+    for match in _DECLARATION.finditer(text):
+        for _, extents in _DECLARATOR.findall(match["names"]):
+            size = _bytes_of(kinds.get(match["type"], match["type"]))
+            for extent in re.findall(r"\[([^\]]*)\]", extents):
+                size *= _evaluated(extent, names)
+            total += size
+    return total
+
+
+def _bytes_of(kind: str) -> int:
+    if kind in _BYTES:
+        return _BYTES[kind]
+    match = _WIDTH.match(kind)
+    if match is None or match[1] not in _BYTES:
+        raise ValueError(f"the size of the threadgroup type {kind} is unknown; declare its parts")
+    return _BYTES[match[1]] * {"2": 2, "3": 4, "4": 4}.get(match[2] or "", 1)
+
+
+def _evaluated(text: str, names: Mapping[str, int]) -> int:
+    """Return the value of a constant expression. Raises ValueError for anything else."""
+    try:
+        return _value(ast.parse(text.strip(), mode="eval").body, names)
+    except (SyntaxError, KeyError, ZeroDivisionError) as error:
+        raise ValueError(
+            f"the extent {text.strip()!r} is not arithmetic on numbers, template values and "
+            "constexpr int constants; write it so"
+        ) from error
+
+
+def _value(node: ast.expr, names: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.Name):
+        return int(names[node.id])
+    if isinstance(node, ast.BinOp):
+        a, b = _value(node.left, names), _value(node.right, names)
+        if isinstance(node.op, ast.Add):
+            return a + b
+        if isinstance(node.op, ast.Sub):
+            return a - b
+        if isinstance(node.op, ast.Mult):
+            return a * b
+        if isinstance(node.op, ast.Div):  # of integers in MSL
+            return a // b
+        if isinstance(node.op, ast.Mod):
+            return a % b
+    raise KeyError(ast.dump(node))

@@ -1,0 +1,160 @@
+"""Launch Metal kernels: through MLX where there is a Metal device, else in the emulator.
+
+    KERNEL = metal_kernel("softmax", inputs="x", outputs="y", body=BODY)
+    y = KERNEL(x, like=x, grid=(256 * rows, 1, 1), group=256, T=x.dtype, TG=256)
+
+Arrays are torch tensors on the CPU; MLX's own arrays are never seen by a caller.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from metal_shim import host
+from metal_shim.emulate import LaunchRejected, MetalLaunch, emulated, is_requested
+from metal_shim.signature import ArrayType, MetalCall, MetalSource, TemplateValue
+
+# Words of the project and torch's dtypes
+DTYPES: Mapping[str, torch.dtype] = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+}
+_WORDS = {dtype: word for word, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class MetalKernel:
+    """A kernel that is launched by calling it; `same_value` names the outputs to which several
+    threads may write the same value at once."""
+
+    source: MetalSource
+    same_value: tuple[str, ...] = ()
+
+    def __call__(
+        self,
+        *inputs: torch.Tensor,
+        like: torch.Tensor | Sequence[torch.Tensor],
+        grid: tuple[int, int, int],
+        group: int | tuple[int, int, int],
+        **template: torch.dtype | bool | int,
+    ) -> Any:
+        """Launch and return the outputs: one tensor, or a tuple of several.
+
+        Args:
+            inputs: Tensors on the CPU of any strides; what is not dense is copied first, as by MLX.
+            like: Tensors, also on `meta`, of the outputs' shapes and dtypes.
+            grid: Threads of the whole grid along x, y, z; edge threadgroups are smaller.
+            group: Threads of a threadgroup; a number stands for x alone.
+            template: Values of the template parameters, in their order.
+
+        Raises LaunchRejected, EmulationError or CompilerMissing, see `emulate`.
+        """
+        models = (like,) if isinstance(like, torch.Tensor) else tuple(like)
+        _check(self.source, inputs, models)
+        values = {n: _WORDS[v] if isinstance(v, torch.dtype) else v for n, v in template.items()}
+        call = MetalCall(self.source, _types(inputs), _types(models), values)
+        size = (group, 1, 1) if isinstance(group, int) else group
+        if metal_device() and not is_requested():
+            outputs = import_module("metal_shim.mlx_backend").launched(call, inputs, grid, size)
+        else:
+            launch = MetalLaunch(call, [_bytes(x) for x in inputs], grid, size, self.same_value)
+            contents = emulated(launch)
+            outputs = [_tensor(c, m) for c, m in zip(contents, models, strict=True)]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def threadgroup_bytes(self, **template: torch.dtype | str | bool | int) -> int:
+        """Return the bytes of threadgroup memory with these template values."""
+        values: dict[str, TemplateValue] = {
+            n: _WORDS[v] if isinstance(v, torch.dtype) else v for n, v in template.items()
+        }
+        return host.threadgroup_bytes(self.source, values)
+
+    def refuse_threadgroup(self, **template: torch.dtype | str | bool | int) -> str | None:
+        """Return in one sentence why threadgroup memory does not suffice, or None if it does."""
+        needed = self.threadgroup_bytes(**template)
+        if needed > host.THREADGROUP_LIMIT:
+            return (
+                f"{needed} bytes of threadgroup memory; a threadgroup has {host.THREADGROUP_LIMIT}"
+            )
+        return None
+
+
+def metal_kernel(
+    name: str,
+    *,
+    inputs: str,
+    outputs: str,
+    body: str,
+    header: str = "",
+    same_value: str = "",
+) -> MetalKernel:
+    """Return a kernel of this name. Names of arrays are separated by blanks; body and header are
+    Metal source as `mx.fast.metal_kernel` takes it. Raises ValueError where a name is none."""
+    for word in (name, *inputs.split(), *outputs.split(), *same_value.split()):
+        if not re.fullmatch(r"[A-Za-z_]\w*", word):
+            raise ValueError(f"{word!r} is no name in Metal; use letters, digits and _")
+    source = MetalSource(name, tuple(inputs.split()), tuple(outputs.split()), body, header)
+    return MetalKernel(source, tuple(same_value.split()))
+
+
+@cache
+def metal_device() -> bool:
+    """Return whether MLX is installed and has a Metal device."""
+    try:
+        mlx = import_module("mlx.core")
+    except ImportError:
+        return False
+    return bool(mlx.metal.is_available())
+
+
+def _check(
+    source: MetalSource, inputs: Sequence[torch.Tensor], models: Sequence[torch.Tensor]
+) -> None:
+    """Raise LaunchRejected where the tensors do not fit the kernel's declaration."""
+    for kind, names, given in (
+        ("inputs", source.inputs, inputs),
+        ("outputs", source.outputs, models),
+    ):
+        if len(names) != len(given):
+            raise LaunchRejected(
+                f"{source.name} has {len(names)} {kind} ({', '.join(names)}), not {len(given)}."
+            )
+    for name, x in zip(source.inputs, inputs, strict=True):
+        if x.device.type != "cpu":
+            raise LaunchRejected(
+                f"{source.name} takes tensors on the CPU, and {name} is on {x.device}; "
+                "call .cpu() first."
+            )
+    for name, x in zip((*source.inputs, *source.outputs), (*inputs, *models), strict=True):
+        if x.dtype not in _WORDS:
+            raise LaunchRejected(f"{source.name}: Metal has no {x.dtype}, the dtype of {name}.")
+
+
+def _types(tensors: Sequence[torch.Tensor]) -> tuple[ArrayType, ...]:
+    return tuple(ArrayType(tuple(x.shape), _WORDS[x.dtype]) for x in tensors)
+
+
+def _bytes(x: torch.Tensor) -> bytes:
+    dense = x.detach().contiguous().reshape(-1)
+    return dense.view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+
+
+def _tensor(contents: bytes, like: torch.Tensor) -> torch.Tensor:
+    result = torch.empty(tuple(like.shape), dtype=like.dtype)
+    flat = torch.frombuffer(bytearray(contents), dtype=torch.uint8)
+    result.view(-1).view(torch.uint8).copy_(flat)
+    return result

@@ -1,0 +1,109 @@
+"""Layer norm on Metal: memory-bound, so a row should come from device memory once.
+
+A row stays in registers while a thread holds at most 32 of its values (`simd_rows`): mean, then
+centred squares, without the cancellation of E[x^2] - E[x]^2. A longer row is read twice
+(`welford`): each thread has a running mean and sum of squares, joined over the lanes by Chan's
+rule. The order of sums is not specified, so results agree within tolerances, not bit by bit.
+"""
+
+from dataclasses import dataclass
+
+from metal_shim.kernel import metal_kernel
+from metal_shim.msl import BLOCK_REDUCE
+from metal_shim.rows import HeldRows, checked_rows, refuse_rows, size_rows
+from workbench.kernels.layer_norm import layer_norm
+from workbench.spec import Work, threads
+
+SIMD_ROWS = metal_kernel(
+    "layer_norm_simd_rows",
+    inputs="x w b",
+    outputs="y",
+    header=BLOCK_REDUCE,
+    body="""
+    constexpr int NSG = TG / 32;
+    threadgroup float part[NSG];
+    const uint lane = thread_index_in_simdgroup, sg = simdgroup_index_in_threadgroup;
+    const uint n = x_shape[1];
+    const size_t row = size_t(threadgroup_position_in_grid.x) * n;
+    float held[VALUES];
+    float sum = 0, squares = 0;
+    for (uint k = 0; k < VALUES; k++) {
+        const uint i = thread_index_in_threadgroup + k * TG;
+        held[k] = i < n ? float(x[row + i]) : 0.0f;
+        sum += held[k];
+    }
+    const float mean = block_sum<NSG>(sum, part, lane, sg) / float(n);
+    for (uint k = 0; k < VALUES; k++) {
+        const uint i = thread_index_in_threadgroup + k * TG;
+        held[k] = i < n ? held[k] - mean : 0.0f;
+        squares += held[k] * held[k];
+    }
+    squares = block_sum<NSG>(squares, part, lane, sg);
+    const float scale = precise::rsqrt(squares / float(n) + 1e-5f);
+    for (uint k = 0; k < VALUES; k++) {
+        const uint i = thread_index_in_threadgroup + k * TG;
+        if (i < n) y[row + i] = T(held[k] * scale * float(w[i]) + float(b[i]));
+    }
+""",
+)
+
+# The total of the squares is the sum of each thread's own and of count * (mean - total mean)^2. All
+# is counted from the row's first element, so that a common level leaves no trace.
+WELFORD = metal_kernel(
+    "layer_norm_welford",
+    inputs="x w b",
+    outputs="y",
+    header=BLOCK_REDUCE,
+    body="""
+    constexpr int NSG = TG / 32;
+    threadgroup float part[NSG];
+    const uint lane = thread_index_in_simdgroup, sg = simdgroup_index_in_threadgroup;
+    const uint n = x_shape[1];
+    const size_t row = size_t(threadgroup_position_in_grid.x) * n;
+    const float origin = float(x[row]);
+    float count = 0, own = 0, squares = 0;
+    for (uint i = thread_index_in_threadgroup; i < n; i += TG) {
+        const float v = float(x[row + i]) - origin, before = v - own;
+        count += 1;
+        own += before / count;
+        squares += before * (v - own);
+    }
+    const float mean = block_sum<NSG>(count * own, part, lane, sg) / float(n);
+    squares += count * (own - mean) * (own - mean);
+    squares = block_sum<NSG>(squares, part, lane, sg);
+    const float scale = precise::rsqrt(squares / float(n) + 1e-5f);
+    for (uint i = thread_index_in_threadgroup; i < n; i += TG)
+        y[row + i] = T((float(x[row + i]) - origin - mean) * scale * float(w[i]) + float(b[i]));
+""",
+)
+
+
+def simd_rows_work(config, limits, *, itemsize, M, N):
+    return Work(tiles=M, steps=1, load_bytes=3 * N * itemsize, store_bytes=N * itemsize)
+
+
+@layer_norm.impl(
+    HeldRows, backend="metal", resolve=size_rows, refuse=refuse_rows, work=simd_rows_work
+)
+def simd_rows(x, w, b, *, config):
+    """One threadgroup a row, held in registers: x is read once, w and b once for each row."""
+    M, N = x.shape
+    values, grid = checked_rows(config, N), (config.threads * M, 1, 1)
+    return SIMD_ROWS(x, w, b, like=x, grid=grid, group=config.threads, T=x.dtype, **values)
+
+
+@dataclass(frozen=True)
+class Welford:
+    threads: int = threads(32, 1024, default=256)
+
+
+def welford_work(config, limits, *, itemsize, M, N):
+    load = (4 * N + config.threads) * itemsize  # each thread reads the first element
+    return Work(tiles=M, steps=1, load_bytes=load, store_bytes=N * itemsize)
+
+
+@layer_norm.impl(Welford, backend="metal", work=welford_work)
+def welford(x, w, b, *, config):
+    """One threadgroup a row of any length: x is read twice."""
+    T, TG = x.dtype, config.threads
+    return WELFORD(x, w, b, like=x, grid=(TG * x.shape[0], 1, 1), group=TG, T=T, TG=TG)

@@ -1,0 +1,576 @@
+// Runs one dispatch of a Metal kernel on the CPU and checks every access. The kernel is linked to
+// this file: a program that reads the request from stdin and writes the result to stdout; the two
+// formats are those of `emulate.py`. A thread is a fiber, 32 of them are a SIMD-group; they switch
+// at barriers and where lanes exchange values. -fsanitize=thread makes the kernel call
+// __tsan_read4(address) and the like before each access. Those functions are defined here, no
+// sanitizer library is linked, and look up each access in a shadow of the memory.
+#include <sys/mman.h>
+#include <algorithm>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <unordered_map>
+#include <vector>
+#if defined(__x86_64__) && !defined(MSL_UCONTEXT)
+#define MSL_SWITCH // ucontext makes a system call in each switch: ten times slower, but portable
+#else
+#include <ucontext.h>
+#endif
+
+extern "C" {
+struct MslThread { uint32_t tid[3], group[3], index, lane, simdgroup; };
+struct MslDispatch { uint32_t grid[3], group[3], groups[3], current[3], threads, simdgroups; };
+MslThread* msl_thread;
+MslDispatch msl_dispatch;
+void msl_entry(uint64_t* buffers); // the kernel's
+}
+
+namespace {
+constexpr size_t STACK = 64 << 10, PAGE = 64 << 10, ARENA = size_t(1) << 32;
+enum Flags { WRITABLE = 1, INITIALISED = 2, SAME_VALUE = 4 };
+enum Order { FORWARD, BACKWARD, ROTATED };
+struct Request {
+  uint32_t count, counting, groups_backward, order, grid[3], group[3];
+  uint64_t threadgroup_limit, accesses;
+};
+struct BufferRequest { char name[40]; uint64_t bytes; uint32_t element, flags; };
+
+enum Space : uint8_t { DEVICE, THREADGROUP };
+const char* const SPACE[] = {"device", "threadgroup"};
+// An access by a thread, numbered from 1 over all threadgroups, with the barriers passed before it
+// by its threadgroup and by its SIMD-group in that memory space.
+struct Stamp { uint32_t thread = 0, group_epoch = 0, simd_epoch = 0; void* pc = nullptr; };
+// Who read since the last write. With less, scratch memory of one SIMD-group would raise a false
+// alarm, or the second of two readers would hide the first.
+enum Readers : uint8_t { NOBODY, ONE, LANES, SIMDGROUPS, THREADGROUPS };
+struct Cell {
+  Stamp write, read;
+  Readers readers = NOBODY;
+  bool atomic_write = false, atomic_read = false, initialised = false;
+  bool was_read = false, was_written = false;
+};
+struct Region {
+  char *low, *high;
+  char name[40];
+  uint32_t element, shift, flags;
+  Space space;
+  int line; // of the declaration of a threadgroup variable
+  std::vector<Cell> cells;
+  uint64_t read = 0, written = 0, sectors = 0;
+};
+enum State : uint8_t { READY, AT_BARRIER, EXCHANGING, DONE };
+struct Fiber {
+  MslThread ids;
+  State state;
+  uint32_t function, flags;
+  int line;
+#if defined(MSL_SWITCH)
+  void* stack_pointer;
+#else
+  ucontext_t context;
+#endif
+};
+struct Simdgroup {
+  unsigned char values[2][32][64];
+  uint32_t turn, active, epoch[2], first, count;
+};
+struct Counts { uint64_t threads, barriers, exchanges, threadgroup_bytes, bank_rounds, narrow; };
+// Addresses that the lanes of a SIMD-group asked for at one instruction, by its executions.
+struct Instruction {
+  struct Execution { uint32_t lanes = 0; uint64_t offset[32]; };
+  uint32_t executed[32] = {}, size = 0;
+  int32_t region = 0;
+  std::vector<Execution> executions;
+};
+
+Request request;
+std::vector<BufferRequest> buffers;
+std::vector<std::vector<char>> contents;
+Fiber fibers[1024], *now;
+Simdgroup simdgroups[32];
+std::vector<Region> regions;
+int16_t region_of[ARENA / PAGE];
+char *arena, *top, *stacks;
+uint32_t per_group, group_index, group_epoch[2];
+bool failed, bytewise, running; // running: a fiber, and not the scheduler
+char finding[1000], uninitialised[1000]; // the second is reported if no thread writes there later
+Counts counts;
+uint64_t accesses_left, addresses[64];
+std::unordered_map<void*, Instruction> instructions[32];
+
+#if defined(MSL_SWITCH)
+void* scheduler;
+extern "C" void msl_switch(void** save, void* to);
+asm(".text\n.globl msl_switch\nmsl_switch:\n"
+    "push %rbp\n push %rbx\n push %r12\n push %r13\n push %r14\n push %r15\n"
+    "mov %rsp,(%rdi)\n mov %rsi,%rsp\n"
+    "pop %r15\n pop %r14\n pop %r13\n pop %r12\n pop %rbx\n pop %rbp\n ret\n");
+void enter(Fiber* f) { now = f; msl_thread = &f->ids; msl_switch(&scheduler, f->stack_pointer); }
+void leave() { msl_switch(&now->stack_pointer, scheduler); }
+void hop(Fiber* to) {
+  Fiber* from = now;
+  now = to; msl_thread = &to->ids; msl_switch(&from->stack_pointer, to->stack_pointer);
+}
+#else
+ucontext_t scheduler;
+void enter(Fiber* f) { now = f; msl_thread = &f->ids; swapcontext(&scheduler, &f->context); }
+void leave() { swapcontext(&now->context, &scheduler); }
+void hop(Fiber* to) {
+  Fiber* from = now;
+  now = to; msl_thread = &to->ids; swapcontext(&from->context, &to->context);
+}
+#endif
+
+// Continue with the next lane of the SIMD-group that is ready, else with the scheduler.
+void yield() {
+  const Simdgroup& s = simdgroups[now->ids.simdgroup];
+  for (uint32_t i = now->ids.index + 1; !failed && i < s.first + s.count; i++)
+    if (fibers[i].state == READY) return hop(&fibers[i]);
+  leave();
+}
+
+void run_thread() { msl_entry(addresses); now->state = DONE; yield(); abort(); }
+
+void start(Fiber& f, char* stack) {
+#if defined(MSL_SWITCH)
+  void** sp = (void**)(stack + STACK - 64);
+  *--sp = nullptr; *--sp = (void*)run_thread; // six registers follow; the stack stays aligned
+  for (int k = 0; k < 6; k++) *--sp = nullptr;
+  f.stack_pointer = sp;
+#else
+  getcontext(&f.context);
+  f.context.uc_stack.ss_sp = stack; f.context.uc_stack.ss_size = STACK;
+  makecontext(&f.context, run_thread, 0);
+#endif
+  f.state = READY;
+}
+
+// A place is the return address of a call in the kernel, or a line of its text with bit 62 set.
+constexpr uint64_t LINE = uint64_t(1) << 62;
+void* at_line(int line) { return line ? (void*)(LINE | line) : nullptr; }
+uint64_t place(void* pc) { return !pc || (uint64_t)pc & LINE ? (uint64_t)pc : (uint64_t)pc - 1; }
+
+// Write a finding: `check place thread group group group sentence`, where `@place@` in the sentence
+// is that of another access.
+void describe(char* to, const char* check, void* pc, const char* format, va_list list) {
+  MslThread none = {}; const MslThread& t = now ? now->ids : none;
+  int n = snprintf(to, 200, "%s %llx %d %u %u %u ", check, (unsigned long long)place(pc),
+                   now ? (int)t.index : -1, t.group[0], t.group[1], t.group[2]);
+  vsnprintf(to + n, sizeof finding - n, format, list);
+}
+
+// Keep the first finding and end the run.
+void fail(const char* check, void* pc, const char* format, ...) {
+  if (!failed) {
+    va_list list; va_start(list, format);
+    describe(finding, check, pc, format, list); va_end(list);
+    failed = true;
+  }
+  if (running) { now->state = DONE; leave(); }
+}
+
+// Keep the first read of memory that nothing has written and go on: if a thread writes there before
+// the next barrier, the fault is a race.
+void note_uninitialised(void* pc, const char* format, ...) {
+  if (uninitialised[0]) return;
+  va_list list; va_start(list, format);
+  describe(uninitialised, "initcheck", pc, format, list); va_end(list);
+}
+
+// At least part of a page and one whole page behind each region belong to nobody.
+Region& add(const BufferRequest& b, Space space, int line) {
+  size_t pages = b.bytes / PAGE + 1;
+  char* low = top;
+  if (low + (pages + 1) * PAGE > arena + ARENA) {
+    printf("error the buffers take more than 4 GiB\n"); exit(0); }
+  for (size_t p = 0; p < pages; p++) region_of[(low - arena) / PAGE + p] = regions.size();
+  top = low + (pages + 1) * PAGE;
+  uint32_t shift = bytewise ? 0 : b.element >= 4 ? 2 : b.element == 2 ? 1 : 0;
+  regions.push_back({low, low + b.bytes, {}, b.element, shift, b.flags, space, line, {}});
+  Region& r = regions.back();
+  memcpy(r.name, b.name, sizeof r.name);
+  r.cells.resize((b.bytes >> shift) + 1);
+  if (b.flags & INITIALISED) for (Cell& c : r.cells) c.initialised = true;
+  return r;
+}
+
+// Does a barrier, or the order within one thread, put that access before the present one?
+bool ordered(const Region& r, const Stamp& that, Readers who) {
+  const MslThread& me = now->ids;
+  if (who == THREADGROUPS || (that.thread - 1) / per_group != group_index) return false;
+  if (who == ONE && that.thread == group_index * per_group + me.index + 1) return true;
+  if (that.group_epoch < group_epoch[r.space]) return true;
+  bool same_simdgroup = (that.thread - 1) % per_group / 32 == me.simdgroup;
+  return who != SIMDGROUPS && same_simdgroup &&
+         that.simd_epoch < simdgroups[me.simdgroup].epoch[r.space];
+}
+
+void race(const Region& r, size_t cell, bool write, bool they_write, const Stamp& that, void* pc) {
+  uint32_t other = that.thread - 1, g = other / per_group;
+  bool same = g == group_index;
+  fail("racecheck", pc,
+       "race on %s memory %s[%zu]: %s here, and thread %u of threadgroup %u,%u,%u %s it%s%s@%llx@",
+       SPACE[r.space], r.name, (cell << r.shift) / r.element, write ? "written" : "read",
+       other % per_group, g % msl_dispatch.groups[0],
+       g / msl_dispatch.groups[0] % msl_dispatch.groups[1],
+       g / msl_dispatch.groups[0] / msl_dispatch.groups[1], they_write ? "wrote" : "read",
+       same ? ", with no barrier of mem_" : "; nothing orders two threadgroups",
+       same ? (r.space == DEVICE ? "device between" : "threadgroup between") : "",
+       (unsigned long long)place(that.pc));
+}
+
+void write_cell(Region& r, size_t k, const Stamp& me, bool atomic, void* pc) {
+  Cell& c = r.cells[k];
+  bool shared = (atomic && c.atomic_write) || r.flags & SAME_VALUE;
+  if (c.write.thread && !shared && !ordered(r, c.write, ONE))
+    return race(r, k, true, true, c.write, pc);
+  if (c.readers && !(atomic && c.atomic_read) && !ordered(r, c.read, c.readers))
+    return race(r, k, true, false, c.read, pc);
+  c.write = me; c.readers = NOBODY; c.atomic_write = atomic;
+  c.initialised = c.was_written = true;
+}
+
+void read_cell(Region& r, size_t k, const Stamp& me, bool atomic, void* pc) {
+  Cell& c = r.cells[k];
+  if (c.write.thread && !(atomic && c.atomic_write) && !ordered(r, c.write, ONE))
+    return race(r, k, false, true, c.write, pc);
+  if (!c.initialised)
+    note_uninitialised(pc, "read of %s memory %s[%zu], which nothing has written", SPACE[r.space],
+                       r.name, (k << r.shift) / r.element);
+  uint32_t before = c.read.thread - 1;
+  if (!c.readers || ordered(r, c.read, c.readers)) { c.readers = ONE; c.atomic_read = atomic; }
+  else {
+    c.atomic_read = c.atomic_read && atomic;
+    bool same_simdgroup = before % per_group / 32 == now->ids.simdgroup;
+    if (before / per_group != group_index) c.readers = THREADGROUPS;
+    else if (c.readers < SIMDGROUPS) c.readers = same_simdgroup ? LANES : SIMDGROUPS;
+  }
+  c.read = me; c.was_read = true;
+}
+
+void note(Region& r, char* p, uint32_t n, void* pc) {
+  Instruction& s = instructions[now->ids.simdgroup][pc];
+  uint32_t lane = now->ids.lane, k = s.executed[lane]++;
+  s.size = n; s.region = &r - regions.data();
+  if (k >= s.executions.size()) s.executions.resize(k + 1);
+  s.executions[k].lanes |= 1u << lane; s.executions[k].offset[lane] = p - arena;
+}
+
+// Count the sectors of 32 bytes that each instruction of a SIMD-group asked for, and rounds of
+// threadgroup memory if that has 32 banks of 4 bytes, which Apple does not publish.
+void count(uint32_t simdgroup) {
+  for (auto& [pc, s] : instructions[simdgroup]) {
+    Region& r = regions[s.region];
+    uint64_t unit = r.space == DEVICE ? 32 : 4;
+    for (auto& x : s.executions) {
+      uint64_t seen[64]; uint32_t n = 0, bank[32] = {}, most = 0;
+      for (uint32_t l = 0; l < 32; l++)
+        for (uint64_t u = x.offset[l] / unit;
+             (x.lanes >> l & 1) && u <= (x.offset[l] + s.size - 1) / unit; u++)
+          if (n < 64 && std::find(seen, seen + n, u) == seen + n) {
+            seen[n++] = u; most = std::max(most, ++bank[u % 32]); }
+      if (r.space == DEVICE) r.sectors += n; else counts.bank_rounds += most;
+    }
+  }
+  instructions[simdgroup].clear();
+}
+
+void outside(char* p, uint32_t n, bool write, void* pc, int id) {
+  const Region* near = &regions[0];
+  for (auto& r : regions) if (llabs(p - r.low) < llabs(p - near->low)) near = &r;
+  if (id >= 0) near = &regions[id];
+  fail("memcheck", pc, "%s of %u bytes outside %s memory %s: at index %ld of %ld",
+       write ? "write" : "read", n, SPACE[near->space], near->name,
+       (long)(p - near->low) / (long)near->element,
+       (long)(near->high - near->low) / (long)near->element);
+}
+
+void access(void* address, uint32_t n, bool write, void* pc, bool atomic = false) {
+  char *p = (char*)address, *own = stacks + now->ids.index * STACK;
+  const char* verb = write ? "write" : "read";
+  if ((size_t)(p - arena) >= ARENA) {
+    if ((p >= own && p < own + STACK) || p < stacks || p >= stacks + 1024 * STACK) {
+      if ((size_t)p > PAGE) return; // the program's own constants, or the thread's own arrays
+      return fail("memcheck", pc, "%s at an address that no buffer is near", verb); }
+    return fail("memcheck", pc, "%s beyond the thread's own arrays", verb);
+  }
+  if (failed) return;
+  if (--accesses_left == 0)
+    return fail("synccheck", pc, "no end after the permitted number of accesses");
+  int id = region_of[(p - arena) / PAGE];
+  if (id < 0 || p < regions[id].low || p + n > regions[id].high)
+    return outside(p, n, write, pc, id);
+  Region& r = regions[id];
+  if (write && !(r.flags & WRITABLE))
+    return fail("memcheck", pc, "write to the input %s", r.name);
+  (write ? r.written : r.read) += n;
+  if (request.counting && !atomic) note(r, p, n, pc);
+  size_t offset = p - r.low, mask = (size_t(1) << r.shift) - 1;
+  if (n <= mask || offset & mask) { counts.narrow++; return; } // see `main`
+  Stamp me = {group_index * per_group + now->ids.index + 1, group_epoch[r.space],
+              simdgroups[now->ids.simdgroup].epoch[r.space], pc};
+  for (size_t k = offset >> r.shift; k <= (offset + n - 1) >> r.shift && !failed; k++)
+    if (write) write_cell(r, k, me, atomic, pc); else read_cell(r, k, me, atomic, pc);
+}
+
+// Lanes that wait at the same function go on; `false` where none waits.
+bool exchange(Simdgroup& s) {
+  Fiber *first = &fibers[s.first], *end = first + s.count, *head = nullptr;
+  for (Fiber* f = first; f < end && !head; f++) if (f->state == EXCHANGING) head = f;
+  if (!head) return false;
+  s.active = 0;
+  for (Fiber* f = first; f < end; f++)
+    if (f->state == EXCHANGING && f->function == head->function && f->line == head->line) {
+      s.active |= 1u << f->ids.lane; f->state = READY; }
+  s.turn ^= 1; // who goes on may give the next value before others have taken this one
+  for (Fiber* f = first; f < end; f++)
+    if (f->state == EXCHANGING)
+      memcpy(s.values[s.turn][f->ids.lane], s.values[s.turn ^ 1][f->ids.lane], 64);
+  if (head->function & 0x8000) {
+    uint32_t reached = __builtin_popcount(s.active);
+    if (reached != s.count) {
+      for (Fiber* f = first; f < end; f++) if (!(s.active >> f->ids.lane & 1)) now = f;
+      fail("synccheck", at_line(head->line), "simdgroup_barrier reached by %u of %u lanes",
+           reached, s.count); }
+    for (int space = 0; space < 2; space++) s.epoch[space] += head->function >> space & 1;
+  }
+  if (request.counting) count(&s - simdgroups);
+  return true;
+}
+
+// Run a SIMD-group until all its lanes have returned or wait at a barrier of the threadgroup.
+void run_simdgroup(Simdgroup& s) {
+  do {
+    for (uint32_t i = s.first; i < s.first + s.count && !failed; i++)
+      if (fibers[i].state == READY) { running = true; enter(&fibers[i]); running = false; }
+    now = nullptr;
+  } while (!failed && exchange(s));
+}
+
+// Let the threads go on from a barrier. Returns false where all have returned.
+bool pass_barrier() {
+  uint32_t waiting = 0, flags = 3;
+  Fiber *at = nullptr, *apart = nullptr, *returned = nullptr;
+  for (Fiber* f = fibers; f < fibers + msl_dispatch.threads; f++) {
+    if (f->state != AT_BARRIER) { returned = f; continue; }
+    if (!at) at = f;
+    if (f->line != at->line) apart = f;
+    flags &= f->flags; waiting++;
+  }
+  if (!waiting || failed) return false;
+  if (returned)
+    fail("synccheck", at_line(at->line),
+         "threadgroup_barrier reached by %u of %u threads; thread %u has returned", waiting,
+         msl_dispatch.threads, returned->ids.index);
+  else if (apart)
+    fail("synccheck", at_line(at->line),
+         "thread %u waits at this barrier and thread %u at another one@%llx@", at->ids.index,
+         apart->ids.index, (unsigned long long)place(at_line(apart->line)));
+  for (int space = 0; space < 2; space++)
+    if (flags >> space & 1) {
+      group_epoch[space]++;
+      for (Simdgroup& s : simdgroups) s.epoch[space]++; }
+  for (Fiber* f = fibers; f < fibers + msl_dispatch.threads; f++) f->state = READY;
+  return !failed;
+}
+
+void begin_group(uint32_t g, size_t device_regions, char* from) {
+  MslDispatch& d = msl_dispatch;
+  uint32_t at[3] = {g % d.groups[0], g / d.groups[0] % d.groups[1],
+                    g / d.groups[0] / d.groups[1]}, n = 1;
+  for (int k = 0; k < 3; k++)
+    n *= d.current[k] = std::min(d.group[k], d.grid[k] - at[k] * d.group[k]);
+  group_index = g; d.threads = n; d.simdgroups = (n + 31) / 32; counts.threads += n;
+  group_epoch[DEVICE] = group_epoch[THREADGROUP] = 1;
+  std::fill(region_of + (from - arena) / PAGE, region_of + (top - arena) / PAGE + 1, -1);
+  regions.erase(regions.begin() + device_regions, regions.end()); top = from;
+  for (uint32_t t = 0; t < n; t++) {
+    fibers[t].ids = {{t % d.current[0], t / d.current[0] % d.current[1],
+                      t / d.current[0] / d.current[1]}, {at[0], at[1], at[2]}, t, t % 32, t / 32};
+    start(fibers[t], stacks + t * STACK);
+  }
+  for (uint32_t s = 0; s < d.simdgroups; s++) {
+    simdgroups[s].first = s * 32; simdgroups[s].count = std::min(32u, n - s * 32);
+    simdgroups[s].turn = 0;
+    simdgroups[s].epoch[DEVICE] = simdgroups[s].epoch[THREADGROUP] = 1;
+  }
+}
+
+void run_group() {
+  uint32_t n = msl_dispatch.simdgroups, round = 0;
+  do {
+    for (uint32_t i = 0; i < n && !failed; i++)
+      run_simdgroup(simdgroups[request.order == BACKWARD ? n - 1 - i
+                               : request.order == ROTATED ? (i + 1 + round) % n : i]);
+    round++;
+  } while (pass_barrier());
+  for (uint32_t s = 0; s < n && request.counting && !failed; s++) count(s);
+}
+
+void check_written() {
+  for (size_t i = 0; i < buffers.size() && !failed; i++) {
+    size_t holes = 0, first = 0, n = regions[i].high - regions[i].low;
+    for (size_t k = 0; k < n >> regions[i].shift; k++)
+      if (!regions[i].cells[k].initialised && !holes++) first = k;
+    if (holes)
+      fail("initcheck", nullptr, "output %s[%zu] was never written, nor %zu other elements",
+           buffers[i].name, (first << regions[i].shift) / regions[i].element,
+           ((holes << regions[i].shift) / regions[i].element) - 1);
+  }
+}
+
+void run() {
+  failed = false; finding[0] = uninitialised[0] = 0; counts = {}; now = nullptr;
+  accesses_left = request.accesses; regions.clear(); top = arena + PAGE;
+  memset(region_of, 0xFF, sizeof region_of);
+  for (size_t i = 0; i < buffers.size(); i++) {
+    Region& r = add(buffers[i], DEVICE, 0);
+    addresses[i] = (uint64_t)r.low;
+    if (buffers[i].flags & INITIALISED) memcpy(r.low, contents[i].data(), buffers[i].bytes);
+    else memset(r.low, 0xA5, buffers[i].bytes); }
+  MslDispatch& d = msl_dispatch;
+  uint32_t groups = 1;
+  per_group = 1;
+  for (int k = 0; k < 3; k++) {
+    d.grid[k] = request.grid[k]; d.group[k] = request.group[k];
+    d.groups[k] = (d.grid[k] + d.group[k] - 1) / d.group[k];
+    groups *= d.groups[k]; per_group *= d.group[k]; }
+  size_t device_regions = regions.size();
+  char* from = top;
+  for (uint32_t i = 0; i < groups && !failed; i++) {
+    begin_group(request.groups_backward ? groups - 1 - i : i, device_regions, from);
+    run_group(); }
+  now = nullptr;
+  check_written();
+}
+
+template <class T> void receive(T* to, size_t n = 1) {
+  if (fread(to, sizeof(T), n, stdin) != n) { printf("error the request ends early\n"); exit(0); } }
+
+void reply() {
+  bool ordered = !strncmp(finding, "synccheck", 9) || !strncmp(finding, "racecheck", 9);
+  if (uninitialised[0] && !ordered) { printf("finding %s\n", uninitialised); return; }
+  if (failed) { printf("finding %s\n", finding); return; }
+  printf("counts %lu %lu %lu %lu %lu\n", counts.threads, counts.barriers, counts.exchanges,
+         counts.threadgroup_bytes, counts.bank_rounds);
+  for (size_t i = 0; i < buffers.size(); i++) {
+    const Region& r = regions[i]; uint64_t read = 0, written = 0;
+    for (auto& c : r.cells) { read += c.was_read; written += c.was_written; }
+    printf("buffer %s %lu %lu %lu %lu %lu\n", r.name, r.read, r.written, read << r.shift,
+           written << r.shift, r.sectors); }
+  printf("end\n");
+  for (size_t i = 0; i < buffers.size(); i++)
+    if (buffers[i].flags & WRITABLE) fwrite(regions[i].low, 1, buffers[i].bytes, stdout);
+}
+} // namespace
+
+extern "C" {
+void msl_barrier(uint32_t flags, int line) {
+  counts.barriers++;
+  now->state = AT_BARRIER; now->flags = flags; now->line = line; yield();
+}
+const void* msl_exchange(const void* value, uint32_t n, uint32_t function, int line,
+                         uint32_t* active) {
+  Simdgroup& s = simdgroups[now->ids.simdgroup];
+  memcpy(s.values[s.turn][now->ids.lane], value, n);
+  counts.exchanges++;
+  now->state = EXCHANGING; now->function = function; now->line = line; yield();
+  *active = s.active; return s.values[s.turn ^ 1];
+}
+void msl_require_all(uint32_t active, int line) {
+  if (active != 0xffffffffu)
+    fail("synccheck", at_line(line), "a simdgroup_matrix function was reached by %d of 32 lanes",
+         __builtin_popcount(active));
+}
+void msl_inactive(uint32_t lane, int line) {
+  fail("synccheck", at_line(line), "a value is taken from lane %u, which is not active here", lane);
+}
+uint64_t msl_allocate(const char* name, int line, uint64_t bytes, uint32_t element) {
+  uint64_t used = bytes;
+  for (size_t i = buffers.size(); i < regions.size(); i++) {
+    Region& r = regions[i];
+    if (r.line == line && !strcmp(r.name, name)) return (uint64_t)r.low;
+    used += r.high - r.low; }
+  counts.threadgroup_bytes = std::max(counts.threadgroup_bytes, used);
+  if (used > request.threadgroup_limit)
+    fail("memcheck", at_line(line),
+         "%lu bytes of threadgroup memory with %s; a threadgroup has %lu", (unsigned long)used,
+         name, (unsigned long)request.threadgroup_limit);
+  BufferRequest b = {{}, bytes, element, WRITABLE};
+  snprintf(b.name, sizeof b.name, "%s", name);
+  Region& r = add(b, THREADGROUP, line);
+  memset(r.low, 0xFF, bytes); // NaN
+  return (uint64_t)r.low;
+}
+#define PC __builtin_return_address(0)
+void msl_atomic(uint64_t at, uint32_t n, bool write, int line) {
+  access((void*)at, n, write, at_line(line), true);
+}
+
+// Rounds to bfloat16 where the compiler's own library has no such function. Declared as float: the
+// bits are in the same register, and with __bf16 the optimiser would make it call itself.
+__attribute__((weak)) float __truncsfbf2(float x) {
+  uint32_t b; memcpy(&b, &x, 4);
+  b = x != x ? 0x7FC0 : (b + 0x7FFF + (b >> 16 & 1)) >> 16;
+  memcpy(&x, &b, 4); return x;
+}
+
+void aligned(void* p, int n, bool write, void* pc) {
+  if ((uintptr_t)p % n)
+    fail("memcheck", pc, "%s of %d bytes at an address that is no multiple of them",
+         write ? "write" : "read", n);
+  access(p, n, write, pc);
+}
+#define HOOKS(n) \
+  void __tsan_read##n(void* p) { aligned(p, n, false, PC); } \
+  void __tsan_write##n(void* p) { aligned(p, n, true, PC); } \
+  void __tsan_unaligned_read##n(void* p) { access(p, n, false, PC); } \
+  void __tsan_unaligned_write##n(void* p) { access(p, n, true, PC); } \
+  void __tsan_read_write##n(void* p) { access(p, n, false, PC); access(p, n, true, PC); }
+HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16)
+void __tsan_read_range(void* p, unsigned long n) { access(p, n, false, PC); }
+void __tsan_write_range(void* p, unsigned long n) { access(p, n, true, PC); }
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void* __tsan_memcpy(void* to, const void* from, unsigned long n) {
+  access((void*)from, n, false, PC); access(to, n, true, PC); return memcpy(to, from, n); }
+void* __tsan_memset(void* to, int c, unsigned long n) {
+  access(to, n, true, PC); return memset(to, c, n); }
+
+struct Source { const char* file; uint32_t line, column; };
+struct TypeName { uint16_t kind, info; char name[1]; };
+struct OutOfBounds { Source at; TypeName *array, *index; };
+void __ubsan_handle_out_of_bounds(OutOfBounds* b, uint64_t index) {
+  fail("memcheck", at_line(b->at.line), "index %ld is outside an array %s", (long)index,
+       b->array->name); }
+#define UNDEFINED(name, text) \
+  void __ubsan_handle_##name(Source* at) { fail("memcheck", at_line(at->line), text); }
+UNDEFINED(shift_out_of_bounds, "shift by as many bits as the number has, or more, or fewer than 0")
+UNDEFINED(divrem_overflow, "division of an integer by zero")
+UNDEFINED(add_overflow, "a sum overflows a signed integer")
+UNDEFINED(sub_overflow, "a difference overflows a signed integer")
+UNDEFINED(mul_overflow, "a product overflows a signed integer")
+UNDEFINED(negate_overflow, "a negation overflows a signed integer")
+UNDEFINED(float_cast_overflow, "a float is outside the range of the integer that it becomes")
+
+int main() {
+  receive(&request);
+  buffers.resize(request.count); contents.resize(request.count);
+  receive(buffers.data(), request.count);
+  for (uint32_t i = 0; i < request.count; i++)
+    if (buffers[i].flags & INITIALISED) {
+      contents[i].resize(buffers[i].bytes + 1); receive(contents[i].data(), buffers[i].bytes); }
+  int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  arena = (char*)mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, kind, -1, 0);
+  stacks = (char*)mmap(nullptr, 1024 * STACK, PROT_READ | PROT_WRITE, kind, -1, 0);
+  regions.reserve(request.count + 64);
+  run();
+  // Accesses narrower than an element: the race of two of them shows in cells of one byte.
+  if (!failed && !uninitialised[0] && counts.narrow) { bytewise = true; run(); }
+  reply();
+  return 0;
+}
+}

@@ -1,0 +1,185 @@
+"""Generate the Metal source that MLX builds around the body of a kernel. Pure text.
+
+The format is that of `mx.fast.metal_kernel` in MLX 0.32 (mlx/fast.cpp and
+mlx/backend/metal/custom_kernel.cpp): the header, a template line, the kernel's parameters in the
+order inputs, outputs, attributes, then the body. An input of fewer than 8 elements lies in the
+address space `constant`, so a helper that takes a `device` pointer does not compile for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from workbench.spec import ITEMSIZE
+
+# Metal's names of the dtypes, as MLX writes them.
+TYPES: Mapping[str, str] = {
+    "fp32": "float",
+    "fp16": "float16_t",
+    "bf16": "bfloat16_t",
+    "int64": "int64_t",
+    "int32": "int32_t",
+    "int16": "int16_t",
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "uint32": "uint32_t",
+    "uint64": "uint64_t",
+    "bool": "bool",
+}
+SIZES: Mapping[str, int] = {**ITEMSIZE, "uint32": 4, "uint64": 8}  # bytes of an element
+CONSTANT_BELOW = 8  # elements: smaller inputs lie in the address space `constant`
+
+# MLX adds an attribute to the parameters where its name occurs in the body.
+ATTRIBUTES: Mapping[str, str] = {
+    "dispatch_quadgroups_per_threadgroup": "uint",
+    "dispatch_simdgroups_per_threadgroup": "uint",
+    "dispatch_threads_per_threadgroup": "uint3",
+    "grid_origin": "uint3",
+    "grid_size": "uint3",
+    "quadgroup_index_in_threadgroup": "uint",
+    "quadgroups_per_threadgroup": "uint",
+    "simdgroup_index_in_threadgroup": "uint",
+    "simdgroups_per_threadgroup": "uint",
+    "thread_execution_width": "uint",
+    "thread_index_in_quadgroup": "uint",
+    "thread_index_in_simdgroup": "uint",
+    "thread_index_in_threadgroup": "uint",
+    "thread_position_in_grid": "uint3",
+    "thread_position_in_threadgroup": "uint3",
+    "threadgroup_position_in_grid": "uint3",
+    "threadgroups_per_grid": "uint3",
+    "threads_per_grid": "uint3",
+    "threads_per_simdgroup": "uint",
+    "threads_per_threadgroup": "uint3",
+}
+
+TemplateValue = bool | int | str  # a str is a dtype of TYPES
+
+
+@dataclass(frozen=True)
+class MetalSource:
+    """A kernel as MLX takes it: names of its arrays, the body in MSL, and helpers before it."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    body: str
+    header: str = ""
+
+
+@dataclass(frozen=True)
+class ArrayType:
+    """Shape and dtype (`fp32`) of an input or output."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the dense array."""
+        return self.size * SIZES[self.dtype]
+
+
+@dataclass(frozen=True)
+class MetalCall:
+    """A body with the arrays and template values of one launch: what the text depends on."""
+
+    source: MetalSource
+    inputs: tuple[ArrayType, ...]
+    outputs: tuple[ArrayType, ...]
+    template: Mapping[str, TemplateValue]
+
+    @property
+    def function(self) -> str:
+        """Name of the generated function. It holds the template values and the arrays' types, with
+        `c` for inputs in the address space `constant` and `s` for scalars."""
+        values = "".join(f"_{value}" for value in template_values(self.template))
+        kinds = [TYPES[array.dtype] + _suffix(array) for array in self.inputs]
+        kinds += [TYPES[array.dtype] for array in self.outputs]
+        name = f"custom_kernel_{self.source.name}" + (f"_{values}" if values else "")
+        return "_".join([name, *kinds])
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One buffer of the generated function: `const device float*` and `x`. `array` names the input
+    or output, and `part` is "shape", "strides" or "ndim" where the buffer describes it."""
+
+    declaration: str
+    name: str
+    array: str
+    part: str = ""
+
+
+def parameters(call: MetalCall) -> list[Parameter]:
+    """Return the buffers of the generated function in their order."""
+    source, result = call.source, list[Parameter]()
+    for name, array in zip(source.inputs, call.inputs, strict=True):
+        space = "constant" if array.size < CONSTANT_BELOW else "device"
+        mark = "*" if array.shape else "&"
+        result.append(Parameter(f"const {space} {TYPES[array.dtype]}{mark}", name, name))
+        if array.shape:
+            result += _descriptions(source, name)
+    for name, array in zip(source.outputs, call.outputs, strict=True):
+        result.append(Parameter(f"device {TYPES[array.dtype]}*", name, name))
+    return result
+
+
+def attributes(source: MetalSource) -> list[str]:
+    """Return the names of the attributes that the body uses, in alphabetical order."""
+    return [name for name in ATTRIBUTES if name in source.body]
+
+
+def head(call: MetalCall) -> str:
+    """Return the text between the header and the body: template line and parameters."""
+    listed = [f"  {p.declaration} {p.name} [[buffer({i})]]" for i, p in enumerate(parameters(call))]
+    listed += [f"  {ATTRIBUTES[name]} {name} [[{name}]]" for name in attributes(call.source)]
+    line = ", ".join(f"{_template_kind(value)} {name}" for name, value in call.template.items())
+    before = f"template <{line}>\n" if call.template else ""
+    return f"{before}[[kernel]] void {call.function}(\n" + ",\n".join(listed) + ") {\n"
+
+
+def metal_text(call: MetalCall) -> str:
+    """Return the whole Metal source that MLX gives to Apple's compiler, without MLX's own utility
+    header before it."""
+    text = call.source.header + head(call) + call.source.body + "\n}\n"
+    if not call.template:
+        return text
+    name, values = call.function, ", ".join(template_values(call.template))
+    return (
+        f'{text}\ntemplate [[host_name("{name}")]] [[kernel]] '
+        f"decltype({name}<{values}>) {name}<{values}>;\n"
+    )
+
+
+def template_values(template: Mapping[str, TemplateValue]) -> list[str]:
+    """Return the values of a template as MLX writes them: `float`, `256`, `1` for true."""
+    return [TYPES[v] if isinstance(v, str) else str(int(v)) for v in template.values()]
+
+
+def _suffix(array: ArrayType) -> str:
+    if not array.shape:
+        return "s"
+    return "c" if array.size < CONSTANT_BELOW else ""
+
+
+def _descriptions(source: MetalSource, name: str) -> list[Parameter]:
+    parts = {"shape": "int*", "strides": "int64_t*", "ndim": "int&"}
+    return [
+        Parameter(f"const constant {kind}", f"{name}_{part}", name, part)
+        for part, kind in parts.items()
+        if f"{name}_{part}" in source.body
+    ]
+
+
+def _template_kind(value: TemplateValue) -> str:
+    if isinstance(value, str):
+        return "typename"
+    return "bool" if isinstance(value, bool) else "int"

@@ -1,0 +1,202 @@
+"""The command `python -m metal_shim.check`, the compiler's lookup and the cache."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from metal_bugs import launch
+
+from metal_shim import check, compiler, host
+from metal_shim.emulate import (
+    CheckName,
+    EmulationOptions,
+    LaunchRejected,
+    emulated,
+    emulation,
+)
+from metal_shim.kernel import metal_kernel
+from workbench import catalog
+from workbench.device.hardware import DEVICES
+from workbench.kernels import read_only
+
+ROOT = Path(__file__).parents[2]
+
+
+def command(*words):
+    done = subprocess.run(
+        [sys.executable, "-m", "metal_shim.check", *words],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr and "measured" not in done.stdout.lower()
+    return done
+
+
+def test_a_clean_kernel():
+    done = command("read_only")
+    assert done.returncode == 0 and not done.stderr
+    names = [line.split()[0] for line in done.stdout.splitlines()[1:6]]
+    assert names == [*(name.value for name in CheckName), "results"]
+    assert "emulated on a CPU; Apple's compiler and GPU took no part" in done.stdout
+
+
+def test_a_kernel_without_a_metal_impl_and_one_that_is_missing():
+    for name, says in (("copy", "copy has no Metal impl"), ("sofmax", "did you mean softmax")):
+        done = command(name)
+        assert done.returncode == 2 and says in done.stderr and not done.stdout
+
+
+def test_limits():
+    done = command("--limits")
+    assert done.returncode == 0 and "whether Apple's compiler takes the text" in done.stdout
+    assert command().returncode == 2
+
+
+def test_a_fault_is_counted_under_its_check():
+    """The kernel's own body, with its barriers taken out."""
+    spec = catalog.spec_of("read_only")
+    (impl,) = check.metal_impls(spec)
+    source = impl.launch.__globals__["SIMD_CHUNKS"].source
+    body = source.body.replace("high = block_max<NSG>", "part[0] = high; high = block_max<NSG>")
+    broken = metal_kernel("broken", inputs="x", outputs="y", body=body, header=source.header)
+
+    def launched(x, *, config):
+        y = x.new_empty(x.shape[0] // read_only.CHUNK, device="meta")
+        template = dict(T=x.dtype, TG=config.threads, CHUNK=read_only.CHUNK)
+        return broken(x, like=y, grid=(config.threads, 1, 1), group=config.threads, **template)
+
+    report = check.checked(replace(spec, impls=[replace(impl, launch=launched)]))
+    assert not report.is_clean and len(report.findings[CheckName.RACECHECK]) == report.runs
+    (line,) = [x for x in check.lines(report, "read_only") if x.startswith("racecheck")]
+    assert f"{report.runs} findings: broken, line" in line and "race on threadgroup memory" in line
+
+
+def test_a_wrong_result_is_reported():
+    spec = catalog.spec_of("compute_only")
+    (impl,) = check.metal_impls(spec)
+    report = check.checked(
+        replace(spec, impls=[replace(impl, launch=lambda x, config: torch.zeros_like(x))])
+    )
+    assert len(report.wrong) == report.runs and not report.is_clean
+
+
+def test_a_compiler_that_is_missing_is_one_sentence(monkeypatch):
+    monkeypatch.setattr(compiler, "CANDIDATES", ())
+    monkeypatch.setattr(compiler, "_zig", lambda: None)
+    with pytest.raises(compiler.CompilerMissing, match="apt-get install clang-19"):
+        compiler.find_compiler()
+    with pytest.raises(compiler.CompilerMissing, match="/bin/true is no clang"):
+        compiler.find_compiler("/bin/true")
+
+
+def test_programs_are_kept_by_all_that_they_depend_on(monkeypatch, tmp_path):
+    monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path)
+    compiler._runtime_object.cache_clear()
+    one, two = (launch("cached", f"\n    y[at] = {n};\n") for n in (1, 2))
+    tools = compiler.find_compiler()
+    first = compiler.compiled(host.host_text(one.call), tools)
+    assert compiler.compiled(host.host_text(one.call), tools) == first
+    before = first.stat().st_mtime_ns
+    assert compiler.compiled(host.host_text(two.call), tools) != first
+    other = replace(tools, version="another version")
+    assert compiler.compiled(host.host_text(one.call), other) != first
+    assert first.stat().st_mtime_ns == before
+    assert not [p for p in tmp_path.iterdir() if p.is_dir()]  # nothing temporary is left
+    compiler._runtime_object.cache_clear()
+
+
+def test_a_cache_that_cannot_be_made_is_one_sentence(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(compiler, "cache_folder", lambda: tmp_path / "file" / "metal")
+    with pytest.raises(compiler.CacheUnusable, match="cannot be made"):
+        compiler.compiled("another text", compiler.find_compiler())
+
+
+def test_the_wheel_ziglang_is_the_last_choice(monkeypatch):
+    zig = compiler.MetalCompiler(("zig", "clang"), ("zig", "c++"), "zig 0")
+    monkeypatch.setattr(compiler, "_zig", lambda: zig)
+    assert compiler.find_compiler() is not zig
+    monkeypatch.setattr(compiler, "CANDIDATES", ("no-such-clang",))
+    assert compiler.find_compiler() is zig
+
+
+def test_a_kernel_names_its_own_clang():
+    with (
+        emulation(EmulationOptions(compiler="no-such-clang")),
+        pytest.raises(compiler.CompilerMissing, match="no-such-clang is no clang"),
+    ):
+        emulated(launch("named", "\n    y[at] = 1;\n"))
+
+
+DOUBLED = metal_kernel(
+    "doubled", inputs="x", outputs="y", body="y[thread_position_in_grid.x] = x[0] * 2;"
+)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "like", "says"),
+    [
+        ((), torch.empty(1), r"has 1 inputs \(x\), not 0"),
+        ((torch.ones(1),) * 2, torch.empty(1), "not 2"),
+        ((torch.ones(1),), (torch.empty(1),) * 2, r"has 1 outputs \(y\), not 2"),
+        ((torch.ones(1, device="meta"),), torch.empty(1), "x is on meta; call .cpu"),
+        ((torch.ones(1, dtype=torch.float64),), torch.empty(1), "no torch.float64, the dtype of x"),
+        ((torch.ones(1),), torch.empty(1, dtype=torch.complex64), "the dtype of y"),
+        ((torch.ones(0),), torch.empty(1), "empty array"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_one_sentence(inputs, like, says):
+    with pytest.raises(LaunchRejected, match=says):
+        DOUBLED(*inputs, like=like, grid=(1, 1, 1), group=1)
+
+
+@pytest.mark.parametrize(("grid", "group"), [((0, 1, 1), 1), ((4, 1, 1), 0), ((1 << 32, 1, 1), 32)])
+def test_grids_that_no_device_takes_are_refused(grid, group):
+    with pytest.raises(LaunchRejected, match=r"begin at 1|2\^32"):
+        DOUBLED(torch.ones(1), like=torch.empty(1), grid=grid, group=group)
+
+
+def test_names_are_checked_where_a_kernel_is_declared():
+    with pytest.raises(ValueError, match="'a-b' is no name"):
+        metal_kernel("a-b", inputs="x", outputs="y", body="")
+
+
+def test_a_metal_impl_is_refused_on_other_devices():
+    spec = catalog.spec_of("softmax")
+    impl = catalog.impl_of(spec, "simd_rows")
+    for device in DEVICES.values():
+        sizes = spec.check[0]
+        config = impl.default(device.limits, "fp16", sizes)
+        reason = impl.rejection_reason(config, device.limits, "fp16", sizes)
+        assert "needs an Apple GPU; `python -m metal_shim.check softmax`" in reason
+
+
+EXAMPLE = r"""
+import pathlib, re, sys, types
+from metal_shim import check
+from workbench import catalog
+page = pathlib.Path("docs/metal.md").read_text()
+(block,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+spec = catalog.spec_of("copy")
+module = types.ModuleType("metal_shim.kernels.copy")
+sys.modules[module.__name__] = module
+exec(block, module.__dict__)
+report = check.checked(spec)
+print(*check.lines(report, "copy"), sep="\n")
+sys.exit(0 if report.is_clean and report.runs == 48 else 1)
+"""
+
+
+def test_the_example_of_the_docs_is_right_and_clean():
+    done = subprocess.run(
+        [sys.executable, "-c", EXAMPLE], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_docs_list_the_limits_that_the_command_prints():
+    page = " ".join((ROOT / "docs" / "metal.md").read_text(encoding="utf-8").split())
+    for words in ("Apple's compiler", "registers", "simd_sum", "tensor_ops", "first finding"):
+        assert words in page

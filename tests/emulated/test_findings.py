@@ -1,0 +1,128 @@
+"""Every planted fault is named with its line, and clean kernels raise no alarm."""
+
+import re
+import struct
+from dataclasses import replace
+
+import pytest
+from metal_bugs import BUGS, CLEAN, launch
+
+from metal_shim.emulate import (
+    SCHEDULES,
+    EmulationError,
+    EmulationOptions,
+    LaunchRejected,
+    Order,
+    Schedule,
+    emulated,
+    emulation,
+)
+
+SMALL = {"accesses": 1 << 16, "time_limit_s": 5.0}
+
+
+def finding_of(bug, schedule):
+    with emulation(EmulationOptions(schedule, **SMALL)), pytest.raises(EmulationError) as caught:
+        emulated(launch(bug.name, bug.body, bug.header, bug.group, bug.groups))
+    return caught.value.finding
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_fault_is_named_with_its_line(bug):
+    finding = finding_of(bug, SCHEDULES[0])
+    assert finding.check is bug.check, finding
+    assert bug.says in finding.sentence, finding
+    named = {finding.line, *map(int, re.findall(r"\(line (\d+)\)", finding.sentence))}
+    assert bug.line in named, finding
+    assert finding.in_header == ("//!" in bug.header)
+
+
+@pytest.mark.parametrize("bug", [b for b in BUGS if "endless" not in b.name], ids=lambda b: b.name)
+def test_a_planted_fault_is_detected_in_every_schedule(bug):
+    assert {finding_of(bug, schedule).check for schedule in SCHEDULES[1:]} == {bug.check}
+
+
+def test_a_race_names_both_threads_and_both_lines():
+    (bug,) = (b for b in BUGS if b.name == "no barrier")
+    finding = finding_of(bug, SCHEDULES[0])
+    index, group = finding.thread
+    other = int(re.search(r"thread (\d+) of threadgroup 0,0,0 read it", finding.sentence)[1])
+    assert index + other == 63 and group == (0, 0, 0)
+    assert finding.sentence.endswith(f"(line {bug.line})") and finding.line == bug.line - 1
+    assert f"[thread {index} of threadgroup 0,0,0]" in str(finding)
+    assert "(`s[lid] = x[at];`)" in str(finding)
+
+
+@pytest.mark.parametrize("name", CLEAN)
+@pytest.mark.parametrize("counting", [False, True])
+def test_a_clean_kernel_raises_no_alarm(name, counting):
+    results = set()
+    for schedule in (*SCHEDULES, Schedule(True, Order.ROTATED)):
+        with emulation(EmulationOptions(schedule, counting=counting)) as runs:
+            results.add(tuple(emulated(launch(name, CLEAN[name]))))
+        assert len(runs) == 1
+    assert len(results) == 1  # the same bits in every order
+
+
+def test_schedules_differ():
+    """Which thread comes first shows in a counter, and which threadgroup in the finding of a race
+    between two."""
+    body = """
+    threadgroup atomic_uint n;
+    if (lid == 0) atomic_store_explicit(&n, 0u, memory_order_relaxed);
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    y[at] = float(atomic_fetch_add_explicit(&n, 1u, memory_order_relaxed));
+    """
+    results = {}
+    for order in Order:
+        with emulation(EmulationOptions(Schedule(simdgroups=order))):
+            (contents,) = emulated(launch("counter", body, group=96))
+        values = struct.unpack("=96f", contents)
+        assert sorted(values) == list(range(96))
+        results[order] = [int(values[k]) // 32 for k in (0, 32, 64)]
+    assert results[Order.FORWARD] == [0, 1, 2] and results[Order.BACKWARD] == [2, 1, 0]
+    assert results[Order.ROTATED] not in (results[Order.FORWARD], results[Order.BACKWARD])
+    (bug,) = (b for b in BUGS if b.name == "two threadgroups write one element")
+    groups = [finding_of(bug, Schedule(groups_backward=back)).thread[1] for back in (False, True)]
+    assert groups == [(1, 0, 0), (0, 0, 0)]
+
+
+def test_threads_see_the_threadgroups_that_mlx_launches():
+    """A threadgroup is at most the grid, and those at the edge are smaller."""
+    body = """
+    y[at] = float(threads_per_threadgroup.x + 1000 * dispatch_threads_per_threadgroup.x);
+    """
+    for threads, expected in ((40, [40_040] * 40), (80, [64_064] * 64 + [64_016] * 16)):
+        start = launch("edges", body, group=threads)
+        edges = replace(start, group=(64, 1, 1), grid=(threads, 1, 1))
+        (contents,) = emulated(edges)
+        assert list(struct.unpack(f"={threads}f", contents)) == expected
+        assert edges.clamped == (min(64, threads), 1, 1)
+
+
+def test_equal_values_may_be_declared():
+    body = "\n    y[at] = x[0];\n    y[0] = x[0];\n"
+    with pytest.raises(EmulationError, match="race"):
+        emulated(launch("same", body))
+    (contents,) = emulated(launch("same", body, same="y"))
+    assert set(struct.unpack("=64f", contents)) == {0.0}
+
+
+def test_no_more_threads_than_metal_takes():
+    with pytest.raises(LaunchRejected, match="1056 threads in a threadgroup"):
+        emulated(launch("wide", "\n    y[at] = 0;\n", group=1056))
+
+
+@pytest.mark.parametrize(
+    ("header", "body", "says"),
+    [
+        ("", "\n    double d = x[at];\n    y[at] = float(d);\n", "double"),
+        ("float h(device const float* p) { return p[0]; }\n", "\n    y[at] = h(c);\n", "h"),
+        ("", "\n    threadgroup float s[64];\n    threadgroup float* q = y;\n", "threadgroup"),
+        ("", "\n    y[at] = missing;\n", "missing"),
+    ],
+)
+def test_what_clang_rejects_is_one_sentence(header, body, says):
+    with pytest.raises(LaunchRejected, match=says) as caught:
+        emulated(launch("rejected", body, header))
+    assert str(caught.value).endswith(".") and "\n" not in str(caught.value)

@@ -1,0 +1,95 @@
+"""Bytes are counted exactly: unique ones are the Spec's least, requested ones a scheme's."""
+
+import pytest
+from metal_body import IMPLS, LIMITS, each_impl
+from metal_bugs import launch
+
+from metal_shim.emulate import EmulationOptions, emulated, emulation
+from metal_shim.host import threadgroup_bytes
+from workbench.measurement import inputs
+
+# Sizes that the default config divides, so that no tile is ragged. Where the work of an Impl is not
+# what its instructions request (lanes that unpack Q4_K read a block's numbers several times), the
+# unique bytes alone are compared.
+DIVIDED = {
+    "softmax": {"M": 4, "N": 4096},
+    "rms_norm": {"M": 4, "N": 4096},
+    "layer_norm": {"M": 4, "N": 4096},
+    "matmul": {"M": 128, "N": 64, "K": 32},
+    "matvec": {"M": 2, "N": 8, "K": 512},
+    "q4_k_matmul": {"M": 16, "N": 64, "K": 256},
+    "read_only": {"N": 12288},
+    "compute_only": {"N": 4096},
+}
+UNIQUE_ALONE = ("q4_k_matmul",)
+
+
+def run_of(impl, sizes, dtype, counting=False):
+    spec = impl.spec
+    given = inputs.make(spec, sizes, dtype, "cpu", 0)
+    config = impl.default(LIMITS, dtype, sizes)
+    with emulation(EmulationOptions(counting=counting)) as runs:
+        impl(*given, config=config)
+    (run,) = runs
+    named = {n: b for n, b in run.traffic.buffers.items() if not n.endswith("_shape")}
+    return config, run, named.values()
+
+
+@each_impl
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_unique_bytes_are_the_least(impl, dtype):
+    for sizes in (*impl.spec.check, DIVIDED[impl.spec.name]):
+        _, _, buffers = run_of(impl, sizes, dtype)
+        assert sum(b.unique_read for b in buffers) == impl.spec.bytes_read(sizes, dtype)
+        assert sum(b.unique_written for b in buffers) == impl.spec.bytes_written(sizes, dtype)
+
+
+@pytest.mark.parametrize(
+    "impl", [i for i in IMPLS.values() if i.spec.name not in UNIQUE_ALONE], ids=lambda i: i.title
+)
+def test_requested_bytes_are_those_of_the_scheme(impl):
+    sizes = DIVIDED[impl.spec.name]
+    config, _, buffers = run_of(impl, sizes, "fp16")
+    work = impl.work_of(config, LIMITS, "fp16", sizes)
+    moved = sum(b.requested_read + b.requested_written for b in buffers)
+    assert moved == work.tiles * (work.steps * work.load_bytes + work.store_bytes)
+
+
+@each_impl
+def test_threadgroup_memory_is_what_the_declarations_say(impl):
+    _, run, _ = run_of(impl, DIVIDED[impl.spec.name], "fp16")
+    used = run.traffic.threadgroup_bytes
+    declared = threadgroup_bytes(run.call.source, run.call.template)
+    assert used == declared <= 32_768
+
+
+@pytest.mark.parametrize(
+    ("index", "sectors"), [("at", 8), ("2 * at", 16), ("at * 8 % 128", 32), ("0", 2)]
+)
+def test_sectors_are_counted_for_each_instruction(index, sectors):
+    """64 threads are two SIMD-groups; x lies at a multiple of 32 bytes."""
+    body = f"\n    y[at] = x[{index}];\n"
+    with emulation(EmulationOptions(counting=True)) as runs:
+        emulated(launch("sectors", body))
+    assert runs[0].traffic.buffers["x"].sectors == sectors
+    assert runs[0].traffic.buffers["y"].sectors == 8
+
+
+@pytest.mark.parametrize(("stride", "rounds"), [(1, 2), (2, 4), (32, 64), (33, 2)])
+def test_bank_rounds_are_those_of_32_banks(stride, rounds):
+    body = f"""
+    threadgroup float s[{64 * stride}];
+    s[lid * {stride}] = 0;
+    y[at] = 0;
+    """
+    with emulation(EmulationOptions(counting=True)) as runs:
+        emulated(launch("banks", body))
+    assert runs[0].traffic.bank_rounds == rounds
+
+
+def test_a_run_has_no_time():
+    """What an emulated run returns cannot be plotted as a measurement."""
+    with emulation(EmulationOptions()) as runs:
+        emulated(launch("timeless", "\n    y[at] = x[at];\n"))
+    names = {*vars(runs[0]), *vars(runs[0].traffic), *vars(runs[0].traffic.buffers["x"])}
+    assert not [n for n in names if n.endswith(("_s", "seconds", "time"))]

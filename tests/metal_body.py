@@ -1,0 +1,182 @@
+"""The tests of all Metal kernels: the same functions run in the emulator (`emulated/`) and on a
+Metal device (`metal/`). The fixture `contexts` gives the contexts in which each case is launched.
+
+It knows no kernel by name: a new file in `metal_shim/kernels/` is tested by all of it, also with
+the properties that its Triton Impls have.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from kernel_cases import (
+    LAYOUTS,
+    ONLY,
+    Case,
+    applicable,
+    dtypes_of,
+    filled,
+    first_applicable,
+    laid,
+    middling,
+    named,
+    prepared,
+    sizes_of,
+    spread,
+    taken,
+    turn,
+    well_posed,
+)
+from kernel_properties import Subject, promises
+
+from metal_shim.check import DEVICE
+from metal_shim.kernel import MetalKernel
+from workbench import catalog
+from workbench.device.hardware import UNCOMPILED
+from workbench.measurement.correctness import PreparedProblem, check
+from workbench.spec import values
+
+LIMITS = UNCOMPILED[DEVICE].limits
+NAMES = [name for name in catalog.names_in(catalog.METAL) if not ONLY or name in ONLY]
+IMPLS = {
+    impl.title: impl
+    for name in NAMES
+    for impl in catalog.spec_of(name).impls
+    if impl.backend == "metal"
+}
+CASES = [
+    Case(impl, sizes, dtype)
+    for impl in IMPLS.values()
+    for sizes in impl.spec.check
+    for dtype in dtypes_of(impl, LIMITS)
+    if first_applicable(impl, sizes, dtype, LIMITS) is not None
+]
+each_impl = pytest.mark.parametrize("impl", IMPLS.values(), ids=IMPLS)
+
+
+@cache
+def configs_of(title):
+    """Configs that have every choice of every knob at least once, each with sizes and a dtype that
+    it takes; the smaller sizes first."""
+    impl = IMPLS[title]
+    ordered = sorted(impl.spec.check, key=lambda sizes: impl.spec.bytes(sizes, "fp32"))
+    dtypes = dtypes_of(impl, LIMITS)
+    at = [(s, turn(impl, dtypes, i)) for i, s in enumerate(ordered)]
+    at += [(s, d) for s, d in ((s, d) for s in ordered for d in dtypes) if (s, d) not in at]
+    return spread(impl, at, LIMITS)
+
+
+def right(impl, config, problem, contexts):
+    """Assert that the config gives the right result in each context."""
+    for context in contexts():
+        with context:
+            wrong = check(impl, config, problem).wrong
+        assert wrong is None, f"{impl.title} {values(config)} {problem.dtype}: {wrong}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_right_at_every_size_and_dtype(case, contexts):
+    config = first_applicable(case.impl, case.sizes, case.dtype, LIMITS)
+    problem = PreparedProblem.of(case.impl.spec, case.sizes, case.dtype, "cpu")
+    right(case.impl, config, problem, contexts)
+
+
+@each_impl
+def test_right_with_every_choice_of_every_knob(impl, contexts):
+    chosen = configs_of(impl.title)
+    for name, choices in impl.choices().items():
+        missing = set(choices) - {getattr(config, name) for config, _, _ in chosen}
+        assert not missing or all(_is_refused(impl, name, choice) for choice in missing)
+    for i, (config, sizes, dtype) in enumerate(chosen):
+        problem = PreparedProblem.of(impl.spec, sizes, dtype, "cpu", seed=i)
+        right(impl, config, problem, lambda i=i: [turn(impl, list(contexts()), i)])
+
+
+def _is_refused(impl, name, choice):
+    """Whether every config with this choice is refused with a sentence, wherever it is tried."""
+    every = [c for c in impl.space(impl.config()) if getattr(c, name) == choice]
+    sizes = [*impl.spec.check, *impl.spec.bench]
+    return all(applicable(impl, c, at, "fp16", LIMITS) for c in every for at in sizes)
+
+
+@each_impl
+@pytest.mark.parametrize("kind", ["large", "tiny", "zero", "constant"])
+def test_right_for_any_values(impl, kind, contexts):
+    spec, sizes = impl.spec, middling(impl.spec)
+    dtype = turn(impl, dtypes_of(impl, LIMITS), len(kind))
+    problem = PreparedProblem.given(spec, dtype, tuple(filled(spec, sizes, dtype, kind, "cpu", 1)))
+    config = first_applicable(impl, sizes, dtype, LIMITS)
+    right(impl, config, problem, lambda: list(contexts())[:1])
+
+
+@each_impl
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "dense"])
+def test_right_in_any_layout(impl, layout, contexts):
+    """MLX copies what is not dense, and so does the emulator's side."""
+    spec, sizes = impl.spec, impl.spec.check[min(1, len(impl.spec.check) - 1)]
+    dtype = turn(impl, dtypes_of(impl, LIMITS), len(layout))
+    created = filled(spec, sizes, dtype, "ordinary", "cpu", 1)
+    problem = prepared(spec, dtype, laid(spec, created, [layout] * len(created)))
+    config = first_applicable(impl, sizes, dtype, LIMITS)
+    right(impl, config, problem, lambda: list(contexts())[:1])
+
+
+@each_impl
+def test_right_at_any_sizes_strides_and_values(impl, contexts):
+    """Drawn; in continuous integration the same examples in every run."""
+
+    @settings(max_examples=4, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+    @given(data=st.data())
+    def drawn(data):
+        right_as_drawn(impl, data, contexts)
+
+    drawn()
+
+
+def right_as_drawn(impl, data, contexts):
+    spec = impl.spec
+    dtype = data.draw(st.sampled_from(dtypes_of(impl, LIMITS)), label="dtype")
+    config, _, _ = data.draw(st.sampled_from(configs_of(impl.title)), label="config")
+    config, sizes = taken(impl, config, data.draw(sizes_of(spec), label="sizes"), dtype, LIMITS)
+    kind = data.draw(st.sampled_from(["made", "ordinary", "large", "tiny"]), label="values")
+    layouts = data.draw(st.tuples(*[st.sampled_from(list(LAYOUTS))] * len(spec.inputs)))
+    created = filled(spec, sizes, dtype, kind, "cpu", data.draw(st.integers(0, 999)))
+    problem = prepared(spec, dtype, laid(spec, created, layouts))
+    if well_posed(problem):
+        order = data.draw(st.integers(0, len(contexts()) - 1), label="schedule")
+        right(impl, config, problem, lambda: [contexts()[order]])
+
+
+@pytest.mark.parametrize(("promise", "impl"), promises(IMPLS.values()), ids=named)
+def test_promise(promise, impl, contexts):
+    """Each property of the operation, at every size to check, dtypes and configs in turn."""
+    for i, sizes in enumerate(impl.spec.check):
+        dtype = turn(impl, promise.dtypes_of(dtypes_of(impl, LIMITS)), i + promise.place)
+        config = turn(impl, [c for c, _, _ in configs_of(impl.title)], i)
+        config, at = taken(impl, config, sizes, dtype, LIMITS)
+        subject = Subject(impl, config, dict(at), dtype, "cpu", seed=7 * i + promise.place)
+        with turn(impl, list(contexts()), i):
+            promise(subject)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_is_of_one_kernel_and_needs_no_mlx(name):
+    module = importlib.import_module(f"{catalog.METAL}.{name}")
+    kernels = [value for value in vars(module).values() if isinstance(value, MetalKernel)]
+    assert kernels and all(k.source.name.startswith(f"{name}_") for k in kernels)
+    assert len({k.source.name for k in kernels}) == len(kernels)
+
+
+@each_impl
+def test_refusals_are_sentences(impl):
+    for config in impl.space(impl.config()):
+        for dtype, sizes in (("fp32", impl.spec.check[-1]), ("fp16", impl.spec.bench[0])):
+            reason = applicable(impl, config, sizes, dtype, LIMITS)
+            assert reason is None or (len(reason) < 150 and "failed" not in reason), reason
+
+
+__all__ = [name for name in globals() if name.startswith("test_")]
