@@ -21,6 +21,7 @@ RunWithOutcomes = tuple[Run, Sequence[Outcome], Sequence[Finding]]
 
 # Groups of evidence that are shown separately.
 IMPACT = "impact"  # shares of the total time that the bottleneck takes
+COUNTERS = "counters"  # word of what serial counters tell of a timeline: nothing
 GAINS = "potential gain"  # shares of the total time that an alternative was measured to save
 
 
@@ -276,6 +277,8 @@ def _opportunities(outcomes: Sequence[Outcome], findings: Sequence[Finding]) -> 
             results.append((e.value, _opportunity(what, gain, "small", approach)))
     results += _by_rules(findings)
     results += _better_configs(outcomes)
+    if not results and any(finding.word == COUNTERS for finding in findings):
+        return ["No rule holds on these counters at its threshold."]
     if not results:
         return [
             "None was measured. `workbench experiment launch_overhead` and "
