@@ -139,8 +139,8 @@ def test_a_stored_run_has_the_diagnoses_of_its_file(capsys, database, path):
     last, file = document(capsys, "last", "--database", database), document(capsys, path)
     assert last["run"].startswith("2")
     assert last["not_evaluable"] == file["not_evaluable"]
-    for stored, fresh in zip(last["diagnoses"], file["diagnoses"], strict=True):
-        assert {k: v for k, v in stored.items() if k != "source"} == {
+    for kept, fresh in zip(last["diagnoses"], file["diagnoses"], strict=True):
+        assert {k: v for k, v in kept.items() if k != "source"} == {
             k: pytest.approx(v) if isinstance(v, float) else v
             for k, v in fresh.items()
             if k != "source"

@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 
 from workbench import catalog
 from workbench.backend.checking import CheckCall, CheckRequest, Checks, joined
-from workbench.backend.sanitizing import call_of, sanitized, sanitizer_refusal
+from workbench.backend.sanitizing import (
+    call_of,
+    sanitized,
+    sanitized_each,
+    sanitizer_refusal,
+)
 from workbench.data.record import Measured
 from workbench.device.hardware import DEVICES
 from workbench.evaluation.calls import HIDDEN, calls_at, hidden_sizes
@@ -345,6 +350,46 @@ def test_the_rule_of_the_sanitizer(tmp_path, monkeypatch, changed, state, words)
     verdict = verdict_of([RuleResult("values", "kept"), RuleResult("sanitizer", *result)])
     assert verdict.word == ("rejected" if state == "broken" else "correct")
     assert verdict.state("sanitizer") == state
+
+
+RUNS = """#!{python} -S
+import subprocess, sys
+words = sys.argv[1:]
+with open({started!r}, "a") as file:
+    file.write("process\\n")
+assert not subprocess.run([{python!r}, words[-1]]).returncode
+text = {logs!r}[words[words.index("--tool") + 1]]
+open(words[words.index("--log-file") + 1], "w").write(text)
+sys.exit(86 if "Invalid" in text else 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "script", "state", "processes"),
+    [
+        ({}, "pass\n", "kept", 2),
+        # a call that ends the process early cannot hide those behind it
+        ({}, "import os; os._exit(0)\n", "kept", 8),
+        ({"memcheck": OUT_OF_BOUNDS}, "pass\n", "broken", 8),
+    ],
+)
+def test_calls_share_a_process_while_nothing_is_detected(
+    tmp_path, monkeypatch, changed, script, state, processes
+):
+    program, started = tmp_path / "compute-sanitizer", tmp_path / "started"
+    program.write_text(
+        RUNS.format(python=sys.executable, logs=LOGS | changed, started=str(started))
+    )
+    program.chmod(0o755)
+    machine = Machine(sys.executable, "cuda", {}, {}, {program.name: str(program)})
+    monkeypatch.setattr("workbench.backend.sanitizing.machine_here", lambda: machine)
+    monkeypatch.setattr("workbench.backend.sanitizing.script_of", lambda *_: script)
+    calls = [
+        call_of("softmax", "softmax.rows", "rows", {"block_m": n}, {"N": 77}, "fp32")
+        for n in (1, 2, 3)
+    ]
+    assert [each.state for each in sanitized_each(calls)] == [state] * 3
+    assert len(started.read_text().split()) == processes
 
 
 def test_a_check_that_cannot_run_is_an_error_of_the_request(capsys):

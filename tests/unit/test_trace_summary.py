@@ -331,11 +331,17 @@ HEALTHY = {
     "dram_bytes": 3.15e8, "dram_read_bytes": 2.1e8, "matrix_flop": 1e11,
     "ideal_sectors": 1e7, "excessive_sectors": 0.0, "local_sectors": 0.0,
     "atomic_share": 0.0, "fence_share": 0.0, "exchange_share": 0.04,
+    "special_share": 0.02, "conversion_share": 0.01, "unpack_share": 0.05, "narrow_share": 0.1,
+    "async_copy_share": 0.05, "copied_share": 0.4, "product": 1.0, "vector_flop": 1e9,
     "memory_lanes": 32.0, "masked_share": 0.0, "tma_store_samples": 0.1, "tmem_load_samples": 0.1,
     "sm_clock": 1.6e9, "plain_clock": 1.61e9, "plain_clock_low": 1.6e9, "plain_clock_high": 1.62e9,
 }  # fmt: skip
 PLANTED = {
     "spills": {"spill_share": 0.3},
+    "no_matrix_work": {"matrix_flop": 0.0, "vector_flop": 1e11},
+    "narrow_loads": {"narrow_share": 0.9},
+    "conversions": {"xu_pipe": 0.8, "conversion_share": 0.2},
+    "matrix_serialised": {"matrix_pipe": 0.4, "async_copy_share": 0.0},
     "uncoalesced": {"excess_sectors": 0.5},
     "bank_conflicts": {"bank_conflicts": 0.6},
     "fp64": {"fp64_pipe": 0.5},

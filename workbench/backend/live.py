@@ -17,7 +17,7 @@ from workbench.backend.measuring import CannotBegin, Lost, Measuring
 from workbench.backend.prewarm import Prewarm, compilers
 from workbench.backend.processes import compile_all, compile_parts
 from workbench.backend.protocol import Problem, TimingResult, TimingTask
-from workbench.backend.sanitizing import checked_call, sanitized
+from workbench.backend.sanitizing import checked_call, sanitized_each
 from workbench.compile import Compiled
 from workbench.data.record import Energy, Environment, Verdict
 from workbench.device.hardware import Device
@@ -250,15 +250,15 @@ class Live:
 
     def sanitize(self, candidates: Sequence[Candidate]) -> list[Refusal | None]:
         """Return for each candidate why compute-sanitizer does not accept it, or None. Each runs at
-        a size to check, in processes of its own."""
+        a size to check, outside of the process that measures."""
         self._gpu.wait_idle()
-        return [self._sanitized(candidate) for candidate in candidates]
-
-    def _sanitized(self, candidate: Candidate) -> Refusal | None:
-        state, reason = sanitized(checked_call(self._problem, candidate, self.device.limits))
-        if state == "kept":
-            return None
-        return Refusal("check", reason, own=state == "broken", rule="sanitizer")
+        calls = [checked_call(self._problem, c, self.device.limits) for c in candidates]
+        return [
+            None
+            if state == "kept"
+            else Refusal("check", reason, own=state == "broken", rule="sanitizer")
+            for state, reason in sanitized_each(calls)
+        ]
 
     def energy(self, candidates: Sequence[Candidate], windows: int) -> list[Energy | str]:
         """Return each candidate's energy of one call, or why it has none; see `worker.energy`."""

@@ -260,8 +260,8 @@ class Rows:
     block_n: int = tile(2, 16, default=8)
     block_b: int = tile(2, 8, default=4)  # blocks of a row in one step
     num_warps: int = threads(2, 8, default=4)
-    # Staged through shared memory, the headers and x are read back with bank conflicts: 74.8 us with
-    # 3 stages, 23.3 with 1 (H200, 1x14336x4096, bf16; docs/profiling_story.md)
+    # Staged through shared memory, headers and x are read back with bank conflicts: 74.8 us with 3
+    # stages, 23.3 with 1 (H200, 1x14336x4096, bf16; docs/profiling_story.md)
     num_stages: int = stages(1, 4, default=1)
 
 

@@ -321,9 +321,7 @@ def sequential_work(config, limits, *, itemsize, B, T, H, N):
     )
 
 
-@wkv7.impl(
-    Sequential, resolve=size_stages, refuse=refuse_sequential, work=sequential_work
-)
+@wkv7.impl(Sequential, resolve=size_stages, refuse=refuse_sequential, work=sequential_work)
 def sequential(r, w, k, v, kk, a, state, *, config):
     """Token by token, the state in registers: nothing but inputs, outputs and states moves."""
     B, T, H, N = r.shape

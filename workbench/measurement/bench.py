@@ -154,9 +154,8 @@ class Bench:
                 break
         else:
             raise NotJoined(OTHER_STREAM)
-        if not rotation.waits and rotation.copies is None:
-            if self._runs_early(rotation):
-                raise NotJoined(OTHER_STREAM)
+        if not rotation.waits and rotation.copies is None and self._runs_early(rotation):
+            raise NotJoined(OTHER_STREAM)
 
     def _runs_early(self, rotation: Rotation) -> bool:
         """Return whether a call writes its outputs while the current stream is held. What a first

@@ -83,9 +83,7 @@ def _sequential(
     tl.store(last_ptr + head * N * N + rows[:, None] * N + n, S + total[None, :])
 
 
-@wkv7_traffic.impl(
-    Sequential, resolve=size_stages, refuse=refuse_sequential, work=sequential_work
-)
+@wkv7_traffic.impl(Sequential, resolve=size_stages, refuse=refuse_sequential, work=sequential_work)
 def sequential(r, w, k, v, kk, a, state, *, config):
     """Token by token, as `wkv7.sequential` reads and writes."""
     B, T, H, N = r.shape
