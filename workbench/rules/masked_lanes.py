@@ -39,6 +39,5 @@ RULE = KernelRule(
     evaluate,
     {"lanes": 16, "none": 0.3, "copied": 0.5},
     yields_to=("at_ceiling",),
-    source="thresholds of planted kernels on an H200; tested on written source pages, never on a "
-    "GPU",
+    source="planted kernels on an H200",
 )

@@ -33,5 +33,5 @@ RULE = KernelRule(
     evaluate,
     {"samples": 0.2},
     yields_to=("at_ceiling",),
-    source="guide 3, task 2; tested on written samples of compiled code, never on a GPU",
+    source="guide 3, task 2; a planted kernel on an H200",
 )
