@@ -49,7 +49,7 @@ def test_samples_of_the_same_cubin_and_of_another(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     words = ["--samples", str(profile), "--json", "r.json", "--text"]
     assert cli.main(["code", str(GOLDEN / "code" / "h200_add.cubin"), *words]) == 0
-    assert "3482 63.5 %  FADD R12, R12, R16" in capfd.readouterr().out
+    assert "3482 63.5 % long_scoreboard      FADD R12, R12, R16" in capfd.readouterr().out
     samples = json.loads((tmp_path / "r.json").read_text())["code"]["samples"]
     assert (samples["total"], samples["launches"]) == (5484, 1)
     assert sum(each["samples"] for each in samples["instructions"]) == 5484
