@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -279,15 +280,15 @@ def _metal() -> Check:
 
 def _metal_compiler() -> Check:
     """Return whether a compiler is there that executes Metal kernels on the CPU."""
-    from metal_shim.compiler import REMEDY, CompilerMissing, find_compiler
-
+    compiler = import_module("metal_shim.compiler")
     name = "C++ compiler for Metal kernels"
     try:
-        return Check(name, True, find_compiler().version)
-    except CompilerMissing:
-        return Check(name, False, "no clang++ 19 or later", f"to emulate Metal kernels: {REMEDY}")
+        return Check(name, True, compiler.find_compiler().version)
+    except compiler.CompilerMissing:
+        remedy = f"to emulate Metal kernels: {compiler.REMEDY}"
+        return Check(name, False, "no clang++ 19 or later", remedy)
     except Exception as error:  # a compiler that cannot be started
-        return Check(name, None, _text(error), REMEDY)
+        return Check(name, None, _text(error), compiler.REMEDY)
 
 
 def _chromium() -> Check:

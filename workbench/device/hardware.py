@@ -312,6 +312,15 @@ def device_named(name: str) -> Device:
     return _named(name, DEVICES)
 
 
+def backend_of(name: str | None) -> str:
+    """Return the backend of the device of this name: "cuda", "hip" or "metal"; "" for None and for
+    an unknown device."""
+    try:
+        return described(name).backend if name is not None else ""
+    except UnknownDevice:
+        return ""
+
+
 def described(name: str) -> Device:
     """Return the device of this name, including those that Triton does not compile for. Raises
     UnknownDevice as `device_named` does."""
