@@ -7,7 +7,7 @@ nothing of it is loaded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import import_module
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -137,10 +137,25 @@ def _tile(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> 
 
 def _requested(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> int:
     """Return the bytes that a call requests by the kernel's own formula, or else its least."""
+    return sum(_moved(impl, config, limits, dtype, sizes))
+
+
+def _moved(
+    impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes
+) -> tuple[int, int]:
+    """Return the bytes that a call requests to read and to write, as `_requested` does."""
     work = impl.work_of(config, limits, dtype, sizes)
     if work is None:
-        return impl.spec.bytes(sizes, dtype)
-    return work.tiles * (work.steps * work.load_bytes + work.store_bytes)
+        return impl.spec.bytes_read(sizes, dtype), impl.spec.bytes_written(sizes, dtype)
+    return work.tiles * work.steps * work.load_bytes, work.tiles * work.store_bytes
+
+
+@dataclass(frozen=True)
+class Scales:
+    """How many times as many bytes a call reads and writes as the counted run did."""
+
+    read: float
+    written: float
 
 
 # Counting, which takes the place of compiling
@@ -206,10 +221,9 @@ def count_task(
         return Refusal("compile", first_sentence(error))
     if not runs:
         return Refusal("check", "the launch runs no Metal kernel", rule="launches")
-    scale = _requested(impl, config, device.limits, dtype, sizes) / _requested(
-        impl, config, device.limits, dtype, small
-    )
-    return _compiled(launches, traffic_of(runs, launches, small, scale))
+    at = [_moved(impl, config, device.limits, dtype, each) for each in (small, sizes)]
+    scales = Scales(*(large / max(1, less) for less, large in zip(*at, strict=True)))
+    return _compiled(launches, traffic_of(runs, launches, small, scales))
 
 
 def _emulated_runs(impl: Impl, config: Any, sizes: Sizes, dtype: str) -> list[EmulatedRun]:
@@ -248,16 +262,15 @@ def traffic_of(
     runs: Sequence[EmulatedRun],
     launches: Sequence[PlannedLaunch],
     sizes: Sizes,
-    scale: float,
+    scales: Scales,
 ) -> Traffic:
-    """Return what emulated runs of one call counted, for a call that moves `scale` times as many
+    """Return what emulated runs of one call counted, for a call that moves `scales` times as many
     bytes in `launches`. Buffers of shapes and strides, a few bytes that every thread reads, are
     left out."""
-    buffers = [_buffer(name, counts) for run in runs for name, counts in _arrays(run)]
+    buffers = [_buffer(name, counts, scales) for run in runs for name, counts in _arrays(run)]
     threads = sum(run.traffic.threads for run in runs)
     return Traffic(
         sizes=dict(sizes),
-        scale=scale,
         buffers=tuple(buffers),
         dispatches=len(launches),
         threads=max(launch.threads for launch in launches),
@@ -275,7 +288,8 @@ def _arrays(run: EmulatedRun) -> Iterator[tuple[str, Any]]:
             yield name, counts
 
 
-def _buffer(name: str, counts: Any) -> BufferCounts:
+def _buffer(name: str, counts: Any, scales: Scales) -> BufferCounts:
+    written = counts.requested_written > counts.requested_read
     return BufferCounts(
         name=name,
         requested_read=counts.requested_read,
@@ -283,6 +297,7 @@ def _buffer(name: str, counts: Any) -> BufferCounts:
         unique_read=counts.unique_read,
         unique_written=counts.unique_written,
         sectors=counts.sectors,
+        scale=scales.written if written else scales.read,
     )
 
 

@@ -56,6 +56,7 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.locks import Lock, held, remove_left
 from workbench.data.record import Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
+from workbench.device.hardware import METAL
 from workbench.reports import write_page
 from workbench.spec import Impl, Knob, sizes_text, values
 from workbench.sweeps import Sweep
@@ -295,8 +296,10 @@ class _OneSize:
         }
 
     def _remember(self, run: Run, outcomes: Sequence[Outcome]) -> None:
-        """Store the winners for launches that name no config. A failure to write affects no
-        result."""
+        """Store the winners for launches that name no config. A failure to write affects no result.
+        A prediction for an Apple GPU is not stored, as it ranks nothing inside its interval."""
+        if self.opened.backend.device.backend == METAL:
+            return
         try:
             limits = self.opened.backend.device.limits
             tuned.remember(run, outcomes, self.problem.spec, self.command.tuned_file, limits)

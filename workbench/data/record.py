@@ -224,6 +224,7 @@ class BufferCounts:
     unique_read: int
     unique_written: int
     sectors: int
+    scale: float = 1.0  # times as many bytes at the outcome's own sizes, by the kernel's formula
 
     @property
     def requested(self) -> int:
@@ -240,12 +241,10 @@ class BufferCounts:
 class Traffic:
     """Bytes that a Metal kernel moved when it was emulated on a CPU; it holds no time.
 
-    `sizes` are those of the counted run, which are small; `scale` is how many times as many bytes
-    the outcome's own sizes take, by the kernel's formula. Bank rounds assume 32 banks of 4 bytes.
+    `sizes` are those of the counted run, which are small. Bank rounds assume 32 banks of 4 bytes.
     """
 
     sizes: Mapping[str, int]
-    scale: float
     buffers: tuple[BufferCounts, ...]
     dispatches: int  # of one call
     threads: int  # of a threadgroup of the largest dispatch
@@ -262,7 +261,7 @@ class Traffic:
     @property
     def bytes(self) -> int:
         """Bytes of all sectors at the outcome's own sizes."""
-        return round(self.scale * self.counted_bytes)
+        return round(sum(32 * buffer.sectors * buffer.scale for buffer in self.buffers))
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def page(
     even, pictured = _evened(board, stand, comparable_times(relevant(run, outcomes)))
     compared = [o for o in pictured if isinstance(o, Record)]
     hot = [o for o in relevant(run, outcomes) if isinstance(o, Record) and o.phase == "hot"]
-    shown = columns(board, records)
+    shown = columns(board, records, bool(emulated_words(run, stand)))
     finals = [r for r in records if r.phase == "final"]
     words, lined = _words(result), lines(finals, result.winner)
     libraries = {o.case.impl for o in stand if o.case.is_baseline}
@@ -84,7 +84,7 @@ def page(
         unit=board.unit[1],
         env=run.environment,
         problem=", ".join(f"{k} {v}" for k, v in run.sizes.items()),
-        model=next((t.model for r in records if isinstance(t := r.timing, Predicted)), "analytic"),
+        model=_model(records, stand),
         sentence=sentence(result),
         result=result,
         emulated=emulated_words(run, stand),
@@ -116,6 +116,13 @@ def page(
         ceilings=[_ceiling(k, c) for k, c in _rates(run).items()],
         how=[*_how(run, result, records), *energy_how(finals)],
     )
+
+
+def _model(records: Sequence[Record], stand: Sequence[Outcome]) -> str:
+    """Return the name of the model that predicted, or that would have."""
+    metal = any(o.case.backend == "metal" for o in stand)
+    named = (t.model for r in records if isinstance(t := r.timing, Predicted))
+    return next(named, apple_model.MODEL if metal else "analytic")
 
 
 def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
@@ -274,6 +281,10 @@ def _counts(result: Selection) -> str:
         words += "binary" if result.binaries == 1 else "binaries"
     stages = {**result.failed}
     refused = stages.pop("refused", 0)
+    if result.unpredicted:
+        stages["measure"] -= result.unpredicted
+        words += f"; {result.unpredicted} emulated, without a prediction"
+        stages = {stage: n for stage, n in stages.items() if n}
     if refused:
         words += f"; {refused} refused beforehand"
     if stages:
@@ -360,7 +371,8 @@ def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
             panel["caption"] += f": {' and '.join(panel['fields'])}"
     rest = list(dict.fromkeys(f for p in panels for f in p["rest"]))
     heat = any(len(p["fields"]) > 1 for p in panels)
-    return {"title": f"Best time for each {title}", "heat": heat, "panels": panels, "rest": rest}
+    what = "Predicted" if board.members is not None else "Best"
+    return {"title": f"{what} time for each {title}", "heat": heat, "panels": panels, "rest": rest}
 
 
 def _varied(run: Run, swept: Sequence[Outcome]) -> list[str]:

@@ -40,8 +40,9 @@ class Column:
     best_first: str = "ascending"  # the first click sorts this way
 
 
-def columns(board: Board, records: Sequence[Record]) -> list[Column]:
-    """Return the columns that these records can fill."""
+def columns(board: Board, records: Sequence[Record], emulated: bool = False) -> list[Column]:
+    """Return the columns that these records can fill. With `emulated` what was counted takes the
+    place of compiled code's resources."""
     unit = board.unit[1]
     columns = [Column(f"time, {unit}", board.shown)]
     if any(interval_of(r) for r in records):
@@ -51,13 +52,13 @@ def columns(board: Board, records: Sequence[Record]) -> list[Column]:
     if any(r.flops for r in records):
         columns.append(_falling("TFLOP/s", lambda r: _rate(r.flops / r.time_s / 1e12)))
     columns.append(_falling("GB/s", lambda r: _rate(r.bytes / r.time_s / 1e9)))
-    if board.members is None:
+    if board.members is None and not emulated:
         columns.append(_falling("% of best", lambda r: _of_best(board, r)))
     if any(energy_of(r) for r in records):
         columns += _energies(any(r.flops for r in records))
     if any(isinstance(r.timing, Predicted) for r in records):
         columns += _terms(board, records)
-    if not any(r.resources for r in records) and any(r.traffic for r in records):
+    if emulated:
         return [*columns, *_traffic_columns(), *_provenance(records)]
     return [*columns, *_resource_columns(), *_provenance(records)]
 

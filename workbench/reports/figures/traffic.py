@@ -16,13 +16,8 @@ HEADS = (
     "requested",
     "unique",
     "in sectors",
-    "sectors / requested",
-    "scaled by",
-    "bytes at these sizes",
-    "over least bytes",
-    "threads",
-    "threadgroups",
-    "threadgroup memory, B",
+    "at these sizes",
+    "over least",
     "barriers",
     "bank rounds",
 )
@@ -50,9 +45,11 @@ def traffic_table(outcomes: Sequence[Outcome], shown: Outcome | None = None) -> 
     if not counted:
         return {}
     first, traffic = next(((o, t) for o, t in counted if o is shown), counted[0])
+    rows = [_row(outcome, traffic) for outcome, traffic in counted]
+    kept = [n for n in range(len(HEADS)) if any(row[n] for row in rows)]
     return {
-        "heads": HEADS,
-        "rows": [_row(outcome, traffic) for outcome, traffic in counted],
+        "heads": [HEADS[n] for n in kept],
+        "rows": [[row[n] for n in kept] for row in rows],
         "name": first.case.label,
         "at": sizes_text(traffic.sizes, ", "),
         "buffers": _buffers(traffic),
@@ -67,13 +64,8 @@ def _row(outcome: Outcome, traffic: Traffic) -> list[str]:
         outcome.case.short,
         sizes_text(traffic.sizes, " "),
         *(reading(n, "B") for n in (requested, unique, traffic.counted_bytes)),
-        digits(traffic.counted_bytes / requested) if requested else "",
-        f"x{digits(traffic.scale)}",
         reading(traffic.bytes, "B"),
         f"{digits(traffic.bytes / least)}x" if least else "",
-        str(traffic.threads),
-        f"{traffic.threadgroups:,}",
-        f"{traffic.threadgroup_bytes:,}",
         str(traffic.barriers),
         f"{traffic.bank_rounds:,}",
     ]
