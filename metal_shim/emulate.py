@@ -230,7 +230,8 @@ _PLANNING: ContextVar[list[PlannedLaunch] | None] = ContextVar("metal_planning",
 def planning() -> Iterator[list[PlannedLaunch]]:
     """Run nothing inside: launches take tensors without memory, on `meta`, and return such. Yields
     the list that the launches enter."""
-    token = _PLANNING.set(launches := [])
+    launches: list[PlannedLaunch] = []
+    token = _PLANNING.set(launches)
     try:
         yield launches
     finally:

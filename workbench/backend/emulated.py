@@ -7,7 +7,9 @@ nothing of it is loaded.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from workbench.backend.protocol import Problem
 from workbench.backend.workers import Workers, cause_of
 from workbench.compile import Compiled, LaunchShape
 from workbench.data.errors import first_sentence
-from workbench.data.record import BufferCounts, Predicted, Traffic
+from workbench.data.record import BufferCounts, CountedTraffic, Predicted
 from workbench.data.user_code import user_code
 from workbench.device import apple_model
 from workbench.device.hardware import Device
@@ -27,7 +29,6 @@ from workbench.spec import Impl, Limits, Sizes, Spec, SpecFault, WorkbenchError,
 
 if TYPE_CHECKING:
     from metal_shim.emulate import EmulatedRun, PlannedLaunch
-
     from workbench.measurement.handover import Given, Returned
 
 EMULATOR = "metal_shim.emulate"
@@ -84,8 +85,8 @@ def planned(impl: Impl, config: Any, sizes: Sizes, dtype: str) -> list[PlannedLa
     emulator = import_module(EMULATOR)
     with emulator.planning() as launches, user_code(f"the launcher of {impl.title}"):
         impl(*inputs.shapes(impl.spec, sizes, dtype), config=config)
-    found: list[PlannedLaunch] = launches
-    return found
+    result: list[PlannedLaunch] = launches
+    return result
 
 
 # The size at which bytes are counted
@@ -140,9 +141,7 @@ def _requested(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes
     return sum(_moved(impl, config, limits, dtype, sizes))
 
 
-def _moved(
-    impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes
-) -> tuple[int, int]:
+def _moved(impl: Impl, config: Any, limits: Limits, dtype: str, sizes: Sizes) -> tuple[int, int]:
     """Return the bytes that a call requests to read and to write, as `_requested` does."""
     work = impl.work_of(config, limits, dtype, sizes)
     if work is None:
@@ -170,12 +169,12 @@ def emulate_all(
 ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
     """Compile each config for the emulator and count the bytes of a small run; yield the results in
     the order of completion."""
-    done: SimpleQueue[tuple[Candidate, Any]] = SimpleQueue()
+    done: SimpleQueue[tuple[Candidate, Future[Any]]] = SimpleQueue()
     futures = []
     for candidate in candidates:
         task = (problem.kernel, candidate, dict(problem.sizes), problem.dtype, device)
         future = pool.submit(count_task, *task, timeout_s=timeout_s)
-        future.add_done_callback(lambda ended, of=candidate: done.put((of, ended)))
+        future.add_done_callback(partial(_put, done, candidate))
         futures.append(future)
     try:
         for _ in candidates:
@@ -186,7 +185,13 @@ def emulate_all(
             future.cancel()
 
 
-def _counted(candidate: Candidate, ended: Any) -> Compiled | Refusal:
+def _put(
+    done: SimpleQueue[tuple[Candidate, Future[Any]]], candidate: Candidate, ended: Future[Any]
+) -> None:
+    done.put((candidate, ended))
+
+
+def _counted(candidate: Candidate, ended: Future[Any]) -> Compiled | Refusal:
     try:
         result = ended.result()
     except (SourceChanged, SpecFault):
@@ -230,13 +235,16 @@ def _emulated_runs(impl: Impl, config: Any, sizes: Sizes, dtype: str) -> list[Em
     emulator = import_module(EMULATOR)
     given = inputs.make(impl.spec, sizes, dtype, "cpu")
     options = emulator.EmulationOptions(counting=True)
-    with user_code(f"the launch of {impl.title}", LAUNCH_LIMIT_S), emulator.emulation(options) as runs:
+    with (
+        user_code(f"the launch of {impl.title}", LAUNCH_LIMIT_S),
+        emulator.emulation(options) as runs,
+    ):
         impl(*given, config=config)
     counted: list[EmulatedRun] = runs
     return counted
 
 
-def _compiled(launches: Sequence[PlannedLaunch], traffic: Traffic) -> Compiled:
+def _compiled(launches: Sequence[PlannedLaunch], traffic: CountedTraffic) -> Compiled:
     shapes = tuple(_shape(launch) for launch in launches)
     largest = max(launches, key=lambda launch: launch.threadgroups)
     name, grid = largest.call.source.name, _threadgroups(largest)
@@ -263,13 +271,13 @@ def traffic_of(
     launches: Sequence[PlannedLaunch],
     sizes: Sizes,
     scales: Scales,
-) -> Traffic:
+) -> CountedTraffic:
     """Return what emulated runs of one call counted, for a call that moves `scales` times as many
     bytes in `launches`. Buffers of shapes and strides, a few bytes that every thread reads, are
     left out."""
     buffers = [_buffer(name, counts, scales) for run in runs for name, counts in _arrays(run)]
     threads = sum(run.traffic.threads for run in runs)
-    return Traffic(
+    return CountedTraffic(
         sizes=dict(sizes),
         buffers=tuple(buffers),
         dispatches=len(launches),

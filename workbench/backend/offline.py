@@ -214,8 +214,8 @@ def _beyond(part: TimingTask) -> str:
 def prediction(
     problem: Problem, candidate: Candidate, compiled: Compiled, device: Device
 ) -> Predicted:
-    """Return the analytic model's time; of a Metal kernel that of `apple-1`. Raises ValueError where
-    the device lacks a figure."""
+    """Return the model's time: of a Metal kernel that of `apple-1`. Raises ValueError where the
+    device lacks a figure."""
     if device.backend == METAL:
         return emulated.metal_prediction(problem, candidate, compiled, device)
     work = candidate.impl.work_of(candidate.config, device.limits, problem.dtype, problem.sizes)

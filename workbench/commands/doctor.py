@@ -266,12 +266,14 @@ def _proton(triton: Path | None) -> Check:
 
 
 def _metal() -> Check:
-    """Return whether MLX is there: on a Mac it launches the Metal kernels, on Linux its CPU back end
+    """Return whether MLX is there: on a Mac it launches the Metal kernels, on Linux its CPU backend
     is an optional second reference in their tests."""
     name, version = "MLX", _version("mlx")
     if sys.platform == "darwin":
         remedy = "pip install mlx, for the Metal kernels"
-        return Check(name, True, version) if version else Check(name, False, "not installed", remedy)
+        return (
+            Check(name, True, version) if version else Check(name, False, "not installed", remedy)
+        )
     if version:
         return Check(name, True, f"{version}, a second reference of Metal kernels; none is timed")
     remedy = "optional: pip install 'mlx[cpu]', a second reference in tests of Metal kernels"

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
     from workbench.backend.live import Live
 
+
 def _plain_resources(compiled: Compiled | None) -> dict[str, Any] | None:
     return asdict(compiled.resources) if compiled and compiled.resources else None
 

@@ -21,7 +21,7 @@ from workbench.compile.launches import Launch, captured
 from workbench.compile.loops import Code, code_of
 from workbench.compile.machine_code import amdgcn_registers, cubin_registers, read_amdgcn, read_ptx
 from workbench.data.errors import first_sentence
-from workbench.data.record import Resources, Traffic, grouped
+from workbench.data.record import CountedTraffic, Resources, grouped
 from workbench.device.hardware import Device
 from workbench.device.occupancy import occupancy, waves
 from workbench.measurement import inputs
@@ -61,7 +61,7 @@ class Compiled:
     duplicate: bool = False  # its machine code was made for another config with the same key
     code: tuple[Code, ...] = ()  # of each launch, where it was requested
     shapes: tuple[LaunchShape, ...] = ()  # of all launches, equal ones once, in order
-    traffic: Traffic | None = None  # of a Metal kernel
+    traffic: CountedTraffic | None = None  # of a Metal kernel
 
     @property
     def binary(self) -> str:

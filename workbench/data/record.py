@@ -144,8 +144,8 @@ class Predicted:
     launch_s: float
     bound: str  # the name of the largest term
     # the interval that the model states; predictions whose intervals overlap are not ranked
-    low_s: float | None = None
-    high_s: float | None = None
+    shortest_s: float | None = None
+    longest_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ class BufferCounts:
 
 
 @dataclass(frozen=True)
-class Traffic:
+class CountedTraffic:
     """Bytes that a Metal kernel moved when it was emulated on a CPU; it holds no time.
 
     `sizes` are those of the counted run, which are small. Bank rounds assume 32 banks of 4 bytes.
@@ -319,7 +319,7 @@ class Record:
     # both counts in both. None in older files, and where no Spec declares the tensors
     bytes_read: int | None = None
     bytes_written: int | None = None
-    traffic: Traffic | None = None  # of a Metal kernel, counted by the emulator
+    traffic: CountedTraffic | None = None  # of a Metal kernel, counted by the emulator
 
     @property
     def time_s(self) -> float:
@@ -348,7 +348,7 @@ class Failure:
     older_key: bool = False  # see `Record.older_key`
     cause: Cause | None = None  # None: the config itself was rejected or wrong
     attempts: int = 1  # that ended in the same cause; the last one alone, with a larger limit
-    traffic: Traffic | None = None  # see `Record.traffic`
+    traffic: CountedTraffic | None = None  # see `Record.traffic`
 
 
 Outcome = Record | Failure
@@ -564,7 +564,7 @@ register(
     Predicted,
     Resources,
     BufferCounts,
-    Traffic,
+    CountedTraffic,
     Case,
     Record,
     Failure,

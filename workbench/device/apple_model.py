@@ -83,6 +83,6 @@ def predict(device: Device, work: MetalWork, dtype: str) -> Predicted:
         latency_s=terms["waves"],
         launch_s=launch_s,
         bound=bound,
-        low_s=LOW * time_s,
-        high_s=HIGH * time_s,
+        shortest_s=LOW * time_s,
+        longest_s=HIGH * time_s,
     )

@@ -463,7 +463,7 @@ def _share_rows(shares: Shares, times: Times) -> list[Evidence]:
 def _resources(results: Mapping[str, VariantResult]) -> dict[str, Resources]:
     """Return the resources of the whole and its parts, if they were compiled."""
     every = {name: results[name].compiled for name in ("whole", *PARTS)}
-    return {name: each.resources for name, each in every.items() if each is not None}
+    return {name: each.resources for name, each in every.items() if each and each.resources}
 
 
 def _spilled(results: Mapping[str, VariantResult]) -> list[str]:

@@ -139,8 +139,8 @@ def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
 
 
 def _ordered(stand: Sequence[Outcome], result: Selection) -> list[Outcome]:
-    """Return outcomes in the order of the table: as ranked; where the winner is a class, its members
-    by name and then the others by name, as their times rank neither."""
+    """Return outcomes in the order of the table: as ranked; of a class its members by name and then
+    the others by name, as their times rank neither."""
     if result.ranked:
         return list(stand)
     first = {id(r) for r in members(result)}

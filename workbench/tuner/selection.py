@@ -72,7 +72,7 @@ class Selection:
     # False where the winner stands for a class: predictions whose intervals overlap with its own
     ranked: bool = True
     alike: str = ""  # a sentence about members of the class that nothing separates
-    unpredicted: int = 0  # configs that were emulated and right, and for which the model has no time
+    unpredicted: int = 0  # configs that were emulated and right, and have no predicted time
     other_bits: int = 0  # configs whose outputs differ in bits from those that were requested
     ridge: float = RIDGE  # FLOP a byte below which memory limits, on this device
     impls: int = 0  # that were swept, baselines not counted
@@ -208,9 +208,9 @@ def interval_of(record: Record) -> tuple[float, float] | None:
     """Return the seconds between which a model that states an interval expects the time; None for
     other models and for measured times."""
     t = record.timing
-    if isinstance(t, Measured) or t.low_s is None or t.high_s is None:
+    if isinstance(t, Measured) or t.shortest_s is None or t.longest_s is None:
         return None
-    return t.low_s, t.high_s
+    return t.shortest_s, t.longest_s
 
 
 def members(result: Selection) -> list[Record]:
@@ -238,10 +238,10 @@ def threads_alone(run: Run, records: Sequence[Record]) -> str:
         moved = record.traffic.bytes if record.traffic else 0
         at = (record.case.impl, tuple(others.items()), moved)
         groups.setdefault(at, set()).add(tuple(alone.values()))
-    together = sum(len(each) for each in groups.values() if len(each) > 1)
-    if not together:
+    many = sum(len(each) for each in groups.values() if len(each) > 1)
+    if not many:
         return ""
-    which = "They" if together == len(records) else f"{together} of them"
+    which = "They" if many == len(records) else f"{many} of them"
     return (
         f"{which} differ from one another in their threads alone and move equal bytes: nothing "
         "separates them without a Mac."

@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.data.energy import energy_of, work_per_joule
 from workbench.data.record import (
+    CountedTraffic,
     Energy,
     Failure,
     Measured,
@@ -15,7 +16,6 @@ from workbench.data.record import (
     Predicted,
     Record,
     ResourceColumn,
-    Traffic,
     metrics,
 )
 from workbench.data.units import three_digits
@@ -66,7 +66,7 @@ def columns(board: Board, records: Sequence[Record], emulated: bool = False) -> 
 def _traffic_columns() -> list[Column]:
     """Return the columns of what the emulator counted, in place of those of compiled code."""
 
-    def of(head: str, cell: Callable[[Traffic], str]) -> Column:
+    def of(head: str, cell: Callable[[CountedTraffic], str]) -> Column:
         return Column(head, lambda r: cell(r.traffic) if r.traffic else "")
 
     return [
@@ -117,8 +117,11 @@ def _terms(board: Board, records: Sequence[Record]) -> list[Column]:
 
     bound = Column("bound by", lambda r: getattr(r.timing, "bound", ""), text=True)
     names = ("compute", "dram", "cache", "latency", "launch")
-    known = [n for n in names if any(getattr(r.timing, f"{n}_s", None) is not None for r in records)]
-    return [bound, *(term(t) for t in known)]
+
+    def known(name: str) -> bool:
+        return any(getattr(r.timing, f"{name}_s", None) is not None for r in records)
+
+    return [bound, *(term(name) for name in names if known(name))]
 
 
 def _resource_columns() -> list[Column]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from workbench.data.record import Outcome, Record, Run, Traffic
+from workbench.data.record import CountedTraffic, Outcome, Record, Run
 from workbench.data.units import digits, reading
 from workbench.device.apple_model import ASSUMPTIONS, EMULATED
 from workbench.spec import sizes_text
@@ -56,7 +56,7 @@ def traffic_table(outcomes: Sequence[Outcome], shown: Outcome | None = None) -> 
     }
 
 
-def _row(outcome: Outcome, traffic: Traffic) -> list[str]:
+def _row(outcome: Outcome, traffic: CountedTraffic) -> list[str]:
     requested = sum(b.requested for b in traffic.buffers)
     unique = sum(b.unique for b in traffic.buffers)
     least = outcome.bytes if isinstance(outcome, Record) else 0
@@ -71,7 +71,7 @@ def _row(outcome: Outcome, traffic: Traffic) -> list[str]:
     ]
 
 
-def _buffers(traffic: Traffic) -> list[list[str]]:
+def _buffers(traffic: CountedTraffic) -> list[list[str]]:
     """Return the name of each buffer and its bytes: requested and unique, read and written, and in
     sectors."""
     return [
