@@ -152,6 +152,14 @@ def test_arguments_that_do_not_fit_are_one_sentence(inputs, like, says):
         DOUBLED(*inputs, like=like, grid=(1, 1, 1), group=1)
 
 
+@pytest.mark.parametrize("kind", ["long", "ulong"])
+@pytest.mark.parametrize("function", ["simd_sum", "simd_prefix_inclusive_sum", "simd_broadcast_first"])
+def test_functions_of_a_simdgroup_take_no_64_bit_integers(function, kind):
+    wide = launch("wide", f"\n    y[at] = {function}({kind}(at));\n")
+    with pytest.raises(LaunchRejected, match="no 64-bit integers; exchange uint2"):
+        emulated(wide)
+
+
 @pytest.mark.parametrize(("grid", "group"), [((0, 1, 1), 1), ((4, 1, 1), 0), ((1 << 32, 1, 1), 32)])
 def test_grids_that_no_device_takes_are_refused(grid, group):
     with pytest.raises(LaunchRejected, match=r"begin at 1|2\^32"):
