@@ -64,15 +64,15 @@ class MetalCase:
 
 @dataclass
 class CheckReport:
-    """Findings of all runs by check, wrong answers, and the traffic of the last clean run of each
-    Impl."""
+    """Findings of all runs by check, wrong answers, and the dispatches of the last clean run of
+    each Impl, in their order."""
 
     runs: int = 0
     findings: dict[CheckName, list[EmulationFinding]] = field(
         default_factory=lambda: {name: [] for name in CheckName}
     )
     wrong: list[str] = field(default_factory=list)
-    traffic: dict[str, tuple[MetalCase, EmulatedRun]] = field(default_factory=dict)
+    dispatches: dict[str, tuple[MetalCase, list[EmulatedRun]]] = field(default_factory=dict)
 
     @property
     def is_clean(self) -> bool:
@@ -126,7 +126,7 @@ def _run(
     if result.wrong:
         report.wrong.append(f"{case}: {result.wrong}")
     if counting and runs:
-        report.traffic[case.impl.name] = (case, runs[-1])
+        report.dispatches[case.impl.name] = (case, runs)
 
 
 def lines(report: CheckReport, name: str) -> Iterator[str]:
@@ -137,15 +137,27 @@ def lines(report: CheckReport, name: str) -> Iterator[str]:
         yield f"{check_name.value:<10} {_count(len(findings), 'finding')}{first}"
     first = f": {report.wrong[0]}" if report.wrong else ""
     yield f"{'results':<10} {_count(len(report.wrong), 'wrong result')}{first}"
-    for case, run in report.traffic.values():
-        yield f"traffic of {case}"
-        for buffer, bytes_ in run.traffic.buffers.items():
-            requested = bytes_.requested_read + bytes_.requested_written
-            unique = bytes_.unique_read + bytes_.unique_written
-            yield (
-                f"  {buffer:<10} {requested:>10} bytes requested, {unique:>10} unique, "
-                f"{32 * bytes_.sectors:>10} in sectors"
-            )
+    for case, runs in report.dispatches.values():
+        yield f"dispatches of {case}"
+        for run in runs:
+            yield from _dispatch_lines(run)
+
+
+def _dispatch_lines(run: EmulatedRun) -> Iterator[str]:
+    """Yield the geometry of a dispatch and the traffic of its buffers."""
+    grid, group = ("x".join(map(str, extents)) for extents in (run.grid, run.group))
+    used = run.traffic.threadgroup_bytes
+    yield (
+        f"  {run.call.source.name}: grid of {grid} threads, threadgroups of {group}, "
+        f"{used} bytes of threadgroup memory"
+    )
+    for buffer, bytes_ in run.traffic.buffers.items():
+        requested = bytes_.requested_read + bytes_.requested_written
+        unique = bytes_.unique_read + bytes_.unique_written
+        yield (
+            f"    {buffer:<10} {requested:>10} bytes requested, {unique:>10} unique, "
+            f"{32 * bytes_.sectors:>10} in sectors"
+        )
 
 
 def _count(number: int, noun: str) -> str:

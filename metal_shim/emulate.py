@@ -23,6 +23,7 @@ from metal_shim.signature import SIZES, MetalCall, Parameter, parameters
 from workbench.spec import WorkbenchError
 
 MOST_THREADS = 1024  # of a threadgroup, on every Apple GPU
+SIMD_WIDTH = 32  # threads of a SIMD-group, on every Apple GPU
 ACCESSES = 1 << 34  # after so many a kernel is taken to run without end
 
 
@@ -187,6 +188,71 @@ def emulation(options: EmulationOptions) -> Iterator[list[EmulatedRun]]:
         yield recording.runs
     finally:
         _RECORDING.reset(token)
+
+
+@dataclass(frozen=True)
+class PlannedLaunch:
+    """One dispatch as it would be launched: nothing runs. `grid` counts threads."""
+
+    call: MetalCall
+    grid: tuple[int, int, int]
+    group: tuple[int, int, int]  # as MLX launches it: at most the grid
+
+    @property
+    def threads(self) -> int:
+        """Threads of a threadgroup."""
+        return prod(self.group)
+
+    @property
+    def threadgroups(self) -> int:
+        """Threadgroups of the grid; those at its edge count as whole ones."""
+        return prod(-(-n // t) for n, t in zip(self.grid, self.group, strict=True))
+
+    @property
+    def threadgroup_bytes(self) -> int:
+        """Bytes of threadgroup memory, as the kernel declares it."""
+        return host.threadgroup_bytes(self.call.source, self.call.template)
+
+    def refusal(self) -> str | None:
+        """Return in one sentence why the kernel should not be launched so, or None."""
+        if self.threads % SIMD_WIDTH and self.group != self.grid:
+            return f"{self.threads} threads are no multiple of {SIMD_WIDTH}, a SIMD-group's"
+        if self.threadgroup_bytes > host.THREADGROUP_LIMIT:
+            most = host.THREADGROUP_LIMIT
+            return f"{self.threadgroup_bytes} bytes of threadgroup memory; a threadgroup has {most}"
+        return None
+
+
+_PLANNING: ContextVar[list[PlannedLaunch] | None] = ContextVar("metal_planning", default=None)
+
+
+@contextmanager
+def planning() -> Iterator[list[PlannedLaunch]]:
+    """Run nothing inside: launches take tensors without memory, on `meta`, and return such. Yields
+    the list that the launches enter."""
+    launches: list[PlannedLaunch] = []
+    token = _PLANNING.set(launches)
+    try:
+        yield launches
+    finally:
+        _PLANNING.reset(token)
+
+
+def is_planned(call: MetalCall, grid: tuple[int, int, int], group: tuple[int, int, int]) -> bool:
+    """Note the launch and return True inside of `planning`. Raises LaunchRejected where no Apple
+    GPU takes the launch."""
+    launches = _PLANNING.get()
+    if launches is None:
+        return False
+    launch = MetalLaunch(call, (), grid, group)
+    reject_launch(launch)
+    launches.append(PlannedLaunch(call, grid, launch.clamped))
+    return True
+
+
+def is_planning() -> bool:
+    """Return whether launches are planned and not run."""
+    return _PLANNING.get() is not None
 
 
 def is_requested() -> bool:

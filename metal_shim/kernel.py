@@ -18,7 +18,14 @@ from typing import Any
 import torch
 
 from metal_shim import host
-from metal_shim.emulate import LaunchRejected, MetalLaunch, emulated, is_requested
+from metal_shim.emulate import (
+    LaunchRejected,
+    MetalLaunch,
+    emulated,
+    is_planned,
+    is_planning,
+    is_requested,
+)
 from metal_shim.signature import ArrayType, MetalCall, MetalSource, TemplateValue
 
 # Words of the project and torch's dtypes
@@ -68,7 +75,9 @@ class MetalKernel:
         values = {n: _WORDS[v] if isinstance(v, torch.dtype) else v for n, v in template.items()}
         call = MetalCall(self.source, _types(inputs), _types(models), values)
         size = (group, 1, 1) if isinstance(group, int) else group
-        if metal_device() and not is_requested():
+        if is_planned(call, grid, size):
+            outputs = [torch.empty(tuple(m.shape), dtype=m.dtype, device="meta") for m in models]
+        elif metal_device() and not is_requested():
             outputs = import_module("metal_shim.mlx_backend").launched(call, inputs, grid, size)
         else:
             launch = MetalLaunch(call, [_bytes(x) for x in inputs], grid, size, self.same_value)
@@ -134,7 +143,7 @@ def _check(
                 f"{source.name} has {len(names)} {kind} ({', '.join(names)}), not {len(given)}."
             )
     for name, x in zip(source.inputs, inputs, strict=True):
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" and not is_planning():
             raise LaunchRejected(
                 f"{source.name} takes tensors on the CPU, and {name} is on {x.device}; "
                 "call .cpu() first."

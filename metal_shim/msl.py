@@ -47,6 +47,33 @@ template <typename T> float4 widened(vec<T, 4> v) {
 }
 """
 
+# Products x w^T of 8x8 blocks, both operands row by row. `stage_rows` brings ROWS x BK of a matrix
+# with K columns to threadgroup memory, with zeros past its edges; P is a pointer into `device` or
+# `constant`. `add_products` adds TM x TN blocks over a depth of BK to sums in fp32.
+ROW_PRODUCT = """
+template <int ROWS, int BK, int NT, typename T, typename P>
+void stage_rows(threadgroup T* to, P from, uint row, uint rows, uint k, uint K, uint lid) {
+    for (uint i = lid; i < ROWS * BK; i += NT) {
+        const uint r = row + i / BK, c = k + i % BK;
+        to[i] = r < rows && c < K ? T(from[size_t(r) * K + c]) : T(0);
+    }
+}
+template <int TM, int TN, int BK, typename T>
+void add_products(thread simdgroup_matrix<float, 8, 8>* sum, const threadgroup T* left,
+                  uint left_width, const threadgroup T* right, uint right_width) {
+    for (int k = 0; k < BK; k += 8) {
+        simdgroup_matrix<T, 8, 8> a, b[TN];
+        for (int j = 0; j < TN; j++)
+            simdgroup_load(b[j], right + j * 8 * right_width + k, right_width, ulong2(0), true);
+        for (int i = 0; i < TM; i++) {
+            simdgroup_load(a, left + i * 8 * left_width + k, left_width);
+            for (int j = 0; j < TN; j++)
+                simdgroup_multiply_accumulate(sum[i * TN + j], a, b[j], sum[i * TN + j]);
+        }
+    }
+}
+"""
+
 # One sub-block of 32 weights of a GGUF Q4_K block: 16 bytes of numbers, then 128 of nibbles, where
 # low nibbles are of sub-block 2g and high ones of 2g + 1. (scale, minimum) of sub-block j.
 Q4_K = """

@@ -149,6 +149,24 @@ BUGS = [
     {BARRIER}
     y[at] = s[1 - sg];
     """),
+    Bug("barriers of another SIMD-group", RACE, "race on threadgroup memory s[", """
+    threadgroup float s[64];
+    s[lid] = x[at];
+    y[at] = 0;
+    if (sg == 1) {
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        simdgroup_barrier(mem_flags::mem_threadgroup);
+        y[at] = s[63 - lid]; //!
+    }
+    """),
+    Bug("two readers, then a writer", RACE, "read it, with no barrier", f"""
+    threadgroup float s[2];
+    if (lid == 0) s[0] = 1;
+    {BARRIER}
+    const float v = s[0];
+    if (lid == 63) s[0] = v + 1; //!
+    y[at] = v;
+    """),
     Bug("device memory after the other barrier", RACE, "no barrier of mem_device", f"""
     y[at] = x[at];
     {BARRIER}

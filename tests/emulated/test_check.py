@@ -42,6 +42,21 @@ def test_a_clean_kernel():
     assert "emulated on a CPU; Apple's compiler and GPU took no part" in done.stdout
 
 
+def test_each_dispatch_has_its_geometry():
+    spec = catalog.spec_of("sample_topk_topp")
+    report = check.checked(replace(spec, check=[{"B": 3, "V": 2781}]))
+    printed = list(check.lines(report, spec.name))
+    at = printed.index(next(line for line in printed if line.startswith("dispatches of ")))
+    kernels = [line.strip() for line in printed[at + 1 :] if line.startswith("  s")]
+    assert kernels == [
+        "sample_topk_topp_partials: grid of 96x3x1 threads, threadgroups of 96x1x1, "
+        "0 bytes of threadgroup memory",
+        "sample_topk_topp_merge: grid of 1536x1x1 threads, threadgroups of 512x1x1, "
+        "320 bytes of threadgroup memory",
+    ]
+    assert len([line for line in printed if line.strip().startswith("keys ")]) == 2
+
+
 def test_a_kernel_without_a_metal_impl_and_one_that_is_missing():
     for name, says in (("copy", "copy has no Metal impl"), ("sofmax", "did you mean softmax")):
         done = command(name)
@@ -152,6 +167,16 @@ def test_arguments_that_do_not_fit_are_one_sentence(inputs, like, says):
         DOUBLED(*inputs, like=like, grid=(1, 1, 1), group=1)
 
 
+@pytest.mark.parametrize("kind", ["long", "ulong"])
+@pytest.mark.parametrize(
+    "function", ["simd_sum", "simd_prefix_inclusive_sum", "simd_broadcast_first"]
+)
+def test_functions_of_a_simdgroup_take_no_64_bit_integers(function, kind):
+    wide = launch("wide", f"\n    y[at] = {function}({kind}(at));\n")
+    with pytest.raises(LaunchRejected, match="no 64-bit integers; exchange uint2"):
+        emulated(wide)
+
+
 @pytest.mark.parametrize(("grid", "group"), [((0, 1, 1), 1), ((4, 1, 1), 0), ((1 << 32, 1, 1), 32)])
 def test_grids_that_no_device_takes_are_refused(grid, group):
     with pytest.raises(LaunchRejected, match=r"begin at 1|2\^32"):
@@ -178,6 +203,7 @@ import pathlib, re, sys, types
 from metal_shim import check
 from workbench import catalog
 page = pathlib.Path("docs/metal.md").read_text()
+page = page.partition("## Add a Metal kernel")[2]
 (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
 spec = catalog.spec_of("copy")
 module = types.ModuleType("metal_shim.kernels.copy")

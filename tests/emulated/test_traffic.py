@@ -1,7 +1,7 @@
 """Bytes are counted exactly: unique ones are the Spec's least, requested ones a scheme's."""
 
 import pytest
-from metal_body import IMPLS, LIMITS, each_impl
+from metal_body import IMPLS, LIMITS
 from metal_bugs import launch
 
 from metal_shim.emulate import EmulationOptions, emulated, emulation
@@ -18,10 +18,17 @@ DIVIDED = {
     "matmul": {"M": 128, "N": 64, "K": 32},
     "matvec": {"M": 2, "N": 8, "K": 512},
     "q4_k_matmul": {"M": 16, "N": 64, "K": 256},
+    "lora": {"M": 128, "N": 64, "K": 32, "r": 16},
+    "patch_embed": {"M": 128, "N": 64, "K": 32, "P": 64},
+    "wkv6": {"B": 1, "T": 4, "H": 2, "N": 64},
+    "wkv7": {"B": 1, "T": 4, "H": 2, "N": 64},
     "read_only": {"N": 12288},
     "compute_only": {"N": 4096},
 }
 UNIQUE_ALONE = ("q4_k_matmul",)
+SAMPLERS = ("sample_topk_topp", "sample_top_p")  # of two launches, and what they read is data
+ONE_LAUNCH = [impl for impl in IMPLS.values() if impl.spec.name not in SAMPLERS]
+each_of_one_launch = pytest.mark.parametrize("impl", ONE_LAUNCH, ids=lambda impl: impl.title)
 
 
 def run_of(impl, sizes, dtype, counting=False):
@@ -35,17 +42,22 @@ def run_of(impl, sizes, dtype, counting=False):
     return config, run, named.values()
 
 
-@each_impl
+def read_whole(sizes):
+    """Whether all inputs are read: of a table of P positions, M patches may need fewer."""
+    return "P" not in sizes or sizes["P"] <= sizes["M"]
+
+
+@each_of_one_launch
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_unique_bytes_are_the_least(impl, dtype):
-    for sizes in (*impl.spec.check, DIVIDED[impl.spec.name]):
+    for sizes in filter(read_whole, (*impl.spec.check, DIVIDED[impl.spec.name])):
         _, _, buffers = run_of(impl, sizes, dtype)
         assert sum(b.unique_read for b in buffers) == impl.spec.bytes_read(sizes, dtype)
         assert sum(b.unique_written for b in buffers) == impl.spec.bytes_written(sizes, dtype)
 
 
 @pytest.mark.parametrize(
-    "impl", [i for i in IMPLS.values() if i.spec.name not in UNIQUE_ALONE], ids=lambda i: i.title
+    "impl", [i for i in ONE_LAUNCH if i.spec.name not in UNIQUE_ALONE], ids=lambda i: i.title
 )
 def test_requested_bytes_are_those_of_the_scheme(impl):
     sizes = DIVIDED[impl.spec.name]
@@ -55,7 +67,28 @@ def test_requested_bytes_are_those_of_the_scheme(impl):
     assert moved == work.tiles * (work.steps * work.load_bytes + work.store_bytes)
 
 
-@each_impl
+@pytest.mark.parametrize(("sampler", "passes"), [("sample_topk_topp", 0), ("sample_top_p", 1)])
+def test_samplers_read_logits_once_where_the_candidates_suffice(sampler, passes):
+    """Beside that, top-p alone reads them once for their mass."""
+    sizes = {"B": 2, "V": 4096}
+    (impl,) = (i for i in IMPLS.values() if i.spec.name == sampler)
+    config = impl.default(LIMITS, "fp16", sizes)
+    logits, *others = inputs.make(impl.spec, sizes, "fp16", "cpu", 0)
+    with emulation(EmulationOptions()) as runs:
+        impl(8 * logits, *others, config=config)
+    partials, merge = (run.traffic.buffers for run in runs)
+    read, candidates = logits.numel() * 2, 4 * config.kept * 2 * 4096 // config.slice
+    assert partials["x"].requested_read == partials["x"].unique_read == read
+    assert merge["x"].requested_read == passes * read
+    assert partials["keys"].requested_written == partials["index"].unique_written == candidates
+    assert merge["keys"].unique_read == candidates
+    work = impl.work_of(config, LIMITS, "fp16", sizes)
+    lists = 2 * candidates + 8 * work.tiles
+    assert work.tiles * work.load_bytes == (1 + passes) * read + lists
+    assert work.tiles * work.store_bytes == lists
+
+
+@each_of_one_launch
 def test_threadgroup_memory_is_what_the_declarations_say(impl):
     _, run, _ = run_of(impl, DIVIDED[impl.spec.name], "fp16")
     used = run.traffic.threadgroup_bytes

@@ -91,7 +91,8 @@ def a_row_does_not_see_its_batch(s: Subject) -> None:
 
 def _alike(one: Any, other: Any) -> bool:
     """In what is no split of a row: threads, and what not every GPU has."""
-    return all(getattr(one, k) == getattr(other, k) for k in ("sample_warps", "pdl", "maxnreg"))
+    names = ("sample_warps", "pdl", "maxnreg")
+    return all(getattr(one, k, None) == getattr(other, k, None) for k in names)
 
 
 @of("sample_top_p")

@@ -90,7 +90,7 @@ def a_row_does_not_see_its_batch(s: Subject) -> None:
 
 def _alike(one: Any, other: Any) -> bool:
     """In what is no split of a row: threads, and what not every GPU has."""
-    return all(getattr(one, k) == getattr(other, k) for k in ("merge_warps", "pdl"))
+    return all(getattr(one, k, None) == getattr(other, k, None) for k in ("merge_warps", "pdl"))
 
 
 @of("sample_topk_topp")

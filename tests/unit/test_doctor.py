@@ -273,12 +273,24 @@ def test_a_browser_of_playwright_is_found(monkeypatch, look, tmp_path):
     assert look(name).result == "chromium-1200"
 
 
-def test_mlx_is_for_macos(monkeypatch, look):
-    assert look("MLX").ok is None
+def test_mlx_launches_on_macos_and_is_optional_on_linux(monkeypatch, look):
+    assert look("MLX").ok is None and "mlx[cpu]" in look("MLX").remedy
     monkeypatch.setattr(doctor.sys, "platform", "darwin")
     assert look("MLX").ok is False
     monkeypatch.setattr(doctor, "_version", lambda package: "0.30")
     assert look("MLX") == Check("MLX", True, "0.30")
+    monkeypatch.setattr(doctor.sys, "platform", "linux")
+    assert look("MLX").ok and "second reference" in look("MLX").result
+
+
+def test_a_compiler_that_emulates_metal_kernels_is_named_or_its_package(look, monkeypatch):
+    name = "C++ compiler for Metal kernels"
+    assert look(name).ok is False and "apt-get install clang-19" in look(name).remedy
+    compiler = SimpleNamespace(version="clang version 19.1.7")
+    monkeypatch.setattr("metal_shim.compiler.find_compiler", lambda: compiler)
+    assert look(name) == Check(name, True, "clang version 19.1.7")
+    monkeypatch.setattr("metal_shim.compiler.find_compiler", lambda: 1 / 0)
+    assert look(name).ok is None
 
 
 @pytest.mark.parametrize("package", doctor.PACKAGES)

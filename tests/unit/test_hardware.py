@@ -294,6 +294,35 @@ def test_what_triton_does_not_compile_for_is_known_by_its_figures_alone():
         device_named("m2max")
 
 
+APPLE = [device for device in UNCOMPILED.values() if device.backend == "metal"]
+
+
+@pytest.mark.parametrize("device", APPLE, ids=lambda device: device.name)
+def test_what_is_stated_of_an_apple_gpu(device):
+    """Metal's limits are alike; a peak is there where sources agree on it, and has a source."""
+    family = {"m1": "apple7", "m2": "apple8", "m3": "apple9", "m4": "apple9", "m5": "apple10"}
+    assert device.family == family[device.name[:2]] and device.limits.arch == "metal"
+    assert (device.limits.threads_per_block, device.limits.shared_bytes) == (1024, 32768)
+    assert all(q.source and q.kind == "computed" for q in device.peaks.values())
+    known = {"m1": {"fp32", "fp16"}, "m2": {"fp32", "fp16"}}.get(device.name[:2], set())
+    assert {*device.peaks} == ({"fp32"} if device.name == "m5" else known)
+    for peak in device.peaks.values():  # two operations of 128 lanes at 1.27 to 1.56 GHz, rounded
+        assert 1.26e9 < peak.value / device.limits.cores / 256 < 1.6e9
+
+
+def test_the_rates_of_an_m2_max_are_those_of_guide_2():
+    device = UNCOMPILED["m2max"]
+    assert device.dram.value == 400e9 and device.memory.value == 96 * 2**30
+    assert device.peaks["fp32"].value == device.peaks["fp16"].value == 13.6e12
+    assert len(APPLE) == 18 and known_device("m2max") is device
+
+
+def test_a_family_is_of_apple_gpus_alone(tmp_path):
+    assert "lacks the key family" in refusal(tmp_path, M2MAX.replace('family = "apple8"', ""))
+    other = H200.replace("cores = 132", 'cores = 132\nfamily = "apple8"')
+    assert "unknown key family" in refusal(tmp_path, other)
+
+
 # Ceilings
 
 

@@ -227,6 +227,7 @@ METAL_ORDER = {
     "mlx_backend": set(),
     "kernel": set(),
     "rows": {"spec"},
+    "sampling": {"spec"},
     "kernels": {"spec", "kernels"},
     "check": {"spec", "device", "catalog", "measurement"},
 }

@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.data.record import (
+    BufferCounts,
     Case,
+    CountedTraffic,
     Environment,
     Failure,
     Measured,
@@ -70,6 +72,29 @@ predicted = st.builds(
     latency_s=numbers,
     launch_s=numbers,
     bound=names,
+    shortest_s=maybe(numbers),
+    longest_s=maybe(numbers),
+)
+buffers = st.builds(
+    BufferCounts,
+    name=names,
+    requested_read=counts,
+    requested_written=counts,
+    unique_read=counts,
+    unique_written=counts,
+    sectors=counts,
+    scale=numbers,
+)
+traffic = st.builds(
+    CountedTraffic,
+    sizes=ints,
+    buffers=st.lists(buffers, max_size=3).map(tuple),
+    dispatches=counts,
+    threads=counts,
+    threadgroups=counts,
+    threadgroup_bytes=counts,
+    barriers=counts,
+    bank_rounds=counts,
 )
 resources = st.builds(
     Resources,
@@ -98,8 +123,9 @@ records = st.builds(
     timing=measured | predicted,
     flops=counts,
     bytes=counts,
-    checked=st.sampled_from(["gpu", "interpreter", "library"]),
+    checked=st.sampled_from(["gpu", "interpreter", "library", "emulated"]),
     error=numbers,
+    traffic=maybe(traffic),
     resources=maybe(resources),
     default=st.booleans(),
     same_as=maybe(ints),

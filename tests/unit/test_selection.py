@@ -12,10 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.data import stats
-from workbench.data.record import Measured, Mode, Outcome, Record, Run
+from workbench.data.record import (
+    BufferCounts,
+    CountedTraffic,
+    Measured,
+    Mode,
+    Outcome,
+    Predicted,
+    Record,
+    Run,
+)
 from workbench.tuner.selection import (
     best_per_group,
     bit_classes,
+    class_interval,
+    members,
     ranking,
     rate,
     relevant,
@@ -320,3 +331,67 @@ def test_ratios_do_not_depend_on_the_unit(medians: list[float], scale: float) ->
     close = [m / min(medians) for m in medians]
     if not any(abs(c - 1.005) < 1e-9 for c in close):
         assert one.winner.case == other.winner.case and len(one.ties) == len(other.ties)
+
+
+# A model that states an interval ranks nothing inside it
+
+
+def expected_between(times: list[float], **changes: object) -> list[Record]:
+    """Predictions of distinct configs with intervals of x0.7 to x2."""
+    return [
+        replace(
+            r,
+            phase="predict",
+            timing=Predicted(t, "apple-1", None, t, None, 0.0, 0.0, "memory", 0.7 * t, 2 * t),
+            **changes,  # type: ignore[arg-type]
+        )
+        for r, t in zip(SCREENS, times, strict=False)
+    ]
+
+
+PREDICTED = replace(RUN, predicted=True)
+
+
+@given(st.lists(st.floats(1e-6, 1e-2), min_size=1, max_size=12), st.randoms())
+def test_configs_whose_intervals_overlap_with_the_shortest_are_one_class(
+    times: list[float], dice: random.Random
+) -> None:
+    outcomes = expected_between(times)
+    dice.shuffle(outcomes)
+    result = select(PREDICTED, outcomes)
+    alike = {id(r) for r in members(result)}
+    assert alike == {id(r) for r in outcomes if 0.7 * r.time_s <= 2 * min(times)}
+    assert not result.ranked and not result.edges and result.winner is not None
+    low, high = class_interval(result)
+    assert low == pytest.approx(0.7 * min(times)) and high >= 2 * min(times)
+    text = sentence(result)
+    assert "predicted to take" in text and "tie" not in text and "x the default" not in text
+    assert text.startswith(f"Any of these {len(alike)}") == (len(alike) > 1)
+
+
+@given(st.lists(st.floats(1e-3, 1.5e-3), min_size=2, max_size=8), st.randoms())
+def test_the_order_of_the_outcomes_changes_nothing(times: list[float], dice: random.Random) -> None:
+    """A class is listed by name: neither times nor the order of arrival show in it."""
+    outcomes = expected_between(times)
+    said = sentence(select(PREDICTED, outcomes))
+    dice.shuffle(outcomes)
+    assert sentence(select(PREDICTED, outcomes)) == said
+
+
+def test_nothing_separates_configs_that_differ_in_threads_alone() -> None:
+    counts = CountedTraffic({"M": 8}, (BufferCounts("x", 32, 0, 32, 0, 1),), 1, 32, 1, 0, 0, 0)
+    records = [
+        replace(r, case=replace(r.case, impl="online", config={"threads": n}), traffic=counts)
+        for r, n in zip(expected_between([1e-3] * 3), (32, 64, 128), strict=True)
+    ]
+    impls = {"online": {"choices": {"threads": (32, 64, 128)}, "knobs": {"threads": "threads"}}}
+    run = replace(PREDICTED, impls=impls)
+    assert sentence(select(run, records)).endswith(
+        "They differ from one another in their threads alone and move equal bytes: nothing "
+        "separates them without a Mac."
+    )
+    more = replace(counts, buffers=(replace(counts.buffers[0], sectors=2),))
+    other = [replace(records[0], traffic=more), *records[1:]]
+    assert "2 of them differ" in sentence(select(run, other))
+    tiles = replace(run, impls={"online": {"choices": {}, "knobs": {"threads": "tile"}}})
+    assert "without a Mac" not in sentence(select(tiles, records))

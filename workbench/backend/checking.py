@@ -60,8 +60,10 @@ class CheckRequest:
 class Checks:
     """The processes that check configs."""
 
-    def __init__(self, count: int) -> None:
-        """Run at most `count` configs at once, and one checker."""
+    def __init__(self, count: int, launch: Callable[..., Any] | None = None) -> None:
+        """Run at most `count` configs at once, and one checker. `launch` is the task that launches
+        a config on the inputs of several calls; None: `launch_calls`, in Triton's interpreter."""
+        self._launch = launch or launch_calls
         self._runners = Workers(count, interpreted=True)
         self._checker = Workers(1)
         self.seed = secrets.randbits(31)  # of all inputs
@@ -89,7 +91,7 @@ class Checks:
 
         def launched(inputs: list[Given]) -> Future[Any]:
             return self._runners.submit(
-                launch_calls, kernel, candidate, inputs, timeout_s=timeout_s
+                self._launch, kernel, candidate, inputs, timeout_s=timeout_s
             )
 
         def compared(results: list[Returned] | Refusal) -> Future[Any]:

@@ -1,38 +1,57 @@
-"""Backend of a named target: compiles for it, checks in Triton's interpreter, predicts times.
+"""Backend of a named target: compiles for it, checks on the CPU, predicts times.
 
-No GPU need be present; every time comes from the analytic model.
+No GPU need be present; every time comes from a model. Triton kernels are compiled for the target
+and checked in Triton's interpreter; Metal kernels are compiled and checked in the emulator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.backend.checking import Checks, sizes_taken
+from workbench.backend import emulated
+from workbench.backend.checking import Checks, launch_calls, sizes_taken
 from workbench.backend.processes import COMPILE_TIMEOUT_S, compile_all, compile_parts, outcome_of
 from workbench.backend.protocol import Problem, TimingResult, TimingTask
 from workbench.backend.workers import Workers, cpu_count
 from workbench.compile import Compiled
 from workbench.data.environment import fingerprint
 from workbench.data.errors import first_sentence
-from workbench.data.record import Predicted
-from workbench.device import cost_model
-from workbench.device.hardware import Device
+from workbench.data.record import Checked, Predicted
+from workbench.device import apple_model, cost_model
+from workbench.device.hardware import METAL, Device
 from workbench.measurement.candidate import Candidate, Refusal, Timed
 from workbench.source import SourceChanged
 from workbench.spec import SpecFault, Work, values
 
 INTERPRET_TIMEOUT_S = 120.0
 
+Compilations = Iterator[tuple[Candidate, Compiled | Refusal]]
+
+
+@dataclass(frozen=True)
+class OfflineMethod:
+    """How configs of one kind of device are compiled, launched for a check, and predicted.
+
+    compile(pool, problem, candidates, device, timeout_s) yields each candidate with its result;
+    `launch` is the task of `Checks`; predict(problem, candidate, compiled, device) returns a
+    Predicted, or raises ValueError.
+    """
+
+    model: str
+    checked: Checked
+    compile: Callable[[Workers, Problem, Sequence[Candidate], Device, float], Compilations]
+    launch: Callable[..., Any]
+    predict: Callable[[Problem, Candidate, Compiled, Device], Predicted]
+
 
 class Offline:
-    """Backend that compiles for `device`, interprets on the CPU and predicts times."""
+    """Backend that compiles for `device`, checks on the CPU and predicts times."""
 
     predicts = True
-    protocol = cost_model.MODEL
     room = 1 << 30  # no limit: the interpreter pool queues them
     spent: Mapping[str, float] = {}
 
@@ -47,13 +66,18 @@ class Offline:
         """Start the worker pools.
 
         `repository` holds the kernel: its commit is part of the fingerprint. A config is given up
-        after `compile_s` seconds of compilation or `interpret_s` seconds of checking.
+        after `compile_s` seconds of compilation or `interpret_s` seconds of checking. Raises
+        CompilerMissing where the device is Apple's and no compiler for the emulator is installed.
         """
         self._compile_s, self._interpret_s = compile_s, interpret_s
         self.device = device
+        if device.backend == METAL:
+            emulated.require_emulator()
+        self._method = method_for(device)
+        self.protocol = self._method.model
         self.environment = fingerprint(None, repository)
         self._compilers = Workers(cpu_count())
-        self._checks = Checks(cpu_count())
+        self._checks = Checks(cpu_count(), self._method.launch)
         self._checked: dict[tuple[Any, ...], Future[Any]] = {}
         self._problem: Problem
 
@@ -69,18 +93,21 @@ class Offline:
         self, candidates: Sequence[Candidate]
     ) -> Iterator[tuple[Candidate, Compiled | Refusal]]:
         """Yield each candidate with its Compiled or Refusal, in the order of completion."""
-        return compile_all(self._compilers, self._problem, candidates, self.device, self._compile_s)
+        return self._method.compile(
+            self._compilers, self._problem, candidates, self.device, self._compile_s
+        )
 
     def timed(
         self, candidate: Candidate, compiled: Compiled, best_s: float | None, patience: float = 1.0
     ) -> Future[Any]:
-        """Return a future with the predicted time, set once the interpreter has checked the config.
+        """Return a future with the predicted time, set once the config has been checked.
 
-        Configs that differ only in warps and stages share one check, since the interpreter has
-        neither.
+        Configs of Triton that differ only in warps and stages share one check, since the
+        interpreter has neither.
         """
         knobs = candidate.impl.knobs()
-        seen = {k: v for k, v in values(candidate.config).items() if knobs[k] not in ALIKE}
+        alike = ALIKE if candidate.impl.backend == "triton" else ()
+        seen = {k: v for k, v in values(candidate.config).items() if knobs[k] not in alike}
         same = (candidate.impl.name, patience, *seen.items())
         if same not in self._checked:
             self._checked[same] = self._check(candidate, patience * self._interpret_s)
@@ -122,9 +149,9 @@ class Offline:
         if isinstance(checked, Refusal):
             return checked
         try:
-            predicted = prediction(problem, candidate, compiled, self.device)
+            predicted = self._method.predict(problem, candidate, compiled, self.device)
             seed, bits = self._checks.seed, checked.bits
-            return Timed(predicted, checked.error, "interpreter", bits, seed)
+            return Timed(predicted, checked.error, self._method.checked, bits, seed)
         except ValueError as unknown:
             return Refusal("measure", str(unknown))
         except Exception as error:  # from the kernel's own `work`: the future must be set
@@ -162,6 +189,19 @@ class Offline:
 ALIKE = ("threads", "stages")
 
 
+def method_for(device: Device) -> OfflineMethod:
+    """Return how configs for this device are compiled, checked and predicted."""
+    if device.backend == METAL:
+        return OfflineMethod(
+            apple_model.MODEL,
+            "emulated",
+            emulated.emulate_all,
+            emulated.emulate_calls,
+            emulated.metal_prediction,
+        )
+    return OfflineMethod(cost_model.MODEL, "interpreter", compile_all, launch_calls, prediction)
+
+
 def _beyond(part: TimingTask) -> str:
     """Return why the model cannot predict a task."""
     if part.candidate.impl.backend != "triton":
@@ -174,7 +214,10 @@ def _beyond(part: TimingTask) -> str:
 def prediction(
     problem: Problem, candidate: Candidate, compiled: Compiled, device: Device
 ) -> Predicted:
-    """Return the analytic model's time. Raises ValueError where the device lacks a figure."""
+    """Return the model's time: of a Metal kernel that of `apple-1`. Raises ValueError where the
+    device lacks a figure."""
+    if device.backend == METAL:
+        return emulated.metal_prediction(problem, candidate, compiled, device)
     work = candidate.impl.work_of(candidate.config, device.limits, problem.dtype, problem.sizes)
     bytes_ = problem.spec.bytes(problem.sizes, problem.dtype)
     flops = problem.spec.flops(**problem.sizes)
@@ -193,6 +236,8 @@ def predicted_time(
 ) -> Predicted:
     """Return the analytic model's time of a compiled config. Without a declared `work` a launch is
     taken to move its least bytes. Raises ValueError where the device lacks a figure."""
+    if compiled.resources is None:
+        raise ValueError("the config was not compiled for the device: no prediction")
     if work is None:
         programs = max(1, compiled.resources.programs)
         work = Work(programs, 1, bytes_ // programs // 2, bytes_ // programs // 2)

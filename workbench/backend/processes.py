@@ -192,6 +192,7 @@ class _UnderWay:
     ) -> Iterator[tuple[Candidate, Compiled]]:
         first_key = duplicate.duplicate
         if (known := self._compiled.get(first_key.key)) is not None:
+            assert known.resources is not None  # Triton compiled it
             resources = replace(known.resources, compile_s=first_key.compile_s)
             yield candidate, replace(known, resources=resources, duplicate=True)
         elif duplicate.owner in self._open:

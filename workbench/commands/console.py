@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.commands.result import Output, is_stdout
 from workbench.data.record import Outcome, Record, Run
+from workbench.device.apple_model import EMULATED
+from workbench.device.hardware import METAL, backend_of
 from workbench.spec import label
 
 if TYPE_CHECKING:
@@ -375,6 +377,8 @@ def _words(counts: Mapping[str, int], words: tuple[str, ...]) -> str:
 
 def plan_line(run: Run) -> str:
     """Return the first line: measured on this GPU, or predicted for another device."""
+    if run.predicted and backend_of(run.device) == METAL:
+        return f"Times are predicted for {run.device}: {EMULATED}."
     if run.predicted:
         return (
             f"Times are predicted: no GPU took part. Compiled for {run.device}, checked in "

@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -101,6 +102,7 @@ def examine(database: str | None = None) -> list[Check]:
         _xctrace(),
         _profile_tools(),
         _metal(),
+        _metal_compiler(),
         _chromium(),
         *(_package(name, use) for name, use in PACKAGES.items()),
         _database(database),
@@ -264,13 +266,31 @@ def _proton(triton: Path | None) -> Check:
 
 
 def _metal() -> Check:
-    name = "MLX"
-    if sys.platform != "darwin":
-        return Check(name, None, "for macOS only")
-    version = _version("mlx")
+    """Return whether MLX is there: on a Mac it launches the Metal kernels, on Linux its CPU backend
+    is an optional second reference in their tests."""
+    name, version = "MLX", _version("mlx")
+    if sys.platform == "darwin":
+        remedy = "pip install mlx, for the Metal kernels"
+        return (
+            Check(name, True, version) if version else Check(name, False, "not installed", remedy)
+        )
     if version:
-        return Check(name, True, version)
-    return Check(name, False, "not installed", "pip install mlx, for the Metal kernels")
+        return Check(name, True, f"{version}, a second reference of Metal kernels; none is timed")
+    remedy = "optional: pip install 'mlx[cpu]', a second reference in tests of Metal kernels"
+    return Check(name, None, "not installed", remedy)
+
+
+def _metal_compiler() -> Check:
+    """Return whether a compiler is there that executes Metal kernels on the CPU."""
+    compiler = import_module("metal_shim.compiler")
+    name = "C++ compiler for Metal kernels"
+    try:
+        return Check(name, True, compiler.find_compiler().version)
+    except compiler.CompilerMissing:
+        remedy = f"to emulate Metal kernels: {compiler.REMEDY}"
+        return Check(name, False, "no clang++ 19 or later", remedy)
+    except Exception as error:  # a compiler that cannot be started
+        return Check(name, None, _text(error), compiler.REMEDY)
 
 
 def _chromium() -> Check:

@@ -53,6 +53,11 @@ if TYPE_CHECKING:
 
     from workbench.backend.live import Live
 
+
+def _plain_resources(compiled: Compiled | None) -> dict[str, Any] | None:
+    return asdict(compiled.resources) if compiled and compiled.resources else None
+
+
 EXIT_CODES = {"correct": PASSED, "rejected": FAILED, "undecided": UNDECIDED}
 
 
@@ -92,7 +97,7 @@ class Evaluation:
             "error_in_tolerances": self.verdict.error,
             "hidden_sizes": [dict(sizes) for sizes in self.hidden],
             "seed": self.seed,
-            "resources": asdict(self.compiled.resources) if self.compiled else None,
+            "resources": _plain_resources(self.compiled),
             "times": self.times.plain() if self.times else None,
         }
 

@@ -49,6 +49,7 @@ def dispatched(
 def _largest(compiled: Compiled) -> LaunchShape:
     """Return the largest launch, of a result that holds no other."""
     r, name, grid = compiled.resources, compiled.kernel, compiled.grid
+    assert r is not None  # a Metal kernel has its shapes
     costs = r.threads, r.shared_bytes, r.registers, r.occupancy
     return LaunchShape(name, grid, *costs, compiled.launches)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from workbench import catalog
+from workbench.backend.emulated import refusal_of
 from workbench.backend.protocol import Backend, Measures, Problem
 from workbench.commands.config_profiles import (
     ProfilePlace,
@@ -20,13 +21,13 @@ from workbench.commands.config_profiles import (
 from workbench.commands.console import console_for, plan_line, say_result
 from workbench.commands.operands import Operand, operands_of
 from workbench.commands.options import MeasureOptions
-from workbench.commands.problem import check_dtype, sizes_of
+from workbench.commands.problem import check_dtype, own_impls, sizes_of
 from workbench.commands.result import write_result
 from workbench.commands.run import (
     Opener,
     OpenResources,
     Recorder,
-    backend_for,
+    any_backend,
     check_energy,
     execute,
     measured_peaks,
@@ -63,7 +64,7 @@ class MeasureCommand:
 
     options: MeasureOptions
     console: Console
-    open_backend: Opener = backend_for
+    open_backend: Opener = any_backend
     tuned_file: Path | None = None  # the tuned configs; None: the user's own
     origins: dict[str, str] = field(default_factory=dict)  # source of each config, by key
 
@@ -181,9 +182,10 @@ class Selected:
     backend: Backend
 
     def names(self, spec: Spec) -> list[str]:
-        """Return the names of the requested Impls; of all Triton ones if none was requested."""
+        """Return the names of the requested Impls; of all that run on the device if none was
+        requested."""
         return [o.impl or "" for o in self.operands] or [
-            i.name for i in spec.impls if i.backend == "triton"
+            i.name for i in own_impls(spec, self.backend.device.backend)
         ]
 
     def of(self, problem: Problem) -> Iterator[tuple[Impl, Any, str]]:
@@ -233,7 +235,8 @@ class ProblemGroup:
     def begin(self) -> Mapping[str, Mapping[str, Any]]:
         """Prepare the candidates and the backend. Returns the ceilings that were measured."""
         problem = self.factory.problem
-        limits, first_impl = self.backend.device.limits, problem.spec.impls[0]
+        limits = self.backend.device.limits
+        first_impl = own_impls(problem.spec, self.backend.device.backend)[0]
         default = first_impl.default(limits, problem.dtype, problem.sizes)
         for impl, config, origin in self.selected.of(problem):
             first = impl is first_impl and config == default
@@ -251,12 +254,10 @@ class ProblemGroup:
             return {}
 
     def _refused(self, candidate: Candidate) -> str | None:
-        problem, limits = self.factory.problem, self.backend.device.limits
-        impl, config = candidate.impl, candidate.config
-        return impl.rejection_reason(config, limits, problem.dtype, problem.sizes)
+        return refusal_of(candidate, self.factory.problem, self.backend.device)
 
     def _to_compile(self) -> list[Candidate]:
-        return [c for c in self._todo if c.impl.backend == "triton" and c.key not in self._refusals]
+        return [c for c in self._todo if c.impl.backend != "torch" and c.key not in self._refusals]
 
     def outcomes(self) -> Iterator[Outcome]:
         """Yield every outcome. A candidate that cannot run is an outcome too."""

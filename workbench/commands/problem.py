@@ -10,6 +10,7 @@ from workbench.backend.protocol import Backend, Problem
 from workbench.commands.options import SweepOptions
 from workbench.commands.run import CommandError
 from workbench.declared import flops_fault, size_fault
+from workbench.device import hardware
 from workbench.spec import Impl, Spec, sizes_text
 from workbench.sweeps import Sweep
 from workbench.tuner.first_pass import SearchPlan
@@ -29,6 +30,16 @@ def sweep_named(name: str) -> Sweep:
     return sweep
 
 
+def check_sweep(name: str, sweep: Sweep, device: str | None) -> None:
+    """Raise CommandError where the sweep is for kernels of another kind than the device's."""
+    if sweep.backend and hardware.backend_of(device) != sweep.backend:
+        example = "m2max" if sweep.backend == hardware.METAL else "h200"
+        raise CommandError(
+            f"The sweep {name} is for {sweep.backend.capitalize()} kernels; for this device name "
+            f"{sweep.instead}, or an Apple GPU, as in --device {example}."
+        )
+
+
 def check_dtype(spec: Spec, dtype: str) -> None:
     """Raise CommandError where the kernel does not support this dtype."""
     if dtype not in spec.tolerance:
@@ -42,16 +53,28 @@ def problems_of(options: SweepOptions) -> tuple[list[Problem], list[Impl]]:
     check_dtype(spec, options.dtype)
     every = [sizes_of(spec, text) for text in options.sizes] or [sizes_of(spec, None)]
     impls = [catalog.impl_of(spec, name) for name in dict.fromkeys(options.impl)]
-    triton = [i for i in spec.impls if i.backend == "triton"]
+    language = "Metal" if hardware.backend_of(options.device) == hardware.METAL else "Triton"
+    own = own_impls(spec, language.lower())
     for impl in impls:
-        if impl not in triton:
+        if impl not in own:
             raise CommandError(
-                f"{impl.title} is no Triton kernel and has nothing to sweep; name one of: "
-                f"{', '.join(i.name for i in triton)}."
+                f"{impl.title} is no {language} kernel and has nothing to sweep; name one of: "
+                f"{', '.join(i.name for i in own)}."
             )
     kernel, dtype = options.kernel, options.dtype
     each = {sizes_text(sizes): Problem(kernel, spec, sizes, dtype) for sizes in every}
-    return list(each.values()), impls or triton
+    return list(each.values()), impls or own
+
+
+def own_impls(spec: Spec, backend: str) -> list[Impl]:
+    """Return the Impls of an operation that run on devices of this backend: its Metal kernels for
+    "metal", its Triton kernels for any other. Raises CommandError where it has no Metal kernel."""
+    language = "metal" if backend == hardware.METAL else "triton"
+    own = [impl for impl in spec.impls if impl.backend == language]
+    if not own and language == "metal":
+        known = ", ".join(catalog.names_in(catalog.METAL))
+        raise CommandError(f"{spec.name} has no Metal kernel; these operations have one: {known}.")
+    return own
 
 
 def sizes_of(spec: Spec, text: str | None) -> dict[str, int]:

@@ -209,6 +209,16 @@ def backend_for(
     return _offline(hardware.device_named, device, repository)
 
 
+def any_backend(
+    device: str | None, repository: Path, prewarm: Prewarm | None = None, rules: Rules | None = None
+) -> Backend:
+    """Return the backend of commands that also take Apple's GPUs, whose Metal kernels are emulated
+    and predicted: as `backend_for` for any other device."""
+    if device is not None and hardware.backend_of(device) == hardware.METAL:
+        return _offline(hardware.described, device, repository)
+    return backend_for(device, repository, prewarm, rules)
+
+
 def paper_backend(device: str | None, repository: Path) -> Backend:
     """Return the backend of commands that only predict: for any known device, also one that Triton
     does not compile for. Raises CommandError where the device is unknown."""

@@ -28,6 +28,7 @@ from workbench.commands.config_profiles import (
 from workbench.commands.console import SweepConsole, console_for, prints_aside
 from workbench.commands.options import SweepOptions
 from workbench.commands.problem import (
+    check_sweep,
     default_search,
     predicted_configs,
     problems_of,
@@ -40,7 +41,7 @@ from workbench.commands.run import (
     Opener,
     OpenResources,
     Recorder,
-    backend_for,
+    any_backend,
     check_energy,
     check_sanitizer,
     execute,
@@ -55,6 +56,7 @@ from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, PASSED
 from workbench.data.locks import Lock, held, remove_left
 from workbench.data.record import Outcome, Profile, Record, Run
 from workbench.data.tuned_cache import Tuned, TunedError, damage_text, default_path
+from workbench.device.hardware import METAL
 from workbench.reports import write_page
 from workbench.spec import Impl, Knob, sizes_text, values
 from workbench.sweeps import Sweep
@@ -83,7 +85,7 @@ class SweepCommand:
 
     options: SweepOptions
     console: SweepConsole
-    open_backend: Opener | None = None  # `backend_for`, or a test's own
+    open_backend: Opener | None = None  # `any_backend`, or a test's own
     tuned_file: Path | None = None  # path of the tuned cache; None: the user's own
     prewarm: Prewarm | None = None  # processes that were started before; closed by `go`
     started: float = field(default_factory=time.monotonic)
@@ -118,9 +120,10 @@ class SweepCommand:
     def _sizes(self) -> int:
         options = self.options
         sweep = sweep_named(options.name)
+        check_sweep(options.name, sweep, options.device)
         problems, impls = problems_of(options)
         search = search_plan_of(options, self.started)
-        opener = self.open_backend or partial(backend_for, prewarm=self.prewarm)
+        opener = self.open_backend or partial(any_backend, prewarm=self.prewarm)
         repository = repository_of(options.kernel)
         worst = PASSED
         check_sanitizer(options.sanitize, options.device)
@@ -293,8 +296,10 @@ class _OneSize:
         }
 
     def _remember(self, run: Run, outcomes: Sequence[Outcome]) -> None:
-        """Store the winners for launches that name no config. A failure to write affects no
-        result."""
+        """Store the winners for launches that name no config. A failure to write affects no result.
+        A prediction for an Apple GPU is not stored, as it ranks nothing inside its interval."""
+        if self.opened.backend.device.backend == METAL:
+            return
         try:
             limits = self.opened.backend.device.limits
             tuned.remember(run, outcomes, self.problem.spec, self.command.tuned_file, limits)

@@ -21,7 +21,7 @@ from workbench.compile.launches import Launch, captured
 from workbench.compile.loops import Code, code_of
 from workbench.compile.machine_code import amdgcn_registers, cubin_registers, read_amdgcn, read_ptx
 from workbench.data.errors import first_sentence
-from workbench.data.record import Resources, grouped
+from workbench.data.record import CountedTraffic, Resources, grouped
 from workbench.device.hardware import Device
 from workbench.device.occupancy import occupancy, waves
 from workbench.measurement import inputs
@@ -43,16 +43,17 @@ class LaunchShape:
     grid: tuple[int, ...]
     threads: int  # per block
     shared_bytes: int  # per block
-    registers: int  # per thread
-    occupancy: float  # resident warps over the most that fit, 0 to 1
+    registers: int | None  # per thread; None where no compiler of the target took part
+    occupancy: float | None  # resident warps over the most that fit, 0 to 1
     launches: int = 1  # of this kind in one call
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled config: resources and grid of its largest launch, and the number of launches."""
+    """A compiled config: resources and grid of its largest launch, and the number of launches.
+    A Metal kernel was compiled for the emulator: it has traffic and no resources."""
 
-    resources: Resources
+    resources: Resources | None
     kernel: str  # name of the device function
     grid: tuple[int, ...]
     launches: int
@@ -60,6 +61,13 @@ class Compiled:
     duplicate: bool = False  # its machine code was made for another config with the same key
     code: tuple[Code, ...] = ()  # of each launch, where it was requested
     shapes: tuple[LaunchShape, ...] = ()  # of all launches, equal ones once, in order
+    traffic: CountedTraffic | None = None  # of a Metal kernel
+
+    @property
+    def binary(self) -> str:
+        """Hash of the machine code; of a Metal kernel the key of its config, as each is emulated
+        itself."""
+        return self.resources.binary if self.resources else self.ttgir
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,7 @@ def machine_code_of(
     launches = _launched(impl, config, sizes, dtype, device, dedup)
     compiled = read_launches(impl, launches, device, dedup.key, started)
     largest = max(launches, key=lambda launch: launch.programs)
+    assert compiled.resources is not None  # Triton compiled it
     return _launched_code(largest, launches, compiled.resources, device)
 
 

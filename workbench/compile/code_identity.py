@@ -50,6 +50,7 @@ def compile_code(impl: Impl, config: Any, sizes: Sizes, dtype: str, device: Devi
         groups, loop = _instructions(_image(largest.kernel.asm), arch)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         notes.append(f"the machine code could not be disassembled: {error}")
+    assert compiled.resources is not None  # Triton compiled it
     facts = CompiledCode(
         code=hash_of_code(launches),
         resources=compiled.resources,

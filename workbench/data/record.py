@@ -19,7 +19,7 @@ from workbench.spec import brief, label
 
 Phase = Literal["first_pass", "final", "hot", "predict", "compare"]
 Stage = Literal["refused", "compile", "check", "launch", "measure"]
-Checked = Literal["gpu", "interpreter", "library"]
+Checked = Literal["gpu", "interpreter", "library", "emulated"]
 State = Literal["boost", "sustained"]  # of the clock: after a pause, or settled under load
 # How a process ended in place of an answer: it died, or outlasted its limit.
 Cause = Literal["crash", "timeout"]
@@ -132,16 +132,20 @@ class Measured:
 
 @dataclass(frozen=True)
 class Predicted:
-    """A time predicted by the analytic model, and the terms it came from, all in seconds."""
+    """A time predicted by a model, and the terms it came from, all in seconds. Terms are None where
+    the model has none, or the device no figure for it."""
 
     predicted_s: float
     model: str
-    compute_s: float
+    compute_s: float | None
     dram_s: float
-    cache_s: float
+    cache_s: float | None
     latency_s: float
     launch_s: float
     bound: str  # the name of the largest term
+    # the interval that the model states; predictions whose intervals overlap are not ranked
+    shortest_s: float | None = None
+    longest_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -210,6 +214,57 @@ def metrics() -> dict[str, ResourceColumn]:
 
 
 @dataclass(frozen=True)
+class BufferCounts:
+    """Bytes of one buffer in an emulated run. Requested bytes count each access, unique ones each
+    byte once; `sectors` are the 32-byte sectors that each instruction of a SIMD-group touched."""
+
+    name: str
+    requested_read: int
+    requested_written: int
+    unique_read: int
+    unique_written: int
+    sectors: int
+    scale: float = 1.0  # times as many bytes at the outcome's own sizes, by the kernel's formula
+
+    @property
+    def requested(self) -> int:
+        """Bytes of all accesses."""
+        return self.requested_read + self.requested_written
+
+    @property
+    def unique(self) -> int:
+        """Bytes that were read, each once, and bytes that were written, each once."""
+        return self.unique_read + self.unique_written
+
+
+@dataclass(frozen=True)
+class CountedTraffic:
+    """Bytes that a Metal kernel moved when it was emulated on a CPU; it holds no time.
+
+    `sizes` are those of the counted run, which are small. Bank rounds assume 32 banks of 4 bytes.
+    """
+
+    sizes: Mapping[str, int]
+    buffers: tuple[BufferCounts, ...]
+    dispatches: int  # of one call
+    threads: int  # of a threadgroup of the largest dispatch
+    threadgroups: int  # of all dispatches at the outcome's own sizes
+    threadgroup_bytes: int
+    barriers: int  # of each thread, on the average
+    bank_rounds: int
+
+    @property
+    def counted_bytes(self) -> int:
+        """Bytes of all sectors of the counted run."""
+        return 32 * sum(buffer.sectors for buffer in self.buffers)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all sectors at the outcome's own sizes."""
+        return round(sum(32 * buffer.sectors * buffer.scale for buffer in self.buffers))
+
+
+@dataclass(frozen=True)
 class Case:
     """The config of one outcome: the part of its key that is readable."""
 
@@ -264,6 +319,7 @@ class Record:
     # both counts in both. None in older files, and where no Spec declares the tensors
     bytes_read: int | None = None
     bytes_written: int | None = None
+    traffic: CountedTraffic | None = None  # of a Metal kernel, counted by the emulator
 
     @property
     def time_s(self) -> float:
@@ -292,6 +348,7 @@ class Failure:
     older_key: bool = False  # see `Record.older_key`
     cause: Cause | None = None  # None: the config itself was rejected or wrong
     attempts: int = 1  # that ended in the same cause; the last one alone, with a larger limit
+    traffic: CountedTraffic | None = None  # see `Record.traffic`
 
 
 Outcome = Record | Failure
@@ -509,6 +566,8 @@ register(
     Measured,
     Predicted,
     Resources,
+    BufferCounts,
+    CountedTraffic,
     Case,
     Record,
     Failure,

@@ -55,6 +55,12 @@ def console_microseconds(seconds: float) -> str:
     return f"{seconds * 1e6:.4g} us"
 
 
+def rough(seconds: float) -> str:
+    """Return a predicted duration to two digits: `8.8 ms`."""
+    value, unit = _in_unit(seconds)
+    return f"{digits(value, 2)} {unit}"
+
+
 def _in_unit(seconds: float) -> tuple[float, str]:
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= size:

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 from workbench.data.record import Measured, Record, Run, State
 from workbench.data.units import duration, percent, quantity
-from workbench.device.hardware import DEVICES, Device
+from workbench.device.hardware import DEVICES, UNCOMPILED, Device
 
 Level = Literal["dram", "cache", "shared", "compute", "launch", "link"]
 Origin = Literal["measured", "published", "computed", "driver", "datasheet"]
@@ -197,8 +197,9 @@ def _dtype(name: str) -> str:
 
 def known_device(name: str) -> Device | None:
     """Return the known device of this name, which is its own or the driver's, or None."""
-    if name in DEVICES:
-        return DEVICES[name]
+    for known in (DEVICES, UNCOMPILED):
+        if name in known:
+            return known[name]
     return next((device for device in DEVICES.values() if device.has_name(name)), None)
 
 

@@ -64,6 +64,8 @@ class Device:
     shared_unit: int = 128  # bytes: shared memory is allocated in multiples of this
     limits_source: str = ""
     fp32_flops_per_clock: int | None = None  # of one core on its vector units; None when unknown
+    family: str = ""  # of an Apple GPU, as Metal's feature set tables name it: "apple8"
+    memory: Quantity | None = None  # bytes of the largest configuration, which no buffer exceeds
 
     def has_name(self, live: str) -> bool:
         """Return whether this is the name that a driver gives to such a GPU."""
@@ -81,12 +83,14 @@ class DeviceFileError(WorkbenchError, ValueError):
 
 FOLDER = Path(__file__).resolve().parents[1] / "devices"
 COMPILED = ("cuda", "hip")  # backends that Triton compiles for
+METAL = "metal"  # the backend of Apple's GPUs
 
 # Units of a file: the factor to the unit of `Quantity.value`, and that unit.
 UNITS: Mapping[str, tuple[float, str]] = {
     "GHz": (1e9, "Hz"),
     "TB/s": (1e12, "B/s"),
     "MiB": (MIB, "B"),
+    "GiB": (1024 * MIB, "B"),
     "TFLOP/s": (1e12, "FLOP/s"),
     "TOP/s": (1e12, "OP/s"),
 }
@@ -181,6 +185,8 @@ def read_device(path: Path) -> Device:
         shared_unit=limits.count("shared_unit_bytes", unstated),
         limits_source=limits.text("source"),
         fp32_flops_per_clock=limits.count("fp32_flops_per_clock", _UNKNOWN) or None,
+        family=top.text("family") if backend == METAL else "",
+        memory=top.figure("memory", "B"),
     )
     limits.end()
     top.end()
@@ -294,7 +300,7 @@ class _Table:
 
 
 DEVICES: Mapping[str, Device] = Devices(FOLDER, compiled=True)
-# Known by their figures alone: the experiment `expected` needs no compiler.
+# Those for which Triton does not compile: Apple's, whose Metal kernels are emulated and predicted.
 UNCOMPILED: Mapping[str, Device] = Devices(FOLDER, compiled=False)
 
 
@@ -304,6 +310,15 @@ def device_named(name: str) -> Device:
     Raises UnknownDevice, which names the nearest ones.
     """
     return _named(name, DEVICES)
+
+
+def backend_of(name: str | None) -> str:
+    """Return the backend of the device of this name: "cuda", "hip" or "metal"; "" for None and for
+    an unknown device."""
+    try:
+        return described(name).backend if name is not None else ""
+    except UnknownDevice:
+        return ""
 
 
 def described(name: str) -> Device:
@@ -319,8 +334,9 @@ def _named(name: str, *tables: Mapping[str, Device]) -> Device:
             return known[plain]
     if plain in UNCOMPILED:
         raise UnknownDevice(
-            f"Triton does not compile for {UNCOMPILED[plain].title}; `workbench experiment "
-            "expected` says what it allows"
+            f"Triton does not compile for {UNCOMPILED[plain].title}; `workbench sweep` and "
+            "`workbench measure` predict its Metal kernels, and `workbench experiment expected` "
+            "says what it allows"
         )
     names = [each for known in tables for each in known]
     near = difflib.get_close_matches(plain, names, n=3, cutoff=0.4)

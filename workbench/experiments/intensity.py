@@ -163,9 +163,11 @@ def complete(result: VariantResult) -> bool | None:
         return None
     code = created.code[0] if len(created.code) == 1 else None
     block = record.case.config.get("block_n", 0)
+    resources = created.resources
     if code is None or not code.readable or code.arch not in _SINGLE or not block:
         return None
-    context = result.variant.sizes["F"] * block // created.resources.threads
+    assert resources is not None  # there is machine code
+    context = result.variant.sizes["F"] * block // resources.threads
     inside = code.in_loops.vector
     rest = context - (code.whole.vector - inside)
     return rest == 0 if not inside else rest > 0 and rest % inside == 0

@@ -296,7 +296,8 @@ def times_of(results: Mapping[str, VariantResult]) -> Times:
     """Return the seconds of the variants; without the grid if the whole has other programs."""
     spans = {name: span for name, each in results.items() if (span := span_of(each)) is not None}
     compiled, grid = results["whole"].compiled, results.get("grid")
-    programs = compiled.resources.programs if compiled is not None else None
+    known = compiled.resources if compiled is not None else None
+    programs = known.programs if known is not None else None
     if grid is not None and programs != grid.variant.sizes["P"]:
         spans.pop("grid", None)
     return Times(**spans)
@@ -344,8 +345,8 @@ def _expected(timing: Predicted, rows: Sequence[Evidence]) -> Analysis:
     """Return the verdict of the model on the whole. Its terms replace the variants, and the largest
     of them the time: the model's own time is longer, as its terms never overlap completely."""
     terms = {
-        "memory traffic": max(timing.dram_s, timing.cache_s),
-        "arithmetic": timing.compute_s,
+        "memory traffic": max(timing.dram_s, timing.cache_s or 0.0),
+        "arithmetic": timing.compute_s or 0.0,
         "waiting": timing.latency_s,
         "launch": timing.launch_s,
     }
@@ -462,7 +463,7 @@ def _share_rows(shares: Shares, times: Times) -> list[Evidence]:
 def _resources(results: Mapping[str, VariantResult]) -> dict[str, Resources]:
     """Return the resources of the whole and its parts, if they were compiled."""
     every = {name: results[name].compiled for name in ("whole", *PARTS)}
-    return {name: each.resources for name, each in every.items() if each is not None}
+    return {name: each.resources for name, each in every.items() if each and each.resources}
 
 
 def _spilled(results: Mapping[str, VariantResult]) -> list[str]:

@@ -25,20 +25,28 @@ from workbench.data.record import (
 from workbench.data.units import (
     four_digits,
     microseconds,
+    rough,
     span_text,
     text_of,
     unit_of,
     whole_percent,
 )
+from workbench.device import apple_model
 from workbench.reports import render
 from workbench.reports.figures import energy, sweep
 from workbench.reports.figures.measure import Share, shares
 from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.timing import how_timed, timings_of
+from workbench.reports.figures.traffic import (
+    assumptions,
+    emulated_words,
+    is_emulated,
+    traffic_table,
+)
 from workbench.reports.sweep import legend_of, nearest_ceiling
 from workbench.spec import sizes_text
-from workbench.tuner.selection import memory_bound, rate, ridge_of
+from workbench.tuner.selection import interval_of, memory_bound, rate, ridge_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -107,11 +115,18 @@ def page(run: Run, outcomes: Sequence[Outcome], profiles: Sequence[Profile] = ()
         run=run,
         env=run.environment,
         sentence=sentence(run, groups),
+        emulated=emulated_words(run, outcomes),
+        model=apple_model.MODEL,
+        traffic=traffic_table(outcomes),
         groups=[_shown(n, g, impls) for n, g in enumerate(groups)],
         shares=_shares(groups, impls),
         profiled=profiled_table(profiles, outcomes),
         marks=legend_of(impls, outcomes),
-        how=[*how_timed(outcomes), *energy.energy_how(outcomes)],
+        how=[
+            *how_timed(outcomes),
+            *energy.energy_how(outcomes),
+            *(assumptions() if is_emulated(run, outcomes) else ()),
+        ],
     )
 
 
@@ -127,7 +142,9 @@ def sentence(run: Run, groups: Sequence[Group]) -> str:
     if not any(g.records for g in groups):
         return f"No Impl of {run.kernel} gave a time."
     if run.predicted:
-        return f"Predicted for {run.device}: {run.kernel} at {many}."
+        unranked = any(interval_of(r) for g in groups for r in g.records)
+        order = "; times whose intervals overlap are not ranked" if unranked else ""
+        return f"Predicted for {run.device}: {run.kernel} at {many}{order}."
     if not ratios:
         return f"{run.kernel} at {many}; no baseline to compare with."
     spread = f" ({min(ratios):.2f}x to {max(ratios):.2f}x)" if len(ratios) > 1 else ""
@@ -136,7 +153,11 @@ def sentence(run: Run, groups: Sequence[Group]) -> str:
 
 
 def rows(group: Group, origins: Mapping[str, str] | None = None) -> list[list[str]]:
-    """Return the cells under `HEADS`, cold before hot, the fastest first."""
+    """Return the cells under `HEADS`, cold before hot, the fastest first; by name where the model
+    states intervals."""
+    if any(interval_of(r) for r in group.records):
+        named = sorted(group.records, key=lambda r: r.case.label)
+        return [_row(group, r, (origins or {}).get(r.key, "")) for r in named]
     order = {"final": 0, "predict": 0, "hot": 1}
     ranked = sorted(group.records, key=lambda r: (order.get(r.phase, 2), r.time_s))
     return [_row(group, r, (origins or {}).get(r.key, "")) for r in ranked]
@@ -147,9 +168,13 @@ def _row(group: Group, record: Record, origin: str) -> list[str]:
     mark = origin or ("default" if record.default else "")
     case = record.case
     name = f"{case.short} ({mark})" if mark and case.config else case.short
-    ceiling, against = group.ceiling(record), group.against(record)
+    ceiling = None if interval_of(record) else group.ceiling(record)
+    against = group.against(record)
     t = record.timing
-    if isinstance(t, Predicted):
+    if span := interval_of(record):
+        low, high = (rough(s) for s in span)
+        spread = ["predicted", f"~{rough(record.time_s)}, {low} to {high}", *[""] * 8]
+    elif isinstance(t, Predicted):
         spread = ["predicted", f"~{text_of(t.predicted_s, scale)} {unit}", *[""] * 8]
     else:
         spread = [t.regime, *spread_cells(t, scale, unit)]
@@ -196,6 +221,9 @@ def result_line(group: Group) -> str:
     own = [r for r in group.records if r.phase in ("final", "predict") and not r.case.is_baseline]
     if not own:
         return f"{group.run.kernel}, {group.name}: no Impl gave a time"
+    if any(interval_of(r) for r in own):
+        each = ", ".join(f"{r.case.short} ~{rough(r.time_s)}" for r in own)
+        return f"{group.run.kernel}, {group.name}: predicted and not ranked: {each}"
     best = min(own, key=lambda r: r.time_s)
     scale, unit = unit_of(best.time_s)
     tilde, kind = ("", "measured") if best.measured else ("~", "predicted")
@@ -234,7 +262,8 @@ def show_group(
 
 
 def _shown(n: int, group: Group, impls: Sequence[str]) -> dict[str, Any]:
-    ceilings = [result for r in group.records if (result := group.ceiling(r))]
+    plain = [r for r in group.records if not interval_of(r)]
+    ceilings = [result for r in plain if (result := group.ceiling(r))]
     lines = rows(group)
     columns = filled(HEADS, lines)
     return {
@@ -265,6 +294,6 @@ def _shares(groups: Sequence[Group], impls: Sequence[str]) -> Markup | None:
         Share(group.name, r, impls.index(r.case.impl), 100 * ceiling[0])
         for group in groups
         for r in group.records
-        if r.phase in ("final", "predict") and (ceiling := group.ceiling(r))
+        if r.phase in ("final", "predict") and not interval_of(r) and (ceiling := group.ceiling(r))
     ]
     return shares(results, "shares") if results else None

@@ -12,7 +12,8 @@ from typing import Any
 from markupsafe import Markup
 
 from workbench.data.record import Measured, Outcome, Predicted, Profile, Record, Run, grouped
-from workbench.data.units import counted, unit_of, whole_percent
+from workbench.data.units import counted, rough, unit_of, whole_percent
+from workbench.device import apple_model
 from workbench.device.ceilings import clock_words, state_of
 from workbench.reports import render
 from workbench.reports.figures import limit_lines as ceilings
@@ -31,11 +32,15 @@ from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.table import PHASE_WORDS, columns, row
 from workbench.reports.figures.timing import timings_of
+from workbench.reports.figures.traffic import assumptions, emulated_words, traffic_table
 from workbench.tuner.selection import (
     ConfigKey,
     Selection,
+    class_interval,
     comparable_times,
     config_key,
+    interval_of,
+    members,
     memory_bound,
     modes_text,
     ranking,
@@ -46,6 +51,7 @@ from workbench.tuner.selection import (
 )
 
 _NEAR_CEILING = 0.6  # share of a ceiling from which on it is called the limit
+_CLASS_LEGEND = ((0, "not told from the shortest"), (6, "longer, by its whole interval"))
 _HEAT_LEGEND = ("≤ 1.02x", "1.05x", "1.1x", "1.2x", "1.5x", "2x", "> 2x")
 
 
@@ -61,14 +67,14 @@ def page(
     `seconds` is the wall time by part, as the run recorded at its end; `selection` is `select(run,
     outcomes)` where the caller has it; `profiles` are those of the winner.
     """
-    stand = ranking(relevant(run, outcomes))
     result = select(run, outcomes) if selection is None else selection
+    stand = _ordered(ranking(relevant(run, outcomes)), result)
     board = _board(run, stand, result)
     records = [o for o in stand if isinstance(o, Record)]
     even, pictured = _evened(board, stand, comparable_times(relevant(run, outcomes)))
     compared = [o for o in pictured if isinstance(o, Record)]
     hot = [o for o in relevant(run, outcomes) if isinstance(o, Record) and o.phase == "hot"]
-    shown = columns(board, records)
+    shown = columns(board, records, bool(emulated_words(run, stand)))
     finals = [r for r in records if r.phase == "final"]
     words, lined = _words(result), lines(finals, result.winner)
     libraries = {o.case.impl for o in stand if o.case.is_baseline}
@@ -78,13 +84,15 @@ def page(
         unit=board.unit[1],
         env=run.environment,
         problem=", ".join(f"{k} {v}" for k, v in run.sizes.items()),
-        model=next((t.model for r in records if isinstance(t := r.timing, Predicted)), "analytic"),
+        model=_model(records, stand),
         sentence=sentence(result),
         result=result,
+        emulated=emulated_words(run, stand),
+        traffic=traffic_table(stand, result.winner),
         facts=_facts(run, board, result, [r for r in hot if _same_config(r, result.winner)]),
         counts=_counts(result),
         maps=_maps(run, even, pictured),
-        legend=_HEAT_LEGEND,
+        legend=list(enumerate(_HEAT_LEGEND)) if result.ranked else _CLASS_LEGEND,
         ceiling=_roofline_note(run, even, compared),
         ceiling_words=_ceiling_words(run, result.winner),
         scatter=_scatter(even, compared),
@@ -110,6 +118,13 @@ def page(
     )
 
 
+def _model(records: Sequence[Record], stand: Sequence[Outcome]) -> str:
+    """Return the name of the model that predicted, or that would have."""
+    metal = any(o.case.backend == "metal" for o in stand)
+    named = (t.model for r in records if isinstance(t := r.timing, Predicted))
+    return next(named, apple_model.MODEL if metal else "analytic")
+
+
 def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
     swept = [o.case.impl for o in stand if not o.case.is_baseline]
     extra = sorted({o.case.impl for o in stand if o.case.is_baseline} - {*swept})
@@ -117,7 +132,23 @@ def _board(run: Run, stand: Sequence[Outcome], result: Selection) -> Board:
     order += sorted({*swept} - {*order})
     unit = unit_of(result.winner.time_s if result.winner else 1e-6)
     numbers = {id(o): n for n, o in enumerate(stand)}
-    return Board(numbers, [*order, *extra], unit, result.winner, result.times)
+    if result.ranked:
+        return Board(numbers, [*order, *extra], unit, result.winner, result.times)
+    alike = frozenset(config_key(r.case) for r in members(result))
+    return Board(numbers, [*order, *extra], unit, None, {}, alike)
+
+
+def _ordered(stand: Sequence[Outcome], result: Selection) -> list[Outcome]:
+    """Return outcomes in the order of the table: as ranked; of a class its members by name and then
+    the others by name, as their times rank neither."""
+    if result.ranked:
+        return list(stand)
+    first = {id(r) for r in members(result)}
+
+    def place(o: Outcome) -> tuple[Any, ...]:
+        return (not isinstance(o, Record), id(o) not in first, o.case.impl, *o.case.config.values())
+
+    return sorted(stand, key=place)
 
 
 def _evened(
@@ -149,6 +180,8 @@ def _facts(
     if winner is None:
         return []
     unit = board.unit[1]
+    if not result.ranked:
+        return _class_facts(board, result)
     basis = "from least bytes" if memory_bound(winner, result.ridge) else "from FLOPs"
     facts = [
         (f"{board.text(winner.time_s)} {unit}", "one call", _interval_words(board, winner)),
@@ -170,6 +203,19 @@ def _facts(
     for record in hot[:1]:
         facts.append((f"{board.text(record.time_s)} {unit}", "hot", "inputs left in the cache"))
     return [*facts, *energy_fact(winner)]
+
+
+def _class_facts(board: Board, result: Selection) -> list[tuple[str, str, str]]:
+    """Return the numbers of a class of configs: how many, the shortest prediction, its interval."""
+    fastest = result.fastest
+    assert fastest is not None and isinstance(fastest.timing, Predicted)
+    low, high = class_interval(result)
+    unit, many = board.unit[1], result.configs - sum(result.failed.values())
+    return [
+        (f"{len(members(result))} of {many}", "configs not told apart", "intervals overlap"),
+        (f"{board.shown(fastest)} {unit}", "shortest", f"bound by {fastest.timing.bound}"),
+        (f"{rough(low)} to {rough(high)}", "interval of all", "x0.7 to x2 of each"),
+    ]
 
 
 def _same_config(record: Record, other: Record | None) -> bool:
@@ -229,10 +275,16 @@ def _doubts(winner: Record | None) -> list[str]:
 
 
 def _counts(result: Selection) -> str:
-    words = f"{counted(result.configs, 'config')}, {result.binaries} distinct "
-    words += "binary" if result.binaries == 1 else "binaries"
+    words = counted(result.configs, "config")
+    if result.binaries:
+        words += f", {result.binaries} distinct "
+        words += "binary" if result.binaries == 1 else "binaries"
     stages = {**result.failed}
     refused = stages.pop("refused", 0)
+    if result.unpredicted:
+        stages["measure"] -= result.unpredicted
+        words += f"; {result.unpredicted} emulated, without a prediction"
+        stages = {stage: n for stage, n in stages.items() if n}
     if refused:
         words += f"; {refused} refused beforehand"
     if stages:
@@ -248,7 +300,8 @@ def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[s
         return []
     timing = winner.timing
     if isinstance(timing, Predicted):
-        return [("Model", timing.model), ("Winner bound by", timing.bound)]
+        more = assumptions() if timing.model == apple_model.MODEL else []
+        return [("Model", timing.model), (_bound_head(result), timing.bound), *more]
     shown = [
         ("Regime", f"{timing.regime}: {_REGIMES[timing.regime]}"),
         ("Clock state", f"{timing.state}: {_STATES[timing.state]}"),
@@ -264,6 +317,10 @@ def _how(run: Run, result: Selection, records: Sequence[Record]) -> list[tuple[s
     phases = {p: sum(r.phase == p for r in records) for p in ("final", "first_pass")}
     words = ", ".join(f"{n} by {phase} time" for phase, n in phases.items() if n)
     return [*shown, ("Ranked", words + ", finals first" if phases["final"] else words)]
+
+
+def _bound_head(result: Selection) -> str:
+    return "Winner bound by" if result.ranked else "Bound by"
 
 
 _REGIMES = {
@@ -314,7 +371,8 @@ def _maps(run: Run, board: Board, stand: Sequence[Outcome]) -> dict[str, Any]:
             panel["caption"] += f": {' and '.join(panel['fields'])}"
     rest = list(dict.fromkeys(f for p in panels for f in p["rest"]))
     heat = any(len(p["fields"]) > 1 for p in panels)
-    return {"title": f"Best time for each {title}", "heat": heat, "panels": panels, "rest": rest}
+    what = "Predicted" if board.members is not None else "Best"
+    return {"title": f"{what} time for each {title}", "heat": heat, "panels": panels, "rest": rest}
 
 
 def _varied(run: Run, swept: Sequence[Outcome]) -> list[str]:
@@ -365,7 +423,7 @@ def nearest_ceiling(run: Run, record: Record) -> tuple[float, str, bool] | None:
 
 def _ceiling_words(run: Run, winner: Record | None) -> str:
     nearest = nearest_ceiling(run, winner) if winner else None
-    if winner is None or nearest is None:
+    if winner is None or nearest is None or interval_of(winner):
         return ""
     share, name, memory = nearest
     verb = "is predicted to reach" if not winner.measured else "reaches"

@@ -16,3 +16,5 @@ class Sweep:
 
     vary: Sequence[Knob]
     tune: Sequence[Knob] = ()
+    backend: str = ""  # of the only kernels that it is for: "metal"; empty: any
+    instead: str = ""  # the sweep to name for other kernels

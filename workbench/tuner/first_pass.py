@@ -233,7 +233,7 @@ class FirstPass:
             self._search.tell(candidate, None)
             yield self._factory.failure(candidate, compiled)
             return
-        leader = self._leaders.setdefault(compiled.resources.binary, candidate)
+        leader = self._leaders.setdefault(compiled.binary, candidate)
         yield candidate, replace(compiled, duplicate=leader is not candidate)
         if leader is candidate:
             self._search.revise(candidate, self._predicted(candidate, compiled))
@@ -289,7 +289,7 @@ class FirstPass:
             self._unchecked.extend((*duplicate, leader) for duplicate in duplicates)
             return
         (first, compiled), *others = duplicates
-        self._leaders[compiled.resources.binary] = first
+        self._leaders[compiled.binary] = first
         self._ready[first.key] = (first, compiled)
         self._duplicates[first.key] = others
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from workbench.data import stats
 from workbench.data.record import Case, Failure, Measured, Outcome, Phase, Record, Run, Stage
-from workbench.data.units import counted, three_digits
+from workbench.data.units import counted, rough, three_digits
 from workbench.spec import label
 
 TIE_SHARE = 0.005  # medians closer than this share tie, however narrow their intervals are
@@ -69,6 +69,10 @@ class Selection:
     duplicates: tuple[Record, ...] = ()  # others with the winner's machine code
     edges: tuple[Edge, ...] = ()
     unsteady: tuple[Record, ...] = ()  # two modes, and slower on the average than another
+    # False where the winner stands for a class: predictions whose intervals overlap with its own
+    ranked: bool = True
+    alike: str = ""  # a sentence about members of the class that nothing separates
+    unpredicted: int = 0  # configs that were emulated and right, and have no predicted time
     other_bits: int = 0  # configs whose outputs differ in bits from those that were requested
     ridge: float = RIDGE  # FLOP a byte below which memory limits, on this device
     impls: int = 0  # that were swept, baselines not counted
@@ -161,6 +165,7 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         binaries=len(binaries),
         failed={stage: n for stage, n in counts.items() if n},
         reason=_most_frequent([o.reason for o in failed if o.stage != "refused"]),
+        unpredicted=sum(o.stage == "measure" and o.traffic is not None for o in failed),
     )
     records = [o for o in swept if isinstance(o, Record)]
     if not records:
@@ -174,14 +179,19 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
     pool = [r for r in allowed if r not in unsteady]
     fastest = min(pool, key=lambda r: (r.time_s, *_frugality(r, run.previous_best)))
     near = [r for r in pool if _cannot_tell(r, fastest)]
-    # Only final times are precise enough for a rule inside ties, and the model has no noise.
+    # Only final times are precise enough for a rule inside ties; a model has no noise, but one that
+    # states an interval does not rank what lies within it.
     final = fastest.phase == "final"
-    winner = min(near, key=lambda r: _frugality(r, run.previous_best)) if final else fastest
+    ranked = interval_of(fastest) is None
+    by_rule = final or not ranked
+    winner = min(near, key=lambda r: _frugality(r, run.previous_best)) if by_rule else fastest
     others = [r for r in records if r is not winner]
     default = next((o for o in swept if o.default), None)
     return replace(
         result,
         winner=winner,
+        ranked=ranked,
+        alike="" if ranked else threads_alone(run, near),
         unsteady=unsteady,
         times={phase: r.time_s for phase, r in _phases(winner, outcomes).items()},
         fastest=fastest,
@@ -190,7 +200,51 @@ def select(run: Run, outcomes: Sequence[Outcome]) -> Selection:
         baselines=_baselines([o for o in stand if not _swept(o)], winner, outcomes),
         ties=tuple(r for r in near if r is not winner and not _same_code(r, winner)),
         duplicates=tuple(r for r in others if _same_code(r, winner)),
-        edges=_edges(run, winner),
+        edges=_edges(run, winner) if ranked else (),
+    )
+
+
+def interval_of(record: Record) -> tuple[float, float] | None:
+    """Return the seconds between which a model that states an interval expects the time; None for
+    other models and for measured times."""
+    t = record.timing
+    if isinstance(t, Measured) or t.shortest_s is None or t.longest_s is None:
+        return None
+    return t.shortest_s, t.longest_s
+
+
+def members(result: Selection) -> list[Record]:
+    """Return the winner and all that cannot be told from it, by name."""
+    if result.winner is None:
+        return []
+    each = [result.winner, *result.ties]
+    return sorted(each, key=lambda r: (r.case.impl, *r.case.config.values()))
+
+
+def class_interval(result: Selection) -> tuple[float, float]:
+    """Return the seconds from the shortest to the longest that the model expects of a class."""
+    spans = [span for r in members(result) if (span := interval_of(r)) is not None]
+    return min(low for low, _ in spans), max(high for _, high in spans)
+
+
+def threads_alone(run: Run, records: Sequence[Record]) -> str:
+    """Return one sentence where configs differ in their threads alone and move equal bytes, so that
+    nothing without a Mac separates them; else an empty text."""
+    groups: dict[tuple[object, ...], set[tuple[int, ...]]] = {}
+    for record in records:
+        knobs: Mapping[str, str] = run.impls.get(record.case.impl, {}).get("knobs", {})
+        alone = {k: v for k, v in record.case.config.items() if knobs.get(k) == "threads"}
+        others = {k: v for k, v in record.case.config.items() if k not in alone}
+        moved = record.traffic.bytes if record.traffic else 0
+        at = (record.case.impl, tuple(others.items()), moved)
+        groups.setdefault(at, set()).add(tuple(alone.values()))
+    many = sum(len(each) for each in groups.values() if len(each) > 1)
+    if not many:
+        return ""
+    which = "They" if many == len(records) else f"{many} of them"
+    return (
+        f"{which} differ from one another in their threads alone and move equal bytes: nothing "
+        "separates them without a Mac."
     )
 
 
@@ -249,6 +303,8 @@ def sentence(result: Selection) -> str:
     winner = result.winner
     if winner is None:
         return _nothing(result)
+    if not result.ranked:
+        return class_sentence(result)
     name = winner.case.label if result.impls > 1 else label(winner.case.config)
     name += " (the default)" if winner.default else ""
     reached = rate(winner, result.ridge) + (" predicted" if result.predicted else "")
@@ -271,6 +327,26 @@ def sentence(result: Selection) -> str:
         *most, last = [_further(edge) for edge in result.edges]
         parts.append(f"extend {', '.join(most)}{' and ' if most else ''}{last}")
     return f"{name}: {'; '.join(parts)}."
+
+
+def class_sentence(result: Selection) -> str:
+    """Return the class that a prediction selects, with its interval, as one sentence."""
+    each = members(result)
+    assert result.winner is not None
+    names = [r.case.label if result.impls > 1 else label(r.case.config) for r in each]
+    low, high = (rough(s) for s in class_interval(result))
+    span = f"predicted to take {low} to {high}"
+    if len(each) == 1:
+        return f"{names[0]}: {span}."
+    shown = "; ".join(names[:NAMED])
+    more = f"; and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    default = next((r for r in each if r.default), None)
+    held = ", the default among them," if default else ""
+    text = f"Any of these {len(each)}{held} is {span}, and they are not ranked: {shown}{more}."
+    return f"{text} {result.alike}".rstrip()
+
+
+NAMED = 3  # configs of a class that its sentence names
 
 
 def _further(edge: Edge) -> str:
@@ -301,10 +377,22 @@ def ridge_of(run: Run) -> float:
 def _nothing(result: Selection) -> str:
     if not result.configs:
         return "No outcome was recorded, so there is no result."
+    if result.unpredicted:
+        return _without_prediction(result)
     stages = ", ".join(f"{n} {_STAGE_WORDS[stage]}" for stage, n in result.failed.items())
     each = "The only config" if result.configs == 1 else f"All {result.configs} configs"
     reason = f" ({' '.join(result.reason.split()).rstrip('.')})" if result.reason else ""
     return f"{each} failed, so there is no time: {stages}{reason}."
+
+
+def _without_prediction(result: Selection) -> str:
+    """Return the sentence of a sweep whose configs were emulated, and predicted for none."""
+    stages = {k: n for k, n in result.failed.items() if k != "measure"}
+    rest = "".join(f"; {n} {_STAGE_WORDS[stage]}" for stage, n in stages.items())
+    reason = " ".join(result.reason.split()).rstrip(".")
+    many = counted(result.unpredicted, "config")
+    verb = "was" if result.unpredicted == 1 else "were"
+    return f"{many} {verb} emulated and right, without a predicted time: {reason}{rest}."
 
 
 def _most_frequent(reasons: Sequence[str]) -> str:
@@ -345,12 +433,15 @@ def _cannot_tell(record: Record, fastest: Record) -> bool:
     """Return whether the two tie: by their interleaved windows if there are such, since the clock
     drifts further than two configs differ; else by their intervals."""
     a, b = record.timing, fastest.timing
+    ours, theirs = interval_of(record), interval_of(fastest)
+    if ours is not None and theirs is not None:
+        return ours[0] <= theirs[1]
     if not (isinstance(a, Measured) and isinstance(b, Measured)):
         return record.time_s <= fastest.time_s * (1 + MODEL_SHARE)
-    ours, theirs = a.window_medians, b.window_medians
+    own, best = a.window_medians, b.window_medians
     paired = record.run == fastest.run and not a.left_out and not b.left_out
-    if paired and len(ours) == len(theirs) >= stats.least_for(0.95):
-        ratio = stats.ratio(theirs, ours)
+    if paired and len(own) == len(best) >= stats.least_for(0.95):
+        ratio = stats.ratio(best, own)
         return ratio.low <= 1 or ratio.middle <= 1 + TIE_SHARE
     overlap = a.low_s <= b.high_s and b.low_s <= a.high_s
     return overlap or a.median_s <= b.median_s * (1 + TIE_SHARE)

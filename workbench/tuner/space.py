@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from workbench.backend.emulated import refusal_of
 from workbench.backend.protocol import Problem
 from workbench.compile import Compiled
 from workbench.data.clock import timestamp
@@ -94,8 +95,7 @@ def plan_sweep(
 
 def _refused(candidate: Candidate, problem: Problem, device: Device) -> str | None:
     """Return why the kernel rejects a candidate, or None."""
-    impl, config = candidate.impl, candidate.config
-    return impl.rejection_reason(config, device.limits, problem.dtype, problem.sizes)
+    return refusal_of(candidate, problem, device)
 
 
 def _nothing(problem: Problem, refused: Sequence[Failure], knobs: Sequence[Knob]) -> str:
@@ -214,6 +214,7 @@ class RecordFactory:
             candidate.default,
             cause=refusal.cause,
             attempts=refusal.attempts,
+            traffic=compiled.traffic if compiled else None,
         )
 
     def outcome(
@@ -248,6 +249,7 @@ class RecordFactory:
             seed=result.seed,
             bits=result.bits,
             repeats=result.repeats,
+            traffic=compiled.traffic if compiled else None,
         )
 
 

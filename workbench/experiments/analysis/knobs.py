@@ -262,7 +262,7 @@ def _resources(ranked: Ranking, varied: Varied) -> list[Evidence]:
     """Return occupancy and spills of the fastest variant of each value."""
     occupied, spilled = [], []
     for value, each in ranked.best.items():
-        if each.compiled is None:
+        if each.compiled is None or each.compiled.resources is None:
             continue
         created, name = each.compiled.resources, varied.text(value)
         limited, spills = f"{name}, limited by {created.limiter}", created.spill_bytes

@@ -14,6 +14,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from workbench.data.record import Failure, Measured, Outcome, Phase, Record
+from workbench.data.units import three_digits
 from workbench.reports import colour, figure, figure_svg, place
 from workbench.reports.figures.drawing import (
     ROW,
@@ -24,7 +25,7 @@ from workbench.reports.figures.drawing import (
     note,
     plain_ticks,
 )
-from workbench.tuner.selection import best_per_group
+from workbench.tuner.selection import ConfigKey, best_per_group, config_key, interval_of
 
 MARKS = ("circle", "square", "triangle", "diamond")  # of the Impls, in this order; then repeated
 HEAT_STEPS = (1.02, 1.05, 1.1, 1.2, 1.5, 2.0)  # a cell's time over the best; above: the last step
@@ -40,6 +41,8 @@ class Board:
     unit: tuple[float, str]  # of times: seconds in one, and its symbol
     best: Record | None
     libraries: Mapping[Phase, float]  # the best config's seconds in each phase that timed it
+    # configs that the model does not tell from the shortest time; None where configs are ranked
+    members: frozenset[ConfigKey] | None = None
 
     def row(self, outcome: Outcome) -> int:
         """Return the number of the table row that shows this outcome."""
@@ -57,8 +60,17 @@ class Board:
         digits = 0 if value >= 10000 else 1 if value >= 100 else 2 if value >= 1 else 3
         return f"{value:.{digits}f}"
 
+    def shown(self, record: Record) -> str:
+        """Return a record's time as `text` does, with a tilde where a model states an interval."""
+        if interval_of(record):
+            return f"~{three_digits(self.time(record.time_s))}"
+        return self.text(record.time_s)
+
     def over_best(self, record: Record) -> float | None:
-        """Return a time over the best's in its phase; None where that has none of the best."""
+        """Return a time over the best's in its phase; None where that has none of the best. Of an
+        unranked class it is 1, and infinite for all others."""
+        if self.members is not None:
+            return 1.0 if config_key(record.case) in self.members else math.inf
         library = self.libraries.get(record.phase)
         return record.time_s / library if library else None
 
@@ -104,7 +116,7 @@ def heat_map(
             here = [o for o in mine if (o.case.config[down], o.case.config[across]) == (y, x)]
             record = best.get((y, x))
             _cell(ax, i, j, board, record, here, fields)
-            if record is own and record is not None:
+            if record is own and record is not None and board.members is None:
                 look = {"facecolor": "none", "edgecolor": colour("accent"), "linewidth": 3}
                 ax.add_patch(_box(i, j, zorder=4, **look))
             targets.append(_target(ax, i, j, board, record, here))
@@ -146,6 +158,10 @@ def one_field(
         steps = [(i, best[(v,)]) for i, v in enumerate(values) if (v,) in best]
         times = [board.time(r.time_s) for _, r in steps]
         ax.plot([i for i, _ in steps], times, color=colour("muted"), linewidth=1, zorder=1)
+        for i, record in steps:
+            if span := interval_of(record):
+                ends = [board.time(s) for s in span]
+                ax.plot([i, i], ends, color=colour("muted"), linewidth=2, zorder=1)
     points = [(r, float(values.index(r.case.config[field])), board.time(r.time_s)) for r in records]
     return figure_svg(fig, prefix, f"Time for each {field}", laid(ax, board, points))
 
@@ -224,7 +240,7 @@ def _named(ax: Any, board: Board, record: Record, y: int, word: str) -> None:
 
 def _time_scale(ax: Any, board: Board, records: Sequence[Record]) -> None:
     """Set a logarithmic scale where the slowest takes over three times as long as the fastest."""
-    times = [board.time(r.time_s) for r in records] or [1.0]
+    times = [board.time(s) for r in records for s in (interval_of(r) or (r.time_s,))] or [1.0]
     low, high = min(times), max(times)
     if high <= 3 * low:
         room = (high - low) * 0.08 or 0.1 * high
@@ -295,7 +311,7 @@ def _cell(
     box.set(facecolor=colour(f"heat-{step}"), edgecolor="none")
     rest = {k: v for k, v in record.case.config.items() if k not in fields}
     ink = f"heat-ink-{step}"
-    _in_cell(ax, i, j + (0.16 if rest else 0), board.text(record.time_s), ink, 14, True)
+    _in_cell(ax, i, j + (0.16 if rest else 0), board.shown(record), ink, 14, True)
     if rest:
         _in_cell(ax, i, j - 0.22, _terse(rest), ink, 11)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.data.energy import energy_of, work_per_joule
 from workbench.data.record import (
+    CountedTraffic,
     Energy,
     Failure,
     Measured,
@@ -17,11 +18,12 @@ from workbench.data.record import (
     ResourceColumn,
     metrics,
 )
+from workbench.data.units import three_digits
 from workbench.reports.figures.detail import doubts
 from workbench.reports.figures.energy import millijoules
 from workbench.reports.figures.sweep import Board
 from workbench.spec import brief
-from workbench.tuner.selection import Selection, bit_classes
+from workbench.tuner.selection import Selection, bit_classes, interval_of
 
 PHASE_WORDS = {"final": "final", "first_pass": "first pass", "hot": "hot", "predict": "predicted"}
 
@@ -38,21 +40,41 @@ class Column:
     best_first: str = "ascending"  # the first click sorts this way
 
 
-def columns(board: Board, records: Sequence[Record]) -> list[Column]:
-    """Return the columns that these records can fill."""
+def columns(board: Board, records: Sequence[Record], emulated: bool = False) -> list[Column]:
+    """Return the columns that these records can fill. With `emulated` what was counted takes the
+    place of compiled code's resources."""
     unit = board.unit[1]
-    columns = [Column(f"time, {unit}", lambda r: board.text(r.time_s))]
+    columns = [Column(f"time, {unit}", board.shown)]
+    if any(interval_of(r) for r in records):
+        columns.append(Column(f"interval, {unit}", lambda r: _model_interval(board, r), text=True))
     if any(isinstance(r.timing, Measured) for r in records):
         columns.append(Column(f"95 % interval, {unit}", lambda r: _interval(board, r)))
     if any(r.flops for r in records):
         columns.append(_falling("TFLOP/s", lambda r: _rate(r.flops / r.time_s / 1e12)))
     columns.append(_falling("GB/s", lambda r: _rate(r.bytes / r.time_s / 1e9)))
-    columns.append(_falling("% of best", lambda r: _of_best(board, r)))
+    if board.members is None and not emulated:
+        columns.append(_falling("% of best", lambda r: _of_best(board, r)))
     if any(energy_of(r) for r in records):
         columns += _energies(any(r.flops for r in records))
     if any(isinstance(r.timing, Predicted) for r in records):
-        columns += _terms(board)
+        columns += _terms(board, records)
+    if emulated:
+        return [*columns, *_traffic_columns(), *_provenance(records)]
     return [*columns, *_resource_columns(), *_provenance(records)]
+
+
+def _traffic_columns() -> list[Column]:
+    """Return the columns of what the emulator counted, in place of those of compiled code."""
+
+    def of(head: str, cell: Callable[[CountedTraffic], str]) -> Column:
+        return Column(head, lambda r: cell(r.traffic) if r.traffic else "")
+
+    return [
+        of("bytes moved, MB", lambda t: f"{t.bytes / 1e6:,.1f}"),
+        of("threadgroups", lambda t: f"{t.threadgroups:,}"),
+        of("threads", lambda t: str(t.threads)),
+        of("threadgroup memory, B", lambda t: f"{t.threadgroup_bytes:,}"),
+    ]
 
 
 def _of_best(board: Board, record: Record) -> str:
@@ -86,15 +108,20 @@ def _energies(flops: bool) -> list[Column]:
     ]
 
 
-def _terms(board: Board) -> list[Column]:
-    """Return the model's terms, which explain a prediction."""
+def _terms(board: Board, records: Sequence[Record]) -> list[Column]:
+    """Return the model's terms, which explain a prediction: those that it has."""
 
     def term(name: str) -> Column:
         head = f"{name}, {board.unit[1]}"
         return Column(head, lambda r: board.text(getattr(r.timing, f"{name}_s", None)))
 
     bound = Column("bound by", lambda r: getattr(r.timing, "bound", ""), text=True)
-    return [bound, *(term(t) for t in ("compute", "dram", "cache", "latency", "launch"))]
+    names = ("compute", "dram", "cache", "latency", "launch")
+
+    def known(name: str) -> bool:
+        return any(getattr(r.timing, f"{name}_s", None) is not None for r in records)
+
+    return [bound, *(term(name) for name in names if known(name))]
 
 
 def _resource_columns() -> list[Column]:
@@ -134,20 +161,20 @@ def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Sel
     record = o if isinstance(o, Record) else None
     tags = []
     if record is not None and record is result.winner:
-        tags.append("winner")
+        tags.append("winner" if result.ranked else ANY)
     elif record is not None and any(record is t for t in result.ties):
-        tags.append("within 2 %" if result.predicted else "tie")
+        tags.append(ANY if not result.ranked else "within 2 %" if result.predicted else "tie")
     tags += ["default"] if o.default else []
     tags += ["baseline"] if o.case.is_baseline else []
     tags += doubts(record) if record else []
-    span = columns.index(next(c for c in columns if c.resource))
+    span = next((i for i, c in enumerate(columns) if c.resource), len(columns))
     return {
         "n": n,
-        "rank": n + 1 if record else "",
+        "rank": n + 1 if record and result.ranked else "",
         "impl": o.case.impl,
         "config": brief(o.case.config) if o.case.config else "library",
         "tags": tags,
-        "state": PHASE_WORDS[record.phase] if record else o.stage,  # type: ignore[union-attr]
+        "state": PHASE_WORDS[record.phase] if record else _stage_word(o),
         "reason": o.reason if isinstance(o, Failure) else "",
         "span": span,
         "cells": [(_cell(c, o), c.minor) for c in columns if record or c.resource],
@@ -155,6 +182,21 @@ def row(n: int, o: Outcome, columns: Sequence[Column], board: Board, result: Sel
         "bare": o.resources is None,
         "look": f"i{board.impls.index(o.case.impl) % 4}",
     }
+
+
+ANY = "any of these"  # the tag of a class whose members are not ranked
+
+
+def _stage_word(outcome: Outcome) -> str:
+    """Return the stage of a failure; a Metal kernel without a prediction was not to be timed."""
+    assert isinstance(outcome, Failure)
+    emulated = outcome.case.backend == "metal" and outcome.stage == "measure"
+    return "no prediction" if emulated else outcome.stage
+
+
+def _model_interval(board: Board, record: Record) -> str:
+    span = interval_of(record)
+    return "–".join(three_digits(board.time(s)) for s in span) if span else ""
 
 
 def _cell(column: Column, outcome: Outcome) -> Any:

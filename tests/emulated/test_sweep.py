@@ -1,0 +1,201 @@
+"""Sweeps for Apple's GPUs, from the command line: emulated, counted, predicted, never timed."""
+
+import pytest
+
+from workbench import cli
+from workbench.data.database import open_history
+from workbench.data.events import KernelDispatched, OpCompleted, read
+from workbench.data.record import Failure, Predicted, Record
+from workbench.device.apple_model import EMULATED
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs a command line; returns its exit code, the outcomes, the page and the events."""
+    tuned = tmp_path / "tuned.json"
+    monkeypatch.setattr("workbench.commands.sweep.default_path", lambda: tuned)
+
+    def go(*words):
+        database = f"sqlite:///{tmp_path / 'history.db'}"
+        out = tmp_path / "results"
+        code = cli.main([*words, "--out", str(out), "--database", database])
+        with open_history(database) as history:
+            last = history.run("last")
+            outcomes = history.outcomes(last.id)
+        page = (out / last.id / "report.html").read_text(encoding="utf-8")
+        events = list(read(out / last.id / "events.jsonl").events)
+        assert not tuned.exists(), "a prediction chose a config for launches"
+        return code, outcomes, page, events
+
+    return go
+
+
+SOFTMAX = ("sweep", "threadgroup", "--kernel", "softmax", "--device", "m2max", "--sizes")
+
+
+def test_a_threadgroup_sweep_emulates_and_ranks_nothing(run, capsys):
+    code, outcomes, page, events = run(*SOFTMAX, "M=4096,N=512", "--impl", "online")
+    said = " ".join(capsys.readouterr().out.split())
+    records = [o for o in outcomes if isinstance(o, Record)]
+    assert code == 0 and len(records) == len(outcomes) == 6
+    assert {r.case.config["threads"] for r in records} == {32, 64, 128, 256, 512, 1024}
+    for record in records:
+        assert isinstance(record.timing, Predicted) and record.phase == "predict"
+        assert record.checked == "emulated" and record.error <= 1 and record.bits
+        assert record.traffic.bytes == 3 * 4096 * 512 * 2  # x twice, y once
+        assert record.timing.shortest_s < record.timing.predicted_s < record.timing.longest_s
+        assert record.resources is None
+    assert f"{EMULATED}." in said and "Any of these 6, the default among them," in said
+    assert "nothing separates them without a Mac." in said
+    assert "measured" not in said.lower() and "measured" not in page.lower()
+    assert EMULATED[1:] in page.replace("&#39;", "'") and page.count("any of these") >= 6
+    dispatched = [e for e in events if isinstance(e, KernelDispatched)]
+    assert {(e.grid, e.threads) for e in dispatched} == {
+        ((4096, 1, 1), t) for t in (32, 64, 128, 256, 512, 1024)
+    }
+    assert all(e.registers is None and e.occupancy is None for e in dispatched)
+    completed = [e for e in events if isinstance(e, OpCompleted)]
+    assert completed and all(e.predicted and e.device_us is e.host_us is None for e in completed)
+
+
+def test_a_second_sweep_takes_the_stored_outcomes(run, monkeypatch):
+    words = (*SOFTMAX, "M=64,N=128", "--impl", "lanes")
+    _, first, page, _ = run(*words)
+    monkeypatch.setattr("workbench.backend.emulated.count_task", None)  # nothing is emulated again
+    _, second, again, _ = run(*words)
+    assert [o.key for o in first] == [o.key for o in second] and page == again
+
+
+def test_a_product_without_a_known_peak_is_checked_and_has_no_time(run, capsys):
+    words = ("sweep", "tile_size", "--kernel", "matmul", "--device", "m4max", "--dtype", "fp16")
+    code, outcomes, page, _ = run(*words, "--impl", "tiled", "--sizes", "M=256,N=256,K=256")
+    said = " ".join(capsys.readouterr().out.split())
+    assert code == 2 and all(isinstance(o, Failure) for o in outcomes)
+    stages = {o.case.config["tile"]: o.stage for o in outcomes}
+    assert stages == {8: "measure", 16: "measure", 32: "measure", 64: "refused", 128: "refused"}
+    assert "3 configs were emulated and right, without a predicted time" in said
+    assert "the fp16 peak of Apple M4 Max is unknown" in said
+    assert all(o.traffic is not None for o in outcomes if o.stage == "measure")
+    assert "4096 threads; a threadgroup has at most 1024" in page
+    assert "measured" not in page.lower() and "no prediction" in page
+
+
+def test_measure_predicts_the_metal_impls_of_the_device(run, capsys):
+    code, outcomes, page, _ = run(
+        "measure", "softmax", "--device", "m2max", "--sizes", "M=256,N=256"
+    )
+    said = capsys.readouterr().out
+    assert code == 0 and {o.case.backend for o in outcomes} == {"metal"}
+    assert {o.case.impl for o in outcomes} == {"simd_rows", "lanes", "online"}
+    assert "measured" not in page.lower() and EMULATED in said
+    assert EMULATED[1:] in page.replace("&#39;", "'")
+
+
+BROKEN = '''
+"""double: y = 2 x on Metal, with a race."""
+
+from dataclasses import dataclass
+
+from metal_shim.kernel import metal_kernel
+from workbench.spec import Spec, Tensor, threads
+
+RACE = metal_kernel(
+    "double_race",
+    inputs="x",
+    outputs="y",
+    body="""
+    threadgroup float held[1];
+    const uint i = thread_position_in_grid.x;
+    held[0] = float(x[i]);
+    y[i] = T(2 * held[0]);
+""",
+)
+PLAIN = metal_kernel(
+    "double_plain",
+    inputs="x",
+    outputs="y",
+    body="""
+    const uint i = thread_position_in_grid.x;
+    y[i] = T(FACTOR * float(x[i]));
+""",
+)
+double = Spec(
+    name="double",
+    inputs={"x": Tensor("N")},
+    outputs={"y": Tensor("N")},
+    reference=lambda x: 2 * x,
+    flops=lambda N: N,
+    check=[{"N": 1}, {"N": 200}],
+    bench=[{"N": 65536}],
+)
+
+
+@dataclass(frozen=True)
+class Elements:
+    threads: int = threads(32, 64, default=32)
+
+
+@double.impl(Elements)
+def blocks(x, *, config):
+    raise NotImplementedError("a sweep of Metal kernels launches no Triton kernel")
+
+
+@double.impl(Elements, backend="metal")
+def race(x, *, config):
+    return RACE(x, like=x, grid=(x.shape[0], 1, 1), group=config.threads, T=x.dtype)
+
+
+@double.impl(Elements, backend="metal")
+def wrong(x, *, config):
+    grid = (x.shape[0], 1, 1)
+    return PLAIN(x, like=x, grid=grid, group=config.threads, T=x.dtype, FACTOR=3)
+
+
+@double.impl(Elements, backend="metal")
+def right(x, *, config):
+    grid = (x.shape[0], 1, 1)
+    return PLAIN(x, like=x, grid=grid, group=config.threads, T=x.dtype, FACTOR=2)
+
+
+@double.impl(Elements, backend="metal")
+def nothing(x, *, config):
+    return x.new_empty(x.shape)
+
+
+@double.impl(Elements, backend="metal")
+def wide(x, *, config):
+    grid = (x.shape[0], 1, 1)
+    return PLAIN(x, like=x, grid=grid, group=config.threads * 64, T=x.dtype, FACTOR=2)
+'''
+
+
+def test_what_is_wrong_has_a_sentence_and_no_time(run, tmp_path):
+    """A kernel of a user's own file: a race, a wrong result, no launch, too many threads."""
+    path = tmp_path / "double.py"
+    path.write_text(BROKEN)
+    code, outcomes, _, _ = run(
+        "sweep", "threadgroup", "--kernel", str(path), "--device", "m1", "--dtype", "fp32"
+    )
+    by_impl = {}
+    for outcome in outcomes:
+        by_impl.setdefault(outcome.case.impl, []).append(outcome)
+    assert code == 0 and all(isinstance(o, Record) for o in by_impl["right"])
+    failed = {
+        name: (o[0].stage, o[0].reason) for name, o in by_impl.items() if isinstance(o[0], Failure)
+    }
+    assert failed["race"][0] == "check" and "race on threadgroup memory" in failed["race"][1]
+    assert failed["wrong"][0] == "check"
+    assert failed["nothing"] == (
+        "refused",
+        "the launcher of double.nothing launches no Metal kernel",
+    )
+    assert failed["wide"][0] == "refused" and "2048 threads in a threadgroup" in failed["wide"][1]
+
+
+def test_without_a_compiler_one_sentence_names_the_package(run, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("metal_shim.compiler.CANDIDATES", ())
+    monkeypatch.setattr("metal_shim.compiler._zig", lambda: None)
+    words = [*SOFTMAX, "M=64,N=128", "--out", str(tmp_path), "--database", "sqlite://"]
+    assert cli.main(words) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "apt-get install clang-19" in said and "Traceback" not in said

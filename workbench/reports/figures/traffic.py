@@ -1,0 +1,84 @@
+"""Tables of the bytes that emulated Metal kernels moved, and the sentence on every page of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from workbench.data.record import CountedTraffic, Outcome, Record, Run
+from workbench.data.units import digits, reading
+from workbench.device.apple_model import ASSUMPTIONS, EMULATED
+from workbench.spec import sizes_text
+
+HEADS = (
+    "config",
+    "counted at",
+    "requested",
+    "unique",
+    "in sectors",
+    "at these sizes",
+    "over least",
+    "barriers",
+    "bank rounds",
+)
+
+
+def is_emulated(run: Run, outcomes: Iterable[Outcome]) -> bool:
+    """Return whether the run predicted Metal kernels."""
+    return run.predicted and any(o.case.backend == "metal" for o in outcomes)
+
+
+def emulated_words(run: Run, outcomes: Iterable[Outcome]) -> str:
+    """Return the sentence of a page whose kernels were emulated; empty for other pages."""
+    return EMULATED if is_emulated(run, outcomes) else ""
+
+
+def assumptions() -> list[tuple[str, str]]:
+    """Return what the model `apple-1` assumes, by name."""
+    return [(f"Assumed: {name.lower()}", words) for name, words in ASSUMPTIONS]
+
+
+def traffic_table(outcomes: Sequence[Outcome], shown: Outcome | None = None) -> dict[str, Any]:
+    """Return the traffic of each config, and by buffer that of the config `shown` or of the first
+    one; {} where none was counted."""
+    counted = [(o, t) for o in outcomes if (t := o.traffic) is not None]
+    if not counted:
+        return {}
+    first, traffic = next(((o, t) for o, t in counted if o is shown), counted[0])
+    rows = [_row(outcome, traffic) for outcome, traffic in counted]
+    kept = [n for n in range(len(HEADS)) if any(row[n] for row in rows)]
+    return {
+        "heads": [HEADS[n] for n in kept],
+        "rows": [[row[n] for n in kept] for row in rows],
+        "name": first.case.label,
+        "at": sizes_text(traffic.sizes, ", "),
+        "buffers": _buffers(traffic),
+    }
+
+
+def _row(outcome: Outcome, traffic: CountedTraffic) -> list[str]:
+    requested = sum(b.requested for b in traffic.buffers)
+    unique = sum(b.unique for b in traffic.buffers)
+    least = outcome.bytes if isinstance(outcome, Record) else 0
+    return [
+        outcome.case.short,
+        sizes_text(traffic.sizes, " "),
+        *(reading(n, "B") for n in (requested, unique, traffic.counted_bytes)),
+        reading(traffic.bytes, "B"),
+        f"{digits(traffic.bytes / least)}x" if least else "",
+        str(traffic.barriers),
+        f"{traffic.bank_rounds:,}",
+    ]
+
+
+def _buffers(traffic: CountedTraffic) -> list[list[str]]:
+    """Return the name of each buffer and its bytes: requested and unique, read and written, and in
+    sectors."""
+    return [
+        [
+            b.name,
+            *(f"{n:,}" for n in (b.requested_read, b.unique_read)),
+            *(f"{n:,}" for n in (b.requested_written, b.unique_written, 32 * b.sectors)),
+        ]
+        for b in traffic.buffers
+    ]
