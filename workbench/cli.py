@@ -22,7 +22,7 @@ import typer
 
 from workbench.commands.options import Options, commands
 from workbench.data.exits import COULD_NOT_RUN, INTERNAL, INTERRUPTED, stopped_by
-from workbench.data.interrupts import Stops
+from workbench.data.interrupts import CtrlC, Stops
 
 app = typer.Typer(
     name="workbench",
@@ -119,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # one that cannot show µ shows a question mark
             stream.reconfigure(errors="replace")
-    signals = Stops()
+    signals, CtrlC.raised = Stops(), False
     with signals:
         try:
             _find_modules_here()
@@ -265,6 +265,8 @@ def _print_error(error: Exception, debug: bool) -> int:
     elif isinstance(error, OSError) and error.filename is not None:
         reason = (error.strerror or type(error).__name__).lower()
         say(f"error: {error.filename} cannot be used ({reason}); check that file.", err=True)
+    elif CtrlC.raised:  # a package whose import was interrupted fails at its next use
+        return _stopped()
     else:
         say(f"error: {_internal(error, debug)}", err=True)
         return INTERNAL

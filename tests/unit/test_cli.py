@@ -16,6 +16,7 @@ from workbench import cli
 from workbench.data import exits
 from workbench.data.database import open_history
 from workbench.data.events import EventLog
+from workbench.data.interrupts import ctrl_c
 
 ROOT = Path(__file__).parents[2]
 SLOW_TO_LOAD = ("torch", "triton", "numpy", "matplotlib", "jinja2", "sqlalchemy", "pandas",
@@ -148,6 +149,20 @@ def test_a_fault_of_ours_is_one_sentence_and_keeps_its_traceback(
         r"its traceback is in (.*\.txt): please report it\.\n", text,
     )  # fmt: skip
     assert 'raise ZeroDivisionError("ours' in Path(place[1]).read_text()
+
+
+def test_what_fails_after_ctrl_c_is_no_fault_of_ours(monkeypatch, capsys):
+    """An import that Ctrl-C ended leaves a package in parts, which fails at its next use."""
+
+    def interrupted(*_):
+        try:
+            ctrl_c(2, None)
+        except KeyboardInterrupt:
+            raise AttributeError("module 'numpy' has no attribute 'iterable'") from None
+
+    monkeypatch.setattr("workbench.commands.new_kernel.write_kernel", interrupted)
+    assert cli.main(["new-kernel", "mine"]) == exits.INTERRUPTED
+    assert capsys.readouterr().err == "stopped\n"
 
 
 def test_debug_prints_the_traceback_wherever_it_stands(broken, capsys):

@@ -12,7 +12,14 @@ from workbench.data.exits import INTERRUPTED, stopped_by
 
 
 class CtrlC(KeyboardInterrupt):
-    """A KeyboardInterrupt that a signal caused, and not the user's code."""
+    """A KeyboardInterrupt that a signal caused, and not the user's code. `raised` is true once
+    there was one in this process."""
+
+    raised = False
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        CtrlC.raised = True
 
 
 def ctrl_c(number: int, frame: FrameType | None) -> None:
