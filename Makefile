@@ -44,6 +44,8 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/pip
 $(VENV)/.installed-tests: $(VENV)/.installed
 	@echo "installing what the tests need"
 	@$(PIP) -c constraints.txt $(TORCH) $(TRITON) -e '.[test]'
+	@$(PIP) -c constraints.txt -e '.[metal-test]' || \
+		echo "mlx could not be installed; its tests beside the Metal kernels will say so"
 	@for end in $(OLDEST) $(NEWEST); do \
 		own=$$($(BIN)/python -c 'from importlib.metadata import version; print(version("triton"))'); \
 		if [ "$${own%.*}" = "$${end%.*}" ] || [ -d $(VENV)/triton-$$end/triton ]; then continue; fi; \

@@ -27,7 +27,7 @@ SLOW_TO_LOAD = ("torch", "triton", "numpy", "matplotlib", "jinja2", "sqlalchemy"
 def context(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
     monkeypatch.setattr(
-        "workbench.commands.sweep.backend_for", lambda device, folder, prewarm: Null()
+        "workbench.commands.sweep.any_backend", lambda device, folder, prewarm: Null()
     )
     return Place(tmp_path)
 
@@ -227,7 +227,7 @@ def test_ctrl_c_before_the_first_outcome_is_130(context, capsys, monkeypatch):
     def interrupted(*_, **more):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("workbench.commands.sweep.backend_for", interrupted)
+    monkeypatch.setattr("workbench.commands.sweep.any_backend", interrupted)
     assert cli.main(list(map(str, sweep_words(context)))) == 130
     assert capsys.readouterr().err.strip() in ("", "stopped")  # some Typers say it, some do not
     assert not context.out.exists()
@@ -321,7 +321,7 @@ def test_a_module_in_the_current_folder_can_be_named(tmp_path, capsys, monkeypat
     """Python puts the folder of the `workbench` script on its path, not the current one."""
     monkeypatch.setattr("workbench.reports.sweep.page", lambda *given: "<p>page</p>")
     monkeypatch.setattr(
-        "workbench.commands.sweep.backend_for", lambda device, folder, prewarm: Null()
+        "workbench.commands.sweep.any_backend", lambda device, folder, prewarm: Null()
     )
     context = Place(tmp_path)
     (tmp_path / "pack_of_mine").mkdir()

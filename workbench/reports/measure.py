@@ -42,6 +42,7 @@ from workbench.reports.figures.traffic import (
     assumptions,
     emulated_words,
     is_emulated,
+    read_again,
     traffic_table,
 )
 from workbench.reports.sweep import legend_of, nearest_ceiling
@@ -272,7 +273,10 @@ def _shown(n: int, group: Group, impls: Sequence[str]) -> dict[str, Any]:
         "rows": [[line[c] for c in columns] for line in lines],
         "unstable": any(not t.stable for t in timings_of(group.records)),
         "failures": [(f.case.label, f.stage, f.reason) for f in group.failures],
-        "notes": energy.energy_notes(group.outcomes, group.run.environment),
+        "notes": [
+            *energy.energy_notes(group.outcomes, group.run.environment),
+            *(words for r in group.records if (words := read_again(r))),
+        ],
         "ceiling": ", ".join(dict.fromkeys(name for _, name in ceilings)),
         "figure": _figure(n, group, impls),
     }

@@ -32,7 +32,12 @@ from workbench.reports.figures.profiled import profiled_table
 from workbench.reports.figures.sweep import Board
 from workbench.reports.figures.table import PHASE_WORDS, columns, row
 from workbench.reports.figures.timing import timings_of
-from workbench.reports.figures.traffic import assumptions, emulated_words, traffic_table
+from workbench.reports.figures.traffic import (
+    assumptions,
+    emulated_words,
+    read_again,
+    traffic_table,
+)
 from workbench.tuner.selection import (
     ConfigKey,
     Selection,
@@ -104,7 +109,7 @@ def page(
         windows=any(len(t.window_medians) > 1 for t in timings_of(finals)),
         full=in_full(run, board, [*finals, *hot], words),
         tie_reason=_tie_reason(run, result),
-        doubts=_doubts(result.winner),
+        doubts=_doubts(result.winner if result.ranked else result.fastest),
         csv=for_csv(run, board, stand),
         spent=spent(run, outcomes, seconds),
         profiled=profiled_table(profiles, outcomes),
@@ -253,6 +258,8 @@ def _tie_reason(run: Run, result: Selection) -> str:
 def _doubts(winner: Record | None) -> list[str]:
     """Return warnings about the winner's samples."""
     timing = winner.timing if winner else None
+    if winner is not None and (words := read_again(winner)):
+        return [words]
     if not isinstance(timing, Measured):
         return []
     text = []
