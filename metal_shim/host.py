@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
+from functools import cache
 
 from metal_shim.signature import (
     ATTRIBUTES,
@@ -126,9 +127,14 @@ def threadgroup_bytes(source: MetalSource, template: Mapping[str, TemplateValue]
     Extents are arithmetic on numbers, on template values and on `constexpr int` constants of the
     body. Raises ValueError where one is anything else.
     """
+    return _threadgroup_bytes(source, tuple(template.items()))
+
+
+@cache
+def _threadgroup_bytes(source: MetalSource, template: tuple[tuple[str, TemplateValue], ...]) -> int:
     text = without_comments(source.body)
-    names = {name: value for name, value in template.items() if not isinstance(value, str)}
-    kinds = {name: TYPES[value] for name, value in template.items() if isinstance(value, str)}
+    names = {name: value for name, value in template if not isinstance(value, str)}
+    kinds = {name: TYPES[value] for name, value in template if isinstance(value, str)}
     for line in _CONSTANT.findall(text):
         for part in line.split(","):
             name, _, value = part.partition("=")

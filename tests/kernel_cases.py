@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
+from itertools import combinations
 from math import prod
 from typing import Any
 
@@ -116,9 +117,11 @@ def spread(
     limits: Limits,
     *,
     interpreted: bool = False,
+    together: int = 1,
 ) -> list[tuple[Any, Sizes, str]]:
     """The fewest configs, drawn in one fixed order, that have every choice of every knob at least
-    once, each with the first of the given sizes and dtypes that takes it.
+    once (every pair of choices where `together` is 2), each with the first of the given sizes and
+    dtypes that takes it.
 
     Warps and stages mean nothing to the interpreter: there, configs that differ in these alone
     count as one.
@@ -130,13 +133,19 @@ def spread(
     chosen, have = [], set()
     for sizes, dtype in at:
         fit = [c for c in every if not applicable(impl, c, sizes, dtype, limits)]
-        missing = {pair for c in fit for pair in _key(c, seen)} - have
+        of = [combined(c, seen, together) for c in fit]
+        missing = set().union(*of) - have
         while missing:
-            best = max(fit, key=lambda c: len(missing.intersection(_key(c, seen))))
-            chosen.append((best, sizes, dtype))
-            have |= set(_key(best, seen))
-            missing -= have
+            i = max(range(len(fit)), key=lambda i: len(missing & of[i]))
+            chosen.append((fit[i], sizes, dtype))
+            have |= of[i]
+            missing -= of[i]
     return chosen
+
+
+def combined(config: Any, names: Sequence[str], together: int) -> set[tuple[Any, ...]]:
+    """Return the choices of these knobs by so many at a time, each as (name, value)."""
+    return set(combinations(_key(config, names), min(together, len(names))))
 
 
 def _key(config: Any, names: Sequence[str]) -> tuple[tuple[str, int], ...]:

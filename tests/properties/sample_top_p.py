@@ -131,11 +131,12 @@ def zeros_of_either_sign_are_one_value(s: Subject) -> None:
     for V in (16, 600):
         x = _given(s)[0].new_full((4, V), -60.0)
         x[:, :4] = 0.0
-        mixed = x.clone()
-        mixed[:, :3:2] = -0.0
+        mixed, other = x.clone(), x.clone()
+        mixed[:, :3:2], other[:, 1:4:2] = -0.0, -0.0
         plain = _plain(s, len(x), p=0.45)
         token = s(mixed, *plain)
         assert torch.equal(token, s(x, *plain)) and int(token.max()) <= 1
+        assert torch.equal(token, s(other, *plain))
 
 
 @of("sample_top_p", own_sizes=True)
