@@ -80,7 +80,7 @@ def test_a_product_without_a_known_peak_is_checked_and_has_no_time(run, capsys):
     assert "measured" not in page.lower() and "no prediction" in page
 
 
-def test_measure_predicts_the_metal_impls_of_the_device(run, capsys):
+def test_measure_predicts_the_metal_impls_of_the_device(run, capsys, tmp_path):
     code, outcomes, page, _ = run(
         "measure", "softmax", "--device", "m2max", "--sizes", "M=256,N=256"
     )
@@ -89,6 +89,11 @@ def test_measure_predicts_the_metal_impls_of_the_device(run, capsys):
     assert {o.case.impl for o in outcomes} == {"simd_rows", "lanes", "online"}
     assert "measured" not in page.lower() and EMULATED in said
     assert EMULATED[1:] in page.replace("&#39;", "'")
+    report = tmp_path / "roofline.html"
+    words = ("report", "roofline", "--device", "m2max", "--out", str(report))
+    assert cli.main([*words, "--database", f"sqlite:///{tmp_path / 'history.db'}"]) == 0
+    roofline = report.read_text(encoding="utf-8")
+    assert "measured" not in roofline.lower() and EMULATED[1:] in roofline.replace("&#39;", "'")
 
 
 BROKEN = '''

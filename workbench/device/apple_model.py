@@ -32,8 +32,8 @@ LOW, HIGH = 0.7, 2.0  # ends of the interval, over the prediction
 RIDGE = 13.0
 
 ASSUMPTIONS = (
-    ("Bandwidth", f"{BANDWIDTH_SHARE:.0%} of what the device's file states"),
-    ("Arithmetic", f"{PEAK_SHARE:.0%} of the peak that the device's file states"),
+    ("Bandwidth", f"{100 * BANDWIDTH_SHARE:.0f} % of what the device's file states"),
+    ("Arithmetic", f"{100 * PEAK_SHARE:.0f} % of the peak that the device's file states"),
     ("Dispatch", f"{LAUNCH_S * 1e6:g} µs each"),
     ("Waves", f"{LATENCY_S * 1e6:g} µs for each {RESIDENT_THREADS} threads of a core"),
     ("Caches", "none: a sector that is read again counts again"),

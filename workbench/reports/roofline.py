@@ -22,6 +22,7 @@ from workbench.data.units import (
     percent,
     quantity,
 )
+from workbench.device.apple_model import EMULATED
 from workbench.device.ceilings import LEVELS, Ceiling, CeilingSet, Level, clock_words
 from workbench.reports import render
 from workbench.reports.figures import roofline as draw
@@ -59,6 +60,7 @@ def page(sheet: Sheet) -> str:
         scope=_scope(sheet),
         sentence=sentence(sheet),
         predicted=[d for d in sheet.devices if _all_predicted(sheet, d)],
+        emulated=EMULATED if _all_emulated(sheet) else "",
         chart=draw.chart(scene, "roof") if scene.placed else None,
         strip=strip(scene, "strip") if scene.strip else None,
         switches=_switches(scene),
@@ -85,6 +87,12 @@ def page(sheet: Sheet) -> str:
 
 
 # The head of the page.
+
+
+def _all_emulated(sheet: Sheet) -> bool:
+    """Return whether every point is a prediction of a Metal kernel."""
+    records = [point.record for point in sheet.points]
+    return bool(records) and all(r.case.backend == "metal" and not r.measured for r in records)
 
 
 def sentence(sheet: Sheet) -> str:

@@ -56,7 +56,7 @@ from workbench.tuner.selection import (
 )
 
 _NEAR_CEILING = 0.6  # share of a ceiling from which on it is called the limit
-_CLASS_LEGEND = ((0, "not told from the shortest"), (6, "longer, by its whole interval"))
+_CLASS_LEGEND = ((0, "not told from the shortest"), (6, "longer, by the model's whole interval"))
 _HEAT_LEGEND = ("≤ 1.02x", "1.05x", "1.1x", "1.2x", "1.5x", "2x", "> 2x")
 
 
