@@ -8,6 +8,7 @@ initcheck, then the comparison with the reference.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from metal_shim.emulate import (
     emulation,
 )
 from workbench import catalog
+from workbench.data.exits import stopped_by
 from workbench.device.hardware import UNCOMPILED
 from workbench.measurement.correctness import PreparedProblem, check
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError, label, sizes_text, values
@@ -166,7 +168,7 @@ def _count(number: int, noun: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 if clean, 1 with findings, 2 where nothing
-    could be checked."""
+    could be checked, 141 where a closed pipe wants no more output."""
     parser = argparse.ArgumentParser(prog="python -m metal_shim.check", description=__doc__)
     parser.add_argument("kernel", nargs="?", help="name of an operation, or the path of its file")
     parser.add_argument("--limits", action="store_true", help="print what a check cannot show")
@@ -180,7 +182,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = checked(spec)
     except WorkbenchError as error:
         return _failed(str(error))
-    print("\n".join(lines(report, spec.name)))
+    try:
+        print("\n".join(lines(report, spec.name)), flush=True)
+    except BrokenPipeError:  # `| head` wants no more; Python would fail again as it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return stopped_by(13)
     return 0 if report.is_clean else 1
 
 
