@@ -229,7 +229,7 @@ METAL_ORDER = {
     "rows": {"spec"},
     "sampling": {"spec"},
     "kernels": {"spec", "kernels"},
-    "check": {"spec", "device", "catalog", "measurement"},
+    "check": {"spec", "data", "device", "catalog", "measurement"},
 }
 
 
