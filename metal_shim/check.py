@@ -8,6 +8,7 @@ initcheck, then the comparison with the reference.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +27,7 @@ from metal_shim.emulate import (
     emulation,
 )
 from workbench import catalog
-from workbench.data.exits import stopped_by
+from workbench.data.exits import COULD_NOT_RUN, INTERRUPTED, stopped_by
 from workbench.device.hardware import UNCOMPILED
 from workbench.measurement.correctness import PreparedProblem, check
 from workbench.spec import Impl, Sizes, Spec, WorkbenchError, label, sizes_text, values
@@ -168,31 +169,38 @@ def _count(number: int, noun: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Returns the exit code: 0 if clean, 1 with findings, 2 where nothing
-    could be checked, 141 where a closed pipe wants no more output."""
+    could be checked or printed, 130 after Ctrl-C, 141 where a closed pipe wants no more output."""
     parser = argparse.ArgumentParser(prog="python -m metal_shim.check", description=__doc__)
     parser.add_argument("kernel", nargs="?", help="name of an operation, or the path of its file")
     parser.add_argument("--limits", action="store_true", help="print what a check cannot show")
-    options = parser.parse_args(arguments)
-    if options.limits:
-        print(LIMITS, end="")
-    if options.kernel is None:
-        return 0 if options.limits else _failed("name a kernel, as in: metal_shim.check softmax")
     try:
-        spec = catalog.spec_of(options.kernel)
-        report = checked(spec)
+        return _answered(parser.parse_args(arguments))
     except WorkbenchError as error:
         return _failed(str(error))
-    try:
-        print("\n".join(lines(report, spec.name)), flush=True)
-    except BrokenPipeError:  # `| head` wants no more; Python would fail again as it ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return stopped_by(13)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return INTERRUPTED
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python would fail again as it ends
+        if error.errno == errno.EPIPE:
+            return stopped_by(13)
+        return _failed(f"the output cannot be written ({error.strerror}); free some space.")
+
+
+def _answered(options: argparse.Namespace) -> int:
+    if options.limits:
+        print(LIMITS, end="", flush=True)
+    if options.kernel is None:
+        return 0 if options.limits else _failed("name a kernel, as in: metal_shim.check softmax")
+    spec = catalog.spec_of(options.kernel)
+    report = checked(spec)
+    print("\n".join(lines(report, spec.name)), flush=True)
     return 0 if report.is_clean else 1
 
 
 def _failed(sentence: str) -> int:
-    print(sentence, file=sys.stderr)
-    return 2
+    print(f"error: {sentence}", file=sys.stderr)
+    return COULD_NOT_RUN
 
 
 if __name__ == "__main__":

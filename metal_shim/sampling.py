@@ -275,9 +275,71 @@ def sliced(kernel: MetalKernel, logits: torch.Tensor, config: SlicedLogits) -> A
     return kernel(logits, like=like, grid=grid, group=config.threads, **values)
 
 
-def merge_values(logits: torch.Tensor, config: SlicedLogits) -> dict[str, int]:
-    """Return the template values of a merge kernel."""
-    return dict(KEPT=config.kept, SHIFT=SHIFT[logits.dtype], TG=config.merge_threads)
+_MERGE = """
+    constexpr int NSG = TG / 32;
+    threadgroup ulong part[NSG], ties[NSG];
+    threadgroup float scratch[NSG];
+    const uint lane = thread_index_in_simdgroup, sg = simdgroup_index_in_threadgroup;
+    const uint b = threadgroup_position_in_grid.x;
+    const uint V = x_shape[1], slices = best_shape[1], listed = keys_shape[1];
+    float top = -INFINITY, bound = -INFINITY;
+    for (uint s = thread_index_in_threadgroup; s < slices; s += TG) {
+        top = max(top, best[b * slices + s]);
+        bound = max(bound, least[b * slices + s]);
+    }
+    top = block_max<NSG>(top, scratch, lane, sg);
+    bound = block_max<NSG>(bound, scratch, lane, sg);
+    if (isinf(top)) {
+        if (thread_index_in_threadgroup == 0) token[b] = -1;
+        return;
+    }
+    const bool greedy = temperature[b] <= 0;
+    const uint every = EVERY;
+    const ulong share = ulong(clamp(p[b], 0.0f, 1.0f) * 2147483648.0f);
+    const float heat = greedy ? 1.0f : max(temperature[b], 1e-30f);
+    const size_t list = size_t(b) * listed;
+    const auto row =
+        logit_row<SHIFT>(x + size_t(b) * V, keys + list, index + list, top, heat);
+    const Group group = {part, ties, lane, sg};
+    const int result = sampled<KEPT, SHIFT, NSG>(
+        row, V, listed, greedy ? 1 : every, share, bound, ulong(seed[b]), group);
+    if (lane == 0 && result != NO_TOKEN) token[b] = result;
+"""
+
+
+def merge_kernel(sampler: str, inputs: str, every: str) -> MetalKernel:
+    """Return the kernel that draws one token a row from the candidates of its slices. `inputs` are
+    those beside logits and candidates, `every` is how many logits of row `b` may be drawn, in Metal
+    source."""
+    return metal_kernel(
+        f"{sampler}_merge",
+        inputs=f"x best least keys index {inputs}",
+        outputs="token",
+        header=DRAW,
+        body=_MERGE.replace("EVERY", every),
+    )
+
+
+def drawn(
+    partials: MetalKernel,
+    merge: MetalKernel,
+    config: SlicedLogits,
+    logits: torch.Tensor,
+    *more: Any,
+) -> Any:
+    """Launch both kernels and return the tokens; the last of the further inputs is the seeds."""
+    seed, group = more[-1], config.merge_threads
+    return merge(
+        logits,
+        *sliced(partials, logits, config),
+        *more,
+        like=seed.new_empty(seed.shape, device="meta"),
+        grid=(group * logits.shape[0], 1, 1),
+        group=group,
+        KEPT=config.kept,
+        SHIFT=SHIFT[logits.dtype],
+        TG=group,
+    )
 
 
 def sliced_work(config: SlicedLogits, limits: Limits, *, itemsize: int, B: int, V: int) -> Work:

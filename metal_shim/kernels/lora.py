@@ -9,6 +9,7 @@ fp16 and is not rounded. Elements read: M N K (1 / BM + 1 / BN), and A and B onc
 
 from dataclasses import dataclass, replace
 
+from metal_shim.blocks import block_values, refuse_uneven
 from metal_shim.kernel import metal_kernel
 from metal_shim.msl import ROW_PRODUCT
 from workbench.kernels.lora import SCALE, lora
@@ -80,10 +81,8 @@ class Fused:
 
 
 def refuse_fused(config, limits, *, itemsize, M, N, K, r):
-    for axis in "mn":
-        block, count = getattr(config, f"block_{axis}"), getattr(config, f"simd_{axis}")
-        if block % (8 * count):
-            return f"block_{axis} = {block} is no multiple of 8 x {count} SIMD-groups"
+    if reason := refuse_uneven(config):
+        return reason
     template = _template(config, r)
     columns, group = config.block_n + template["RANK"], 32 * config.simd_m * config.simd_n
     kind = "fp32" if itemsize == 4 else "fp16"
@@ -94,9 +93,7 @@ def refuse_fused(config, limits, *, itemsize, M, N, K, r):
 def _template(config, r):
     """Return the template values of the blocks, with the rank rounded up to whole blocks of all
     SIMD-groups."""
-    blocks = dict(BM=config.block_m, BN=config.block_n, BK=config.block_k)
-    rank = r + -r % (8 * config.simd_n)
-    return dict(**blocks, SM=config.simd_m, SN=config.simd_n, RANK=rank)
+    return block_values(config) | {"RANK": r + -r % (8 * config.simd_n)}
 
 
 def fused_work(config, limits, *, itemsize, M, N, K, r):

@@ -8,9 +8,10 @@ apart. simdgroup products may round inside a sum in any order: results agree wit
 
 from dataclasses import dataclass
 
+from metal_shim.blocks import Simdgroup, block_values, refuse_uneven
 from metal_shim.kernel import metal_kernel
 from workbench.kernels.matmul import matmul
-from workbench.spec import Work, among, tile
+from workbench.spec import Work, tile
 
 TILED = metal_kernel(
     "matmul_tiled",
@@ -119,28 +120,12 @@ def tiled(a, b, *, config):
     return TILED(a, b, like=c, grid=grid, group=(edge, edge, 1), T=a.dtype, TILE=edge)
 
 
-@dataclass(frozen=True)
-class Simdgroup:
-    block_m: int = tile(16, 128, default=64)
-    block_n: int = tile(16, 128, default=64)
-    block_k: int = tile(8, 32, default=16)
-    simd_m: int = among(1, 2, 4, default=2)  # SIMD-groups along M
-    simd_n: int = among(1, 2, 4, default=2)
-
-
 def refuse_simdgroup(config, limits, *, itemsize, M, N, K):
-    for axis in "mn":
-        block, count = getattr(config, f"block_{axis}"), getattr(config, f"simd_{axis}")
-        if block % (8 * count):
-            return f"block_{axis} = {block} is no multiple of 8 x {count} SIMD-groups"
+    if reason := refuse_uneven(config):
+        return reason
     held = config.block_m * config.block_n // (32 * config.simd_m * config.simd_n)
     kind = "fp32" if itemsize == 4 else "fp16"
-    return limits.refuse_sums(held) or SIMDGROUP.refuse_threadgroup(T=kind, **_template(config))
-
-
-def _template(config):
-    blocks = dict(BM=config.block_m, BN=config.block_n, BK=config.block_k)
-    return dict(**blocks, SM=config.simd_m, SN=config.simd_n)
+    return limits.refuse_sums(held) or SIMDGROUP.refuse_threadgroup(T=kind, **block_values(config))
 
 
 def simdgroup_work(config, limits, *, itemsize, M, N, K):
@@ -153,4 +138,4 @@ def simdgroup(a, b, *, config):
     (M, N), group = (a.shape[0], b.shape[1]), 32 * config.simd_m * config.simd_n
     grid = (group * -(-N // config.block_n), -(-M // config.block_m), 1)
     c = a.new_empty(M, N, device="meta")
-    return SIMDGROUP(a, b, like=c, grid=grid, group=group, T=a.dtype, **_template(config))
+    return SIMDGROUP(a, b, like=c, grid=grid, group=group, T=a.dtype, **block_values(config))

@@ -7,12 +7,13 @@ table, most of which the cache holds. Products may round inside a sum in any ord
 within tolerances.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from metal_shim.blocks import Simdgroup, block_values, refuse_uneven
 from metal_shim.kernel import metal_kernel
 from metal_shim.msl import ROW_PRODUCT
 from workbench.kernels.patch_embed import patch_embed
-from workbench.spec import Work, among, tile
+from workbench.spec import Work
 
 # Past K both operands are 0: 0 times an infinity would be NaN, and there is none.
 SIMDGROUP = metal_kernel(
@@ -57,28 +58,12 @@ SIMDGROUP = metal_kernel(
 )
 
 
-@dataclass(frozen=True)
-class Simdgroup:
-    block_m: int = tile(16, 128, default=64)
-    block_n: int = tile(16, 128, default=64)
-    block_k: int = tile(8, 32, default=16)
-    simd_m: int = among(1, 2, 4, default=2)  # SIMD-groups along M
-    simd_n: int = among(1, 2, 4, default=2)
-
-
 def refuse_simdgroup(config, limits, *, itemsize, M, N, K, P):
-    for axis in "mn":
-        block, count = getattr(config, f"block_{axis}"), getattr(config, f"simd_{axis}")
-        if block % (8 * count):
-            return f"block_{axis} = {block} is no multiple of 8 x {count} SIMD-groups"
+    if reason := refuse_uneven(config):
+        return reason
     held = config.block_m * config.block_n // (32 * config.simd_m * config.simd_n)
     kind = "fp32" if itemsize == 4 else "fp16"
-    return limits.refuse_sums(held) or SIMDGROUP.refuse_threadgroup(T=kind, **_template(config))
-
-
-def _template(config):
-    blocks = dict(BM=config.block_m, BN=config.block_n, BK=config.block_k)
-    return dict(**blocks, SM=config.simd_m, SN=config.simd_n)
+    return limits.refuse_sums(held) or SIMDGROUP.refuse_threadgroup(T=kind, **block_values(config))
 
 
 def simdgroup_work(config, limits, *, itemsize, M, N, K, P):
@@ -93,5 +78,5 @@ def simdgroup(x, w, bias, position, *, config):
     (M, N), group = (x.shape[0], w.shape[0]), 32 * config.simd_m * config.simd_n
     grid = (group * -(-N // config.block_n), -(-M // config.block_m), 1)
     y = x.new_empty(M, N, device="meta")
-    values = dict(T=x.dtype, **_template(config))
+    values = dict(T=x.dtype, **block_values(config))
     return SIMDGROUP(x, w, bias, position, like=y, grid=grid, group=group, **values)

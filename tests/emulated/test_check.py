@@ -34,6 +34,25 @@ def command(*words):
     return done
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is of Linux")
+def test_a_full_disk_is_one_sentence():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "metal_shim.check", "--limits"],
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2 and done.stderr.startswith("error: the output cannot be written")
+    assert done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_is_130(monkeypatch, capsys):
+    def interrupted(name):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check.catalog, "spec_of", interrupted)
+    assert check.main(["softmax"]) == 130 and capsys.readouterr().err == "stopped\n"
+
+
 def test_a_clean_kernel():
     done = command("read_only")
     assert done.returncode == 0 and not done.stderr

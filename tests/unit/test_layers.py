@@ -227,6 +227,7 @@ METAL_ORDER = {
     "mlx_backend": set(),
     "kernel": set(),
     "rows": {"spec"},
+    "blocks": {"spec"},
     "sampling": {"spec"},
     "kernels": {"spec", "kernels"},
     "check": {"spec", "data", "device", "catalog", "measurement"},

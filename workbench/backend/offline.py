@@ -199,7 +199,9 @@ def method_for(device: Device) -> OfflineMethod:
             emulated.emulate_calls,
             emulated.metal_prediction,
         )
-    return OfflineMethod(cost_model.MODEL, "interpreter", compile_all, launch_calls, prediction)
+    return OfflineMethod(
+        cost_model.MODEL, "interpreter", compile_all, launch_calls, triton_prediction
+    )
 
 
 def _beyond(part: TimingTask) -> str:
@@ -214,10 +216,16 @@ def _beyond(part: TimingTask) -> str:
 def prediction(
     problem: Problem, candidate: Candidate, compiled: Compiled, device: Device
 ) -> Predicted:
-    """Return the model's time: of a Metal kernel that of `apple-1`. Raises ValueError where the
-    device lacks a figure."""
-    if device.backend == METAL:
-        return emulated.metal_prediction(problem, candidate, compiled, device)
+    """Return the time by the model of the device. Raises ValueError where the device lacks a
+    figure."""
+    return method_for(device).predict(problem, candidate, compiled, device)
+
+
+def triton_prediction(
+    problem: Problem, candidate: Candidate, compiled: Compiled, device: Device
+) -> Predicted:
+    """Return the analytic model's time of a Triton kernel. Raises ValueError where the device lacks
+    a figure."""
     work = candidate.impl.work_of(candidate.config, device.limits, problem.dtype, problem.sizes)
     bytes_ = problem.spec.bytes(problem.sizes, problem.dtype)
     flops = problem.spec.flops(**problem.sizes)

@@ -47,8 +47,8 @@ def sanitized(call: OneCall) -> Sanitized:
 
 def sanitized_each(calls: Sequence[OneCall]) -> list[Sanitized]:
     """Return the verdict on each of some calls of one kernel. They share a process for each check,
-    since a process takes 10 s to start under it and a call under 1 s (H200); where that process
-    does not end well, each call has processes of its own."""
+    as each process imports torch and compiles under the tool; where the shared one does not end
+    well, each call has processes of its own."""
     if len(calls) > 1 and _all_pass(calls):
         return [Sanitized("kept") for _ in calls]
     return [sanitized(call) for call in calls]
